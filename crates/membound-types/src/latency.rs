@@ -1,0 +1,128 @@
+//! `measure latency`: a dependent chase over size × stride × pattern × page × node × copies.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{CpuId, NodePolicy, PageKind, Samples};
+
+/// The order in which a chase visits a buffer.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// One random cycle over all elements.
+    Random,
+    /// A ring of pointers, each one stride forward, as lat_mem_rd walks it.
+    Stride,
+    /// Random inside a page, then the next page at random: the TLB stays out of it.
+    PageRandom,
+    /// One random cycle whose elements hold a scrambled offset instead of a pointer, so
+    /// that prefetchers which follow pointers cannot.
+    Indexed,
+}
+
+/// Whether the chase also writes the lines it visits.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    /// Loads only: lines leave a cache without being written back.
+    Clean,
+    /// Every visited line is written too, and has to be written back when it leaves.
+    Dirty,
+}
+
+/// State of the hardware prefetchers during a point.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PrefetchState {
+    /// As the machine was found.
+    Default,
+    /// All that can be controlled are off.
+    Off,
+    /// The named one is off.
+    #[serde(untagged)]
+    Without(String),
+}
+
+/// One point of a latency curve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LatencyPoint {
+    /// Bytes that one copy walks over.
+    pub size_bytes: u64,
+    /// Distance between elements in bytes.
+    pub stride_bytes: u64,
+    /// Order of the visits.
+    pub pattern: Pattern,
+    /// Clean or dirty lines.
+    pub access: Access,
+    /// Pages behind the buffer, as verified.
+    pub page: PageKind,
+    /// CPU of the first copy.
+    pub cpu: CpuId,
+    /// Where the buffer lies.
+    pub node: NodePolicy,
+    /// State of the prefetchers.
+    pub prefetch: PrefetchState,
+    /// Copies that ran at once, each on its own CPU and buffer.
+    pub threads: u32,
+    /// Load-to-use latency (the first cycle included), median over the batches of the
+    /// faster mode; over all copies.
+    pub ns: f64,
+    /// Lower end of the 95 % interval of `ns`.
+    pub ns_low: f64,
+    /// Upper end of the 95 % interval of `ns`.
+    pub ns_high: f64,
+    /// `ns` in core clock cycles.
+    pub cycles: f64,
+    /// Number of batches behind `ns`.
+    pub samples: u32,
+    /// The batches, and what disturbed them.
+    pub batches: Samples,
+    /// Share of the buffer that the page kind covers, where it is less than asked
+    /// (0 to 1); `null` when all of it is as asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_share: Option<f64>,
+    /// Whether comparison with other patterns says that prefetchers shortened this point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetch_taint: Option<PrefetchTaint>,
+}
+
+/// A point whose latency a prefetcher shortened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PrefetchTaint {
+    /// The pattern that it was compared with.
+    pub against: Pattern,
+    /// This point's latency divided by that pattern's at the same size.
+    pub ratio: f64,
+}
+
+/// What one copy sees of a cache against what several see.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CoreDifference {
+    /// Copies in the crowded run.
+    pub threads: u32,
+    /// Size of the outermost cache as one copy sees it, in bytes.
+    pub alone_bytes: u64,
+    /// The same with `threads` copies at once.
+    pub crowded_bytes: u64,
+    /// What it means: a shared cache, or lateral cast-out from a private one.
+    pub meaning: String,
+}
+
+/// The part `latency`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Latency {
+    /// All points, in order of page, pattern, access, node, copies, stride and size.
+    pub points: Vec<LatencyPoint>,
+    /// Comparison of one copy with several, where several were measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub crowding: Vec<CoreDifference>,
+    /// Combinations that were asked for and could not be had: what and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
+    /// Wall time of this part in seconds.
+    pub elapsed_s: f64,
+}

@@ -1,0 +1,51 @@
+//! What the crates of membound say to each other.
+//!
+//! Newtypes for things that must not be mixed up, the [`Figure`] with its interval and
+//! basis, and the schemas of every document that the command writes. There is no logic
+//! here: a measurement is made in `membound-measure`, levels are found in
+//! `membound-model`, text and pages come from `membound-report`.
+//!
+//! Units are part of a field's name: `_ns`, `_bytes`, `_cycles` (core clock cycles, not
+//! timer ticks), `_gb_s` (10⁹ bytes a second), `_hz`.
+
+#![forbid(unsafe_code)]
+
+mod bandwidth;
+mod c2c;
+mod doctor;
+mod document;
+mod figure;
+mod latency;
+mod loaded;
+mod machine;
+mod mlp;
+mod numa;
+mod prefetch;
+mod sample;
+mod tlb;
+mod units;
+mod window;
+
+pub use bandwidth::{Bandwidth, BandwidthKernel, BandwidthPoint, VectorWidth};
+pub use c2c::{CorePair, CoreToCore};
+pub use doctor::*;
+pub use document::{Document, Kind, SCHEMA_VERSION};
+pub use figure::{Basis, Figure, NotMeasured, Outcome};
+pub use latency::{
+    Access, CoreDifference, Latency, LatencyPoint, Pattern, PrefetchState, PrefetchTaint,
+};
+pub use loaded::{Loaded, LoadedPoint, TrafficMix};
+pub use machine::{
+    Cache, CacheKind, Conditions, Cpu, Level, LevelKind, LineSize, MachineInfo, MachineProfile,
+    ThpState, Timer,
+};
+pub use mlp::{
+    AreaPoint, ExpectedHits, Fence, Filler, Misses, Mlp, MlpCell, MlpMode, ThroughputPoint,
+    WindowLimit,
+};
+pub use numa::{Numa, NumaPair};
+pub use prefetch::{Prefetch, PrefetchPattern, PrefetchPoint};
+pub use sample::{Disturbance, Samples, Stopped};
+pub use tlb::{Tlb, TlbLevel, TlbOverlap, TlbPoint};
+pub use units::{CpuId, NamedPolicy, NodeId, NodePolicy, PageKind};
+pub use window::{Window, WindowKernel, WindowPoint};

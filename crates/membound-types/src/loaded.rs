@@ -1,0 +1,56 @@
+//! `measure loaded`: latency while other threads inject traffic.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{NodePolicy, PageKind, Samples};
+
+/// What the injecting threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct TrafficMix {
+    /// Lines read in each round of the injector.
+    pub reads: u32,
+    /// Lines written in each round of the injector.
+    pub writes: u32,
+}
+
+/// One point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadedPoint {
+    /// Read:write mix of the traffic.
+    pub mix: TrafficMix,
+    /// Injecting threads.
+    pub injectors: u32,
+    /// Pause between rounds of an injector, in pause-loop steps; `null` when it is idle.
+    pub delay_steps: Option<u32>,
+    /// Traffic that the injectors reached, in 10⁹ bytes a second.
+    pub gb_s: f64,
+    /// Latency of a chase in DRAM meanwhile, in nanoseconds.
+    pub ns: f64,
+    /// Lower end of the 95 % interval of `ns`.
+    pub ns_low: f64,
+    /// Upper end of the 95 % interval of `ns`.
+    pub ns_high: f64,
+    /// `ns` in core clock cycles.
+    pub cycles: f64,
+    /// The batches of the chase.
+    pub batches: Samples,
+}
+
+/// The part `loaded`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Loaded {
+    /// All points.
+    pub points: Vec<LoadedPoint>,
+    /// Pages behind the chase and the traffic.
+    pub page: PageKind,
+    /// Where they lie.
+    pub node: NodePolicy,
+    /// Bytes under the chase.
+    pub chase_bytes: u64,
+    /// What could not be had, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
+    /// Wall time of this part in seconds.
+    pub elapsed_s: f64,
+}

@@ -1,0 +1,3 @@
+//! The `membound` command.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Chores of the workspace: `cargo xtask ci|test|bench|schema`.
+
+fn main() {}
