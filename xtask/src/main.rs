@@ -1,3 +1,50 @@
-//! Chores of the workspace: `cargo xtask ci|test|bench|schema`.
+//! Chores of the workspace: `cargo xtask ci|test|schema|bench`.
+//!
+//! `ci` is what the continuous integration runs, here and there alike. `test` also brings
+//! in what the tests need. `schema` writes the JSON Schemas under `docs/formats/` from the
+//! types. `bench` compares the finished command with its targets and keeps raw results;
+//! timing is judged nowhere else.
 
-fn main() {}
+mod ci;
+mod deny;
+mod needs;
+mod run;
+mod schema;
+mod tests;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Chores of the membound workspace.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Everything that continuous integration runs: checks, then tests.
+    Ci(ci::Args),
+    /// Install what the tests need, where that is permitted, and run them all.
+    Test(tests::Args),
+    /// Write the JSON Schemas of all documents to docs/formats/.
+    Schema(schema::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().chore {
+        Chore::Ci(args) => ci::run(&args),
+        Chore::Test(args) => tests::run(&args),
+        Chore::Schema(args) => schema::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            run::note(format_args!("xtask: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What the tests of every crate share. Only for `[dev-dependencies]`.
+//!
+//! A test that this machine cannot run says why through [`skipped`] and returns. `cargo
+//! xtask test` finds these lines in the test's captured output, takes the test out of the
+//! count of those that passed, and shows the reasons at the end.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+
+/// Says that the calling test, or a part of it, is skipped because of `reason`: a lower-case
+/// fragment that names what the machine lacks.
+///
+/// ```
+/// membound_testkit::skipped("no hugetlb pages of 1 GiB");
+/// ```
+#[expect(
+    clippy::print_stdout,
+    reason = "libtest captures what println! writes and nothing else, and the captured line \
+              is what cargo xtask test counts"
+)]
+pub fn skipped(reason: impl Display) {
+    println!("skipped: {reason}");
+}

@@ -1,0 +1,188 @@
+//! What the tests need from the system, and bringing it in.
+//!
+//! Debian packages are installed where that is permitted: as root, with apt-get. The
+//! guest's kernel is only downloaded and unpacked under `target/guest/`; nothing of it
+//! touches the running system. Whatever cannot be had is named, and the tests that need it
+//! report themselves as skipped.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::run::{note, on_path, program, root, stdout_of, succeed};
+
+/// Something that tests need, and the Debian packages that bring it.
+struct Need {
+    what: &'static str,
+    packages: &'static [&'static str],
+    present: fn() -> bool,
+}
+
+const NEEDS: [Need; 3] = [
+    Need {
+        what: "a C compiler and its headers (fixtures)",
+        packages: &["gcc", "libc6-dev"],
+        present: || on_path("cc").is_some() && Path::new("/usr/include/stdio.h").is_file(),
+    },
+    Need {
+        what: "a browser (the page is opened in it)",
+        packages: &["chromium"],
+        present: || on_path("chromium").is_some(),
+    },
+    Need {
+        what: "an emulator (the two-node guest)",
+        packages: &["qemu-system-x86"],
+        present: || on_path("qemu-system-x86_64").is_some(),
+    },
+];
+
+/// The Debian package that always depends on the newest cloud kernel.
+const KERNEL: &str = "linux-image-cloud-amd64";
+
+/// Where the guest's kernel is unpacked.
+pub(crate) fn guest_directory() -> PathBuf {
+    root().join("target/guest")
+}
+
+/// Brings in what is missing when `install` says so and it is permitted; names the rest.
+pub(crate) fn provide(install: bool) {
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !(need.present)()).collect();
+    let kernel_missing = cfg!(target_arch = "x86_64") && !has_kernel(&guest_directory());
+    if missing.is_empty() && !kernel_missing {
+        return;
+    }
+    let has_apt = on_path("apt-get").is_some();
+    if install && has_apt {
+        if is_root() {
+            // Package lists of a fresh container are empty; a failure shows in what follows.
+            report("package lists not refreshed", apt(&["update", "-qq"]));
+            let packages: Vec<&str> = missing
+                .iter()
+                .flat_map(|need| need.packages)
+                .copied()
+                .collect();
+            if !packages.is_empty() {
+                note(format_args!("installing {}", packages.join(" ")));
+                let mut words = vec!["install", "-qq", "--yes", "--no-install-recommends"];
+                words.extend(&packages);
+                report("packages not installed", apt(&words));
+            }
+        }
+        if kernel_missing {
+            report("guest's kernel not unpacked", unpack_kernel());
+        }
+    }
+    for need in missing.iter().filter(|need| !(need.present)()) {
+        note(format_args!(
+            "missing: {}; Debian packages: {}",
+            need.what,
+            need.packages.join(" ")
+        ));
+    }
+    if kernel_missing && !has_kernel(&guest_directory()) {
+        note(format_args!(
+            "missing: a kernel for the two-node guest; unpack Debian's {KERNEL} under {}",
+            guest_directory().display()
+        ));
+    }
+}
+
+fn report(what: &str, outcome: Result<()>) {
+    if let Err(error) = outcome {
+        note(format_args!("{what}: {error:#}"));
+    }
+}
+
+/// Whether this process runs as root, by the owner of its own entry under /proc.
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
+}
+
+/// apt-get that never asks, never waits for long, and gives up on a dead network.
+fn apt(words: &[&str]) -> Result<()> {
+    succeed(
+        program("apt-get")
+            .args([
+                "-o",
+                "Acquire::Retries=2",
+                "-o",
+                "Acquire::http::Timeout=30",
+                "-o",
+                "DPkg::Lock::Timeout=300",
+                "-o",
+                "Dpkg::Use-Pty=0",
+            ])
+            .args(words)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )
+}
+
+/// Whether a kernel image lies under `directory`.
+fn has_kernel(directory: &Path) -> bool {
+    std::fs::read_dir(directory.join("boot")).is_ok_and(|entries| {
+        entries
+            .flatten()
+            .any(|entry| entry.file_name().to_string_lossy().starts_with("vmlinuz-"))
+    })
+}
+
+/// Downloads Debian's cloud kernel and unpacks it; needs no root.
+fn unpack_kernel() -> Result<()> {
+    let depends = stdout_of(program("apt-cache").args(["depends", KERNEL]))?;
+    let package = newest_image(&depends)
+        .with_context(|| format!("apt-cache names no kernel behind {KERNEL}"))?;
+    let directory = guest_directory();
+    let download = directory.join("download");
+    std::fs::create_dir_all(&download)
+        .with_context(|| format!("cannot create {}", download.display()))?;
+    note(format_args!(
+        "unpacking {package} under {}",
+        directory.display()
+    ));
+    succeed(
+        program("apt-get")
+            .args([
+                "-qq",
+                "-o",
+                "Acquire::Retries=2",
+                "-o",
+                "Acquire::http::Timeout=30",
+            ])
+            .args(["download", package])
+            .current_dir(&download),
+    )?;
+    let archive = std::fs::read_dir(&download)?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    let Some(archive) = archive else {
+        bail!("apt-get downloaded no package to {}", download.display());
+    };
+    succeed(program("dpkg-deb").arg("-x").arg(&archive).arg(&directory))?;
+    std::fs::remove_dir_all(&download)
+        .with_context(|| format!("cannot remove {}", download.display()))
+}
+
+/// The kernel package in the output of `apt-cache depends`.
+fn newest_image(depends: &str) -> Option<&str> {
+    depends
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "))
+        .find(|package| package.starts_with("linux-image-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_package_is_the_image_that_the_meta_package_depends_on() {
+        let depends = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-50-cloud-amd64\n";
+        assert_eq!(
+            newest_image(depends),
+            Some("linux-image-6.1.0-50-cloud-amd64")
+        );
+        assert_eq!(newest_image("linux-image-cloud-amd64\n"), None);
+    }
+}
