@@ -1,1 +1,22 @@
-//! To be filled.
+//! What a Linux machine is, what it permits, and controls that put themselves back.
+//!
+//! Everything that is read comes from sysfs, procfs, CPUID or a system call; every reader
+//! of a file takes a [`Root`], so that it can be run on a tree made for a test. What is
+//! changed (affinity, placement, prefetchers) is either undone by `Drop` or, where it
+//! outlives the process, by a guard process.
+//!
+//! Nothing is timed here: that is left to `membound-measure`.
+
+pub mod affinity;
+pub mod disturb;
+mod error;
+mod list;
+pub mod memory;
+pub mod numa;
+pub mod pages;
+mod root;
+#[cfg(test)]
+mod testing;
+
+pub use error::Error;
+pub use root::Root;

@@ -1,0 +1,201 @@
+//! What can go wrong when a machine is asked or changed.
+
+use std::io;
+use std::path::PathBuf;
+
+use membound_types::{CpuId, NodeId, NotMeasured};
+
+/// Why the machine did not give or do what was asked.
+///
+/// The text names the path and the value; [`Error::remedy`] is what the user can do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write `{value}` to {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What should have been written.
+        value: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file did not hold what it is documented to hold.
+    #[error("{} holds `{text}`, which is no {expected}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it held, or the part that was in the way.
+        text: String,
+        /// What was expected there.
+        expected: &'static str,
+    },
+    /// A system call failed for a reason that has no entry of its own.
+    #[error("{call} failed: {source}")]
+    Call {
+        /// The call with what it was asked to do.
+        call: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The CPU is not part of this machine.
+    #[error("cpu {cpu} does not exist: this machine has {present}")]
+    NoSuchCpu {
+        /// The CPU that was asked for.
+        cpu: CpuId,
+        /// The CPUs that are there, as a list.
+        present: String,
+    },
+    /// The CPU is switched off.
+    #[error("cpu {cpu} is offline{}", semicolon(self.remedy()))]
+    CpuOffline {
+        /// The CPU that was asked for.
+        cpu: CpuId,
+        /// The file that switches it on.
+        switch: PathBuf,
+    },
+    /// The CPU is not in the affinity mask or the cpuset.
+    #[error("cpu {cpu} is not permitted: this process may run on {allowed}{}", semicolon(self.remedy()))]
+    CpuNotPermitted {
+        /// The CPU that was asked for.
+        cpu: CpuId,
+        /// The CPUs that are permitted, as a list.
+        allowed: String,
+    },
+    /// The node is not part of this machine.
+    #[error("node {node} does not exist: this machine has {present}")]
+    NoSuchNode {
+        /// The node that was asked for.
+        node: NodeId,
+        /// The nodes that are there, as a list.
+        present: String,
+    },
+    /// The node has no memory.
+    #[error("node {node} has no memory: nodes with memory are {with_memory}")]
+    NodeWithoutMemory {
+        /// The node that was asked for.
+        node: NodeId,
+        /// The nodes that have some, as a list.
+        with_memory: String,
+    },
+    /// The node is not among those that the cpuset lets this process take memory from.
+    #[error("memory of node {node} is not permitted: the cpuset permits {allowed}{}", semicolon(self.remedy()))]
+    NodeNotPermitted {
+        /// The node or nodes that were asked for, as a list.
+        node: String,
+        /// The nodes that are permitted, as a list.
+        allowed: String,
+    },
+    /// The kernel or a seccomp filter refuses the call altogether.
+    #[error("{call} is denied: {source}{}", semicolon(self.remedy()))]
+    Denied {
+        /// The system call.
+        call: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// None of the pages that were asked about is in memory.
+    #[error("none of the {pages} pages that were looked at has been touched")]
+    NotResident {
+        /// Number of pages.
+        pages: usize,
+    },
+    /// The range is not mapped.
+    #[error("addresses {start:#x} to {end:#x} are not mapped")]
+    NotMapped {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+    },
+}
+
+fn semicolon(remedy: Option<String>) -> String {
+    remedy.map(|text| format!("; {text}")).unwrap_or_default()
+}
+
+impl Error {
+    /// What the user can do about it, where there is something.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::CpuOffline { switch, .. } => {
+                Some(format!("as root: echo 1 > {}", switch.display()))
+            }
+            Self::CpuNotPermitted { .. } => Some(
+                "start membound with a wider affinity (taskset) or cpuset (docker --cpuset-cpus)"
+                    .to_owned(),
+            ),
+            Self::NodeNotPermitted { .. } => {
+                Some("start membound with a wider cpuset.mems (docker --cpuset-mems)".to_owned())
+            }
+            Self::Denied { .. } => Some(
+                "permit it in the container's seccomp profile (docker: --cap-add SYS_NICE)"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
+    }
+
+    /// The same as the reason of a figure that is missing.
+    #[must_use]
+    pub fn not_measured(&self) -> NotMeasured {
+        let remedy = self.remedy();
+        let text = self.to_string();
+        let reason = text
+            .strip_suffix(&semicolon(remedy.clone()))
+            .unwrap_or(&text)
+            .to_owned();
+        NotMeasured { reason, remedy }
+    }
+
+    /// What `call` left in `errno`, with the refusals that have their own entry told apart.
+    pub(crate) fn last_call(call: &'static str) -> Self {
+        let source = io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => Self::Denied { call, source },
+            _ => Self::Call {
+                call: call.to_owned(),
+                source,
+            },
+        }
+    }
+}
+
+impl From<Error> for NotMeasured {
+    fn from(error: Error) -> Self {
+        error.not_measured()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_is_in_the_text_and_apart_in_the_reason() {
+        let error = Error::CpuOffline {
+            cpu: CpuId(3),
+            switch: PathBuf::from("/sys/devices/system/cpu/cpu3/online"),
+        };
+        assert_eq!(
+            error.to_string(),
+            "cpu 3 is offline; as root: echo 1 > /sys/devices/system/cpu/cpu3/online"
+        );
+        let missing = error.not_measured();
+        assert_eq!(missing.reason, "cpu 3 is offline");
+        assert_eq!(
+            missing.remedy.as_deref(),
+            Some("as root: echo 1 > /sys/devices/system/cpu/cpu3/online")
+        );
+    }
+}

@@ -1,0 +1,301 @@
+//! How much memory a buffer may have: what is free, and what the limits of this process leave.
+
+use std::path::{Path, PathBuf};
+
+use crate::Root;
+use crate::numa::meminfo_bytes;
+
+/// Limits of at least this size mean "none": v1 writes the largest multiple of a page.
+const UNLIMITED: u64 = 1 << 62;
+
+/// Memory of the machine in bytes; 0 where procfs is closed.
+#[must_use]
+pub fn total_bytes(root: &Root) -> u64 {
+    let meminfo = root.read("proc/meminfo").unwrap_or_default();
+    meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(0)
+}
+
+/// Bytes that this process can still take without swapping, being killed or being refused:
+/// the least of what the machine has available, what each cgroup on the way to the root
+/// leaves, and what `RLIMIT_AS` and `RLIMIT_DATA` leave.
+#[must_use]
+pub fn available_bytes(root: &Root) -> u64 {
+    let meminfo = root.read("proc/meminfo").unwrap_or_default();
+    // MemAvailable is there since 3.14; MemFree is the safe lower figure before that.
+    let machine = meminfo_bytes(&meminfo, "MemAvailable:")
+        .or_else(|| meminfo_bytes(&meminfo, "MemFree:"))
+        .unwrap_or(0);
+    machine
+        .min(cgroup_left(root).unwrap_or(u64::MAX))
+        .min(rlimit_left(root).unwrap_or(u64::MAX))
+}
+
+/// What the tightest cgroup leaves; `None` where none limits this process.
+#[must_use]
+pub fn cgroup_left(root: &Root) -> Option<u64> {
+    let membership = root.read("proc/self/cgroup").ok()?;
+    let mounts = root.read("proc/self/mountinfo").ok()?;
+    let mut least: Option<u64> = None;
+    for line in membership.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        let version = if controllers.is_empty() {
+            Version::Two
+        } else if controllers.split(',').any(|name| name == "memory") {
+            Version::One
+        } else {
+            continue;
+        };
+        for mount in Mount::all(&mounts, version) {
+            for dir in mount.way_up(path) {
+                let left = version.left(root, &dir);
+                least = [least, left].into_iter().flatten().min();
+            }
+        }
+    }
+    least
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Version {
+    /// Limit minus use of one group. Pages of files that have not been used lately are
+    /// given back when the limit is reached, so they count as free.
+    fn left(self, root: &Root, dir: &Path) -> Option<u64> {
+        let number = |name: &str| root.number::<u64>(dir.join(name));
+        let (limit, usage, inactive) = match self {
+            Self::One => (
+                number("memory.limit_in_bytes"),
+                number("memory.usage_in_bytes"),
+                "total_inactive_file",
+            ),
+            Self::Two => (
+                // Beyond `high` the group is slowed down to a crawl, so it is a limit too.
+                [number("memory.max"), number("memory.high")]
+                    .into_iter()
+                    .flatten()
+                    .min(),
+                number("memory.current"),
+                "inactive_file",
+            ),
+        };
+        let limit = limit.filter(|&bytes| bytes < UNLIMITED)?;
+        let stat = root.read(dir.join("memory.stat")).unwrap_or_default();
+        let reclaimable = stat
+            .lines()
+            .find_map(|line| line.strip_prefix(inactive)?.trim().parse::<u64>().ok())
+            .unwrap_or(0);
+        let used = usage.unwrap_or(0).saturating_sub(reclaimable);
+        Some(limit.saturating_sub(used))
+    }
+}
+
+/// Where a hierarchy is mounted, and which of its groups is at the mount point.
+struct Mount {
+    group: String,
+    point: PathBuf,
+}
+
+impl Mount {
+    fn all(mountinfo: &str, version: Version) -> Vec<Self> {
+        mountinfo
+            .lines()
+            .filter_map(|line| {
+                let (before, after) = line.split_once(" - ")?;
+                let mut after = after.split(' ');
+                let kind = after.next()?;
+                let options = after.nth(1).unwrap_or("");
+                let fits = match version {
+                    Version::One => {
+                        kind == "cgroup" && options.split(',').any(|option| option == "memory")
+                    }
+                    Version::Two => kind == "cgroup2",
+                };
+                let mut before = before.split(' ').skip(3);
+                let group = unescape(before.next()?);
+                let point = unescape(before.next()?);
+                fits.then(|| Self {
+                    group,
+                    point: PathBuf::from(point.trim_start_matches('/')),
+                })
+            })
+            .collect()
+    }
+
+    /// The directory of the group `path` and of all groups above it that can be seen.
+    fn way_up(&self, path: &str) -> Vec<PathBuf> {
+        // In a container without a cgroup namespace the path is the host's, while the
+        // mount begins with the container's own group.
+        let below = match path.strip_prefix(self.group.as_str()) {
+            Some(rest) if self.group == "/" || rest.is_empty() || rest.starts_with('/') => rest,
+            _ if self.group == "/" => path,
+            _ => "",
+        };
+        let mut dir = self.point.clone();
+        let mut way = vec![dir.clone()];
+        for part in below.split('/').filter(|part| !part.is_empty()) {
+            if part == ".." {
+                // A group outside of this namespace: nothing of it can be seen.
+                return vec![self.point.clone()];
+            }
+            dir.push(part);
+            way.push(dir.clone());
+        }
+        way
+    }
+}
+
+/// mountinfo writes blanks as `\040`.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let code = (first == b'\\')
+            .then(|| tail.get(..3))
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        if let Some(byte) = code {
+            bytes.push(byte);
+            rest = &tail[3..];
+        } else {
+            bytes.push(first);
+            rest = tail;
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// What the limits on address space and data leave; `None` where there are none.
+fn rlimit_left(root: &Root) -> Option<u64> {
+    let limits = root.read("proc/self/limits").ok()?;
+    let status = root.read("proc/self/status").ok()?;
+    let left = |limit: &str, used: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(limit))?;
+        let soft: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(soft.saturating_sub(meminfo_bytes(&status, used).unwrap_or(0)))
+    };
+    [
+        left("Max address space", "VmSize:"),
+        left("Max data size", "VmData:"),
+    ]
+    .into_iter()
+    .flatten()
+    .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Tree;
+
+    const MIB: u64 = 1 << 20;
+
+    fn machine() -> Tree {
+        Tree::new().file(
+            "proc/meminfo",
+            "MemTotal:       8388608 kB\nMemFree:  1048576 kB\nMemAvailable: 4194304 kB\n",
+        )
+    }
+
+    #[test]
+    fn without_limits_it_is_what_the_machine_has() {
+        let tree = machine();
+        assert_eq!(total_bytes(&tree.root()), 8192 * MIB);
+        assert_eq!(available_bytes(&tree.root()), 4096 * MIB);
+    }
+
+    #[test]
+    fn the_tightest_group_on_the_way_up_counts_v2() {
+        let tree = machine()
+            .file("proc/self/cgroup", "0::/a/b\n")
+            .file(
+                "proc/self/mountinfo",
+                "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n",
+            )
+            .file("sys/fs/cgroup/a/memory.max", format!("{}\n", 512 * MIB))
+            .file("sys/fs/cgroup/a/memory.current", format!("{}\n", 200 * MIB))
+            .file(
+                "sys/fs/cgroup/a/memory.stat",
+                format!("anon 5\ninactive_file {}\nactive_file 9\n", 100 * MIB),
+            )
+            .file("sys/fs/cgroup/a/b/memory.max", "max\n")
+            .file("sys/fs/cgroup/a/b/memory.high", format!("{}\n", 1024 * MIB))
+            .file("sys/fs/cgroup/a/b/memory.current", "0\n");
+        assert_eq!(available_bytes(&tree.root()), 412 * MIB);
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_at_the_mount_v1() {
+        let tree = machine()
+            .file(
+                "proc/self/cgroup",
+                "5:cpu:/docker/x\n4:memory:/docker/x\n0::/docker/x\n",
+            )
+            .file(
+                "proc/self/mountinfo",
+                "35 31 0:32 /docker/x /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+            )
+            .file(
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                format!("{}\n", 256 * MIB),
+            )
+            .file(
+                "sys/fs/cgroup/memory/memory.usage_in_bytes",
+                format!("{}\n", 56 * MIB),
+            );
+        assert_eq!(available_bytes(&tree.root()), 200 * MIB);
+    }
+
+    #[test]
+    fn an_unlimited_v1_group_is_no_limit() {
+        let tree = machine()
+            .file("proc/self/cgroup", "4:memory:/\n")
+            .file(
+                "proc/self/mountinfo",
+                "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+            )
+            .file(
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            )
+            .file("sys/fs/cgroup/memory/memory.usage_in_bytes", "4096\n");
+        assert_eq!(cgroup_left(&tree.root()), None);
+    }
+
+    #[test]
+    fn limits_of_the_process_count() {
+        let tree = machine()
+            .file(
+                "proc/self/limits",
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max data size             unlimited            unlimited            bytes\n\
+                 Max address space         1073741824           unlimited            bytes\n",
+            )
+            .file("proc/self/status", "VmSize:\t  24576 kB\nVmData:\t 1 kB\n");
+        assert_eq!(available_bytes(&tree.root()), 1000 * MIB);
+    }
+
+    #[test]
+    fn a_group_outside_of_the_namespace_is_not_looked_for() {
+        let mount = Mount {
+            group: "/".to_owned(),
+            point: PathBuf::from("sys/fs/cgroup"),
+        };
+        assert_eq!(mount.way_up("/../x"), [PathBuf::from("sys/fs/cgroup")]);
+        assert_eq!(unescape(r"/a\040b\"), r"/a b\");
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        let available = available_bytes(&Root::system());
+        assert!(available > 0 && available <= total_bytes(&Root::system()));
+    }
+}

@@ -1,0 +1,260 @@
+//! Putting pages on nodes, and asking where they are.
+//!
+//! `mbind` and `move_pages` are called by number, because libc has no wrapper for them
+//! and libnuma would be a dependency for two calls.
+
+use membound_types::{NamedPolicy, NodeId, NodePolicy};
+
+use super::Topology;
+use crate::{Error, Root, list};
+
+const MPOL_BIND: libc::c_int = 2;
+const MPOL_INTERLEAVE: libc::c_int = 3;
+
+/// The most pages that [`placed_share`] looks at.
+const MOST_SAMPLES: usize = 1024;
+
+/// Says where the pages of `len` bytes at `start` will be taken from when they are first
+/// touched. `start` is the beginning of a page; pages that are there already stay.
+///
+/// The binding is strict: where a node is full, touching fails rather than spilling over.
+/// Local placement on a machine with one memory node needs no call, so that it also works
+/// where a filter forbids `mbind`.
+///
+/// # Errors
+/// [`Error::NoSuchNode`], [`Error::NodeWithoutMemory`], [`Error::NodeNotPermitted`], and
+/// [`Error::Denied`] where the kernel or a filter refuses `mbind`.
+pub fn place(
+    start: *mut u8,
+    len: usize,
+    policy: NodePolicy,
+    local: NodeId,
+    topology: &Topology,
+) -> Result<(), Error> {
+    let wanted = topology.wanted(policy, local)?;
+    let nothing_to_choose = topology.memory_nodes().len() <= 1;
+    if nothing_to_choose {
+        return Ok(());
+    }
+    let mode = match policy {
+        NodePolicy::Named(NamedPolicy::Interleave) => MPOL_INTERLEAVE,
+        _ => MPOL_BIND,
+    };
+    let mask = NodeMask::of(&wanted);
+    // SAFETY: the kernel reads the mask, whose length in bits is given, and changes the
+    // policy of the range only; no memory is written.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            start.addr(),
+            len,
+            mode,
+            mask.0.as_ptr(),
+            mask.bits(),
+            0 as libc::c_ulong,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = Error::last_call("mbind");
+    // The nodes exist and have memory, so that what is left of EINVAL is the cpuset or a
+    // range that does not begin with a page.
+    if let Error::Call { source, .. } = &error
+        && source.raw_os_error() == Some(libc::EINVAL)
+        && let Some(allowed) = mems_allowed(&Root::system())
+        && wanted.iter().any(|node| !allowed.contains(node))
+    {
+        return Err(Error::NodeNotPermitted {
+            node: list::show_nodes(&wanted),
+            allowed: list::show_nodes(&allowed),
+        });
+    }
+    Err(error)
+}
+
+/// The share of the pages of `len` bytes at `start` that lie on one of `wanted`, 0 to 1,
+/// among the pages that are in memory. `page_bytes` is the size of a page there; about
+/// a thousand pages are looked at, evenly spread.
+///
+/// # Errors
+/// [`Error::NotResident`] where nothing has been touched, [`Error::Denied`] where the
+/// kernel or a filter refuses `move_pages`.
+pub fn placed_share(
+    start: *const u8,
+    len: usize,
+    page_bytes: usize,
+    wanted: &[NodeId],
+) -> Result<f64, Error> {
+    let pages = sample(start, len, page_bytes);
+    let mut status: Vec<libc::c_int> = vec![libc::c_int::MIN; pages.len()];
+    // SAFETY: `pages` and `status` have the stated number of entries; without a list of
+    // nodes the kernel moves nothing and writes one status per page.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            pages.len(),
+            pages.as_ptr(),
+            std::ptr::null::<libc::c_int>(),
+            status.as_mut_ptr(),
+            0,
+        )
+    };
+    if result < 0 {
+        return Err(Error::last_call("move_pages"));
+    }
+    share(&status, wanted).ok_or(Error::NotResident { pages: pages.len() })
+}
+
+/// Addresses of up to [`MOST_SAMPLES`] pages, evenly spread, the first among them.
+fn sample(start: *const u8, len: usize, page_bytes: usize) -> Vec<*const u8> {
+    let page_bytes = page_bytes.max(1);
+    let pages = len.div_ceil(page_bytes).max(1);
+    let samples = pages.min(MOST_SAMPLES);
+    (0..samples)
+        .map(|index| start.wrapping_add(index * pages / samples * page_bytes))
+        .collect()
+}
+
+/// `None` where no page is in memory. A negative status is an error number.
+fn share(status: &[libc::c_int], wanted: &[NodeId]) -> Option<f64> {
+    let resident: Vec<u32> = status
+        .iter()
+        .filter_map(|&node| u32::try_from(node).ok())
+        .collect();
+    if resident.is_empty() {
+        return None;
+    }
+    let right = resident
+        .iter()
+        .filter(|&&node| wanted.contains(&NodeId(node)))
+        .count();
+    Some(right as f64 / resident.len() as f64)
+}
+
+/// The nodes that the cpuset lets this process take memory from.
+pub(crate) fn mems_allowed(root: &Root) -> Option<Vec<NodeId>> {
+    let status = root.read("proc/self/status").ok()?;
+    let text = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Mems_allowed_list:"))?;
+    list::nodes(text)
+}
+
+/// A set of nodes in the kernel's form.
+struct NodeMask(Vec<libc::c_ulong>);
+
+impl NodeMask {
+    fn of(nodes: &[NodeId]) -> Self {
+        let bits = libc::c_ulong::BITS;
+        let highest = nodes.iter().map(|node| node.0).max().unwrap_or(0);
+        let mut words = vec![0; (highest / bits) as usize + 1];
+        for node in nodes {
+            words[(node.0 / bits) as usize] |= 1 << (node.0 % bits);
+        }
+        Self(words)
+    }
+
+    /// What `mbind` calls maxnode: it reads one bit fewer than it is told.
+    fn bits(&self) -> libc::c_ulong {
+        self.0.len() as libc::c_ulong * libc::c_ulong::from(libc::c_ulong::BITS) + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    /// Runs `f` on a fresh private mapping of `pages` base pages.
+    fn with_mapping(pages: usize, f: impl FnOnce(*mut u8, usize)) {
+        let len = pages * crate::pages::base_page_bytes();
+        // SAFETY: the kernel chooses the address, so that nothing else is replaced.
+        let mapping = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .unwrap();
+        f(mapping.cast(), len);
+        // SAFETY: the mapping was made above and nothing refers to it any more.
+        unsafe { munmap(mapping, len) }.unwrap();
+    }
+
+    fn touch(start: *mut u8, len: usize) {
+        for offset in (0..len).step_by(crate::pages::base_page_bytes()) {
+            let place = start.wrapping_add(offset);
+            // SAFETY: the offset lies inside the writable mapping.
+            unsafe { place.write_volatile(1) };
+        }
+    }
+
+    #[test]
+    fn pages_lie_where_they_were_placed() {
+        let topology = Topology::read(&Root::system());
+        let local = topology.node_of(crate::affinity::current_cpu());
+        for node in topology.memory_nodes() {
+            with_mapping(64, |start, len| {
+                let policy = NodePolicy::Node(node);
+                match place(start, len, policy, local, &topology) {
+                    Ok(()) => {}
+                    Err(error) => {
+                        eprintln!("skipped: {error}");
+                        return;
+                    }
+                }
+                touch(start, len);
+                let page_bytes = crate::pages::base_page_bytes();
+                match placed_share(start, len, page_bytes, &[node]) {
+                    Ok(share) => assert_eq!(share, 1.0),
+                    Err(error) => eprintln!("skipped: {error}"),
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn untouched_pages_have_no_share() {
+        with_mapping(4, |start, len| {
+            let page_bytes = crate::pages::base_page_bytes();
+            match placed_share(start, len, page_bytes, &[NodeId(0)]) {
+                Err(Error::NotResident { pages: 4 }) => {}
+                Err(error @ Error::Denied { .. }) => eprintln!("skipped: {error}"),
+                other => panic!("{other:?}"),
+            }
+        });
+    }
+
+    #[test]
+    fn the_share_counts_resident_pages_only() {
+        assert_eq!(
+            share(&[0, 0, 1, -libc::ENOENT], &[NodeId(0)]),
+            Some(2.0 / 3.0)
+        );
+        assert_eq!(share(&[-libc::ENOENT], &[NodeId(0)]), None);
+        assert_eq!(share(&[3, 5], &[NodeId(5), NodeId(3)]), Some(1.0));
+    }
+
+    #[test]
+    fn samples_are_pages_inside_the_range() {
+        let start = 0x10_0000 as *const u8;
+        let pages = sample(start, 4096 * 5000, 4096);
+        assert_eq!(pages.len(), MOST_SAMPLES);
+        assert_eq!(pages[0], start);
+        assert!(pages.is_sorted());
+        let last = pages[MOST_SAMPLES - 1] as usize - start as usize;
+        assert!(last < 4096 * 5000 && last.is_multiple_of(4096), "{last}");
+        assert_eq!(sample(start, 100, 4096).len(), 1);
+    }
+
+    #[test]
+    fn masks_reach_beyond_one_word() {
+        let mask = NodeMask::of(&[NodeId(0), NodeId(65)]);
+        assert_eq!(mask.0, [1, 2]);
+        assert_eq!(mask.bits(), 129);
+    }
+}
