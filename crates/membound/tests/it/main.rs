@@ -1,0 +1,4 @@
+//! Tests of the command from outside.
+
+#[path = "../guest/mod.rs"]
+mod guest;
