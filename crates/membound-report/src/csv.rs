@@ -1,0 +1,130 @@
+//! Tables for other programs: one header line, then one line a point.
+//!
+//! The first columns are those that `membound model fit` reads (`size_bytes,ns` and
+//! `window_bytes,area_bytes,seconds_per_window`); the conditions of a point follow.
+//! Numbers are written in full precision, fields are quoted as RFC 4180 says.
+
+use std::fmt::Display;
+
+use membound_types::{Latency, PrefetchState, Window};
+
+/// Every latency point: `size_bytes,ns,ns_low,ns_high,cycles,…`.
+#[must_use]
+pub fn latency(latency: &Latency) -> String {
+    let mut out = String::from(
+        "size_bytes,ns,ns_low,ns_high,cycles,stride_bytes,pattern,access,page,node,cpu,threads,\
+         prefetch,samples,disturbed\n",
+    );
+    for point in &latency.points {
+        row(
+            &mut out,
+            &[
+                &point.size_bytes,
+                &number(point.ns),
+                &number(point.ns_low),
+                &number(point.ns_high),
+                &number(point.cycles),
+                &point.stride_bytes,
+                &crate::facts::pattern_name(point.pattern),
+                &crate::facts::access_name(point.access),
+                &point.page,
+                &point.node,
+                &point.cpu,
+                &point.threads,
+                &prefetch(&point.prefetch),
+                &point.samples,
+                &point.batches.disturbed.any(),
+            ],
+        );
+    }
+    out
+}
+
+/// Every window point: `window_bytes,area_bytes,seconds_per_window,…`.
+#[must_use]
+pub fn window(window: &Window) -> String {
+    let mut out = String::from(
+        "window_bytes,area_bytes,seconds_per_window,seconds_low,seconds_high,kernel,page,node,\
+         cpu,init_cpu,disturbed\n",
+    );
+    for point in &window.points {
+        let init_cpu = point
+            .init_cpu
+            .map(|cpu| cpu.to_string())
+            .unwrap_or_default();
+        row(
+            &mut out,
+            &[
+                &point.window_bytes,
+                &point.area_bytes,
+                &number(point.seconds_per_window),
+                &number(point.seconds_low),
+                &number(point.seconds_high),
+                &crate::facts::window_kernel_name(point.kernel),
+                &point.page,
+                &point.node,
+                &point.cpu,
+                &init_cpu,
+                &point.batches.disturbed.any(),
+            ],
+        );
+    }
+    out
+}
+
+fn row(out: &mut String, fields: &[&dyn Display]) {
+    for (index, field) in fields.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        out.push_str(&quoted(field.to_string()));
+    }
+    out.push('\n');
+}
+
+/// An empty field where the value is no number: a reader must not take it for one.
+fn number(value: f64) -> String {
+    if value.is_finite() {
+        value.to_string()
+    } else {
+        String::new()
+    }
+}
+
+fn prefetch(state: &PrefetchState) -> String {
+    match state {
+        PrefetchState::Default => "default".to_owned(),
+        PrefetchState::Off => "off".to_owned(),
+        PrefetchState::Without(name) => name.clone(),
+    }
+}
+
+fn quoted(field: String) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_with_separators_are_quoted() {
+        assert_eq!(quoted("plain".into()), "plain");
+        assert_eq!(quoted("a,\"b\"".into()), "\"a,\"\"b\"\"\"");
+        assert_eq!(number(f64::NAN), "");
+        assert_eq!(number(1.4e-6), "0.0000014");
+    }
+
+    #[test]
+    fn an_empty_part_is_a_header() {
+        assert!(latency(&Latency::default()).starts_with("size_bytes,ns,"));
+        assert_eq!(latency(&Latency::default()).lines().count(), 1);
+        assert!(
+            window(&Window::default()).starts_with("window_bytes,area_bytes,seconds_per_window,")
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! Latency points grouped into curves that can be drawn or set as columns.
+
+use std::collections::BTreeMap;
+
+use membound_types::{
+    Access, CpuId, Latency, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState,
+};
+
+use super::names::{access_name, pattern_name, prefetch_state_name};
+use crate::units;
+
+/// Everything in which the points of one curve agree.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CurveKey {
+    pub(crate) page: PageKind,
+    pub(crate) pattern: Pattern,
+    pub(crate) access: Access,
+    pub(crate) node: NodePolicy,
+    pub(crate) threads: u32,
+    pub(crate) prefetch: String,
+    pub(crate) cpu: CpuId,
+    pub(crate) stride_bytes: u64,
+}
+
+impl CurveKey {
+    fn of(point: &LatencyPoint) -> Self {
+        Self {
+            page: point.page,
+            pattern: point.pattern,
+            access: point.access,
+            node: point.node,
+            threads: point.threads,
+            prefetch: match &point.prefetch {
+                PrefetchState::Default => String::new(),
+                other => prefetch_state_name(other),
+            },
+            cpu: point.cpu,
+            stride_bytes: point.stride_bytes,
+        }
+    }
+
+    fn without_stride(&self) -> Self {
+        Self {
+            stride_bytes: 0,
+            ..self.clone()
+        }
+    }
+
+    /// In how many respects it differs from `other`, the stride left out.
+    fn distance(&self, other: &Self) -> usize {
+        [
+            self.page != other.page,
+            self.pattern != other.pattern,
+            self.access != other.access,
+            self.node != other.node,
+            self.threads != other.threads,
+            self.prefetch != other.prefetch,
+            self.cpu != other.cpu,
+        ]
+        .into_iter()
+        .filter(|differs| *differs)
+        .count()
+    }
+}
+
+/// One curve over sizes, sorted by size.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve<'a> {
+    pub(crate) key: CurveKey,
+    pub(crate) label: String,
+    /// Whether it belongs to the few that tell the story; the others are there on demand.
+    pub(crate) main: bool,
+    pub(crate) points: Vec<&'a LatencyPoint>,
+}
+
+/// Curves that differ in nothing but their stride.
+#[derive(Clone, Debug)]
+pub(crate) struct StrideFamily<'a> {
+    pub(crate) label: String,
+    /// Stride and its points by size, smallest stride first.
+    pub(crate) strides: Vec<(u64, Vec<&'a LatencyPoint>)>,
+}
+
+/// Most curves that are shown at first.
+const MAIN_CURVES: usize = 8;
+
+/// All curves over size, the main one first.
+///
+/// Where one combination was measured with several strides, the one nearest to
+/// `line_bytes` stands for it: the others belong to [`stride_families`]. Labels name only
+/// what differs between the curves.
+pub(crate) fn latency_curves(latency: &Latency, line_bytes: u64) -> Vec<Curve<'_>> {
+    let mut by_key: BTreeMap<CurveKey, Vec<&LatencyPoint>> = BTreeMap::new();
+    for point in &latency.points {
+        by_key.entry(CurveKey::of(point)).or_default().push(point);
+    }
+    let mut chosen: BTreeMap<CurveKey, u64> = BTreeMap::new();
+    for key in by_key.keys() {
+        let best = chosen
+            .entry(key.without_stride())
+            .or_insert(key.stride_bytes);
+        if key.stride_bytes.abs_diff(line_bytes) < best.abs_diff(line_bytes) {
+            *best = key.stride_bytes;
+        }
+    }
+    let mut curves: Vec<Curve<'_>> = by_key
+        .into_iter()
+        .filter(|(key, _)| chosen.get(&key.without_stride()) == Some(&key.stride_bytes))
+        .map(|(key, mut points)| {
+            points.sort_by_key(|point| point.size_bytes);
+            Curve {
+                key,
+                label: String::new(),
+                main: false,
+                points,
+            }
+        })
+        .collect();
+    let Some(base) = base_curve(&curves) else {
+        return Vec::new();
+    };
+    curves.sort_by_key(|curve| curve.key.distance(&base));
+    let keys: Vec<CurveKey> = curves.iter().map(|curve| curve.key.clone()).collect();
+    for (index, curve) in curves.iter_mut().enumerate() {
+        curve.label = label(&curve.key, &keys);
+        curve.main = index < MAIN_CURVES && curve.key.distance(&base) <= 1;
+    }
+    curves
+}
+
+/// The curve that says most about the caches: random, clean, one copy, local, prefetchers
+/// as found, on the largest pages, and the longest of those.
+fn base_curve(curves: &[Curve<'_>]) -> Option<CurveKey> {
+    curves
+        .iter()
+        .max_by_key(|curve| {
+            let key = &curve.key;
+            (
+                key.threads == 1,
+                key.prefetch.is_empty(),
+                key.access == Access::Clean,
+                key.node == NodePolicy::LOCAL,
+                key.pattern == Pattern::Random,
+                curve.points.len() >= 8,
+                key.page,
+                curve.points.len(),
+                std::cmp::Reverse(key.cpu),
+            )
+        })
+        .map(|curve| curve.key.clone())
+}
+
+/// Families with at least two strides and two sizes, largest first.
+pub(crate) fn stride_families(latency: &Latency) -> Vec<StrideFamily<'_>> {
+    let mut families: BTreeMap<CurveKey, BTreeMap<u64, Vec<&LatencyPoint>>> = BTreeMap::new();
+    for point in &latency.points {
+        let key = CurveKey::of(point);
+        families
+            .entry(key.without_stride())
+            .or_default()
+            .entry(key.stride_bytes)
+            .or_default()
+            .push(point);
+    }
+    families.retain(|_, strides| strides.len() > 1);
+    let keys: Vec<CurveKey> = families.keys().cloned().collect();
+    let mut out: Vec<StrideFamily<'_>> = families
+        .into_iter()
+        .map(|(key, strides)| StrideFamily {
+            label: label_always(&key, &keys),
+            strides: strides
+                .into_iter()
+                .map(|(stride, mut points)| {
+                    points.sort_by_key(|point| point.size_bytes);
+                    (stride, points)
+                })
+                .collect(),
+        })
+        .collect();
+    out.sort_by_key(|family| {
+        std::cmp::Reverse(
+            family
+                .strides
+                .iter()
+                .map(|(_, points)| points.len())
+                .sum::<usize>(),
+        )
+    });
+    out
+}
+
+/// Pattern and page kind, and of the rest what differs within `all`.
+fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
+    let mut words = vec![
+        format!("{} order", pattern_name(key.pattern)),
+        format!("{} pages", key.page),
+    ];
+    words.extend(rest(key, all));
+    words.join(", ")
+}
+
+/// What differs within `all`; pattern and page kind where nothing does.
+fn label(key: &CurveKey, all: &[CurveKey]) -> String {
+    let mut words = Vec::new();
+    if differs(all, |k| k.pattern) || !differs(all, |k| k.page) {
+        words.push(pattern_name(key.pattern).to_owned());
+    }
+    if differs(all, |k| k.page) || !differs(all, |k| k.pattern) {
+        words.push(key.page.to_string());
+    }
+    words.extend(rest(key, all));
+    if differs(all, |k| k.stride_bytes) {
+        words.push(format!("stride {}", units::bytes(key.stride_bytes)));
+    }
+    words.join(", ")
+}
+
+fn rest(key: &CurveKey, all: &[CurveKey]) -> Vec<String> {
+    let mut words = Vec::new();
+    if differs(all, |k| k.access) {
+        words.push(access_name(key.access).to_owned());
+    }
+    if differs(all, |k| k.threads) {
+        let noun = if key.threads == 1 { "copy" } else { "copies" };
+        words.push(format!("{} {noun}", key.threads));
+    }
+    if differs(all, |k| k.node) {
+        words.push(match key.node {
+            NodePolicy::Node(node) => format!("node {node}"),
+            named => named.to_string(),
+        });
+    }
+    if differs(all, |k| k.cpu) {
+        words.push(format!("CPU {}", key.cpu));
+    }
+    if !key.prefetch.is_empty() {
+        words.push(format!("prefetchers {}", key.prefetch));
+    }
+    words
+}
+
+fn differs<T: PartialEq>(all: &[CurveKey], field: impl Fn(&CurveKey) -> T) -> bool {
+    all.windows(2)
+        .any(|pair| field(&pair[0]) != field(&pair[1]))
+}

@@ -1,0 +1,159 @@
+//! The few figures that answer the question in ten seconds.
+
+use membound_types::{
+    Bandwidth, BandwidthKernel, BandwidthPoint, LevelKind, MachineInfo, MachineProfile, Mlp,
+    MlpMode, Outcome,
+};
+
+use super::names::mlp_label;
+use crate::units;
+
+/// Read bandwidth of a level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Bandwidths {
+    /// One thread, 10⁹ bytes a second.
+    pub(crate) one_gb_s: Option<f64>,
+    /// Most threads, and how many.
+    pub(crate) all: Option<(u32, f64)>,
+}
+
+/// Read bandwidth of the level called `name`, where it was measured.
+pub(crate) fn level_bandwidth(bandwidth: &Bandwidth, name: &str) -> Option<Bandwidths> {
+    let reads = || {
+        bandwidth.points.iter().filter(|point| {
+            point.kernel == BandwidthKernel::Read
+                && point.level.as_deref() == Some(name)
+                && point.gb_s.is_finite()
+        })
+    };
+    let best = |threads: u32| {
+        reads()
+            .filter(|point| point.threads == threads)
+            .map(|point| point.gb_s)
+            .max_by(f64::total_cmp)
+    };
+    let most = reads().map(|point| point.threads).max()?;
+    Some(Bandwidths {
+        one_gb_s: best(1),
+        all: (most > 1)
+            .then(|| best(most).map(|gb_s| (most, gb_s)))
+            .flatten(),
+    })
+}
+
+/// The highest bandwidth of main memory, whatever the kernel.
+pub(crate) fn dram_bandwidth(profile: &MachineProfile) -> Outcome<&BandwidthPoint> {
+    let bandwidth = match &profile.bandwidth {
+        Outcome::Known(bandwidth) => bandwidth,
+        Outcome::Missing { not_measured } => {
+            return Outcome::Missing {
+                not_measured: not_measured.clone(),
+            };
+        }
+    };
+    let memory = profile
+        .levels
+        .iter()
+        .find(|level| level.kind == LevelKind::Memory)
+        .map_or("DRAM", |level| level.name.as_str());
+    bandwidth
+        .points
+        .iter()
+        .filter(|point| point.level.as_deref() == Some(memory) && point.gb_s.is_finite())
+        .max_by(|a, b| a.gb_s.total_cmp(&b.gb_s))
+        .map_or_else(
+            || Outcome::missing("no bandwidth point lies in main memory"),
+            Outcome::Known,
+        )
+}
+
+/// Who the machine is, as label and value; absent things are left out.
+pub(crate) fn identity(machine: &MachineInfo) -> Vec<(&'static str, String)> {
+    let cpu = &machine.cpu;
+    let mut out = vec![("host", machine.host.clone())];
+    let mut model = cpu.model_name.trim().to_owned();
+    if model.is_empty() {
+        model = format!("{} {}", cpu.vendor, cpu.architecture)
+            .trim()
+            .to_owned();
+    }
+    if let Some(name) = &cpu.microarchitecture {
+        model = format!("{model} ({name})");
+    }
+    out.push(("processor", model));
+    let smt = if cpu.smt_siblings.is_empty() {
+        "no SMT".to_owned()
+    } else {
+        format!("SMT, {}", units::plural(cpu.smt_siblings.len(), "core"))
+    };
+    let allowed = if cpu.allowed.len() == cpu.online.len() {
+        String::new()
+    } else {
+        format!(", {} allowed", cpu.allowed.len())
+    };
+    out.push((
+        "CPUs",
+        format!("{} online{allowed}, {smt}", cpu.online.len()),
+    ));
+    out.push(("memory", units::bytes(machine.memory_bytes)));
+    out.push((
+        "hypervisor",
+        machine
+            .conditions
+            .hypervisor
+            .clone()
+            .unwrap_or_else(|| "none (bare metal)".to_owned()),
+    ));
+    out.push(("kernel", machine.conditions.kernel.clone()));
+    out.push(("date", machine.date.clone()));
+    out
+}
+
+/// `T(n) = n·M + C` through the sequential series by least squares, as document 000 wants
+/// it: (cycles per access M, constant C). `None` with fewer than three different n.
+pub(crate) fn sequential_fit(points: &[(f64, f64)]) -> Option<(f64, f64)> {
+    if points.len() < 3 {
+        return None;
+    }
+    let n = points.len() as f64;
+    let mean_x = points.iter().map(|p| p.0).sum::<f64>() / n;
+    let mean_y = points.iter().map(|p| p.1).sum::<f64>() / n;
+    let sxx: f64 = points.iter().map(|p| (p.0 - mean_x).powi(2)).sum();
+    let sxy: f64 = points.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
+    let slope = sxy / sxx;
+    let constant = mean_y - slope * mean_x;
+    (slope.is_finite() && constant.is_finite()).then_some((slope, constant))
+}
+
+/// One row of document 000's summary table for each condition that was measured: label,
+/// cycles of one load, sequential pair, MLP by rule and by throughput.
+pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<[String; 5]> {
+    let show = |outcome: &Outcome<f64>| {
+        outcome
+            .known()
+            .map_or_else(|| "–".to_owned(), |value| units::number(*value))
+    };
+    std::iter::once(mlp)
+        .chain(&mlp.others)
+        .map(|run| {
+            let single = run
+                .cells
+                .iter()
+                .filter(|cell| {
+                    cell.mode == MlpMode::Sequential
+                        && cell.loads == 1
+                        && cell.page == run.page
+                        && cell.node == run.node
+                })
+                .map(|cell| cell.cycles)
+                .find(|cycles| cycles.is_finite());
+            [
+                mlp_label(run),
+                single.map_or_else(|| "–".to_owned(), units::number),
+                show(&run.sequential_pair_cycles),
+                show(&run.mlp_rule),
+                show(&run.mlp_throughput),
+            ]
+        })
+        .collect()
+}

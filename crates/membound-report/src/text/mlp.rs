@@ -1,0 +1,209 @@
+//! `mlp` on a terminal: the windows of the core and its memory-level parallelism.
+
+use membound_types::{Filler, MachineInfo, Mlp, MlpCell, MlpMode, Outcome};
+
+use super::Detail;
+use super::latency::skipped;
+use super::out::Out;
+use super::table::{Align, Table};
+use crate::{facts, units};
+
+/// Chains, loads or areas that a table may show.
+const ROWS: usize = 14;
+
+pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Detail) {
+    out.heading(
+        "memory-level parallelism",
+        &format!(
+            "{}, {} fence, {}",
+            facts::mlp_label(mlp),
+            facts::fence_name(mlp.fence),
+            units::seconds(mlp.elapsed_s)
+        ),
+    );
+    if detail == Detail::Full {
+        figure(out, "reorder buffer (entries)", &mlp.rob_size);
+        if let Some(published) = machine.cpu.published_rob {
+            out.note(&format!("published for this processor: {published}"));
+        }
+        figure(out, "parallel loads by the two-load rule", &mlp.mlp_rule);
+        figure(out, "parallel loads by throughput", &mlp.mlp_throughput);
+        figure(
+            out,
+            "two loads in sequence (cycles)",
+            &mlp.sequential_pair_cycles,
+        );
+    }
+    windows(out, mlp);
+    conditions(out, mlp);
+    if detail == Detail::Full {
+        parallel(out, mlp);
+        throughput(out, mlp);
+        sequential(out, mlp);
+        areas(out, mlp);
+        skipped(out, &mlp.skipped);
+    }
+}
+
+fn figure(out: &mut Out, what: &str, outcome: &Outcome<f64>) {
+    match outcome {
+        Outcome::Known(value) => out.line(&format!("{what}: {}", units::number(*value))),
+        Outcome::Missing { not_measured } => {
+            out.warning(&format!("{what}: {}", facts::missing_text(not_measured)));
+        }
+    }
+}
+
+fn windows(out: &mut Out, mlp: &Mlp) {
+    let mut table = Table::new()
+        .words("window")
+        .words("filler")
+        .figures("entries")
+        .column("interval", Align::Right, 1)
+        .column("cycles inside", Align::Right, 2)
+        .column("outside", Align::Right, 2);
+    for window in &mlp.windows {
+        table.row([
+            window.limited_by.clone(),
+            facts::filler_name(window.filler).to_owned(),
+            units::number(window.entries.value),
+            units::interval(window.entries.low, window.entries.high),
+            units::number(window.inside_cycles),
+            units::number(window.outside_cycles),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+}
+
+fn conditions(out: &mut Out, mlp: &Mlp) {
+    if mlp.others.is_empty() {
+        return;
+    }
+    out.blank();
+    let mut table = Table::new()
+        .words("condition")
+        .figures("one load")
+        .figures("pair")
+        .figures("MLP rule")
+        .figures("throughput");
+    for row in facts::mlp_conditions(mlp) {
+        table.row(row);
+    }
+    out.table(&table);
+}
+
+fn parallel(out: &mut Out, mlp: &Mlp) {
+    let mut cells: Vec<&MlpCell> = mlp
+        .cells
+        .iter()
+        .filter(|cell| {
+            cell.mode == MlpMode::Parallel
+                && cell.filler == Filler::Nop
+                && cell.page == mlp.page
+                && cell.node == mlp.node
+        })
+        .collect();
+    cells.sort_by_key(|cell| (cell.loads, cell.fillers));
+    cells.dedup_by_key(|cell| cell.loads);
+    if cells.is_empty() {
+        return;
+    }
+    out.heading("T(N): loads at once, inside the window", "");
+    let pair = mlp.sequential_pair_cycles.known().copied();
+    let mut table = Table::new().figures("N").figures("cycles").words("");
+    let step = cells.len().div_ceil(ROWS).max(1);
+    for cell in cells.iter().step_by(step) {
+        let mark = match pair {
+            Some(pair) if cell.cycles >= pair => "reaches two in sequence",
+            _ => "",
+        };
+        table.row([
+            cell.loads.to_string(),
+            units::number(cell.cycles),
+            mark.to_owned(),
+        ]);
+    }
+    out.table(&table);
+}
+
+fn throughput(out: &mut Out, mlp: &Mlp) {
+    if mlp.throughput.is_empty() {
+        return;
+    }
+    out.heading("independent chains", "");
+    let mut table = Table::new()
+        .figures("chains")
+        .figures("cycles per load")
+        .figures("parallelism");
+    let step = mlp.throughput.len().div_ceil(ROWS).max(1);
+    let last = mlp.throughput.len() - 1;
+    for (index, point) in mlp.throughput.iter().enumerate() {
+        if index % step == 0 || index == last {
+            table.row([
+                point.chains.to_string(),
+                units::number(point.cycles_per_load),
+                units::number(point.parallelism),
+            ]);
+        }
+    }
+    out.table(&table);
+}
+
+fn sequential(out: &mut Out, mlp: &Mlp) {
+    let points: Vec<(f64, f64)> = mlp
+        .cells
+        .iter()
+        .filter(|cell| {
+            cell.mode == MlpMode::Sequential && cell.page == mlp.page && cell.node == mlp.node
+        })
+        .map(|cell| (f64::from(cell.loads), cell.cycles))
+        .collect();
+    if let Some((slope, constant)) = facts::sequential_fit(&points) {
+        out.line(&format!(
+            "T(n) = n·M + C over n = 1…{}: M = {}, C = {} (estimated)",
+            points.iter().map(|p| p.0).fold(0.0, f64::max),
+            units::cycles(slope),
+            units::cycles(constant)
+        ));
+    }
+}
+
+fn areas(out: &mut Out, mlp: &Mlp) {
+    let Some(most) = mlp.areas.iter().map(|point| point.loads).max() else {
+        return;
+    };
+    out.heading(
+        "area sweep",
+        &format!("cycles of 1 and of {most} accesses at once"),
+    );
+    let mut table = Table::new()
+        .figures("area")
+        .figures("1")
+        .figures(&most.to_string())
+        .figures("ratio")
+        .words("expected hits");
+    for point in mlp.areas.iter().filter(|point| point.loads == most) {
+        let one = mlp
+            .areas
+            .iter()
+            .find(|p| p.area_bytes == point.area_bytes && p.loads == 1)
+            .map(|p| units::number(p.cycles))
+            .unwrap_or_default();
+        let expected: Vec<String> = point
+            .expected
+            .iter()
+            .filter(|hits| hits.share > 0.005)
+            .map(|hits| format!("{} {}", hits.level, units::percent(hits.share)))
+            .collect();
+        table.row([
+            units::bytes(point.area_bytes),
+            one,
+            units::number(point.cycles),
+            units::number(point.ratio),
+            expected.join(", "),
+        ]);
+    }
+    out.table(&table);
+}

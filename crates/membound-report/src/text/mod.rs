@@ -1,0 +1,159 @@
+//! Text for a terminal: every part of `measure`, and the whole profile.
+//!
+//! A person should understand it in ten seconds, so what answers the question stands
+//! first, tables are thinned to what fits a screen, and no line is wider than
+//! [`Style::width`]. Whether to colour is the caller's decision. Text that comes from the
+//! machine (host names, labels) is stripped of control characters.
+
+mod bandwidth;
+mod braille;
+mod latency;
+mod mlp;
+mod out;
+mod profile;
+mod table;
+mod tlb;
+mod topology;
+mod window;
+
+use membound_types::{
+    Bandwidth, CoreToCore, Document, Latency, Level, Loaded, MachineInfo, MachineProfile, Mlp,
+    Numa, Prefetch, Tlb, Window,
+};
+
+use out::Out;
+
+/// How text is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Whether to emphasise with ANSI escapes.
+    pub color: bool,
+    /// Columns of the terminal; taken as at least 40.
+    pub width: usize,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self {
+            color: false,
+            width: 80,
+        }
+    }
+}
+
+/// How much of a part is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    /// A few lines, inside the profile.
+    Brief,
+    /// All of it that a terminal can hold.
+    Full,
+}
+
+/// A whole machine profile: the machine, the levels, the headline figures, then each part
+/// in brief, then what is missing or was disturbed.
+#[must_use]
+pub fn profile(profile: &MachineProfile, style: Style) -> String {
+    let mut out = Out::new(style);
+    profile::write(&mut out, profile);
+    out.finish()
+}
+
+/// The table of levels alone.
+#[must_use]
+pub fn levels(levels: &[Level], style: Style) -> String {
+    let mut out = Out::new(style);
+    profile::write_levels(&mut out, levels, None);
+    out.finish()
+}
+
+/// The part `latency`; pass the levels found from it, or none.
+#[must_use]
+pub fn latency(document: &Document<Latency>, levels: &[Level], style: Style) -> String {
+    part(document, style, |out, machine, part| {
+        if !levels.is_empty() {
+            profile::write_levels(out, levels, None);
+            out.blank();
+        }
+        latency::write(out, part, machine, levels, Detail::Full);
+    })
+}
+
+/// The part `mlp`.
+#[must_use]
+pub fn mlp(document: &Document<Mlp>, style: Style) -> String {
+    part(document, style, |out, machine, part| {
+        mlp::write(out, part, machine, Detail::Full);
+    })
+}
+
+/// The part `window`.
+#[must_use]
+pub fn window(document: &Document<Window>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        window::write(out, part, Detail::Full);
+    })
+}
+
+/// The part `bandwidth`.
+#[must_use]
+pub fn bandwidth(document: &Document<Bandwidth>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        bandwidth::write(out, part, Detail::Full);
+    })
+}
+
+/// The part `loaded`.
+#[must_use]
+pub fn loaded(document: &Document<Loaded>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        bandwidth::write_loaded(out, part, Detail::Full);
+    })
+}
+
+/// The part `tlb`.
+#[must_use]
+pub fn tlb(document: &Document<Tlb>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        tlb::write(out, part, Detail::Full);
+    })
+}
+
+/// The part `prefetch`.
+#[must_use]
+pub fn prefetch(document: &Document<Prefetch>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        tlb::write_prefetch(out, part, Detail::Full);
+    })
+}
+
+/// The part `numa`.
+#[must_use]
+pub fn numa(document: &Document<Numa>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        topology::write_numa(out, part, Detail::Full);
+    })
+}
+
+/// The part `c2c`.
+#[must_use]
+pub fn c2c(document: &Document<CoreToCore>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        topology::write_c2c(out, part, Detail::Full);
+    })
+}
+
+fn part<P>(
+    document: &Document<P>,
+    style: Style,
+    body: impl FnOnce(&mut Out, &MachineInfo, &P),
+) -> String {
+    let mut out = Out::new(style);
+    profile::write_machine(&mut out, &document.machine);
+    if document.incomplete {
+        profile::write_incomplete(&mut out);
+    }
+    out.blank();
+    body(&mut out, &document.machine, &document.part);
+    out.finish()
+}

@@ -1,0 +1,186 @@
+//! Lines that know the terminal's width: headings, paragraphs, notes and tables.
+
+use textwrap::Options;
+use textwrap::core::display_width;
+
+use super::Style;
+use super::table::Table;
+
+const NARROWEST: usize = 40;
+
+/// How a line is emphasised.
+#[derive(Clone, Copy)]
+enum Emphasis {
+    None,
+    Bold,
+    Dim,
+    Warning,
+}
+
+impl Emphasis {
+    const fn escape(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Bold => "\x1b[1m",
+            Self::Dim => "\x1b[2m",
+            Self::Warning => "\x1b[33m",
+        }
+    }
+}
+
+/// Text under construction.
+pub(super) struct Out {
+    style: Style,
+    text: String,
+}
+
+impl Out {
+    pub(super) fn new(style: Style) -> Self {
+        Self {
+            style: Style {
+                width: style.width.max(NARROWEST),
+                ..style
+            },
+            text: String::new(),
+        }
+    }
+
+    pub(super) const fn width(&self) -> usize {
+        self.style.width
+    }
+
+    pub(super) fn finish(mut self) -> String {
+        let kept = self.text.trim_end_matches('\n').len();
+        self.text.truncate(kept);
+        self.text.push('\n');
+        self.text
+    }
+
+    /// An empty line; never two in a row.
+    pub(super) fn blank(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with("\n\n") {
+            self.text.push('\n');
+        }
+    }
+
+    /// A heading with a remark beside it, on one line where both fit.
+    pub(super) fn heading(&mut self, title: &str, remark: &str) {
+        let title = clean(title);
+        let remark = clean(remark);
+        self.blank();
+        if remark.is_empty() {
+            self.push(&title, Emphasis::Bold);
+        } else if display_width(&title) + 2 + display_width(&remark) <= self.style.width {
+            let bold = self.painted(&title, Emphasis::Bold);
+            let dim = self.painted(&remark, Emphasis::Dim);
+            self.text.push_str(&format!("{bold}  {dim}\n"));
+        } else {
+            self.push(&title, Emphasis::Bold);
+            self.paragraph(&remark, "  ", "  ", Emphasis::Dim);
+        }
+    }
+
+    /// A paragraph, wrapped.
+    pub(super) fn line(&mut self, text: &str) {
+        self.paragraph(&clean(text), "", "  ", Emphasis::None);
+    }
+
+    /// A remark under a table, wrapped and set in.
+    pub(super) fn note(&mut self, text: &str) {
+        self.paragraph(&clean(text), "  ", "  ", Emphasis::Dim);
+    }
+
+    /// Something the reader should act on or doubt, wrapped.
+    pub(super) fn warning(&mut self, text: &str) {
+        self.paragraph(&clean(text), "! ", "  ", Emphasis::Warning);
+    }
+
+    /// Lines that are laid out already.
+    pub(super) fn verbatim(&mut self, lines: &[String]) {
+        for line in lines {
+            self.push(line, Emphasis::None);
+        }
+    }
+
+    pub(super) fn table(&mut self, table: &Table) {
+        let mut lines = table.lines(self.style.width).into_iter();
+        if let Some(header) = lines.next() {
+            self.push(&header, Emphasis::Dim);
+        }
+        for line in lines {
+            self.push(&line, Emphasis::None);
+        }
+    }
+
+    fn paragraph(&mut self, text: &str, first: &str, rest: &str, emphasis: Emphasis) {
+        let options = Options::new(self.style.width)
+            .initial_indent(first)
+            .subsequent_indent(rest)
+            .break_words(true);
+        for line in textwrap::wrap(text, options) {
+            self.push(line.as_ref(), emphasis);
+        }
+    }
+
+    fn push(&mut self, line: &str, emphasis: Emphasis) {
+        let line = self.painted(line.trim_end(), emphasis);
+        self.text.push_str(&line);
+        self.text.push('\n');
+    }
+
+    fn painted(&self, text: &str, emphasis: Emphasis) -> String {
+        let escape = emphasis.escape();
+        if !self.style.color || escape.is_empty() || text.is_empty() {
+            text.to_owned()
+        } else {
+            format!("{escape}{text}\x1b[0m")
+        }
+    }
+}
+
+/// The text without control characters, which could move the cursor or colour the
+/// terminal when they come from a host name or a label in somebody else's file.
+pub(super) fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\n' | '\t' => ' ',
+            c if c.is_control() || is_direction_control(c) => '\u{fffd}',
+            c => c,
+        })
+        .collect()
+}
+
+/// Characters that reverse the direction of what follows.
+const fn is_direction_control(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_from_outside_do_not_reach_the_terminal() {
+        assert_eq!(clean("a\x1b[31mb\nc"), "a\u{fffd}[31mb c");
+        assert_eq!(clean("\u{202e}evil"), "\u{fffd}evil");
+        let mut out = Out::new(Style::default());
+        out.line("host\x1b]0;title\x07");
+        assert!(!out.finish().contains('\x1b'));
+    }
+
+    #[test]
+    fn paragraphs_keep_to_the_width_and_colour_adds_no_column() {
+        for color in [false, true] {
+            let mut out = Out::new(Style { color, width: 50 });
+            out.warning(&"some words to wrap ".repeat(12));
+            out.note(&"x".repeat(120));
+            for line in out.finish().lines() {
+                let plain = line
+                    .replace("\x1b[33m", "")
+                    .replace("\x1b[2m", "")
+                    .replace("\x1b[0m", "");
+                assert!(display_width(&plain) <= 50, "{plain}");
+            }
+        }
+    }
+}

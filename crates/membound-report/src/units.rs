@@ -1,0 +1,255 @@
+//! How quantities are written, in one place: the page and the terminal agree to the digit.
+//!
+//! Every function takes the unit that its name or argument says and gives text for a
+//! person. A value that is no number is written as [`NO_VALUE`]; it never becomes `NaN`
+//! or `inf` in a report.
+
+/// What stands where a value is not a finite number.
+pub const NO_VALUE: &str = "n/a";
+
+const BINARY_UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/// A size: `48 KiB`, `1.5 MiB`, `11.3 MiB`.
+#[must_use]
+pub fn bytes(size_bytes: u64) -> String {
+    let (value, unit) = scaled_bytes(size_bytes as f64);
+    format!("{} {unit}", trimmed(value))
+}
+
+/// Two sizes as an interval that names the unit once where it is the same: `[46.8, 49] KiB`.
+#[must_use]
+pub fn bytes_interval(low_bytes: u64, high_bytes: u64) -> String {
+    let (low, low_unit) = scaled_bytes(low_bytes as f64);
+    let (high, high_unit) = scaled_bytes(high_bytes as f64);
+    if low_unit == high_unit {
+        format!("[{}, {}] {high_unit}", trimmed(low), trimmed(high))
+    } else {
+        format!(
+            "[{} {low_unit}, {} {high_unit}]",
+            trimmed(low),
+            trimmed(high)
+        )
+    }
+}
+
+/// Three significant digits, at most two of them behind the point: `0.96`, `15.2`, `160`.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return NO_VALUE.to_owned();
+    }
+    let magnitude = value.abs();
+    let decimals = if magnitude >= 99.95 {
+        0
+    } else if magnitude >= 9.995 {
+        1
+    } else {
+        2
+    };
+    unsigned_zero(format!("{value:.decimals$}"))
+}
+
+/// An interval in the digits of [`number`]: `[0.95, 0.97]`.
+#[must_use]
+pub fn interval(low: f64, high: f64) -> String {
+    format!("[{}, {}]", number(low), number(high))
+}
+
+/// Nanoseconds with their unit: `0.96 ns`.
+#[must_use]
+pub fn ns(value_ns: f64) -> String {
+    with_unit(value_ns, "ns")
+}
+
+/// Core clock cycles with their unit: `3.9 cycles`.
+#[must_use]
+pub fn cycles(value_cycles: f64) -> String {
+    with_unit(value_cycles, "cycles")
+}
+
+/// A rate in 10⁹ bytes a second with its unit: `37.2 GB/s`.
+#[must_use]
+pub fn gb_s(value_gb_s: f64) -> String {
+    with_unit(value_gb_s, "GB/s")
+}
+
+/// A duration given in seconds, in the unit that suits it: `850 ns`, `1.23 µs`, `12.4 s`.
+#[must_use]
+pub fn seconds(value_s: f64) -> String {
+    if !value_s.is_finite() {
+        return NO_VALUE.to_owned();
+    }
+    let magnitude = value_s.abs();
+    let (factor, unit) = if magnitude >= 1.0 || magnitude == 0.0 {
+        (1.0, "s")
+    } else if magnitude >= 1e-3 {
+        (1e3, "ms")
+    } else if magnitude >= 1e-6 {
+        (1e6, "µs")
+    } else {
+        (1e9, "ns")
+    };
+    with_unit(value_s * factor, unit)
+}
+
+/// A frequency given in hertz: `4.06 GHz`, `26 MHz`.
+#[must_use]
+pub fn hertz(value_hz: f64) -> String {
+    let (factor, unit) = if value_hz >= 1e9 {
+        (1e-9, "GHz")
+    } else if value_hz >= 1e6 {
+        (1e-6, "MHz")
+    } else if value_hz >= 1e3 {
+        (1e-3, "kHz")
+    } else {
+        (1.0, "Hz")
+    };
+    if !value_hz.is_finite() {
+        return NO_VALUE.to_owned();
+    }
+    format!(
+        "{} {unit}",
+        trim_zeros(&format!("{:.3}", value_hz * factor))
+    )
+}
+
+/// A share from 0 to 1 as percent: `12 %`, `0.4 %`.
+#[must_use]
+pub fn percent(share: f64) -> String {
+    if !share.is_finite() {
+        return NO_VALUE.to_owned();
+    }
+    let value = share * 100.0;
+    if value == 0.0 || value.abs() >= 9.95 {
+        format!("{value:.0} %")
+    } else {
+        format!("{value:.1} %")
+    }
+}
+
+/// A whole number with narrow groups of three, so that large counts can be read: `12 345`.
+#[must_use]
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    if digits.len() < 5 {
+        return digits;
+    }
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A noun with its number: `1 point`, `3 points`.
+#[must_use]
+pub fn plural(number: usize, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", count(number as u64))
+}
+
+fn with_unit(value: f64, unit: &str) -> String {
+    if value.is_finite() {
+        format!("{} {unit}", number(value))
+    } else {
+        NO_VALUE.to_owned()
+    }
+}
+
+fn scaled_bytes(size_bytes: f64) -> (f64, &'static str) {
+    let mut value = size_bytes;
+    let mut index = 0;
+    // 1023.6 would be written as 1024 of the smaller unit, so it moves up already.
+    while value >= 1023.5 && index + 1 < BINARY_UNITS.len() {
+        value /= 1024.0;
+        index += 1;
+    }
+    (value, BINARY_UNITS[index])
+}
+
+fn trimmed(value: f64) -> String {
+    trim_zeros(&number(value))
+}
+
+fn trim_zeros(text: &str) -> String {
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text.to_owned()
+    }
+}
+
+fn unsigned_zero(text: String) -> String {
+    match text.strip_prefix('-') {
+        Some(rest) if rest.chars().all(|c| c == '0' || c == '.') => rest.to_owned(),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_the_unit_that_a_person_would() {
+        for (size, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (48 << 10, "48 KiB"),
+            (49_000, "47.9 KiB"),
+            (1_048_575, "1 MiB"),
+            (1_310_720, "1.25 MiB"),
+            (3 << 19, "1.5 MiB"),
+            (11_849_000, "11.3 MiB"),
+            (32 << 20, "32 MiB"),
+            (1 << 30, "1 GiB"),
+            (u64::MAX, "16384 PiB"),
+        ] {
+            assert_eq!(bytes(size), text);
+        }
+        assert_eq!(bytes_interval(47_900, 50_200), "[46.8, 49] KiB");
+        assert_eq!(bytes_interval(1_000_000, 1_200_000), "[977 KiB, 1.14 MiB]");
+    }
+
+    #[test]
+    fn numbers_keep_three_digits_and_never_say_nan() {
+        for (value, text) in [
+            (0.0, "0.00"),
+            (-0.001, "0.00"),
+            (0.958, "0.96"),
+            (9.996, "10.0"),
+            (15.24, "15.2"),
+            (99.96, "100"),
+            (159.6, "160"),
+            (12_345.6, "12346"),
+            (f64::NAN, NO_VALUE),
+            (f64::INFINITY, NO_VALUE),
+        ] {
+            assert_eq!(number(value), text);
+        }
+        assert_eq!(seconds(f64::NAN), NO_VALUE);
+        assert_eq!(percent(f64::INFINITY), NO_VALUE);
+        assert_eq!(hertz(f64::NAN), NO_VALUE);
+    }
+
+    #[test]
+    fn durations_and_rates_take_their_unit() {
+        assert_eq!(seconds(12.41), "12.4 s");
+        assert_eq!(seconds(0.0034), "3.40 ms");
+        assert_eq!(seconds(1.234e-6), "1.23 µs");
+        assert_eq!(seconds(8.5e-7), "850 ns");
+        assert_eq!(hertz(2.596e9), "2.596 GHz");
+        assert_eq!(hertz(4.06e9), "4.06 GHz");
+        assert_eq!(percent(0.123), "12 %");
+        assert_eq!(percent(0.004), "0.4 %");
+        assert_eq!(count(1234), "1234");
+        assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(plural(1, "point"), "1 point");
+        assert_eq!(plural(3, "point"), "3 points");
+    }
+}
