@@ -5,6 +5,7 @@
 //! types. `bench` compares the finished command with its targets and keeps raw results;
 //! timing is judged nowhere else.
 
+mod bench;
 mod ci;
 mod deny;
 mod needs;
@@ -32,6 +33,8 @@ enum Chore {
     Test(tests::Args),
     /// Write the JSON Schemas of all documents to docs/formats/.
     Schema(schema::Args),
+    /// Compare membound with its targets, on a quiet machine.
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Chore::Ci(args) => ci::run(&args),
         Chore::Test(args) => tests::run(&args),
         Chore::Schema(args) => schema::run(&args),
+        Chore::Bench(args) => bench::run(&args),
     };
     match done {
         Ok(code) => code,
