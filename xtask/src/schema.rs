@@ -95,3 +95,82 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
     schema.insert("title".to_owned(), title.into());
     schema
 }
+
+#[cfg(test)]
+mod tests {
+    use membound_types::{
+        BandwidthPoint, Capability, CorePair, LatencyPoint, Level, LoadedPoint, MlpCell, NumaPair,
+        Outcome, PrefetchPoint, TlbLevel, WindowPoint,
+    };
+    use serde::{Serialize, de::DeserializeOwned};
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The first JSON block of a page under `docs/formats/`.
+    fn example(page: &str) -> Value {
+        let path = root().join("docs/formats").join(page);
+        let text = std::fs::read_to_string(path).unwrap();
+        let block = text.split("```json\n").nth(1).unwrap();
+        serde_json::from_str(block.split("```").next().unwrap()).unwrap()
+    }
+
+    /// The page's example is a `T` and says all that a `T` says, under the same names.
+    fn check<T: Serialize + DeserializeOwned>(page: &str) {
+        let written = example(page);
+        let read: T = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), written, "{page}");
+    }
+
+    #[test]
+    fn examples_in_the_pages_are_what_the_types_write() {
+        check::<Outcome<f64>>("README.md");
+        check::<Level>("machine.md");
+        check::<Capability>("doctor.md");
+        check::<LatencyPoint>("latency.md");
+        check::<MlpCell>("mlp.md");
+        check::<WindowPoint>("window.md");
+        check::<BandwidthPoint>("bandwidth.md");
+        check::<LoadedPoint>("loaded.md");
+        check::<TlbLevel>("tlb.md");
+        check::<PrefetchPoint>("prefetch.md");
+        check::<NumaPair>("numa.md");
+        check::<CorePair>("c2c.md");
+    }
+
+    #[test]
+    fn every_field_of_a_document_is_named_on_its_page() {
+        let shared = std::fs::read_to_string(root().join("docs/formats/README.md")).unwrap();
+        let mut missing = Vec::new();
+        for (path, text) in all().unwrap() {
+            let schema: Value = serde_json::from_str(&text).unwrap();
+            let page = path.to_string_lossy().replace(".schema.json", ".md");
+            let mut described = std::fs::read_to_string(&page).unwrap() + &shared;
+            if page.ends_with("machine.md") {
+                // A profile's parts have pages of their own.
+                for other in std::fs::read_dir(root().join("docs/formats")).unwrap() {
+                    let other = other.unwrap().path();
+                    if other.extension().is_some_and(|extension| extension == "md") {
+                        described += &std::fs::read_to_string(other).unwrap();
+                    }
+                }
+            }
+            let definitions = schema["$defs"].as_object().unwrap().values();
+            for object in definitions.chain([&schema]) {
+                for field in object["properties"].as_object().into_iter().flatten() {
+                    // In code, alone or at the end of a path, or in an example.
+                    let name = field.0;
+                    let forms = [
+                        format!("`{name}`"),
+                        format!(".{name}`"),
+                        format!("\"{name}\""),
+                    ];
+                    if !forms.iter().any(|form| described.contains(form)) {
+                        missing.push(format!("{name} in {page}"));
+                    }
+                }
+            }
+        }
+        assert_eq!(missing, [""; 0]);
+    }
+}
