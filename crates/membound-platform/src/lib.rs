@@ -8,8 +8,13 @@
 //! Nothing is timed here: that is left to `membound-measure`.
 
 pub mod affinity;
+pub mod caches;
+pub mod cpu;
+pub mod date;
 pub mod disturb;
 mod error;
+pub mod frequency;
+pub mod hypervisor;
 mod list;
 pub mod memory;
 pub mod numa;
