@@ -30,6 +30,32 @@ unsafe impl Send for Code<'_> {}
 // SAFETY: as above; shared references only read or execute.
 unsafe impl Sync for Code<'_> {}
 
+/// Code together with the pages it lies in, for as long as somebody needs it.
+#[derive(Debug)]
+pub struct OwnedCode {
+    buffer: CodeBuffer,
+}
+
+impl OwnedCode {
+    /// Loads `code` into `buffer` for good.
+    ///
+    /// # Errors
+    /// As [`CodeBuffer::load`].
+    pub fn new(mut buffer: CodeBuffer, code: &[u8]) -> Result<Self, Error> {
+        buffer.load(code)?;
+        Ok(Self { buffer })
+    }
+
+    /// Address of the first instruction. Cast it to the function type that was emitted.
+    #[must_use]
+    pub const fn entry(&self) -> NonNull<u8> {
+        self.buffer.start
+    }
+}
+
+// SAFETY: the code cannot be replaced any more, so it may be executed by any thread.
+unsafe impl Sync for OwnedCode {}
+
 impl CodeBuffer {
     /// Maps a buffer of at least `bytes` bytes, rounded up to whole pages.
     ///

@@ -13,9 +13,9 @@ mod buffer;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use buffer::{Code, CodeBuffer};
+pub use buffer::{Code, CodeBuffer, OwnedCode};
 #[cfg(target_arch = "x86_64")]
-pub use x86::assemble;
+pub use x86::{assemble, assemble_owned};
 
 /// Why there is no code to run.
 #[derive(Debug, thiserror::Error)]

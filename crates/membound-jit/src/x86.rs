@@ -3,7 +3,7 @@
 use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
 
-use crate::{Code, CodeBuffer, Error};
+use crate::{Code, CodeBuffer, Error, OwnedCode};
 
 impl From<IcedError> for Error {
     fn from(error: IcedError) -> Self {
@@ -24,6 +24,22 @@ pub fn assemble(
     emit(&mut assembler)?;
     let code = assembler.assemble(buffer.address())?;
     buffer.load(&code)
+}
+
+/// Assembles what `emit` writes into pages of its own.
+///
+/// # Errors
+/// As [`assemble`].
+pub fn assemble_owned(
+    emit: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>,
+) -> Result<OwnedCode, Error> {
+    let mut assembler = CodeAssembler::new(64)?;
+    emit(&mut assembler)?;
+    // Branches have the same length wherever the code lies, so the size at 0 is the size.
+    let size = assembler.assemble(0)?.len();
+    let buffer = CodeBuffer::new(size)?;
+    let code = assembler.assemble(buffer.address())?;
+    OwnedCode::new(buffer, &code)
 }
 
 #[cfg(test)]

@@ -1,1 +1,25 @@
-//! To be filled.
+//! Buffers, timers, kernels, sweeps and statistics that measure a memory hierarchy.
+//!
+//! Every part of `membound measure` is a function here that takes a [`Session`] and a
+//! config and returns the part's document type from `membound-types`. What the curves
+//! mean (levels, rules) is left to `membound-model`, words and pages to
+//! `membound-report`. Times are ticks of [`Clock`] inside and nanoseconds or core cycles
+//! in documents.
+
+pub mod arch;
+mod chase;
+mod clock;
+mod error;
+mod random;
+mod region;
+mod session;
+pub mod stats;
+mod watch;
+
+pub mod latency;
+
+pub use chase::{Chase, ChaseConfig};
+pub use clock::{Clock, CoreClock};
+pub use error::Error;
+pub use region::{Region, RegionConfig};
+pub use session::{Effort, Progress, Session, Silent, Spread};

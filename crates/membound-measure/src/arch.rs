@@ -1,0 +1,141 @@
+//! What differs between processors, behind traits.
+//!
+//! A backend makes kernels ([`Backend`]); a sweep calls them without knowing the
+//! instruction set. The portable backend (plain Rust with volatile accesses) compiles
+//! and is tested everywhere; it stands in where no code can be emitted.
+
+mod counter;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
+
+pub(crate) use counter::Counter;
+pub use portable::Portable;
+
+use membound_types::{Access, BandwidthKernel, VectorWidth, WindowKernel};
+
+use crate::Error;
+
+/// How a chase finds its next element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Link {
+    /// The element holds the next one's address.
+    Pointer,
+    /// The element holds the next one's offset from the base, exclusive-ored with a key.
+    ScrambledOffset,
+}
+
+/// A loop of dependent loads.
+///
+/// # Safety
+/// `start` must point to an element of a closed chain of the loop's [`Link`] whose
+/// elements are readable (and writable 16 bytes long for dirty access), alive and not
+/// accessed by anybody else during the call.
+pub unsafe trait ChaseLoop: Send + Sync {
+    /// Loads that one iteration makes.
+    fn loads_per_iteration(&self) -> u64;
+
+    /// Follows the chain for `iterations` iterations and returns where it ended.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn walk(&self, start: *mut u8, iterations: u64, base: *mut u8, key: u64) -> *mut u8;
+
+    /// Core cycles a load that are arithmetic, not the load.
+    fn arithmetic_cycles_per_load(&self) -> f64;
+}
+
+/// Many chains at once: every round makes one load of each.
+pub trait ChainsLoop: Send + Sync {
+    /// Number of chains.
+    fn chains(&self) -> usize;
+
+    /// Follows every chain for `rounds` rounds; `heads` holds one element of each and is
+    /// left at where they ended.
+    ///
+    /// # Safety
+    /// `heads` must hold [`ChainsLoop::chains`] pointers into closed chains of plain
+    /// pointers that are readable and alive.
+    unsafe fn walk(&self, heads: &mut [*mut u8], rounds: u64);
+}
+
+/// A loop over memory that moves bytes.
+pub trait StreamLoop: Send + Sync {
+    /// Bytes of one array that one iteration covers.
+    fn bytes_per_iteration(&self) -> usize;
+
+    /// Runs over `bytes` (a multiple of [`StreamLoop::bytes_per_iteration`]) of each array.
+    ///
+    /// # Safety
+    /// Every array that the kernel uses (`a` always; `b` for copy and triad; `c` for
+    /// triad) must be `bytes` long, 64-byte aligned and not accessed by anybody else.
+    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize);
+}
+
+/// Seidl's loop: random aligned windows of an area, sign change of every double.
+pub trait WindowLoop: Send + Sync {
+    /// Handles `windows` windows drawn with the generator state `seed`; returns the state.
+    ///
+    /// # Safety
+    /// `area` must be `area_windows` windows long, 64-byte aligned, and not accessed by
+    /// anybody else.
+    unsafe fn run(&self, area: *mut u8, area_windows: u64, windows: u64, seed: u64) -> u64;
+}
+
+/// A chain of dependent additions, one core cycle each.
+pub trait AddChain: Send + Sync {
+    /// Makes `adds` additions (a multiple of 64).
+    fn run(&self, adds: u64);
+}
+
+/// Makes kernels for one processor architecture.
+pub trait Backend: Send + Sync {
+    /// Name shown to people.
+    fn name(&self) -> &'static str;
+    /// Dependent additions.
+    ///
+    /// # Errors
+    /// When code cannot be emitted.
+    fn add_chain(&self) -> Result<Box<dyn AddChain>, Error>;
+    /// A chase.
+    ///
+    /// # Errors
+    /// When code cannot be emitted.
+    fn chase(&self, link: Link, access: Access) -> Result<Box<dyn ChaseLoop>, Error>;
+    /// Several chases at once.
+    ///
+    /// # Errors
+    /// When code cannot be emitted.
+    fn chains(&self, chains: usize) -> Result<Box<dyn ChainsLoop>, Error>;
+    /// A bandwidth kernel.
+    ///
+    /// # Errors
+    /// When code cannot be emitted, or the processor lacks the vectors.
+    fn stream(
+        &self,
+        kernel: BandwidthKernel,
+        vector: VectorWidth,
+    ) -> Result<Box<dyn StreamLoop>, Error>;
+    /// Widest vectors that this processor and its kernel offer.
+    fn widest_vector(&self) -> VectorWidth;
+    /// A window kernel for windows of `window_bytes` (a multiple of 64).
+    ///
+    /// # Errors
+    /// When code cannot be emitted.
+    fn window(&self, kernel: WindowKernel, window_bytes: u64)
+    -> Result<Box<dyn WindowLoop>, Error>;
+}
+
+/// The backend of this machine: emitted kernels where there are some and code may be
+/// emitted, else the portable ones.
+#[must_use]
+pub fn native() -> Box<dyn Backend> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let emitted = x86_64::Emitted;
+        if emitted.add_chain().is_ok() {
+            return Box::new(emitted);
+        }
+    }
+    Box::new(Portable)
+}

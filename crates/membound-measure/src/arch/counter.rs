@@ -1,0 +1,83 @@
+//! The finest counter that user code may read.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// A counter that only goes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counter {
+    /// x86 time-stamp counter, read between two `lfence`.
+    #[cfg(target_arch = "x86_64")]
+    Tsc {
+        /// Whether the processor declares its rate constant.
+        invariant: bool,
+    },
+    /// The kernel's raw monotonic clock, in nanoseconds.
+    MonotonicRaw,
+}
+
+impl Counter {
+    /// The time-stamp counter where the kernel itself trusts it or the processor declares
+    /// it invariant, else the kernel's clock.
+    pub(crate) fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let invariant = tsc_is_invariant();
+            let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+            let trusted = std::fs::read_to_string(source).is_ok_and(|name| {
+                matches!(
+                    name.trim(),
+                    "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page"
+                )
+            });
+            if invariant || trusted {
+                return Self::Tsc { invariant };
+            }
+        }
+        Self::MonotonicRaw
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tsc { .. } => "tsc",
+            Self::MonotonicRaw => "clock_monotonic_raw",
+        }
+    }
+
+    pub(crate) const fn invariant(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tsc { invariant } => invariant,
+            Self::MonotonicRaw => true,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read(self) -> u64 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tsc { .. } => {
+                use std::arch::x86_64::{_mm_lfence, _rdtsc};
+                // SAFETY: every x86-64 processor has lfence.
+                unsafe { _mm_lfence() };
+                // SAFETY: rdtsc is permitted unless the kernel set CR4.TSD for this
+                // process, in which case the kernel's own clock could not use it either.
+                let ticks = unsafe { _rdtsc() };
+                // SAFETY: as above.
+                unsafe { _mm_lfence() };
+                ticks
+            }
+            Self::MonotonicRaw => {
+                let time = clock_gettime(ClockId::MonotonicRaw);
+                time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+            }
+        }
+    }
+}
+
+/// CPUID 8000_0007 EDX bit 8.
+#[cfg(target_arch = "x86_64")]
+fn tsc_is_invariant() -> bool {
+    use std::arch::x86_64::__cpuid;
+    __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0
+}

@@ -1,0 +1,187 @@
+//! Kernels in plain Rust with volatile accesses.
+//!
+//! They run on every processor. The compiler still chooses the instructions, so figures
+//! are honest but not as tight as those of emitted kernels.
+
+use std::hint::black_box;
+
+use membound_types::{Access, BandwidthKernel, VectorWidth, WindowKernel};
+
+use super::{AddChain, Backend, ChainsLoop, ChaseLoop, Link, StreamLoop, WindowLoop};
+use crate::Error;
+use crate::random::Random;
+
+/// The backend that needs no emission.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Portable;
+
+impl Backend for Portable {
+    fn name(&self) -> &'static str {
+        "portable"
+    }
+
+    fn add_chain(&self) -> Result<Box<dyn AddChain>, Error> {
+        Ok(Box::new(Adds))
+    }
+
+    fn chase(&self, link: Link, access: Access) -> Result<Box<dyn ChaseLoop>, Error> {
+        Ok(Box::new(Chase { link, access }))
+    }
+
+    fn chains(&self, chains: usize) -> Result<Box<dyn ChainsLoop>, Error> {
+        Ok(Box::new(Chains { chains }))
+    }
+
+    fn stream(
+        &self,
+        kernel: BandwidthKernel,
+        _vector: VectorWidth,
+    ) -> Result<Box<dyn StreamLoop>, Error> {
+        Ok(Box::new(Stream { kernel }))
+    }
+
+    fn widest_vector(&self) -> VectorWidth {
+        VectorWidth::V128
+    }
+
+    fn window(
+        &self,
+        _kernel: WindowKernel,
+        window_bytes: u64,
+    ) -> Result<Box<dyn WindowLoop>, Error> {
+        Ok(Box::new(Window { window_bytes }))
+    }
+}
+
+struct Adds;
+
+impl AddChain for Adds {
+    fn run(&self, adds: u64) {
+        let mut sum = black_box(1_u64);
+        let addend = black_box(3_u64);
+        for _ in 0..adds {
+            // The barrier keeps the compiler from folding the chain into a product.
+            sum = black_box(sum.wrapping_add(addend));
+        }
+        black_box(sum);
+    }
+}
+
+struct Chase {
+    link: Link,
+    access: Access,
+}
+
+// SAFETY: the loop reads one word an element and writes the word behind it when dirty.
+unsafe impl ChaseLoop for Chase {
+    fn loads_per_iteration(&self) -> u64 {
+        1
+    }
+
+    unsafe fn walk(&self, start: *mut u8, iterations: u64, base: *mut u8, key: u64) -> *mut u8 {
+        let mut at = start;
+        for _ in 0..iterations {
+            // SAFETY: the caller promises a closed chain of readable elements.
+            let word = unsafe { at.cast::<u64>().read_volatile() };
+            at = match self.link {
+                Link::Pointer => word as *mut u8,
+                Link::ScrambledOffset => base.wrapping_add((word ^ key) as usize),
+            };
+            if self.access == Access::Dirty {
+                // SAFETY: for dirty access the caller promises 16 writable bytes.
+                unsafe { at.cast::<u64>().wrapping_add(1).write_volatile(word) };
+            }
+        }
+        at
+    }
+
+    fn arithmetic_cycles_per_load(&self) -> f64 {
+        match self.link {
+            Link::Pointer => 0.0,
+            Link::ScrambledOffset => 1.0,
+        }
+    }
+}
+
+struct Chains {
+    chains: usize,
+}
+
+impl ChainsLoop for Chains {
+    fn chains(&self) -> usize {
+        self.chains
+    }
+
+    unsafe fn walk(&self, heads: &mut [*mut u8], rounds: u64) {
+        for _ in 0..rounds {
+            for head in heads.iter_mut() {
+                // SAFETY: the caller promises closed chains of readable elements.
+                *head = unsafe { head.cast::<*mut u8>().read_volatile() };
+            }
+        }
+    }
+}
+
+struct Stream {
+    kernel: BandwidthKernel,
+}
+
+impl StreamLoop for Stream {
+    fn bytes_per_iteration(&self) -> usize {
+        64
+    }
+
+    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize) {
+        let (a, b, c) = (a.cast::<f64>(), b.cast::<f64>(), c.cast::<f64>());
+        for i in 0..bytes / 8 {
+            match self.kernel {
+                BandwidthKernel::Read => {
+                    // SAFETY: `i` lies inside the array that the caller promises.
+                    unsafe { a.wrapping_add(i).read_volatile() };
+                }
+                BandwidthKernel::Write | BandwidthKernel::NtWrite => {
+                    // SAFETY: as above.
+                    unsafe { a.wrapping_add(i).write_volatile(1.0) };
+                }
+                BandwidthKernel::Copy => {
+                    // SAFETY: as above, for `b`.
+                    let value = unsafe { b.wrapping_add(i).read_volatile() };
+                    // SAFETY: as above.
+                    unsafe { a.wrapping_add(i).write_volatile(value) };
+                }
+                BandwidthKernel::Triad => {
+                    // SAFETY: as above, for `b`.
+                    let left = unsafe { b.wrapping_add(i).read_volatile() };
+                    // SAFETY: as above, for `c`.
+                    let right = unsafe { c.wrapping_add(i).read_volatile() };
+                    // SAFETY: as above.
+                    unsafe {
+                        a.wrapping_add(i)
+                            .write_volatile(3.0_f64.mul_add(right, left))
+                    };
+                }
+            }
+        }
+    }
+}
+
+struct Window {
+    window_bytes: u64,
+}
+
+impl WindowLoop for Window {
+    unsafe fn run(&self, area: *mut u8, area_windows: u64, windows: u64, seed: u64) -> u64 {
+        let mut random = Random::new(seed);
+        for _ in 0..windows {
+            let offset = random.below(area_windows) * self.window_bytes;
+            for i in 0..self.window_bytes / 8 {
+                let at = area.wrapping_add((offset + i * 8) as usize).cast::<f64>();
+                // SAFETY: `at` lies inside the area that the caller promises.
+                let value = unsafe { at.read_volatile() };
+                // SAFETY: as above.
+                unsafe { at.write_volatile(-value) };
+            }
+        }
+        random.state()
+    }
+}

@@ -1,0 +1,261 @@
+//! Document 000's kernel: serialise, N−1 loads, K fillers, one load, stop.
+//!
+//! Every address is a base register plus a displacement that is part of the instruction,
+//! so nothing but the loads and the fillers stands inside the window. The base moves by a
+//! generator step between executions, outside the timed part.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::{
+    CodeAssembler, dword_ptr, eax, ptr, r8, r9, r10, r11, r12, r13, r14, r15, r15d, rax, rbp, rbx,
+    rcx, rdi, rdx, rsi, xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm15,
+};
+use membound_jit::{CodeBuffer, assemble};
+use membound_types::{Fence, Filler};
+
+use crate::Error;
+use crate::random::{INCREMENT, MULTIPLIER};
+
+/// What stands between the two readings of the counter.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec<'a> {
+    /// Displacement of each load from the base, in bytes.
+    pub(crate) displacements: &'a [u32],
+    /// Fillers before the last load, or before every load but the first.
+    pub(crate) fillers: u32,
+    /// Kind of filler.
+    pub(crate) filler: Filler,
+    /// Fillers between all loads instead of before the last only.
+    pub(crate) separate_all: bool,
+    /// How the kernel is serialised.
+    pub(crate) fence: Fence,
+}
+
+/// The kernel, loaded into a buffer that is used again for the next one.
+#[derive(Debug)]
+pub(crate) struct MlpKernel {
+    buffer: CodeBuffer,
+}
+
+/// What the kernel reads and writes.
+#[repr(C)]
+struct Frame {
+    /// First possible base.
+    area: *mut u8,
+    /// Lines that the base may stand on.
+    base_lines: u64,
+    /// Generator state, carried on.
+    seed: u64,
+    /// Executions.
+    executions: u64,
+    /// Ticks between the two readings, summed.
+    ticks: u64,
+}
+
+impl MlpKernel {
+    /// Uops of the kernel itself that stand between the first load and the last: none but
+    /// the fillers.
+    pub(crate) const OWN_UOPS: u32 = 0;
+
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self {
+            buffer: CodeBuffer::new(256 << 10)?,
+        })
+    }
+
+    /// Emits `spec` and executes it `warm` times untimed, then `batches` times `executions`
+    /// times, each time with another base among the first `base_lines` lines of `area`.
+    /// Returns the mean ticks of an execution in each batch.
+    ///
+    /// # Safety
+    /// `area` must be readable for `base_lines` lines plus the largest displacement plus
+    /// eight bytes.
+    pub(crate) unsafe fn run(
+        &mut self,
+        spec: &Spec<'_>,
+        area: *mut u8,
+        base_lines: u64,
+        seed: &mut u64,
+        (batches, executions): (u32, u64),
+    ) -> Result<Vec<f64>, Error> {
+        let code = assemble(&mut self.buffer, |a| emit(a, spec))?;
+        // SAFETY: the code is a function of one pointer to a frame.
+        let run: unsafe extern "sysv64" fn(*mut Frame) =
+            unsafe { std::mem::transmute(code.entry().as_ptr()) };
+        let mut frame = Frame {
+            area,
+            base_lines,
+            seed: *seed,
+            executions: executions.min(8),
+            ticks: 0,
+        };
+        // SAFETY: the caller promises the area; the frame is alive. This one warms the code.
+        unsafe { run(&raw mut frame) };
+        let mut means = Vec::with_capacity(batches as usize);
+        for _ in 0..batches {
+            frame.executions = executions;
+            frame.ticks = 0;
+            // SAFETY: as above.
+            unsafe { run(&raw mut frame) };
+            means.push(frame.ticks as f64 / executions as f64);
+        }
+        *seed = frame.seed;
+        Ok(means)
+    }
+}
+
+fn emit(a: &mut CodeAssembler, spec: &Spec<'_>) -> Result<(), IcedError> {
+    let saved = [rbx, rbp, r12, r13, r14, r15];
+    for register in saved {
+        a.push(register)?;
+    }
+    // rdi: frame, rsi: base lines, r8: scratch of the fillers, r9: base, r10: generator
+    // state, r11: multiplier, r12: executions left, r13: first reading, r14: sum.
+    a.mov(rsi, ptr(rdi + 8))?;
+    a.mov(r10, ptr(rdi + 16))?;
+    a.mov(r12, ptr(rdi + 24))?;
+    a.mov(r11, MULTIPLIER)?;
+    a.xor(r14, r14)?;
+    a.mov(rbp, 1_u64)?;
+    a.pxor(xmm15, xmm15)?;
+    let mut top = a.create_label();
+    a.set_label(&mut top)?;
+    a.imul_2(r10, r11)?;
+    a.mov(rax, INCREMENT)?;
+    a.add(r10, rax)?;
+    a.mov(rax, r10)?;
+    a.mul(rsi)?;
+    a.shl(rdx, 6)?;
+    a.mov(r9, ptr(rdi))?;
+    a.add(r9, rdx)?;
+    serialise(a, spec.fence)?;
+    a.rdtsc()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    a.mov(r13, rax)?;
+    if spec.fence == Fence::Lfence {
+        a.lfence()?;
+    }
+    let last = spec.displacements.len().saturating_sub(1);
+    for (index, displacement) in spec.displacements.iter().enumerate() {
+        if index > 0 && (spec.separate_all || index == last) {
+            emit_fillers(a, spec)?;
+        }
+        a.mov(r15d, dword_ptr(r9 + *displacement as i32))?;
+    }
+    if last == 0 {
+        emit_fillers(a, spec)?;
+    }
+    a.rdtscp()?;
+    a.shl(rdx, 32)?;
+    a.or(rax, rdx)?;
+    a.sub(rax, r13)?;
+    a.add(r14, rax)?;
+    serialise(a, spec.fence)?;
+    a.dec(r12)?;
+    a.jnz(top)?;
+    a.mov(ptr(rdi + 16), r10)?;
+    a.mov(ptr(rdi + 32), r14)?;
+    for register in saved.into_iter().rev() {
+        a.pop(register)?;
+    }
+    a.ret()
+}
+
+/// `cpuid` overwrites rax, rbx, rcx and rdx, none of which lives across it.
+fn serialise(a: &mut CodeAssembler, fence: Fence) -> Result<(), IcedError> {
+    match fence {
+        Fence::Cpuid => {
+            a.xor(eax, eax)?;
+            a.cpuid()
+        }
+        Fence::Lfence => a.lfence(),
+    }
+}
+
+fn emit_fillers(a: &mut CodeAssembler, spec: &Spec<'_>) -> Result<(), IcedError> {
+    let integers = [rax, rcx, rdx, r8];
+    let vectors = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7];
+    for index in 0..spec.fillers as usize {
+        match spec.filler {
+            Filler::Nop => a.nop()?,
+            // An address computation writes a register and no flags, whose own file would
+            // be a limit of its own.
+            Filler::Integer => {
+                let register = integers[index % integers.len()];
+                a.lea(register, ptr(register + rbp))?;
+            }
+            Filler::Vector => a.paddd(vectors[index % vectors.len()], xmm15)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_runs_with_every_filler_and_fence_and_carries_its_generator_on() {
+        let mut kernel = MlpKernel::new().unwrap();
+        let mut area = vec![0_u8; 1 << 16];
+        for fence in [Fence::Lfence, Fence::Cpuid] {
+            for filler in [Filler::Nop, Filler::Integer, Filler::Vector] {
+                for (displacements, separate_all) in [
+                    (&[][..], false),
+                    (&[0, 4096][..], false),
+                    (&[0, 64, 128][..], true),
+                ] {
+                    let spec = Spec {
+                        displacements,
+                        fillers: 11,
+                        filler,
+                        separate_all,
+                        fence,
+                    };
+                    let mut seed = 5;
+                    // SAFETY: 64 lines and 4096 bytes more are well inside the area.
+                    let means = unsafe {
+                        kernel
+                            .run(&spec, area.as_mut_ptr(), 64, &mut seed, (3, 10))
+                            .unwrap()
+                    };
+                    assert_eq!(means.len(), 3);
+                    assert!(means.iter().all(|ticks| *ticks > 0.0));
+                    let mut expected = crate::random::Random::new(5);
+                    for _ in 0..8 + 30 {
+                        expected.below(64);
+                    }
+                    assert_eq!(seed, expected.state(), "{fence:?} {filler:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_but_loads_and_fillers_stands_in_the_window() {
+        let mut assembler = CodeAssembler::new(64).unwrap();
+        let spec = Spec {
+            displacements: &[64, 128, 192],
+            fillers: 5,
+            filler: Filler::Nop,
+            separate_all: false,
+            fence: Fence::Lfence,
+        };
+        emit(&mut assembler, &spec).unwrap();
+        let text: Vec<String> = assembler
+            .instructions()
+            .iter()
+            .map(|instruction| format!("{instruction}"))
+            .collect();
+        let first = text.iter().position(|line| line.contains("r15d,")).unwrap();
+        let last = text
+            .iter()
+            .rposition(|line| line.contains("r15d,"))
+            .unwrap();
+        let window = &text[first..=last];
+        assert_eq!(window.len(), 3 + 5);
+        assert_eq!(window.iter().filter(|line| *line == "nop").count(), 5);
+        assert_eq!(text[first - 1], "lfence");
+        assert_eq!(text[last + 1], "rdtscp");
+    }
+}

@@ -1,0 +1,230 @@
+//! Loops that move bytes with the widest vectors.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::{
+    CodeAssembler, ptr, r8, rax, rcx, rdi, rdx, registers, rsi, xmmword_ptr, ymmword_ptr,
+    zmmword_ptr,
+};
+use membound_jit::{OwnedCode, assemble_owned};
+use membound_types::{BandwidthKernel, VectorWidth};
+
+use crate::Error;
+use crate::arch::StreamLoop;
+
+/// Widest vectors that processor and kernel offer together with fused multiply-add.
+pub(super) fn widest() -> VectorWidth {
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        VectorWidth::V512
+    } else if std::arch::is_x86_feature_detected!("avx2")
+        && std::arch::is_x86_feature_detected!("fma")
+    {
+        VectorWidth::V256
+    } else {
+        VectorWidth::V128
+    }
+}
+
+const fn bytes_of(vector: VectorWidth) -> usize {
+    match vector {
+        VectorWidth::V128 => 16,
+        VectorWidth::V256 => 32,
+        VectorWidth::V512 => 64,
+    }
+}
+
+/// One kernel at one vector width.
+pub(super) struct Stream {
+    code: OwnedCode,
+    bytes_per_iteration: usize,
+}
+
+impl Stream {
+    const UNROLLED: usize = 8;
+
+    pub(super) fn new(kernel: BandwidthKernel, vector: VectorWidth) -> Result<Self, Error> {
+        if bytes_of(vector) > bytes_of(widest()) {
+            return Err(Error::Invalid(format!(
+                "this processor has no {}-bit vectors",
+                bytes_of(vector) * 8
+            )));
+        }
+        let bytes_per_iteration = bytes_of(vector) * Self::UNROLLED;
+        // rdi: a, rsi: b, rdx: c, rcx: bytes; r8 runs over the arrays.
+        let code = assemble_owned(|a| {
+            let mut top = a.create_label();
+            a.xor(r8, r8)?;
+            set_scalar(a, vector)?;
+            a.set_label(&mut top)?;
+            for step in 0..Self::UNROLLED {
+                emit_step(a, kernel, vector, step)?;
+            }
+            a.add(r8, bytes_per_iteration as i32)?;
+            a.cmp(r8, rcx)?;
+            a.jb(top)?;
+            if kernel == BandwidthKernel::NtWrite {
+                a.sfence()?;
+            }
+            if vector != VectorWidth::V128 {
+                a.vzeroupper()?;
+            }
+            a.ret()
+        })?;
+        Ok(Self {
+            code,
+            bytes_per_iteration,
+        })
+    }
+}
+
+/// Register 15 becomes the triad's scalar, 3.0 in every lane, and what is written.
+fn set_scalar(a: &mut CodeAssembler, vector: VectorWidth) -> Result<(), IcedError> {
+    a.mov(rax, 3.0_f64.to_bits())?;
+    match vector {
+        VectorWidth::V128 => {
+            a.movq(registers::xmm15, rax)?;
+            a.unpcklpd(registers::xmm15, registers::xmm15)
+        }
+        VectorWidth::V256 => {
+            a.vmovq(registers::xmm15, rax)?;
+            a.vbroadcastsd(registers::ymm15, registers::xmm15)
+        }
+        VectorWidth::V512 => {
+            a.vmovq(registers::xmm15, rax)?;
+            a.vbroadcastsd(registers::zmm15, registers::xmm15)
+        }
+    }
+}
+
+/// One vector of every array that the kernel uses.
+fn emit_step(
+    a: &mut CodeAssembler,
+    kernel: BandwidthKernel,
+    vector: VectorWidth,
+    step: usize,
+) -> Result<(), IcedError> {
+    let offset = (step * bytes_of(vector)) as i32;
+    let (to, left, right) = (rdi + r8 + offset, rsi + r8 + offset, rdx + r8 + offset);
+    match vector {
+        VectorWidth::V128 => {
+            use registers::{xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm15};
+            let register = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7][step];
+            match kernel {
+                BandwidthKernel::Read => a.movaps(register, xmmword_ptr(to)),
+                BandwidthKernel::Write => a.movaps(xmmword_ptr(to), xmm15),
+                BandwidthKernel::NtWrite => a.movntps(xmmword_ptr(to), xmm15),
+                BandwidthKernel::Copy => {
+                    a.movaps(register, xmmword_ptr(left))?;
+                    a.movaps(xmmword_ptr(to), register)
+                }
+                BandwidthKernel::Triad => {
+                    a.movaps(xmm8, ptr(right))?;
+                    a.mulpd(xmm8, xmm15)?;
+                    a.addpd(xmm8, ptr(left))?;
+                    a.movaps(xmmword_ptr(to), xmm8)
+                }
+            }
+        }
+        VectorWidth::V256 => {
+            use registers::{ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7, ymm15};
+            let register = [ymm0, ymm1, ymm2, ymm3, ymm4, ymm5, ymm6, ymm7][step];
+            match kernel {
+                BandwidthKernel::Read => a.vmovaps(register, ymmword_ptr(to)),
+                BandwidthKernel::Write => a.vmovaps(ymmword_ptr(to), ymm15),
+                BandwidthKernel::NtWrite => a.vmovntps(ymmword_ptr(to), ymm15),
+                BandwidthKernel::Copy => {
+                    a.vmovaps(register, ymmword_ptr(left))?;
+                    a.vmovaps(ymmword_ptr(to), register)
+                }
+                BandwidthKernel::Triad => {
+                    a.vmovaps(register, ymmword_ptr(left))?;
+                    a.vfmadd231pd(register, ymm15, ymmword_ptr(right))?;
+                    a.vmovaps(ymmword_ptr(to), register)
+                }
+            }
+        }
+        VectorWidth::V512 => {
+            use registers::{zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7, zmm15};
+            let register = [zmm0, zmm1, zmm2, zmm3, zmm4, zmm5, zmm6, zmm7][step];
+            match kernel {
+                BandwidthKernel::Read => a.vmovaps(register, zmmword_ptr(to)),
+                BandwidthKernel::Write => a.vmovaps(zmmword_ptr(to), zmm15),
+                BandwidthKernel::NtWrite => a.vmovntps(zmmword_ptr(to), zmm15),
+                BandwidthKernel::Copy => {
+                    a.vmovaps(register, zmmword_ptr(left))?;
+                    a.vmovaps(zmmword_ptr(to), register)
+                }
+                BandwidthKernel::Triad => {
+                    a.vmovaps(register, zmmword_ptr(left))?;
+                    a.vfmadd231pd(register, zmm15, zmmword_ptr(right))?;
+                    a.vmovaps(zmmword_ptr(to), register)
+                }
+            }
+        }
+    }
+}
+
+impl StreamLoop for Stream {
+    fn bytes_per_iteration(&self) -> usize {
+        self.bytes_per_iteration
+    }
+
+    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize) {
+        // SAFETY: the code above is a function of these four arguments.
+        let run: unsafe extern "sysv64" fn(*mut u8, *mut u8, *mut u8, usize) =
+            unsafe { std::mem::transmute(self.code.entry().as_ptr()) };
+        // SAFETY: the caller promises arrays of `bytes` bytes, a multiple of an iteration.
+        unsafe { run(a, b, c, bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(align(64))]
+    struct Array([f64; 1024]);
+
+    #[test]
+    fn every_kernel_leaves_what_it_should_in_the_arrays() {
+        for vector in [VectorWidth::V128, VectorWidth::V256, VectorWidth::V512] {
+            if bytes_of(vector) > bytes_of(widest()) {
+                println!(
+                    "skipped: this processor has no {}-bit vectors",
+                    bytes_of(vector) * 8
+                );
+                continue;
+            }
+            for (kernel, value) in [
+                (BandwidthKernel::Read, 1.0),
+                (BandwidthKernel::Write, 3.0),
+                (BandwidthKernel::NtWrite, 3.0),
+                (BandwidthKernel::Copy, 5.0),
+                (BandwidthKernel::Triad, 5.0 + 3.0 * 7.0),
+            ] {
+                let mut a = Array([1.0; 1024]);
+                let mut b = Array([5.0; 1024]);
+                let mut c = Array([7.0; 1024]);
+                let stream = Stream::new(kernel, vector).unwrap();
+                assert_eq!(512 * 8 % stream.bytes_per_iteration(), 0);
+                // SAFETY: each array is longer than the 4096 bytes asked for.
+                unsafe {
+                    stream.run(
+                        a.0.as_mut_ptr().cast(),
+                        b.0.as_mut_ptr().cast(),
+                        c.0.as_mut_ptr().cast(),
+                        512 * 8,
+                    );
+                }
+                assert!(
+                    a.0[..512].iter().all(|x| *x == value),
+                    "{kernel:?} {vector:?}"
+                );
+                assert!(
+                    a.0[512..].iter().all(|x| *x == 1.0),
+                    "{kernel:?} {vector:?} ran over"
+                );
+                assert!(b.0.iter().all(|x| *x == 5.0) && c.0.iter().all(|x| *x == 7.0));
+            }
+        }
+    }
+}

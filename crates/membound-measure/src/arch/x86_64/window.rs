@@ -1,0 +1,144 @@
+//! Seidl's loop: draw an aligned window, change the sign of every double in it.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::{
+    CodeAssembler, ptr, r8, r9, r10, r11, rax, rcx, rdi, rdx, rsi, xmm0, xmm1, ymm0, ymm1,
+};
+use membound_jit::{OwnedCode, assemble_owned};
+use membound_types::WindowKernel;
+
+use crate::Error;
+use crate::arch::WindowLoop;
+use crate::random::{INCREMENT, MULTIPLIER};
+
+/// The loop for one window size.
+pub(super) struct Window {
+    code: OwnedCode,
+}
+
+impl Window {
+    /// Lines ahead of the loads that the prefetching variants ask for.
+    const LINES_AHEAD: i32 = 4;
+
+    pub(super) fn new(kernel: WindowKernel, window_bytes: u64) -> Result<Self, Error> {
+        if window_bytes == 0 || window_bytes % 64 != 0 || i32::try_from(window_bytes).is_err() {
+            return Err(Error::Invalid(format!(
+                "a window of {window_bytes} bytes is not a multiple of 64 below 2 GiB"
+            )));
+        }
+        let vectors = matches!(kernel, WindowKernel::Vector | WindowKernel::VectorPrefetch)
+            && std::arch::is_x86_feature_detected!("avx");
+        let prefetches = matches!(
+            kernel,
+            WindowKernel::ScalarPrefetch | WindowKernel::VectorPrefetch
+        );
+        // rdi: area, rsi: windows in it, rdx: windows to draw, rcx: generator state.
+        let code = assemble_owned(|a| {
+            let mut draw = a.create_label();
+            let mut line = a.create_label();
+            a.mov(r10, rdx)?;
+            a.mov(r8, MULTIPLIER)?;
+            a.mov(r9, INCREMENT)?;
+            a.mov(rax, 1_u64 << 63)?;
+            if vectors {
+                a.vmovq(xmm1, rax)?;
+                a.vmovddup(xmm1, xmm1)?;
+                a.vinsertf128(ymm1, ymm1, xmm1, 1)?;
+            } else {
+                a.movq(xmm1, rax)?;
+            }
+            a.set_label(&mut draw)?;
+            a.imul_2(rcx, r8)?;
+            a.add(rcx, r9)?;
+            a.mov(rax, rcx)?;
+            a.mul(rsi)?;
+            a.imul_3(rdx, rdx, window_bytes as i32)?;
+            a.add(rdx, rdi)?;
+            a.mov(r11, window_bytes / 64)?;
+            a.set_label(&mut line)?;
+            if prefetches {
+                a.prefetcht0(ptr(rdx + 64 * Self::LINES_AHEAD))?;
+            }
+            if vectors {
+                negate_vectors(a)?
+            } else {
+                negate_scalars(a)?
+            }
+            a.add(rdx, 64)?;
+            a.dec(r11)?;
+            a.jnz(line)?;
+            a.dec(r10)?;
+            a.jnz(draw)?;
+            if vectors {
+                a.vzeroupper()?;
+            }
+            a.mov(rax, rcx)?;
+            a.ret()
+        })?;
+        Ok(Self { code })
+    }
+}
+
+fn negate_scalars(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    for offset in (0..64).step_by(8) {
+        a.movsd_2(xmm0, ptr(rdx + offset))?;
+        a.xorpd(xmm0, xmm1)?;
+        a.movsd_2(ptr(rdx + offset), xmm0)?;
+    }
+    Ok(())
+}
+
+fn negate_vectors(a: &mut CodeAssembler) -> Result<(), IcedError> {
+    for offset in (0..64).step_by(32) {
+        a.vxorpd(ymm0, ymm1, ptr(rdx + offset))?;
+        a.vmovapd(ptr(rdx + offset), ymm0)?;
+    }
+    Ok(())
+}
+
+impl WindowLoop for Window {
+    unsafe fn run(&self, area: *mut u8, area_windows: u64, windows: u64, seed: u64) -> u64 {
+        // SAFETY: the code above is a function of these four arguments.
+        let run: unsafe extern "sysv64" fn(*mut u8, u64, u64, u64) -> u64 =
+            unsafe { std::mem::transmute(self.code.entry().as_ptr()) };
+        // SAFETY: every drawn window lies inside the area that the caller promises.
+        unsafe { run(area, area_windows, windows.max(1), seed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::{Backend, Portable};
+
+    #[repr(align(64))]
+    struct Area([f64; 256]);
+
+    #[test]
+    fn every_kernel_does_what_the_portable_one_does() {
+        let portable = Portable.window(WindowKernel::Scalar, 256).unwrap();
+        let mut expected = Area(std::array::from_fn(|i| i as f64));
+        // SAFETY: eight windows of 256 bytes are the whole area.
+        let state = unsafe { portable.run(expected.0.as_mut_ptr().cast(), 8, 101, 42) };
+        assert!(expected.0.iter().any(|x| *x < 0.0));
+        for kernel in [
+            WindowKernel::Scalar,
+            WindowKernel::ScalarPrefetch,
+            WindowKernel::Vector,
+            WindowKernel::VectorPrefetch,
+        ] {
+            let window = Window::new(kernel, 256).unwrap();
+            let mut area = Area(std::array::from_fn(|i| i as f64));
+            // SAFETY: as above.
+            let end = unsafe { window.run(area.0.as_mut_ptr().cast(), 8, 101, 42) };
+            assert_eq!(area.0, expected.0, "{kernel:?}");
+            assert_eq!(end, state);
+        }
+    }
+
+    #[test]
+    fn odd_windows_are_refused() {
+        assert!(Window::new(WindowKernel::Scalar, 100).is_err());
+        assert!(Window::new(WindowKernel::Scalar, 0).is_err());
+    }
+}

@@ -1,0 +1,461 @@
+//! Closed chains through a buffer, that grow and shrink in place.
+//!
+//! A random single cycle over n elements can be built one element at a time: element n is
+//! put behind a random one of the n before it. Every cycle is equally likely that way
+//! (Sattolo's cycles, grown instead of shuffled), no list of the order is needed, and
+//! because the random one is a hash of n, the last element can be taken out again. So one
+//! buffer serves a whole sweep, upwards and downwards, for the price of building the
+//! largest cycle once a direction.
+
+use membound_types::{Access, Pattern};
+
+use crate::arch::{Backend, ChaseLoop, Link};
+use crate::random::hashed_below;
+use crate::{Clock, Error};
+
+/// How a chase lies in its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChaseConfig {
+    /// Order of the visits.
+    pub pattern: Pattern,
+    /// Whether visited lines are written.
+    pub access: Access,
+    /// Distance between elements in bytes; a multiple of 8, at least 8, or 16 for dirty
+    /// access.
+    pub stride_bytes: u64,
+    /// Seed of the order.
+    pub seed: u64,
+}
+
+impl ChaseConfig {
+    /// Bytes that [`Pattern::PageRandom`] keeps together.
+    pub const PAGE_BYTES: u64 = 4096;
+
+    /// # Errors
+    /// [`Error::Invalid`] when an element does not fit the stride.
+    pub fn check(&self) -> Result<(), Error> {
+        let element: u64 = match self.access {
+            Access::Clean => 8,
+            Access::Dirty => 16,
+        };
+        if self.stride_bytes < element || self.stride_bytes % 8 != 0 {
+            return Err(Error::Invalid(format!(
+                "a stride of {} bytes cannot hold an element: use a multiple of 8 from {element} on",
+                self.stride_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    const fn link(&self) -> Link {
+        match self.pattern {
+            Pattern::Indexed => Link::ScrambledOffset,
+            Pattern::Random | Pattern::Stride | Pattern::PageRandom => Link::Pointer,
+        }
+    }
+}
+
+/// A chain and the loop that follows it.
+pub struct Chase {
+    config: ChaseConfig,
+    base: *mut u8,
+    capacity_bytes: usize,
+    elements: u64,
+    position: *mut u8,
+    walker: Box<dyn ChaseLoop>,
+}
+
+// SAFETY: the chase is the only user of its buffer (its maker promises that), wherever it runs.
+unsafe impl Send for Chase {}
+
+impl Chase {
+    /// Scrambles offsets so that they look like no address.
+    const KEY: u64 = 0x5bd1_e995_9d1b_58d3 & !7;
+    /// How many insertions ahead their random element is asked for.
+    const LOOK_AHEAD: u64 = 24;
+
+    /// A chain of one element at `base`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a stride too small, else when the loop cannot be emitted.
+    ///
+    /// # Safety
+    /// `base` must point to `capacity_bytes` writable bytes, aligned to 64, that outlive
+    /// the chase and that nobody else uses meanwhile.
+    pub unsafe fn new(
+        backend: &dyn Backend,
+        config: ChaseConfig,
+        base: *mut u8,
+        capacity_bytes: usize,
+    ) -> Result<Self, Error> {
+        config.check()?;
+        let walker = backend.chase(config.link(), config.access)?;
+        let mut chase = Self {
+            config,
+            base,
+            capacity_bytes,
+            elements: 0,
+            position: base,
+            walker,
+        };
+        chase.restart();
+        Ok(chase)
+    }
+
+    /// Moves the chase to another place of its memory, where it begins as one element.
+    ///
+    /// # Safety
+    /// As for [`Chase::new`].
+    pub unsafe fn rebase(&mut self, base: *mut u8, capacity_bytes: usize) {
+        self.base = base;
+        self.capacity_bytes = capacity_bytes;
+        self.restart();
+    }
+
+    /// Elements in the chain.
+    #[must_use]
+    pub const fn elements(&self) -> u64 {
+        self.elements
+    }
+
+    /// Makes the chain cover `size_bytes`: every element that lies in the first
+    /// `size_bytes` bytes of the buffer, at least one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when that is more than the buffer.
+    pub fn resize(&mut self, size_bytes: u64) -> Result<(), Error> {
+        if size_bytes > self.capacity_bytes as u64 {
+            return Err(Error::Invalid(format!(
+                "a chase over {size_bytes} bytes does not fit its buffer of {}",
+                self.capacity_bytes
+            )));
+        }
+        let elements = (size_bytes / self.config.stride_bytes).max(1);
+        match self.config.pattern {
+            Pattern::Random | Pattern::Indexed => self.resize_cycle(elements),
+            Pattern::Stride => self.resize_ring(elements),
+            Pattern::PageRandom => self.resize_pages(elements),
+        }
+        self.position = self.base;
+        Ok(())
+    }
+
+    /// Loads that one iteration of [`Chase::walk`] makes.
+    #[must_use]
+    pub fn loads_per_iteration(&self) -> u64 {
+        self.walker.loads_per_iteration()
+    }
+
+    /// Core cycles a load that the chase itself adds.
+    #[must_use]
+    pub fn arithmetic_cycles_per_load(&self) -> f64 {
+        self.walker.arithmetic_cycles_per_load()
+    }
+
+    /// Follows the chain for at least `loads` loads from where it stopped last.
+    pub fn walk(&mut self, loads: u64) {
+        let iterations = loads.div_ceil(self.loads_per_iteration());
+        self.walk_iterations(iterations);
+    }
+
+    /// Ticks a load over `iterations` iterations, timed.
+    pub fn time(&mut self, clock: &Clock, iterations: u64) -> f64 {
+        let start = clock.now();
+        self.walk_iterations(iterations);
+        let ticks = (clock.now() - start) as f64 - clock.overhead_ticks();
+        ticks.max(0.0) / (iterations * self.loads_per_iteration()) as f64
+    }
+
+    fn walk_iterations(&mut self, iterations: u64) {
+        // SAFETY: the chain is closed over elements inside the buffer, which is alive and
+        // ours alone by the promise made to `new`.
+        self.position = unsafe {
+            self.walker
+                .walk(self.position, iterations, self.base, Self::KEY)
+        };
+    }
+
+    /// Where the elements of the chain are, in the order of addresses.
+    fn element(&self, index: u64) -> *mut u8 {
+        self.base
+            .wrapping_add((index * self.config.stride_bytes) as usize)
+    }
+
+    /// What an element holds to lead to element `index`.
+    fn link_to(&self, index: u64) -> u64 {
+        match self.config.link() {
+            Link::Pointer => self.element(index) as u64,
+            Link::ScrambledOffset => (index * self.config.stride_bytes) ^ Self::KEY,
+        }
+    }
+
+    fn read(&self, index: u64) -> u64 {
+        // SAFETY: callers pass elements that `resize` has checked to lie in the buffer.
+        unsafe { self.element(index).cast::<u64>().read() }
+    }
+
+    fn write(&mut self, index: u64, link: u64) {
+        // SAFETY: as in `read`.
+        unsafe { self.element(index).cast::<u64>().write(link) };
+    }
+
+    fn restart(&mut self) {
+        self.elements = 1;
+        self.position = self.base;
+        self.write(0, self.link_to(0));
+    }
+
+    /// The element that element `index` was put behind.
+    const fn predecessor(&self, index: u64) -> u64 {
+        hashed_below(self.config.seed, index, index)
+    }
+
+    fn resize_cycle(&mut self, elements: u64) {
+        while self.elements < elements {
+            let new = self.elements;
+            prefetch(self.element(self.predecessor(new + Self::LOOK_AHEAD)));
+            let before = self.predecessor(new);
+            self.write(new, self.read(before));
+            self.write(before, self.link_to(new));
+            self.elements += 1;
+        }
+        while self.elements > elements {
+            let last = self.elements - 1;
+            if last > Self::LOOK_AHEAD {
+                prefetch(self.element(self.predecessor(last - Self::LOOK_AHEAD)));
+            }
+            let before = self.predecessor(last);
+            self.write(before, self.read(last));
+            self.elements -= 1;
+        }
+    }
+
+    fn resize_ring(&mut self, elements: u64) {
+        for index in self.elements.saturating_sub(1)..elements.saturating_sub(1) {
+            self.write(index, self.link_to(index + 1));
+        }
+        self.elements = elements;
+        self.write(elements - 1, self.link_to(0));
+    }
+
+    fn elements_per_page(&self) -> u64 {
+        (ChaseConfig::PAGE_BYTES / self.config.stride_bytes).max(1)
+    }
+
+    /// Links the elements `first..first + count` in a random order and returns the first
+    /// and the last of that order.
+    fn link_within(&mut self, first: u64, count: u64) -> (u64, u64) {
+        let order = page_order(self.config.seed, first, count);
+        for pair in order.windows(2) {
+            self.write(first + pair[0], self.link_to(first + pair[1]));
+        }
+        (first + order[0], first + order[order.len() - 1])
+    }
+
+    /// Grows by whole pages; shrinking, and areas below a page, begin anew.
+    fn resize_pages(&mut self, elements: u64) {
+        let per_page = self.elements_per_page();
+        let pages = elements.div_ceil(per_page);
+        if self.elements % per_page != 0 || elements < self.elements || self.elements == 1 {
+            let count = elements.min(per_page);
+            let (entry, exit) = self.link_within(0, count);
+            self.write(exit, self.link_to(entry));
+            self.elements = count;
+        }
+        for page in self.elements.div_ceil(per_page)..pages {
+            let count = (elements - page * per_page).min(per_page);
+            let before = hashed_below(self.config.seed, page, page);
+            let order = page_order(self.config.seed, before * per_page, per_page);
+            let exit_before = before * per_page + order[order.len() - 1];
+            let (entry, exit) = self.link_within(page * per_page, count);
+            self.write(exit, self.read(exit_before));
+            self.write(exit_before, self.link_to(entry));
+            self.elements = page * per_page + count;
+        }
+    }
+}
+
+/// Order of the elements in the page that begins with element `first`: Sattolo's shuffle
+/// would do as well; this is Fisher and Yates's, because the page need not be a cycle.
+fn page_order(seed: u64, first: u64, count: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..count).collect();
+    for last in (1..count).rev() {
+        let other = hashed_below(seed ^ first.wrapping_mul(0x1000_0001), last, last + 1);
+        order.swap(last as usize, other as usize);
+    }
+    order
+}
+
+/// Asks for the line at `address`; a wild address does no harm.
+fn prefetch(address: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults, and every x86-64 processor has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::arch::Portable;
+
+    #[repr(align(64))]
+    #[derive(Clone, Copy)]
+    struct Line([u8; 64]);
+
+    struct Fixture {
+        lines: Vec<Line>,
+        chase: Chase,
+    }
+
+    fn fixture(pattern: Pattern, access: Access, stride_bytes: u64, bytes: usize) -> Fixture {
+        let mut lines = vec![Line([0; 64]); bytes / 64];
+        let config = ChaseConfig {
+            pattern,
+            access,
+            stride_bytes,
+            seed: 11,
+        };
+        // SAFETY: the buffer lives in the fixture beside the chase and is not used otherwise.
+        let chase =
+            unsafe { Chase::new(&Portable, config, lines.as_mut_ptr().cast(), bytes) }.unwrap();
+        Fixture { lines, chase }
+    }
+
+    /// Element indices in the order in which the chain visits them, until it closes.
+    fn visits(fixture: &mut Fixture) -> Vec<u64> {
+        let base = fixture.lines.as_ptr() as u64;
+        let stride = fixture.chase.config.stride_bytes;
+        let mut order = Vec::new();
+        loop {
+            order.push((fixture.chase.position as u64 - base) / stride);
+            fixture.chase.walk(1);
+            if fixture.chase.position as u64 == base {
+                return order;
+            }
+            assert!(
+                order.len() <= fixture.chase.elements as usize,
+                "the chain does not close"
+            );
+        }
+    }
+
+    #[test]
+    fn every_pattern_visits_every_element_once_at_every_size_up_and_down() {
+        for pattern in [
+            Pattern::Random,
+            Pattern::Stride,
+            Pattern::PageRandom,
+            Pattern::Indexed,
+        ] {
+            for stride in [8, 64, 192, 4096, 8192] {
+                let mut fixture = fixture(pattern, Access::Clean, stride, 1 << 18);
+                for size in [
+                    1 << 10,
+                    5 << 10,
+                    64 << 10,
+                    200 << 10,
+                    1 << 18,
+                    48 << 10,
+                    3 << 10,
+                ] {
+                    fixture.chase.resize(size).unwrap();
+                    let order = visits(&mut fixture);
+                    let distinct: HashSet<u64> = order.iter().copied().collect();
+                    let expected = (size / stride).max(1);
+                    assert_eq!(order.len() as u64, expected, "{pattern:?} {stride} {size}");
+                    assert_eq!(distinct.len(), order.len());
+                    assert!(order.iter().all(|index| *index < expected));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn growing_again_after_shrinking_gives_the_same_cycle() {
+        let mut fixture = fixture(Pattern::Random, Access::Clean, 64, 1 << 16);
+        fixture.chase.resize(1 << 16).unwrap();
+        let before = visits(&mut fixture);
+        fixture.chase.resize(1 << 12).unwrap();
+        fixture.chase.resize(1 << 16).unwrap();
+        assert_eq!(visits(&mut fixture), before);
+    }
+
+    #[test]
+    fn a_random_cycle_has_no_order_to_speak_of() {
+        let mut fixture = fixture(Pattern::Random, Access::Clean, 64, 1 << 18);
+        fixture.chase.resize(1 << 18).unwrap();
+        let order = visits(&mut fixture);
+        let neighbours = order
+            .windows(2)
+            .filter(|pair| pair[1] == pair[0] + 1)
+            .count();
+        assert!(
+            neighbours < 10,
+            "{neighbours} of {} steps go one forward",
+            order.len()
+        );
+    }
+
+    #[test]
+    fn page_random_leaves_a_page_only_when_it_is_done_with_it() {
+        let mut fixture = fixture(Pattern::PageRandom, Access::Clean, 64, 1 << 18);
+        fixture.chase.resize(1 << 18).unwrap();
+        let pages: Vec<u64> = visits(&mut fixture)
+            .iter()
+            .map(|index| index / 64)
+            .collect();
+        let changes = pages.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        // The walk begins inside a page, so that page is seen at both ends.
+        assert!(changes <= 64, "{changes} changes over 64 pages");
+    }
+
+    #[test]
+    fn a_ring_goes_forward_by_one_stride() {
+        let mut fixture = fixture(Pattern::Stride, Access::Clean, 128, 1 << 14);
+        fixture.chase.resize(1 << 14).unwrap();
+        assert_eq!(visits(&mut fixture), (0..128).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn dirty_chases_write_beside_the_links_and_leave_them_alone() {
+        let mut fixture = fixture(Pattern::Random, Access::Dirty, 64, 1 << 14);
+        fixture.chase.resize(1 << 14).unwrap();
+        assert_eq!(visits(&mut fixture).len(), 256);
+        assert_eq!(visits(&mut fixture).len(), 256);
+        let written = fixture
+            .lines
+            .iter()
+            .filter(|line| line.0[8..16] != [0; 8])
+            .count();
+        assert_eq!(written, 256);
+    }
+
+    #[test]
+    fn strides_below_an_element_and_sizes_beyond_the_buffer_are_refused() {
+        let config = |access, stride_bytes| ChaseConfig {
+            pattern: Pattern::Random,
+            access,
+            stride_bytes,
+            seed: 1,
+        };
+        assert!(
+            config(Access::Clean, 4)
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("4 bytes")
+        );
+        assert!(config(Access::Clean, 12).check().is_err());
+        assert!(config(Access::Dirty, 8).check().is_err());
+        assert!(config(Access::Dirty, 16).check().is_ok());
+        let mut fixture = fixture(Pattern::Random, Access::Clean, 64, 1 << 12);
+        assert!(fixture.chase.resize(1 << 13).is_err());
+    }
+}

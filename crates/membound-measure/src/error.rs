@@ -1,0 +1,85 @@
+//! Why a measurement could not be made.
+
+use membound_types::{CpuId, NodePolicy, Outcome, PageKind};
+
+/// Why a measurement could not be made. Every message names the value and, where there is
+/// one, the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The machine, or what it permits, stands in the way.
+    #[error(transparent)]
+    Platform(#[from] membound_platform::Error),
+    /// A kernel could not be emitted.
+    #[error(transparent)]
+    Emit(#[from] membound_jit::Error),
+    /// More memory than there is.
+    #[error(
+        "{needed_bytes} bytes are needed and {available_bytes} are available (smaller sizes or fewer copies fit)"
+    )]
+    Memory {
+        /// What the measurement needs.
+        needed_bytes: u64,
+        /// What the machine and this process's limits leave.
+        available_bytes: u64,
+    },
+    /// The kernel would not map a buffer.
+    #[error("cannot map {bytes} bytes of {page} pages: {source}{remedy}")]
+    Map {
+        /// Size of the buffer.
+        bytes: usize,
+        /// Page kind asked for.
+        page: PageKind,
+        /// The kernel's answer.
+        source: rustix::io::Errno,
+        /// What would help, as ` (…)`, or nothing.
+        remedy: &'static str,
+    },
+    /// The kernel ignored the page kind that was asked for.
+    #[error("the kernel gave none of the {page} pages that were asked for{remedy}")]
+    Pages {
+        /// Page kind asked for.
+        page: PageKind,
+        /// What would help, as ` (…)`, or nothing.
+        remedy: &'static str,
+    },
+    /// Pages lie elsewhere than asked.
+    #[error(
+        "only {percent:.0} % of the pages lie where `{node}` asked for them (is that node's memory used up?)"
+    )]
+    Placement {
+        /// Policy asked for.
+        node: NodePolicy,
+        /// Share that lies there, in percent.
+        percent: f64,
+    },
+    /// A value that makes no sense for this measurement.
+    #[error("{0}")]
+    Invalid(String),
+    /// More copies than CPUs.
+    #[error("{threads} copies were asked for and there are {cpus} CPUs to pin them to")]
+    TooManyThreads {
+        /// Copies asked for.
+        threads: u32,
+        /// CPUs that may be used.
+        cpus: usize,
+    },
+    /// A helper thread of the measurement could not be pinned.
+    #[error("a copy on CPU {cpu} failed: {reason}")]
+    Copy {
+        /// CPU it should have run on.
+        cpu: CpuId,
+        /// Why it failed.
+        reason: String,
+    },
+    /// The processor has no kernels here yet.
+    #[error("no kernels for this processor architecture ({0}) yet")]
+    Architecture(&'static str),
+}
+
+impl Error {
+    /// The error as a reason inside a document.
+    pub fn into_missing<T>(self) -> Outcome<T> {
+        Outcome::missing(self.to_string())
+    }
+}

@@ -1,0 +1,288 @@
+//! `measure latency`: a dependent chase over size × stride × pattern × page × node × copies.
+//!
+//! Points are visited in rounds, upwards and downwards in turn, so that a slow phase of
+//! the machine hits a few visits of many points instead of all visits of one. Between the
+//! first rounds sizes are added where the curve bends. A point is done when its interval
+//! is within [`LatencyConfig::TARGET`]; the series is done when all points are, or its
+//! time is spent.
+
+mod copy;
+mod series;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use membound_types::{Access, Latency, LatencyPoint, NodePolicy, PageKind, Pattern};
+
+use crate::session::Spread;
+use crate::{ChaseConfig, Effort, Error, Session};
+use copy::Arena;
+
+/// What to measure: the product of all lists.
+#[derive(Clone, Debug)]
+pub struct LatencyConfig {
+    /// Sizes in bytes; `None` for a grid up to [`LatencyConfig::max_bytes`].
+    pub sizes: Option<Vec<u64>>,
+    /// Smallest size of the grid in bytes.
+    pub min_bytes: u64,
+    /// Largest size of the grid in bytes; it shrinks to what memory allows.
+    pub max_bytes: u64,
+    /// Points an octave of the grid, before sizes are added at bends.
+    pub points_per_octave: u32,
+    /// Distances between elements in bytes.
+    pub strides: Vec<u64>,
+    /// Orders.
+    pub patterns: Vec<Pattern>,
+    /// Clean, dirty or both.
+    pub accesses: Vec<Access>,
+    /// Page kinds.
+    pub pages: Vec<PageKind>,
+    /// Node policies.
+    pub nodes: Vec<NodePolicy>,
+    /// Numbers of copies.
+    pub threads: Vec<u32>,
+    /// Where several copies are pinned.
+    pub spread: Spread,
+    /// Time for one series (one page, node, number of copies, pattern, access and stride).
+    pub series_budget: Duration,
+    /// Sizes added between rounds at most, per series.
+    pub refinements: usize,
+}
+
+impl LatencyConfig {
+    /// A point is done when its interval is this narrow, relative to the figure.
+    pub const TARGET: f64 = 0.01;
+
+    /// One random clean chase over `page` pages, with the time that `effort` allows.
+    #[must_use]
+    pub fn new(effort: Effort, page: PageKind) -> Self {
+        Self {
+            sizes: None,
+            min_bytes: 1 << 10,
+            max_bytes: 1 << 30,
+            points_per_octave: effort.pick(3, 4, 6),
+            strides: vec![64],
+            patterns: vec![Pattern::Random],
+            accesses: vec![Access::Clean],
+            pages: vec![page],
+            nodes: vec![NodePolicy::LOCAL],
+            threads: vec![1],
+            spread: Spread::Cores,
+            series_budget: Duration::from_millis(effort.pick(4_000, 8_000, 40_000)),
+            refinements: effort.pick(12, 24, 48),
+        }
+    }
+
+    fn grid(&self, stride: u64) -> Vec<u64> {
+        let per_octave = f64::from(self.points_per_octave.max(1));
+        let octaves = (self.max_bytes as f64 / self.min_bytes as f64)
+            .log2()
+            .max(0.0);
+        let steps = (octaves * per_octave + 1e-9).floor() as u32;
+        (0..=steps)
+            .map(|step| self.min_bytes as f64 * (f64::from(step) / per_octave).exp2())
+            .map(|size| align(size as u64, stride))
+            .chain([align(self.max_bytes, stride)])
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+}
+
+/// `size` rounded to whole elements and, beyond a page, to whole pages' sixteenths, so
+/// that sizes look tidy and every pattern can have them.
+fn align(size: u64, stride: u64) -> u64 {
+    let unit = if size >= 16 * ChaseConfig::PAGE_BYTES {
+        ChaseConfig::PAGE_BYTES
+    } else {
+        64
+    };
+    let unit = if unit % stride == 0 { unit } else { stride };
+    ((size + unit / 2) / unit * unit).max(stride)
+}
+
+/// Names sizes that are worth measuring next, given `(size, ns, low, high)` in order of
+/// size and how many at the most.
+pub type Refine<'a> = dyn Fn(&[(u64, f64, f64, f64)], usize) -> Vec<u64> + 'a;
+
+/// Measures every combination. What cannot be had is named in [`Latency::skipped`];
+/// a cancelled run returns the points that have samples.
+///
+/// # Errors
+/// [`Error::Invalid`] for sizes and strides that make no sense, [`Error::Memory`] for given
+/// sizes that do not fit, [`Error::TooManyThreads`]; the reason itself when no combination
+/// at all could be had.
+pub fn measure(
+    session: &Session<'_>,
+    config: &LatencyConfig,
+    refine: &Refine<'_>,
+) -> Result<Latency, Error> {
+    let begun = Instant::now();
+    check(session, config)?;
+    let mut latency = Latency::default();
+    let mut last_error = None;
+    let groups = groups(config);
+    let series_count =
+        groups.len() * config.accesses.len() * config.patterns.len() * config.strides.len();
+    let mut done = 0;
+    for (page, node, threads) in groups {
+        if session.cancelled() {
+            break;
+        }
+        session.progress.at(
+            done as f64 / series_count as f64,
+            &format!("latency: mapping {page} pages"),
+        );
+        let mut arenas = match arenas(session, config, page, node, threads) {
+            Ok(arenas) => arenas,
+            Err(error @ (Error::Memory { .. } | Error::TooManyThreads { .. })) => {
+                return Err(error);
+            }
+            Err(error) => {
+                latency.skipped.push(format!(
+                    "{page} pages on node {node}, copies: {threads}: {error}"
+                ));
+                last_error = Some(error);
+                done += config.accesses.len() * config.patterns.len() * config.strides.len();
+                continue;
+            }
+        };
+        for (pattern, access, stride) in shapes(config) {
+            let share = |within: f64| (done as f64 + within) / series_count as f64;
+            let key = series::Key {
+                page,
+                node,
+                threads,
+                pattern,
+                access,
+                stride,
+            };
+            let points = series::measure(session, config, key, &mut arenas, refine, &share)?;
+            latency.points.extend(points);
+            done += 1;
+        }
+    }
+    latency.elapsed_s = begun.elapsed().as_secs_f64();
+    match last_error {
+        Some(error) if latency.points.is_empty() && !session.cancelled() => Err(error),
+        _ => Ok(latency),
+    }
+}
+
+fn check(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
+    for (pattern, access, stride_bytes) in shapes(config) {
+        ChaseConfig {
+            pattern,
+            access,
+            stride_bytes,
+            seed: 0,
+        }
+        .check()?;
+    }
+    let most = config.threads.iter().copied().max().unwrap_or(1);
+    if config.threads.contains(&0) {
+        return Err(Error::Invalid(
+            "0 copies measure nothing: use 1 or more".to_owned(),
+        ));
+    }
+    session.cpus_for(most, config.spread)?;
+    for size in config.sizes.iter().flatten() {
+        for stride in &config.strides {
+            if size < stride {
+                return Err(Error::Invalid(format!(
+                    "a size of {size} bytes is smaller than the stride of {stride}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn groups(config: &LatencyConfig) -> Vec<(PageKind, NodePolicy, u32)> {
+    let mut groups = Vec::new();
+    for &page in &config.pages {
+        for &node in &config.nodes {
+            groups.extend(config.threads.iter().map(|&threads| (page, node, threads)));
+        }
+    }
+    groups
+}
+
+fn shapes(config: &LatencyConfig) -> impl Iterator<Item = (Pattern, Access, u64)> {
+    config.patterns.iter().flat_map(move |&pattern| {
+        config.accesses.iter().flat_map(move |&access| {
+            config
+                .strides
+                .iter()
+                .map(move |&stride| (pattern, access, stride))
+        })
+    })
+}
+
+/// A buffer for every copy. Grid sizes shrink to what fits; given sizes do not.
+fn arenas(
+    session: &Session<'_>,
+    config: &LatencyConfig,
+    page: PageKind,
+    node: NodePolicy,
+    threads: u32,
+) -> Result<Vec<Arena>, Error> {
+    let given = config.sizes.iter().flatten().copied().max();
+    let mut bytes = given.unwrap_or(config.max_bytes);
+    if given.is_none() {
+        let available = membound_platform::memory::available_bytes(session.root);
+        // A quarter stays for everybody else.
+        let each =
+            (available / 4 * 3 / u64::from(threads)).saturating_sub(Arena::scratch_bytes(session));
+        while bytes > each && bytes > config.min_bytes {
+            bytes /= 2;
+        }
+    }
+    session
+        .cpus_for(threads, config.spread)?
+        .into_iter()
+        .map(|cpu| Arena::new(session, cpu, page, node, bytes))
+        .collect()
+}
+
+/// Points in the order that documents promise.
+pub fn sort(points: &mut [LatencyPoint]) {
+    points.sort_by_key(|point| {
+        (
+            point.page,
+            point.pattern,
+            point.access,
+            point.node,
+            point.threads,
+            point.stride_bytes,
+            point.size_bytes,
+        )
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_is_even_in_octaves_and_ends_at_the_maximum() {
+        let mut config = LatencyConfig::new(Effort::Normal, PageKind::Base);
+        config.max_bytes = 1 << 30;
+        let grid = config.grid(64);
+        assert_eq!(grid[0], 1 << 10);
+        assert_eq!(*grid.last().unwrap(), 1 << 30);
+        assert_eq!(grid.len(), 81);
+        assert!(grid.iter().filter(|size| **size >= 4096).count() >= 48);
+        assert!(grid.windows(2).all(|pair| pair[1] > pair[0]));
+    }
+
+    #[test]
+    fn sizes_are_whole_elements() {
+        for stride in [8, 64, 192, 4096, 1 << 16] {
+            for size in [100, 5000, 70_000, 1 << 20] {
+                assert_eq!(align(size, stride) % stride, 0);
+                assert!(align(size, stride) >= stride);
+            }
+        }
+    }
+}

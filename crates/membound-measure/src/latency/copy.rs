@@ -1,0 +1,302 @@
+//! One pinned copy of a chase: its buffer, and a visit to one size.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use membound_platform::affinity::Pinned;
+use membound_platform::caches;
+use membound_types::{Access, CpuId, Disturbance, NodePolicy, PageKind, Pattern};
+
+use crate::random::hashed_below;
+use crate::watch::{BatchWatch, StealWatch};
+use crate::{Chase, ChaseConfig, Clock, Error, Region, RegionConfig, Session};
+
+const MIB: u64 = 1 << 20;
+
+/// The memory of one copy: a part for large chains that grow and shrink in place, and
+/// scratch in which small chains lie elsewhere each round (so that the luck of one
+/// placement does not become a figure) and which is read to empty the caches.
+pub(super) struct Arena {
+    pub(super) cpu: CpuId,
+    region: Region,
+    scratch_bytes: u64,
+    main_bytes: u64,
+    full_pass_bytes: u64,
+}
+
+impl Arena {
+    /// Chains up to this size lie in the scratch part.
+    const SMALL_BYTES: u64 = 8 * MIB;
+
+    /// Twice the declared last-level cache, a hint that decides only how much work is
+    /// spent on warming up, never a figure; 64 MiB where nothing is declared.
+    fn cache_hint(session: &Session<'_>) -> u64 {
+        let declared = caches::read(session.root)
+            .iter()
+            .map(|cache| cache.size_bytes)
+            .max();
+        2 * declared.unwrap_or(32 * MIB).clamp(16 * MIB, 512 * MIB)
+    }
+
+    pub(super) fn scratch_bytes(session: &Session<'_>) -> u64 {
+        Self::cache_hint(session).max(4 * Self::SMALL_BYTES)
+    }
+
+    pub(super) fn new(
+        session: &Session<'_>,
+        cpu: CpuId,
+        page: PageKind,
+        node: NodePolicy,
+        main_bytes: u64,
+    ) -> Result<Self, Error> {
+        // A buffer for small sizes only needs no part for emptying large caches.
+        let small = main_bytes <= Self::SMALL_BYTES;
+        let scratch_bytes = if small {
+            2 * Self::SMALL_BYTES
+        } else {
+            Self::scratch_bytes(session)
+        };
+        let main_bytes = if small {
+            0
+        } else {
+            main_bytes.next_multiple_of(4096)
+        };
+        let bytes = usize::try_from(scratch_bytes + main_bytes)
+            .map_err(|_| Error::Invalid(format!("{main_bytes} bytes exceed the address space")))?;
+        let region = Region::new(
+            session.root,
+            &session.topology,
+            RegionConfig {
+                bytes,
+                page,
+                node,
+                cpu,
+            },
+        )?;
+        Ok(Self {
+            cpu,
+            region,
+            scratch_bytes,
+            main_bytes,
+            full_pass_bytes: Self::cache_hint(session),
+        })
+    }
+
+    /// Largest size that a chain here can have.
+    pub(super) const fn largest(&self) -> u64 {
+        if self.main_bytes == 0 {
+            Self::SMALL_BYTES
+        } else {
+            self.main_bytes
+        }
+    }
+
+    pub(super) fn partial_page_share(&self) -> Option<f64> {
+        self.region.partial_page_share()
+    }
+
+    /// Reads the scratch part once, line by line: whatever the caches held is gone.
+    fn flush(&self) {
+        let start = self.region.start().cast::<u64>();
+        let mut sum = 0_u64;
+        for offset in (0..self.scratch_bytes as usize).step_by(64) {
+            // SAFETY: `offset` lies inside the region, which is readable and aligned.
+            let word = unsafe { start.wrapping_add(offset / 8).read_volatile() };
+            sum = sum.wrapping_add(word);
+        }
+        std::hint::black_box(sum);
+    }
+}
+
+/// The chains of one copy for one series.
+pub(super) struct Copy<'arena> {
+    arena: &'arena Arena,
+    small: Chase,
+    large: Option<Chase>,
+    pattern: Pattern,
+    seed: u64,
+}
+
+/// What one copy found at one visit.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Visit {
+    /// Nanoseconds a load, a batch each.
+    pub(super) ns: Vec<f64>,
+    /// Core clock seen at the visit, in hertz.
+    pub(super) core_hz: f64,
+    pub(super) disturbed: Disturbance,
+}
+
+/// Lets copies begin a visit together and keeps early ones busy until the last is done.
+pub(super) struct Gate {
+    barrier: Barrier,
+    done: AtomicUsize,
+    copies: usize,
+}
+
+impl Gate {
+    pub(super) fn new(copies: usize) -> Self {
+        Self {
+            barrier: Barrier::new(copies),
+            done: AtomicUsize::new(0),
+            copies,
+        }
+    }
+}
+
+impl<'arena> Copy<'arena> {
+    /// Batches of one visit.
+    const BATCHES: usize = 5;
+    /// Longest batch, in nanoseconds; below it a batch is one full pass over the chain.
+    const LONGEST_BATCH_NS: f64 = 1.5e6;
+    /// A batch during which the core clock was further off than this was disturbed.
+    const CLOCK_TOLERANCE: f64 = 0.02;
+
+    pub(super) fn new(
+        session: &Session<'_>,
+        arena: &'arena Arena,
+        pattern: Pattern,
+        access: Access,
+        stride_bytes: u64,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let config = ChaseConfig {
+            pattern,
+            access,
+            stride_bytes,
+            seed,
+        };
+        let start = arena.region.start();
+        let scratch = arena.scratch_bytes as usize;
+        // SAFETY: the region outlives the copy, and its two parts are used by one chase each.
+        let small = unsafe { Chase::new(&*session.backend, config, start, scratch)? };
+        let large = if arena.main_bytes == 0 {
+            None
+        } else {
+            let base = start.wrapping_add(scratch);
+            let bytes = arena.main_bytes as usize;
+            // SAFETY: as above.
+            Some(unsafe { Chase::new(&*session.backend, config, base, bytes)? })
+        };
+        Ok(Self {
+            arena,
+            small,
+            large,
+            pattern,
+            seed,
+        })
+    }
+
+    /// Warms a chain of `size` bytes and times it, pinned, in step with the other copies.
+    pub(super) fn visit(
+        &mut self,
+        session: &Session<'_>,
+        size: u64,
+        round: u64,
+        gate: &Gate,
+    ) -> Result<Visit, Error> {
+        let pinned = Pinned::to(self.arena.cpu);
+        let prepared = match &pinned {
+            Ok(_) => self.prepare(&session.clock, size, round),
+            Err(_) => Err(Error::Invalid(String::new())),
+        };
+        // Every copy passes the gate, whatever happened to it, or the others would wait forever.
+        gate.barrier.wait();
+        let visit = match prepared {
+            Ok(iterations) => {
+                let visit = self.batches(session, size, iterations);
+                gate.done.fetch_add(1, Ordering::SeqCst);
+                while gate.done.load(Ordering::SeqCst) < gate.copies {
+                    self.chase_for(size).walk(1000);
+                }
+                Ok(visit)
+            }
+            Err(error) => {
+                gate.done.fetch_add(1, Ordering::SeqCst);
+                Err(error)
+            }
+        };
+        let _pinned = pinned?;
+        visit
+    }
+
+    fn chase_for(&mut self, size: u64) -> &mut Chase {
+        match &mut self.large {
+            Some(large) if size > Arena::SMALL_BYTES => large,
+            _ => &mut self.small,
+        }
+    }
+
+    /// Builds and warms the chain; returns the iterations of a batch.
+    fn prepare(&mut self, clock: &Clock, size: u64, round: u64) -> Result<u64, Error> {
+        let is_small = self.large.is_none() || size <= Arena::SMALL_BYTES;
+        if is_small {
+            let pages = (self.arena.scratch_bytes - size.min(self.arena.scratch_bytes)) / 4096;
+            let offset = hashed_below(self.seed ^ round, size, pages + 1) as usize * 4096;
+            let base = self.arena.region.start().wrapping_add(offset);
+            let capacity = self.arena.scratch_bytes as usize - offset;
+            // SAFETY: the new place lies inside the scratch part, which this chase alone uses.
+            unsafe { self.small.rebase(base, capacity) };
+        }
+        let full_pass_bytes = self.arena.full_pass_bytes;
+        let arena = self.arena;
+        let chase = self.chase_for(size);
+        chase.resize(size)?;
+        let elements = chase.elements();
+        if size > full_pass_bytes {
+            // A walk over lines that no cache holds is what a full pass would leave behind.
+            arena.flush();
+        } else {
+            chase.walk(elements);
+        }
+        let per_iteration = chase.loads_per_iteration();
+        // An untimed probe says how long a batch is going to be.
+        let probe = clock
+            .ns(chase.time(clock, (256 / per_iteration).max(1)))
+            .max(0.05);
+        let shortest = clock.ns(clock.min_batch_ticks() as f64);
+        let one_pass = elements as f64 * probe;
+        let batch_ns = one_pass.clamp(shortest, Self::LONGEST_BATCH_NS.max(shortest));
+        if size <= full_pass_bytes && one_pass < batch_ns {
+            chase.walk((shortest / probe) as u64);
+        }
+        Ok(((batch_ns / probe) as u64 / per_iteration).max(1))
+    }
+
+    fn batches(&mut self, session: &Session<'_>, size: u64, iterations: u64) -> Visit {
+        let steal = StealWatch::begin(session.root, self.arena.cpu);
+        let core_hz = session.core.measure(&session.clock, 2);
+        let mut visit = Visit {
+            core_hz,
+            ..Visit::default()
+        };
+        visit.disturbed.clock_changes =
+            u32::from((core_hz / session.core_hz - 1.0).abs() > Self::CLOCK_TOLERANCE);
+        let pattern = self.pattern;
+        let chase = self.chase_for(size);
+        let arithmetic_ns = chase.arithmetic_cycles_per_load() / core_hz * 1e9;
+        // Rings are walked whole, so that a stride of a fraction of a line weighs all
+        // parts of a line alike.
+        let iterations = if pattern == Pattern::Stride {
+            let a_line = (64 / chase.loads_per_iteration()).max(1);
+            iterations.next_multiple_of(a_line)
+        } else {
+            iterations
+        };
+        let mut tries = 2 * Self::BATCHES;
+        while visit.ns.len() < Self::BATCHES && tries > 0 {
+            let watch = BatchWatch::begin();
+            let ticks = chase.time(&session.clock, iterations);
+            if watch.end(&mut visit.disturbed) || tries <= Self::BATCHES - visit.ns.len() {
+                visit
+                    .ns
+                    .push((session.clock.ns(ticks) - arithmetic_ns).max(0.0));
+            } else {
+                visit.disturbed.repeated_batches += 1;
+            }
+            tries -= 1;
+        }
+        visit.disturbed.steal_ms = steal.end(session.root);
+        visit
+    }
+}

@@ -1,0 +1,307 @@
+//! Buffers of a chosen page kind on a chosen node, verified.
+
+use std::ptr::NonNull;
+
+use membound_platform::numa::{self, Topology};
+use membound_platform::{Root, memory, pages};
+use membound_types::{CpuId, NodeId, NodePolicy, PageKind};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::Error;
+
+/// What a buffer should be.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionConfig {
+    /// Usable bytes.
+    pub bytes: usize,
+    /// Pages behind it.
+    pub page: PageKind,
+    /// Where it lies.
+    pub node: NodePolicy,
+    /// CPU that `local` refers to.
+    pub cpu: CpuId,
+}
+
+/// Touched memory of one page kind on one node. Zero-filled.
+#[derive(Debug)]
+pub struct Region {
+    mapping: NonNull<u8>,
+    mapped_bytes: usize,
+    start: NonNull<u8>,
+    config: RegionConfig,
+    page_share: f64,
+}
+
+// SAFETY: the region owns its mapping; nothing about it is tied to a thread.
+unsafe impl Send for Region {}
+// SAFETY: a shared region only hands out its address; whoever dereferences it answers for that.
+unsafe impl Sync for Region {}
+
+const MIB: usize = 1 << 20;
+
+impl Region {
+    /// Share of the pages that must be of the kind asked for; below it, the kind counts as
+    /// refused.
+    const LEAST_PAGE_SHARE: f64 = 0.5;
+    /// Share of the pages that must lie where asked.
+    const LEAST_PLACED_SHARE: f64 = 0.99;
+
+    /// Maps, places, touches and verifies a buffer.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] before anything is mapped when it cannot fit; [`Error::Map`] and
+    /// [`Error::Pages`] when the page kind is not to be had; [`Error::Placement`] or
+    /// [`Error::Platform`] when the node is not.
+    pub fn new(root: &Root, topology: &Topology, config: RegionConfig) -> Result<Self, Error> {
+        let available_bytes = memory::available_bytes(root);
+        let from_pool = matches!(config.page, PageKind::Huge2M | PageKind::Huge1G);
+        if !from_pool && config.bytes as u64 > available_bytes {
+            return Err(Error::Memory {
+                needed_bytes: config.bytes as u64,
+                available_bytes,
+            });
+        }
+        let region = Self::map(config)?;
+        let local = topology.node_of(config.cpu);
+        numa::place(
+            region.start.as_ptr(),
+            region.len(),
+            config.node,
+            local,
+            topology,
+        )?;
+        region.touch()?;
+        region.verified(topology, local)
+    }
+
+    fn map(config: RegionConfig) -> Result<Self, Error> {
+        let (page_bytes, flags) = match config.page {
+            PageKind::Base => (pages::base_page_bytes(), MapFlags::PRIVATE),
+            PageKind::Thp => (2 * MIB, MapFlags::PRIVATE),
+            PageKind::Huge2M => (
+                2 * MIB,
+                MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB,
+            ),
+            PageKind::Huge1G => (
+                1024 * MIB,
+                MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_1GB,
+            ),
+        };
+        let bytes = config.bytes.max(1).next_multiple_of(page_bytes);
+        // Room to begin on a huge page's boundary; pages of the pool are aligned anyway.
+        let slack = if config.page == PageKind::Thp {
+            page_bytes
+        } else {
+            0
+        };
+        let mapped_bytes = bytes + slack;
+        // SAFETY: a new private mapping at an address of the kernel's choice.
+        let mapped = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )
+        };
+        let mapped = mapped.map_err(|source| Error::Map {
+            bytes,
+            page: config.page,
+            source,
+            remedy: match config.page {
+                PageKind::Huge2M => {
+                    " (reserve some in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages)"
+                }
+                PageKind::Huge1G => " (reserve some with hugepagesz=1G hugepages=N at boot)",
+                PageKind::Base | PageKind::Thp => "",
+            },
+        })?;
+        let mapping = NonNull::new(mapped.cast::<u8>()).expect("mmap is never at zero");
+        let aligned = (mapping.as_ptr() as usize).next_multiple_of(page_bytes);
+        let offset = if slack == 0 {
+            0
+        } else {
+            aligned - mapping.as_ptr() as usize
+        };
+        // SAFETY: `offset` is at most `slack`, so the result lies inside the mapping.
+        let start = unsafe { mapping.add(offset) };
+        let region = Self {
+            mapping,
+            mapped_bytes,
+            start,
+            config: RegionConfig { bytes, ..config },
+            page_share: 1.0,
+        };
+        let advice = match config.page {
+            PageKind::Base => Some(Advice::LinuxNoHugepage),
+            PageKind::Thp => Some(Advice::LinuxHugepage),
+            PageKind::Huge2M | PageKind::Huge1G => None,
+        };
+        if let Some(advice) = advice {
+            // SAFETY: the range is this region's own. A kernel without huge pages answers
+            // with an error, and then base pages are what there is; `verified` says so.
+            let _ = unsafe { madvise(region.start.as_ptr().cast(), bytes, advice) };
+        }
+        Ok(region)
+    }
+
+    /// Touches every page for writing, in the order of addresses.
+    fn touch(&self) -> Result<(), Error> {
+        // SAFETY: the range is this region's own.
+        let populated = unsafe {
+            madvise(
+                self.start.as_ptr().cast(),
+                self.len(),
+                Advice::LinuxPopulateWrite,
+            )
+        };
+        match populated {
+            Ok(()) => Ok(()),
+            Err(source @ (rustix::io::Errno::NOMEM | rustix::io::Errno::FAULT)) => {
+                Err(Error::Map {
+                    bytes: self.len(),
+                    page: self.config.page,
+                    source,
+                    remedy: " (the node or the pool has not that much free)",
+                })
+            }
+            // Kernels before 5.14 do not know the advice.
+            Err(_) => {
+                for offset in (0..self.len()).step_by(pages::base_page_bytes()) {
+                    // SAFETY: `offset` lies inside the region, which is writable.
+                    let byte = unsafe { self.start.as_ptr().add(offset) };
+                    // SAFETY: as above; volatile, so that it is not optimised away.
+                    unsafe { byte.write_volatile(0) };
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Compares what the kernel gave with what was asked for.
+    fn verified(mut self, topology: &Topology, local: NodeId) -> Result<Self, Error> {
+        let page = self.config.page;
+        let backing = pages::backing(self.start.as_ptr(), self.len())?;
+        let huge_share = backing.huge_share();
+        self.page_share = if page == PageKind::Base {
+            1.0 - huge_share
+        } else {
+            huge_share
+        };
+        if self.page_share < Self::LEAST_PAGE_SHARE {
+            return Err(Error::Pages {
+                page,
+                remedy: match page {
+                    PageKind::Thp => {
+                        " (echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; memory may also be too fragmented)"
+                    }
+                    PageKind::Base => {
+                        " (echo madvise > /sys/kernel/mm/transparent_hugepage/enabled)"
+                    }
+                    PageKind::Huge2M | PageKind::Huge1G => "",
+                },
+            });
+        }
+        if topology.nodes.len() > 1 {
+            let wanted = topology.wanted(self.config.node, local)?;
+            let page_bytes = match page {
+                PageKind::Base => pages::base_page_bytes(),
+                PageKind::Thp | PageKind::Huge2M => 2 * MIB,
+                PageKind::Huge1G => 1024 * MIB,
+            };
+            let share = numa::placed_share(self.start.as_ptr(), self.len(), page_bytes, &wanted)?;
+            if share < Self::LEAST_PLACED_SHARE {
+                return Err(Error::Placement {
+                    node: self.config.node,
+                    percent: share * 100.0,
+                });
+            }
+        }
+        Ok(self)
+    }
+
+    /// First byte.
+    #[must_use]
+    pub const fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Usable bytes: what was asked for, rounded up to whole pages.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.config.bytes
+    }
+
+    /// Whether there is nothing in it; never so.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.config.bytes == 0
+    }
+
+    /// Share of the region that has the page kind asked for, 0 to 1; `None` when all of it.
+    #[must_use]
+    pub fn partial_page_share(&self) -> Option<f64> {
+        (self.page_share < 0.999).then_some(self.page_share)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this region's own, and its users borrow the region.
+        let unmapped = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapped_bytes) };
+        debug_assert!(unmapped.is_ok(), "unmapping one's own pages succeeds");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(bytes: usize, page: PageKind, node: NodePolicy) -> RegionConfig {
+        RegionConfig {
+            bytes,
+            page,
+            node,
+            cpu: CpuId(0),
+        }
+    }
+
+    fn make(config: RegionConfig) -> Result<Region, Error> {
+        let root = Root::system();
+        Region::new(&root, &Topology::read(&root), config)
+    }
+
+    #[test]
+    fn base_pages_are_base_pages_even_where_huge_ones_are_the_default() {
+        let region = make(config(8 * MIB, PageKind::Base, NodePolicy::LOCAL)).unwrap();
+        let backing = pages::backing(region.start(), region.len()).unwrap();
+        assert_eq!(backing.huge_bytes, 0);
+        assert_eq!(region.partial_page_share(), None);
+    }
+
+    #[test]
+    fn huge_pages_are_verified_or_refused() {
+        match make(config(8 * MIB, PageKind::Thp, NodePolicy::LOCAL)) {
+            Ok(region) => {
+                assert_eq!(region.start() as usize % (2 * MIB), 0);
+                let backing = pages::backing(region.start(), region.len()).unwrap();
+                assert!(backing.huge_bytes * 2 >= region.len() as u64);
+            }
+            Err(Error::Pages { .. }) => println!("skipped: this kernel gives no huge pages"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn more_than_the_memory_is_refused_before_it_is_mapped() {
+        let error = make(config(1 << 46, PageKind::Base, NodePolicy::LOCAL)).unwrap_err();
+        assert!(matches!(error, Error::Memory { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_node_that_does_not_exist_is_refused() {
+        let node = NodePolicy::Node(NodeId(63));
+        let error = make(config(MIB, PageKind::Base, node)).unwrap_err();
+        assert!(error.to_string().contains("63"), "{error}");
+    }
+}

@@ -1,0 +1,195 @@
+//! What all parts share: the machine, the clock, the effort, progress and cancellation.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use membound_platform::numa::Topology;
+use membound_platform::{Root, affinity};
+use membound_types::CpuId;
+
+use crate::arch::{self, Backend};
+use crate::{Clock, CoreClock, Error};
+
+/// How much time a run may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// A complete picture of a small machine within a minute.
+    Quick,
+    /// The default.
+    Normal,
+    /// As many rounds as the figures deserve.
+    Thorough,
+}
+
+impl Effort {
+    /// One of three values.
+    #[must_use]
+    pub const fn pick<T: Copy>(self, quick: T, normal: T, thorough: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Normal => normal,
+            Self::Thorough => thorough,
+        }
+    }
+}
+
+/// Which CPUs several copies are pinned to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// One a core, as long as there are cores.
+    #[default]
+    Cores,
+    /// All hardware threads of a core before the next core.
+    Siblings,
+}
+
+/// Hears how far a part has come. Never called inside a timed region.
+pub trait Progress: Sync {
+    /// The part is `share` (0 to 1) done; `doing` says what comes next.
+    fn at(&self, share: f64, doing: &str);
+}
+
+/// Hears nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn at(&self, _share: f64, _doing: &str) {}
+}
+
+/// What all parts share.
+pub struct Session<'a> {
+    /// Where sysfs and procfs are.
+    pub root: &'a Root,
+    /// NUMA nodes.
+    pub topology: Topology,
+    /// Kernels for this processor.
+    pub backend: Box<dyn Backend>,
+    /// Timer.
+    pub clock: Clock,
+    /// Finds the core's clock.
+    pub core: CoreClock,
+    /// Core clock at the beginning, in hertz.
+    pub core_hz: f64,
+    /// CPUs that may be used.
+    pub cpus: Vec<CpuId>,
+    /// Groups of CPUs that share a core; empty without SMT.
+    pub siblings: Vec<Vec<CpuId>>,
+    /// CPU that measures.
+    pub cpu: CpuId,
+    /// How much time may be spent.
+    pub effort: Effort,
+    /// Set from outside when the run shall end early.
+    pub cancel: &'a AtomicBool,
+    /// Who hears of progress.
+    pub progress: &'a dyn Progress,
+}
+
+impl<'a> Session<'a> {
+    /// Looks at the machine and calibrates the clocks. `cpu` is the measuring CPU; without
+    /// it, the last that this process may use, because the first serves most interrupts.
+    ///
+    /// # Errors
+    /// When the CPU may not be used, or no kernel can be made.
+    pub fn new(
+        root: &'a Root,
+        cpu: Option<CpuId>,
+        effort: Effort,
+        cancel: &'a AtomicBool,
+        progress: &'a dyn Progress,
+    ) -> Result<Self, Error> {
+        let cpus = affinity::allowed()?;
+        if let Some(cpu) = cpu {
+            affinity::check(root, cpu)?;
+        }
+        let cpu = cpu.or(cpus.last().copied()).unwrap_or(CpuId(0));
+        let _pinned = affinity::Pinned::to(cpu)?;
+        let backend = arch::native();
+        let clock = Clock::calibrate(Duration::from_millis(effort.pick(30, 60, 100)));
+        let core = CoreClock::new(&*backend)?;
+        // The first runs also wake the clock up.
+        let _warm = core.measure(&clock, 50);
+        let core_hz = core.measure(&clock, 50);
+        let topology = Topology::read(root);
+        let siblings = membound_platform::cpu::smt_siblings(root, &cpus);
+        Ok(Self {
+            root,
+            topology,
+            backend,
+            clock,
+            core,
+            core_hz,
+            cpus,
+            siblings,
+            cpu,
+            effort,
+            cancel,
+            progress,
+        })
+    }
+
+    /// Whether the run shall end now.
+    #[must_use]
+    pub fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// `ticks` of the clock in core cycles at the session's core clock.
+    #[must_use]
+    pub fn cycles(&self, ticks: f64) -> f64 {
+        self.cycles_of_ns(self.clock.ns(ticks))
+    }
+
+    /// `ns` in core cycles at the session's core clock.
+    #[must_use]
+    pub fn cycles_of_ns(&self, ns: f64) -> f64 {
+        ns * self.core_hz / 1e9
+    }
+
+    /// `count` CPUs to pin copies to, the measuring one first.
+    ///
+    /// # Errors
+    /// [`Error::TooManyThreads`] when there are fewer.
+    pub fn cpus_for(&self, count: u32, spread: Spread) -> Result<Vec<CpuId>, Error> {
+        let core_of = |cpu: CpuId| {
+            self.siblings
+                .iter()
+                .find_map(|core| core.contains(&cpu).then(|| core[0]))
+                .unwrap_or(cpu)
+        };
+        let mut cpus = vec![self.cpu];
+        let mut rest: Vec<CpuId> = self
+            .cpus
+            .iter()
+            .copied()
+            .filter(|cpu| *cpu != self.cpu)
+            .collect();
+        match spread {
+            // How many CPUs of the same core come before this one: first CPUs first.
+            Spread::Cores => rest.sort_by_key(|cpu| {
+                let core = core_of(*cpu);
+                let before = self
+                    .cpus
+                    .iter()
+                    .filter(|other| *other < cpu && core_of(**other) == core);
+                (
+                    before.count() + usize::from(core == core_of(self.cpu)),
+                    *cpu,
+                )
+            }),
+            Spread::Siblings => rest.sort_by_key(|cpu| {
+                let core = core_of(*cpu);
+                (core != core_of(self.cpu), core, *cpu)
+            }),
+        }
+        cpus.extend(rest);
+        if count as usize > cpus.len() {
+            return Err(Error::TooManyThreads {
+                threads: count,
+                cpus: cpus.len(),
+            });
+        }
+        cpus.truncate(count as usize);
+        Ok(cpus)
+    }
+}

@@ -1,0 +1,60 @@
+//! What disturbed a batch, and what stole time from a point.
+
+use membound_platform::disturb::{self, ThreadUsage};
+use membound_platform::{Root, affinity};
+use membound_types::{CpuId, Disturbance};
+
+/// The state of the calling thread when a batch begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchWatch {
+    usage: ThreadUsage,
+    cpu: CpuId,
+}
+
+impl BatchWatch {
+    pub(crate) fn begin() -> Self {
+        Self {
+            usage: ThreadUsage::now(),
+            cpu: affinity::current_cpu(),
+        }
+    }
+
+    /// Adds what happened since [`BatchWatch::begin`] to `disturbance` and says whether
+    /// the batch is clean.
+    pub(crate) fn end(self, disturbance: &mut Disturbance) -> bool {
+        let usage = ThreadUsage::now() - self.usage;
+        let migrated = affinity::current_cpu() != self.cpu;
+        disturbance.involuntary_switches +=
+            u32::try_from(usage.involuntary_switches).unwrap_or(u32::MAX);
+        disturbance.migrations += u32::from(migrated);
+        usage.involuntary_switches == 0 && !migrated
+    }
+}
+
+/// Stolen time of one CPU, from when it was begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StealWatch {
+    cpu: CpuId,
+    ticks: Option<u64>,
+}
+
+impl StealWatch {
+    pub(crate) fn begin(root: &Root, cpu: CpuId) -> Self {
+        Self {
+            cpu,
+            ticks: disturb::steal_ticks(root, cpu),
+        }
+    }
+
+    /// Milliseconds stolen since [`StealWatch::begin`]; 0 where the kernel does not say.
+    pub(crate) fn end(self, root: &Root) -> f64 {
+        let now = disturb::steal_ticks(root, self.cpu);
+        match (self.ticks, now) {
+            (Some(before), Some(now)) => {
+                now.saturating_sub(before) as f64 * 1000.0
+                    / disturb::clock_ticks_per_second() as f64
+            }
+            _ => 0.0,
+        }
+    }
+}
