@@ -1,1 +1,35 @@
-//! To be filled.
+//! What measured curves mean: levels, sizes, lines, parallelism, reach.
+//!
+//! Points go in, interpretation comes out; nothing here measures, reads a file or knows a
+//! machine's figures beforehand. [`interpret`] fills a whole machine profile, the modules
+//! do one thing each:
+//!
+//! - [`levels`]: how many levels a latency curve has, their effective sizes and latencies,
+//!   and which sizes are worth measuring next;
+//! - [`declared`]: what was found against what sysfs and CPUID declare;
+//! - [`line`](mod@line): the line size from stride curves;
+//! - [`taint`], [`prefetch`]: what prefetchers shortened;
+//! - [`crowding`]: a cache as one copy sees it and as several do;
+//! - [`mlp`], [`area`]: document 000's rules;
+//! - [`tlb`]: entries, reach and cost of a miss.
+//!
+//! The hierarchy model of document 002 (windows in areas) will be a module of its own
+//! beside these, reading [`membound_types::WindowPoint`]s and naming its levels as
+//! [`levels`] does.
+
+#![forbid(unsafe_code)]
+
+pub mod area;
+pub mod crowding;
+pub mod declared;
+pub mod interpret;
+pub mod levels;
+pub mod line;
+pub mod mlp;
+pub mod prefetch;
+pub mod stats;
+pub mod taint;
+pub mod tlb;
+
+pub use interpret::{Interpretation, interpret, interpret_latency, interpret_mlp};
+pub use levels::{CurvePoint, LevelOptions, Levels, find_levels, suggest_refinement};

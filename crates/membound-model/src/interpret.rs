@@ -1,0 +1,298 @@
+//! Everything that a machine profile can be told about itself.
+//!
+//! The measuring crate fills in what was timed; [`interpret`] adds what it means, part by
+//! part, in the order of what depends on what: marks on latency points, the line, the
+//! levels, and then all that is said in terms of levels.
+
+use membound_types::{
+    Access, Bandwidth, Cache, CacheKind, Latency, LatencyPoint, Level, LevelKind, LineSize,
+    MachineInfo, MachineProfile, Mlp, MlpMode, NodePolicy, Outcome, PageKind, Pattern, Prefetch,
+    PrefetchState, Tlb,
+};
+
+use crate::levels::{CurvePoint, LevelOptions, find_levels};
+use crate::{area, crowding, declared, line, mlp, prefetch, stats, taint, tlb};
+
+/// Fewest points of a curve that levels are looked for in.
+const LEAST_POINTS: usize = 8;
+
+/// What a latency part says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Interpretation {
+    /// Levels, innermost first; empty when no curve shows any.
+    pub levels: Vec<Level>,
+    /// Line size.
+    pub line: Outcome<LineSize>,
+}
+
+impl From<&LatencyPoint> for CurvePoint {
+    fn from(point: &LatencyPoint) -> Self {
+        Self {
+            size_bytes: point.size_bytes,
+            ns: point.ns,
+            ns_low: point.ns_low,
+            ns_high: point.ns_high,
+        }
+    }
+}
+
+/// Interprets every part that is present. Parts that are missing stay as they are; without
+/// a latency part levels and line stay as they are too, and are used as they stand.
+pub fn interpret(profile: &mut MachineProfile) {
+    if let Outcome::Known(latency) = &mut profile.latency {
+        let found = interpret_latency(latency, &profile.machine);
+        profile.levels = found.levels;
+        profile.line = found.line;
+    }
+    let levels = &profile.levels;
+    if let Outcome::Known(part) = &mut profile.mlp {
+        interpret_mlp(part, levels);
+    }
+    if let Outcome::Known(part) = &mut profile.bandwidth {
+        interpret_bandwidth(part, levels, &profile.machine.caches);
+    }
+    if let Outcome::Known(part) = &mut profile.tlb {
+        interpret_tlb(part);
+    }
+    if let Outcome::Known(part) = &mut profile.prefetch {
+        interpret_prefetch(part);
+    }
+}
+
+/// Marks tainted points, fills `crowding`, and returns the levels and the line.
+pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interpretation {
+    taint::mark(&mut latency.points);
+    let options = LevelOptions {
+        cache_bound_bytes: cache_bound(&machine.caches, machine.cpu.online.len()),
+        ..LevelOptions::default()
+    };
+    latency.crowding = crowding::compare(
+        &latency.points,
+        &machine.caches,
+        &machine.cpu.smt_siblings,
+        &options,
+    );
+    let line = line::find_line(&latency.points, &machine.caches);
+    let curve = level_curve(&latency.points);
+    let mut levels = if curve.len() < LEAST_POINTS {
+        Vec::new()
+    } else {
+        find_levels(&curve, &options).to_levels(machine.timer.core_clock_hz)
+    };
+    declared::compare(
+        &mut levels,
+        &machine.caches,
+        machine.conditions.hypervisor.as_deref(),
+        line.known(),
+    );
+    Interpretation { levels, line }
+}
+
+/// Fills the rule, the throughput and the expected hits, in this part and in the same
+/// under other conditions.
+pub fn interpret_mlp(part: &mut Mlp, levels: &[Level]) {
+    let main_area = main_area(part);
+    if part.sequential_pair_cycles.known().is_none()
+        && let Some(cycles) = sequential_pair(part, main_area)
+    {
+        part.sequential_pair_cycles = Outcome::Known(cycles);
+    }
+    part.mlp_rule = match (main_area, part.sequential_pair_cycles.known()) {
+        (Some(area_bytes), Some(&pair)) => mlp::rule(
+            &mlp::rule_table(&part.cells, part.page, part.node, area_bytes),
+            pair,
+        ),
+        (None, _) => Outcome::missing("no parallel loads were measured"),
+        (_, None) => Outcome::missing("the time of two sequential loads is not known"),
+    };
+    part.mlp_throughput = mlp::throughput(&part.throughput);
+    for point in &mut part.areas {
+        point.expected = area::expected_hits(point.area_bytes, levels);
+    }
+    for other in &mut part.others {
+        interpret_mlp(other, levels);
+    }
+}
+
+/// Names the level that each point's working set fits into. Several threads on a shared
+/// outermost cache need room for all their sets in it.
+pub fn interpret_bandwidth(part: &mut Bandwidth, levels: &[Level], caches: &[Cache]) {
+    let shared = outermost(caches).is_some_and(|cache| cache.shared_by.len() > 1);
+    let last_cache = levels
+        .iter()
+        .rposition(|level| level.kind == LevelKind::Cache);
+    for point in &mut part.points {
+        point.level = levels
+            .iter()
+            .enumerate()
+            .find(|(index, level)| {
+                let copies = if shared && Some(*index) == last_cache {
+                    point.threads
+                } else {
+                    1
+                };
+                match (level.kind, level.size_bytes) {
+                    (LevelKind::Memory, _) => true,
+                    (LevelKind::Cache, Some(size)) => {
+                        point.size_bytes.saturating_mul(u64::from(copies)) <= size
+                    }
+                    (LevelKind::Cache, None) => false,
+                }
+            })
+            .map(|(_, level)| level.name.clone());
+    }
+}
+
+/// Fills the levels of the TLB.
+pub fn interpret_tlb(part: &mut Tlb) {
+    part.levels = tlb::find(&part.points);
+}
+
+/// Judges every point.
+pub fn interpret_prefetch(part: &mut Prefetch) {
+    prefetch::judge(&mut part.points);
+}
+
+/// The curve that levels are looked for in: random loads, clean, one copy, local, the
+/// prefetchers as they were found, on the largest pages that were measured from small
+/// sizes on.
+///
+/// Large pages come first because with small ones the TLB bends the curve and a
+/// physically indexed cache fills unevenly. Where the curve on large pages begins late,
+/// smaller pages fill in below its first point.
+#[must_use]
+pub fn level_curve(points: &[LatencyPoint]) -> Vec<CurvePoint> {
+    let usable: Vec<&LatencyPoint> = points
+        .iter()
+        .filter(|point| {
+            point.access == Access::Clean
+                && point.threads == 1
+                && point.node == NodePolicy::LOCAL
+                && point.prefetch == PrefetchState::Default
+        })
+        .collect();
+    let tainted = usable
+        .iter()
+        .filter(|point| point.pattern == Pattern::Random && point.prefetch_taint.is_some())
+        .count();
+    let patterns = if tainted > 2 {
+        [Pattern::Indexed, Pattern::Random, Pattern::PageRandom]
+    } else {
+        [Pattern::Random, Pattern::Indexed, Pattern::PageRandom]
+    };
+    for pattern in patterns {
+        let curves: Vec<Vec<CurvePoint>> = [
+            PageKind::Huge1G,
+            PageKind::Huge2M,
+            PageKind::Thp,
+            PageKind::Base,
+        ]
+        .into_iter()
+        .filter_map(|page| longest_stride(&usable, pattern, page))
+        .collect();
+        let reach = |curve: &[CurvePoint]| {
+            curve
+                .iter()
+                .map(|point| point.size_bytes)
+                .max()
+                .unwrap_or(0)
+        };
+        let farthest = curves.iter().map(|curve| reach(curve)).max().unwrap_or(0);
+        // A large-page curve that stops early would hide the outer levels.
+        let Some(main) = curves
+            .iter()
+            .position(|curve| reach(curve) >= farthest / 2 && curve.len() >= LEAST_POINTS)
+        else {
+            continue;
+        };
+        let mut curve = curves[main].clone();
+        for other in &curves[main + 1..] {
+            let smallest = curve
+                .iter()
+                .map(|point| point.size_bytes)
+                .min()
+                .unwrap_or(0);
+            curve.extend(other.iter().filter(|point| point.size_bytes < smallest));
+        }
+        curve.sort_by_key(|point| point.size_bytes);
+        return curve;
+    }
+    Vec::new()
+}
+
+/// The points of one pattern and page kind at the stride that has the most of them.
+fn longest_stride(
+    usable: &[&LatencyPoint],
+    pattern: Pattern,
+    page: PageKind,
+) -> Option<Vec<CurvePoint>> {
+    let mine: Vec<&&LatencyPoint> = usable
+        .iter()
+        .filter(|point| point.pattern == pattern && point.page == page)
+        .collect();
+    let count = |stride: u64| {
+        mine.iter()
+            .filter(|point| point.stride_bytes == stride)
+            .count()
+    };
+    let stride = mine
+        .iter()
+        .map(|point| point.stride_bytes)
+        .max_by_key(|&stride| (count(stride), stride))?;
+    Some(
+        mine.iter()
+            .filter(|point| point.stride_bytes == stride)
+            .map(|point| CurvePoint::from(**point))
+            .collect(),
+    )
+}
+
+/// The outermost declared cache that holds data.
+fn outermost(caches: &[Cache]) -> Option<&Cache> {
+    caches
+        .iter()
+        .filter(|cache| cache.kind != CacheKind::Instruction)
+        .max_by_key(|cache| cache.level)
+}
+
+/// Size beyond which no cache can hold a buffer: twice the outermost declared cache, and
+/// where that is private to a core twice all of them together, since lateral cast-out may
+/// use the others. `None` without declared caches.
+fn cache_bound(caches: &[Cache], online: usize) -> Option<u64> {
+    const MOST_NEIGHBOURS: usize = 16;
+    let cache = outermost(caches)?;
+    let copies = match cache.shared_by.len() {
+        1 => online.clamp(1, MOST_NEIGHBOURS),
+        _ => 1,
+    };
+    Some(cache.size_bytes.saturating_mul(2 * copies as u64))
+}
+
+/// The area that the parallel loads of the N × K plane fall into: the one with most cells.
+fn main_area(part: &Mlp) -> Option<u64> {
+    let mine = || {
+        part.cells.iter().filter(|cell| {
+            cell.mode == MlpMode::Parallel && cell.page == part.page && cell.node == part.node
+        })
+    };
+    mine()
+        .map(|cell| cell.area_bytes)
+        .max_by_key(|&area| (mine().filter(|cell| cell.area_bytes == area).count(), area))
+}
+
+/// Median cycles of two sequential loads, from the cells.
+fn sequential_pair(part: &Mlp, area_bytes: Option<u64>) -> Option<f64> {
+    let cycles: Vec<f64> = part
+        .cells
+        .iter()
+        .filter(|cell| {
+            cell.mode == MlpMode::Sequential
+                && cell.loads == 2
+                && cell.page == part.page
+                && cell.node == part.node
+                && area_bytes.is_none_or(|area| cell.area_bytes == area)
+        })
+        .map(|cell| cell.cycles)
+        .collect();
+    stats::median(&cycles)
+}

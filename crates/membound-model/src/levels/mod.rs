@@ -1,0 +1,270 @@
+//! Levels of the hierarchy, found from a latency curve and nothing else.
+//!
+//! The curve is that of a cyclic random walk over all lines of a buffer, in steady state,
+//! against the size of the buffer. Three steps, each in a module of its own:
+//!
+//! 1. `clean`: points are brought into order, each gets an error in ln(ns) from its
+//!    interval and from its neighbours, and points that stand above their successors are
+//!    left out (a latency curve never falls, and disturbance only lengthens).
+//! 2. `segment`: the plateaus, by an exact penalised segmentation in log-log space.
+//! 3. `knee`: between two plateaus, where the lower one ends.
+//!
+//! [`suggest_refinement`] is the counterpart for the sweep: where another point would tell
+//! most.
+
+mod clean;
+mod knee;
+mod refine;
+mod segment;
+
+pub use refine::suggest_refinement;
+
+use membound_types::{Level, LevelKind};
+
+use crate::stats::quantile;
+use clean::Prepared;
+
+/// Largest buffer that a cache might still hold when nobody says better.
+const UNKNOWN_CACHE_BOUND: u64 = 512 << 20;
+
+/// One point of a latency curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CurvePoint {
+    /// Bytes walked over.
+    pub size_bytes: u64,
+    /// Time per load in nanoseconds.
+    pub ns: f64,
+    /// Lower end of the 95 % interval.
+    pub ns_low: f64,
+    /// Upper end of the 95 % interval.
+    pub ns_high: f64,
+}
+
+/// What counts as a plateau and as a step between two. The defaults hold for every
+/// machine this was tried on; they are properties of caches, not of one CPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LevelOptions {
+    /// Least extent of a plateau, in octaves of size.
+    pub least_span_octaves: f64,
+    /// Steepest plateau, as change of ln(ns) per octave. The TLB and a shared cache tilt
+    /// plateaus.
+    pub steepest_plateau: f64,
+    /// Least ratio between the latencies of neighbouring levels. A TLB miss that the next
+    /// TLB answers stays below it.
+    pub least_ratio: f64,
+    /// Least steepness that a climb between levels must reach over half an octave, as
+    /// change of ln(ns) per octave. Reach of a TLB fades in more slowly.
+    pub least_climb: f64,
+    /// Size beyond which no cache of this machine can hold a buffer: a plateau that goes
+    /// on beyond it is memory. Without it 512 MiB.
+    pub cache_bound_bytes: Option<u64>,
+}
+
+impl Default for LevelOptions {
+    fn default() -> Self {
+        Self {
+            least_span_octaves: 0.7,
+            steepest_plateau: 0.2,
+            least_ratio: 1.4,
+            least_climb: 0.5,
+            cache_bound_bytes: None,
+        }
+    }
+}
+
+/// A value with the interval it lies in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The value.
+    pub value: f64,
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// How a plateau ends, which says what its size means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knee {
+    /// Within a few per cent of size: the size is where the climb begins.
+    Sharp,
+    /// The climb begins before the capacity because some sets fill earlier than others
+    /// (pages of random colour in a physically indexed cache): the size is the capacity
+    /// at which such a climb is centred.
+    Blurred,
+    /// A long climb: the size is where it begins.
+    Gradual,
+}
+
+/// A run of sizes with one latency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plateau {
+    /// Smallest size on it.
+    pub from_bytes: u64,
+    /// Largest size on it.
+    pub to_bytes: u64,
+    /// Latency: the median over its points, with the range that holds nine tenths of them
+    /// (a plateau may be tilted) or, where that is wider, their intervals.
+    pub latency_ns: Interval,
+    /// Effective size and how the plateau ends; `None` for the outermost.
+    pub size: Option<(Interval, Knee)>,
+}
+
+/// What the curve ends in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CurveEnd {
+    /// A plateau beyond every cache: memory.
+    Memory,
+    /// A plateau that a cache may still hold: the curve is too short to tell.
+    MaybeCache {
+        /// Largest size measured.
+        largest_bytes: u64,
+    },
+    /// A climb: the next level lies beyond the curve.
+    Climbing {
+        /// Largest size measured.
+        largest_bytes: u64,
+    },
+}
+
+/// The levels of a curve.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Levels {
+    /// Plateaus, innermost first. Empty when the curve has none.
+    pub plateaus: Vec<Plateau>,
+    /// What follows the last one; `None` without plateaus.
+    pub end: Option<CurveEnd>,
+    /// Sizes of points that were left out as disturbed.
+    pub outliers: Vec<u64>,
+}
+
+impl Levels {
+    /// The plateaus as levels of a machine profile: `L1`, `L2`, …, and `DRAM` for the
+    /// last when the curve ends in memory. Declared sizes and lines are for others to fill.
+    ///
+    /// `core_clock_hz` turns nanoseconds into cycles.
+    #[must_use]
+    pub fn to_levels(&self, core_clock_hz: f64) -> Vec<Level> {
+        let last = self.plateaus.len().saturating_sub(1);
+        self.plateaus
+            .iter()
+            .enumerate()
+            .map(|(index, plateau)| {
+                let memory = index == last && self.end == Some(CurveEnd::Memory);
+                let bytes = |value: f64| value.round() as u64;
+                let open_end = match self.end {
+                    Some(CurveEnd::MaybeCache { largest_bytes }) if index == last => {
+                        Some(largest_bytes)
+                    }
+                    _ => None,
+                };
+                Level {
+                    name: if memory {
+                        "DRAM".to_owned()
+                    } else {
+                        format!("L{}", index + 1)
+                    },
+                    kind: if memory {
+                        LevelKind::Memory
+                    } else {
+                        LevelKind::Cache
+                    },
+                    size_bytes: plateau.size.map(|(size, _)| bytes(size.value)),
+                    size_low_bytes: plateau.size.map(|(size, _)| bytes(size.low)).or(open_end),
+                    size_high_bytes: plateau.size.map(|(size, _)| bytes(size.high)),
+                    latency_ns: plateau.latency_ns.value,
+                    latency_low_ns: plateau.latency_ns.low,
+                    latency_high_ns: plateau.latency_ns.high,
+                    latency_cycles: plateau.latency_ns.value * core_clock_hz / 1e9,
+                    line_bytes: None,
+                    line_basis: None,
+                    declared_bytes: None,
+                    note: open_end.map(|_| {
+                        "the curve ends on this plateau: a cache or memory, its size is not known"
+                            .to_owned()
+                    }),
+                }
+            })
+            .collect()
+    }
+
+    /// Whether the curve ends in memory.
+    #[must_use]
+    pub fn reaches_memory(&self) -> bool {
+        self.end == Some(CurveEnd::Memory)
+    }
+}
+
+/// Finds the levels of `curve`, whose points may come in any order.
+///
+/// Points without a positive finite time or size are ignored; several points of one size
+/// count as their median.
+#[must_use]
+pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
+    let prepared = clean::prepare(curve);
+    let points = &prepared.points;
+    let flats = segment::plateaus(points, options);
+    let plateaus: Vec<Plateau> = flats
+        .iter()
+        .enumerate()
+        .map(|(index, flat)| {
+            let inside = &points[flat.first..=flat.last];
+            // The next plateau's points, or where the curve goes on climbing the rest.
+            let beyond = flats.get(index + 1).map(|next| next.first..=next.last);
+            let size = match beyond {
+                Some(next) => knee::locate(points, flat.clone(), Some(next)),
+                None if tail_climbs(points, flat.last) => knee::locate(points, flat.clone(), None),
+                None => None,
+            };
+            Plateau {
+                from_bytes: inside[0].size_bytes,
+                to_bytes: inside[inside.len() - 1].size_bytes,
+                latency_ns: latency(inside),
+                size,
+            }
+        })
+        .collect();
+    let end = flats.last().map(|flat| {
+        let largest_bytes = points[points.len() - 1].size_bytes;
+        let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
+        if tail_climbs(points, flat.last) {
+            CurveEnd::Climbing { largest_bytes }
+        } else if points[flat.last].size_bytes >= bound {
+            CurveEnd::Memory
+        } else {
+            CurveEnd::MaybeCache { largest_bytes }
+        }
+    });
+    Levels {
+        plateaus,
+        end,
+        outliers: prepared.outliers,
+    }
+}
+
+/// Whether what follows point `last` is a climb and not just a stray point or two.
+fn tail_climbs(points: &[Prepared], last: usize) -> bool {
+    let tail = &points[last + 1..];
+    let plateau = points[last].log_ns;
+    tail.len() >= 2 && tail[1..].iter().all(|point| point.log_ns > plateau + 0.15)
+}
+
+/// The latency of a plateau.
+fn latency(inside: &[Prepared]) -> Interval {
+    let of = |share: f64| {
+        let values: Vec<f64> = inside.iter().map(|point| point.log_ns).collect();
+        quantile(&values, share).map_or(f64::NAN, f64::exp)
+    };
+    let error = inside
+        .iter()
+        .map(|point| point.sigma * point.sigma)
+        .sum::<f64>()
+        .sqrt()
+        / inside.len() as f64;
+    let value = of(0.5);
+    Interval {
+        value,
+        low: of(0.05).min(value * (-1.96 * error).exp()),
+        high: of(0.95).max(value * (1.96 * error).exp()),
+    }
+}

@@ -1,0 +1,187 @@
+//! Plateaus by penalised segmentation.
+//!
+//! Every point belongs to a plateau or to a climb. A plateau costs the sum of its squared
+//! deviations (in standard errors, capped so that an outlier costs no more than a climb of
+//! some points) from a straight line in log-log space whose tilt is limited, plus a
+//! constant for being one; a point in a climb costs a constant. Both constants are those
+//! of a Bayesian information criterion in kind: a plateau brings a level, a tilt and two
+//! ends, a point in a climb one value of its own. The cheapest division is found exactly by
+//! dynamic programming over all pairs of ends. Plateaus that are no different levels
+//! (too near in latency, or joined by a climb that is too gentle) are then merged.
+
+use std::ops::RangeInclusive;
+
+use super::LevelOptions;
+use super::clean::Prepared;
+use crate::stats::median;
+
+/// What a plateau costs.
+const PLATEAU_COST: f64 = 6.0;
+
+/// What a point in a climb costs.
+const CLIMB_COST: f64 = 4.0;
+
+/// The most that one point can cost a plateau.
+const MOST_DEVIATION: f64 = 9.0;
+
+/// Fewest points of a plateau.
+const LEAST_POINTS: usize = 4;
+
+/// A plateau as a range of points.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Flat {
+    /// First point.
+    pub(crate) first: usize,
+    /// Last point.
+    pub(crate) last: usize,
+    /// Last point of the first of the plateaus that were merged into this one: up to
+    /// there nothing at all has happened.
+    pub(crate) calm_last: usize,
+    /// Fitted ln(ns) at the first point.
+    start: f64,
+    /// Fitted ln(ns) at the last point.
+    end: f64,
+}
+
+/// The plateaus of `points`, innermost first.
+pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat> {
+    // best[i]: least cost of points 0..i, and the plateau that ends at i - 1 if one does.
+    let mut best: Vec<(f64, Option<Flat>)> = Vec::with_capacity(points.len() + 1);
+    best.push((0.0, None));
+    for end in 1..=points.len() {
+        let mut cheapest = (best[end - 1].0 + CLIMB_COST, None);
+        for first in 0..end.saturating_sub(LEAST_POINTS - 1) {
+            let last = end - 1;
+            if points[last].octave - points[first].octave < options.least_span_octaves {
+                break;
+            }
+            let (cost, flat) = fit(points, first, last, options.steepest_plateau);
+            let total = best[first].0 + PLATEAU_COST + cost;
+            if total < cheapest.0 {
+                cheapest = (total, Some(flat));
+            }
+        }
+        best.push(cheapest);
+    }
+    let mut found = Vec::new();
+    let mut end = points.len();
+    while end > 0 {
+        match best[end].1.take() {
+            Some(flat) => {
+                end = flat.first;
+                found.push(flat);
+            }
+            None => end -= 1,
+        }
+    }
+    found.reverse();
+    merge(points, found, options)
+}
+
+/// Cost of points `first..=last` as one plateau, and the plateau.
+fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> (f64, Flat) {
+    let inside = &points[first..=last];
+    let middle = f64::midpoint(inside[0].octave, inside[inside.len() - 1].octave);
+    let (mut level, mut tilt) = resistant_line(inside, middle);
+    tilt = tilt.clamp(0.0, steepest);
+    for _ in 0..2 {
+        // Weighted least squares, points weighted down by their distance from the last
+        // line (Tukey's biweight at six standard errors).
+        let (mut w, mut wx, mut wy, mut wxx, mut wxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        for point in inside {
+            let x = point.octave - middle;
+            let distance = (point.log_ns - level - tilt * x) / (6.0 * point.sigma);
+            let weight = (1.0 - distance * distance).max(0.0).powi(2) / point.sigma.powi(2);
+            w += weight;
+            wx += weight * x;
+            wy += weight * point.log_ns;
+            wxx += weight * x * x;
+            wxy += weight * x * point.log_ns;
+        }
+        let spread = w * wxx - wx * wx;
+        if w <= 0.0 || spread <= 0.0 {
+            break;
+        }
+        tilt = ((w * wxy - wx * wy) / spread).clamp(0.0, steepest);
+        level = (wy - tilt * wx) / w;
+    }
+    let cost = inside
+        .iter()
+        .map(|point| {
+            let deviation = (point.log_ns - level - tilt * (point.octave - middle)) / point.sigma;
+            (deviation * deviation).min(MOST_DEVIATION)
+        })
+        .sum();
+    let flat = Flat {
+        first,
+        last,
+        calm_last: last,
+        start: level + tilt * (inside[0].octave - middle),
+        end: level + tilt * (inside[inside.len() - 1].octave - middle),
+    };
+    (cost, flat)
+}
+
+/// A first line that outliers do not bend: through the medians of the outer thirds
+/// (Tukey's resistant line). Level at `middle` and tilt.
+fn resistant_line(inside: &[Prepared], middle: f64) -> (f64, f64) {
+    let third = inside.len().div_ceil(3);
+    let of = |range: &[Prepared]| {
+        let x: Vec<f64> = range.iter().map(|point| point.octave).collect();
+        let y: Vec<f64> = range.iter().map(|point| point.log_ns).collect();
+        (median(&x).unwrap_or(0.0), median(&y).unwrap_or(0.0))
+    };
+    let (left, right) = (of(&inside[..third]), of(&inside[inside.len() - third..]));
+    let run = right.0 - left.0;
+    let tilt = if run > 0.0 {
+        (right.1 - left.1) / run
+    } else {
+        0.0
+    };
+    (
+        f64::midpoint(left.1, right.1) + tilt * (middle - f64::midpoint(left.0, right.0)),
+        tilt,
+    )
+}
+
+/// Joins neighbours that are one level.
+fn merge(points: &[Prepared], found: Vec<Flat>, options: &LevelOptions) -> Vec<Flat> {
+    let mut merged: Vec<Flat> = Vec::new();
+    for flat in found {
+        match merged.last_mut() {
+            Some(previous) if !is_step(points, previous, &flat, options) => {
+                previous.last = flat.last;
+                previous.end = flat.end;
+            }
+            _ => merged.push(flat),
+        }
+    }
+    merged
+}
+
+/// Whether two plateaus are different levels.
+fn is_step(points: &[Prepared], lower: &Flat, upper: &Flat, options: &LevelOptions) -> bool {
+    upper.start - lower.end >= options.least_ratio.ln()
+        && steepest_climb(points, lower.last..=upper.first) >= options.least_climb
+}
+
+/// The steepest that the curve is between two points, over half an octave or, where the
+/// whole climb is shorter, over all of it.
+fn steepest_climb(points: &[Prepared], range: RangeInclusive<usize>) -> f64 {
+    let climb = &points[range];
+    let whole = climb[climb.len() - 1].octave - climb[0].octave;
+    let window = whole.min(0.5);
+    let mut steepest = 0.0_f64;
+    for (index, from) in climb.iter().enumerate() {
+        if let Some(to) = climb[index..]
+            .iter()
+            .find(|to| to.octave - from.octave >= window - 1e-9)
+        {
+            let run = to.octave - from.octave;
+            if run > 0.0 {
+                steepest = steepest.max((to.log_ns - from.log_ns) / run);
+            }
+        }
+    }
+    steepest
+}
