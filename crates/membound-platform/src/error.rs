@@ -103,6 +103,33 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// No prefetcher of this machine has that name.
+    #[error("unknown prefetcher `{name}` (known: {known})")]
+    NoSuchPrefetcher {
+        /// The name that was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// The process that would put things back did not start, so nothing was changed.
+    #[error("cannot start the guard process {}: {source}", program.display())]
+    Guard {
+        /// The program.
+        program: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A register took a value and does not have it, as in a guest whose hypervisor
+    /// ignores the write.
+    #[error("{} does not keep {written:#x}: it reads {found:#x}{}", path.display(), semicolon(self.remedy()))]
+    NotKept {
+        /// The register file.
+        path: PathBuf,
+        /// What was written, as far as it is ours.
+        written: u64,
+        /// What was read back, as far as it is ours.
+        found: u64,
+    },
     /// None of the pages that were asked about is in memory.
     #[error("none of the {pages} pages that were looked at has been touched")]
     NotResident {
@@ -137,6 +164,9 @@ impl Error {
             ),
             Self::NodeNotPermitted { .. } => {
                 Some("start membound with a wider cpuset.mems (docker --cpuset-mems)".to_owned())
+            }
+            Self::NotKept { .. } => {
+                Some("a hypervisor ignores the write: use a bare-metal machine".to_owned())
             }
             Self::Denied { .. } => Some(
                 "permit it in the container's seccomp profile (docker: --cap-add SYS_NICE)"

@@ -9,6 +9,7 @@
 
 pub mod affinity;
 pub mod caches;
+pub mod counters;
 pub mod cpu;
 pub mod date;
 pub mod disturb;
@@ -16,12 +17,16 @@ mod error;
 pub mod frequency;
 pub mod hypervisor;
 mod list;
+mod machine;
 pub mod memory;
+pub mod msr;
 pub mod numa;
 pub mod pages;
+pub mod prefetcher;
 mod root;
 #[cfg(test)]
 mod testing;
 
 pub use error::Error;
+pub use machine::machine_info;
 pub use root::Root;

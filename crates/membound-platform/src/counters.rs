@@ -1,0 +1,276 @@
+//! Counters of the calling thread through `perf_event_open`, and which of them there are.
+//!
+//! A counter that cannot be had is a reason with a remedy, never a zero: most machines
+//! that membound runs on are guests without a PMU, or containers that may not ask.
+
+mod devices;
+mod encoding;
+mod perf;
+
+use std::fmt;
+
+use membound_types::{NotMeasured, Outcome};
+
+pub use devices::{Pmu, PmuKind, pmus};
+pub use perf::{breakpoints, hardware_cycles, paranoid, software_clock};
+
+use crate::{Error, Root, cpu};
+
+/// Something to count, in user mode only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Demand loads that the L1 data cache did not have.
+    L1DataMiss,
+    /// Demand loads that the L2 cache did not have.
+    L2Miss,
+    /// Demand loads that no cache of this core complex had.
+    LastLevelMiss,
+    /// Loads whose translation the first data TLB did not have.
+    DataTlbMiss,
+    /// Core clock cycles.
+    Cycles,
+    /// Page faults. Counted by the kernel, so that no PMU is needed.
+    PageFaults,
+}
+
+impl Event {
+    /// Every event.
+    pub const ALL: [Self; 6] = [
+        Self::L1DataMiss,
+        Self::L2Miss,
+        Self::LastLevelMiss,
+        Self::DataTlbMiss,
+        Self::Cycles,
+        Self::PageFaults,
+    ];
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::L1DataMiss => "L1 data cache misses",
+            Self::L2Miss => "L2 cache misses",
+            Self::LastLevelMiss => "last-level cache misses",
+            Self::DataTlbMiss => "data TLB misses",
+            Self::Cycles => "cycles",
+            Self::PageFaults => "page faults",
+        })
+    }
+}
+
+/// What one event came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The event.
+    pub event: Event,
+    /// Its count since the last reset, scaled up by the share of the time during which the
+    /// kernel had it on a counter; missing where that share is none.
+    pub count: Outcome<f64>,
+    /// That share, 0 to 1. Below 1 the count is an estimate.
+    pub running_share: f64,
+}
+
+/// Events that are counted together for the calling thread.
+///
+/// The kernel schedules them as one group as far as the PMU has counters for it, so that
+/// their ratios hold also where other groups take turns with them. It counts the thread
+/// that opened it, wherever the thread runs, and stops counting when it is disabled.
+#[derive(Debug)]
+pub struct CounterGroup {
+    groups: Vec<perf::Group>,
+    order: Vec<Event>,
+}
+
+impl CounterGroup {
+    /// Opens all of `events`, disabled and at zero.
+    ///
+    /// # Errors
+    /// The reason and the remedy for the first event that cannot be had.
+    pub fn open(events: &[Event]) -> Result<Self, NotMeasured> {
+        let root = Root::system();
+        let processor = cpu::read(&root);
+        let mut groups: Vec<perf::Group> = Vec::new();
+        for &event in events {
+            let code = encoding::of(&root, &processor, event)?;
+            let joined = match groups.last_mut() {
+                Some(group) => group.join(event, code)?,
+                None => false,
+            };
+            if !joined {
+                groups.push(perf::Group::lead(event, code)?);
+            }
+        }
+        Ok(Self {
+            groups,
+            order: events.to_vec(),
+        })
+    }
+
+    /// Opens those of `events` that can be had, and says why for each of the others.
+    #[must_use]
+    pub fn open_any(events: &[Event]) -> (Self, Vec<(Event, NotMeasured)>) {
+        let mut refused = Vec::new();
+        let mut granted = Vec::new();
+        for &event in events {
+            match Self::open(&[event]) {
+                Ok(_) => granted.push(event),
+                Err(reason) => refused.push((event, reason)),
+            }
+        }
+        match Self::open(&granted) {
+            Ok(group) => (group, refused),
+            Err(reason) => {
+                refused.extend(granted.into_iter().map(|event| (event, reason.clone())));
+                let none = Self {
+                    groups: Vec::new(),
+                    order: Vec::new(),
+                };
+                (none, refused)
+            }
+        }
+    }
+
+    /// The events, in the order of [`CounterGroup::read`].
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.order
+    }
+
+    /// Begins to count, on top of what was counted.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the kernel refuses, which it has no reason to.
+    pub fn enable(&self) -> Result<(), Error> {
+        self.groups.iter().try_for_each(perf::Group::enable)
+    }
+
+    /// Stops counting and keeps the counts.
+    ///
+    /// # Errors
+    /// As [`CounterGroup::enable`].
+    pub fn disable(&self) -> Result<(), Error> {
+        self.groups.iter().try_for_each(perf::Group::disable)
+    }
+
+    /// Sets the counts to zero.
+    ///
+    /// # Errors
+    /// As [`CounterGroup::enable`]; reading the times that are left out from here on fails
+    /// as [`CounterGroup::read`] does.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.groups.iter_mut().try_for_each(perf::Group::reset)
+    }
+
+    /// The counts since the last reset, in the order in which the events were given.
+    ///
+    /// # Errors
+    /// [`Error::Call`] where the kernel's answer cannot be read.
+    pub fn read(&self) -> Result<Vec<Reading>, Error> {
+        let mut readings = Vec::with_capacity(self.order.len());
+        for group in &self.groups {
+            readings.extend(group.read()?);
+        }
+        Ok(readings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    /// Touches that many fresh pages, one fault each.
+    fn fault(pages: usize) {
+        let page = crate::pages::base_page_bytes();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // Shared memory is not given in huge pages by default, so that each page faults.
+        let flags = MapFlags::SHARED;
+        // SAFETY: the kernel chooses the address, so that nothing else is replaced.
+        let place =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), pages * page, access, flags) }.unwrap();
+        for index in 0..pages {
+            let byte = place.cast::<u8>().wrapping_add(index * page);
+            // SAFETY: the byte lies inside the mapping made above.
+            unsafe { byte.write_volatile(1) };
+        }
+        // SAFETY: nothing refers to the mapping any more.
+        unsafe { munmap(place, pages * page) }.unwrap();
+    }
+
+    fn open(events: &[Event]) -> Option<CounterGroup> {
+        match CounterGroup::open(events) {
+            Ok(group) => Some(group),
+            Err(reason) => {
+                assert!(!reason.reason.is_empty());
+                eprintln!("skipped: {}", reason.reason);
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn page_faults_are_counted_between_enable_and_disable() {
+        let Some(mut group) = open(&[Event::PageFaults]) else {
+            return;
+        };
+        fault(10);
+        group.enable().unwrap();
+        fault(100);
+        group.disable().unwrap();
+        fault(10);
+        let readings = group.read().unwrap();
+        assert_eq!(readings.len(), 1);
+        assert_eq!(readings[0].event, Event::PageFaults);
+        let count = *readings[0].count.known().unwrap();
+        assert!((100.0..110.0).contains(&count), "{count}");
+        group.reset().unwrap();
+        group.enable().unwrap();
+        fault(50);
+        group.disable().unwrap();
+        let count = *group.read().unwrap()[0].count.known().unwrap();
+        assert!((50.0..60.0).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn a_group_that_never_ran_has_no_count() {
+        let Some(group) = open(&[Event::PageFaults]) else {
+            return;
+        };
+        let reading = &group.read().unwrap()[0];
+        assert!(reading.count.known().is_none(), "{reading:?}");
+    }
+
+    #[test]
+    fn hardware_events_count_or_have_a_reason() {
+        let events = [Event::Cycles, Event::L1DataMiss, Event::L2Miss];
+        let Some(group) = open(&events) else { return };
+        group.enable().unwrap();
+        let mut sum = 0u64;
+        for step in 0..1_000_000u64 {
+            sum = std::hint::black_box(sum.wrapping_mul(3).wrapping_add(step));
+        }
+        group.disable().unwrap();
+        let readings = group.read().unwrap();
+        assert_eq!(
+            readings
+                .iter()
+                .map(|reading| reading.event)
+                .collect::<Vec<_>>(),
+            events
+        );
+        match &readings[0].count {
+            Outcome::Known(cycles) => assert!(*cycles > 1e6, "{cycles}"),
+            Outcome::Missing { not_measured } => eprintln!("skipped: {}", not_measured.reason),
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_named_and_the_rest_is_opened() {
+        let (group, refused) = CounterGroup::open_any(&Event::ALL);
+        assert_eq!(group.events().len() + refused.len(), Event::ALL.len());
+        for (event, reason) in &refused {
+            assert!(!reason.reason.is_empty(), "{event}");
+        }
+        assert_eq!(group.read().unwrap().len(), group.events().len());
+    }
+}

@@ -1,0 +1,170 @@
+//! Model-specific registers through `/dev/cpu/N/msr`.
+//!
+//! The file has eight bytes at the offset that is the register's number. On a tree made
+//! for a test it is an ordinary sparse file.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use membound_types::{CpuId, NotMeasured};
+
+use crate::{Error, Root};
+
+/// Registers of CPUs that can be read and written.
+pub trait Registers {
+    /// The value of a register of a CPU.
+    ///
+    /// # Errors
+    /// [`Error::Read`].
+    fn read(&self, cpu: CpuId, register: u32) -> Result<u64, Error>;
+
+    /// Writes a register of a CPU.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    fn write(&self, cpu: CpuId, register: u32, value: u64) -> Result<(), Error>;
+}
+
+/// The register files of the msr module.
+#[derive(Clone, Debug)]
+pub struct MsrFiles {
+    root: Root,
+}
+
+impl MsrFiles {
+    /// The register files under `root`.
+    #[must_use]
+    pub fn under(root: &Root) -> Self {
+        Self { root: root.clone() }
+    }
+
+    /// The register file of a CPU.
+    #[must_use]
+    pub fn path(&self, cpu: CpuId) -> PathBuf {
+        self.root.path(format!("dev/cpu/{cpu}/msr"))
+    }
+
+    /// Whether registers of `cpu` can be opened for reading and writing.
+    ///
+    /// # Errors
+    /// Why not, and what would change that.
+    pub fn access(&self, cpu: CpuId) -> Result<(), NotMeasured> {
+        let path = self.path(cpu);
+        match open(&path, Direction::Both) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(refused(&path, &source)),
+        }
+    }
+}
+
+impl Registers for MsrFiles {
+    fn read(&self, cpu: CpuId, register: u32) -> Result<u64, Error> {
+        read_at(&self.path(cpu), u64::from(register))
+    }
+
+    fn write(&self, cpu: CpuId, register: u32, value: u64) -> Result<(), Error> {
+        write_at(&self.path(cpu), u64::from(register), value)
+    }
+}
+
+enum Direction {
+    Read,
+    Both,
+}
+
+fn open(path: &Path, direction: Direction) -> io::Result<File> {
+    let write = matches!(direction, Direction::Both);
+    OpenOptions::new().read(true).write(write).open(path)
+}
+
+/// Eight bytes of a register file.
+pub(crate) fn read_at(path: &Path, offset: u64) -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    open(path, Direction::Read)
+        .and_then(|file| file.read_exact_at(&mut bytes, offset))
+        .map_err(|source| Error::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Writes eight bytes of a register file in one call, as the kernel wants it.
+pub(crate) fn write_at(path: &Path, offset: u64, value: u64) -> Result<(), Error> {
+    open(path, Direction::Both)
+        .and_then(|file| file.write_all_at(&value.to_le_bytes(), offset))
+        .map_err(|source| Error::Write {
+            path: path.to_owned(),
+            value: format!("{value:#x} at {offset:#x}"),
+            source,
+        })
+}
+
+/// What an error of opening, reading or writing a register file means.
+pub(crate) fn refused(path: &Path, source: &io::Error) -> NotMeasured {
+    let path = path.display();
+    let (reason, remedy) = match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => (
+            format!("{path} is not there: the msr module is not loaded"),
+            Some("as root: modprobe msr"),
+        ),
+        Some(libc::EACCES) => (
+            format!("{path} may not be opened: model-specific registers are root's"),
+            Some("run membound as root"),
+        ),
+        Some(libc::EPERM) => (
+            format!("{path} is denied: no CAP_SYS_RAWIO, or the kernel is locked down"),
+            Some("run membound as root, outside of a container, with lockdown off"),
+        ),
+        Some(libc::EIO) => (
+            format!("{path} has no such register: the processor, or the hypervisor, refuses it"),
+            Some("a bare-metal machine"),
+        ),
+        _ => (format!("cannot use {path}: {source}"), None),
+    };
+    NotMeasured {
+        reason,
+        remedy: remedy.map(str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Tree;
+
+    #[test]
+    fn a_register_is_eight_bytes_at_its_number() {
+        let tree = Tree::new().file("dev/cpu/2/msr", vec![0u8; 0x1000]);
+        let files = MsrFiles::under(&tree.root());
+        files.access(CpuId(2)).unwrap();
+        files.write(CpuId(2), 0x1a4, 0x0102_0304_0506_0708).unwrap();
+        assert_eq!(files.read(CpuId(2), 0x1a4).unwrap(), 0x0102_0304_0506_0708);
+        assert_eq!(files.read(CpuId(2), 0x1a4 + 8).unwrap(), 0);
+        assert_eq!(
+            files.read(CpuId(2), 0x1a4 - 1).unwrap(),
+            0x0203_0405_0607_0800
+        );
+    }
+
+    #[test]
+    fn a_high_register_lives_in_a_sparse_file() {
+        let tree = Tree::new().file("dev/cpu/0/msr", "");
+        let files = MsrFiles::under(&tree.root());
+        files.write(CpuId(0), 0xc000_0108, 0x2f).unwrap();
+        assert_eq!(files.read(CpuId(0), 0xc000_0108).unwrap(), 0x2f);
+    }
+
+    #[test]
+    fn absence_has_a_remedy() {
+        let files = MsrFiles::under(&Tree::new().root());
+        let missing = files.access(CpuId(0)).unwrap_err();
+        assert_eq!(missing.remedy.as_deref(), Some("as root: modprobe msr"));
+        assert!(matches!(
+            files.read(CpuId(0), 0x1a4),
+            Err(Error::Read { .. })
+        ));
+    }
+}
