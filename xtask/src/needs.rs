@@ -136,6 +136,8 @@ fn unpack_kernel() -> Result<()> {
         .with_context(|| format!("apt-cache names no kernel behind {KERNEL}"))?;
     let directory = guest_directory();
     let download = directory.join("download");
+    // What an earlier run left half done.
+    drop(std::fs::remove_dir_all(&download));
     std::fs::create_dir_all(&download)
         .with_context(|| format!("cannot create {}", download.display()))?;
     note(format_args!(
@@ -161,9 +163,12 @@ fn unpack_kernel() -> Result<()> {
     let Some(archive) = archive else {
         bail!("apt-get downloaded no package to {}", download.display());
     };
-    succeed(program("dpkg-deb").arg("-x").arg(&archive).arg(&directory))?;
-    // The modules are most of it, and the guest loads none.
-    drop(std::fs::remove_dir_all(directory.join("lib")));
+    // Only a kernel that was unpacked whole comes to its place; the guest loads no modules.
+    let unpacked = download.join("unpacked");
+    succeed(program("dpkg-deb").arg("-x").args([&archive, &unpacked]))?;
+    let boot = directory.join("boot");
+    std::fs::rename(unpacked.join("boot"), &boot)
+        .with_context(|| format!("cannot move the kernel to {}", boot.display()))?;
     std::fs::remove_dir_all(&download)
         .with_context(|| format!("cannot remove {}", download.display()))
 }
