@@ -51,7 +51,7 @@ pub struct LatencyConfig {
 
 impl LatencyConfig {
     /// A point is done when its interval is this narrow, relative to the figure.
-    pub const TARGET: f64 = 0.01;
+    pub const TARGET: f64 = crate::sampling::TARGET;
 
     /// One random clean chase over `page` pages, with the time that `effort` allows.
     #[must_use]

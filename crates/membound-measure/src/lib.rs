@@ -12,6 +12,7 @@ mod clock;
 mod error;
 mod random;
 mod region;
+mod sampling;
 mod session;
 pub mod stats;
 mod watch;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use membound_platform::affinity::Pinned;
 use membound_platform::caches;
-use membound_types::{Access, CpuId, Disturbance, NodePolicy, PageKind, Pattern};
+use membound_types::{Access, CpuId, NodePolicy, PageKind, Pattern};
 
 use crate::random::hashed_below;
-use crate::watch::{BatchWatch, StealWatch};
+use crate::sampling::{Visit, take_batches};
 use crate::{Chase, ChaseConfig, Clock, Error, Region, RegionConfig, Session};
 
 const MIB: u64 = 1 << 20;
@@ -117,16 +117,6 @@ pub(super) struct Copy<'arena> {
     seed: u64,
 }
 
-/// What one copy found at one visit.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Visit {
-    /// Nanoseconds a load, a batch each.
-    pub(super) ns: Vec<f64>,
-    /// Core clock seen at the visit, in hertz.
-    pub(super) core_hz: f64,
-    pub(super) disturbed: Disturbance,
-}
-
 /// Lets copies begin a visit together and keeps early ones busy until the last is done.
 pub(super) struct Gate {
     barrier: Barrier,
@@ -149,8 +139,6 @@ impl<'arena> Copy<'arena> {
     const BATCHES: usize = 5;
     /// Longest batch, in nanoseconds; below it a batch is one full pass over the chain.
     const LONGEST_BATCH_NS: f64 = 1.5e6;
-    /// A batch during which the core clock was further off than this was disturbed.
-    const CLOCK_TOLERANCE: f64 = 0.02;
 
     pub(super) fn new(
         session: &Session<'_>,
@@ -264,17 +252,9 @@ impl<'arena> Copy<'arena> {
     }
 
     fn batches(&mut self, session: &Session<'_>, size: u64, iterations: u64) -> Visit {
-        let steal = StealWatch::begin(session.root, self.arena.cpu);
-        let core_hz = session.core.measure(&session.clock, 2);
-        let mut visit = Visit {
-            core_hz,
-            ..Visit::default()
-        };
-        visit.disturbed.clock_changes =
-            u32::from((core_hz / session.core_hz - 1.0).abs() > Self::CLOCK_TOLERANCE);
+        let cpu = self.arena.cpu;
         let pattern = self.pattern;
         let chase = self.chase_for(size);
-        let arithmetic_ns = chase.arithmetic_cycles_per_load() / core_hz * 1e9;
         // Rings are walked whole, so that a stride of a fraction of a line weighs all
         // parts of a line alike.
         let iterations = if pattern == Pattern::Stride {
@@ -283,20 +263,10 @@ impl<'arena> Copy<'arena> {
         } else {
             iterations
         };
-        let mut tries = 2 * Self::BATCHES;
-        while visit.ns.len() < Self::BATCHES && tries > 0 {
-            let watch = BatchWatch::begin();
+        take_batches(session, cpu, Self::BATCHES, |core_hz| {
+            let arithmetic_ns = chase.arithmetic_cycles_per_load() / core_hz * 1e9;
             let ticks = chase.time(&session.clock, iterations);
-            if watch.end(&mut visit.disturbed) || tries <= Self::BATCHES - visit.ns.len() {
-                visit
-                    .ns
-                    .push((session.clock.ns(ticks) - arithmetic_ns).max(0.0));
-            } else {
-                visit.disturbed.repeated_batches += 1;
-            }
-            tries -= 1;
-        }
-        visit.disturbed.steal_ms = steal.end(session.root);
-        visit
+            (session.clock.ns(ticks) - arithmetic_ns).max(0.0)
+        })
     }
 }

@@ -1,15 +1,11 @@
 //! One curve: rounds over sizes until every point is narrow or the time is spent.
 
-use std::time::Instant;
+use membound_types::{Access, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState};
 
-use membound_types::{
-    Access, Disturbance, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState, Samples,
-    Stopped,
-};
-
-use super::copy::{Arena, Copy, Gate, Visit};
+use super::copy::{Arena, Copy, Gate};
 use super::{LatencyConfig, Refine, align};
-use crate::{Error, Session, stats};
+use crate::sampling::{Sampled, Slot, Visit, run_rounds};
+use crate::{Error, Session};
 
 /// What all points of a series have in common.
 #[derive(Clone, Copy, Debug)]
@@ -22,74 +18,6 @@ pub(super) struct Key {
     pub(super) stride: u64,
 }
 
-/// A size and what was seen of it so far.
-struct Slot {
-    size: u64,
-    ns: Vec<f64>,
-    core_hz: Vec<f64>,
-    disturbed: Disturbance,
-    rounds: u32,
-}
-
-impl Slot {
-    const fn new(size: u64) -> Self {
-        Self {
-            size,
-            ns: Vec::new(),
-            core_hz: Vec::new(),
-            disturbed: Disturbance {
-                repeated_batches: 0,
-                involuntary_switches: 0,
-                migrations: 0,
-                steal_ms: 0.0,
-                clock_changes: 0,
-                slow_mode: None,
-                slow_share: None,
-            },
-            rounds: 0,
-        }
-    }
-
-    fn add(&mut self, visit: Visit) {
-        self.ns.extend(visit.ns);
-        self.core_hz.push(visit.core_hz);
-        let (sum, seen) = (&mut self.disturbed, visit.disturbed);
-        sum.repeated_batches += seen.repeated_batches;
-        sum.involuntary_switches += seen.involuntary_switches;
-        sum.migrations += seen.migrations;
-        sum.steal_ms += seen.steal_ms;
-        sum.clock_changes += seen.clock_changes;
-    }
-
-    /// The faster mode where there are two and it is no rarity, else everything.
-    fn modes(&self) -> Option<stats::Modes> {
-        let modes = stats::modes(&self.ns, Self::MODE_GAP)?;
-        if modes.slow.is_some() && modes.fast_count * 4 < self.ns.len() {
-            let fast = stats::summarize(&self.ns)?;
-            return Some(stats::Modes {
-                fast,
-                fast_count: self.ns.len(),
-                slow: modes.slow,
-            });
-        }
-        Some(modes)
-    }
-
-    /// Relative gap between two groups of batches that makes them two modes.
-    const MODE_GAP: f64 = 0.15;
-    /// A point is visited in at least so many rounds, to see slow phases at all.
-    const LEAST_ROUNDS: u32 = 3;
-
-    fn converged(&self) -> bool {
-        self.rounds >= Self::LEAST_ROUNDS
-            && self.modes().is_some_and(|modes| {
-                modes.slow.is_none()
-                    && modes.fast.high - modes.fast.low
-                        <= 2.0 * LatencyConfig::TARGET * modes.fast.median
-            })
-    }
-}
-
 /// Measures one curve. A cancelled run returns the points that have samples.
 pub(super) fn measure(
     session: &Session<'_>,
@@ -99,16 +27,15 @@ pub(super) fn measure(
     refine: &Refine<'_>,
     share: &dyn Fn(f64) -> f64,
 ) -> Result<Vec<LatencyPoint>, Error> {
-    let begun = Instant::now();
     let largest = arenas.iter().map(Arena::largest).min().unwrap_or(0);
     let sizes = config
         .sizes
         .clone()
         .unwrap_or_else(|| config.grid(key.stride));
-    let mut slots: Vec<Slot> = sizes
+    let mut slots: Vec<Slot<u64>> = sizes
         .into_iter()
         .filter(|size| *size <= largest)
-        .map(Slot::new)
+        .map(Slot::time)
         .collect();
     let mut copies = arenas
         .iter()
@@ -124,59 +51,26 @@ pub(super) fn measure(
         key.page,
         key.stride
     );
-    let mut longest_round = 0.0_f64;
     let mut refined = 0;
-    for round in 0_u64.. {
-        let round_begun = Instant::now();
-        let mut order: Vec<usize> = (0..slots.len())
-            .filter(|at| !slots[*at].converged())
-            .collect();
-        if round % 2 == 1 {
-            order.reverse();
-        }
-        let visits = order.len();
-        for (done, at) in order.into_iter().enumerate() {
-            if session.cancelled() {
-                break;
+    run_rounds(
+        session,
+        config.series_budget,
+        &mut slots,
+        |size, turn| {
+            session.progress.at(share(turn.done), &name);
+            visit_together(session, &mut copies, *size, turn.round)
+        },
+        |round, slots| {
+            if round < 4 && refined < config.refinements && config.sizes.is_none() {
+                let at_most = config.refinements - refined;
+                refined += add_sizes(slots, key.stride, largest, refine, at_most);
             }
-            let spent = begun.elapsed().as_secs_f64() / config.series_budget.as_secs_f64();
-            let within = spent.max(if round == 0 {
-                done as f64 / visits as f64 / 8.0
-            } else {
-                0.0
-            });
-            session.progress.at(share(within.min(1.0)), &name);
-            let seen = visit_together(session, &mut copies, slots[at].size, round)?;
-            for visit in seen {
-                slots[at].add(visit);
-            }
-            slots[at].rounds += 1;
-        }
-        longest_round = longest_round.max(round_begun.elapsed().as_secs_f64());
-        if round < 4 && refined < config.refinements && config.sizes.is_none() {
-            refined += add_sizes(
-                &mut slots,
-                key.stride,
-                largest,
-                refine,
-                config.refinements - refined,
-            );
-        }
-        let spent = begun.elapsed().as_secs_f64();
-        let over = spent + longest_round * 0.7 > config.series_budget.as_secs_f64();
-        if session.cancelled() || visits == 0 || (over && round >= 1) {
-            break;
-        }
-    }
+        },
+    )?;
     let page_share = arenas.iter().find_map(Arena::partial_page_share);
-    let stopped = if session.cancelled() {
-        Stopped::Interrupted
-    } else {
-        Stopped::Budget
-    };
     Ok(slots
         .iter()
-        .filter_map(|slot| point(session, key, arenas, slot, stopped, page_share))
+        .filter_map(|slot| point(session, key, arenas, slot, page_share))
         .collect())
 }
 
@@ -193,7 +87,7 @@ impl Key {
 
 /// Adds the sizes that `refine` names; returns how many.
 fn add_sizes(
-    slots: &mut Vec<Slot>,
+    slots: &mut Vec<Slot<u64>>,
     stride: u64,
     largest: u64,
     refine: &Refine<'_>,
@@ -203,17 +97,17 @@ fn add_sizes(
         .iter()
         .filter_map(|slot| {
             let fast = slot.modes()?.fast;
-            Some((slot.size, fast.median, fast.low, fast.high))
+            Some((slot.key, fast.median, fast.low, fast.high))
         })
         .collect();
     let before = slots.len();
     for size in refine(&curve, at_most).into_iter().take(at_most) {
         let size = align(size, stride);
-        if size <= largest && slots.iter().all(|slot| slot.size != size) {
-            slots.push(Slot::new(size));
+        if size <= largest && slots.iter().all(|slot| slot.key != size) {
+            slots.push(Slot::time(size));
         }
     }
-    slots.sort_by_key(|slot| slot.size);
+    slots.sort_by_key(|slot| slot.key);
     slots.len() - before
 }
 
@@ -248,17 +142,16 @@ fn point(
     session: &Session<'_>,
     key: Key,
     arenas: &[Arena],
-    slot: &Slot,
-    stopped: Stopped,
+    slot: &Slot<u64>,
     page_share: Option<f64>,
 ) -> Option<LatencyPoint> {
-    let modes = slot.modes()?;
-    let mut disturbed = slot.disturbed;
-    disturbed.slow_mode = modes.slow.map(|(median, _)| median);
-    disturbed.slow_share = modes.slow.map(|(_, share)| share);
-    let core_hz = stats::median(&slot.core_hz).unwrap_or(session.core_hz);
+    let Sampled {
+        summary,
+        core_hz,
+        samples,
+    } = slot.sampled(session)?;
     Some(LatencyPoint {
-        size_bytes: slot.size,
+        size_bytes: slot.key,
         stride_bytes: key.stride,
         pattern: key.pattern,
         access: key.access,
@@ -267,20 +160,12 @@ fn point(
         node: key.node,
         prefetch: PrefetchState::Default,
         threads: key.threads,
-        ns: modes.fast.median,
-        ns_low: modes.fast.low,
-        ns_high: modes.fast.high,
-        cycles: modes.fast.median * core_hz / 1e9,
-        samples: u32::try_from(slot.ns.len()).unwrap_or(u32::MAX),
-        batches: Samples {
-            raw: slot.ns.clone(),
-            stopped: if slot.converged() {
-                Stopped::Converged
-            } else {
-                stopped
-            },
-            disturbed,
-        },
+        ns: summary.median,
+        ns_low: summary.low,
+        ns_high: summary.high,
+        cycles: summary.median * core_hz / 1e9,
+        samples: u32::try_from(samples.raw.len()).unwrap_or(u32::MAX),
+        batches: samples,
         page_share,
         prefetch_taint: None,
     })

@@ -1,0 +1,444 @@
+//! Rounds over points until each is narrow: the sampling that all parts share.
+//!
+//! A part makes one [`Slot`] a point, whose key says which point it is, and hands them to
+//! [`run_rounds`] with a function that visits one of them: warms up, takes a few batches
+//! ([`take_batches`]) and returns them as [`Visit`]s. Slots are visited upwards and
+//! downwards in turn, so that a slow phase of the machine hits a few visits of many points
+//! instead of all visits of one. [`Slot::sampled`] then gives figure, interval and the raw
+//! samples as documents carry them. What is measured, and in which unit, is the part's own
+//! affair.
+
+use std::time::{Duration, Instant};
+
+use membound_types::{CpuId, Disturbance, Samples, Stopped};
+
+use crate::stats::{self, Modes, Summary};
+use crate::watch::{BatchWatch, StealWatch};
+use crate::{Error, Session};
+
+/// A point is done when its 95 % interval reaches this far to each side, relative to the
+/// figure.
+pub(crate) const TARGET: f64 = 0.01;
+
+/// A batch during which the core clock was further off than this was disturbed.
+const CLOCK_TOLERANCE: f64 = 0.02;
+
+/// Which of two values is the undisturbed one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sense {
+    /// Values are times: the lower.
+    Time,
+    /// Values are rates: the higher.
+    Rate,
+}
+
+/// What one visit to a point found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Visit {
+    /// Batches, in the unit of the point's figure.
+    pub(crate) values: Vec<f64>,
+    /// Core clock seen at the visit, in hertz.
+    pub(crate) core_hz: f64,
+    /// What disturbed the visit.
+    pub(crate) disturbed: Disturbance,
+}
+
+/// Takes `count` clean batches on the calling thread, which is pinned to `cpu`; `batch`
+/// is told the core clock in hertz and returns a batch's value. Disturbed batches are
+/// repeated up to `count` times, then taken as they are.
+pub(crate) fn take_batches(
+    session: &Session<'_>,
+    cpu: CpuId,
+    count: usize,
+    mut batch: impl FnMut(f64) -> f64,
+) -> Visit {
+    let steal = StealWatch::begin(session.root, cpu);
+    let core_hz = session.core.measure(&session.clock, 2);
+    let mut visit = Visit {
+        core_hz,
+        ..Visit::default()
+    };
+    visit.disturbed.clock_changes =
+        u32::from((core_hz / session.core_hz - 1.0).abs() > CLOCK_TOLERANCE);
+    let mut tries = 2 * count;
+    while visit.values.len() < count && tries > 0 {
+        let watch = BatchWatch::begin();
+        let value = batch(core_hz);
+        let clean = watch.end(&mut visit.disturbed);
+        if clean || tries <= count - visit.values.len() {
+            visit.values.push(value);
+        } else {
+            visit.disturbed.repeated_batches += 1;
+        }
+        tries -= 1;
+    }
+    visit.disturbed.steal_ms = steal.end(session.root);
+    visit
+}
+
+/// Adds the counts of `seen` to `sum`; modes are a matter of the whole point.
+pub(crate) fn add_disturbance(sum: &mut Disturbance, seen: &Disturbance) {
+    sum.repeated_batches += seen.repeated_batches;
+    sum.involuntary_switches += seen.involuntary_switches;
+    sum.migrations += seen.migrations;
+    sum.steal_ms += seen.steal_ms;
+    sum.clock_changes += seen.clock_changes;
+}
+
+/// A point and what was seen of it so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot<K> {
+    /// Which point it is.
+    pub(crate) key: K,
+    sense: Sense,
+    raw: Vec<f64>,
+    core_hz: Vec<f64>,
+    disturbed: Disturbance,
+    rounds: u32,
+}
+
+/// What a document says of a point.
+#[derive(Clone, Debug)]
+pub(crate) struct Sampled {
+    /// Figure and interval, of the undisturbed mode where there are two.
+    pub(crate) summary: Summary,
+    /// Core clock while the point was measured, in hertz.
+    pub(crate) core_hz: f64,
+    /// Raw batches and how the sampling went.
+    pub(crate) samples: Samples,
+}
+
+impl<K> Slot<K> {
+    /// Relative gap between two groups of batches that makes them two modes.
+    const MODE_GAP: f64 = 0.15;
+    /// A point is visited in at least so many rounds, to see slow phases at all.
+    const LEAST_ROUNDS: u32 = 3;
+
+    /// A point whose figure is a time.
+    pub(crate) fn time(key: K) -> Self {
+        Self::new(key, Sense::Time)
+    }
+
+    /// A point whose figure is a rate.
+    pub(crate) fn rate(key: K) -> Self {
+        Self::new(key, Sense::Rate)
+    }
+
+    fn new(key: K, sense: Sense) -> Self {
+        Self {
+            key,
+            sense,
+            raw: Vec::new(),
+            core_hz: Vec::new(),
+            disturbed: Disturbance::default(),
+            rounds: 0,
+        }
+    }
+
+    /// Adds what one round found: a visit for every thread that took part.
+    pub(crate) fn add(&mut self, visits: impl IntoIterator<Item = Visit>) {
+        for visit in visits {
+            self.raw.extend(visit.values);
+            self.core_hz.push(visit.core_hz);
+            add_disturbance(&mut self.disturbed, &visit.disturbed);
+        }
+        self.rounds += 1;
+    }
+
+    /// The undisturbed mode where there are two and it is no rarity, else everything.
+    pub(crate) fn modes(&self) -> Option<Modes> {
+        let modes = match self.sense {
+            Sense::Time => stats::modes(&self.raw, Self::MODE_GAP)?,
+            Sense::Rate => rate_modes(&self.raw, Self::MODE_GAP)?,
+        };
+        if modes.slow.is_some() && modes.fast_count * 4 < self.raw.len() {
+            return Some(Modes {
+                fast: stats::summarize(&self.raw)?,
+                fast_count: self.raw.len(),
+                slow: modes.slow,
+            });
+        }
+        Some(modes)
+    }
+
+    /// Whether more samples would tell no more.
+    pub(crate) fn converged(&self) -> bool {
+        self.rounds >= Self::LEAST_ROUNDS
+            && self.modes().is_some_and(|modes| {
+                modes.slow.is_none()
+                    && modes.fast.high - modes.fast.low <= 2.0 * TARGET * modes.fast.median
+            })
+    }
+
+    /// The figure with its samples; `None` when the point was never visited.
+    pub(crate) fn sampled(&self, session: &Session<'_>) -> Option<Sampled> {
+        let modes = self.modes()?;
+        let stopped = if self.converged() {
+            Stopped::Converged
+        } else if session.cancelled() {
+            Stopped::Interrupted
+        } else {
+            Stopped::Budget
+        };
+        Some(Sampled {
+            summary: modes.fast,
+            core_hz: stats::median(&self.core_hz).unwrap_or(session.core_hz),
+            samples: Samples {
+                raw: self.raw.clone(),
+                stopped,
+                disturbed: Disturbance {
+                    slow_mode: modes.slow.map(|(median, _)| median),
+                    slow_share: modes.slow.map(|(_, share)| share),
+                    ..self.disturbed
+                },
+            },
+        })
+    }
+}
+
+/// [`stats::modes`] of rates: groups are looked for in the times that they stand for, so
+/// that a gap means the same for both, and the summaries are the rates' own.
+fn rate_modes(rates: &[f64], min_gap: f64) -> Option<Modes> {
+    let times: Vec<f64> = rates.iter().map(|rate| rate.recip()).collect();
+    let of_times = stats::modes(&times, min_gap)?;
+    let mut sorted: Vec<f64> = rates.iter().copied().filter(|x| x.is_finite()).collect();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let (fast, slow) = sorted.split_at(of_times.fast_count.min(sorted.len()));
+    Some(Modes {
+        fast: stats::summarize(fast)?,
+        fast_count: fast.len(),
+        slow: of_times
+            .slow
+            .and_then(|(_, share)| Some((stats::median(slow)?, share))),
+    })
+}
+
+/// Where [`run_rounds`] stands when it asks for a visit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// Number of the round, from 0.
+    pub(crate) round: u64,
+    /// Share of the work that is done, 0 to 1, for progress.
+    pub(crate) done: f64,
+}
+
+/// Visits all slots that are not yet narrow, round by round, until all are, `budget` is
+/// spent (two rounds are made in any case) or the session is cancelled. After each round
+/// `between` may add slots.
+///
+/// # Errors
+/// Whatever `visit` fails with.
+pub(crate) fn run_rounds<K>(
+    session: &Session<'_>,
+    budget: Duration,
+    slots: &mut Vec<Slot<K>>,
+    mut visit: impl FnMut(&K, Turn) -> Result<Vec<Visit>, Error>,
+    mut between: impl FnMut(u64, &mut Vec<Slot<K>>),
+) -> Result<(), Error> {
+    let begun = Instant::now();
+    let mut longest_round = 0.0_f64;
+    for round in 0_u64.. {
+        let round_begun = Instant::now();
+        let mut order: Vec<usize> = (0..slots.len())
+            .filter(|at| !slots[*at].converged())
+            .collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        let visits = order.len();
+        for (done, at) in order.into_iter().enumerate() {
+            if session.cancelled() {
+                return Ok(());
+            }
+            let spent = begun.elapsed().as_secs_f64() / budget.as_secs_f64();
+            // A first round that takes longer than the budget shall move nevertheless.
+            let in_first_round = if round == 0 {
+                done as f64 / visits as f64 / 8.0
+            } else {
+                0.0
+            };
+            let turn = Turn {
+                round,
+                done: spent.max(in_first_round).min(1.0),
+            };
+            let seen = visit(&slots[at].key, turn)?;
+            slots[at].add(seen);
+        }
+        longest_round = longest_round.max(round_begun.elapsed().as_secs_f64());
+        between(round, slots);
+        let spent = begun.elapsed().as_secs_f64();
+        let over = spent + longest_round * 0.7 > budget.as_secs_f64();
+        if session.cancelled() || visits == 0 || (over && round >= 1) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use membound_platform::Root;
+
+    use super::*;
+    use crate::{Effort, Silent};
+
+    fn visit(values: &[f64]) -> Visit {
+        Visit {
+            values: values.to_vec(),
+            core_hz: 1e9,
+            disturbed: Disturbance {
+                repeated_batches: 1,
+                steal_ms: 2.0,
+                ..Disturbance::default()
+            },
+        }
+    }
+
+    fn with_session(check: impl FnOnce(&Session<'_>, &AtomicBool)) {
+        let root = Root::system();
+        let cancel = AtomicBool::new(false);
+        let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
+        check(&session, &cancel);
+    }
+
+    #[test]
+    fn a_point_is_done_when_it_is_narrow_and_was_seen_in_three_rounds() {
+        let mut slot = Slot::time(());
+        for round in 0..3 {
+            assert!(!slot.converged(), "after {round} rounds");
+            slot.add([visit(&[100.0, 100.5, 100.2])]);
+        }
+        assert!(slot.converged());
+        let mut wide = Slot::time(());
+        for _ in 0..5 {
+            wide.add([visit(&[100.0, 104.0, 110.0])]);
+        }
+        assert!(!wide.converged());
+    }
+
+    #[test]
+    fn disturbances_add_up_and_modes_are_named() {
+        with_session(|session, _| {
+            let mut slot = Slot::time(());
+            slot.add([visit(&[1.0; 5]), visit(&[1.0; 5])]);
+            slot.add([visit(&[2.0; 4])]);
+            let sampled = slot.sampled(session).unwrap();
+            assert_eq!(sampled.samples.disturbed.repeated_batches, 3);
+            assert_eq!(sampled.samples.disturbed.steal_ms, 6.0);
+            assert_eq!(sampled.samples.disturbed.slow_mode, Some(2.0));
+            assert_eq!(sampled.samples.disturbed.slow_share, Some(4.0 / 14.0));
+            assert_eq!(sampled.summary.median, 1.0);
+            assert_eq!(sampled.samples.raw.len(), 14);
+            assert_eq!(sampled.samples.stopped, Stopped::Budget);
+            assert_eq!(sampled.core_hz, 1e9);
+        });
+    }
+
+    #[test]
+    fn the_slow_mode_of_a_rate_is_the_lower_one() {
+        let mut slot = Slot::rate(());
+        slot.add([visit(&[40.0, 41.0, 40.5, 40.2, 40.8, 20.0, 20.5])]);
+        let modes = slot.modes().unwrap();
+        assert_eq!(modes.fast.median, 40.5);
+        assert_eq!(modes.slow, Some((20.25, 2.0 / 7.0)));
+    }
+
+    #[test]
+    fn a_fast_mode_that_is_rare_is_not_the_figure() {
+        let mut slot = Slot::time(());
+        slot.add([visit(&[1.0, 1.0]), visit(&[2.0; 18])]);
+        assert_eq!(slot.modes().unwrap().fast.median, 2.0);
+    }
+
+    #[test]
+    fn a_point_never_visited_has_no_figure() {
+        with_session(|session, _| assert!(Slot::time(()).sampled(session).is_none()));
+    }
+
+    #[test]
+    fn rounds_go_up_and_down_until_all_are_narrow() {
+        with_session(|session, _| {
+            let mut slots: Vec<Slot<u32>> = (0..3).map(Slot::time).collect();
+            let mut order = Vec::new();
+            run_rounds(
+                session,
+                Duration::from_secs(60),
+                &mut slots,
+                |key, turn| {
+                    order.push((turn.round, *key));
+                    assert!((0.0..=1.0).contains(&turn.done));
+                    Ok(vec![visit(&[5.0])])
+                },
+                |round, slots| {
+                    if round == 0 {
+                        slots.push(Slot::time(3));
+                    }
+                },
+            )
+            .unwrap();
+            let expected = [
+                (0, 0),
+                (0, 1),
+                (0, 2),
+                (1, 3),
+                (1, 2),
+                (1, 1),
+                (1, 0),
+                (2, 0),
+                (2, 1),
+                (2, 2),
+                (2, 3),
+                (3, 3),
+            ];
+            assert_eq!(order, expected);
+        });
+    }
+
+    #[test]
+    fn a_spent_budget_and_a_cancelled_session_end_the_rounds() {
+        with_session(|session, cancel| {
+            let noisy = |value: &mut f64| {
+                *value += 1.0;
+                Ok(vec![visit(&[*value])])
+            };
+            let mut value = 0.0;
+            let mut slots = vec![Slot::time(()), Slot::time(())];
+            let mut run = |slots: &mut Vec<Slot<()>>| {
+                run_rounds(
+                    session,
+                    Duration::ZERO,
+                    slots,
+                    |(), _| noisy(&mut value),
+                    |_, _| (),
+                )
+            };
+            run(&mut slots).unwrap();
+            assert_eq!(slots[0].raw.len(), 2);
+            let mut late = vec![Slot::time(())];
+            cancel.store(true, Ordering::Relaxed);
+            run(&mut late).unwrap();
+            assert!(late[0].raw.is_empty());
+            assert_eq!(
+                slots[1].sampled(session).unwrap().samples.stopped,
+                Stopped::Interrupted
+            );
+        });
+    }
+
+    #[test]
+    fn batches_are_counted_and_their_disturbance_is_kept() {
+        with_session(|session, _| {
+            let mut made = 0;
+            let cpu = session.cpu;
+            let visit = take_batches(session, cpu, 4, |core_hz| {
+                assert!(core_hz > 1e8);
+                made += 1;
+                f64::from(made)
+            });
+            assert_eq!(visit.values.len(), 4);
+            assert_eq!(made - 4, visit.disturbed.repeated_batches as i32);
+        });
+    }
+}
