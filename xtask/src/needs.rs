@@ -153,6 +153,8 @@ fn unpack_kernel() -> Result<()> {
                 "-o",
                 "Acquire::http::Timeout=30",
             ])
+            // As root apt would warn that its own user cannot write here.
+            .args(["-o", "APT::Sandbox::User=root"])
             .args(["download", package])
             .current_dir(&download),
     )?;
