@@ -12,6 +12,7 @@ pub mod caches;
 pub mod counters;
 pub mod cpu;
 pub mod date;
+pub mod dimm;
 pub mod disturb;
 mod error;
 pub mod frequency;
@@ -26,6 +27,7 @@ pub mod prefetcher;
 mod root;
 #[cfg(test)]
 mod testing;
+pub mod vmhost;
 
 pub use error::Error;
 pub use machine::machine_info;
