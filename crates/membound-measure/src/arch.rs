@@ -12,7 +12,7 @@ pub(crate) mod x86_64;
 pub(crate) use counter::Counter;
 pub use portable::Portable;
 
-use membound_types::{Access, BandwidthKernel, VectorWidth, WindowKernel};
+use membound_types::{Access, BandwidthKernel, Fence, Filler, VectorWidth, WindowKernel};
 
 use crate::Error;
 
@@ -82,6 +82,47 @@ pub trait WindowLoop: Send + Sync {
     unsafe fn run(&self, area: *mut u8, area_windows: u64, windows: u64, seed: u64) -> u64;
 }
 
+/// What stands between the two readings of the counter in document 000's kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct MlpSpec<'a> {
+    /// Displacement of each load from the base, in bytes, below 2 GiB.
+    pub displacements: &'a [u32],
+    /// Fillers before the last load, or before every load but the first.
+    pub fillers: u32,
+    /// Kind of filler.
+    pub filler: Filler,
+    /// Fillers between all loads instead of before the last only.
+    pub separate_all: bool,
+    /// How the kernel is serialised.
+    pub fence: Fence,
+}
+
+/// Document 000's kernel: serialise, N−1 loads, K fillers, one load, stop.
+pub trait MlpLoop: Send {
+    /// Uops of the kernel itself that stand between the first load and the last.
+    fn own_uops(&self) -> u32;
+
+    /// Emits `spec` and executes it a few times untimed, then `batches` times `executions`
+    /// times, each time with another base among the first `base_lines` lines of `area`.
+    /// Returns the mean ticks of an execution in each batch.
+    ///
+    /// # Errors
+    /// When the kernel cannot be emitted.
+    ///
+    /// # Safety
+    /// `area` must be readable for `base_lines` lines plus the largest displacement plus
+    /// eight bytes.
+    unsafe fn run(
+        &mut self,
+        spec: &MlpSpec<'_>,
+        area: *mut u8,
+        base_lines: u64,
+        seed: &mut u64,
+        batches: u32,
+        executions: u64,
+    ) -> Result<Vec<f64>, Error>;
+}
+
 /// A chain of dependent additions, one core cycle each.
 pub trait AddChain: Send + Sync {
     /// Makes `adds` additions (a multiple of 64).
@@ -118,6 +159,11 @@ pub trait Backend: Send + Sync {
     ) -> Result<Box<dyn StreamLoop>, Error>;
     /// Widest vectors that this processor and its kernel offer.
     fn widest_vector(&self) -> VectorWidth;
+    /// Document 000's kernel.
+    ///
+    /// # Errors
+    /// [`Error::Architecture`] where there is none for this processor.
+    fn mlp(&self) -> Result<Box<dyn MlpLoop>, Error>;
     /// A window kernel for windows of `window_bytes` (a multiple of 64).
     ///
     /// # Errors

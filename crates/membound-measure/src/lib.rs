@@ -18,6 +18,7 @@ pub mod stats;
 mod watch;
 
 pub mod latency;
+pub mod mlp;
 
 pub use chase::{Chase, ChaseConfig};
 pub use clock::{Clock, CoreClock};

@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use membound_types::{Access, BandwidthKernel, VectorWidth, WindowKernel};
 
-use super::{AddChain, Backend, ChainsLoop, ChaseLoop, Link, StreamLoop, WindowLoop};
+use super::{AddChain, Backend, ChainsLoop, ChaseLoop, Link, MlpLoop, StreamLoop, WindowLoop};
 use crate::Error;
 use crate::random::Random;
 
@@ -42,6 +42,11 @@ impl Backend for Portable {
 
     fn widest_vector(&self) -> VectorWidth {
         VectorWidth::V128
+    }
+
+    fn mlp(&self) -> Result<Box<dyn MlpLoop>, Error> {
+        // What stands inside the window must be known to the uop; a compiler would add to it.
+        Err(Error::Architecture(std::env::consts::ARCH))
     }
 
     fn window(

@@ -4,7 +4,7 @@
 //! kernels use caller-saved registers unless they say otherwise.
 
 mod chase;
-pub(crate) mod mlp;
+mod mlp;
 mod stream;
 mod window;
 
@@ -12,7 +12,7 @@ use iced_x86::code_asm::{rax, rcx, rdi};
 use membound_jit::{OwnedCode, assemble_owned};
 use membound_types::{Access, BandwidthKernel, VectorWidth, WindowKernel};
 
-use super::{AddChain, Backend, ChainsLoop, ChaseLoop, Link, StreamLoop, WindowLoop};
+use super::{AddChain, Backend, ChainsLoop, ChaseLoop, Link, MlpLoop, StreamLoop, WindowLoop};
 use crate::Error;
 
 /// The backend that emits its kernels.
@@ -46,6 +46,10 @@ impl Backend for Emitted {
 
     fn widest_vector(&self) -> VectorWidth {
         stream::widest()
+    }
+
+    fn mlp(&self) -> Result<Box<dyn MlpLoop>, Error> {
+        Ok(Box::new(mlp::MlpKernel::new()?))
     }
 
     fn window(

@@ -13,26 +13,12 @@ use membound_jit::{CodeBuffer, assemble};
 use membound_types::{Fence, Filler};
 
 use crate::Error;
+use crate::arch::{MlpLoop, MlpSpec};
 use crate::random::{INCREMENT, MULTIPLIER};
-
-/// What stands between the two readings of the counter.
-#[derive(Clone, Debug)]
-pub(crate) struct Spec<'a> {
-    /// Displacement of each load from the base, in bytes.
-    pub(crate) displacements: &'a [u32],
-    /// Fillers before the last load, or before every load but the first.
-    pub(crate) fillers: u32,
-    /// Kind of filler.
-    pub(crate) filler: Filler,
-    /// Fillers between all loads instead of before the last only.
-    pub(crate) separate_all: bool,
-    /// How the kernel is serialised.
-    pub(crate) fence: Fence,
-}
 
 /// The kernel, loaded into a buffer that is used again for the next one.
 #[derive(Debug)]
-pub(crate) struct MlpKernel {
+pub(super) struct MlpKernel {
     buffer: CodeBuffer,
 }
 
@@ -52,30 +38,28 @@ struct Frame {
 }
 
 impl MlpKernel {
-    /// Uops of the kernel itself that stand between the first load and the last: none but
-    /// the fillers.
-    pub(crate) const OWN_UOPS: u32 = 0;
-
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(super) fn new() -> Result<Self, Error> {
         Ok(Self {
             buffer: CodeBuffer::new(256 << 10)?,
         })
     }
+}
 
-    /// Emits `spec` and executes it `warm` times untimed, then `batches` times `executions`
-    /// times, each time with another base among the first `base_lines` lines of `area`.
-    /// Returns the mean ticks of an execution in each batch.
-    ///
-    /// # Safety
-    /// `area` must be readable for `base_lines` lines plus the largest displacement plus
-    /// eight bytes.
-    pub(crate) unsafe fn run(
+impl MlpLoop for MlpKernel {
+    fn own_uops(&self) -> u32 {
+        // Nothing but the fillers stands between the first load and the last; the test
+        // below counts.
+        0
+    }
+
+    unsafe fn run(
         &mut self,
-        spec: &Spec<'_>,
+        spec: &MlpSpec<'_>,
         area: *mut u8,
         base_lines: u64,
         seed: &mut u64,
-        (batches, executions): (u32, u64),
+        batches: u32,
+        executions: u64,
     ) -> Result<Vec<f64>, Error> {
         let code = assemble(&mut self.buffer, |a| emit(a, spec))?;
         // SAFETY: the code is a function of one pointer to a frame.
@@ -103,7 +87,7 @@ impl MlpKernel {
     }
 }
 
-fn emit(a: &mut CodeAssembler, spec: &Spec<'_>) -> Result<(), IcedError> {
+fn emit(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedError> {
     let saved = [rbx, rbp, r12, r13, r14, r15];
     for register in saved {
         a.push(register)?;
@@ -172,7 +156,7 @@ fn serialise(a: &mut CodeAssembler, fence: Fence) -> Result<(), IcedError> {
     }
 }
 
-fn emit_fillers(a: &mut CodeAssembler, spec: &Spec<'_>) -> Result<(), IcedError> {
+fn emit_fillers(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedError> {
     let integers = [rax, rcx, rdx, r8];
     let vectors = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7];
     for index in 0..spec.fillers as usize {
@@ -205,7 +189,7 @@ mod tests {
                     (&[0, 4096][..], false),
                     (&[0, 64, 128][..], true),
                 ] {
-                    let spec = Spec {
+                    let spec = MlpSpec {
                         displacements,
                         fillers: 11,
                         filler,
@@ -234,7 +218,7 @@ mod tests {
     #[test]
     fn nothing_but_loads_and_fillers_stands_in_the_window() {
         let mut assembler = CodeAssembler::new(64).unwrap();
-        let spec = Spec {
+        let spec = MlpSpec {
             displacements: &[64, 128, 192],
             fillers: 5,
             filler: Filler::Nop,

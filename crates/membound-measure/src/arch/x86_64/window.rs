@@ -21,7 +21,10 @@ impl Window {
     const LINES_AHEAD: i32 = 4;
 
     pub(super) fn new(kernel: WindowKernel, window_bytes: u64) -> Result<Self, Error> {
-        if window_bytes == 0 || !window_bytes.is_multiple_of(64) || i32::try_from(window_bytes).is_err() {
+        if window_bytes == 0
+            || !window_bytes.is_multiple_of(64)
+            || i32::try_from(window_bytes).is_err()
+        {
             return Err(Error::Invalid(format!(
                 "a window of {window_bytes} bytes is not a multiple of 64 below 2 GiB"
             )));

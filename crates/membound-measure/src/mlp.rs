@@ -1,0 +1,418 @@
+//! `measure mlp`: windows of the core, and memory-level parallelism.
+//!
+//! Document 000's kernel over an area so large that every load misses: N−1 loads, K
+//! fillers, one load. With N = 2 the time doubles where K pushes the second load out of
+//! the reorder buffer; with growing N and few fillers it reaches that doubled time where
+//! the machine cannot serve more loads at once. Displacements of the loads are drawn
+//! anew in several variants of each kernel, because two fixed ones may share a DRAM bank;
+//! the base moves with every execution.
+//!
+//! Here are the times. What they mean (the rule, shares of hits) is `membound-model`'s.
+
+mod probe;
+mod windows;
+
+use std::time::Instant;
+
+use membound_platform::affinity::Pinned;
+use membound_types::{
+    Access, AreaPoint, Fence, Filler, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind,
+    Pattern, Samples, Stopped, ThroughputPoint,
+};
+
+use crate::{Chase, ChaseConfig, Effort, Error, Session, stats};
+use probe::Probe;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct MlpConfig {
+    /// Loads of the parallel cells (N).
+    pub loads: Vec<u32>,
+    /// Fillers of the parallel cells (K); `None` for a coarse grid around the window that
+    /// was found.
+    pub fillers: Option<Vec<u32>>,
+    /// Filler of the cells. Windows are searched with every kind.
+    pub filler: Filler,
+    /// Fence of the kernel.
+    pub fence: Fence,
+    /// Page kinds; the first is the main one.
+    pub pages: Vec<PageKind>,
+    /// Node policies; the first is the main one.
+    pub nodes: Vec<NodePolicy>,
+    /// Bytes of the area; it shrinks to what memory allows.
+    pub area_bytes: u64,
+    /// Most accesses in the area sweep; 0 for no sweep.
+    pub sweep_loads: u32,
+    /// Chains of the throughput series.
+    pub chains: Vec<u32>,
+    /// Executions a batch.
+    pub executions: u64,
+    /// Batches a variant.
+    pub batches: u32,
+}
+
+impl MlpConfig {
+    /// The document's experiment with `page` pages, as fine as `effort` allows.
+    #[must_use]
+    pub fn new(effort: Effort, page: PageKind) -> Self {
+        let loads: &[u32] = effort.pick(
+            &[
+                1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128,
+            ][..],
+            &[
+                1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 20, 22, 24, 28, 32, 36,
+                40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192,
+            ][..],
+            &[
+                1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26,
+                28, 30, 32, 36, 40, 44, 48, 52, 56, 60, 64, 72, 80, 88, 96, 104, 112, 120, 128,
+                144, 160, 176, 192, 224, 256,
+            ][..],
+        );
+        Self {
+            loads: loads.to_vec(),
+            fillers: None,
+            filler: Filler::Nop,
+            fence: Fence::Lfence,
+            pages: vec![page],
+            nodes: vec![NodePolicy::LOCAL],
+            area_bytes: effort.pick(512 << 20, 1 << 30, 1 << 30),
+            sweep_loads: 11,
+            chains: vec![
+                1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128,
+            ],
+            executions: effort.pick(32, 48, 64),
+            batches: effort.pick(4, 6, 12),
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        const MOST_LOADS: u32 = 1024;
+        const MOST_FILLERS: u32 = 8192;
+        if let Some(loads) = self
+            .loads
+            .iter()
+            .find(|loads| !(1..=MOST_LOADS).contains(*loads))
+        {
+            return Err(Error::Invalid(format!(
+                "{loads} loads: use 1 to {MOST_LOADS}"
+            )));
+        }
+        if let Some(fillers) = self
+            .fillers
+            .iter()
+            .flatten()
+            .find(|fillers| **fillers > MOST_FILLERS)
+        {
+            return Err(Error::Invalid(format!(
+                "{fillers} fillers: use 0 to {MOST_FILLERS}"
+            )));
+        }
+        if self.area_bytes < 1 << 20 {
+            return Err(Error::Invalid(format!(
+                "an area of {} bytes fits caches: use 1 MiB or more",
+                self.area_bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Measures every page kind under every node policy; the first combination that can be
+/// had is the document, the others are its [`Mlp::others`].
+///
+/// # Errors
+/// [`Error::Invalid`] for values that make no sense, [`Error::Architecture`] where there
+/// is no kernel, else why no combination could be had.
+pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> {
+    let begun = Instant::now();
+    config.check()?;
+    let _pinned = Pinned::to(session.cpu)?;
+    let mut found: Option<Mlp> = None;
+    let mut skipped = Vec::new();
+    let mut last_error = None;
+    let settings: Vec<_> = config
+        .pages
+        .iter()
+        .flat_map(|page| config.nodes.iter().map(move |node| (*page, *node)))
+        .collect();
+    for (index, (page, node)) in settings.iter().copied().enumerate() {
+        if session.cancelled() && found.is_some() {
+            break;
+        }
+        let share = |within: f64| (index as f64 + within) / settings.len() as f64;
+        match measure_setting(session, config, page, node, &share) {
+            Ok(mlp) => match &mut found {
+                None => found = Some(mlp),
+                Some(first) => first.others.push(mlp),
+            },
+            Err(error) => {
+                skipped.push(format!("{page} pages on node {node}: {error}"));
+                last_error = Some(error);
+            }
+        }
+    }
+    match (found, last_error) {
+        (Some(mut mlp), _) => {
+            mlp.skipped.extend(skipped);
+            mlp.elapsed_s = begun.elapsed().as_secs_f64();
+            Ok(mlp)
+        }
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(Error::Invalid(
+            "no page kind and node were given".to_owned(),
+        )),
+    }
+}
+
+/// One page kind under one node policy.
+fn measure_setting(
+    session: &Session<'_>,
+    config: &MlpConfig,
+    page: PageKind,
+    node: NodePolicy,
+    share: &dyn Fn(f64) -> f64,
+) -> Result<Mlp, Error> {
+    let begun = Instant::now();
+    let doing = format!("mlp: {page} pages");
+    session.progress.at(share(0.0), &doing);
+    let mut probe = Probe::new(session, config, page, node)?;
+    let windows = windows::find_all(&mut probe);
+    let reorder = windows
+        .iter()
+        .find(|window| window.filler == Filler::Nop)
+        .map(|window| (window.cliff_fillers, window.entries.value));
+    session.progress.at(share(0.2), &doing);
+    let mut cells = parallel_cells(&mut probe, config, reorder, &|within| {
+        session.progress.at(share(0.2 + 0.5 * within), &doing);
+    })?;
+    let outside = reorder.map(|(cliff, _)| cliff + windows::MARGIN);
+    let sequential_pair_cycles = match outside {
+        Some(fillers) if !session.cancelled() => {
+            cells.extend(sequential_cells(&mut probe, fillers)?);
+            pair_of(&cells)
+        }
+        _ => Outcome::missing("no cliff was found, so no load can be put outside the window"),
+    };
+    session.progress.at(share(0.75), &doing);
+    let throughput = throughput(&mut probe, &config.chains)?;
+    session.progress.at(share(0.85), &doing);
+    let areas = area_sweep(&mut probe, config.sweep_loads)?;
+    let mlp_throughput = throughput
+        .iter()
+        .map(|point| point.parallelism)
+        .max_by(f64::total_cmp)
+        .map_or_else(
+            || Outcome::missing("interrupted before the chases ran"),
+            Outcome::Known,
+        );
+    Ok(Mlp {
+        cells,
+        rob_size: match reorder {
+            Some((_, entries)) => Outcome::Known(entries),
+            None => Outcome::missing(
+                "two loads take as long with few fillers as with many: no cliff was found",
+            ),
+        },
+        windows,
+        mlp_rule: Outcome::missing("the rule has not been applied yet"),
+        mlp_throughput,
+        throughput,
+        sequential_pair_cycles,
+        areas,
+        page,
+        node,
+        fence: config.fence,
+        others: Vec::new(),
+        skipped: Vec::new(),
+        elapsed_s: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// The N × K plane. K runs on a coarse grid from none to a quarter beyond the cliff.
+fn parallel_cells(
+    probe: &mut Probe<'_, '_>,
+    config: &MlpConfig,
+    reorder: Option<(u32, f64)>,
+    progress: &dyn Fn(f64),
+) -> Result<Vec<MlpCell>, Error> {
+    let fillers = config.fillers.clone().unwrap_or_else(|| match reorder {
+        Some((cliff, _)) => coarse_grid(cliff, probe.session.effort.pick(8, 14, 20)),
+        None => vec![0, 8, 16, 32, 64, 128, 256, 512],
+    });
+    let mut cells = Vec::new();
+    for (index, &loads) in config.loads.iter().enumerate() {
+        progress(index as f64 / config.loads.len() as f64);
+        for &fillers in &fillers {
+            if probe.session.cancelled() {
+                return Ok(cells);
+            }
+            let timed = probe.parallel(loads, fillers, config.filler)?;
+            cells.push(probe.cell(MlpMode::Parallel, loads, fillers, config.filler, &timed));
+        }
+    }
+    Ok(cells)
+}
+
+/// `count` values from 0 to a quarter beyond `cliff`, a third of them near the cliff.
+fn coarse_grid(cliff: u32, count: u32) -> Vec<u32> {
+    let near = count / 3;
+    let even = count - near;
+    let mut grid: Vec<u32> = (0..even)
+        .map(|step| cliff * 5 / 4 * step / (even - 1).max(1))
+        .collect();
+    let span = (cliff / 25).max(near);
+    grid.extend((0..near).map(|step| (cliff + 2 * span * step / near.max(1)).saturating_sub(span)));
+    grid.sort_unstable();
+    grid.dedup();
+    grid
+}
+
+/// T_seq(n), n = 1…12: each load outside the window of the one before.
+fn sequential_cells(probe: &mut Probe<'_, '_>, fillers: u32) -> Result<Vec<MlpCell>, Error> {
+    const MOST: u32 = 12;
+    (1..=MOST)
+        .map(|loads| {
+            let timed = probe.sequential(loads, fillers)?;
+            Ok(probe.cell(MlpMode::Sequential, loads, fillers, Filler::Nop, &timed))
+        })
+        .collect()
+}
+
+fn pair_of(cells: &[MlpCell]) -> Outcome<f64> {
+    cells
+        .iter()
+        .find(|cell| cell.mode == MlpMode::Sequential && cell.loads == 2)
+        .map_or_else(
+            || Outcome::missing("interrupted"),
+            |cell| Outcome::Known(cell.cycles),
+        )
+}
+
+/// Parallel chases over the whole area: one random cycle, entered at many places.
+fn throughput(probe: &mut Probe<'_, '_>, chains: &[u32]) -> Result<Vec<ThroughputPoint>, Error> {
+    const BATCHES: u32 = 9;
+    const LOADS_PER_BATCH: u64 = 6_000;
+    let session = probe.session;
+    let config = ChaseConfig {
+        pattern: Pattern::Random,
+        access: Access::Clean,
+        stride_bytes: 64,
+        seed: 0x6d6c_7000,
+    };
+    let bytes = probe.area_bytes();
+    // SAFETY: the area belongs to the probe, which does not run meanwhile.
+    let mut chase = unsafe { Chase::new(&*session.backend, config, probe.area(), bytes as usize)? };
+    chase.resize(bytes)?;
+    let mut points: Vec<ThroughputPoint> = Vec::new();
+    for &count in chains {
+        if session.cancelled() {
+            break;
+        }
+        let kernel = session.backend.chains(count as usize)?;
+        let mut heads: Vec<*mut u8> = (0..count).map(|_| probe.random_line()).collect();
+        let rounds = (LOADS_PER_BATCH / u64::from(count)).max(64);
+        let mut raw = Vec::new();
+        for batch in 0..=BATCHES {
+            let start = session.clock.now();
+            // SAFETY: every head is an element of the closed chain over the whole area.
+            unsafe { kernel.walk(&mut heads, rounds) };
+            let ticks = (session.clock.now() - start) as f64 - session.clock.overhead_ticks();
+            // The first batch warms the code and the first translations.
+            if batch > 0 {
+                raw.push(session.cycles(ticks) / (rounds * u64::from(count)) as f64);
+            }
+        }
+        let cycles_per_load = stats::median(&raw).unwrap_or(f64::NAN);
+        let alone = points.first().map_or(cycles_per_load, |first| {
+            first.cycles_per_load * f64::from(first.chains)
+        });
+        points.push(ThroughputPoint {
+            chains: count,
+            cycles_per_load,
+            parallelism: alone / cycles_per_load,
+            batches: Samples {
+                raw,
+                stopped: Stopped::Budget,
+                ..Samples::default()
+            },
+        });
+    }
+    Ok(points)
+}
+
+/// The document's chapter 5: T(N) for N = 1…11 over areas from 1 KiB to the whole.
+fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoint>, Error> {
+    let mut points = Vec::new();
+    let mut area_bytes = 1_u64 << 10;
+    while most_loads > 0 && area_bytes <= probe.area_bytes() {
+        let mut one = f64::NAN;
+        for loads in 1..=most_loads {
+            if probe.session.cancelled() {
+                return Ok(points);
+            }
+            let timed = probe.in_area(loads, area_bytes)?;
+            let cycles = probe.session.cycles(timed.ticks);
+            if loads == 1 {
+                one = cycles;
+            }
+            points.push(AreaPoint {
+                area_bytes,
+                loads,
+                cycles,
+                spread: probe.session.cycles(timed.spread_ticks),
+                ratio: if one > 0.0 {
+                    cycles / one
+                } else {
+                    f64::from(loads)
+                },
+                expected: Vec::new(),
+                misses: timed.misses,
+            });
+        }
+        area_bytes *= 2;
+    }
+    Ok(points)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_coarse_grid_covers_both_sides_of_the_cliff() {
+        for (cliff, count) in [(446, 8), (187, 14), (60, 20), (510, 24)] {
+            let grid = coarse_grid(cliff, count);
+            assert_eq!(grid[0], 0);
+            assert!(*grid.last().unwrap() >= cliff * 6 / 5, "{grid:?}");
+            assert!(grid.windows(2).all(|pair| pair[0] < pair[1]), "{grid:?}");
+            assert!(grid.iter().filter(|k| **k <= cliff).count() >= 4);
+            assert!(grid.iter().filter(|k| **k > cliff).count() >= 2);
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_named() {
+        let mut config = MlpConfig::new(Effort::Quick, PageKind::Base);
+        config.loads = vec![0];
+        assert!(config.check().unwrap_err().to_string().contains("0 loads"));
+        config.loads = vec![1];
+        config.fillers = Some(vec![100_000]);
+        assert!(
+            config
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("100000 fillers")
+        );
+        config.fillers = None;
+        config.area_bytes = 4096;
+        assert!(
+            config
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("4096 bytes")
+        );
+    }
+}

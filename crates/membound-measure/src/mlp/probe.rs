@@ -1,0 +1,263 @@
+//! Runs the kernel over an area, with several draws of displacements, less the empty one.
+
+use membound_platform::memory;
+use membound_types::{Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
+
+use super::MlpConfig;
+use crate::arch::{MlpLoop, MlpSpec};
+use crate::random::Random;
+use crate::{Error, Region, RegionConfig, Session, stats};
+
+/// A time per execution, the empty kernel's taken away.
+#[derive(Clone, Debug)]
+pub(super) struct Timed {
+    pub(super) ticks: f64,
+    pub(super) spread_ticks: f64,
+    pub(super) misses: Outcome<Misses>,
+}
+
+/// The kernel and the area it loads from.
+pub(super) struct Probe<'s, 'a> {
+    pub(super) session: &'s Session<'a>,
+    kernel: Box<dyn MlpLoop>,
+    region: Region,
+    page: PageKind,
+    node: NodePolicy,
+    fence: Fence,
+    executions: u64,
+    batches: u32,
+    seed: u64,
+    empty_ticks: f64,
+    draws: Vec<Vec<u64>>,
+}
+
+impl<'s, 'a> Probe<'s, 'a> {
+    const LINE: u64 = 64;
+    /// Most loads of any kernel here.
+    const MOST_LOADS: usize = 1024;
+
+    pub(super) fn new(
+        session: &'s Session<'a>,
+        config: &MlpConfig,
+        page: PageKind,
+        node: NodePolicy,
+    ) -> Result<Self, Error> {
+        let kernel = session.backend.mlp()?;
+        let mut bytes = config.area_bytes.next_power_of_two().min(2 << 30);
+        while bytes > memory::available_bytes(session.root) / 4 * 3 && bytes > 64 << 20 {
+            bytes /= 2;
+        }
+        let bytes = usize::try_from(bytes).expect("2 GiB fit an address");
+        let region = Region::new(
+            session.root,
+            &session.topology,
+            RegionConfig {
+                bytes,
+                page,
+                node,
+                cpu: session.cpu,
+            },
+        )?;
+        let mut random = Random::new(0x6d6c_7001);
+        let variants = session.effort.pick(5, 6, 10);
+        let draws = (0..variants)
+            .map(|_| {
+                (0..Self::MOST_LOADS)
+                    .map(|_| random.below(1 << 32))
+                    .collect()
+            })
+            .collect();
+        let mut probe = Self {
+            session,
+            kernel,
+            region,
+            page,
+            node,
+            fence: config.fence,
+            executions: config.executions,
+            batches: config.batches,
+            seed: 0x6d6c_7002,
+            empty_ticks: 0.0,
+            draws,
+        };
+        probe.empty_ticks = probe.empty()?;
+        Ok(probe)
+    }
+
+    pub(super) const fn area_bytes(&self) -> u64 {
+        self.region.len() as u64
+    }
+
+    pub(super) const fn area(&self) -> *mut u8 {
+        self.region.start()
+    }
+
+    pub(super) fn own_uops(&self) -> u32 {
+        self.kernel.own_uops()
+    }
+
+    /// Address of a random line of the area.
+    pub(super) fn random_line(&mut self) -> *mut u8 {
+        let mut random = Random::new(self.seed);
+        let line = random.below(self.area_bytes() / Self::LINE);
+        self.seed = random.state();
+        self.region
+            .start()
+            .wrapping_add((line * Self::LINE) as usize)
+    }
+
+    /// N−1 loads, K fillers, one load, anywhere in the area.
+    pub(super) fn parallel(
+        &mut self,
+        loads: u32,
+        fillers: u32,
+        filler: Filler,
+    ) -> Result<Timed, Error> {
+        self.time(loads, fillers, filler, false, self.area_bytes(), 1)
+    }
+
+    /// As [`Probe::parallel`] with `effort` times the batches.
+    pub(super) fn parallel_with(
+        &mut self,
+        loads: u32,
+        fillers: u32,
+        filler: Filler,
+        effort: u32,
+    ) -> Result<Timed, Error> {
+        self.time(loads, fillers, filler, false, self.area_bytes(), effort)
+    }
+
+    /// N loads with fillers between all of them, anywhere in the area.
+    pub(super) fn sequential(&mut self, loads: u32, fillers: u32) -> Result<Timed, Error> {
+        self.time(loads, fillers, Filler::Nop, true, self.area_bytes(), 2)
+    }
+
+    /// N loads at once in the first `area_bytes` of the area, warmed where a cache may hold
+    /// it; the empty kernel is timed again beside it, because here single cycles count.
+    pub(super) fn in_area(&mut self, loads: u32, area_bytes: u64) -> Result<Timed, Error> {
+        if loads == 1 {
+            self.empty_ticks = self.empty()?;
+            self.warm(area_bytes);
+        }
+        let effort = if area_bytes <= 16 << 20 { 3 } else { 1 };
+        self.time(loads, 0, Filler::Nop, false, area_bytes, effort)
+    }
+
+    /// A cell of the document from a time.
+    pub(super) fn cell(
+        &self,
+        mode: MlpMode,
+        loads: u32,
+        fillers: u32,
+        filler: Filler,
+        timed: &Timed,
+    ) -> MlpCell {
+        MlpCell {
+            mode,
+            loads,
+            fillers,
+            filler,
+            area_bytes: self.area_bytes(),
+            node: self.node,
+            page: self.page,
+            cycles: self.session.cycles(timed.ticks),
+            spread: self.session.cycles(timed.spread_ticks),
+            misses: timed.misses.clone(),
+        }
+    }
+
+    /// Reads every line of the first `bytes` bytes, at most 128 MiB of them.
+    fn warm(&self, bytes: u64) {
+        let mut sum = 0_u64;
+        for offset in (0..bytes.min(128 << 20) as usize).step_by(Self::LINE as usize) {
+            let word = self.region.start().wrapping_add(offset).cast::<u64>();
+            // SAFETY: `offset` lies inside the region, which is readable and aligned.
+            sum = sum.wrapping_add(unsafe { word.read_volatile() });
+        }
+        std::hint::black_box(sum);
+    }
+
+    fn empty(&mut self) -> Result<f64, Error> {
+        let spec = MlpSpec {
+            displacements: &[],
+            fillers: 0,
+            filler: Filler::Nop,
+            separate_all: false,
+            fence: self.fence,
+        };
+        let executions = 4 * self.executions;
+        // SAFETY: an empty kernel loads nothing.
+        let raw = unsafe {
+            self.kernel.run(
+                &spec,
+                self.region.start(),
+                1,
+                &mut self.seed,
+                15,
+                executions,
+            )?
+        };
+        Ok(stats::median(&raw).unwrap_or(0.0))
+    }
+
+    /// The median batch of each draw of displacements, averaged over the draws.
+    fn time(
+        &mut self,
+        loads: u32,
+        fillers: u32,
+        filler: Filler,
+        separate_all: bool,
+        area_bytes: u64,
+        effort: u32,
+    ) -> Result<Timed, Error> {
+        // Base and displacements share the area so that their sum covers it nearly evenly:
+        // a short span of displacements under a base that roams.
+        let lines = (area_bytes / Self::LINE).max(2);
+        let whole = area_bytes == self.area_bytes();
+        let span = if whole {
+            lines / 2
+        } else {
+            (lines / 16).max(1)
+        };
+        let mut medians = Vec::new();
+        let mut all = Vec::new();
+        let draws = std::mem::take(&mut self.draws);
+        let result = draws.iter().try_for_each(|draw| -> Result<(), Error> {
+            let displacements: Vec<u32> = draw[..(loads as usize).min(Self::MOST_LOADS)]
+                .iter()
+                .map(|x| (((x * span) >> 32) * Self::LINE) as u32)
+                .collect();
+            let spec = MlpSpec {
+                displacements: &displacements,
+                fillers,
+                filler,
+                separate_all,
+                fence: self.fence,
+            };
+            let batches = self.batches * effort;
+            // SAFETY: bases lie in the first `lines - span` lines and displacements below
+            // `span` lines, so every load lies inside the area.
+            let raw = unsafe {
+                self.kernel.run(
+                    &spec,
+                    self.region.start(),
+                    lines - span,
+                    &mut self.seed,
+                    batches,
+                    self.executions,
+                )?
+            };
+            medians.extend(stats::median(&raw));
+            all.extend(raw);
+            Ok(())
+        });
+        self.draws = draws;
+        result?;
+        let mean = medians.iter().sum::<f64>() / medians.len().max(1) as f64;
+        Ok(Timed {
+            ticks: (mean - self.empty_ticks).max(0.0),
+            spread_ticks: stats::half_iqr(&all),
+            misses: Outcome::missing("no counters"),
+        })
+    }
+}

@@ -1,0 +1,254 @@
+//! Windows of the core by bisection on the fillers between two loads.
+
+use membound_types::{Basis, Figure, Filler, WindowLimit};
+
+use super::probe::Probe;
+use crate::{Error, stats};
+
+/// Fillers beyond the cliff at which a load is surely outside the window.
+pub(super) const MARGIN: u32 = 16;
+
+/// Most fillers tried.
+const MOST_FILLERS: u32 = 4096;
+
+/// Every window that shows a cliff. A search that fails or is cancelled leaves its window
+/// out.
+pub(super) fn find_all(probe: &mut Probe<'_, '_>) -> Vec<WindowLimit> {
+    let mut windows: Vec<WindowLimit> = Vec::new();
+    for filler in [Filler::Nop, Filler::Integer, Filler::Vector] {
+        if probe.session.cancelled() {
+            break;
+        }
+        if let Ok(Some(mut window)) = find(probe, filler) {
+            let reorder = windows.iter().find(|window| window.filler == Filler::Nop);
+            window.limited_by = limited_by(filler, &window, reorder).to_owned();
+            windows.push(window);
+        }
+    }
+    windows
+}
+
+/// Fillers that write a register meet the smaller of two limits: their register file when
+/// its cliff comes clearly before the one of fillers that write none.
+fn limited_by(filler: Filler, window: &WindowLimit, reorder: Option<&WindowLimit>) -> &'static str {
+    const CLEARLY: f64 = 0.97;
+    let earlier = reorder.is_none_or(|reorder| {
+        f64::from(window.cliff_fillers) < CLEARLY * f64::from(reorder.cliff_fillers)
+    });
+    match filler {
+        Filler::Integer if earlier => "integer registers",
+        Filler::Vector if earlier => "vector registers",
+        _ => "reorder buffer",
+    }
+}
+
+/// Times of two loads with K fillers between them; `share` is how far a time has climbed
+/// from the inner level to the outer.
+struct Cliff<'p, 's, 'a> {
+    probe: &'p mut Probe<'s, 'a>,
+    filler: Filler,
+    inside: f64,
+    outside: f64,
+}
+
+impl Cliff<'_, '_, '_> {
+    fn ticks(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
+        Ok(self
+            .probe
+            .parallel_with(2, fillers, self.filler, effort)?
+            .ticks)
+    }
+
+    fn share(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
+        let ticks = self.ticks(fillers, effort)?;
+        Ok((ticks - self.inside) / (self.outside - self.inside))
+    }
+}
+
+fn find(probe: &mut Probe<'_, '_>, filler: Filler) -> Result<Option<WindowLimit>, Error> {
+    let own_uops = probe.own_uops();
+    let mut cliff = Cliff {
+        probe,
+        filler,
+        inside: 0.0,
+        outside: f64::INFINITY,
+    };
+    let Some((mut low, mut high)) = bracket(&mut cliff)? else {
+        return Ok(None);
+    };
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        if cliff.share(middle, 2)? < 0.5 {
+            low = middle
+        } else {
+            high = middle
+        }
+    }
+    let (cliff_fillers, low, high) = refine(&mut cliff, low)?;
+    let entries = |fillers: u32| f64::from(fillers + 2 + own_uops);
+    let cycles = |ticks: f64| cliff.probe.session.cycles(ticks);
+    Ok(Some(WindowLimit {
+        filler,
+        limited_by: String::new(),
+        cliff_fillers,
+        entries: Figure {
+            value: entries(cliff_fillers),
+            low: entries(low),
+            high: entries(high),
+            basis: Basis::Measured,
+        },
+        inside_cycles: cycles(cliff.inside),
+        outside_cycles: cycles(cliff.outside),
+    }))
+}
+
+/// Doubles the fillers up to [`MOST_FILLERS`], twice, and looks for the step. The two
+/// levels beside it become the cliff's; the first pass also warms the translations.
+fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
+    let mut grid = vec![0];
+    grid.extend(
+        (4..)
+            .map(|power| 1 << power)
+            .take_while(|fillers| *fillers <= MOST_FILLERS),
+    );
+    let mut times = vec![f64::INFINITY; grid.len()];
+    for _ in 0..3 {
+        for (at, fillers) in grid.iter().enumerate() {
+            // Whatever disturbs a kernel makes it slower.
+            times[at] = times[at].min(cliff.ticks(*fillers, 1)?);
+        }
+    }
+    let Some(at) = step(&times) else {
+        return Ok(None);
+    };
+    cliff.inside = stats::median(&times[..at]).unwrap_or(times[0]);
+    cliff.outside = times[at];
+    Ok(Some((grid[at - 1], grid[at])))
+}
+
+/// The first index from which on every time is clearly above all times before it.
+fn step(times: &[f64]) -> Option<usize> {
+    const CLEARLY: f64 = 1.35;
+    (1..times.len()).find(|at| {
+        let before = times[..*at].iter().copied().fold(0.0, f64::max);
+        let after = times[*at..].iter().copied().fold(f64::INFINITY, f64::min);
+        after > CLEARLY * before
+    })
+}
+
+/// Walks over the neighbourhood of `found` with more batches: the last K below half the
+/// step, and between which K the step goes from a quarter to three quarters.
+fn refine(cliff: &mut Cliff<'_, '_, '_>, found: u32) -> Result<(u32, u32, u32), Error> {
+    const AROUND: u32 = 10;
+    let mut shares = Vec::new();
+    for fillers in found.saturating_sub(AROUND)..=found + AROUND {
+        if cliff.probe.session.cancelled() {
+            return Ok((found, found.saturating_sub(AROUND), found + AROUND));
+        }
+        shares.push((fillers, cliff.share(fillers, 3)?));
+    }
+    Ok(crossing(&shares).unwrap_or((found, found.saturating_sub(AROUND), found + AROUND)))
+}
+
+/// The K of the step over `(K, share)`: the split with the fewest points on the wrong side
+/// of one half, and the K at which the step begins and ends.
+fn crossing(shares: &[(u32, f64)]) -> Option<(u32, u32, u32)> {
+    let wrong = |at: usize| {
+        let below = shares[..at]
+            .iter()
+            .filter(|(_, share)| *share >= 0.5)
+            .count();
+        let above = shares[at..]
+            .iter()
+            .filter(|(_, share)| *share < 0.5)
+            .count();
+        below + above
+    };
+    let at = (1..shares.len()).min_by_key(|at| wrong(*at))?;
+    let last_inside = shares[..at]
+        .iter()
+        .rposition(|(_, share)| *share < 0.25)
+        .unwrap_or(0);
+    let first_outside = shares[at..]
+        .iter()
+        .position(|(_, share)| *share > 0.75)
+        .map_or(shares.len() - 1, |offset| at + offset);
+    Some((
+        shares[at - 1].0,
+        shares[last_inside].0,
+        shares[first_outside].0.saturating_sub(1),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_where_everything_after_lies_above_everything_before() {
+        assert_eq!(
+            step(&[650.0, 652.0, 660.0, 1300.0, 1350.0, 1500.0]),
+            Some(3)
+        );
+        assert_eq!(step(&[650.0, 655.0, 660.0, 700.0, 760.0, 900.0]), None);
+        assert_eq!(step(&[650.0, 1300.0, 660.0, 1300.0]), Some(3));
+        assert_eq!(step(&[]), None);
+    }
+
+    #[test]
+    fn a_sharp_step_is_found_to_the_filler() {
+        let shares: Vec<(u32, f64)> = (436..=456)
+            .map(|k| (k, if k <= 446 { 0.02 } else { 0.98 }))
+            .collect();
+        assert_eq!(crossing(&shares), Some((446, 446, 446)));
+    }
+
+    #[test]
+    fn a_soft_step_has_a_wider_interval() {
+        let shares: Vec<(u32, f64)> = (100..=120)
+            .map(|k| (k, ((f64::from(k) - 105.0) / 8.0).clamp(0.0, 1.0)))
+            .collect();
+        let (cliff, low, high) = crossing(&shares).unwrap();
+        assert!((108..=109).contains(&cliff), "{cliff}");
+        assert!(low < cliff && cliff < high, "{low} {cliff} {high}");
+    }
+
+    #[test]
+    fn one_stray_point_does_not_move_the_step() {
+        let mut shares: Vec<(u32, f64)> = (180..=200)
+            .map(|k| (k, if k <= 190 { 0.0 } else { 1.0 }))
+            .collect();
+        shares[2].1 = 0.9;
+        shares[18].1 = 0.1;
+        assert_eq!(crossing(&shares).unwrap().0, 190);
+    }
+
+    #[test]
+    fn register_files_are_named_when_their_cliff_comes_first() {
+        let window = |filler, cliff_fillers| WindowLimit {
+            filler,
+            limited_by: String::new(),
+            cliff_fillers,
+            entries: Figure {
+                value: 0.0,
+                low: 0.0,
+                high: 0.0,
+                basis: Basis::Measured,
+            },
+            inside_cycles: 0.0,
+            outside_cycles: 0.0,
+        };
+        let reorder = window(Filler::Nop, 446);
+        assert_eq!(limited_by(Filler::Nop, &reorder, None), "reorder buffer");
+        let integer = window(Filler::Integer, 205);
+        assert_eq!(
+            limited_by(Filler::Integer, &integer, Some(&reorder)),
+            "integer registers"
+        );
+        let vector = window(Filler::Vector, 445);
+        assert_eq!(
+            limited_by(Filler::Vector, &vector, Some(&reorder)),
+            "reorder buffer"
+        );
+    }
+}
