@@ -102,25 +102,25 @@ pub trait MlpLoop: Send {
     /// Uops of the kernel itself that stand between the first load and the last.
     fn own_uops(&self) -> u32;
 
-    /// Emits `spec` and executes it a few times untimed, then `batches` times `executions`
-    /// times, each time with another base among the first `base_lines` lines of `area`.
-    /// Returns the mean ticks of an execution in each batch.
+    /// Emits `spec`; what was emitted before is gone.
     ///
     /// # Errors
     /// When the kernel cannot be emitted.
+    fn load(&mut self, spec: &MlpSpec<'_>) -> Result<(), Error>;
+
+    /// Executes the loaded kernel `executions` times, each time with another base among the
+    /// first `base_lines` lines of `area`, and returns the mean ticks of an execution.
     ///
     /// # Safety
-    /// `area` must be readable for `base_lines` lines plus the largest displacement plus
-    /// eight bytes.
+    /// A kernel must have been loaded, and `area` must be readable for `base_lines` lines
+    /// plus the largest displacement plus eight bytes.
     unsafe fn run(
         &mut self,
-        spec: &MlpSpec<'_>,
         area: *mut u8,
         base_lines: u64,
         seed: &mut u64,
-        batches: u32,
         executions: u64,
-    ) -> Result<Vec<f64>, Error>;
+    ) -> f64;
 }
 
 /// A chain of dependent additions, one core cycle each.

@@ -38,7 +38,7 @@ impl ChaseConfig {
             Access::Clean => 8,
             Access::Dirty => 16,
         };
-        if self.stride_bytes < element || self.stride_bytes % 8 != 0 {
+        if self.stride_bytes < element || !self.stride_bytes.is_multiple_of(8) {
             return Err(Error::Invalid(format!(
                 "a stride of {} bytes cannot hold an element: use a multiple of 8 from {element} on",
                 self.stride_bytes
@@ -256,7 +256,8 @@ impl Chase {
     fn resize_pages(&mut self, elements: u64) {
         let per_page = self.elements_per_page();
         let pages = elements.div_ceil(per_page);
-        if self.elements % per_page != 0 || elements < self.elements || self.elements == 1 {
+        if !self.elements.is_multiple_of(per_page) || elements < self.elements || self.elements == 1
+        {
             let count = elements.min(per_page);
             let (entry, exit) = self.link_within(0, count);
             self.write(exit, self.link_to(entry));

@@ -9,6 +9,7 @@
 //!
 //! Here are the times. What they mean (the rule, shares of hits) is `membound-model`'s.
 
+mod misses;
 mod probe;
 mod windows;
 
@@ -262,7 +263,9 @@ fn coarse_grid(cliff: u32, count: u32) -> Vec<u32> {
         .map(|step| cliff * 5 / 4 * step / (even - 1).max(1))
         .collect();
     let span = (cliff / 25).max(near);
-    grid.extend((0..near).map(|step| (cliff + 2 * span * step / near.max(1)).saturating_sub(span)));
+    grid.extend(
+        (0..near).map(|step| (cliff + 2 * span * step / (near - 1).max(1)).saturating_sub(span)),
+    );
     grid.sort_unstable();
     grid.dedup();
     grid

@@ -4,6 +4,7 @@ use membound_platform::memory;
 use membound_types::{Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
 
 use super::MlpConfig;
+use super::misses::MissCounter;
 use crate::arch::{MlpLoop, MlpSpec};
 use crate::random::Random;
 use crate::{Error, Region, RegionConfig, Session, stats};
@@ -28,6 +29,7 @@ pub(super) struct Probe<'s, 'a> {
     batches: u32,
     seed: u64,
     empty_ticks: f64,
+    misses: MissCounter,
     draws: Vec<Vec<u64>>,
 }
 
@@ -78,6 +80,7 @@ impl<'s, 'a> Probe<'s, 'a> {
             batches: config.batches,
             seed: 0x6d6c_7002,
             empty_ticks: 0.0,
+            misses: MissCounter::open(),
             draws,
         };
         probe.empty_ticks = probe.empty()?;
@@ -185,18 +188,15 @@ impl<'s, 'a> Probe<'s, 'a> {
             separate_all: false,
             fence: self.fence,
         };
+        self.kernel.load(&spec)?;
         let executions = 4 * self.executions;
-        // SAFETY: an empty kernel loads nothing.
-        let raw = unsafe {
-            self.kernel.run(
-                &spec,
-                self.region.start(),
-                1,
-                &mut self.seed,
-                15,
-                executions,
-            )?
-        };
+        let raw: Vec<f64> = (0..15)
+            // SAFETY: an empty kernel loads nothing.
+            .map(|_| unsafe {
+                self.kernel
+                    .run(self.region.start(), 1, &mut self.seed, executions)
+            })
+            .collect();
         Ok(stats::median(&raw).unwrap_or(0.0))
     }
 
@@ -234,19 +234,24 @@ impl<'s, 'a> Probe<'s, 'a> {
                 separate_all,
                 fence: self.fence,
             };
-            let batches = self.batches * effort;
+            self.kernel.load(&spec)?;
+            let (area, bases) = (self.region.start(), lines - span);
             // SAFETY: bases lie in the first `lines - span` lines and displacements below
-            // `span` lines, so every load lies inside the area.
-            let raw = unsafe {
-                self.kernel.run(
-                    &spec,
-                    self.region.start(),
-                    lines - span,
-                    &mut self.seed,
-                    batches,
-                    self.executions,
-                )?
+            // `span` lines, so every load lies inside the area. This run warms the code.
+            unsafe {
+                self.kernel
+                    .run(area, bases, &mut self.seed, self.executions.min(8))
             };
+            self.misses.begin();
+            let raw: Vec<f64> = (0..self.batches * effort)
+                // SAFETY: as above.
+                .map(|_| unsafe {
+                    self.kernel
+                        .run(area, bases, &mut self.seed, self.executions)
+                })
+                .collect();
+            self.misses
+                .end(u64::from(self.batches * effort) * self.executions);
             medians.extend(stats::median(&raw));
             all.extend(raw);
             Ok(())
@@ -257,7 +262,7 @@ impl<'s, 'a> Probe<'s, 'a> {
         Ok(Timed {
             ticks: (mean - self.empty_ticks).max(0.0),
             spread_ticks: stats::half_iqr(&all),
-            misses: Outcome::missing("no counters"),
+            misses: self.misses.take(),
         })
     }
 }

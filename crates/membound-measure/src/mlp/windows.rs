@@ -126,11 +126,12 @@ fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
     Ok(Some((grid[at - 1], grid[at])))
 }
 
-/// The first index from which on every time is clearly above all times before it.
+/// The first index from which on every time is clearly above the median of those before;
+/// a stray one before it does not hide the step.
 fn step(times: &[f64]) -> Option<usize> {
     const CLEARLY: f64 = 1.35;
     (1..times.len()).find(|at| {
-        let before = times[..*at].iter().copied().fold(0.0, f64::max);
+        let before = stats::median(&times[..*at]).unwrap_or(f64::INFINITY);
         let after = times[*at..].iter().copied().fold(f64::INFINITY, f64::min);
         after > CLEARLY * before
     })

@@ -52,38 +52,32 @@ impl MlpLoop for MlpKernel {
         0
     }
 
+    fn load(&mut self, spec: &MlpSpec<'_>) -> Result<(), Error> {
+        assemble(&mut self.buffer, |a| emit(a, spec))?;
+        Ok(())
+    }
+
     unsafe fn run(
         &mut self,
-        spec: &MlpSpec<'_>,
         area: *mut u8,
         base_lines: u64,
         seed: &mut u64,
-        batches: u32,
         executions: u64,
-    ) -> Result<Vec<f64>, Error> {
-        let code = assemble(&mut self.buffer, |a| emit(a, spec))?;
-        // SAFETY: the code is a function of one pointer to a frame.
-        let run: unsafe extern "sysv64" fn(*mut Frame) =
-            unsafe { std::mem::transmute(code.entry().as_ptr()) };
+    ) -> f64 {
+        let entry = self.buffer.address() as *const u8;
+        // SAFETY: the loaded code is a function of one pointer to a frame.
+        let run: unsafe extern "sysv64" fn(*mut Frame) = unsafe { std::mem::transmute(entry) };
         let mut frame = Frame {
             area,
             base_lines,
             seed: *seed,
-            executions: executions.min(8),
+            executions,
             ticks: 0,
         };
-        // SAFETY: the caller promises the area; the frame is alive. This one warms the code.
+        // SAFETY: the caller promises the area and a loaded kernel; the frame is alive.
         unsafe { run(&raw mut frame) };
-        let mut means = Vec::with_capacity(batches as usize);
-        for _ in 0..batches {
-            frame.executions = executions;
-            frame.ticks = 0;
-            // SAFETY: as above.
-            unsafe { run(&raw mut frame) };
-            means.push(frame.ticks as f64 / executions as f64);
-        }
         *seed = frame.seed;
-        Ok(means)
+        frame.ticks as f64 / executions as f64
     }
 }
 
@@ -197,16 +191,12 @@ mod tests {
                         fence,
                     };
                     let mut seed = 5;
+                    kernel.load(&spec).unwrap();
                     // SAFETY: 64 lines and 4096 bytes more are well inside the area.
-                    let means = unsafe {
-                        kernel
-                            .run(&spec, area.as_mut_ptr(), 64, &mut seed, (3, 10))
-                            .unwrap()
-                    };
-                    assert_eq!(means.len(), 3);
-                    assert!(means.iter().all(|ticks| *ticks > 0.0));
+                    let ticks = unsafe { kernel.run(area.as_mut_ptr(), 64, &mut seed, 30) };
+                    assert!(ticks > 0.0);
                     let mut expected = crate::random::Random::new(5);
-                    for _ in 0..8 + 30 {
+                    for _ in 0..30 {
                         expected.below(64);
                     }
                     assert_eq!(seed, expected.state(), "{fence:?} {filler:?}");
