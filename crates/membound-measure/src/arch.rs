@@ -12,7 +12,9 @@ pub(crate) mod x86_64;
 pub(crate) use counter::Counter;
 pub use portable::Portable;
 
-use membound_types::{Access, BandwidthKernel, Fence, Filler, VectorWidth, WindowKernel};
+use membound_types::{
+    Access, BandwidthKernel, Fence, Filler, TrafficMix, VectorWidth, WindowKernel,
+};
 
 use crate::Error;
 
@@ -64,12 +66,42 @@ pub trait StreamLoop: Send + Sync {
     /// Bytes of one array that one iteration covers.
     fn bytes_per_iteration(&self) -> usize;
 
-    /// Runs over `bytes` (a multiple of [`StreamLoop::bytes_per_iteration`]) of each array.
+    /// Runs `passes` times (at least once) over `bytes` (a multiple of
+    /// [`StreamLoop::bytes_per_iteration`], not 0) of each array. The passes are inside the
+    /// kernel, because a call costs a good part of one pass over a small array.
     ///
     /// # Safety
     /// Every array that the kernel uses (`a` always; `b` for copy and triad; `c` for
     /// triad) must be `bytes` long, 64-byte aligned and not accessed by anybody else.
-    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize);
+    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize, passes: u64);
+}
+
+/// Traffic at a chosen rate: in each round some lines are read, some are written, and some
+/// steps are waited that no memory is needed for.
+pub trait InjectLoop: Send + Sync {
+    /// Makes `rounds` rounds (at least one), each with `delay_steps` steps of waiting. Lines
+    /// are read one after the other from `read` on and written from `write` on.
+    ///
+    /// # Safety
+    /// `read` must be followed by `rounds` times the mix's reads of readable lines of 64
+    /// bytes, `write` by `rounds` times its writes of writable ones; both 64-byte aligned
+    /// and not accessed by anybody else.
+    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64, delay_steps: u64);
+}
+
+/// Most lines that one round of an [`InjectLoop`] may have.
+pub const MOST_LINES_PER_ROUND: u32 = 64;
+
+/// Refuses a mix that injects nothing or has too many lines in a round.
+fn check_mix(mix: TrafficMix) -> Result<(), Error> {
+    let lines = u64::from(mix.reads) + u64::from(mix.writes);
+    if (1..=u64::from(MOST_LINES_PER_ROUND)).contains(&lines) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "a traffic mix of {}:{} has {lines} lines a round: use 1 to {MOST_LINES_PER_ROUND}",
+        mix.reads, mix.writes
+    )))
 }
 
 /// Seidl's loop: random aligned windows of an area, sign change of every double.
@@ -157,6 +189,12 @@ pub trait Backend: Send + Sync {
         kernel: BandwidthKernel,
         vector: VectorWidth,
     ) -> Result<Box<dyn StreamLoop>, Error>;
+    /// An injector of traffic.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a mix of no lines or more than [`MOST_LINES_PER_ROUND`], or
+    /// when code cannot be emitted.
+    fn inject(&self, mix: TrafficMix) -> Result<Box<dyn InjectLoop>, Error>;
     /// Widest vectors that this processor and its kernel offer.
     fn widest_vector(&self) -> VectorWidth;
     /// Document 000's kernel.

@@ -10,6 +10,7 @@ pub mod arch;
 mod chase;
 mod clock;
 mod error;
+mod hint;
 mod random;
 mod region;
 mod sampling;

@@ -5,11 +5,17 @@
 
 use std::hint::black_box;
 
-use membound_types::{Access, BandwidthKernel, VectorWidth, WindowKernel};
+use membound_types::{Access, BandwidthKernel, TrafficMix, VectorWidth, WindowKernel};
 
-use super::{AddChain, Backend, ChainsLoop, ChaseLoop, Link, MlpLoop, StreamLoop, WindowLoop};
+use super::{
+    AddChain, Backend, ChainsLoop, ChaseLoop, InjectLoop, Link, MlpLoop, StreamLoop, WindowLoop,
+    check_mix,
+};
 use crate::Error;
 use crate::random::Random;
+
+/// What injectors write: no zero, because some caches drop zeroes written over zeroes.
+const WRITTEN: u64 = 3.0_f64.to_bits();
 
 /// The backend that needs no emission.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +44,11 @@ impl Backend for Portable {
         _vector: VectorWidth,
     ) -> Result<Box<dyn StreamLoop>, Error> {
         Ok(Box::new(Stream { kernel }))
+    }
+
+    fn inject(&self, mix: TrafficMix) -> Result<Box<dyn InjectLoop>, Error> {
+        check_mix(mix)?;
+        Ok(Box::new(Inject { mix }))
     }
 
     fn widest_vector(&self) -> VectorWidth {
@@ -136,35 +147,73 @@ impl StreamLoop for Stream {
         64
     }
 
-    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize) {
+    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize, passes: u64) {
         let (a, b, c) = (a.cast::<f64>(), b.cast::<f64>(), c.cast::<f64>());
-        for i in 0..bytes / 8 {
-            match self.kernel {
-                BandwidthKernel::Read => {
-                    // SAFETY: `i` lies inside the array that the caller promises.
-                    unsafe { a.wrapping_add(i).read_volatile() };
-                }
-                BandwidthKernel::Write | BandwidthKernel::NtWrite => {
-                    // SAFETY: as above.
-                    unsafe { a.wrapping_add(i).write_volatile(1.0) };
-                }
-                BandwidthKernel::Copy => {
-                    // SAFETY: as above, for `b`.
-                    let value = unsafe { b.wrapping_add(i).read_volatile() };
-                    // SAFETY: as above.
-                    unsafe { a.wrapping_add(i).write_volatile(value) };
-                }
-                BandwidthKernel::Triad => {
-                    // SAFETY: as above, for `b`.
-                    let left = unsafe { b.wrapping_add(i).read_volatile() };
-                    // SAFETY: as above, for `c`.
-                    let right = unsafe { c.wrapping_add(i).read_volatile() };
-                    // SAFETY: as above.
-                    unsafe {
-                        a.wrapping_add(i)
-                            .write_volatile(3.0_f64.mul_add(right, left))
-                    };
-                }
+        for _ in 0..passes.max(1) {
+            for i in 0..bytes / 8 {
+                // SAFETY: `i` lies inside the arrays that the caller promises.
+                unsafe { self.step(a, b, c, i) };
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// One element of every array that the kernel uses.
+    ///
+    /// # Safety
+    /// Those arrays must have an element `i`.
+    unsafe fn step(&self, a: *mut f64, b: *mut f64, c: *mut f64, i: usize) {
+        match self.kernel {
+            BandwidthKernel::Read => {
+                // SAFETY: the caller promises element `i`.
+                unsafe { a.wrapping_add(i).read_volatile() };
+            }
+            BandwidthKernel::Write | BandwidthKernel::NtWrite => {
+                // SAFETY: as above.
+                unsafe { a.wrapping_add(i).write_volatile(3.0) };
+            }
+            BandwidthKernel::Copy => {
+                // SAFETY: as above, for `b`.
+                let value = unsafe { b.wrapping_add(i).read_volatile() };
+                // SAFETY: as above.
+                unsafe { a.wrapping_add(i).write_volatile(value) };
+            }
+            BandwidthKernel::Triad => {
+                // SAFETY: as above, for `b`.
+                let left = unsafe { b.wrapping_add(i).read_volatile() };
+                // SAFETY: as above, for `c`.
+                let right = unsafe { c.wrapping_add(i).read_volatile() };
+                let sum = 3.0_f64.mul_add(right, left);
+                // SAFETY: as above.
+                unsafe { a.wrapping_add(i).write_volatile(sum) };
+            }
+        }
+    }
+}
+
+struct Inject {
+    mix: TrafficMix,
+}
+
+impl InjectLoop for Inject {
+    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64, delay_steps: u64) {
+        const WORDS: usize = 8;
+        let (reads, writes) = (self.mix.reads as usize, self.mix.writes as usize);
+        let (mut read, mut write) = (read.cast::<u64>(), write.cast::<u64>());
+        for _ in 0..rounds.max(1) {
+            for word in 0..reads * WORDS {
+                // SAFETY: the caller promises this round's lines.
+                unsafe { read.wrapping_add(word).read_volatile() };
+            }
+            for word in 0..writes * WORDS {
+                // SAFETY: as above.
+                unsafe { write.wrapping_add(word).write_volatile(WRITTEN) };
+            }
+            read = read.wrapping_add(reads * WORDS);
+            write = write.wrapping_add(writes * WORDS);
+            for step in 0..delay_steps {
+                black_box(step);
             }
         }
     }

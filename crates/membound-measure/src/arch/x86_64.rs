@@ -4,15 +4,19 @@
 //! kernels use caller-saved registers unless they say otherwise.
 
 mod chase;
+mod inject;
 mod mlp;
 mod stream;
 mod window;
 
 use iced_x86::code_asm::{rax, rcx, rdi};
 use membound_jit::{OwnedCode, assemble_owned};
-use membound_types::{Access, BandwidthKernel, VectorWidth, WindowKernel};
+use membound_types::{Access, BandwidthKernel, TrafficMix, VectorWidth, WindowKernel};
 
-use super::{AddChain, Backend, ChainsLoop, ChaseLoop, Link, MlpLoop, StreamLoop, WindowLoop};
+use super::{
+    AddChain, Backend, ChainsLoop, ChaseLoop, InjectLoop, Link, MlpLoop, StreamLoop, WindowLoop,
+    check_mix,
+};
 use crate::Error;
 
 /// The backend that emits its kernels.
@@ -42,6 +46,11 @@ impl Backend for Emitted {
         vector: VectorWidth,
     ) -> Result<Box<dyn StreamLoop>, Error> {
         Ok(Box::new(stream::Stream::new(kernel, vector)?))
+    }
+
+    fn inject(&self, mix: TrafficMix) -> Result<Box<dyn InjectLoop>, Error> {
+        check_mix(mix)?;
+        Ok(Box::new(inject::Inject::new(mix, stream::widest())?))
     }
 
     fn widest_vector(&self) -> VectorWidth {

@@ -4,12 +4,11 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use membound_platform::affinity::Pinned;
-use membound_platform::caches;
 use membound_types::{Access, CpuId, NodePolicy, PageKind, Pattern};
 
 use crate::random::hashed_below;
 use crate::sampling::{Visit, take_batches};
-use crate::{Chase, ChaseConfig, Clock, Error, Region, RegionConfig, Session};
+use crate::{Chase, ChaseConfig, Clock, Error, Region, RegionConfig, Session, hint};
 
 const MIB: u64 = 1 << 20;
 
@@ -28,14 +27,9 @@ impl Arena {
     /// Chains up to this size lie in the scratch part.
     const SMALL_BYTES: u64 = 8 * MIB;
 
-    /// Twice the declared last-level cache, a hint that decides only how much work is
-    /// spent on warming up, never a figure; 64 MiB where nothing is declared.
+    /// Work spent on warming up and emptying caches is bounded by twice the largest of them.
     fn cache_hint(session: &Session<'_>) -> u64 {
-        let declared = caches::read(session.root)
-            .iter()
-            .map(|cache| cache.size_bytes)
-            .max();
-        2 * declared.unwrap_or(32 * MIB).clamp(16 * MIB, 512 * MIB)
+        2 * hint::largest_cache_bytes(session)
     }
 
     pub(super) fn scratch_bytes(session: &Session<'_>) -> u64 {

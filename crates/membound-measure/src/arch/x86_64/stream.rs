@@ -2,7 +2,7 @@
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
-    CodeAssembler, ptr, r8, rax, rcx, rdi, rdx, registers, rsi, xmmword_ptr, ymmword_ptr,
+    CodeAssembler, ptr, r8, r9, rax, rcx, rdi, rdx, registers, rsi, xmmword_ptr, ymmword_ptr,
     zmmword_ptr,
 };
 use membound_jit::{OwnedCode, assemble_owned};
@@ -24,7 +24,7 @@ pub(super) fn widest() -> VectorWidth {
     }
 }
 
-const fn bytes_of(vector: VectorWidth) -> usize {
+pub(super) const fn bytes_of(vector: VectorWidth) -> usize {
     match vector {
         VectorWidth::V128 => 16,
         VectorWidth::V256 => 32,
@@ -49,18 +49,22 @@ impl Stream {
             )));
         }
         let bytes_per_iteration = bytes_of(vector) * Self::UNROLLED;
-        // rdi: a, rsi: b, rdx: c, rcx: bytes; r8 runs over the arrays.
+        // rdi: a, rsi: b, rdx: c, rcx: bytes, r8: passes; r9 runs over the arrays.
         let code = assemble_owned(|a| {
+            let mut pass = a.create_label();
             let mut top = a.create_label();
-            a.xor(r8, r8)?;
             set_scalar(a, vector)?;
+            a.set_label(&mut pass)?;
+            a.xor(r9, r9)?;
             a.set_label(&mut top)?;
             for step in 0..Self::UNROLLED {
                 emit_step(a, kernel, vector, step)?;
             }
-            a.add(r8, bytes_per_iteration as i32)?;
-            a.cmp(r8, rcx)?;
+            a.add(r9, bytes_per_iteration as i32)?;
+            a.cmp(r9, rcx)?;
             a.jb(top)?;
+            a.dec(r8)?;
+            a.jnz(pass)?;
             if kernel == BandwidthKernel::NtWrite {
                 a.sfence()?;
             }
@@ -77,7 +81,7 @@ impl Stream {
 }
 
 /// Register 15 becomes the triad's scalar, 3.0 in every lane, and what is written.
-fn set_scalar(a: &mut CodeAssembler, vector: VectorWidth) -> Result<(), IcedError> {
+pub(super) fn set_scalar(a: &mut CodeAssembler, vector: VectorWidth) -> Result<(), IcedError> {
     a.mov(rax, 3.0_f64.to_bits())?;
     match vector {
         VectorWidth::V128 => {
@@ -103,7 +107,7 @@ fn emit_step(
     step: usize,
 ) -> Result<(), IcedError> {
     let offset = (step * bytes_of(vector)) as i32;
-    let (to, left, right) = (rdi + r8 + offset, rsi + r8 + offset, rdx + r8 + offset);
+    let (to, left, right) = (rdi + r9 + offset, rsi + r9 + offset, rdx + r9 + offset);
     match vector {
         VectorWidth::V128 => {
             use registers::{xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm8, xmm15};
@@ -168,12 +172,12 @@ impl StreamLoop for Stream {
         self.bytes_per_iteration
     }
 
-    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize) {
-        // SAFETY: the code above is a function of these four arguments.
-        let run: unsafe extern "sysv64" fn(*mut u8, *mut u8, *mut u8, usize) =
+    unsafe fn run(&self, a: *mut u8, b: *mut u8, c: *mut u8, bytes: usize, passes: u64) {
+        // SAFETY: the code above is a function of these five arguments.
+        let run: unsafe extern "sysv64" fn(*mut u8, *mut u8, *mut u8, usize, u64) =
             unsafe { std::mem::transmute(self.code.entry().as_ptr()) };
         // SAFETY: the caller promises arrays of `bytes` bytes, a multiple of an iteration.
-        unsafe { run(a, b, c, bytes) };
+        unsafe { run(a, b, c, bytes, passes.max(1)) };
     }
 }
 
@@ -213,6 +217,7 @@ mod tests {
                         b.0.as_mut_ptr().cast(),
                         c.0.as_mut_ptr().cast(),
                         512 * 8,
+                        3,
                     );
                 }
                 assert!(

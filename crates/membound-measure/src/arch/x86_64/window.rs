@@ -2,11 +2,13 @@
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
-    CodeAssembler, ptr, r8, r9, r10, r11, rax, rcx, rdi, rdx, rsi, xmm0, xmm1, ymm0, ymm1,
+    CodeAssembler, ptr, r8, r9, r10, r11, rax, rcx, rdi, rdx, rsi, xmm0, xmm1, ymm0, ymm1, zmm0,
+    zmm1,
 };
 use membound_jit::{OwnedCode, assemble_owned};
-use membound_types::WindowKernel;
+use membound_types::{VectorWidth, WindowKernel};
 
+use super::stream::widest;
 use crate::Error;
 use crate::arch::WindowLoop;
 use crate::random::{INCREMENT, MULTIPLIER};
@@ -29,8 +31,8 @@ impl Window {
                 "a window of {window_bytes} bytes is not a multiple of 64 below 2 GiB"
             )));
         }
-        let vectors = matches!(kernel, WindowKernel::Vector | WindowKernel::VectorPrefetch)
-            && std::arch::is_x86_feature_detected!("avx");
+        let vector =
+            matches!(kernel, WindowKernel::Vector | WindowKernel::VectorPrefetch).then(widest);
         let prefetches = matches!(
             kernel,
             WindowKernel::ScalarPrefetch | WindowKernel::VectorPrefetch
@@ -43,13 +45,7 @@ impl Window {
             a.mov(r8, MULTIPLIER)?;
             a.mov(r9, INCREMENT)?;
             a.mov(rax, 1_u64 << 63)?;
-            if vectors {
-                a.vmovq(xmm1, rax)?;
-                a.vmovddup(xmm1, xmm1)?;
-                a.vinsertf128(ymm1, ymm1, xmm1, 1)?;
-            } else {
-                a.movq(xmm1, rax)?;
-            }
+            set_sign(a, vector)?;
             a.set_label(&mut draw)?;
             a.imul_2(rcx, r8)?;
             a.add(rcx, r9)?;
@@ -62,17 +58,13 @@ impl Window {
             if prefetches {
                 a.prefetcht0(ptr(rdx + 64 * Self::LINES_AHEAD))?;
             }
-            if vectors {
-                negate_vectors(a)?
-            } else {
-                negate_scalars(a)?
-            }
+            negate_line(a, vector)?;
             a.add(rdx, 64)?;
             a.dec(r11)?;
             a.jnz(line)?;
             a.dec(r10)?;
             a.jnz(draw)?;
-            if vectors {
+            if matches!(vector, Some(VectorWidth::V256 | VectorWidth::V512)) {
                 a.vzeroupper()?;
             }
             a.mov(rax, rcx)?;
@@ -82,19 +74,53 @@ impl Window {
     }
 }
 
-fn negate_scalars(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    for offset in (0..64).step_by(8) {
-        a.movsd_2(xmm0, ptr(rdx + offset))?;
-        a.xorpd(xmm0, xmm1)?;
-        a.movsd_2(ptr(rdx + offset), xmm0)?;
+/// Register 1 becomes the sign bit of every double that is negated at once; rax holds one.
+fn set_sign(a: &mut CodeAssembler, vector: Option<VectorWidth>) -> Result<(), IcedError> {
+    match vector {
+        None => a.movq(xmm1, rax),
+        Some(VectorWidth::V128) => {
+            a.movq(xmm1, rax)?;
+            a.unpcklpd(xmm1, xmm1)
+        }
+        Some(VectorWidth::V256) => {
+            a.vmovq(xmm1, rax)?;
+            a.vbroadcastsd(ymm1, xmm1)
+        }
+        Some(VectorWidth::V512) => {
+            a.vmovq(xmm1, rax)?;
+            a.vbroadcastsd(zmm1, xmm1)
+        }
     }
-    Ok(())
 }
 
-fn negate_vectors(a: &mut CodeAssembler) -> Result<(), IcedError> {
-    for offset in (0..64).step_by(32) {
-        a.vxorpd(ymm0, ymm1, ptr(rdx + offset))?;
-        a.vmovapd(ptr(rdx + offset), ymm0)?;
+/// Changes the sign of the eight doubles at rdx: one by one, or by vectors.
+fn negate_line(a: &mut CodeAssembler, vector: Option<VectorWidth>) -> Result<(), IcedError> {
+    match vector {
+        None => {
+            for offset in (0..64).step_by(8) {
+                a.movsd_2(xmm0, ptr(rdx + offset))?;
+                a.xorpd(xmm0, xmm1)?;
+                a.movsd_2(ptr(rdx + offset), xmm0)?;
+            }
+        }
+        Some(VectorWidth::V128) => {
+            for offset in (0..64).step_by(16) {
+                a.movapd(xmm0, ptr(rdx + offset))?;
+                a.xorpd(xmm0, xmm1)?;
+                a.movapd(ptr(rdx + offset), xmm0)?;
+            }
+        }
+        Some(VectorWidth::V256) => {
+            for offset in (0..64).step_by(32) {
+                a.vxorpd(ymm0, ymm1, ptr(rdx + offset))?;
+                a.vmovapd(ptr(rdx + offset), ymm0)?;
+            }
+        }
+        Some(VectorWidth::V512) => {
+            // The integer form, because the other one is not in every AVX-512.
+            a.vpxorq(zmm0, zmm1, ptr(rdx))?;
+            a.vmovapd(ptr(rdx), zmm0)?;
+        }
     }
     Ok(())
 }

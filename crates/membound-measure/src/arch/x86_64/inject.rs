@@ -1,0 +1,147 @@
+//! Traffic at a chosen rate: lines read, lines written, then a wait that needs no memory.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::{
+    AsmMemoryOperand, CodeAssembler, rax, rcx, rdi, rdx, registers, rsi, xmmword_ptr, ymmword_ptr,
+    zmmword_ptr,
+};
+use membound_jit::{OwnedCode, assemble_owned};
+use membound_types::{TrafficMix, VectorWidth};
+
+use super::stream::{bytes_of, set_scalar};
+use crate::Error;
+use crate::arch::InjectLoop;
+
+/// The loop for one mix.
+pub(super) struct Inject {
+    code: OwnedCode,
+}
+
+const LINE: i32 = 64;
+
+impl Inject {
+    pub(super) fn new(mix: TrafficMix, vector: VectorWidth) -> Result<Self, Error> {
+        let (reads, writes) = (mix.reads as i32, mix.writes as i32);
+        // rdi: where to read, rsi: where to write, rdx: rounds, rcx: steps to wait.
+        let code = assemble_owned(|a| {
+            let mut round = a.create_label();
+            let mut wait = a.create_label();
+            let mut next = a.create_label();
+            // Not zeroes: some caches drop zeroes that are written over zeroes.
+            set_scalar(a, vector)?;
+            a.set_label(&mut round)?;
+            for offset in (0..reads * LINE).step_by(bytes_of(vector)) {
+                load(a, vector, rdi + offset)?;
+            }
+            for offset in (0..writes * LINE).step_by(bytes_of(vector)) {
+                store(a, vector, rsi + offset)?;
+            }
+            a.add(rdi, reads * LINE)?;
+            a.add(rsi, writes * LINE)?;
+            a.mov(rax, rcx)?;
+            a.test(rax, rax)?;
+            a.jz(next)?;
+            // One cycle a step on every core that this runs on: no memory is in it, and
+            // `pause` would be as long as the processor or its hypervisor likes.
+            a.set_label(&mut wait)?;
+            a.dec(rax)?;
+            a.jnz(wait)?;
+            a.set_label(&mut next)?;
+            a.dec(rdx)?;
+            a.jnz(round)?;
+            if vector != VectorWidth::V128 {
+                a.vzeroupper()?;
+            }
+            a.ret()
+        })?;
+        Ok(Self { code })
+    }
+}
+
+fn load(a: &mut CodeAssembler, vector: VectorWidth, at: AsmMemoryOperand) -> Result<(), IcedError> {
+    match vector {
+        VectorWidth::V128 => a.movaps(registers::xmm0, xmmword_ptr(at)),
+        VectorWidth::V256 => a.vmovaps(registers::ymm0, ymmword_ptr(at)),
+        VectorWidth::V512 => a.vmovaps(registers::zmm0, zmmword_ptr(at)),
+    }
+}
+
+fn store(
+    a: &mut CodeAssembler,
+    vector: VectorWidth,
+    at: AsmMemoryOperand,
+) -> Result<(), IcedError> {
+    match vector {
+        VectorWidth::V128 => a.movaps(xmmword_ptr(at), registers::xmm15),
+        VectorWidth::V256 => a.vmovaps(ymmword_ptr(at), registers::ymm15),
+        VectorWidth::V512 => a.vmovaps(zmmword_ptr(at), registers::zmm15),
+    }
+}
+
+impl InjectLoop for Inject {
+    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64, delay_steps: u64) {
+        // SAFETY: the code above is a function of these four arguments.
+        let run: unsafe extern "sysv64" fn(*mut u8, *mut u8, u64, u64) =
+            unsafe { std::mem::transmute(self.code.entry().as_ptr()) };
+        // SAFETY: the caller promises the lines of at least one round.
+        unsafe { run(read, write, rounds.max(1), delay_steps) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stream::widest;
+    use super::*;
+    use crate::arch::{Backend, Portable};
+
+    #[repr(align(64))]
+    struct Lines([[f64; 8]; 64]);
+
+    fn check(inject: &dyn InjectLoop, mix: TrafficMix, rounds: usize, what: &str) {
+        let mut lines = Lines([[1.0; 8]; 64]);
+        // SAFETY: the mixes below fit: reads in the first 32 lines, writes in the others.
+        let half = unsafe { lines.0.as_mut_ptr().add(32) };
+        let start = lines.0.as_mut_ptr().cast();
+        // SAFETY: as above.
+        unsafe { inject.run(start, half.cast(), rounds as u64, 5) };
+        let written = rounds * mix.writes as usize;
+        for (index, line) in lines.0.iter().enumerate() {
+            let expected = if (32..32 + written).contains(&index) {
+                3.0
+            } else {
+                1.0
+            };
+            assert_eq!(*line, [expected; 8], "{what} {mix:?} line {index}");
+        }
+    }
+
+    #[test]
+    fn exactly_the_lines_of_the_mix_are_written() {
+        for (reads, writes) in [(1, 0), (2, 1), (1, 1), (0, 1), (3, 4)] {
+            let mix = TrafficMix { reads, writes };
+            check(&*Portable.inject(mix).unwrap(), mix, 7, "portable");
+            for vector in [VectorWidth::V128, VectorWidth::V256, VectorWidth::V512] {
+                if bytes_of(vector) > bytes_of(widest()) {
+                    println!(
+                        "skipped: this processor has no {}-bit vectors",
+                        bytes_of(vector) * 8
+                    );
+                    continue;
+                }
+                let inject = Inject::new(mix, vector).unwrap();
+                check(&inject, mix, 7, "emitted");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mix_of_nothing_or_too_much_is_refused() {
+        for (reads, writes) in [(0, 0), (60, 5), (u32::MAX, u32::MAX)] {
+            let mix = TrafficMix { reads, writes };
+            for backend in [&Portable as &dyn Backend, &super::super::Emitted] {
+                let error = backend.inject(mix).err().unwrap();
+                assert!(error.to_string().contains("lines a round"), "{error}");
+            }
+        }
+    }
+}
