@@ -14,6 +14,7 @@ pub mod cpu;
 pub mod date;
 pub mod dimm;
 pub mod disturb;
+pub mod doctor;
 mod error;
 pub mod frequency;
 pub mod hypervisor;

@@ -1,10 +1,10 @@
-//! NUMA nodes, their memory and distances; placing pages on them is in [`place`].
+//! NUMA nodes, their memory and distances; placing pages on them is [`place`].
 
 mod placement;
 
 use membound_types::{CpuId, NamedPolicy, NodeId, NodePolicy};
 
-pub use placement::{place, placed_share};
+pub use placement::{permitted, place, placed_share};
 
 use crate::{Error, Root, affinity, list};
 

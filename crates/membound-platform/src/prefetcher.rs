@@ -140,19 +140,19 @@ impl Controls {
             .collect()
     }
 
-    /// Reads the register and writes the same value back, which shows whether both are
-    /// permitted.
+    /// Reads the register and opens it for writing, without writing: the kernel keeps a
+    /// record of who writes registers.
     fn probe(&self, cpu: CpuId) -> Result<(), NotMeasured> {
         let place = self.family.place(&self.root, cpu);
-        let outcome = place.read().and_then(|value| place.write(value));
+        let outcome = place.read().and_then(|_| place.may_write());
         outcome.map_err(|error| match &error {
             Error::Read { path, source } | Error::Write { path, source, .. }
                 if self.family.is_register() =>
             {
                 msr::refused(path, source)
             }
-            Error::Write { .. } => NotMeasured {
-                reason: error.to_string(),
+            Error::Write { path, source, .. } => NotMeasured {
+                reason: format!("{} may not be written: {source}", path.display()),
                 remedy: Some("run membound as root".to_owned()),
             },
             _ => error.not_measured(),

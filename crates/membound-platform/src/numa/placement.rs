@@ -73,6 +73,21 @@ pub fn place(
     Err(error)
 }
 
+/// Whether the kernel and its filters let this process ask about placement, and so, as
+/// far as filters in use go, decide it.
+///
+/// # Errors
+/// [`Error::Denied`].
+pub fn permitted() -> Result<(), Error> {
+    let nothing = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: without places to write to the call only looks up the thread's policy.
+    let result = unsafe { libc::syscall(libc::SYS_get_mempolicy, nothing, nothing, 0, nothing, 0) };
+    if result < 0 {
+        return Err(Error::last_call("get_mempolicy"));
+    }
+    Ok(())
+}
+
 /// The share of the pages of `len` bytes at `start` that lie on one of `wanted`, 0 to 1,
 /// among the pages that are in memory. `page_bytes` is the size of a page there; about
 /// a thousand pages are looked at, evenly spread.

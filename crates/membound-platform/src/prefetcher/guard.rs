@@ -83,6 +83,19 @@ impl Place {
         }
     }
 
+    /// Opens the file as [`Place::write`] does and writes nothing.
+    pub(super) fn may_write(&self) -> Result<(), Error> {
+        let (Self::Register { path, .. } | Self::HexAttribute { path }) = self;
+        match fs::OpenOptions::new().write(true).open(path) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(Error::Write {
+                path: path.clone(),
+                value: String::new(),
+                source,
+            }),
+        }
+    }
+
     pub(super) fn write(&self, value: u64) -> Result<(), Error> {
         match self {
             Self::Register { path, offset } => msr::write_at(path, *offset, value),

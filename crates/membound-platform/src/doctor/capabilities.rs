@@ -1,0 +1,411 @@
+//! What membound does, how it will be done on this machine, and what would make it better.
+
+use membound_types::{Capability, CapabilityState, NotMeasured, ThpState};
+
+use super::Facts;
+use super::words::{count, size};
+use crate::list;
+use crate::vmhost::Placement;
+
+use CapabilityState::{Absent, Full, Reduced};
+
+const MIB2: u64 = 2 << 20;
+const GIB1: u64 = 1 << 30;
+
+/// All capabilities.
+pub(super) fn all(facts: &Facts<'_>) -> Vec<Capability> {
+    vec![
+        timing(facts),
+        steadiness(facts),
+        latency(facts),
+        capability(
+            "4k pages",
+            Full,
+            "base pages, with huge pages refused for the buffer",
+            None,
+        ),
+        transparent(facts),
+        pool(facts, "2m pages", MIB2),
+        pool(facts, "1g pages", GIB1),
+        mlp(facts),
+        misses(facts),
+        capability(
+            "window",
+            Full,
+            "user and system time of whole sweeps, as in Seidl's program",
+            None,
+        ),
+        bandwidth(facts),
+        loaded(facts),
+        tlb(facts),
+        prefetch(facts),
+        numa(facts),
+        core_to_core(facts),
+        copies(facts),
+    ]
+}
+
+fn capability(
+    what: &str,
+    state: CapabilityState,
+    how: impl Into<String>,
+    better: Option<String>,
+) -> Capability {
+    Capability {
+        what: what.to_owned(),
+        state,
+        how: how.into(),
+        better,
+    }
+}
+
+/// The reason as a sentence's part, and the remedy.
+fn because(reason: &NotMeasured) -> (String, Option<String>) {
+    (reason.reason.clone(), reason.remedy.clone())
+}
+
+fn timing(facts: &Facts<'_>) -> Capability {
+    let timer = &facts.machine.timer;
+    if timer.rate_hz <= 0.0 {
+        return capability("timing", Reduced, "the timer has not been calibrated", None);
+    }
+    let quantum_us = timer.quantum_ticks as f64 / timer.rate_hz * 1e6;
+    let batch = format!(
+        "{} in batches of at least {} µs, a thousand of its steps",
+        timer.name,
+        (quantum_us * 1000.0).ceil()
+    );
+    if timer.name.starts_with("clock_") {
+        return capability(
+            "timing",
+            Reduced,
+            batch,
+            Some("a processor whose counter user programs may read".to_owned()),
+        );
+    }
+    if !timer.invariant {
+        return capability(
+            "timing",
+            Reduced,
+            format!(
+                "{batch}; its rate is checked against the clock, because nothing declares it constant"
+            ),
+            None,
+        );
+    }
+    capability("timing", Full, batch, None)
+}
+
+/// Whether the machine lets a figure stay the same from one batch to the next.
+fn steadiness(facts: &Facts<'_>) -> Capability {
+    let conditions = &facts.machine.conditions;
+    let mut how = "switches and migrations".to_owned();
+    if facts.is_guest() {
+        how.push_str(", time stolen by the hypervisor");
+    }
+    how.push_str(
+        " and changes of the core clock are looked for in every batch, and the batch is repeated",
+    );
+    let mut better = Vec::new();
+    if let Some(governor) = conditions.governor.known()
+        && governor != "performance"
+    {
+        better.push(format!(
+            "the governor is {governor}: as root: cpupower frequency-set -g performance"
+        ));
+    }
+    let moving = facts
+        .virtual_machines
+        .iter()
+        .filter(|machine| matches!(machine.placement, Placement::Migrating | Placement::Shared))
+        .count();
+    if moving > 0 {
+        better.push(format!(
+            "pin the virtual CPUs of {} to CPUs of their own on one socket",
+            count(moving, "virtual machine")
+        ));
+    }
+    if facts.is_guest() {
+        better.push(
+            "on the host: pin each virtual CPU of this guest to a CPU of its own on one socket"
+                .to_owned(),
+        );
+    }
+    let state = if better.is_empty() { Full } else { Reduced };
+    let better = (!better.is_empty()).then(|| better.join("; "));
+    capability("steadiness", state, how, better)
+}
+
+fn latency(facts: &Facts<'_>) -> Capability {
+    let allowed = facts.machine.cpu.allowed.len();
+    if facts.machine.cpu.architecture == "x86_64" {
+        return capability(
+            "latency",
+            Full,
+            format!(
+                "emitted chains of dependent loads on {}",
+                count(allowed, "CPU")
+            ),
+            None,
+        );
+    }
+    capability(
+        "latency",
+        Reduced,
+        "compiled chains of dependent loads: kernels are emitted on x86-64 only",
+        None,
+    )
+}
+
+fn transparent(facts: &Facts<'_>) -> Capability {
+    const WHAT: &str = "thp pages";
+    let enable = "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
+    match facts.thp.enabled.known() {
+        Some(ThpState::Never) => capability(
+            WHAT,
+            Absent,
+            "transparent huge pages are off",
+            Some(enable.to_owned()),
+        ),
+        Some(_) => {
+            let bytes = facts
+                .thp
+                .huge_bytes
+                .map_or_else(String::new, |bytes| format!(" of {}", size(bytes)));
+            capability(
+                WHAT,
+                Full,
+                format!("asked for with madvise, pages{bytes}, verified in smaps"),
+                None,
+            )
+        }
+        None => {
+            let (how, better) = facts
+                .thp
+                .enabled
+                .why_missing()
+                .map_or_else(Default::default, because);
+            capability(WHAT, Absent, how, better)
+        }
+    }
+}
+
+fn pool(facts: &Facts<'_>, what: &str, page_bytes: u64) -> Capability {
+    match facts.pool(page_bytes) {
+        Some(pool) if pool.usable() > 0 => capability(
+            what,
+            Full,
+            format!(
+                "from the hugetlb pool: up to {}",
+                size(pool.usable().saturating_mul(page_bytes))
+            ),
+            None,
+        ),
+        Some(_) => {
+            let kib = page_bytes >> 10;
+            let wanted = if page_bytes == MIB2 { 576 } else { 1 };
+            capability(
+                what,
+                Absent,
+                "the hugetlb pool is empty",
+                Some(format!(
+                    "as root: echo {wanted} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages"
+                )),
+            )
+        }
+        None => capability(
+            what,
+            Absent,
+            format!("the kernel has no pool of pages of {}", size(page_bytes)),
+            None,
+        ),
+    }
+}
+
+fn mlp(facts: &Facts<'_>) -> Capability {
+    if facts.machine.cpu.architecture != "x86_64" {
+        return capability(
+            "mlp",
+            Absent,
+            "its kernels are emitted on x86-64 only",
+            None,
+        );
+    }
+    let fence = if facts.is_guest() {
+        "lfence as the fence, because cpuid traps to the hypervisor here"
+    } else {
+        "lfence or cpuid as the fence"
+    };
+    capability("mlp", Full, format!("emitted kernels with {fence}"), None)
+}
+
+fn misses(facts: &Facts<'_>) -> Capability {
+    const WHAT: &str = "misses per access";
+    match &facts.probes.hardware_cycles {
+        Ok(()) => capability(
+            WHAT,
+            Full,
+            "counted by the core's PMU beside the times",
+            None,
+        ),
+        Err(reason) => {
+            let (how, better) = because(reason);
+            capability(WHAT, Absent, how, better)
+        }
+    }
+}
+
+fn bandwidth(facts: &Facts<'_>) -> Capability {
+    let cpus = count(facts.machine.cpu.allowed.len(), "CPU");
+    let how = format!("read, write, copy and triad on 1 to {cpus}, by time and bytes");
+    let empty = facts.slots.known().map_or(0, |slots| {
+        slots.iter().filter(|slot| slot.module.is_none()).count()
+    });
+    let better = (empty > 0).then(|| {
+        let slots = if empty == 1 { "slot is" } else { "slots are" };
+        format!("{empty} memory {slots} empty: a channel without a module lowers the maximum")
+    });
+    capability("bandwidth", Full, how, better)
+}
+
+fn loaded(facts: &Facts<'_>) -> Capability {
+    let cpus = facts.machine.cpu.allowed.len();
+    if cpus < 2 {
+        return one_cpu("loaded");
+    }
+    capability(
+        "loaded",
+        Full,
+        format!(
+            "a chase on one CPU while {} make traffic",
+            count(cpus - 1, "other")
+        ),
+        None,
+    )
+}
+
+fn one_cpu(what: &str) -> Capability {
+    capability(
+        what,
+        Absent,
+        "this process may run on one CPU only, and it takes two",
+        Some("start membound with a wider affinity (taskset) or cpuset".to_owned()),
+    )
+}
+
+fn tlb(facts: &Facts<'_>) -> Capability {
+    let mut how = "reach and cost from chases with one line on each page".to_owned();
+    if facts.is_guest() {
+        how.push_str("; the cost includes the host's part of the page walk");
+    }
+    capability("tlb", Full, how, None)
+}
+
+fn prefetch(facts: &Facts<'_>) -> Capability {
+    let curves = "which patterns are prefetched, from curves";
+    match facts.controls.why_missing() {
+        None => capability(
+            "prefetch",
+            Full,
+            format!("{curves}; and with each prefetcher off, put back by a guard process"),
+            None,
+        ),
+        Some(reason) => {
+            let (why, better) = because(reason);
+            capability(
+                "prefetch",
+                Reduced,
+                format!("{curves} alone: {why}"),
+                better,
+            )
+        }
+    }
+}
+
+fn numa(facts: &Facts<'_>) -> Capability {
+    let memory = facts.topology.memory_nodes();
+    if facts.topology.nodes.len() < 2 {
+        return capability(
+            "numa",
+            Absent,
+            "one node: there is nothing to compare",
+            None,
+        );
+    }
+    let bare: Vec<u32> = facts
+        .topology
+        .nodes
+        .iter()
+        .map(|node| node.id)
+        .filter(|id| !memory.contains(id))
+        .map(|id| id.0)
+        .collect();
+    let mut how = format!(
+        "CPUs of each node against the memory of nodes {}, verified page by page",
+        list::show_nodes(&memory)
+    );
+    if !bare.is_empty() {
+        how.push_str(&format!("; no memory on {}", list::show(bare)));
+    }
+    match &facts.probes.placement {
+        Ok(()) => capability("numa", Full, how, None),
+        Err(reason) => {
+            let (why, better) = because(reason);
+            capability("numa", Absent, why, better)
+        }
+    }
+}
+
+fn core_to_core(facts: &Facts<'_>) -> Capability {
+    let cpus = facts.machine.cpu.allowed.len();
+    if cpus < 2 {
+        return one_cpu("c2c");
+    }
+    capability(
+        "c2c",
+        Full,
+        format!(
+            "a line handed to and fro between {}",
+            count(cpus * (cpus - 1) / 2, "pair")
+        ),
+        None,
+    )
+}
+
+fn copies(facts: &Facts<'_>) -> Capability {
+    const WHAT: &str = "smt copies";
+    let cpu = &facts.machine.cpu;
+    if cpu.smt_siblings.is_empty() {
+        let how = if facts.is_guest() {
+            "the hypervisor shows no siblings: copies run one a virtual CPU, which may share a core"
+        } else {
+            "no two CPUs share a core: copies run one a core"
+        };
+        return capability(WHAT, Absent, how, None);
+    }
+    let usable = cpu
+        .smt_siblings
+        .iter()
+        .filter(|group| {
+            group
+                .iter()
+                .filter(|sibling| cpu.allowed.contains(sibling))
+                .count()
+                > 1
+        })
+        .count();
+    if usable == 0 {
+        return capability(
+            WHAT,
+            Absent,
+            "this process may use one CPU of each core only",
+            Some("start membound with a wider affinity (taskset) or cpuset".to_owned()),
+        );
+    }
+    capability(
+        WHAT,
+        Full,
+        format!("copies one a core, or two on {}", count(usable, "core")),
+        None,
+    )
+}

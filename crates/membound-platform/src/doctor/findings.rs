@@ -1,0 +1,402 @@
+//! The facts, group by group, in the order in which a person reads them.
+
+mod hardware;
+
+use hardware::{caches, memory_group, page_group, processor};
+use membound_types::{Finding, NotMeasured, Outcome};
+use serde_json::{Value, json};
+
+use super::Facts;
+use super::words::{count, rate, short};
+use crate::counters::{PmuKind, paranoid};
+use crate::{frequency, hypervisor, list, msr};
+
+/// All findings.
+pub(super) fn all(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for group in [
+        processor,
+        caches,
+        memory_group,
+        page_group,
+        clocks,
+        virtualisation,
+        permissions,
+        counters,
+        prefetchers,
+    ] {
+        found.extend(group(facts));
+    }
+    found
+}
+
+fn known(group: &str, key: &str, value: impl Into<String>, detail: Value) -> Finding {
+    Finding {
+        group: group.to_owned(),
+        key: key.to_owned(),
+        value: Outcome::Known(value.into()),
+        detail: (!detail.is_null()).then_some(detail),
+    }
+}
+
+fn outcome(group: &str, key: &str, value: Outcome<String>) -> Finding {
+    Finding {
+        group: group.to_owned(),
+        key: key.to_owned(),
+        value,
+        detail: None,
+    }
+}
+
+fn missing(group: &str, key: &str, not_measured: NotMeasured) -> Finding {
+    outcome(group, key, Outcome::Missing { not_measured })
+}
+
+fn clocks(facts: &Facts<'_>) -> Vec<Finding> {
+    const GROUP: &str = "clocks";
+    let timer = &facts.machine.timer;
+    let mut found = Vec::new();
+    if timer.rate_hz > 0.0 {
+        let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
+        found.push(known(
+            GROUP,
+            "timer",
+            format!(
+                "{} at {}, in steps of {} ({} ns), {} ns for two readings, {}",
+                timer.name,
+                rate(timer.rate_hz),
+                count(
+                    usize::try_from(timer.quantum_ticks).unwrap_or(usize::MAX),
+                    "tick"
+                ),
+                short(quantum_ns),
+                short(timer.overhead_ns),
+                if timer.invariant {
+                    "invariant"
+                } else {
+                    "not declared invariant"
+                },
+            ),
+            json!(timer),
+        ));
+    } else {
+        found.push(outcome(GROUP, "timer", Outcome::missing("not calibrated")));
+    }
+    found.push(if timer.core_clock_hz > 0.0 {
+        known(
+            GROUP,
+            "core_clock",
+            format!("{} by a chain of dependent adds", rate(timer.core_clock_hz)),
+            json!(timer.core_clock_hz),
+        )
+    } else {
+        outcome(GROUP, "core_clock", Outcome::missing("not calibrated"))
+    });
+    let clocksource = "sys/devices/system/clocksource/clocksource0";
+    found.push(outcome(
+        GROUP,
+        "clocksource",
+        match facts
+            .root
+            .attribute(format!("{clocksource}/current_clocksource"))
+        {
+            Some(current) => Outcome::Known(
+                match facts
+                    .root
+                    .attribute(format!("{clocksource}/available_clocksource"))
+                {
+                    Some(available) if available != current => {
+                        format!(
+                            "{current} (of {})",
+                            available.split_whitespace().collect::<Vec<_>>().join(", ")
+                        )
+                    }
+                    _ => current,
+                },
+            ),
+            None => Outcome::missing("the kernel does not tell its clock source"),
+        },
+    ));
+    let conditions = &facts.machine.conditions;
+    found.push(outcome(GROUP, "governor", conditions.governor.clone()));
+    found.push(outcome(
+        GROUP,
+        "turbo",
+        conditions
+            .turbo
+            .clone()
+            .map(|on| if on { "on" } else { "off" }.to_owned()),
+    ));
+    let clock = frequency::clock(facts.root, facts.cpu);
+    let parts: Vec<String> = [
+        ("nominal", clock.nominal_hz),
+        ("highest", clock.max_hz),
+        ("now", clock.current_hz),
+    ]
+    .into_iter()
+    .filter_map(|(name, hz)| Some(format!("{name} {}", rate(hz? as f64))))
+    .collect();
+    if !parts.is_empty() {
+        found.push(known(
+            GROUP,
+            "declared_clock",
+            parts.join(", "),
+            json!({"nominal_hz": clock.nominal_hz, "max_hz": clock.max_hz, "current_hz": clock.current_hz}),
+        ));
+    }
+    let states = frequency::idle_states(facts.root, facts.cpu);
+    found.push(if states.is_empty() {
+        outcome(
+            GROUP,
+            "idle_states",
+            Outcome::missing("the kernel manages no idle states here"),
+        )
+    } else {
+        let names: Vec<String> = states
+            .iter()
+            .map(|state| {
+                let off = if state.disabled { ", off" } else { "" };
+                format!("{} ({} µs{off})", state.name, state.latency_us)
+            })
+            .collect();
+        known(GROUP, "idle_states", names.join(", "), Value::Null)
+    });
+    found
+}
+
+fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
+    const GROUP: &str = "virtualisation";
+    let name = facts.machine.conditions.hypervisor.clone();
+    let mut found = vec![known(
+        GROUP,
+        "hypervisor",
+        name.clone()
+            .unwrap_or_else(|| "none: bare metal, as far as can be seen".to_owned()),
+        json!(name),
+    )];
+    if let Some(container) = hypervisor::container(facts.root) {
+        found.push(known(GROUP, "container", container, Value::Null));
+    }
+    if facts.is_guest() {
+        found.push(known(
+            GROUP,
+            "nested_paging",
+            "a TLB miss walks the guest's page tables and, for each of their entries, the \
+             host's: huge pages on the host count as much as those here",
+            Value::Null,
+        ));
+    }
+    let host_switch = [
+        ("sys/module/kvm_intel/parameters/ept", "EPT"),
+        ("sys/module/kvm_amd/parameters/npt", "NPT"),
+    ];
+    for (file, name) in host_switch {
+        if let Some(state) = facts.root.attribute(file) {
+            let on = matches!(state.as_str(), "Y" | "1");
+            found.push(known(
+                GROUP,
+                "kvm",
+                format!(
+                    "this machine can be a host; {name} is {}",
+                    if on { "on" } else { "off" }
+                ),
+                Value::Null,
+            ));
+        }
+    }
+    for machine in &facts.virtual_machines {
+        let threads: Vec<Value> = machine
+            .threads
+            .iter()
+            .map(|thread| {
+                json!({
+                    "tid": thread.tid, "name": thread.name, "vcpu": thread.is_vcpu,
+                    "allowed": thread.allowed,
+                })
+            })
+            .collect();
+        let vcpus: Vec<String> = machine
+            .threads
+            .iter()
+            .filter(|thread| thread.is_vcpu)
+            .map(|thread| format!("{} on {}", thread.name, list::show_cpus(&thread.allowed)))
+            .collect();
+        let mut text = format!(
+            "{}, {}: {}",
+            machine.name,
+            count(machine.threads.len(), "thread"),
+            machine.placement.advice()
+        );
+        if !vcpus.is_empty() {
+            text.push_str(&format!(" ({})", vcpus.join("; ")));
+        }
+        found.push(known(
+            GROUP,
+            &format!("vm_{}", machine.pid),
+            text,
+            json!(threads),
+        ));
+    }
+    if facts.virtual_machines.is_empty() {
+        found.push(known(
+            GROUP,
+            "virtual_machines",
+            "none that this user can see run here",
+            Value::Null,
+        ));
+    }
+    found
+}
+
+fn permissions(facts: &Facts<'_>) -> Vec<Finding> {
+    const GROUP: &str = "permissions";
+    let mut found = vec![match paranoid(facts.root) {
+        Some(level) => known(
+            GROUP,
+            "perf_event_paranoid",
+            match level {
+                ..=-1 => format!("{level}: everything is permitted"),
+                0 => "0: CPU-wide events too, no raw tracepoints".to_owned(),
+                1 => "1: own threads, with the kernel's part".to_owned(),
+                2 => "2: own threads, user mode".to_owned(),
+                _ => format!("{level}: nothing without CAP_PERFMON"),
+            },
+            json!(level),
+        ),
+        None => outcome(
+            GROUP,
+            "perf_event_paranoid",
+            Outcome::missing("the kernel has no perf events"),
+        ),
+    }];
+    let status = facts.root.read("proc/self/status").unwrap_or_default();
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok())
+    };
+    found.push(match field("Seccomp:") {
+        Some(0) => known(GROUP, "seccomp", "off", json!(0)),
+        Some(mode) => {
+            let filters = field("Seccomp_filters:").map_or_else(String::new, |number| {
+                format!(", {}", count(number as usize, "filter"))
+            });
+            let name = if mode == 1 { "strict" } else { "on" };
+            known(GROUP, "seccomp", format!("{name}{filters}"), json!(mode))
+        }
+        None => outcome(
+            GROUP,
+            "seccomp",
+            Outcome::missing("the kernel does not tell"),
+        ),
+    });
+    if facts.machine.cpu.architecture == "x86_64" {
+        let access = msr::MsrFiles::under(facts.root).access(facts.cpu);
+        found.push(match access {
+            Ok(()) => known(
+                GROUP,
+                "msr",
+                "registers can be read and written",
+                Value::Null,
+            ),
+            Err(reason) => missing(GROUP, "msr", reason),
+        });
+    }
+    found.push(match &facts.probes.placement {
+        Ok(()) => known(GROUP, "memory_placement", "permitted", Value::Null),
+        Err(reason) => missing(GROUP, "memory_placement", reason.clone()),
+    });
+    found
+}
+
+fn counters(facts: &Facts<'_>) -> Vec<Finding> {
+    const GROUP: &str = "counters";
+    let of_kind = |kind: PmuKind| -> Vec<&str> {
+        facts
+            .pmus
+            .iter()
+            .filter(|pmu| pmu.kind == kind)
+            .map(|pmu| pmu.name.as_str())
+            .collect()
+    };
+    let mut found = Vec::new();
+    for (key, kind, what) in [
+        ("core_pmu", PmuKind::Core, "core PMU"),
+        ("ibs", PmuKind::IbsOp, "AMD instruction-based sampling"),
+        ("spe", PmuKind::Spe, "Arm statistical profiling"),
+        (
+            "uncore",
+            PmuKind::Uncore,
+            "memory-controller or fabric counters",
+        ),
+    ] {
+        let names = of_kind(kind);
+        // What another vendor's processor would have is no news.
+        let foreign = match kind {
+            PmuKind::IbsOp => facts.machine.cpu.vendor != "AuthenticAMD",
+            PmuKind::Spe => facts.machine.cpu.architecture != "aarch64",
+            _ => false,
+        };
+        if names.is_empty() && foreign {
+            continue;
+        }
+        found.push(if names.is_empty() {
+            outcome(
+                GROUP,
+                key,
+                Outcome::missing(format!("the kernel shows no {what}")),
+            )
+        } else {
+            let mut shown = names.iter().take(6).copied().collect::<Vec<_>>().join(", ");
+            if names.len() > 6 {
+                shown.push_str(&format!(", … ({} in all)", names.len()));
+            }
+            known(GROUP, key, shown, json!(names))
+        });
+    }
+    found.push(match &facts.probes.hardware_cycles {
+        Ok(()) => known(GROUP, "hardware_cycles", "can be counted", Value::Null),
+        Err(reason) => missing(GROUP, "hardware_cycles", reason.clone()),
+    });
+    found.push(match &facts.probes.software_clock {
+        Ok(()) => known(GROUP, "cpu_clock", "samples without a PMU", Value::Null),
+        Err(reason) => missing(GROUP, "cpu_clock", reason.clone()),
+    });
+    found.push(match &facts.probes.breakpoints {
+        Ok(number) => known(
+            GROUP,
+            "debug_registers",
+            format!("{} for watching data", count(*number as usize, "register")),
+            json!(number),
+        ),
+        Err(reason) => missing(GROUP, "debug_registers", reason.clone()),
+    });
+    found
+}
+
+fn prefetchers(facts: &Facts<'_>) -> Vec<Finding> {
+    const GROUP: &str = "prefetchers";
+    let states = facts.machine.conditions.prefetchers.clone();
+    vec![
+        outcome(
+            GROUP,
+            "prefetcher_control",
+            facts
+                .controls
+                .clone()
+                .map(|names| format!("can switch {}", names.join(", "))),
+        ),
+        Finding {
+            group: GROUP.to_owned(),
+            key: "prefetcher_state".to_owned(),
+            detail: states.known().map(|states| json!(states)),
+            value: states.map(|states| {
+                let states: Vec<String> = states
+                    .iter()
+                    .map(|(name, on)| format!("{name} {}", if *on { "on" } else { "off" }))
+                    .collect();
+                states.join(", ")
+            }),
+        },
+    ]
+}
