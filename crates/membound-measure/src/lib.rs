@@ -18,6 +18,7 @@ mod session;
 pub mod stats;
 mod watch;
 
+pub mod c2c;
 pub mod latency;
 pub mod mlp;
 

@@ -1,0 +1,354 @@
+//! Two threads, one line: the rally itself.
+//!
+//! Whoever waits only loads, without a pause: a hint to the core that it spins costs tens
+//! of cycles on some cores, which is what is to be measured. Every few thousand loads the
+//! waiting side looks whether the run was cancelled or the other side has been away for
+//! too long, so that no thread spins for ever.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use membound_platform::affinity::Pinned;
+use membound_types::{CpuId, Disturbance};
+
+use crate::sampling::{Visit, add_disturbance, take_batches};
+use crate::watch::{BatchWatch, StealWatch};
+use crate::{Clock, Error, Session};
+
+/// Why a rally gave no figure.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The session was cancelled.
+    Cancelled,
+    /// A thread could not be pinned, or one side did not answer.
+    Failed(Error),
+}
+
+/// Something alone in 128 bytes: prefetchers fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Alone<T>(T);
+
+/// Where two threads meet.
+#[derive(Debug)]
+pub(super) struct Rally {
+    /// Batches take turns over these, because where a line's home is (which slice, which
+    /// directory) is a matter of its address.
+    lines: Vec<Alone<AtomicU64>>,
+    /// Batches that the answering thread has finished, doubled, plus one when the last was
+    /// disturbed; [`Rally::ABSENT`] when it could not be pinned.
+    report: Alone<AtomicU64>,
+    /// Set when the answering thread shall go home.
+    over: Alone<AtomicBool>,
+}
+
+/// Tells the answering thread to go home, also when the serving one panics.
+struct Closing<'rally>(&'rally Rally);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.over.0.store(true, Ordering::Release);
+    }
+}
+
+impl Rally {
+    const LINES: usize = 16;
+    /// Loads between two looks at the world.
+    const SPINS: u32 = 4096;
+    /// Batches of one visit.
+    const BATCHES: usize = 8;
+    /// Batches are so many of the clock's shortest.
+    const LENGTH: f64 = 4.0;
+    /// Hand-overs before a batch is timed: the answering thread has arrived then.
+    const WARM_UP: u64 = 32;
+    /// Times that a batch is repeated because the answering thread was disturbed.
+    const TRIES: u32 = 4;
+    /// A side that is away for longer than this, in nanoseconds, does not come back soon.
+    const PATIENCE_NS: f64 = 2e9;
+    /// A batch ends with this in its line.
+    const END: u64 = 1 << 63;
+    const ABSENT: u64 = u64::MAX;
+
+    fn new() -> Self {
+        Self {
+            lines: (0..Self::LINES).map(|_| Alone::default()).collect(),
+            report: Alone::default(),
+            over: Alone::default(),
+        }
+    }
+
+    /// One visit to the pair: the calling thread serves on `from`, another answers on `to`.
+    /// Values are nanoseconds one way.
+    pub(super) fn between(
+        session: &Session<'_>,
+        from: CpuId,
+        to: CpuId,
+    ) -> Result<Vec<Visit>, Fault> {
+        let _pinned = Pinned::to(from).map_err(|error| Fault::Failed(error.into()))?;
+        let rally = Self::new();
+        let steal = StealWatch::begin(session.root, to);
+        let (served, answered) = std::thread::scope(|scope| {
+            let answering = scope.spawn(|| rally.answer(to));
+            let served = {
+                let _closing = Closing(&rally);
+                rally.serve(session, from, to)
+            };
+            let answered = answering
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (served, answered)
+        });
+        let seen = answered.map_err(|error| {
+            Fault::Failed(Error::Copy {
+                cpu: to,
+                reason: error.to_string(),
+            })
+        })?;
+        let mut visit = served?;
+        add_disturbance(&mut visit.disturbed, &seen);
+        visit.disturbed.steal_ms += steal.end(session.root);
+        Ok(vec![visit])
+    }
+
+    /// The serving side: times batches.
+    fn serve(&self, session: &Session<'_>, from: CpuId, to: CpuId) -> Result<Visit, Fault> {
+        let clock = &session.clock;
+        let mut batches = 0;
+        let mut fault = None;
+        // An untimed batch brings both to speed and says how long a round trip is.
+        let mut round_ns = 0.0;
+        for rounds in [64, 512] {
+            round_ns = self.batch(session, to, &mut batches, rounds)?.0;
+        }
+        let batch_ns = Self::LENGTH * clock.ns(clock.min_batch_ticks() as f64);
+        let rounds = (batch_ns / round_ns.max(1.0)).ceil() as u64 + 1;
+        let mut repeated = 0;
+        let mut visit = take_batches(session, from, Self::BATCHES, |_| {
+            for attempt in 1.. {
+                if fault.is_some() {
+                    break;
+                }
+                match self.batch(session, to, &mut batches, rounds) {
+                    Ok((ns, clean)) if clean || attempt >= Self::TRIES => return ns / 2.0,
+                    Ok(_) => repeated += 1,
+                    Err(why) => fault = Some(why),
+                }
+            }
+            f64::NAN
+        });
+        visit.values.retain(|ns| ns.is_finite());
+        visit.disturbed.repeated_batches += repeated;
+        match fault {
+            Some(fault) if visit.values.is_empty() => Err(fault),
+            _ => Ok(visit),
+        }
+    }
+
+    /// One batch: nanoseconds a round trip, and whether the other side was undisturbed.
+    fn batch(
+        &self,
+        session: &Session<'_>,
+        to: CpuId,
+        batches: &mut u64,
+        rounds: u64,
+    ) -> Result<(f64, bool), Fault> {
+        if session.cancelled() {
+            return Err(Fault::Cancelled);
+        }
+        let clock = &session.clock;
+        let line = self.line(*batches);
+        let patience = Patience::new(self, session, to);
+        line.store(0, Ordering::Relaxed);
+        patience.exchange(line, 0, Self::WARM_UP)?;
+        let start = clock.now();
+        patience.exchange(line, Self::WARM_UP, Self::WARM_UP + rounds)?;
+        let ticks = (clock.now() - start) as f64 - clock.overhead_ticks();
+        line.store(Self::END, Ordering::Release);
+        *batches += 1;
+        let done = *batches;
+        let report = patience.wait(&self.report.0, |report| {
+            report >> 1 == done || report == Self::ABSENT
+        })?;
+        Ok((clock.ns(ticks.max(0.0)) / rounds as f64, report & 1 == 0))
+    }
+
+    /// The answering side: adds one to every odd number, batch after batch, until the
+    /// rally is over. Returns what disturbed it.
+    fn answer(&self, cpu: CpuId) -> Result<Disturbance, Error> {
+        let _pinned = Pinned::to(cpu).inspect_err(|_| {
+            self.report.0.store(Self::ABSENT, Ordering::Release);
+        })?;
+        let mut disturbed = Disturbance::default();
+        for batch in 0.. {
+            let watch = BatchWatch::begin();
+            if !self.answer_batch(self.line(batch)) {
+                break;
+            }
+            let clean = watch.end(&mut disturbed);
+            let report = (batch + 1) << 1 | u64::from(!clean);
+            self.report.0.store(report, Ordering::Release);
+        }
+        Ok(disturbed)
+    }
+
+    /// `false` when the rally is over.
+    fn answer_batch(&self, line: &AtomicU64) -> bool {
+        let mut seen = 0;
+        loop {
+            for _ in 0..Self::SPINS {
+                let value = line.load(Ordering::Acquire);
+                if value == Self::END && seen != 0 {
+                    return true;
+                }
+                if value & 1 == 1 {
+                    seen = value;
+                    line.store(value + 1, Ordering::Release);
+                }
+            }
+            if self.over.0.load(Ordering::Acquire) {
+                return false;
+            }
+        }
+    }
+
+    fn line(&self, batch: u64) -> &AtomicU64 {
+        &self.lines[(batch % Self::LINES as u64) as usize].0
+    }
+}
+
+/// How long the serving side waits, and for whom.
+struct Patience<'s> {
+    rally: &'s Rally,
+    cancel: &'s AtomicBool,
+    clock: &'s Clock,
+    deadline: u64,
+    cpu: CpuId,
+}
+
+impl<'s> Patience<'s> {
+    fn new(rally: &'s Rally, session: &'s Session<'_>, cpu: CpuId) -> Self {
+        let clock = &session.clock;
+        Self {
+            rally,
+            cancel: session.cancel,
+            clock,
+            deadline: clock.now() + clock.ticks(Rally::PATIENCE_NS) as u64,
+            cpu,
+        }
+    }
+
+    /// Round trips number `begin` to `end` over `line`.
+    fn exchange(&self, line: &AtomicU64, begin: u64, end: u64) -> Result<(), Fault> {
+        for round in begin..end {
+            line.store(2 * round + 1, Ordering::Release);
+            self.wait(line, |value| value == 2 * round + 2)?;
+        }
+        Ok(())
+    }
+
+    /// The first value of `line` that is `wanted`.
+    fn wait(&self, line: &AtomicU64, wanted: impl Fn(u64) -> bool) -> Result<u64, Fault> {
+        loop {
+            for _ in 0..Rally::SPINS {
+                let value = line.load(Ordering::Acquire);
+                if wanted(value) {
+                    return Ok(value);
+                }
+            }
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(Fault::Cancelled);
+            }
+            let absent = self.rally.report.0.load(Ordering::Acquire) == Rally::ABSENT;
+            if absent || self.clock.now() > self.deadline {
+                return Err(Fault::Failed(Error::Copy {
+                    cpu: self.cpu,
+                    reason: format!(
+                        "it did not answer within {:.0} s (is the CPU taken by something else?)",
+                        Rally::PATIENCE_NS / 1e9
+                    ),
+                }));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    use membound_platform::{Root, affinity};
+
+    use super::*;
+    use crate::{Effort, Silent};
+
+    #[test]
+    fn the_answering_thread_counts_every_hand_over_and_reports_batches() {
+        let rally = Rally::new();
+        let cpu = affinity::allowed().unwrap()[0];
+        std::thread::scope(|scope| {
+            let answering = scope.spawn(|| rally.answer(cpu));
+            {
+                let _closing = Closing(&rally);
+                for batch in 0..40 {
+                    let line = rally.line(batch);
+                    line.store(0, Ordering::Relaxed);
+                    for round in 0..3 {
+                        line.store(2 * round + 1, Ordering::Release);
+                        while line.load(Ordering::Acquire) != 2 * round + 2 {
+                            std::thread::yield_now();
+                        }
+                    }
+                    line.store(Rally::END, Ordering::Release);
+                    while rally.report.0.load(Ordering::Acquire) >> 1 != batch + 1 {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            answering.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_answering_thread_goes_home_when_the_serving_one_panics() {
+        let rally = Rally::new();
+        let cpu = affinity::allowed().unwrap()[0];
+        std::thread::scope(|scope| {
+            let answering = scope.spawn(|| rally.answer(cpu));
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let _closing = Closing(&rally);
+                panic!("as the serving side might");
+            }));
+            assert!(panicked.is_err());
+            answering.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_rally_that_is_cancelled_ends_and_one_with_nobody_there_fails() {
+        let root = Root::system();
+        let cancel = AtomicBool::new(false);
+        let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
+        let fault = Rally::between(&session, session.cpu, CpuId(1_000_000)).unwrap_err();
+        match fault {
+            Fault::Failed(error) => assert!(error.to_string().contains("1000000"), "{error}"),
+            Fault::Cancelled => panic!("nobody cancelled"),
+        }
+        let Some(other) = session.cpus.iter().find(|cpu| **cpu != session.cpu) else {
+            println!("skipped: one CPU");
+            return;
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                cancel.store(true, Ordering::Relaxed);
+            });
+            loop {
+                match Rally::between(&session, session.cpu, *other) {
+                    Ok(_) => {}
+                    Err(Fault::Cancelled) => break,
+                    Err(Fault::Failed(error)) => panic!("{error}"),
+                }
+            }
+        });
+    }
+}
