@@ -277,8 +277,8 @@ fn loaded(facts: &Facts<'_>) -> Capability {
         "loaded",
         Full,
         format!(
-            "a chase on one CPU while {} make traffic",
-            count(cpus - 1, "other")
+            "a chase on one CPU while up to {} of the others make traffic",
+            cpus - 1
         ),
         None,
     )
@@ -365,7 +365,7 @@ fn core_to_core(facts: &Facts<'_>) -> Capability {
         "c2c",
         Full,
         format!(
-            "a line handed to and fro between {}",
+            "a line handed to and fro in {} of CPUs",
             count(cpus * (cpus - 1) / 2, "pair")
         ),
         None,

@@ -376,17 +376,20 @@ fn counters(facts: &Facts<'_>) -> Vec<Finding> {
 
 fn prefetchers(facts: &Facts<'_>) -> Vec<Finding> {
     const GROUP: &str = "prefetchers";
+    let control = outcome(
+        GROUP,
+        "prefetcher_control",
+        facts
+            .controls
+            .clone()
+            .map(|names| format!("can switch {}", names.join(", "))),
+    );
     let states = facts.machine.conditions.prefetchers.clone();
-    vec![
-        outcome(
-            GROUP,
-            "prefetcher_control",
-            facts
-                .controls
-                .clone()
-                .map(|names| format!("can switch {}", names.join(", "))),
-        ),
-        Finding {
+    let told_already =
+        states.known().is_none() && states.why_missing() == control.value.why_missing();
+    let mut found = vec![control];
+    if !told_already {
+        found.push(Finding {
             group: GROUP.to_owned(),
             key: "prefetcher_state".to_owned(),
             detail: states.known().map(|states| json!(states)),
@@ -397,6 +400,7 @@ fn prefetchers(facts: &Facts<'_>) -> Vec<Finding> {
                     .collect();
                 states.join(", ")
             }),
-        },
-    ]
+        });
+    }
+    found
 }

@@ -219,7 +219,7 @@ fn an_amd_machine_with_boost_and_modules_missing() {
     assert!(value(&doctor, "dimms").contains("sys/firmware/dmi/tables/DMI"));
     assert_eq!(
         can(&doctor, "c2c").how,
-        "a line handed to and fro between 1 pair"
+        "a line handed to and fro in 1 pair of CPUs"
     );
 }
 

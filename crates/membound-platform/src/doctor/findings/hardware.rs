@@ -115,10 +115,12 @@ pub(super) fn caches(facts: &Facts<'_>) -> Vec<Finding> {
             if let Some(ways) = cache.ways {
                 text.push_str(&format!(", {}", count(ways as usize, "way")));
             }
-            text.push_str(&match cache.shared_by.len() {
-                0 => String::new(),
-                1 => format!(", {instances} of them, one for each CPU"),
-                sharers => format!(", {instances} of them, each for {sharers} CPUs"),
+            text.push_str(&match (instances, cache.shared_by.len()) {
+                (_, 0) => String::new(),
+                (1, 1) => ", one".to_owned(),
+                (1, sharers) => format!(", one, shared by {sharers} CPUs"),
+                (_, 1) => format!(", {instances} of them, one for each CPU"),
+                (_, sharers) => format!(", {instances} of them, each for {sharers} CPUs"),
             });
             known(
                 GROUP,

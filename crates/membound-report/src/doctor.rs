@@ -1,0 +1,348 @@
+//! What `membound doctor` found, for a terminal of 80 columns.
+//!
+//! Facts come first, group by group, then what membound does here and how. What is not
+//! known carries its reason, and a remedy stands behind an arrow.
+
+use std::fmt::Write;
+
+use membound_types::{Capability, CapabilityState, Doctor, Finding, Outcome};
+use textwrap::Options;
+
+const WIDTH: usize = 80;
+/// Columns of a finding's name, and of a capability's state and name together.
+const NAME: usize = 21;
+const STATE: usize = 9;
+/// Columns before a remedy's arrow.
+const REMEDY: usize = 18;
+
+/// The whole document as text, with ANSI escapes where `color` says so.
+#[must_use]
+pub fn text(doctor: &Doctor, color: bool) -> String {
+    let mut page = Page {
+        text: String::new(),
+        color,
+    };
+    page.title(doctor);
+    let mut group = None;
+    for finding in &doctor.findings {
+        if group != Some(&finding.group) {
+            group = Some(&finding.group);
+            page.heading(&finding.group, "");
+        }
+        page.finding(finding);
+    }
+    page.heading("what membound does here", &summary(&doctor.capabilities));
+    for capability in &doctor.capabilities {
+        page.capability(capability);
+    }
+    page.text
+}
+
+/// `12 full, 3 reduced, 2 absent`, without what there is none of.
+fn summary(capabilities: &[Capability]) -> String {
+    let parts: Vec<String> = [
+        CapabilityState::Full,
+        CapabilityState::Reduced,
+        CapabilityState::Absent,
+    ]
+    .into_iter()
+    .filter_map(|state| {
+        let number = capabilities
+            .iter()
+            .filter(|capability| capability.state == state)
+            .count();
+        (number > 0).then(|| format!("{number} {}", name(state)))
+    })
+    .collect();
+    parts.join(", ")
+}
+
+const fn name(state: CapabilityState) -> &'static str {
+    match state {
+        CapabilityState::Full => "full",
+        CapabilityState::Reduced => "reduced",
+        CapabilityState::Absent => "absent",
+    }
+}
+
+/// How a piece of text is emphasised.
+#[derive(Clone, Copy)]
+enum Ink {
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Fair,
+    Bad,
+}
+
+impl Ink {
+    const fn escape(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Bold => "\x1b[1m",
+            Self::Dim => "\x1b[2m",
+            Self::Good => "\x1b[32m",
+            Self::Fair => "\x1b[33m",
+            Self::Bad => "\x1b[31m",
+        }
+    }
+}
+
+struct Page {
+    text: String,
+    color: bool,
+}
+
+impl Page {
+    fn title(&mut self, doctor: &Doctor) {
+        let machine = &doctor.machine;
+        let mut title = format!(
+            "membound {} on {}, Linux {}",
+            machine.membound_version, machine.host, machine.conditions.kernel
+        );
+        if let Some(hypervisor) = &machine.conditions.hypervisor {
+            let _ = write!(title, ", a guest of {hypervisor}");
+        }
+        for line in wrap(&title, WIDTH) {
+            self.line("", &line, Ink::Bold);
+        }
+        self.line("", &machine.date, Ink::Dim);
+    }
+
+    fn heading(&mut self, title: &str, remark: &str) {
+        self.text.push('\n');
+        let title = clean(title);
+        if remark.is_empty() {
+            self.line("", &title, Ink::Bold);
+        } else {
+            let title = self.painted(&title, Ink::Bold);
+            let remark = self.painted(remark, Ink::Dim);
+            let _ = writeln!(self.text, "{title}  {remark}");
+        }
+    }
+
+    fn finding(&mut self, finding: &Finding) {
+        let label = format!("  {:NAME$}", clean(&finding.key).replace('_', " "));
+        match &finding.value {
+            Outcome::Known(value) => self.entry(&label, value, Ink::Plain),
+            Outcome::Missing { not_measured } => {
+                self.entry(
+                    &label,
+                    &format!("not known: {}", not_measured.reason),
+                    Ink::Dim,
+                );
+                if let Some(remedy) = &not_measured.remedy {
+                    self.remedy(remedy);
+                }
+            }
+        }
+    }
+
+    fn capability(&mut self, capability: &Capability) {
+        let ink = match capability.state {
+            CapabilityState::Full => Ink::Good,
+            CapabilityState::Reduced => Ink::Fair,
+            CapabilityState::Absent => Ink::Bad,
+        };
+        let state = format!("  {:STATE$}", name(capability.state));
+        let what = format!("{:NAME$}", clean(&capability.what));
+        let indent = state.len() + what.chars().count();
+        let label = format!("{}{what}", self.painted(&state, ink));
+        self.set(&label, indent, &capability.how, Ink::Plain);
+        if let Some(better) = &capability.better {
+            self.remedy(better);
+        }
+    }
+
+    /// Set in by less than what it belongs to, so that the longest path still fits.
+    fn remedy(&mut self, remedy: &str) {
+        let label = format!("{}→ ", " ".repeat(REMEDY));
+        self.entry(&label, remedy, Ink::Fair);
+    }
+
+    /// A label and a text beside it that goes on below itself.
+    fn entry(&mut self, label: &str, value: &str, ink: Ink) {
+        self.set(label, label.chars().count(), value, ink);
+    }
+
+    /// As [`Page::entry`], for a label with escapes in it that is `indent` columns wide.
+    fn set(&mut self, label: &str, indent: usize, value: &str, ink: Ink) {
+        let mut before = label.to_owned();
+        // A label that leaves no gap has a line to itself.
+        if !label.ends_with(' ') {
+            self.line("", label, Ink::Plain);
+            before = " ".repeat(NAME + 2);
+        }
+        let indent = indent.min(WIDTH / 2);
+        for line in wrap(value, WIDTH - indent) {
+            self.line(&before, &line, ink);
+            before = " ".repeat(indent);
+        }
+    }
+
+    fn line(&mut self, before: &str, text: &str, ink: Ink) {
+        let text = self.painted(text, ink);
+        let line = format!("{before}{text}");
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn painted(&self, text: &str, ink: Ink) -> String {
+        if !self.color || ink.escape().is_empty() {
+            return text.to_owned();
+        }
+        format!("{}{text}\x1b[0m", ink.escape())
+    }
+}
+
+/// Lines of at most `width` columns; at least one, which may be empty. Commands and paths
+/// are broken only where they are longer than a line.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let options = Options::new(width)
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(&clean(text), options)
+        .into_iter()
+        .map(std::borrow::Cow::into_owned)
+        .collect()
+}
+
+/// Names of machines and devices are somebody else's text: no control characters.
+fn clean(text: &str) -> String {
+    text.chars()
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{fffd}'
+            } else {
+                letter
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use membound_types::{Conditions, Cpu, Kind, MachineInfo, NotMeasured, Timer};
+
+    fn finding(group: &str, key: &str, value: Outcome<String>) -> Finding {
+        Finding {
+            group: group.to_owned(),
+            key: key.to_owned(),
+            value,
+            detail: None,
+        }
+    }
+
+    fn document() -> Doctor {
+        Doctor {
+            schema_version: 1,
+            kind: Kind::Doctor,
+            machine: MachineInfo {
+                host: "box".to_owned(),
+                date: "2026-01-02T03:04:05Z".to_owned(),
+                membound_version: "0.1.0".to_owned(),
+                cpu: Cpu::default(),
+                caches: Vec::new(),
+                memory_bytes: 1 << 33,
+                timer: Timer::default(),
+                conditions: Conditions {
+                    hypervisor: Some("KVM".to_owned()),
+                    kernel: "6.12.0".to_owned(),
+                    ..Conditions::default()
+                },
+            },
+            findings: vec![
+                finding("processor", "cpu", Outcome::Known("AMD EPYC".to_owned())),
+                finding(
+                    "processor",
+                    "smt",
+                    Outcome::Known("no two online CPUs share a core".to_owned()),
+                ),
+                finding(
+                    "permissions",
+                    "msr",
+                    Outcome::Missing {
+                        not_measured: NotMeasured {
+                            reason: "/dev/cpu/0/msr is not there: the msr module is not loaded, \
+                                     or the kernel has none"
+                                .to_owned(),
+                            remedy: Some("as root: modprobe msr".to_owned()),
+                        },
+                    },
+                ),
+            ],
+            capabilities: vec![
+                Capability {
+                    what: "latency".to_owned(),
+                    state: CapabilityState::Full,
+                    how: "emitted chains of dependent loads on 2 CPUs".to_owned(),
+                    better: None,
+                },
+                Capability {
+                    what: "2m pages".to_owned(),
+                    state: CapabilityState::Absent,
+                    how: "the hugetlb pool is empty".to_owned(),
+                    better: Some(
+                        "as root: echo 576 > \
+                         /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+                            .to_owned(),
+                    ),
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn plain_text() {
+        insta::assert_snapshot!(text(&document(), false), @r"
+        membound 0.1.0 on box, Linux 6.12.0, a guest of KVM
+        2026-01-02T03:04:05Z
+
+        processor
+          cpu                  AMD EPYC
+          smt                  no two online CPUs share a core
+
+        permissions
+          msr                  not known: /dev/cpu/0/msr is not there: the msr module is
+                               not loaded, or the kernel has none
+                          → as root: modprobe msr
+
+        what membound does here  1 full, 1 absent
+          full     latency              emitted chains of dependent loads on 2 CPUs
+          absent   2m pages             the hugetlb pool is empty
+                          → as root: echo 576 >
+                            /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
+        ");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal_and_escapes_are_only_for_colour() {
+        let plain = text(&document(), false);
+        assert!(!plain.contains('\x1b'));
+        for line in plain.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+            assert_eq!(line, line.trim_end());
+        }
+        let coloured = text(&document(), true);
+        let mut stripped = String::new();
+        let mut rest = coloured.as_str();
+        while let Some(at) = rest.find('\x1b') {
+            stripped.push_str(&rest[..at]);
+            rest = &rest[at + rest[at..].find('m').unwrap() + 1..];
+        }
+        stripped.push_str(rest);
+        assert_eq!(stripped, plain);
+    }
+
+    #[test]
+    fn control_characters_of_others_do_not_reach_the_terminal() {
+        let mut document = document();
+        document.machine.host = "evil\x1b[2Jhost\n".to_owned();
+        document.findings[0].key = "a\x07_key_that_is_longer_than_its_column".to_owned();
+        let shown = text(&document, false);
+        assert!(!shown.contains('\x1b') && !shown.contains('\x07'));
+        assert!(shown.contains("key that is longer than its column\n"));
+    }
+}
