@@ -1,3 +1,31 @@
-//! The `membound` command.
+//! The `membound` command: arguments in, documents and text out.
+//!
+//! Everything that measures, interprets or shows lives in the libraries; here they are
+//! put together, files are written, and errors become one line and an exit code.
 
-fn main() {}
+mod args;
+mod doctor;
+mod measure;
+mod output;
+mod progress;
+mod restore;
+mod sizes;
+mod tour;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = match args::parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let done = match cli.command {
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Measure(args) => measure::run(&args),
+        Command::Tour(args) => tour::run(&args),
+        Command::Restore => Ok(restore::run()),
+    };
+    done.unwrap_or_else(|error| output::fail(&error))
+}

@@ -1,0 +1,417 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use membound_types::{
+    Access, BandwidthKernel, CpuId, Fence, Filler, NodeId, NodePolicy, PageKind, Pattern,
+    TrafficMix, WindowKernel,
+};
+
+use crate::sizes;
+
+/// Measures a machine's memory hierarchy: no PMU, no root, no recompiling.
+#[derive(Debug, Parser)]
+#[command(name = "membound", version, propagate_version = true)]
+#[command(after_help = "Exit codes: 0 done, 1 could not do what was asked, 2 usage.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say what this machine permits, how each thing will be measured, what to switch on.
+    Doctor(DoctorArgs),
+    /// Measure the memory hierarchy: everything, or the parts named.
+    Measure(Box<MeasureArgs>),
+    /// The newcomer's minute: a quick measure of everything and its page.
+    Tour(TourArgs),
+    /// Put back what a killed membound had changed (started by membound itself).
+    #[command(name = "__restore", hide = true)]
+    Restore,
+}
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Write JSON to FILE, or to stdout for `-` or nothing.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Arguments of `tour`.
+#[derive(Args, Debug)]
+pub(crate) struct TourArgs {
+    /// Where the page goes.
+    #[arg(long, value_name = "FILE", default_value = "membound-tour.html")]
+    pub(crate) html: PathBuf,
+    /// Write the machine profile to FILE as well (`-`: stdout).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// A part of `measure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Part {
+    /// Load latency by size, stride, pattern, pages, node and copies.
+    Latency,
+    /// Windows of the core and memory-level parallelism.
+    Mlp,
+    /// Random windows in an area, read and written (Seidl).
+    Window,
+    /// Bytes a second by kernel, level and threads.
+    Bandwidth,
+    /// Latency while other threads inject traffic.
+    Loaded,
+    /// Reach of the TLB, cost of its misses, and whether they overlap.
+    Tlb,
+    /// Access patterns that the hardware prefetches.
+    Prefetch,
+    /// Latency and bandwidth node by node.
+    Numa,
+    /// Latency from core to core.
+    C2c,
+}
+
+/// How results are shown on stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A summary for a person.
+    Text,
+    /// The document that `--json` writes.
+    Json,
+    /// Points as comma-separated values (latency and window).
+    Csv,
+    /// The two columns of lat_mem_rd (latency).
+    #[value(name = "lat_mem_rd")]
+    LatMemRd,
+}
+
+/// Where several copies are pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SpreadArg {
+    /// One a core, as long as there are cores.
+    Cores,
+    /// All hardware threads of a core before the next core.
+    Siblings,
+}
+
+/// Arguments of `measure`. Lists are comma-separated; sizes take K, M and G.
+#[derive(Args, Debug, Default)]
+pub(crate) struct MeasureArgs {
+    /// Parts to measure; none means everything.
+    #[arg(value_enum, value_name = "PART")]
+    pub(crate) parts: Vec<Part>,
+
+    /// A complete picture of a small machine within a minute.
+    #[arg(long, conflicts_with = "thorough")]
+    pub(crate) quick: bool,
+    /// Take the time that the figures deserve.
+    #[arg(long)]
+    pub(crate) thorough: bool,
+    /// Write the document to FILE (`-`: stdout).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write one self-contained page to FILE.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// What stdout shows [default: text].
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+    /// Label the run with a condition that nobody can look up. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = condition)]
+    pub(crate) cond: Vec<(String, String)>,
+
+    /// CPU that measures [default: the last one permitted].
+    #[arg(long, value_name = "N", value_parser = cpu, help_heading = "Where")]
+    pub(crate) cpu: Option<CpuId>,
+    /// Page kinds: 4k, thp, 2m, 1g [default: thp and 4k].
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "Where"
+    )]
+    pub(crate) page: Vec<PageKind>,
+    /// Node policies: local, interleave or a node's number.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "Where"
+    )]
+    pub(crate) node: Vec<NodePolicy>,
+    /// Copies or threads at once, each pinned.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "Where"
+    )]
+    pub(crate) threads: Vec<u32>,
+    /// Where several copies are pinned [default: cores].
+    #[arg(long, value_enum, help_heading = "Where")]
+    pub(crate) spread: Option<SpreadArg>,
+    /// Prefetchers during the whole run: `off`, or the names of those to switch off.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "Where"
+    )]
+    pub(crate) prefetch_off: Vec<String>,
+
+    /// Sizes in bytes (latency, bandwidth) [default: a grid, denser where the curve bends].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "latency")]
+    pub(crate) sizes: Vec<u64>,
+    /// Largest size of the grid.
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse, help_heading = "latency")]
+    pub(crate) max: Option<u64>,
+    /// Distances between elements in bytes [default: 64].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "latency")]
+    pub(crate) strides: Vec<u64>,
+    /// random, stride, page-random, indexed [default: random].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pattern, help_heading = "latency")]
+    pub(crate) pattern: Vec<Pattern>,
+    /// clean, dirty [default: clean].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = access, help_heading = "latency")]
+    pub(crate) access: Vec<Access>,
+
+    /// Loads (N).
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "mlp")]
+    pub(crate) loads: Vec<u32>,
+    /// Fillers before the last load (K) [default: a coarse grid around the cliff].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "mlp")]
+    pub(crate) fillers: Vec<u32>,
+    /// nop, integer, vector [default: nop].
+    #[arg(long, value_name = "FILLER", value_parser = filler, help_heading = "mlp")]
+    pub(crate) filler: Option<Filler>,
+    /// cpuid (traps in a guest), lfence [default: lfence].
+    #[arg(long, value_name = "FENCE", value_parser = fence, help_heading = "mlp")]
+    pub(crate) fence: Option<Fence>,
+
+    /// Window sizes in bytes [default: 1K,2K,4K].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "window")]
+    pub(crate) windows: Vec<u64>,
+    /// Areas in bytes (window; the largest one for mlp) [default: half-octaves from 16K].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "window")]
+    pub(crate) areas: Vec<u64>,
+    /// scalar, scalar-prefetch, vector, vector-prefetch [default: scalar,scalar-prefetch].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = window_kernel, help_heading = "window")]
+    pub(crate) window_kernel: Vec<WindowKernel>,
+    /// CPU that allocates and initialises the area, while `--cpu` accesses it.
+    #[arg(long, value_name = "N", value_parser = cpu, help_heading = "window")]
+    pub(crate) init_cpu: Option<CpuId>,
+    /// Node on which the area is allocated and initialised.
+    #[arg(long, value_name = "N", value_parser = node, conflicts_with = "init_cpu", help_heading = "window")]
+    pub(crate) init_node: Option<NodeId>,
+
+    /// read, write, nt-write, copy, triad [default: all].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = bandwidth_kernel, help_heading = "bandwidth and loaded")]
+    pub(crate) kernel: Vec<BandwidthKernel>,
+    /// Read:write mixes of the injected traffic, as in 1:0,2:1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = mix, help_heading = "bandwidth and loaded")]
+    pub(crate) mix: Vec<TrafficMix>,
+}
+
+impl MeasureArgs {
+    /// Options that were given, each with the parts that use it.
+    pub(crate) fn used(&self) -> Vec<(&'static str, &'static [Part])> {
+        use Part::{Bandwidth, Latency, Loaded, Mlp, Numa, Prefetch, Tlb, Window};
+        let given = [
+            ("--sizes", !self.sizes.is_empty(), &[Latency, Bandwidth][..]),
+            ("--max", self.max.is_some(), &[Latency]),
+            ("--strides", !self.strides.is_empty(), &[Latency]),
+            ("--pattern", !self.pattern.is_empty(), &[Latency]),
+            ("--access", !self.access.is_empty(), &[Latency]),
+            (
+                "--page",
+                !self.page.is_empty(),
+                &[Latency, Mlp, Window, Bandwidth, Loaded, Tlb, Prefetch, Numa],
+            ),
+            (
+                "--node",
+                !self.node.is_empty(),
+                &[Latency, Mlp, Window, Bandwidth, Loaded],
+            ),
+            ("--threads", !self.threads.is_empty(), &[Latency, Bandwidth]),
+            ("--spread", self.spread.is_some(), &[Latency, Bandwidth]),
+            ("--loads", !self.loads.is_empty(), &[Mlp]),
+            ("--fillers", !self.fillers.is_empty(), &[Mlp]),
+            ("--filler", self.filler.is_some(), &[Mlp]),
+            ("--fence", self.fence.is_some(), &[Mlp]),
+            ("--windows", !self.windows.is_empty(), &[Window]),
+            ("--areas", !self.areas.is_empty(), &[Window, Mlp]),
+            ("--window-kernel", !self.window_kernel.is_empty(), &[Window]),
+            ("--init-cpu", self.init_cpu.is_some(), &[Window]),
+            ("--init-node", self.init_node.is_some(), &[Window]),
+            ("--kernel", !self.kernel.is_empty(), &[Bandwidth]),
+            ("--mix", !self.mix.is_empty(), &[Loaded]),
+        ];
+        given
+            .into_iter()
+            .filter(|(_, given, _)| *given)
+            .map(|(name, _, parts)| (name, parts))
+            .collect()
+    }
+}
+
+/// Parses the command line; help and version go to stdout, a usage error becomes one line
+/// and exit code 2.
+pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, ExitCode> {
+    Cli::try_parse_from(args).map_err(|error| {
+        if error.use_stderr() {
+            let text = error.render().to_string();
+            let line = text
+                .lines()
+                .take_while(|line| !line.is_empty())
+                .collect::<Vec<_>>()
+                .join(" ");
+            let line = line.strip_prefix("error: ").unwrap_or(&line).trim();
+            crate::output::complain(&format!("{line} (see `membound --help`)"));
+            ExitCode::from(2)
+        } else {
+            crate::output::print(&error.render().to_string());
+            ExitCode::SUCCESS
+        }
+    })
+}
+
+fn condition(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("`{text}` is no condition: use NAME=VALUE")),
+    }
+}
+
+fn cpu(text: &str) -> Result<CpuId, String> {
+    text.parse()
+        .map(CpuId)
+        .map_err(|_| format!("`{text}` is no CPU number"))
+}
+
+fn node(text: &str) -> Result<NodeId, String> {
+    text.parse()
+        .map(NodeId)
+        .map_err(|_| format!("`{text}` is no node number"))
+}
+
+/// Finds `text` among `values` by the names that documents use for them.
+fn named<T: Copy>(text: &str, values: &[(&str, T)]) -> Result<T, String> {
+    values
+        .iter()
+        .find(|(name, _)| *name == text)
+        .map(|(_, value)| *value)
+        .ok_or_else(|| {
+            let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+            format!("`{text}` is not one of {}", names.join(", "))
+        })
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    named(
+        text,
+        &[
+            ("random", Pattern::Random),
+            ("stride", Pattern::Stride),
+            ("page-random", Pattern::PageRandom),
+            ("indexed", Pattern::Indexed),
+        ],
+    )
+}
+
+fn access(text: &str) -> Result<Access, String> {
+    named(text, &[("clean", Access::Clean), ("dirty", Access::Dirty)])
+}
+
+fn filler(text: &str) -> Result<Filler, String> {
+    named(
+        text,
+        &[
+            ("nop", Filler::Nop),
+            ("integer", Filler::Integer),
+            ("vector", Filler::Vector),
+        ],
+    )
+}
+
+fn fence(text: &str) -> Result<Fence, String> {
+    named(text, &[("cpuid", Fence::Cpuid), ("lfence", Fence::Lfence)])
+}
+
+fn window_kernel(text: &str) -> Result<WindowKernel, String> {
+    named(
+        text,
+        &[
+            ("scalar", WindowKernel::Scalar),
+            ("scalar-prefetch", WindowKernel::ScalarPrefetch),
+            ("vector", WindowKernel::Vector),
+            ("vector-prefetch", WindowKernel::VectorPrefetch),
+        ],
+    )
+}
+
+fn bandwidth_kernel(text: &str) -> Result<BandwidthKernel, String> {
+    named(
+        text,
+        &[
+            ("read", BandwidthKernel::Read),
+            ("write", BandwidthKernel::Write),
+            ("nt-write", BandwidthKernel::NtWrite),
+            ("copy", BandwidthKernel::Copy),
+            ("triad", BandwidthKernel::Triad),
+        ],
+    )
+}
+
+fn mix(text: &str) -> Result<TrafficMix, String> {
+    let bad = || format!("`{text}` is no mix: use READS:WRITES, as in 2:1, at most 16 each");
+    let (reads, writes) = text.split_once(':').ok_or_else(bad)?;
+    let count = |part: &str| part.parse::<u32>().ok().filter(|count| *count <= 16);
+    match (count(reads), count(writes)) {
+        (Some(reads), Some(writes)) if reads + writes > 0 => Ok(TrafficMix { reads, writes }),
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn lists_and_sizes_of_the_contract_are_understood() {
+        let line = "membound measure latency mlp --sizes 16K,1M --strides 64,128 --pattern \
+                    random,page-random --access clean,dirty --page 4k,thp --node local,1,interleave \
+                    --threads 1,2 --cpu 0 --loads 1,2 --fillers 0,100 --filler nop --fence lfence \
+                    --quick --cond thp=off --cond host=a=b";
+        let Ok(Cli {
+            command: Command::Measure(args),
+        }) = parse(line.split_whitespace().map(OsString::from))
+        else {
+            panic!("not understood")
+        };
+        assert_eq!(args.parts, [Part::Latency, Part::Mlp]);
+        assert_eq!(args.sizes, [16 << 10, 1 << 20]);
+        assert_eq!(
+            args.node,
+            [
+                NodePolicy::LOCAL,
+                NodePolicy::Node(NodeId(1)),
+                NodePolicy::INTERLEAVE
+            ]
+        );
+        assert_eq!(args.cond[1], ("host".to_owned(), "a=b".to_owned()));
+        assert_eq!(args.used().len(), 11);
+    }
+}

@@ -1,0 +1,34 @@
+//! `membound doctor`.
+
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use membound_measure::{Effort, Session, Silent};
+use membound_platform::{Root, doctor};
+use membound_types::Timer;
+
+use crate::args::DoctorArgs;
+use crate::output::{self, Target};
+
+/// Examines the machine and shows what was found.
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let root = Root::system();
+    let doctor = doctor::examine(&root, timer(&root)?);
+    match &mut json {
+        Some(target) => {
+            let text = serde_json::to_string_pretty(&doctor).context("cannot write JSON")?;
+            target.write(&(text + "\n"))?;
+        }
+        None => output::print(&membound_report::doctor::text(&doctor, output::colors())),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The clock, and the core's clock by dependent additions.
+fn timer(root: &Root) -> anyhow::Result<Timer> {
+    let cancel = AtomicBool::new(false);
+    let session = Session::new(root, None, Effort::Normal, &cancel, &Silent)?;
+    Ok(session.clock.describe(session.core_hz))
+}

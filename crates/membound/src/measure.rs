@@ -1,0 +1,270 @@
+//! `membound measure`: the parts in turn, then what they mean, then files and text.
+
+mod parts;
+mod plan;
+mod show;
+mod store;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use membound_measure::{Effort, Session};
+use membound_platform::prefetcher::{Controls, Restore};
+use membound_platform::{Root, machine_info};
+use membound_types::{Basis, Figure, Kind, MachineProfile, Outcome, PrefetchState, SCHEMA_VERSION};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::args::{Format, MeasureArgs, Part};
+use crate::output::{self, Target};
+use crate::progress::Bar;
+use store::Store;
+
+const ALL_PARTS: [Part; 9] = [
+    Part::Latency,
+    Part::Mlp,
+    Part::Window,
+    Part::Bandwidth,
+    Part::Loaded,
+    Part::Tlb,
+    Part::Prefetch,
+    Part::Numa,
+    Part::C2c,
+];
+
+/// Measures what was asked for, shows it and writes it.
+pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
+    let parts = parts_of(args);
+    if let Some(complaint) = usage(args, &parts) {
+        output::complain(&complaint);
+        return Ok(ExitCode::from(2));
+    }
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let mut html = args.html.as_deref().map(Target::open).transpose()?;
+    let cancel = interruptible()?;
+    let root = Root::system();
+    let bar = Bar::new();
+    let effort = effort(args);
+    let session = Session::new(&root, args.cpu, effort, &cancel, &bar)?;
+    let mut profile = empty_profile(&session, args);
+    let (prefetch, restore) = prefetchers(&session, args, &profile)?;
+    // Only a run of several parts is a machine profile that later commands may rely on.
+    let store = (parts.len() > 1).then(|| Store::open(&profile.machine.host));
+    let begun = Instant::now();
+    let failure = measure_all(
+        &session,
+        &bar,
+        args,
+        &parts,
+        &prefetch,
+        &mut profile,
+        |profile| {
+            profile.elapsed_s = begun.elapsed().as_secs_f64();
+            if let Some(store) = &store {
+                store.keep(profile);
+            }
+        },
+    );
+    drop(restore);
+    bar.finish();
+    profile.incomplete = failure.is_some() || session.cancelled();
+    if let (Some(error), [_]) = (&failure, parts.as_slice()) {
+        bail!("{error:#}");
+    }
+    membound_model::interpret(&mut profile);
+    finish(&mut profile, &session);
+    let shown = show::stdout(&profile, &parts, args);
+    let written = write_files(&profile, &parts, &mut json, &mut html);
+    if !json.as_ref().is_some_and(Target::is_stdout) {
+        output::print(&shown?);
+    }
+    if let Some(store) = store {
+        store.finish(&profile);
+    }
+    written?;
+    if session.cancelled() {
+        output::complain("interrupted: what was measured is marked incomplete");
+        return Ok(ExitCode::FAILURE);
+    }
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn parts_of(args: &MeasureArgs) -> Vec<Part> {
+    if args.parts.is_empty() {
+        return ALL_PARTS.to_vec();
+    }
+    let mut parts = args.parts.clone();
+    parts.sort_unstable();
+    parts.dedup();
+    parts
+}
+
+/// What clap cannot see: options of parts that are not measured, formats of other parts.
+fn usage(args: &MeasureArgs, parts: &[Part]) -> Option<String> {
+    for (option, users) in args.used() {
+        if !parts.iter().any(|part| users.contains(part)) {
+            return Some(format!(
+                "{option} means nothing to the parts that are measured"
+            ));
+        }
+    }
+    let only = |wanted: &[Part]| matches!(parts, [part] if wanted.contains(part));
+    match args.format {
+        Some(Format::LatMemRd) if !only(&[Part::Latency]) => {
+            Some("--format lat_mem_rd shows the part `latency` only".to_owned())
+        }
+        Some(Format::Csv) if !only(&[Part::Latency, Part::Window]) => {
+            Some("--format csv shows one of the parts `latency` and `window`".to_owned())
+        }
+        _ => None,
+    }
+}
+
+const fn effort(args: &MeasureArgs) -> Effort {
+    match (args.quick, args.thorough) {
+        (true, _) => Effort::Quick,
+        (_, true) => Effort::Thorough,
+        _ => Effort::Normal,
+    }
+}
+
+/// A flag that Ctrl-C and its like set; the second time ends the process at once.
+fn interruptible() -> anyhow::Result<Arc<AtomicBool>> {
+    let cancel = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&cancel))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&cancel)))
+            .context("cannot listen for signals")?;
+    }
+    Ok(cancel)
+}
+
+fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
+    fn not_asked<T>() -> Outcome<T> {
+        Outcome::missing("not asked for")
+    }
+    let labels: BTreeMap<String, String> = args.cond.iter().cloned().collect();
+    let timer = session.clock.describe(session.core_hz);
+    MachineProfile {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Machine,
+        incomplete: true,
+        machine: machine_info(session.root, timer, labels),
+        levels: Vec::new(),
+        line: Outcome::missing_with("no latency curves of several strides", "membound measure"),
+        latency: not_asked(),
+        mlp: not_asked(),
+        window: not_asked(),
+        bandwidth: not_asked(),
+        loaded: not_asked(),
+        tlb: not_asked(),
+        prefetch: not_asked(),
+        numa: not_asked(),
+        c2c: not_asked(),
+        elapsed_s: 0.0,
+        core_clock_hz: None,
+    }
+}
+
+/// Switches prefetchers off for the whole run, where that was asked for.
+fn prefetchers(
+    session: &Session<'_>,
+    args: &MeasureArgs,
+    profile: &MachineProfile,
+) -> anyhow::Result<(PrefetchState, Option<Restore>)> {
+    if args.prefetch_off.is_empty() {
+        return Ok((PrefetchState::Default, None));
+    }
+    let controls = match Controls::detect(session.root, &profile.machine.cpu) {
+        Outcome::Known(controls) => controls,
+        Outcome::Missing { not_measured } => {
+            let remedy = not_measured
+                .remedy
+                .map(|text| format!(" ({text})"))
+                .unwrap_or_default();
+            bail!(
+                "prefetchers cannot be switched here: {}{remedy}",
+                not_measured.reason
+            );
+        }
+    };
+    let all = args.prefetch_off == ["off"] || args.prefetch_off == ["all"];
+    let names: Vec<&str> = if all {
+        controls.names()
+    } else {
+        args.prefetch_off.iter().map(String::as_str).collect()
+    };
+    let restore = controls.switch_off(&names, &session.cpus, &parts::guard_command()?)?;
+    let state = if all {
+        PrefetchState::Off
+    } else {
+        PrefetchState::Without(names.join("+"))
+    };
+    Ok((state, Some(restore)))
+}
+
+/// Runs the parts in turn; after each, `keep` hears of the profile so far. A part that
+/// fails is noted in the profile and the others go on; the first failure is returned.
+fn measure_all(
+    session: &Session<'_>,
+    bar: &Bar,
+    args: &MeasureArgs,
+    parts: &[Part],
+    prefetch: &PrefetchState,
+    profile: &mut MachineProfile,
+    keep: impl Fn(&mut MachineProfile),
+) -> Option<anyhow::Error> {
+    let mut failure = None;
+    let weights: Vec<f64> = parts.iter().map(|part| plan::weight(*part)).collect();
+    let total: f64 = weights.iter().sum();
+    let mut before = 0.0;
+    for (part, weight) in parts.iter().zip(weights) {
+        if session.cancelled() {
+            break;
+        }
+        bar.part(before / total, weight / total);
+        before += weight;
+        let everything = args.parts.is_empty();
+        if let Err(error) = parts::measure(session, args, *part, everything, prefetch, profile) {
+            parts::note_failure(*part, &error, profile);
+            failure.get_or_insert(error);
+        }
+        keep(profile);
+    }
+    failure
+}
+
+fn finish(profile: &mut MachineProfile, session: &Session<'_>) {
+    let now = session.core.measure(&session.clock, 20);
+    let (low, high) = (now.min(session.core_hz), now.max(session.core_hz));
+    profile.core_clock_hz = Some(Figure {
+        value: f64::midpoint(low, high),
+        low,
+        high,
+        basis: Basis::Measured,
+    });
+}
+
+/// Both files are tried, so that a full disk under one does not cost the other.
+fn write_files(
+    profile: &MachineProfile,
+    parts: &[Part],
+    json: &mut Option<Target>,
+    html: &mut Option<Target>,
+) -> anyhow::Result<()> {
+    let json = match json {
+        Some(target) => show::json(profile, parts).and_then(|text| target.write(&text)),
+        None => Ok(()),
+    };
+    let html = match html {
+        Some(target) => target.write(&membound_report::page::render(profile)),
+        None => Ok(()),
+    };
+    json.and(html)
+}

@@ -1,0 +1,104 @@
+//! One part: plan, measure, put into the profile.
+
+use anyhow::Context;
+use membound_measure::{Session, latency, mlp};
+use membound_model::{CurvePoint, suggest_refinement};
+use membound_platform::prefetcher::guard::GuardCommand;
+use membound_types::{Latency, MachineProfile, Outcome, PrefetchState};
+
+use super::plan;
+use crate::args::{MeasureArgs, Part};
+
+/// Measures `part` into `profile`.
+pub(super) fn measure(
+    session: &Session<'_>,
+    args: &MeasureArgs,
+    part: Part,
+    everything: bool,
+    prefetch: &PrefetchState,
+    profile: &mut MachineProfile,
+) -> anyhow::Result<()> {
+    match part {
+        Part::Latency => {
+            let mut measured = latencies(session, args, everything)?;
+            for point in &mut measured.points {
+                point.prefetch = prefetch.clone();
+            }
+            profile.latency = Outcome::Known(measured);
+            // Later parts choose their sizes by the levels.
+            membound_model::interpret(profile);
+        }
+        Part::Mlp => {
+            profile.mlp = Outcome::Known(mlp::measure(session, &plan::mlp(session, args))?)
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// All latency plans, merged.
+fn latencies(
+    session: &Session<'_>,
+    args: &MeasureArgs,
+    everything: bool,
+) -> anyhow::Result<Latency> {
+    let refine = |curve: &[(u64, f64, f64, f64)], at_most: usize| {
+        let points: Vec<CurvePoint> = curve
+            .iter()
+            .map(|&(size_bytes, ns, ns_low, ns_high)| CurvePoint {
+                size_bytes,
+                ns,
+                ns_low,
+                ns_high,
+            })
+            .collect();
+        suggest_refinement(&points, at_most)
+    };
+    let mut merged = Latency::default();
+    let mut first_error = None;
+    for plan in plan::latency(session, args, everything) {
+        if session.cancelled() {
+            break;
+        }
+        match latency::measure(session, &plan, &refine) {
+            Ok(part) => {
+                merged.points.extend(part.points);
+                merged.skipped.extend(part.skipped);
+                merged.elapsed_s += part.elapsed_s;
+            }
+            Err(error) => {
+                merged.skipped.push(error.to_string());
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match first_error {
+        Some(error) if merged.points.is_empty() => Err(error.into()),
+        _ => {
+            latency::sort(&mut merged.points);
+            Ok(merged)
+        }
+    }
+}
+
+/// Writes the reason into the part's place.
+pub(super) fn note_failure(part: Part, error: &anyhow::Error, profile: &mut MachineProfile) {
+    let reason = format!("{error:#}");
+    match part {
+        Part::Latency => profile.latency = Outcome::missing(reason),
+        Part::Mlp => profile.mlp = Outcome::missing(reason),
+        Part::Window => profile.window = Outcome::missing(reason),
+        Part::Bandwidth => profile.bandwidth = Outcome::missing(reason),
+        Part::Loaded => profile.loaded = Outcome::missing(reason),
+        Part::Tlb => profile.tlb = Outcome::missing(reason),
+        Part::Prefetch => profile.prefetch = Outcome::missing(reason),
+        Part::Numa => profile.numa = Outcome::missing(reason),
+        Part::C2c => profile.c2c = Outcome::missing(reason),
+    }
+}
+
+/// This program as the guard that puts prefetchers back.
+pub(super) fn guard_command() -> anyhow::Result<GuardCommand> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    Ok(GuardCommand::new(program, ["__restore"]))
+}

@@ -1,0 +1,208 @@
+//! From arguments and effort to what each part is told to measure.
+
+use std::time::Duration;
+
+use membound_measure::latency::LatencyConfig;
+use membound_measure::mlp::MlpConfig;
+use membound_measure::{Effort, Session, Spread};
+use membound_platform::pages::{HugePool, Thp};
+use membound_types::{Access, NodePolicy, PageKind, Pattern, ThpState};
+
+use crate::args::{Format, MeasureArgs, Part, SpreadArg};
+
+const MIB: u64 = 1 << 20;
+
+/// How long a part takes compared with the others, for the progress bar.
+pub(super) const fn weight(part: Part) -> f64 {
+    match part {
+        Part::Latency => 20.0,
+        Part::Mlp => 4.0,
+        Part::Window => 7.0,
+        Part::Bandwidth => 6.0,
+        Part::Loaded => 5.0,
+        Part::Tlb => 5.0,
+        Part::Prefetch => 4.0,
+        Part::Numa => 2.0,
+        Part::C2c => 1.0,
+    }
+}
+
+/// Page kinds that were asked for, else those that this machine has, the largest that
+/// needs no preparation first.
+pub(super) fn pages(session: &Session<'_>, args: &MeasureArgs) -> Vec<PageKind> {
+    if !args.page.is_empty() {
+        return args.page.clone();
+    }
+    let mut pages = Vec::new();
+    if Thp::read(session.root)
+        .enabled
+        .known()
+        .is_some_and(|state| *state != ThpState::Never)
+    {
+        pages.push(PageKind::Thp);
+    }
+    pages.push(PageKind::Base);
+    for pool in HugePool::read(session.root) {
+        match pool.page_bytes {
+            0x20_0000 if pool.usable() >= 64 => pages.push(PageKind::Huge2M),
+            0x4000_0000 if pool.usable() >= 1 => pages.push(PageKind::Huge1G),
+            _ => {}
+        }
+    }
+    pages
+}
+
+/// The one page kind that a part without a choice of pages uses.
+pub(super) fn page(session: &Session<'_>, args: &MeasureArgs) -> PageKind {
+    pages(session, args)[0]
+}
+
+/// Node policies that were asked for, else local.
+pub(super) fn nodes(args: &MeasureArgs) -> Vec<NodePolicy> {
+    if args.node.is_empty() {
+        vec![NodePolicy::LOCAL]
+    } else {
+        args.node.clone()
+    }
+}
+
+pub(super) const fn spread(args: &MeasureArgs) -> Spread {
+    match args.spread {
+        Some(SpreadArg::Siblings) => Spread::Siblings,
+        Some(SpreadArg::Cores) | None => Spread::Cores,
+    }
+}
+
+/// What `latency` measures: the product of the options, or a survey when everything is
+/// measured: every page kind in full, and from the best kind the curves of documents 004
+/// (strides, several copies, nodes), dirty lines, and the orders that tell translation and
+/// prefetching apart.
+pub(super) fn latency(
+    session: &Session<'_>,
+    args: &MeasureArgs,
+    everything: bool,
+) -> Vec<LatencyConfig> {
+    let effort = session.effort;
+    let pages = pages(session, args);
+    let mut main = LatencyConfig::new(effort, pages[0]);
+    main.pages.clone_from(&pages);
+    main.spread = spread(args);
+    main.nodes = nodes(args);
+    if let Some(max) = args.max {
+        main.max_bytes = max;
+        main.min_bytes = main.min_bytes.min(max);
+    }
+    let lat_mem_rd = args.format == Some(Format::LatMemRd);
+    if lat_mem_rd {
+        main.patterns = vec![Pattern::Stride];
+        main.pages.truncate(1);
+    }
+    fn given<T: Clone>(list: &[T], into: &mut Vec<T>) {
+        if !list.is_empty() {
+            *into = list.to_vec();
+        }
+    }
+    given(&args.strides, &mut main.strides);
+    given(&args.pattern, &mut main.patterns);
+    given(&args.access, &mut main.accesses);
+    given(&args.threads, &mut main.threads);
+    if !args.sizes.is_empty() {
+        main.sizes = Some(args.sizes.clone());
+    }
+    if !everything || !args.used().is_empty() {
+        return vec![main];
+    }
+    let mut plans = survey(session, effort, pages[0]);
+    plans.insert(0, main);
+    plans
+}
+
+/// The curves beside the main ones.
+fn survey(session: &Session<'_>, effort: Effort, page: PageKind) -> Vec<LatencyConfig> {
+    let base = LatencyConfig {
+        points_per_octave: effort.pick(2, 3, 4),
+        max_bytes: effort.pick(128 * MIB, 256 * MIB, 1024 * MIB),
+        refinements: 0,
+        ..LatencyConfig::new(effort, page)
+    };
+    let budget = |quick: u64| Duration::from_millis(effort.pick(quick, 2 * quick, 8 * quick));
+    let mut plans = vec![
+        LatencyConfig {
+            patterns: vec![Pattern::Stride],
+            strides: vec![16, 32, 64, 128, 256, 512, 1024],
+            series_budget: budget(500),
+            ..base.clone()
+        },
+        LatencyConfig {
+            strides: vec![16, 32, 128, 256],
+            sizes: Some(vec![64 * MIB]),
+            series_budget: budget(400),
+            ..base.clone()
+        },
+        LatencyConfig {
+            patterns: vec![Pattern::PageRandom, Pattern::Indexed],
+            series_budget: budget(1_000),
+            ..base.clone()
+        },
+        LatencyConfig {
+            accesses: vec![Access::Dirty],
+            series_budget: budget(1_200),
+            ..base.clone()
+        },
+    ];
+    let copies = u32::try_from(session.cpus.len())
+        .unwrap_or(u32::MAX)
+        .min(64);
+    if copies > 1 {
+        plans.push(LatencyConfig {
+            threads: vec![copies],
+            series_budget: budget(2_000),
+            ..base.clone()
+        });
+    }
+    if session.topology.memory_nodes().len() > 1 {
+        let mut nodes: Vec<NodePolicy> = session
+            .topology
+            .memory_nodes()
+            .into_iter()
+            .map(NodePolicy::Node)
+            .collect();
+        nodes.push(NodePolicy::INTERLEAVE);
+        plans.push(LatencyConfig {
+            nodes,
+            series_budget: budget(1_000),
+            ..base
+        });
+    }
+    plans
+}
+
+/// What `mlp` measures.
+pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
+    let pages = pages(session, args);
+    let mut config = MlpConfig::new(session.effort, pages[0]);
+    config.pages = pages;
+    config.nodes = nodes(args);
+    if args.node.is_empty() && session.topology.memory_nodes().len() > 1 {
+        config.nodes.push(NodePolicy::INTERLEAVE);
+        config.nodes.extend(
+            session
+                .topology
+                .memory_nodes()
+                .into_iter()
+                .map(NodePolicy::Node),
+        );
+    }
+    if !args.loads.is_empty() {
+        config.loads.clone_from(&args.loads);
+    }
+    if !args.fillers.is_empty() {
+        config.fillers = Some(args.fillers.clone());
+    }
+    config.filler = args.filler.unwrap_or(config.filler);
+    config.fence = args.fence.unwrap_or(config.fence);
+    if let Some(area) = args.areas.iter().max() {
+        config.area_bytes = *area;
+    }
+    config
+}

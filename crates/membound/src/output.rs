@@ -1,0 +1,179 @@
+//! Files that are found writable before anything is measured, stdout, and complaints.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use tempfile::NamedTempFile;
+
+/// A place that a document goes to.
+///
+/// A regular file is replaced in one step when the document is whole, so that an earlier
+/// one survives a full disk or a kill; the directory is tried when the target is made.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// Standard output.
+    Stdout,
+    /// A regular file, or one that does not exist yet.
+    File(PathBuf),
+    /// A pipe, terminal or device, opened once.
+    Stream(PathBuf, File),
+}
+
+impl Target {
+    /// Finds out whether `path` can be written, without changing what is there.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        let place = || format!("cannot write {}", path.display());
+        match fs::metadata(path) {
+            Ok(found) if found.is_dir() => {
+                bail!("cannot write {}: it is a directory", path.display())
+            }
+            Ok(found) if !found.is_file() => {
+                let file = File::options().write(true).open(path).with_context(place)?;
+                return Ok(Self::Stream(path.to_owned(), file));
+            }
+            Ok(_) => {
+                File::options()
+                    .append(true)
+                    .open(path)
+                    .with_context(place)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(place),
+        }
+        NamedTempFile::new_in(directory(path)).with_context(place)?;
+        Ok(Self::File(path.to_owned()))
+    }
+
+    /// Whether this is standard output.
+    pub(crate) const fn is_stdout(&self) -> bool {
+        matches!(self, Self::Stdout)
+    }
+
+    /// Writes a whole document.
+    pub(crate) fn write(&mut self, text: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Stdout => {
+                print(text);
+                Ok(())
+            }
+            Self::Stream(path, file) => {
+                let written = file.write_all(text.as_bytes()).and_then(|()| file.flush());
+                ignore_broken_pipe(written)
+                    .with_context(|| format!("cannot write {}", path.display()))
+            }
+            Self::File(path) => replace(path, text),
+        }
+    }
+}
+
+/// Replaces `path` in one step, through a file beside it that is on disk before the old
+/// one goes. Permissions of an existing file are kept.
+pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let place = || format!("cannot write {}", path.display());
+    // A link stays a link: what it points to is replaced.
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut file = NamedTempFile::new_in(directory(path)).with_context(place)?;
+    file.write_all(text.as_bytes()).with_context(place)?;
+    file.as_file().sync_all().with_context(place)?;
+    let permissions = fs::metadata(path).map(|found| found.permissions());
+    let permissions = permissions.unwrap_or_else(|_| new_file_permissions());
+    file.as_file()
+        .set_permissions(permissions)
+        .with_context(place)?;
+    file.persist(path).with_context(place)?;
+    Ok(())
+}
+
+/// What a new file gets under the usual umask; temporary files are private otherwise.
+fn new_file_permissions() -> fs::Permissions {
+    use std::os::unix::fs::PermissionsExt;
+    fs::Permissions::from_mode(0o644)
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Writes to stdout; a reader that has gone is no error.
+pub(crate) fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+    if let Err(error) = ignore_broken_pipe(written) {
+        complain(&format!("cannot write to stdout: {error}"));
+    }
+}
+
+/// Writes a line to stderr; there is nobody to tell when that fails.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "membound: {line}");
+}
+
+/// One line for an error and its causes.
+pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
+    complain(&format!("{error:#}").replace('\n', " "));
+    ExitCode::FAILURE
+}
+
+/// Whether stdout wants colours.
+pub(crate) fn colors() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("profile.json");
+        Target::open(&path).unwrap().write("first").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        Target::open(&path).unwrap().write("second").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "second");
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn opening_a_target_changes_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("old.json");
+        fs::write(&path, "old").unwrap();
+        Target::open(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        Target::open(&place.path().join("new.json")).unwrap();
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        for path in [place.path().to_owned(), place.path().join("no/such/file")] {
+            let error = format!("{:#}", Target::open(&path).unwrap_err());
+            assert!(error.contains(&path.display().to_string()), "{error}");
+        }
+    }
+}

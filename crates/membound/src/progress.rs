@@ -1,0 +1,58 @@
+//! Progress for a person; silence for a pipe.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use membound_measure::Progress;
+
+/// A bar on a terminal's stderr that moves through weighted parts.
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    /// Share of the bar before the present part, and the part's own.
+    span: Mutex<(f64, f64)>,
+}
+
+impl Bar {
+    const STEPS: u64 = 1000;
+
+    pub(crate) fn new() -> Self {
+        let target = if std::io::stderr().is_terminal() {
+            // Few redraws: each costs a little cache.
+            ProgressDrawTarget::stderr_with_hz(5)
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(Self::STEPS), target);
+        if let Ok(style) =
+            ProgressStyle::with_template("{bar:24} {percent:>3} % {eta:>4} left  {wide_msg}")
+        {
+            bar.set_style(style);
+        }
+        Self {
+            bar,
+            span: Mutex::new((0.0, 1.0)),
+        }
+    }
+
+    /// The next part begins at `from` of the whole and takes `width` of it.
+    pub(crate) fn part(&self, from: f64, width: f64) {
+        if let Ok(mut span) = self.span.lock() {
+            *span = (from, width);
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Progress for Bar {
+    fn at(&self, share: f64, doing: &str) {
+        let (from, width) = self.span.lock().map_or((0.0, 1.0), |span| *span);
+        let position = (from + width * share.clamp(0.0, 1.0)) * Self::STEPS as f64;
+        self.bar.set_position(position as u64);
+        self.bar.set_message(doing.to_owned());
+    }
+}
