@@ -1,0 +1,421 @@
+//! `measure window`: Seidl's program, random aligned windows in areas of growing size.
+//!
+//! From an area whose doubles are all 1.0, aligned windows are drawn at random and every
+//! double in them changes its sign; the figure is the thread's user and system time per
+//! window. (S. Seidl, Access Delays Related to the Main Memory Hierarchy on SGI
+//! Origin2000, 1997, sections 1 and 2.) All areas begin at the start of one region, so
+//! that they are initialised once; sizes are visited in rounds, the windows and kernels of
+//! one area one after the other, because they find the caches in the same state. In the
+//! second mode another thread, pinned elsewhere, allocates and initialises the region, and
+//! the measuring thread only accesses it. Nothing is modelled here.
+
+mod cpu_time;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use membound_platform::affinity::{self, Pinned};
+use membound_platform::memory;
+use membound_types::{CpuId, NodeId, NodePolicy, PageKind, Window, WindowKernel, WindowPoint};
+
+use crate::arch::WindowLoop;
+use crate::sampling::{Slot, Turn, Visit, run_rounds, take_batches};
+use crate::{Effort, Error, Region, RegionConfig, Session, hint};
+use cpu_time::CpuTime;
+
+/// What to measure: every kernel with every window in every area.
+#[derive(Clone, Debug)]
+pub struct WindowConfig {
+    /// Window sizes in bytes, multiples of 64.
+    pub windows: Vec<u64>,
+    /// Area sizes in bytes, each rounded down to whole windows; `None` for half-octaves
+    /// from 16 KiB on up to [`WindowConfig::max_bytes`] or what is free.
+    pub areas: Option<Vec<u64>>,
+    /// Largest area of the half-octaves in bytes.
+    pub max_bytes: u64,
+    /// What is done with a window.
+    pub kernels: Vec<WindowKernel>,
+    /// Pages behind the areas.
+    pub page: PageKind,
+    /// Where the areas lie, seen from the CPU that initialises.
+    pub node: NodePolicy,
+    /// CPU whose thread allocates and initialises; `None` for the measuring one.
+    pub init_cpu: Option<CpuId>,
+    /// Node of which any CPU allocates and initialises, where `init_cpu` names none.
+    pub init_node: Option<NodeId>,
+    /// Time for the sampling; initialising the memory comes on top.
+    pub budget: Duration,
+}
+
+impl WindowConfig {
+    /// The document's windows and areas with the time that `effort` allows. Its largest
+    /// areas (all free memory) are left to thorough runs, because touching memory for the
+    /// first time takes up to two seconds a GiB in a virtual machine.
+    #[must_use]
+    pub fn new(effort: Effort, page: PageKind) -> Self {
+        use WindowKernel::{Scalar, ScalarPrefetch, Vector, VectorPrefetch};
+        let kernels: &[WindowKernel] = effort.pick(
+            &[Scalar, ScalarPrefetch],
+            &[Scalar, ScalarPrefetch, Vector],
+            &[Scalar, ScalarPrefetch, Vector, VectorPrefetch],
+        );
+        Self {
+            windows: vec![1024, 2048, 4096],
+            areas: None,
+            max_bytes: effort.pick(1 << 30, 4 << 30, u64::MAX),
+            kernels: kernels.to_vec(),
+            page,
+            node: NodePolicy::LOCAL,
+            init_cpu: None,
+            init_node: None,
+            budget: Duration::from_millis(effort.pick(3_000, 10_000, 60_000)),
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.windows.is_empty() || self.kernels.is_empty() {
+            return Err(Error::Invalid(
+                "no window size or no kernel was given: give one of each at least".to_owned(),
+            ));
+        }
+        if self.areas.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::Invalid(
+                "the list of areas is empty: leave it out for half-octaves from 16 KiB".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The document's areas: 4096·2^(i/2) bytes from i = 4 (16 KiB) on, none above `max_bytes`.
+fn half_octaves(max_bytes: u64) -> Vec<u64> {
+    (4_u32..)
+        .map(|i| (4096.0 * (f64::from(i) / 2.0).exp2() + 1.5) as u64)
+        // The document's 1.5 guards against rounding, so that it does not count as size.
+        .take_while(|area| area.saturating_sub(1) <= max_bytes && *area < 1 << 62)
+        .collect()
+}
+
+/// Which point a slot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    /// Area as asked for: the points of one have the same state of the caches.
+    nominal_bytes: u64,
+    area_bytes: u64,
+    window_bytes: u64,
+    kernel: WindowKernel,
+}
+
+/// All points in the order of visits. Windows larger than an area are left out.
+fn keys(config: &WindowConfig, areas: &[u64]) -> Vec<Key> {
+    let areas: BTreeSet<u64> = areas.iter().copied().collect();
+    let mut keys: Vec<Key> = Vec::new();
+    for nominal_bytes in areas {
+        for &kernel in &config.kernels {
+            for &window_bytes in &config.windows {
+                let key = Key {
+                    nominal_bytes,
+                    area_bytes: nominal_bytes - nominal_bytes % window_bytes.max(1),
+                    window_bytes,
+                    kernel,
+                };
+                let same = |other: &Key| {
+                    (other.area_bytes, other.window_bytes, other.kernel)
+                        == (key.area_bytes, key.window_bytes, key.kernel)
+                };
+                if key.area_bytes > 0 && !keys.iter().any(same) {
+                    keys.push(key);
+                }
+            }
+        }
+    }
+    keys
+}
+
+/// Measures every point. A cancelled run returns the points that have samples.
+///
+/// # Errors
+/// [`Error::Invalid`] for windows that are no multiples of 64, areas below every window, or
+/// a node without CPUs to initialise from; [`Error::Memory`] for given areas that do not
+/// fit; the reason when the pages or the node are not to be had.
+pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, Error> {
+    let begun = Instant::now();
+    config.check()?;
+    let init_cpu = initialiser(session, config)?;
+    let areas = areas(session, config);
+    let keys = keys(config, &areas);
+    let Some(bytes) = keys.iter().map(|key| key.area_bytes).max() else {
+        return Err(Error::Invalid(format!(
+            "no area is as large as a window (largest area: {} bytes)",
+            areas.iter().max().unwrap_or(&0)
+        )));
+    };
+    let mut slots: Vec<Slot<Key>> = keys.into_iter().map(Slot::time).collect();
+    // Before memory is touched, so that a bad window size costs nothing.
+    let kernels = Kernels::new(session, &slots)?;
+    session
+        .progress
+        .at(0.0, &format!("window: initialising {bytes} bytes"));
+    let region = initialise(session, config, init_cpu, bytes)?;
+    let pinned = Pinned::to(session.cpu)?;
+    let mut walk = Walk {
+        session,
+        region: &region,
+        kernels,
+        clock: CpuTime::calibrate(),
+        state: 0x5e1d_1997,
+        warm_bytes: 2 * hint::largest_cache_bytes(session),
+        last_area: None,
+    };
+    run_rounds(
+        session,
+        config.budget,
+        &mut slots,
+        |key, turn| walk.visit(*key, turn),
+        |_, _| (),
+    )?;
+    drop(pinned);
+    let node = where_it_lies(session, config, init_cpu);
+    let mut points: Vec<WindowPoint> = slots
+        .iter()
+        .filter_map(|slot| {
+            let sampled = slot.sampled(session)?;
+            Some(WindowPoint {
+                window_bytes: slot.key.window_bytes,
+                area_bytes: slot.key.area_bytes,
+                seconds_per_window: sampled.summary.median,
+                seconds_low: sampled.summary.low,
+                seconds_high: sampled.summary.high,
+                kernel: slot.key.kernel,
+                page: config.page,
+                node,
+                cpu: session.cpu,
+                init_cpu: (init_cpu != session.cpu).then_some(init_cpu),
+                batches: sampled.samples,
+            })
+        })
+        .collect();
+    points.sort_by_key(|point| (point.kernel as u8, point.window_bytes, point.area_bytes));
+    let mut skipped = Vec::new();
+    if let Some(share) = region.partial_page_share() {
+        skipped.push(format!(
+            "only {:.0} % of the memory has {} pages",
+            share * 100.0,
+            config.page
+        ));
+    }
+    Ok(Window {
+        points,
+        skipped,
+        elapsed_s: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// The areas asked for, or half-octaves as far as memory is free; a quarter stays for
+/// everybody else.
+fn areas(session: &Session<'_>, config: &WindowConfig) -> Vec<u64> {
+    config.areas.clone().unwrap_or_else(|| {
+        let free = memory::available_bytes(session.root) / 4 * 3;
+        half_octaves(config.max_bytes.min(free))
+    })
+}
+
+/// The CPU whose thread allocates and initialises.
+fn initialiser(session: &Session<'_>, config: &WindowConfig) -> Result<CpuId, Error> {
+    if let Some(cpu) = config.init_cpu {
+        affinity::check(session.root, cpu)?;
+        return Ok(cpu);
+    }
+    let Some(node) = config.init_node else {
+        return Ok(session.cpu);
+    };
+    // Names the node that does not exist, and the ones that do.
+    session.topology.wanted(
+        NodePolicy::Node(node),
+        session.topology.node_of(session.cpu),
+    )?;
+    session
+        .cpus
+        .iter()
+        .copied()
+        .find(|cpu| session.topology.node_of(*cpu) == node)
+        .ok_or_else(|| {
+            Error::Invalid(format!(
+                "node {node} has no CPU that may be used to initialise from: place the memory there with a node policy instead"
+            ))
+        })
+}
+
+/// Where documents say that the areas lie: `local` means local to the CPU that accesses.
+fn where_it_lies(session: &Session<'_>, config: &WindowConfig, init_cpu: CpuId) -> NodePolicy {
+    let (from, to) = (
+        session.topology.node_of(session.cpu),
+        session.topology.node_of(init_cpu),
+    );
+    if config.node == NodePolicy::LOCAL && from != to {
+        return NodePolicy::Node(to);
+    }
+    config.node
+}
+
+/// Allocates the region on a thread pinned to `init_cpu` and writes 1.0 everywhere, which
+/// is also what keeps the kernels' arithmetic from meeting denormals.
+fn initialise(
+    session: &Session<'_>,
+    config: &WindowConfig,
+    init_cpu: CpuId,
+    bytes: u64,
+) -> Result<Region, Error> {
+    let bytes = usize::try_from(bytes)
+        .map_err(|_| Error::Invalid(format!("{bytes} bytes exceed the address space")))?;
+    let make = || {
+        let _pinned = Pinned::to(init_cpu)?;
+        let region = Region::new(
+            session.root,
+            &session.topology,
+            RegionConfig {
+                bytes,
+                page: config.page,
+                node: config.node,
+                cpu: init_cpu,
+            },
+        )?;
+        let start = region.start().cast::<f64>();
+        let doubles = region.len() / size_of::<f64>();
+        for index in 0..doubles {
+            // Writing all memory takes seconds; nothing is visited in a cancelled run.
+            if index % (1 << 20) == 0 && session.cancelled() {
+                break;
+            }
+            // SAFETY: the double lies inside the region, which is writable, aligned and
+            // known to nobody else yet.
+            unsafe { start.wrapping_add(index).write(1.0) };
+        }
+        Ok(region)
+    };
+    std::thread::scope(|scope| {
+        scope
+            .spawn(make)
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A loop for every kernel and window size.
+struct Kernels(Vec<((WindowKernel, u64), Box<dyn WindowLoop>)>);
+
+impl Kernels {
+    fn new(session: &Session<'_>, slots: &[Slot<Key>]) -> Result<Self, Error> {
+        let mut loops: Vec<((WindowKernel, u64), Box<dyn WindowLoop>)> = Vec::new();
+        for slot in slots {
+            let kind = (slot.key.kernel, slot.key.window_bytes);
+            if loops.iter().all(|(known, _)| *known != kind) {
+                loops.push((kind, session.backend.window(kind.0, kind.1)?));
+            }
+        }
+        Ok(Self(loops))
+    }
+
+    fn of(&self, key: Key) -> &dyn WindowLoop {
+        let kind = (key.kernel, key.window_bytes);
+        let (_, found) = self
+            .0
+            .iter()
+            .find(|(known, _)| *known == kind)
+            .expect("a loop was made for every slot");
+        &**found
+    }
+}
+
+/// The measuring thread with its memory, and the generator's state that it carries on.
+struct Walk<'a> {
+    session: &'a Session<'a>,
+    region: &'a Region,
+    kernels: Kernels,
+    clock: CpuTime,
+    state: u64,
+    /// Bytes after which the caches hold what random windows leave in them.
+    warm_bytes: u64,
+    last_area: Option<u64>,
+}
+
+impl Walk<'_> {
+    /// Batches of one visit.
+    const BATCHES: usize = 5;
+    /// A batch is at least so long, in nanoseconds.
+    const SHORTEST_BATCH_NS: f64 = 5e5;
+
+    fn visit(&mut self, key: Key, turn: Turn) -> Result<Vec<Visit>, Error> {
+        self.session.progress.at(
+            turn.done,
+            &format!(
+                "window: {} bytes in {} bytes",
+                key.window_bytes, key.area_bytes
+            ),
+        );
+        self.warm(key);
+        let shortest = self
+            .clock
+            .min_batch_ns()
+            .max(
+                self.session
+                    .clock
+                    .ns(self.session.clock.min_batch_ticks() as f64),
+            )
+            .max(Self::SHORTEST_BATCH_NS);
+        // Doubled until it is long enough to tell how many windows make a batch.
+        let mut windows = 16_u64;
+        let probe_ns = loop {
+            let taken = self.draw(key, windows);
+            if taken * 8.0 >= shortest || windows >= 1 << 40 {
+                break taken / windows as f64;
+            }
+            windows *= 2;
+        };
+        let windows = ((shortest / probe_ns) as u64).max(1);
+        let session = self.session;
+        Ok(vec![take_batches(
+            session,
+            session.cpu,
+            Self::BATCHES,
+            |_| self.draw(key, windows) / windows as f64 / 1e9,
+        )])
+    }
+
+    /// Nanoseconds of this thread's time that `windows` windows take.
+    fn draw(&mut self, key: Key, windows: u64) -> f64 {
+        let (start, state) = (self.region.start(), self.state);
+        let kernel = self.kernels.of(key);
+        let mut end = state;
+        let taken = self.clock.of(|| {
+            // SAFETY: the region is as long as the largest area and ours alone, page-aligned,
+            // and the kernel was made for windows of this size.
+            end = unsafe { kernel.run(start, key.area_bytes / key.window_bytes, windows, state) };
+        });
+        self.state = end;
+        taken
+    }
+
+    /// Brings the caches into the state that random windows of this area leave behind.
+    /// Neighbouring visits to the same area find it already.
+    fn warm(&mut self, key: Key) {
+        if self.last_area == Some(key.nominal_bytes) {
+            return;
+        }
+        self.last_area = Some(key.nominal_bytes);
+        if key.area_bytes <= self.warm_bytes {
+            // Random draws alone would leave out a third of the area.
+            let start = self.region.start().cast::<u64>();
+            for offset in (0..key.area_bytes as usize).step_by(64) {
+                // SAFETY: `offset` lies inside the region, which is readable and aligned.
+                let word = unsafe { start.wrapping_add(offset / 8).read_volatile() };
+                std::hint::black_box(word);
+            }
+        }
+        let bytes = key.area_bytes.min(self.warm_bytes);
+        self.draw(key, (bytes / key.window_bytes).max(1));
+    }
+}
+
+#[cfg(test)]
+mod tests;
