@@ -4,8 +4,9 @@
 //! how long caches are warmed or emptied, and which sizes are tried when none are given.
 
 use membound_platform::caches;
+use membound_types::CacheKind;
 
-use crate::Session;
+use crate::{Region, Session};
 
 const MIB: u64 = 1 << 20;
 
@@ -17,4 +18,28 @@ pub(crate) fn largest_cache_bytes(session: &Session<'_>) -> u64 {
         .map(|cache| cache.size_bytes)
         .max();
     declared.unwrap_or(32 * MIB).clamp(16 * MIB, 512 * MIB)
+}
+
+/// The declared second-level cache of the measuring CPU in bytes, within bounds as above;
+/// 512 KiB where nothing is declared.
+pub(crate) fn second_level_bytes(session: &Session<'_>) -> u64 {
+    caches::of_cpu(session.root, session.cpu)
+        .iter()
+        .find(|cache| cache.level == 2 && cache.kind != CacheKind::Instruction)
+        .map_or(MIB / 2, |cache| cache.size_bytes)
+        .clamp(MIB / 4, 64 * MIB)
+}
+
+/// Reads `bytes` of `region` from `offset` on (or up to its end), line by line: where that
+/// is more than the caches hold, whatever they held is gone.
+pub(crate) fn read_through(region: &Region, offset: usize, bytes: usize) {
+    let end = region.len().min(offset.saturating_add(bytes));
+    let mut sum = 0_u64;
+    for at in (offset..end).step_by(64) {
+        let word = region.start().wrapping_add(at).cast::<u64>();
+        // SAFETY: `at` lies inside the region, which is readable, and is a multiple of 64
+        // from the beginning of a page.
+        sum = sum.wrapping_add(unsafe { word.read_volatile() });
+    }
+    std::hint::black_box(sum);
 }

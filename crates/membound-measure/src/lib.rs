@@ -21,6 +21,7 @@ mod watch;
 pub mod c2c;
 pub mod latency;
 pub mod mlp;
+pub mod numa;
 pub mod window;
 
 pub use chase::{Chase, ChaseConfig};

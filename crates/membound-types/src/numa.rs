@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CpuId, NodeId, Outcome, PageKind};
+use crate::{CpuId, NodeId, Outcome, PageKind, Samples};
 
 /// CPUs of one node against the memory of another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,8 +20,14 @@ pub struct NumaPair {
     pub placed_share: Outcome<f64>,
     /// Latency of a random chase in nanoseconds.
     pub latency_ns: Outcome<f64>,
+    /// The batches behind `latency_ns`.
+    #[serde(default)]
+    pub latency_batches: Samples,
     /// Read bandwidth of one thread in 10⁹ bytes a second.
     pub read_gb_s: Outcome<f64>,
+    /// The batches behind `read_gb_s`.
+    #[serde(default)]
+    pub read_batches: Samples,
 }
 
 /// The part `numa`.
