@@ -8,8 +8,9 @@ mod encoding;
 mod perf;
 
 use std::fmt;
+use std::sync::OnceLock;
 
-use membound_types::{NotMeasured, Outcome};
+use membound_types::{Cpu, NotMeasured, Outcome};
 
 pub use devices::{Pmu, PmuKind, pmus};
 pub use perf::{breakpoints, hardware_cycles, paranoid, software_clock};
@@ -87,11 +88,13 @@ impl CounterGroup {
     /// # Errors
     /// The reason and the remedy for the first event that cannot be had.
     pub fn open(events: &[Event]) -> Result<Self, NotMeasured> {
+        // CPUID traps in a guest, and groups are opened in the middle of measuring.
+        static PROCESSOR: OnceLock<Cpu> = OnceLock::new();
         let root = Root::system();
-        let processor = cpu::read(&root);
+        let processor = PROCESSOR.get_or_init(|| cpu::identify(&root));
         let mut groups: Vec<perf::Group> = Vec::new();
         for &event in events {
-            let code = encoding::of(&root, &processor, event)?;
+            let code = encoding::of(&root, processor, event)?;
             let joined = match groups.last_mut() {
                 Some(group) => group.join(event, code)?,
                 None => false,

@@ -24,20 +24,25 @@ pub enum CoreType {
 /// the core that the calling thread runs on.
 #[must_use]
 pub fn read(root: &Root) -> Cpu {
-    let cpuinfo = root.read("proc/cpuinfo").unwrap_or_default();
-    let mut cpu = from_cpuinfo(&cpuinfo);
-    let mut core = CoreType::Performance;
-    if root.is_system() {
-        cpu.architecture = std::env::consts::ARCH.to_owned();
-        #[cfg(target_arch = "x86_64")]
-        {
-            core = cpuid::fill(&mut cpu);
-        }
-    }
-    name_microarchitecture(&mut cpu, core, &cpuinfo);
+    let mut cpu = identify(root);
     cpu.online = affinity::online(root);
     cpu.allowed = affinity::allowed_under(root).unwrap_or_else(|_| cpu.online.clone());
     cpu.smt_siblings = smt_siblings(root, &cpu.online);
+    cpu
+}
+
+/// The processor's kind alone, without the lists of its CPUs.
+#[must_use]
+pub fn identify(root: &Root) -> Cpu {
+    let cpuinfo = root.read("proc/cpuinfo").unwrap_or_default();
+    let mut cpu = from_cpuinfo(&cpuinfo);
+    let core = if root.is_system() {
+        cpu.architecture = std::env::consts::ARCH.to_owned();
+        cpuid::fill(&mut cpu)
+    } else {
+        CoreType::Performance
+    };
+    name_microarchitecture(&mut cpu, core, &cpuinfo);
     cpu
 }
 
@@ -130,6 +135,18 @@ fn name_microarchitecture(cpu: &mut Cpu, core: CoreType, cpuinfo: &str) {
             .map(|name| name.replace("POWER", "POWER "));
     } else if cpuinfo.contains("CPU implementer") && !cpu.model_name.starts_with("part ") {
         cpu.microarchitecture = Some(cpu.model_name.clone());
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod cpuid {
+    use membound_types::Cpu;
+
+    use super::CoreType;
+
+    /// Elsewhere `/proc/cpuinfo` is all there is.
+    pub(super) fn fill(_: &mut Cpu) -> CoreType {
+        CoreType::Performance
     }
 }
 

@@ -1,7 +1,7 @@
 //! What this machine is and permits, and how each thing will be measured on it.
 //!
-//! [`findings`] are facts, [`capabilities`] what follows from them for each thing that
-//! membound does: how it will be done here, and what to switch on for better.
+//! Findings are facts; capabilities are what follows from them for each thing that membound
+//! does: how it will be done here, and what to switch on for better.
 
 mod capabilities;
 mod findings;

@@ -135,6 +135,7 @@ fn cpuid() -> Option<String> {
     Some(by_signature(&letters))
 }
 
+#[cfg(any(test, target_arch = "x86_64"))]
 fn by_signature(letters: &[u8]) -> String {
     let text = String::from_utf8_lossy(letters);
     let text = text.trim_matches(|letter: char| letter == '\0' || letter == ' ');

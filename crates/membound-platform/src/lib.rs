@@ -9,6 +9,7 @@
 
 pub mod affinity;
 pub mod caches;
+pub mod cgroup;
 pub mod counters;
 pub mod cpu;
 pub mod date;

@@ -1,8 +1,7 @@
 //! How much memory a buffer may have: what is free, and what the limits of this process leave.
 
-use std::path::{Path, PathBuf};
-
 use crate::Root;
+use crate::cgroup::{self, Group, Version};
 use crate::numa::meminfo_bytes;
 
 /// Limits of at least this size mean "none": v1 writes the largest multiple of a page.
@@ -33,144 +32,40 @@ pub fn available_bytes(root: &Root) -> u64 {
 /// What the tightest cgroup leaves; `None` where none limits this process.
 #[must_use]
 pub fn cgroup_left(root: &Root) -> Option<u64> {
-    let membership = root.read("proc/self/cgroup").ok()?;
-    let mounts = root.read("proc/self/mountinfo").ok()?;
-    let mut least: Option<u64> = None;
-    for line in membership.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
-        else {
-            continue;
-        };
-        let version = if controllers.is_empty() {
-            Version::Two
-        } else if controllers.split(',').any(|name| name == "memory") {
-            Version::One
-        } else {
-            continue;
-        };
-        for mount in Mount::all(&mounts, version) {
-            for dir in mount.way_up(path) {
-                let left = version.left(root, &dir);
-                least = [least, left].into_iter().flatten().min();
-            }
-        }
-    }
-    least
+    cgroup::way_up(root, "memory")
+        .into_iter()
+        .filter_map(|group| left(root, &group))
+        .min()
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
-}
-
-impl Version {
-    /// Limit minus use of one group. Pages of files that have not been used lately are
-    /// given back when the limit is reached, so they count as free.
-    fn left(self, root: &Root, dir: &Path) -> Option<u64> {
-        let number = |name: &str| root.number::<u64>(dir.join(name));
-        let (limit, usage, inactive) = match self {
-            Self::One => (
-                number("memory.limit_in_bytes"),
-                number("memory.usage_in_bytes"),
-                "total_inactive_file",
-            ),
-            Self::Two => (
-                // Beyond `high` the group is slowed down to a crawl, so it is a limit too.
-                [number("memory.max"), number("memory.high")]
-                    .into_iter()
-                    .flatten()
-                    .min(),
-                number("memory.current"),
-                "inactive_file",
-            ),
-        };
-        let limit = limit.filter(|&bytes| bytes < UNLIMITED)?;
-        let stat = root.read(dir.join("memory.stat")).unwrap_or_default();
-        let reclaimable = stat
-            .lines()
-            .find_map(|line| line.strip_prefix(inactive)?.trim().parse::<u64>().ok())
-            .unwrap_or(0);
-        let used = usage.unwrap_or(0).saturating_sub(reclaimable);
-        Some(limit.saturating_sub(used))
-    }
-}
-
-/// Where a hierarchy is mounted, and which of its groups is at the mount point.
-struct Mount {
-    group: String,
-    point: PathBuf,
-}
-
-impl Mount {
-    fn all(mountinfo: &str, version: Version) -> Vec<Self> {
-        mountinfo
-            .lines()
-            .filter_map(|line| {
-                let (before, after) = line.split_once(" - ")?;
-                let mut after = after.split(' ');
-                let kind = after.next()?;
-                let options = after.nth(1).unwrap_or("");
-                let fits = match version {
-                    Version::One => {
-                        kind == "cgroup" && options.split(',').any(|option| option == "memory")
-                    }
-                    Version::Two => kind == "cgroup2",
-                };
-                let mut before = before.split(' ').skip(3);
-                let group = unescape(before.next()?);
-                let point = unescape(before.next()?);
-                fits.then(|| Self {
-                    group,
-                    point: PathBuf::from(point.trim_start_matches('/')),
-                })
-            })
-            .collect()
-    }
-
-    /// The directory of the group `path` and of all groups above it that can be seen.
-    fn way_up(&self, path: &str) -> Vec<PathBuf> {
-        // In a container without a cgroup namespace the path is the host's, while the
-        // mount begins with the container's own group.
-        let below = match path.strip_prefix(self.group.as_str()) {
-            Some(rest) if self.group == "/" || rest.is_empty() || rest.starts_with('/') => rest,
-            _ if self.group == "/" => path,
-            _ => "",
-        };
-        let mut dir = self.point.clone();
-        let mut way = vec![dir.clone()];
-        for part in below.split('/').filter(|part| !part.is_empty()) {
-            if part == ".." {
-                // A group outside of this namespace: nothing of it can be seen.
-                return vec![self.point.clone()];
-            }
-            dir.push(part);
-            way.push(dir.clone());
-        }
-        way
-    }
-}
-
-/// mountinfo writes blanks as `\040`.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let code = (first == b'\\')
-            .then(|| tail.get(..3))
-            .flatten()
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        if let Some(byte) = code {
-            bytes.push(byte);
-            rest = &tail[3..];
-        } else {
-            bytes.push(first);
-            rest = tail;
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+/// Limit minus use of one group. Pages of files that have not been used lately are given
+/// back when the limit is reached, so they count as free.
+fn left(root: &Root, group: &Group) -> Option<u64> {
+    let number = |name: &str| root.number::<u64>(group.dir.join(name));
+    let (limit, usage, inactive) = match group.version {
+        Version::One => (
+            number("memory.limit_in_bytes"),
+            number("memory.usage_in_bytes"),
+            "total_inactive_file",
+        ),
+        Version::Two => (
+            // Beyond `high` the group is slowed down to a crawl, so it is a limit too.
+            [number("memory.max"), number("memory.high")]
+                .into_iter()
+                .flatten()
+                .min(),
+            number("memory.current"),
+            "inactive_file",
+        ),
+    };
+    let limit = limit.filter(|&bytes| bytes < UNLIMITED)?;
+    let stat = root.read(group.dir.join("memory.stat")).unwrap_or_default();
+    let reclaimable = stat
+        .lines()
+        .find_map(|line| line.strip_prefix(inactive)?.trim().parse::<u64>().ok())
+        .unwrap_or(0);
+    let used = usage.unwrap_or(0).saturating_sub(reclaimable);
+    Some(limit.saturating_sub(used))
 }
 
 /// What the limits on address space and data leave; `None` where there are none.
@@ -281,16 +176,6 @@ mod tests {
             )
             .file("proc/self/status", "VmSize:\t  24576 kB\nVmData:\t 1 kB\n");
         assert_eq!(available_bytes(&tree.root()), 1000 * MIB);
-    }
-
-    #[test]
-    fn a_group_outside_of_the_namespace_is_not_looked_for() {
-        let mount = Mount {
-            group: "/".to_owned(),
-            point: PathBuf::from("sys/fs/cgroup"),
-        };
-        assert_eq!(mount.way_up("/../x"), [PathBuf::from("sys/fs/cgroup")]);
-        assert_eq!(unescape(r"/a\040b\"), r"/a b\");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Page sizes, transparent huge pages, the hugetlb pools, and what really backs a buffer.
 
 mod backing;
+mod scan;
 
 use membound_types::{NodeId, Outcome, ThpState};
 

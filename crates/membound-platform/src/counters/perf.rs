@@ -45,9 +45,18 @@ const TYPE_BREAKPOINT: u32 = 5;
 
 const OPEN_CLOEXEC: libc::c_ulong = 8;
 
-const IOC_ENABLE: libc::c_ulong = 0x2400;
-const IOC_DISABLE: libc::c_ulong = 0x2401;
-const IOC_RESET: libc::c_ulong = 0x2403;
+/// `_IO('$', number)`: POWER has a bit for requests without an argument.
+const fn request(number: libc::c_ulong) -> libc::c_ulong {
+    let direction = if cfg!(target_arch = "powerpc64") {
+        1 << 29
+    } else {
+        0
+    };
+    direction | 0x24 << 8 | number
+}
+const IOC_ENABLE: libc::c_ulong = request(0);
+const IOC_DISABLE: libc::c_ulong = request(1);
+const IOC_RESET: libc::c_ulong = request(3);
 const IOC_FLAG_GROUP: libc::c_ulong = 1;
 
 /// Opens an event of the calling thread on any CPU.

@@ -3,9 +3,9 @@
 use membound_types::{Capability, CapabilityState, NotMeasured, ThpState};
 
 use super::Facts;
-use super::words::{count, size};
-use crate::list;
+use super::words::{count, percent, size};
 use crate::vmhost::Placement;
+use crate::{cgroup, list};
 
 use CapabilityState::{Absent, Full, Reduced};
 
@@ -112,6 +112,15 @@ fn steadiness(facts: &Facts<'_>) -> Capability {
     {
         better.push(format!(
             "the governor is {governor}: as root: cpupower frequency-set -g performance"
+        ));
+    }
+    if let Some(cpus) = cgroup::cpu_quota(facts.root)
+        && cpus < facts.machine.cpu.allowed.len() as f64
+    {
+        better.push(format!(
+            "the cgroup stops this process when it has used {} of a CPU: lift the quota (docker \
+             --cpus)",
+            percent(cpus)
         ));
     }
     let moving = facts
@@ -277,8 +286,8 @@ fn loaded(facts: &Facts<'_>) -> Capability {
         "loaded",
         Full,
         format!(
-            "a chase on one CPU while up to {} of the others make traffic",
-            cpus - 1
+            "a chase on one CPU under stepped traffic from {}",
+            count(cpus - 1, "other CPU")
         ),
         None,
     )

@@ -7,9 +7,9 @@ use membound_types::{Finding, NotMeasured, Outcome};
 use serde_json::{Value, json};
 
 use super::Facts;
-use super::words::{count, rate, short};
+use super::words::{count, percent, rate, short};
 use crate::counters::{PmuKind, paranoid};
-use crate::{frequency, hypervisor, list, msr};
+use crate::{cgroup, frequency, hypervisor, list, msr};
 
 /// All findings.
 pub(super) fn all(facts: &Facts<'_>) -> Vec<Finding> {
@@ -176,6 +176,17 @@ fn virtualisation(facts: &Facts<'_>) -> Vec<Finding> {
     )];
     if let Some(container) = hypervisor::container(facts.root) {
         found.push(known(GROUP, "container", container, Value::Null));
+    }
+    if let Some(cpus) = cgroup::cpu_quota(facts.root) {
+        found.push(known(
+            GROUP,
+            "cpu_quota",
+            format!(
+                "this process's cgroup may use {} of a CPU's time",
+                percent(cpus)
+            ),
+            json!(cpus),
+        ));
     }
     if facts.is_guest() {
         found.push(known(

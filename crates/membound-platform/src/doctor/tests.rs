@@ -269,6 +269,7 @@ fn a_container_with_limits() {
             "proc/self/mountinfo",
             "30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n",
         )
+        .file("sys/fs/cgroup/cpu.max", "50000 100000\n")
         .file("sys/fs/cgroup/memory.max", "1073741824\n")
         .file("sys/fs/cgroup/memory.current", "268435456\n")
         .file(
@@ -278,6 +279,12 @@ fn a_container_with_limits() {
     let doctor = examine_with(&tree.root(), timer(), probes);
     assert_eq!(value(&doctor, "container"), "docker");
     assert_eq!(value(&doctor, "seccomp"), "on, 1 filter");
+    assert_eq!(
+        value(&doctor, "cpu_quota"),
+        "this process's cgroup may use 50 % of a CPU's time"
+    );
+    let steady = can(&doctor, "steadiness").better.as_ref().unwrap();
+    assert!(steady.contains("lift the quota"), "{steady}");
     assert_eq!(
         value(&doctor, "cgroup"),
         "this process's cgroup leaves 768 MiB"

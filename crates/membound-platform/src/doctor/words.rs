@@ -21,6 +21,11 @@ pub(super) fn rate(hz: f64) -> String {
     }
 }
 
+/// `150 %`.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
 /// At most one digit after the point, and none where it is a nought.
 pub(super) fn short(value: f64) -> String {
     let text = format!("{value:.1}");
@@ -45,6 +50,7 @@ mod tests {
         assert_eq!(size(32 << 30), "32 GiB");
         assert_eq!(rate(2_596_120_000.0), "2.596 GHz");
         assert_eq!(rate(8e8), "800 MHz");
+        assert_eq!(percent(1.5), "150 %");
         assert_eq!(count(1, "node"), "1 node");
         assert_eq!(count(0, "slot"), "0 slots");
     }

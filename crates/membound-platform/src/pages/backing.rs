@@ -1,5 +1,6 @@
 //! Which pages the kernel has really put behind a buffer.
 
+use super::scan;
 use crate::{Error, Root};
 
 /// Memory behind a range, by the size of its pages.
@@ -28,9 +29,10 @@ impl Backing {
 
 /// What is behind `len` bytes at `start`, as `/proc/self/smaps` has it.
 ///
-/// The kernel counts by mapping. Where a mapping reaches beyond the range, at most the part
-/// inside is counted: huge pages first, so that a neighbour's may be taken for the range's.
-/// Map a buffer with a guard page on either side where that matters.
+/// smaps counts by mapping. Where one reaches beyond the range (the kernel merges equal
+/// neighbours), the pages of the range itself are asked for with `PAGEMAP_SCAN`. Kernels
+/// before 6.7 have no such call: there, at most the part inside is counted, huge pages
+/// first, so that a neighbour's may be taken for the range's.
 ///
 /// # Errors
 /// [`Error::Read`] where procfs is closed, [`Error::NotMapped`] where nothing is mapped.
@@ -38,16 +40,33 @@ pub fn backing(start: *const u8, len: usize) -> Result<Backing, Error> {
     let smaps = Root::system().read("proc/self/smaps")?;
     let from = start as usize;
     let to = from.saturating_add(len);
-    summed(&smaps, from as u64, to as u64).ok_or(Error::NotMapped {
+    let sum = summed(&smaps, from as u64, to as u64).ok_or(Error::NotMapped {
         start: from,
         end: to,
-    })
+    })?;
+    let mut backing = sum.backing;
+    if !sum.exact
+        && let Some(pages) = scan::pages(from as u64, to as u64)
+    {
+        backing.base_bytes = pages.base_bytes;
+        backing.huge_bytes = pages.huge_bytes;
+    }
+    Ok(backing)
+}
+
+/// What smaps says of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum {
+    backing: Backing,
+    /// Whether no mapping reaches beyond the range.
+    exact: bool,
 }
 
 /// One mapping of smaps.
 #[derive(Default)]
 struct Mapping {
     inside: u64,
+    whole: bool,
     resident: u64,
     anon_huge: u64,
     shared_huge: u64,
@@ -56,7 +75,9 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn add_to(&self, sum: &mut Backing) {
+    fn add_to(&self, sum: &mut Sum) {
+        sum.exact &= self.whole;
+        let sum = &mut sum.backing;
         let huge = (self.anon_huge + self.shared_huge + self.hugetlb).min(self.inside);
         // Rss holds transparent huge pages and leaves hugetlb out.
         let base = self
@@ -73,12 +94,15 @@ impl Mapping {
 }
 
 /// Sums up the mappings that the range touches; `None` where there is none.
-fn summed(smaps: &str, from: u64, to: u64) -> Option<Backing> {
+fn summed(smaps: &str, from: u64, to: u64) -> Option<Sum> {
     let mut sum = None;
     let mut current: Option<Mapping> = None;
     let mut close = |mapping: Option<Mapping>| {
         if let Some(mapping) = mapping {
-            mapping.add_to(sum.get_or_insert_with(Backing::default));
+            mapping.add_to(sum.get_or_insert(Sum {
+                exact: true,
+                ..Sum::default()
+            }));
         }
     };
     for line in smaps.lines() {
@@ -87,6 +111,7 @@ fn summed(smaps: &str, from: u64, to: u64) -> Option<Backing> {
             let inside = last.min(to).saturating_sub(first.max(from));
             current = (inside > 0).then(|| Mapping {
                 inside,
+                whole: inside == last - first,
                 ..Mapping::default()
             });
         } else if let Some(mapping) = &mut current
@@ -149,6 +174,8 @@ VmFlags: rd wr mr mw me de ht
     #[test]
     fn transparent_and_pool_pages_are_counted() {
         let thp = summed(SMAPS, 0x7f00_0000_0000, 0x7f00_0040_0000).unwrap();
+        assert!(thp.exact);
+        let thp = thp.backing;
         assert_eq!(
             thp,
             Backing {
@@ -159,6 +186,7 @@ VmFlags: rd wr mr mw me de ht
         );
         assert!((thp.huge_share() - 2.0 / 3.0).abs() < 1e-12);
         let pool = summed(SMAPS, 0x7f00_0040_0000, 0x7f00_0080_0000).unwrap();
+        let pool = pool.backing;
         assert_eq!(pool.huge_bytes, 4 << 20);
         assert_eq!(pool.base_bytes, 0);
         assert_eq!(pool.kernel_page_bytes, 2 << 20);
@@ -167,6 +195,8 @@ VmFlags: rd wr mr mw me de ht
     #[test]
     fn a_range_over_two_mappings_is_summed_and_clipped() {
         let both = summed(SMAPS, 0x7f00_0000_0000, 0x7f00_0060_0000).unwrap();
+        assert!(!both.exact);
+        let both = both.backing;
         assert_eq!(both.huge_bytes, (2 << 20) + (2 << 20));
         assert_eq!(both.base_bytes, 1 << 20);
         assert_eq!(both.kernel_page_bytes, 4096);
