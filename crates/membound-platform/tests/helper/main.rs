@@ -2,7 +2,10 @@
 //! prefetchers of a tree off and then ends in the way that it is told.
 //!
 //! `helper guard` is the guard. `helper victim ROOT ARCHITECTURE WAY` says `changed` when
-//! the prefetchers are off.
+//! the prefetchers are off. `helper denied` installs a filter that denies what a container
+//! denies, and says what the library makes of that.
+
+mod denied;
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -20,6 +23,7 @@ fn main() -> ExitCode {
             let code = restore_main(io::stdin().lock(), io::stdout().lock());
             ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
         }
+        ["denied"] => denied::main(),
         ["victim", root, architecture, way] => victim(root, architecture, way),
         _ => ExitCode::from(2),
     }
