@@ -133,7 +133,7 @@ fn step(times: &[f64]) -> Option<usize> {
     (1..times.len()).find(|at| {
         let before = stats::median(&times[..*at]).unwrap_or(f64::INFINITY);
         let after = times[*at..].iter().copied().fold(f64::INFINITY, f64::min);
-        after > CLEARLY * before
+        after > CLEARLY * before && after > 1.2 * times[at - 1]
     })
 }
 

@@ -1,4 +1,10 @@
 //! Tests of the command from outside.
 
+mod bad_input;
+mod command;
+mod interrupted;
+mod latency;
+mod mlp;
+
 #[path = "../guest/mod.rs"]
 mod guest;

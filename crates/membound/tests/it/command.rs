@@ -1,0 +1,76 @@
+//! Starts the command with a data directory of its own.
+
+use std::ffi::OsStr;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The command with nothing of this user's environment that could change what it does.
+pub(crate) struct Membound {
+    pub(crate) home: TempDir,
+}
+
+impl Membound {
+    pub(crate) fn new() -> Self {
+        Self { home: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn command<I>(&self, args: I) -> Command
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+        command
+            .args(args)
+            .current_dir(self.home.path())
+            .env("HOME", self.home.path())
+            .env("XDG_DATA_HOME", self.home.path().join("data"))
+            .env_remove("NO_COLOR");
+        command
+    }
+
+    pub(crate) fn run(&self, line: &str) -> Finished {
+        Finished::of(&self.command(line.split_whitespace()).output().unwrap())
+    }
+}
+
+/// What a command left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    pub(crate) fn of(output: &Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout.clone()).unwrap(),
+            stderr: String::from_utf8(output.stderr.clone()).unwrap(),
+        }
+    }
+
+    /// The JSON on stdout of a command that succeeded.
+    pub(crate) fn json(&self) -> Value {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// Asserts one line on stderr that holds all `parts`, nothing on stdout, and the code.
+    pub(crate) fn complains(&self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert_eq!(self.stdout, "");
+        assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "`{part}` is not in: {}", self.stderr);
+        }
+    }
+}
+
+/// A number in a document.
+pub(crate) fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}

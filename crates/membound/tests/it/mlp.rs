@@ -1,0 +1,49 @@
+//! `measure mlp` as other programs read it.
+#![cfg(target_arch = "x86_64")]
+
+use crate::command::{Membound, number};
+
+#[test]
+fn the_document_has_the_fields_of_the_contract_and_the_window_it_finds_is_the_published_one() {
+    let json = Membound::new()
+        .run("measure mlp --quick --loads 1,2,4 --areas 256M --page 4k --json -")
+        .json();
+    assert_eq!(json["kind"], "mlp");
+    assert_eq!(json["fence"], "lfence");
+    assert_eq!(json["page"], "4k");
+    let cells = json["cells"].as_array().unwrap();
+    for mode in ["parallel", "sequential"] {
+        assert!(cells.iter().any(|cell| cell["mode"] == mode), "no {mode} cell");
+    }
+    for cell in cells {
+        assert!(number(&cell["cycles"]) > 0.0, "{cell}");
+        assert!(number(&cell["spread"]) >= 0.0);
+        assert_eq!(cell["area_bytes"], 256 << 20);
+    }
+    assert!(number(&json["sequential_pair_cycles"]) > 0.0);
+    assert!(number(&json["mlp_throughput"]) >= 1.0);
+    let rob = number(&json["rob_size"]);
+    match json["machine"]["cpu"]["published_rob"].as_f64() {
+        // A window is a count, not a time: neighbours make it unclear, not wrong.
+        Some(published) => assert!((rob / published - 1.0).abs() < 0.1, "{rob} of {published}"),
+        None => membound_testkit::skipped("no window is published for this processor"),
+    }
+}
+
+#[test]
+fn t_seq_grows_by_about_one_load_a_step() {
+    let json = Membound::new()
+        .run("measure mlp --quick --loads 1,2 --fillers 0 --areas 256M --page 4k --json -")
+        .json();
+    let sequential: Vec<f64> = json["cells"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|cell| cell["mode"] == "sequential")
+        .map(|cell| number(&cell["cycles"]))
+        .collect();
+    assert_eq!(sequential.len(), 12);
+    let per_load = (sequential[11] - sequential[1]) / 10.0;
+    let ratio = sequential[11] / per_load;
+    assert!((9.0..16.0).contains(&ratio), "12 loads take as long as {ratio:.1} steps");
+}
