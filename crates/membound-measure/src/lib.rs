@@ -11,6 +11,7 @@ mod chase;
 mod clock;
 mod error;
 mod hint;
+mod ones;
 mod random;
 mod region;
 mod sampling;
@@ -19,6 +20,7 @@ pub mod stats;
 mod watch;
 
 pub mod c2c;
+pub mod bandwidth;
 pub mod latency;
 pub mod mlp;
 pub mod numa;

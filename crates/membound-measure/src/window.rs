@@ -19,6 +19,7 @@ use membound_platform::memory;
 use membound_types::{CpuId, NodeId, NodePolicy, PageKind, Window, WindowKernel, WindowPoint};
 
 use crate::arch::WindowLoop;
+use crate::ones::region_of_ones;
 use crate::sampling::{Slot, Turn, Visit, run_rounds, take_batches};
 use crate::{Effort, Error, Region, RegionConfig, Session, hint};
 use cpu_time::CpuTime;
@@ -156,7 +157,16 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
     session
         .progress
         .at(0.0, &format!("window: initialising {bytes} bytes"));
-    let region = initialise(session, config, init_cpu, bytes)?;
+    let region = region_of_ones(
+        session,
+        RegionConfig {
+            bytes: usize::try_from(bytes)
+                .map_err(|_| Error::Invalid(format!("{bytes} bytes exceed the address space")))?,
+            page: config.page,
+            node: config.node,
+            cpu: init_cpu,
+        },
+    )?;
     let pinned = Pinned::to(session.cpu)?;
     let mut walk = Walk {
         session,
@@ -256,49 +266,6 @@ fn where_it_lies(session: &Session<'_>, config: &WindowConfig, init_cpu: CpuId) 
         return NodePolicy::Node(to);
     }
     config.node
-}
-
-/// Allocates the region on a thread pinned to `init_cpu` and writes 1.0 everywhere, which
-/// is also what keeps the kernels' arithmetic from meeting denormals.
-fn initialise(
-    session: &Session<'_>,
-    config: &WindowConfig,
-    init_cpu: CpuId,
-    bytes: u64,
-) -> Result<Region, Error> {
-    let bytes = usize::try_from(bytes)
-        .map_err(|_| Error::Invalid(format!("{bytes} bytes exceed the address space")))?;
-    let make = || {
-        let _pinned = Pinned::to(init_cpu)?;
-        let region = Region::new(
-            session.root,
-            &session.topology,
-            RegionConfig {
-                bytes,
-                page: config.page,
-                node: config.node,
-                cpu: init_cpu,
-            },
-        )?;
-        let start = region.start().cast::<f64>();
-        let doubles = region.len() / size_of::<f64>();
-        for index in 0..doubles {
-            // Writing all memory takes seconds; nothing is visited in a cancelled run.
-            if index % (1 << 20) == 0 && session.cancelled() {
-                break;
-            }
-            // SAFETY: the double lies inside the region, which is writable, aligned and
-            // known to nobody else yet.
-            unsafe { start.wrapping_add(index).write(1.0) };
-        }
-        Ok(region)
-    };
-    std::thread::scope(|scope| {
-        scope
-            .spawn(make)
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 /// A loop for every kernel and window size.

@@ -108,10 +108,18 @@ fn another_thread_can_initialise() {
 }
 
 #[test]
-fn every_double_is_initialised_and_only_its_sign_changes() {
+fn only_signs_change_and_the_generator_is_carried_on() {
     with_session(|session, _| {
-        let config = quick(None);
-        let region = initialise(session, &config, session.cpu, 1 << 16).unwrap();
+        let region = region_of_ones(
+            session,
+            RegionConfig {
+                bytes: 1 << 16,
+                page: PageKind::Base,
+                node: NodePolicy::LOCAL,
+                cpu: session.cpu,
+            },
+        )
+        .unwrap();
         let slots = vec![Slot::time(Key {
             nominal_bytes: 1 << 16,
             area_bytes: 1 << 16,

@@ -1,0 +1,349 @@
+//! `measure bandwidth`: bytes a second by kernel, working set and number of threads.
+//!
+//! Every thread is pinned and goes round through arrays of its own, allocated from its own
+//! CPU. Rates are taken over an interval in which all threads run (`timeline`). What counts
+//! as a byte is [`COUNTING`]; which level a working set lies in is left to whoever knows the
+//! levels.
+
+mod team;
+mod timeline;
+
+use std::time::{Duration, Instant};
+
+use membound_platform::memory;
+use membound_types::{
+    Bandwidth, BandwidthKernel, BandwidthPoint, NodePolicy, PageKind, VectorWidth,
+};
+
+use crate::arch::StreamLoop;
+use crate::sampling::{Slot, run_rounds};
+use crate::session::Spread;
+use crate::{Effort, Error, Session, hint};
+use team::{Layout, Member, Work};
+
+/// What counts as a byte, in a sentence for people.
+pub const COUNTING: &str = "gb_s counts the bytes that the program asked for, in 10^9 bytes a second: \
+one array for read, write and nt-write, two for copy, three for triad; gb_s_with_allocate adds the \
+read of each line that a store through the caches causes where the working set does not fit the \
+level (write twice, copy 3/2, triad 4/3 of gb_s; read and nt-write unchanged)";
+
+/// What to measure: the product of all lists.
+#[derive(Clone, Debug)]
+pub struct BandwidthConfig {
+    /// Kernels.
+    pub kernels: Vec<BandwidthKernel>,
+    /// Bytes that each thread works on, all arrays together; rounded down so that every
+    /// kernel's arrays are whole. `None` for a set inside each of three usual cache levels
+    /// and one beyond the declared caches.
+    pub sizes: Option<Vec<u64>>,
+    /// Numbers of threads.
+    pub threads: Vec<u32>,
+    /// Page kinds.
+    pub pages: Vec<PageKind>,
+    /// Node policies; `local` is local to each thread.
+    pub nodes: Vec<NodePolicy>,
+    /// Where threads are pinned.
+    pub spread: Spread,
+    /// Width of the vectors; `None` for the widest.
+    pub vector: Option<VectorWidth>,
+    /// Time for each page kind and node policy.
+    pub budget: Duration,
+}
+
+impl BandwidthConfig {
+    /// Every kernel on one to `cpus` threads over `page` pages, with the time that `effort`
+    /// allows.
+    #[must_use]
+    pub fn new(effort: Effort, page: PageKind, cpus: u32) -> Self {
+        Self {
+            kernels: vec![
+                BandwidthKernel::Read,
+                BandwidthKernel::Write,
+                BandwidthKernel::NtWrite,
+                BandwidthKernel::Copy,
+                BandwidthKernel::Triad,
+            ],
+            sizes: None,
+            threads: thread_counts(cpus),
+            pages: vec![page],
+            nodes: vec![NodePolicy::LOCAL],
+            spread: Spread::Cores,
+            vector: None,
+            budget: Duration::from_millis(effort.pick(4_000, 10_000, 40_000)),
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.kernels.is_empty() || self.threads.is_empty() {
+            return Err(Error::Invalid(
+                "no kernel or no number of threads was given: give one of each at least".to_owned(),
+            ));
+        }
+        if self.threads.contains(&0) {
+            return Err(Error::Invalid(
+                "0 threads move nothing: use 1 or more".to_owned(),
+            ));
+        }
+        if self.sizes.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::Invalid(
+                "the list of sizes is empty: leave it out for usual ones".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn most_threads(&self) -> u32 {
+        self.threads.iter().copied().max().unwrap_or(1)
+    }
+}
+
+/// One to eight, then powers of two, and all.
+fn thread_counts(cpus: u32) -> Vec<u32> {
+    let cpus = cpus.max(1);
+    let mut counts: Vec<u32> = (1..=cpus)
+        .filter(|count| *count <= 8 || count.is_power_of_two() || *count == cpus)
+        .collect();
+    counts.dedup();
+    counts
+}
+
+/// Share of `gb_s` that moves when each store through the caches reads its line first.
+#[must_use]
+pub const fn allocate_factor(kernel: BandwidthKernel) -> f64 {
+    match kernel {
+        BandwidthKernel::Read | BandwidthKernel::NtWrite => 1.0,
+        BandwidthKernel::Write => 2.0,
+        BandwidthKernel::Copy => 3.0 / 2.0,
+        BandwidthKernel::Triad => 4.0 / 3.0,
+    }
+}
+
+/// Which point a slot is.
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    threads: u32,
+    size_bytes: u64,
+    kernel: BandwidthKernel,
+}
+
+/// Measures every combination. What cannot be had is named in [`Bandwidth::skipped`]; a
+/// cancelled run returns the points that have samples.
+///
+/// # Errors
+/// [`Error::Invalid`] for sets too small for a kernel and vectors that the processor lacks,
+/// [`Error::Memory`] for given sizes that do not fit, [`Error::TooManyThreads`]; the reason
+/// itself when no combination at all could be had.
+pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwidth, Error> {
+    let begun = Instant::now();
+    config.check()?;
+    session.cpus_for(config.most_threads(), config.spread)?;
+    let vector = config
+        .vector
+        .unwrap_or_else(|| session.backend.widest_vector());
+    let streams = config
+        .kernels
+        .iter()
+        .map(|kernel| Ok((*kernel, session.backend.stream(*kernel, vector)?)))
+        .collect::<Result<Streams, Error>>()?;
+    let plan = Plan {
+        sizes: sizes(session, config, &streams)?,
+        vector,
+        streams,
+    };
+    let mut bandwidth = Bandwidth {
+        counting: COUNTING.to_owned(),
+        ..Bandwidth::default()
+    };
+    let mut last_error = None;
+    let groups = config.pages.len() * config.nodes.len();
+    let pairs = config
+        .pages
+        .iter()
+        .flat_map(|page| config.nodes.iter().map(move |node| (*page, *node)));
+    for (done, (page, node)) in pairs.enumerate() {
+        if session.cancelled() {
+            break;
+        }
+        let share = |within: f64| (done as f64 + within) / groups as f64;
+        match measure_group(session, config, &plan, (page, node), &share) {
+            Ok(group) => {
+                bandwidth.points.extend(group.points);
+                bandwidth.skipped.extend(group.note);
+            }
+            Err(error @ (Error::Memory { .. } | Error::TooManyThreads { .. })) => {
+                return Err(error);
+            }
+            Err(error) => {
+                let reason = format!("{page} pages on node {node}: {error}");
+                bandwidth.skipped.push(reason);
+                last_error = Some(error);
+            }
+        }
+    }
+    bandwidth.elapsed_s = begun.elapsed().as_secs_f64();
+    match last_error {
+        Some(error) if bandwidth.points.is_empty() && !session.cancelled() => Err(error),
+        _ => Ok(bandwidth),
+    }
+}
+
+type Streams = Vec<(BandwidthKernel, Box<dyn StreamLoop>)>;
+
+/// What all page kinds and node policies have in common.
+struct Plan {
+    streams: Streams,
+    vector: VectorWidth,
+    sizes: Vec<u64>,
+}
+
+/// Sizes of the sets, each a multiple of what one, two and three arrays of whole iterations
+/// have, so that every kernel works on the same number of bytes.
+fn sizes(
+    session: &Session<'_>,
+    config: &BandwidthConfig,
+    streams: &[(BandwidthKernel, Box<dyn StreamLoop>)],
+) -> Result<Vec<u64>, Error> {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    let iteration = streams
+        .iter()
+        .map(|(_, stream)| stream.bytes_per_iteration() as u64)
+        .max()
+        .unwrap_or(64);
+    let unit = 6 * iteration;
+    let available = memory::available_bytes(session.root);
+    let threads = u64::from(config.most_threads());
+    let mut sizes = match &config.sizes {
+        Some(sizes) => sizes.clone(),
+        None => {
+            let beyond = (4 * hint::largest_cache_bytes(session)).max(96 * MIB);
+            // A quarter stays for everybody else.
+            let each = (available / 4 * 3 / threads).max(4 * unit);
+            [24 * KIB, 192 * KIB, 3 * MIB, beyond]
+                .into_iter()
+                .filter(|size| *size <= each)
+                .collect()
+        }
+    };
+    for size in &mut sizes {
+        if *size < unit {
+            return Err(Error::Invalid(format!(
+                "a working set of {size} bytes is too small for these kernels: use {unit} or more"
+            )));
+        }
+        *size -= *size % unit;
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    let largest = sizes.last().copied().unwrap_or(unit);
+    let needed_bytes = usize::try_from(largest)
+        .ok()
+        .and_then(|bytes| (Layout::room(bytes) as u64).checked_mul(threads))
+        .unwrap_or(u64::MAX);
+    if needed_bytes > available {
+        return Err(Error::Memory {
+            needed_bytes,
+            available_bytes: available,
+        });
+    }
+    Ok(sizes)
+}
+
+/// The points of one page kind and node policy, and what is to be said of its memory.
+struct Group {
+    points: Vec<BandwidthPoint>,
+    note: Option<String>,
+}
+
+fn measure_group(
+    session: &Session<'_>,
+    config: &BandwidthConfig,
+    plan: &Plan,
+    (page, node): (PageKind, NodePolicy),
+    share: &dyn Fn(f64) -> f64,
+) -> Result<Group, Error> {
+    let name = format!("bandwidth: {page} pages on node {node}");
+    session.progress.at(share(0.0), &name);
+    let largest = plan.sizes.last().copied().unwrap_or(0) as usize;
+    let members = session
+        .cpus_for(config.most_threads(), config.spread)?
+        .into_iter()
+        .map(|cpu| Member::new(session, cpu, page, node, largest))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut slots = Vec::new();
+    for &threads in &config.threads {
+        for &size_bytes in &plan.sizes {
+            slots.extend(plan.streams.iter().map(|(kernel, _)| {
+                Slot::rate(Key {
+                    threads,
+                    size_bytes,
+                    kernel: *kernel,
+                })
+            }));
+        }
+    }
+    let batch_ns = session.effort.pick(1.5e6, 2e6, 4e6);
+    run_rounds(
+        session,
+        config.budget,
+        &mut slots,
+        |key, turn| {
+            session.progress.at(share(turn.done), &name);
+            let (kernel, stream) = plan
+                .streams
+                .iter()
+                .find(|(kernel, _)| *kernel == key.kernel)
+                .expect("slots are made of these kernels");
+            let work = Work {
+                kernel: *kernel,
+                stream: &**stream,
+                size_bytes: key.size_bytes as usize,
+            };
+            let members = &members[..key.threads as usize];
+            Ok(vec![team::visit(session, members, work, batch_ns)?])
+        },
+        |_, _| (),
+    )?;
+    let mut points: Vec<BandwidthPoint> = slots
+        .iter()
+        .filter_map(|slot| point(session, slot, plan.vector, page, node))
+        .collect();
+    points.sort_by_key(|point| (point.kernel as u8, point.threads, point.size_bytes));
+    let note = members
+        .iter()
+        .find_map(Member::partial_page_share)
+        .map(|share| format!("only {:.0} % of the memory has {page} pages", share * 100.0));
+    Ok(Group { points, note })
+}
+
+fn point(
+    session: &Session<'_>,
+    slot: &Slot<Key>,
+    vector: VectorWidth,
+    page: PageKind,
+    node: NodePolicy,
+) -> Option<BandwidthPoint> {
+    let sampled = slot.sampled(session)?;
+    let Key {
+        threads,
+        size_bytes,
+        kernel,
+    } = slot.key;
+    Some(BandwidthPoint {
+        kernel,
+        vector,
+        size_bytes,
+        level: None,
+        threads,
+        page,
+        node,
+        gb_s: sampled.summary.median,
+        gb_s_low: sampled.summary.low,
+        gb_s_high: sampled.summary.high,
+        gb_s_with_allocate: sampled.summary.median * allocate_factor(kernel),
+        batches: sampled.samples,
+    })
+}
+
+#[cfg(test)]
+mod tests;
