@@ -14,7 +14,7 @@ mod tour;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command};
+use args::Command;
 
 fn main() -> ExitCode {
     let cli = match args::parse(std::env::args_os()) {

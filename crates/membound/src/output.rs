@@ -46,7 +46,15 @@ impl Target {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(place),
         }
-        NamedTempFile::new_in(directory(path)).with_context(place)?;
+        let parent = directory(path);
+        if !parent.is_dir() {
+            bail!(
+                "cannot write {}: there is no directory {}",
+                path.display(),
+                parent.display()
+            );
+        }
+        beside(path).with_context(place)?;
         Ok(Self::File(path.to_owned()))
     }
 
@@ -78,7 +86,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let place = || format!("cannot write {}", path.display());
     // A link stays a link: what it points to is replaced.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut file = NamedTempFile::new_in(directory(path)).with_context(place)?;
+    let mut file = beside(path).with_context(place)?;
     file.write_all(text.as_bytes()).with_context(place)?;
     file.as_file().sync_all().with_context(place)?;
     let permissions = fs::metadata(path).map(|found| found.permissions());
@@ -88,6 +96,12 @@ pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
         .with_context(place)?;
     file.persist(path).with_context(place)?;
     Ok(())
+}
+
+/// A file beside `path`, which goes when it is dropped.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    // The whole error would name the temporary file, which means nothing to the user.
+    NamedTempFile::new_in(directory(path)).map_err(|error| io::Error::from(error.kind()))
 }
 
 /// What a new file gets under the usual umask; temporary files are private otherwise.

@@ -1,10 +1,11 @@
 //! One part: plan, measure, put into the profile.
 
 use anyhow::Context;
-use membound_measure::{Session, latency, mlp};
+use membound_measure::c2c::CoreToCoreConfig;
+use membound_measure::{Session, c2c, latency, mlp, numa, window};
 use membound_model::{CurvePoint, suggest_refinement};
 use membound_platform::prefetcher::guard::GuardCommand;
-use membound_types::{Latency, MachineProfile, Outcome, PrefetchState};
+use membound_types::{Latency, MachineProfile, Outcome, PrefetchState, Window};
 
 use super::plan;
 use crate::args::{MeasureArgs, Part};
@@ -29,7 +30,15 @@ pub(super) fn measure(
             membound_model::interpret(profile);
         }
         Part::Mlp => {
-            profile.mlp = Outcome::Known(mlp::measure(session, &plan::mlp(session, args))?)
+            profile.mlp = Outcome::Known(mlp::measure(session, &plan::mlp(session, args))?);
+        }
+        Part::Window => profile.window = Outcome::Known(windows(session, args)?),
+        Part::Numa => {
+            profile.numa = Outcome::Known(numa::measure(session, &plan::numa(session, args))?);
+        }
+        Part::C2c => {
+            let config = CoreToCoreConfig::new(session.effort);
+            profile.c2c = Outcome::Known(c2c::measure(session, &config)?);
         }
         _ => {}
     }
@@ -78,6 +87,32 @@ fn latencies(
             latency::sort(&mut merged.points);
             Ok(merged)
         }
+    }
+}
+
+/// Seidl's windows on every page kind and node that was asked for.
+fn windows(session: &Session<'_>, args: &MeasureArgs) -> anyhow::Result<Window> {
+    let mut merged = Window::default();
+    let mut first_error = None;
+    for plan in plan::windows(session, args) {
+        if session.cancelled() {
+            break;
+        }
+        match window::measure(session, &plan) {
+            Ok(part) => {
+                merged.points.extend(part.points);
+                merged.skipped.extend(part.skipped);
+                merged.elapsed_s += part.elapsed_s;
+            }
+            Err(error) => {
+                merged.skipped.push(error.to_string());
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match first_error {
+        Some(error) if merged.points.is_empty() => Err(error.into()),
+        _ => Ok(merged),
     }
 }
 

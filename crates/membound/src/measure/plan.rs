@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use membound_measure::latency::LatencyConfig;
 use membound_measure::mlp::MlpConfig;
+use membound_measure::numa::NumaConfig;
+use membound_measure::window::WindowConfig;
 use membound_measure::{Effort, Session, Spread};
 use membound_platform::pages::{HugePool, Thp};
 use membound_types::{Access, NodePolicy, PageKind, Pattern, ThpState};
@@ -205,4 +207,40 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
         config.area_bytes = *area;
     }
     config
+}
+
+/// What `window` measures, a run for each page kind and node policy. When nothing says
+/// otherwise only the first page kind is measured: the areas are the whole memory.
+pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowConfig> {
+    let pages = if args.page.is_empty() {
+        vec![page(session, args)]
+    } else {
+        args.page.clone()
+    };
+    let nodes = nodes(args);
+    let one = |page, node| {
+        let mut config = WindowConfig::new(session.effort, page);
+        config.node = node;
+        config.init_cpu = args.init_cpu;
+        config.init_node = args.init_node;
+        if !args.windows.is_empty() {
+            config.windows.clone_from(&args.windows);
+        }
+        if !args.areas.is_empty() {
+            config.areas = Some(args.areas.clone());
+        }
+        if !args.window_kernel.is_empty() {
+            config.kernels.clone_from(&args.window_kernel);
+        }
+        config
+    };
+    pages
+        .iter()
+        .flat_map(|page| nodes.iter().map(|node| one(*page, *node)))
+        .collect()
+}
+
+/// What `numa` measures.
+pub(super) fn numa(session: &Session<'_>, args: &MeasureArgs) -> NumaConfig {
+    NumaConfig::new(session.effort, page(session, args))
 }

@@ -41,10 +41,18 @@ fn usage_errors_are_one_line_and_code_2() {
 #[test]
 fn options_that_mean_nothing_to_the_part_are_refused() {
     let membound = Membound::new();
-    membound.run("measure mlp --strides 64").complains(2, &["--strides"]);
-    membound.run("measure c2c --sizes 1M").complains(2, &["--sizes"]);
-    membound.run("measure mlp --format lat_mem_rd").complains(2, &["latency"]);
-    membound.run("measure mlp --format csv").complains(2, &["latency"]);
+    membound
+        .run("measure mlp --strides 64")
+        .complains(2, &["--strides"]);
+    membound
+        .run("measure c2c --sizes 1M")
+        .complains(2, &["--sizes"]);
+    membound
+        .run("measure mlp --format lat_mem_rd")
+        .complains(2, &["latency"]);
+    membound
+        .run("measure mlp --format csv")
+        .complains(2, &["latency"]);
 }
 
 #[test]
@@ -53,13 +61,28 @@ fn impossible_values_are_named_before_anything_is_measured() {
     let begun = Instant::now();
     for (line, part) in [
         ("measure latency --strides 4 --sizes 16K", "4 bytes"),
-        ("measure latency --strides 8 --access dirty --sizes 16K", "8 bytes"),
-        ("measure latency --strides 1M --sizes 16K", "smaller than the stride"),
+        (
+            "measure latency --strides 8 --access dirty --sizes 16K",
+            "8 bytes",
+        ),
+        (
+            "measure latency --strides 1M --sizes 16K",
+            "smaller than the stride",
+        ),
         ("measure latency --sizes 1000T", "are available"),
-        ("measure latency --cpu 100000 --sizes 16K", "cpu 100000 does not exist"),
+        (
+            "measure latency --cpu 100000 --sizes 16K",
+            "cpu 100000 does not exist",
+        ),
         ("measure latency --threads 0 --sizes 16K", "0 copies"),
-        ("measure latency --threads 100000 --sizes 16K", "100000 copies"),
-        ("measure latency --node 4000 --sizes 16K", "node 4000 does not exist"),
+        (
+            "measure latency --threads 100000 --sizes 16K",
+            "100000 copies",
+        ),
+        (
+            "measure latency --node 4000 --sizes 16K",
+            "node 4000 does not exist",
+        ),
         ("measure mlp --loads 0", "0 loads"),
         ("measure mlp --fillers 1000000", "1000000 fillers"),
     ] {
@@ -84,10 +107,18 @@ fn pages_that_are_not_there_are_named_with_a_remedy() {
 fn unwritable_outputs_are_found_before_measuring() {
     let membound = Membound::new();
     let begun = Instant::now();
-    membound.run("measure --json no/such/directory/x.json").complains(1, &["no/such/directory"]);
-    membound.run("measure --html .").complains(1, &["directory"]);
-    membound.run("measure --json /proc/version").complains(1, &["/proc/version"]);
-    membound.run("tour --html no/such/directory/x.html").complains(1, &["no/such/directory"]);
+    membound
+        .run("measure --json no/such/directory/x.json")
+        .complains(1, &["no/such/directory"]);
+    membound
+        .run("measure --html .")
+        .complains(1, &["directory"]);
+    membound
+        .run("measure --json /proc/version")
+        .complains(1, &["/proc/version"]);
+    membound
+        .run("tour --html no/such/directory/x.html")
+        .complains(1, &["no/such/directory"]);
     // A measurement of everything takes far longer than this.
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
@@ -99,7 +130,11 @@ fn a_full_disk_costs_one_file_and_not_the_result() {
     assert_eq!(finished.code, Some(1));
     assert!(finished.stderr.contains("/dev/full"), "{}", finished.stderr);
     assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
-    assert!(finished.stdout.contains("16 KiB"), "the text is still shown: {}", finished.stdout);
+    assert!(
+        finished.stdout.contains("16 KiB"),
+        "the text is still shown: {}",
+        finished.stdout
+    );
 }
 
 #[test]
@@ -111,15 +146,21 @@ fn an_old_document_stays_when_the_new_one_cannot_be_measured() {
         .run("measure latency --sizes 1000T --json old.json")
         .complains(1, &["are available"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "old");
-    assert_eq!(fs::read_dir(membound.home.path()).unwrap().count(), 1, "nothing is left over");
+    assert_eq!(
+        fs::read_dir(membound.home.path()).unwrap().count(),
+        1,
+        "nothing is left over"
+    );
 }
 
 #[test]
 fn paths_need_not_be_utf_8() {
     let membound = Membound::new();
     let name = OsString::from_vec(b"pro\xfffile.json".to_vec());
-    let mut args: Vec<OsString> =
-        "measure latency --quick --sizes 16K --page 4k --json".split(' ').map(Into::into).collect();
+    let mut args: Vec<OsString> = "measure latency --quick --sizes 16K --page 4k --json"
+        .split(' ')
+        .map(Into::into)
+        .collect();
     args.push(name.clone());
     let output = membound.command(args).output().unwrap();
     assert_eq!(Finished::of(&output).code, Some(0));
@@ -137,7 +178,11 @@ fn without_a_writable_home_the_profile_is_not_kept_and_that_is_said() {
         .unwrap();
     let finished = Finished::of(&output);
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    assert!(finished.stderr.contains("will not be kept"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("will not be kept"),
+        "{}",
+        finished.stderr
+    );
     assert!(membound.home.path().join("out.json").exists());
 }
 
@@ -152,15 +197,29 @@ fn a_reader_that_goes_away_is_no_error() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.stderr.is_empty());
 }
 
 /// A filter that answers EPERM to performance events and memory policies, as containers do.
 fn deny_perf_and_policies() -> std::io::Result<()> {
-    const DENIED: [libc::c_long; 4] =
-        [libc::SYS_perf_event_open, libc::SYS_mbind, libc::SYS_set_mempolicy, libc::SYS_move_pages];
-    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    const DENIED: [libc::c_long; 4] = [
+        libc::SYS_perf_event_open,
+        libc::SYS_mbind,
+        libc::SYS_set_mempolicy,
+        libc::SYS_move_pages,
+    ];
+    let statement = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
     let mut filter = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
     for (index, number) in DENIED.iter().enumerate() {
         filter.push(libc::sock_filter {
@@ -170,19 +229,33 @@ fn deny_perf_and_policies() -> std::io::Result<()> {
             k: *number as u32,
         });
     }
-    filter.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW));
+    filter.push(statement(
+        libc::BPF_RET | libc::BPF_K,
+        libc::SECCOMP_RET_ALLOW,
+    ));
     filter.push(statement(
         libc::BPF_RET | libc::BPF_K,
         libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
     ));
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
     // SAFETY: the call takes four numbers.
     let no_new = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     // SAFETY: the program points to a filter that is alive during the call.
     let set = unsafe {
-        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+        libc::prctl(
+            libc::PR_SET_SECCOMP,
+            libc::SECCOMP_MODE_FILTER,
+            &raw const program,
+        )
     };
-    if no_new == 0 && set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    if no_new == 0 && set == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error())
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -196,7 +269,10 @@ fn a_container_that_denies_perf_and_policies_still_gets_figures() {
     unsafe { command.pre_exec(deny_perf_and_policies) };
     let json = Finished::of(&command.output().unwrap()).json();
     let cell = &json["cells"][0];
-    assert!(cell["cycles"].as_f64().is_some_and(|cycles| cycles > 0.0), "{cell}");
+    assert!(
+        cell["cycles"].as_f64().is_some_and(|cycles| cycles > 0.0),
+        "{cell}"
+    );
     let reason = cell["misses"]["not_measured"]["reason"].as_str().unwrap();
     assert!(!reason.is_empty());
 }

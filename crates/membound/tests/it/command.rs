@@ -13,7 +13,9 @@ pub(crate) struct Membound {
 
 impl Membound {
     pub(crate) fn new() -> Self {
-        Self { home: tempfile::tempdir().unwrap() }
+        Self {
+            home: tempfile::tempdir().expect("there is room for a directory"),
+        }
     }
 
     pub(crate) fn command<I>(&self, args: I) -> Command
@@ -32,7 +34,12 @@ impl Membound {
     }
 
     pub(crate) fn run(&self, line: &str) -> Finished {
-        Finished::of(&self.command(line.split_whitespace()).output().unwrap())
+        Finished::of(
+            &self
+                .command(line.split_whitespace())
+                .output()
+                .expect("the command starts"),
+        )
     }
 }
 
@@ -48,15 +55,15 @@ impl Finished {
     pub(crate) fn of(output: &Output) -> Self {
         Self {
             code: output.status.code(),
-            stdout: String::from_utf8(output.stdout.clone()).unwrap(),
-            stderr: String::from_utf8(output.stderr.clone()).unwrap(),
+            stdout: String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8"),
+            stderr: String::from_utf8(output.stderr.clone()).expect("stderr is UTF-8"),
         }
     }
 
     /// The JSON on stdout of a command that succeeded.
     pub(crate) fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{}", self.stderr);
-        serde_json::from_str(&self.stdout).unwrap()
+        serde_json::from_str(&self.stdout).expect("stdout is JSON")
     }
 
     /// Asserts one line on stderr that holds all `parts`, nothing on stdout, and the code.
@@ -65,12 +72,18 @@ impl Finished {
         assert_eq!(self.stdout, "");
         assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
         for part in parts {
-            assert!(self.stderr.contains(part), "`{part}` is not in: {}", self.stderr);
+            assert!(
+                self.stderr.contains(part),
+                "`{part}` is not in: {}",
+                self.stderr
+            );
         }
     }
 }
 
 /// A number in a document.
 pub(crate) fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
 }

@@ -16,7 +16,7 @@ fn start(membound: &Membound) -> Child {
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .spawn()
-        .unwrap()
+        .expect("the command starts")
 }
 
 /// Waits until a file whose name ends in `ending` is kept under the data directory.
@@ -33,13 +33,16 @@ fn wait_for_kept(home: &Path, ending: &str) -> String {
         {
             return text;
         }
-        assert!(begun.elapsed() < Duration::from_secs(120), "no part was kept in two minutes");
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "no part was kept in two minutes"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 fn signal(child: &Child, signal: i32) {
-    let id = i32::try_from(child.id()).unwrap();
+    let id = i32::try_from(child.id()).expect("process numbers fit");
     // SAFETY: the child has not been waited for, so its number is its own.
     assert_eq!(unsafe { libc::kill(id, signal) }, 0);
 }
@@ -74,5 +77,8 @@ fn kill_9_loses_no_finished_part_and_no_old_document() {
     signal(&child, libc::SIGKILL);
     child.wait().unwrap();
     assert_eq!(kept["incomplete"], true);
-    assert_eq!(fs::read_to_string(membound.home.path().join("out.json")).unwrap(), "old");
+    assert_eq!(
+        fs::read_to_string(membound.home.path().join("out.json")).unwrap(),
+        "old"
+    );
 }

@@ -17,8 +17,11 @@ fn the_document_has_the_fields_of_the_contract() {
     let points = json["points"].as_array().unwrap();
     assert_eq!(points.len(), 2 * 4 * 2);
     for point in points {
-        let (low, ns, high) =
-            (number(&point["ns_low"]), number(&point["ns"]), number(&point["ns_high"]));
+        let (low, ns, high) = (
+            number(&point["ns_low"]),
+            number(&point["ns"]),
+            number(&point["ns_high"]),
+        );
         assert!(0.0 < low && low <= ns && ns <= high, "{point}");
         assert!(number(&point["samples"]) >= 5.0);
         assert_eq!(
@@ -40,8 +43,12 @@ fn more_memory_is_never_much_faster() {
     let json = Membound::new()
         .run("measure latency --quick --sizes 8K,64M --page 4k --json -")
         .json();
-    let ns: Vec<f64> =
-        json["points"].as_array().unwrap().iter().map(|point| number(&point["ns"])).collect();
+    let ns: Vec<f64> = json["points"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|point| number(&point["ns"]))
+        .collect();
     // A first-level hit takes a handful of cycles; 64 MiB in a random order do not fit one.
     assert!(ns[1] > 2.0 * ns[0], "{ns:?}");
 }
@@ -53,7 +60,11 @@ fn lat_mem_rd_scripts_can_read_its_format() {
          --format lat_mem_rd",
     );
     assert_eq!(finished.code, Some(0), "{}", finished.stderr);
-    assert!(finished.stderr.contains("cycle"), "the convention is said: {}", finished.stderr);
+    assert!(
+        finished.stderr.contains("cycle"),
+        "the convention is said: {}",
+        finished.stderr
+    );
     let blocks: Vec<&str> = finished.stdout.trim_end().split("\n\n").collect();
     assert_eq!(blocks.len(), 2, "{}", finished.stdout);
     for (block, stride) in blocks.iter().zip(["64", "128"]) {
@@ -61,8 +72,10 @@ fn lat_mem_rd_scripts_can_read_its_format() {
         assert_eq!(lines.next(), Some(format!("\"stride={stride}").as_str()));
         let sizes: Vec<f64> = lines
             .map(|line| {
-                let columns: Vec<f64> =
-                    line.split_whitespace().map(|column| column.parse().unwrap()).collect();
+                let columns: Vec<f64> = line
+                    .split_whitespace()
+                    .map(|column| column.parse().unwrap())
+                    .collect();
                 assert_eq!(columns.len(), 2, "{line}");
                 assert!(columns[1] >= 0.0);
                 columns[0]

@@ -13,7 +13,10 @@ fn the_document_has_the_fields_of_the_contract_and_the_window_it_finds_is_the_pu
     assert_eq!(json["page"], "4k");
     let cells = json["cells"].as_array().unwrap();
     for mode in ["parallel", "sequential"] {
-        assert!(cells.iter().any(|cell| cell["mode"] == mode), "no {mode} cell");
+        assert!(
+            cells.iter().any(|cell| cell["mode"] == mode),
+            "no {mode} cell"
+        );
     }
     for cell in cells {
         assert!(number(&cell["cycles"]) > 0.0, "{cell}");
@@ -45,5 +48,8 @@ fn t_seq_grows_by_about_one_load_a_step() {
     assert_eq!(sequential.len(), 12);
     let per_load = (sequential[11] - sequential[1]) / 10.0;
     let ratio = sequential[11] / per_load;
-    assert!((9.0..16.0).contains(&ratio), "12 loads take as long as {ratio:.1} steps");
+    assert!(
+        (9.0..16.0).contains(&ratio),
+        "12 loads take as long as {ratio:.1} steps"
+    );
 }
