@@ -20,7 +20,8 @@ use crate::{Error, Session};
 /// figure.
 pub(crate) const TARGET: f64 = 0.01;
 
-/// A batch during which the core clock was further off than this was disturbed.
+/// A visit between whose begin and end the core clock changed by more than this was
+/// disturbed. Slow drifts are none: cycles are counted with the visit's own clock.
 const CLOCK_TOLERANCE: f64 = 0.02;
 
 /// Which of two values is the undisturbed one.
@@ -53,13 +54,8 @@ pub(crate) fn take_batches(
     mut batch: impl FnMut(f64) -> f64,
 ) -> Visit {
     let steal = StealWatch::begin(session.root, cpu);
-    let core_hz = session.core.measure(&session.clock, 2);
-    let mut visit = Visit {
-        core_hz,
-        ..Visit::default()
-    };
-    visit.disturbed.clock_changes =
-        u32::from((core_hz / session.core_hz - 1.0).abs() > CLOCK_TOLERANCE);
+    let core_hz = session.core.measure(&session.clock, 3);
+    let mut visit = Visit::default();
     let mut tries = 2 * count;
     while visit.values.len() < count && tries > 0 {
         let watch = BatchWatch::begin();
@@ -72,6 +68,10 @@ pub(crate) fn take_batches(
         }
         tries -= 1;
     }
+    let core_hz_after = session.core.measure(&session.clock, 3);
+    visit.core_hz = f64::midpoint(core_hz, core_hz_after);
+    visit.disturbed.clock_changes =
+        u32::from((core_hz_after / core_hz - 1.0).abs() > CLOCK_TOLERANCE);
     visit.disturbed.steal_ms = steal.end(session.root);
     visit
 }

@@ -41,7 +41,7 @@ pub struct Disturbance {
     pub migrations: u32,
     /// Time stolen by the hypervisor while the point was measured, in milliseconds.
     pub steal_ms: f64,
-    /// Batches during which the core clock differed by more than 2 % from the run's.
+    /// Visits between whose begin and end the core clock changed by more than 2 %.
     pub clock_changes: u32,
     /// The samples fall into two groups; this is the slower one's median, in the unit of
     /// the point's figure.
