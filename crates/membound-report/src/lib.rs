@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod csv;
+pub mod doctor;
 mod facts;
 pub mod lat_mem_rd;
 pub mod page;

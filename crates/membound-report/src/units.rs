@@ -16,19 +16,22 @@ pub fn bytes(size_bytes: u64) -> String {
     format!("{} {unit}", trimmed(value))
 }
 
-/// Two sizes as an interval that names the unit once where it is the same: `[46.8, 49] KiB`.
+/// The interval of a size in the unit of `size_bytes`, to stand beside it:
+/// `[46.4, 49.6]`. The unit is named where the ends are far from the value.
 #[must_use]
-pub fn bytes_interval(low_bytes: u64, high_bytes: u64) -> String {
-    let (low, low_unit) = scaled_bytes(low_bytes as f64);
-    let (high, high_unit) = scaled_bytes(high_bytes as f64);
-    if low_unit == high_unit {
-        format!("[{}, {}] {high_unit}", trimmed(low), trimmed(high))
+pub fn bytes_interval_beside(size_bytes: u64, low_bytes: u64, high_bytes: u64) -> String {
+    let (value, _) = scaled_bytes(size_bytes as f64);
+    let scale = if value > 0.0 {
+        size_bytes as f64 / value
     } else {
-        format!(
-            "[{} {low_unit}, {} {high_unit}]",
-            trimmed(low),
-            trimmed(high)
-        )
+        1.0
+    };
+    let (low, high) = (low_bytes as f64 / scale, high_bytes as f64 / scale);
+    let beside = low >= 0.01 && high < 9999.5;
+    if beside {
+        format!("[{}, {}]", trimmed(low), trimmed(high))
+    } else {
+        format!("[{}, {}]", bytes(low_bytes), bytes(high_bytes))
     }
 }
 
@@ -212,8 +215,19 @@ mod tests {
         ] {
             assert_eq!(bytes(size), text);
         }
-        assert_eq!(bytes_interval(47_900, 50_200), "[46.8, 49] KiB");
-        assert_eq!(bytes_interval(1_000_000, 1_200_000), "[977 KiB, 1.14 MiB]");
+        assert_eq!(
+            bytes_interval_beside(49_000, 47_500, 50_800),
+            "[46.4, 49.6]"
+        );
+        assert_eq!(
+            bytes_interval_beside(1_030_000, 985_000, 1_090_000),
+            "[962, 1064]"
+        );
+        assert_eq!(
+            bytes_interval_beside(1 << 30, 1024, 1 << 31),
+            "[1 KiB, 2 GiB]"
+        );
+        assert_eq!(bytes_interval_beside(0, 0, 0), "[0 B, 0 B]");
     }
 
     #[test]

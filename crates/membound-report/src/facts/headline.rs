@@ -125,35 +125,49 @@ pub(crate) fn sequential_fit(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     (slope.is_finite() && constant.is_finite()).then_some((slope, constant))
 }
 
-/// One row of document 000's summary table for each condition that was measured: label,
-/// cycles of one load, sequential pair, MLP by rule and by throughput.
-pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<[String; 5]> {
-    let show = |outcome: &Outcome<f64>| {
-        outcome
-            .known()
-            .map_or_else(|| "–".to_owned(), |value| units::number(*value))
-    };
+/// One row of document 000's summary table: what a condition does to one load and to the
+/// parallelism, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MlpCondition {
+    pub(crate) label: String,
+    /// Cycles of one load.
+    pub(crate) one: String,
+    /// Cycles of two in sequence.
+    pub(crate) pair: String,
+    pub(crate) rule: String,
+    pub(crate) throughput: String,
+    /// Cycles of one load beyond the first condition's.
+    pub(crate) overhead: String,
+}
+
+/// A row for each condition that was measured.
+pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
+    let text = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), units::number);
+    let known = |outcome: &Outcome<f64>| text(outcome.known().copied());
+    let first = one_load(mlp);
     std::iter::once(mlp)
         .chain(&mlp.others)
         .map(|run| {
-            let single = run
-                .cells
-                .iter()
-                .filter(|cell| {
-                    cell.mode == MlpMode::Sequential
-                        && cell.loads == 1
-                        && cell.page == run.page
-                        && cell.node == run.node
-                })
-                .map(|cell| cell.cycles)
-                .find(|cycles| cycles.is_finite());
-            [
-                mlp_label(run),
-                single.map_or_else(|| "–".to_owned(), units::number),
-                show(&run.sequential_pair_cycles),
-                show(&run.mlp_rule),
-                show(&run.mlp_throughput),
-            ]
+            let one = one_load(run);
+            MlpCondition {
+                label: mlp_label(run),
+                one: text(one),
+                pair: known(&run.sequential_pair_cycles),
+                rule: known(&run.mlp_rule),
+                throughput: known(&run.mlp_throughput),
+                overhead: text(one.zip(first).map(|(one, first)| one - first)),
+            }
         })
         .collect()
+}
+
+/// Cycles of one load under the conditions of `run`.
+fn one_load(run: &Mlp) -> Option<f64> {
+    run.cells
+        .iter()
+        .filter(|cell| cell.loads == 1 && cell.page == run.page && cell.node == run.node)
+        // The sequential series has it without fillers that only shift it.
+        .min_by_key(|cell| (cell.mode != MlpMode::Sequential, cell.fillers))
+        .map(|cell| cell.cycles)
+        .filter(|cycles| cycles.is_finite())
 }

@@ -87,9 +87,17 @@ fn conditions(out: &mut Out, mlp: &Mlp) {
         .figures("one load")
         .figures("pair")
         .figures("MLP rule")
-        .figures("throughput");
+        .figures("throughput")
+        .column("overhead", Align::Right, 1);
     for row in facts::mlp_conditions(mlp) {
-        table.row(row);
+        table.row([
+            row.label,
+            row.one,
+            row.pair,
+            row.rule,
+            row.throughput,
+            row.overhead,
+        ]);
     }
     out.table(&table);
 }

@@ -100,11 +100,13 @@ pub(super) fn write_levels(out: &mut Out, levels: &[Level], profile: Option<&Mac
         .column("interval", Align::Right, 3)
         .figures("cycles")
         .column("line", Align::Right, 4)
-        .column("read GB/s", Align::Right, 5);
+        .column("GB/s", Align::Right, 5);
     for level in levels {
         let size = level.size_bytes.map(units::bytes).unwrap_or_default();
         let interval = match (level.size_low_bytes, level.size_high_bytes) {
-            (Some(low), Some(high)) => units::bytes_interval(low, high),
+            (Some(low), Some(high)) => {
+                units::bytes_interval_beside(level.size_bytes.unwrap_or(low), low, high)
+            }
             _ => String::new(),
         };
         let read = bandwidth

@@ -1,0 +1,483 @@
+//! The figures of the IIT Delhi experiments: the N × K plane, T(N), sequential loads, the
+//! area sweep, and the summary by condition.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use maud::{Markup, html};
+use membound_types::{AreaPoint, Filler, Level, Mlp, MlpCell, MlpMode, Outcome};
+
+use super::{figure_text, level_marks, number_axis, size_axis, skipped, tip};
+use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
+use crate::{facts, units};
+
+pub(super) fn body(mlp: &Mlp, levels: &[Level]) -> Markup {
+    html! {
+        (figures(mlp))
+        (plane(mlp))
+        div.pair {
+            (fillers(mlp))
+            (parallel(mlp))
+            (throughput(mlp))
+            (sequential(mlp))
+            (area_cycles(mlp, levels))
+            (area_ratios(mlp, levels))
+        }
+        (conditions(mlp))
+        (misses(mlp))
+        (skipped(&mlp.skipped))
+    }
+}
+
+fn figures(mlp: &Mlp) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label="windows" {
+            table {
+                thead { tr { th scope="col" { "window" } th scope="col" { "filler" } th scope="col" { "entries" } th scope="col" { "pair inside" } th scope="col" { "pair outside" } } }
+                tbody {
+                    @for window in &mlp.windows {
+                        tr {
+                            th scope="row" { (window.limited_by) }
+                            td { (facts::filler_name(window.filler)) }
+                            td { b { (units::number(window.entries.value)) } " " small { (units::interval(window.entries.low, window.entries.high)) " " (facts::basis_name(window.entries.basis)) } }
+                            td { (units::cycles(window.inside_cycles)) }
+                            td { (units::cycles(window.outside_cycles)) }
+                        }
+                    }
+                    @if mlp.windows.is_empty() { tr { td colspan="5" { "no window was found: " (figure_text(&mlp.rob_size, units::number)) } } }
+                }
+            }
+        }
+        p.note {
+            "Two loads in sequence take C = " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
+            "; " (facts::mlp_label(mlp)) "; " (facts::fence_name(mlp.fence)) " as the fence."
+        }
+    }
+}
+
+/// Cells of the main plane: parallel, the main run's pages and node.
+fn plane_cells(mlp: &Mlp, filler: Filler) -> impl Iterator<Item = &MlpCell> {
+    mlp.cells.iter().filter(move |cell| {
+        cell.mode == MlpMode::Parallel
+            && cell.filler == filler
+            && cell.page == mlp.page
+            && cell.node == mlp.node
+    })
+}
+
+fn by_loads<'a>(cells: impl Iterator<Item = &'a MlpCell>) -> BTreeMap<u32, Vec<&'a MlpCell>> {
+    let mut lines: BTreeMap<u32, Vec<&MlpCell>> = BTreeMap::new();
+    for cell in cells {
+        lines.entry(cell.loads).or_default().push(cell);
+    }
+    for line in lines.values_mut() {
+        line.sort_by_key(|cell| cell.fillers);
+    }
+    lines
+}
+
+fn cell_point(x: u32, place: &str, cell: &MlpCell) -> Point {
+    Point {
+        x: f64::from(x),
+        y: cell.cycles,
+        interval: None,
+        tip: format!(
+            "{place}: {} ± {}{}",
+            units::cycles(cell.cycles),
+            units::number(cell.spread),
+            cell_misses(cell)
+        ),
+        hollow: false,
+    }
+}
+
+fn cell_misses(cell: &MlpCell) -> String {
+    let Outcome::Known(misses) = &cell.misses else {
+        return String::new();
+    };
+    let known: Vec<String> = [
+        ("L1", &misses.l1),
+        ("L2", &misses.l2),
+        ("L3", &misses.l3),
+        ("TLB", &misses.tlb),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some(format!("{name} {}", units::number(*value.known()?))))
+    .collect();
+    if known.is_empty() {
+        String::new()
+    } else {
+        format!("; misses: {}", known.join(", "))
+    }
+}
+
+fn pair_rule(mlp: &Mlp) -> Vec<Rule> {
+    mlp.sequential_pair_cycles
+        .known()
+        .map(|cycles| Rule {
+            y: *cycles,
+            label: format!("C: two in sequence, {}", units::number(*cycles)),
+        })
+        .into_iter()
+        .collect()
+}
+
+fn plane(mlp: &Mlp) -> Markup {
+    let lines = by_loads(plane_cells(mlp, Filler::Nop));
+    let last = lines.len().saturating_sub(1).max(1) as f64;
+    let chart = Chart {
+        id: "mlp-plane".into(),
+        title: "N loads, K fillers.".into(),
+        reading: "A line jumps where its last load no longer fits into the reorder buffer beside the others; a line that is above C from the start has more loads than the core can keep in flight.".into(),
+        extent: Extent::Full,
+        x: number_axis("K: fillers (nop) before the last load", Scale::Linear),
+        y: number_axis("core cycles for all N loads", Scale::Linear),
+        series: lines
+            .iter()
+            .enumerate()
+            .map(|(rank, (loads, cells))| Series {
+                label: format!("N={loads}"),
+                look: Look::Ordinal(rank as f64 / last),
+                shown: true,
+                points: cells.iter().map(|c| cell_point(c.fillers, &format!("K={}", c.fillers), c)).collect(),
+            })
+            .collect(),
+        marks: mlp
+            .windows
+            .iter()
+            .filter(|window| window.filler == Filler::Nop)
+            .map(|window| Mark {
+                kind: MarkKind::Found,
+                x: f64::from(window.cliff_fillers),
+                interval: None,
+                name: units::number(window.entries.value),
+                detail: window.limited_by.clone(),
+            })
+            .collect(),
+        rules: pair_rule(mlp),
+        end_labels: true,
+    };
+    chart.markup()
+}
+
+/// Two loads with each filler: the cliff names what runs out.
+fn fillers(mlp: &Mlp) -> Markup {
+    let kinds = [Filler::Nop, Filler::Integer, Filler::Vector];
+    let series: Vec<Series> = kinds
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, filler)| {
+            let cells = by_loads(plane_cells(mlp, filler)).remove(&2)?;
+            Some(Series {
+                label: facts::filler_name(filler).to_owned(),
+                look: Look::category(index),
+                shown: true,
+                points: cells
+                    .iter()
+                    .map(|c| cell_point(c.fillers, &format!("K={}", c.fillers), c))
+                    .collect(),
+            })
+        })
+        .collect();
+    let chart = Chart {
+        id: "mlp-fillers".into(),
+        title: "Two loads, each filler.".into(),
+        reading: "Each filler's cliff names what runs out: nothing but the reorder buffer for nop, a register file for the others.".into(),
+        extent: Extent::Half,
+        x: number_axis("K: fillers", Scale::Linear),
+        y: number_axis("core cycles", Scale::Linear),
+        marks: mlp
+            .windows
+            .iter()
+            .map(|window| Mark {
+                kind: MarkKind::Found,
+                x: f64::from(window.cliff_fillers),
+                interval: None,
+                name: units::number(window.entries.value),
+                detail: facts::filler_name(window.filler).to_owned(),
+            })
+            .collect(),
+        rules: pair_rule(mlp),
+        end_labels: false,
+        series,
+    };
+    html! { @if chart.series.len() > 1 { (chart.markup()) } }
+}
+
+fn runs(mlp: &Mlp) -> impl Iterator<Item = &Mlp> {
+    std::iter::once(mlp).chain(&mlp.others)
+}
+
+fn parallel(mlp: &Mlp) -> Markup {
+    let series = runs(mlp)
+        .enumerate()
+        .map(|(index, run)| Series {
+            label: facts::mlp_label(run),
+            look: Look::category(index),
+            shown: true,
+            points: by_loads(plane_cells(run, Filler::Nop))
+                .into_values()
+                .filter_map(|cells| cells.first().copied())
+                .map(|c| cell_point(c.loads, &format!("N={} (K={})", c.loads, c.fillers), c))
+                .collect(),
+        })
+        .collect();
+    let chart = Chart {
+        id: "mlp-parallel".into(),
+        title: "T(N): N loads at once.".into(),
+        reading: "Inside the window; the slope is what each further load costs, and the parallelism by the rule ends where the line reaches C.".into(),
+        extent: Extent::Half,
+        x: number_axis("N: loads", Scale::Linear),
+        y: number_axis("core cycles", Scale::Linear),
+        marks: mlp
+            .mlp_rule
+            .known()
+            .map(|rule| Mark {
+                kind: MarkKind::Found,
+                x: rule + 1.0,
+                interval: None,
+                name: format!("rule: {}", units::number(*rule)),
+                detail: String::new(),
+            })
+            .into_iter()
+            .collect(),
+        rules: pair_rule(mlp),
+        end_labels: false,
+        series,
+    };
+    chart.markup()
+}
+
+fn throughput(mlp: &Mlp) -> Markup {
+    let series = runs(mlp)
+        .enumerate()
+        .map(|(index, run)| Series {
+            label: facts::mlp_label(run),
+            look: Look::category(index),
+            shown: true,
+            points: run
+                .throughput
+                .iter()
+                .map(|p| {
+                    let place = units::plural(p.chains as usize, "chain");
+                    let mut text = tip(
+                        &place,
+                        &format!("{} at once", units::number(p.parallelism)),
+                        None,
+                        &p.batches.disturbed,
+                        units::cycles,
+                    );
+                    text.push_str(&format!("; {} per load", units::cycles(p.cycles_per_load)));
+                    Point {
+                        x: f64::from(p.chains),
+                        y: p.parallelism,
+                        interval: None,
+                        tip: text,
+                        hollow: p.batches.disturbed.any(),
+                    }
+                })
+                .collect(),
+        })
+        .collect();
+    let chart = Chart {
+        id: "mlp-throughput".into(),
+        title: "Parallelism by throughput.".into(),
+        reading: "Independent chases in turns: latency of one divided by the time per load of all; where it levels off, the core has no more room for misses.".into(),
+        extent: Extent::Half,
+        x: number_axis("independent chains", Scale::Log2),
+        y: number_axis("loads in flight", Scale::Linear),
+        marks: Vec::new(),
+        rules: Vec::new(),
+        end_labels: false,
+        series,
+    };
+    chart.markup()
+}
+
+fn sequential(mlp: &Mlp) -> Markup {
+    let mut notes = Vec::new();
+    let series = runs(mlp)
+        .enumerate()
+        .map(|(index, run)| {
+            let cells: Vec<&MlpCell> = run
+                .cells
+                .iter()
+                .filter(|cell| {
+                    cell.mode == MlpMode::Sequential
+                        && cell.page == run.page
+                        && cell.node == run.node
+                })
+                .collect();
+            let points: Vec<(f64, f64)> = cells
+                .iter()
+                .map(|c| (f64::from(c.loads), c.cycles))
+                .collect();
+            if let Some((slope, constant)) = facts::sequential_fit(&points) {
+                notes.push(format!(
+                    "{}: M = {}, C = {}",
+                    facts::mlp_label(run),
+                    units::number(slope),
+                    units::number(constant)
+                ));
+            }
+            let mut points: Vec<Point> = cells
+                .iter()
+                .map(|c| cell_point(c.loads, &format!("n={}", c.loads), c))
+                .collect();
+            points.sort_by(|a, b| a.x.total_cmp(&b.x));
+            Series {
+                label: facts::mlp_label(run),
+                look: Look::category(index),
+                shown: true,
+                points,
+            }
+        })
+        .collect();
+    let estimate = if notes.is_empty() {
+        String::new()
+    } else {
+        format!(
+            " Estimated from T(n) = n·M + C, in cycles: {}.",
+            notes.join("; ")
+        )
+    };
+    let chart = Chart {
+        id: "mlp-sequential".into(),
+        title: "T(n): loads in sequence.".into(),
+        reading: format!(
+            "Each load outside the window of the one before, so the times add up.{estimate}"
+        ),
+        extent: Extent::Half,
+        x: number_axis("n: loads", Scale::Linear),
+        y: number_axis("core cycles", Scale::Linear),
+        marks: Vec::new(),
+        rules: Vec::new(),
+        end_labels: false,
+        series,
+    };
+    chart.markup()
+}
+
+fn area_series(
+    mlp: &Mlp,
+    skip_one: bool,
+    value: impl Fn(&AreaPoint) -> (f64, String),
+) -> Vec<Series> {
+    let loads: BTreeSet<u32> = mlp
+        .areas
+        .iter()
+        .map(|p| p.loads)
+        .filter(|loads| !skip_one || *loads > 1)
+        .collect();
+    let last = loads.len().saturating_sub(1).max(1) as f64;
+    loads
+        .into_iter()
+        .enumerate()
+        .map(|(rank, loads)| {
+            let mut points: Vec<&AreaPoint> =
+                mlp.areas.iter().filter(|p| p.loads == loads).collect();
+            points.sort_by_key(|p| p.area_bytes);
+            Series {
+                label: format!("N={loads}"),
+                look: Look::Ordinal(rank as f64 / last),
+                shown: true,
+                points: points
+                    .into_iter()
+                    .map(|p| {
+                        let (y, text) = value(p);
+                        let hits: Vec<String> = p
+                            .expected
+                            .iter()
+                            .filter(|hits| hits.share > 0.005)
+                            .map(|hits| format!("{} {}", hits.level, units::percent(hits.share)))
+                            .collect();
+                        let hits = if hits.is_empty() {
+                            String::new()
+                        } else {
+                            format!("; expected hits: {}", hits.join(", "))
+                        };
+                        Point {
+                            x: p.area_bytes as f64,
+                            y,
+                            interval: None,
+                            tip: format!("{}: {text}{hits}", units::bytes(p.area_bytes)),
+                            hollow: false,
+                        }
+                    })
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+fn area_cycles(mlp: &Mlp, levels: &[Level]) -> Markup {
+    let chart = Chart {
+        id: "mlp-areas".into(),
+        title: "N random accesses over the area.".into(),
+        reading: "In a cache the lines lie apart, because hits are served one after another; in main memory they close up, because misses overlap.".into(),
+        extent: Extent::Half,
+        x: size_axis("area in bytes"),
+        y: number_axis("core cycles for all N", Scale::Log10),
+        series: area_series(mlp, false, |p| {
+            (p.cycles, format!("{} ± {}", units::cycles(p.cycles), units::number(p.spread)))
+        }),
+        marks: level_marks(levels, false),
+        rules: Vec::new(),
+        end_labels: true,
+    };
+    chart.markup()
+}
+
+fn area_ratios(mlp: &Mlp, levels: &[Level]) -> Markup {
+    let chart = Chart {
+        id: "mlp-ratios".into(),
+        title: "T(N) ÷ T(1) over the area.".into(),
+        reading: "1 would be perfect parallelism, N would be none.".into(),
+        extent: Extent::Half,
+        x: size_axis("area in bytes"),
+        y: number_axis("T(N) ÷ T(1)", Scale::Linear),
+        series: area_series(mlp, true, |p| {
+            (
+                p.ratio,
+                format!("{} times one access", units::number(p.ratio)),
+            )
+        }),
+        marks: level_marks(levels, false),
+        rules: Vec::new(),
+        end_labels: true,
+    };
+    chart.markup()
+}
+
+fn conditions(mlp: &Mlp) -> Markup {
+    html! {
+        @if !mlp.others.is_empty() {
+            h3 { "By condition" }
+            p.reading { "What each condition does to one load and to the parallelism; overhead is the cycles that one load takes beyond the first row's." }
+            div.scroll tabindex="0" role="group" aria-label="conditions" {
+                table {
+                    thead { tr {
+                        th scope="col" { "condition" } th scope="col" { "one load, cycles" } th scope="col" { "two in sequence" }
+                        th scope="col" { "MLP, rule" } th scope="col" { "MLP, throughput" } th scope="col" { "overhead, cycles" }
+                    } }
+                    tbody {
+                        @for run in facts::mlp_conditions(mlp) {
+                            tr {
+                                th scope="row" { (run.label) }
+                                td { (run.one) } td { (run.pair) } td { (run.rule) } td { (run.throughput) } td { (run.overhead) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn misses(mlp: &Mlp) -> Markup {
+    let why = mlp.cells.iter().find_map(|cell| cell.misses.why_missing());
+    html! {
+        @if let Some(why) = why {
+            p.note { "Misses per access: " (facts::missing_text(why)) "." }
+        }
+    }
+}

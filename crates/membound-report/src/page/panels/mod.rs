@@ -1,0 +1,247 @@
+//! The panels of the page, one for each part of `measure`.
+//!
+//! A panel says in one sentence how it is to be read, and stays where it is when its part
+//! was not measured, with the reason and the remedy.
+
+mod bandwidth;
+mod latency;
+mod mlp;
+mod notes;
+mod strides;
+mod tlb;
+mod topology;
+mod window;
+
+use maud::{Markup, html};
+use membound_types::{Disturbance, Level, MachineProfile, NotMeasured, Outcome};
+
+use super::svg::{Axis, Mark, MarkKind, Scale};
+use crate::{facts, units};
+
+/// A section of the page.
+pub(super) struct Panel {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    /// Whether its part was not measured.
+    pub(super) missing: bool,
+    reading: &'static str,
+    body: Markup,
+}
+
+impl Panel {
+    pub(super) fn markup(&self) -> Markup {
+        html! {
+            section.card id=(self.id) {
+                h2 { (self.title) }
+                @if !self.missing { p.reading { (self.reading) } }
+                (self.body)
+            }
+        }
+    }
+}
+
+/// Every panel, in the order of the page.
+pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
+    let levels = profile.levels.as_slice();
+    vec![
+        panel(
+            "latency",
+            "Latency",
+            "Each plateau is a level of the hierarchy: a dependent chase over a buffer of the size on the x axis, so that every load waits for the one before.",
+            &profile.latency,
+            |part| latency::body(part, levels),
+        ),
+        panel(
+            "strides",
+            "Strides",
+            "A stride below the line size finds several elements in each line; a larger one shows where the prefetchers stop helping.",
+            &profile.latency,
+            strides::body,
+        ),
+        panel(
+            "mlp",
+            "Memory-level parallelism",
+            "How many misses the core serves at once, and how far it looks ahead: N−1 loads, K fillers, one more load between two fences; all cold misses unless said otherwise.",
+            &profile.mlp,
+            |part| mlp::body(part, levels),
+        ),
+        panel(
+            "window",
+            "Random windows",
+            "Aligned windows at random places in an area; the curves step up where the area outgrows a level, and small windows pay most for it.",
+            &profile.window,
+            |part| window::body(part, levels),
+        ),
+        panel(
+            "bandwidth",
+            "Bandwidth",
+            "Bytes a second that a program gets from each level, by what it does with them and by how many threads.",
+            &profile.bandwidth,
+            bandwidth::body,
+        ),
+        panel(
+            "loaded",
+            "Latency under load",
+            "A chase in main memory while other threads move data: flat is good, the steep end is where the memory is saturated.",
+            &profile.loaded,
+            bandwidth::loaded,
+        ),
+        panel(
+            "tlb",
+            "Address translation",
+            "What it costs to find the page: one line on each of so many pages, against the same lines packed together; a step is a level of the TLB used up.",
+            &profile.tlb,
+            tlb::body,
+        ),
+        panel(
+            "prefetch",
+            "Prefetchers",
+            "Time of a pattern divided by that of random loads over the same footprint: a short bar was fetched ahead by the hardware.",
+            &profile.prefetch,
+            tlb::prefetch,
+        ),
+        panel(
+            "numa",
+            "Nodes",
+            "CPUs of one node against the memory of another: dark is far.",
+            &profile.numa,
+            topology::numa,
+        ),
+        panel(
+            "c2c",
+            "Core to core",
+            "How long a line takes from one CPU to another, one way: dark is far.",
+            &profile.c2c,
+            topology::c2c,
+        ),
+        notes::disturbances(profile),
+        notes::gaps(profile),
+    ]
+}
+
+fn panel<T>(
+    id: &'static str,
+    title: &'static str,
+    reading: &'static str,
+    outcome: &Outcome<T>,
+    body: impl FnOnce(&T) -> Markup,
+) -> Panel {
+    let (body, missing) = match outcome {
+        Outcome::Known(part) => (body(part), false),
+        Outcome::Missing { not_measured } => (missing(not_measured), true),
+    };
+    Panel {
+        id,
+        title,
+        missing,
+        reading,
+        body,
+    }
+}
+
+fn missing(why: &NotMeasured) -> Markup {
+    html! { p.missing { (facts::missing_text(why)) } }
+}
+
+/// What stands in place of a figure that is not there.
+fn figure_text(outcome: &Outcome<f64>, with_unit: fn(f64) -> String) -> String {
+    match outcome {
+        Outcome::Known(value) => with_unit(*value),
+        Outcome::Missing { not_measured } => facts::missing_text(not_measured),
+    }
+}
+
+/// How many combinations of a part could not be had, with the way to the list.
+fn skipped(texts: &[String]) -> Markup {
+    html! {
+        @if !texts.is_empty() {
+            p.note {
+                (units::plural(texts.len(), "combination")) " could not be had: "
+                a href="#gaps" { "what and why" } "."
+            }
+        }
+    }
+}
+
+/// `48 KiB: 1.2 ns [1.1, 1.3]`, and what disturbed it.
+fn tip(
+    place: &str,
+    value: &str,
+    interval: Option<(f64, f64)>,
+    disturbance: &Disturbance,
+    with_unit: fn(f64) -> String,
+) -> String {
+    let mut text = format!("{place}: {value}");
+    if let Some((low, high)) = interval {
+        text.push(' ');
+        text.push_str(&units::interval(low, high));
+    }
+    if let Some(reason) = facts::reason(disturbance, with_unit) {
+        text.push_str("; disturbed: ");
+        text.push_str(&reason);
+    }
+    text
+}
+
+fn size_axis(title: &str) -> Axis {
+    Axis {
+        title: title.to_owned(),
+        scale: Scale::Log2,
+        format: size_text,
+    }
+}
+
+fn number_axis(title: &str, scale: Scale) -> Axis {
+    Axis {
+        title: title.to_owned(),
+        scale,
+        format: short_number,
+    }
+}
+
+fn size_text(value: f64) -> String {
+    units::bytes(value.max(0.0).round() as u64)
+}
+
+/// A number as a tick: no digits that say nothing.
+fn short_number(value: f64) -> String {
+    let text = units::number(value);
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+/// Levels as marks on an axis of sizes; with `declared`, the declared sizes beside them.
+fn level_marks(levels: &[Level], declared: bool) -> Vec<Mark> {
+    let mut marks: Vec<Mark> = levels
+        .iter()
+        .filter_map(|level| {
+            let size = level.size_bytes?;
+            Some(Mark {
+                kind: MarkKind::Found,
+                x: size as f64,
+                interval: level
+                    .size_low_bytes
+                    .zip(level.size_high_bytes)
+                    .map(|(low, high)| (low as f64, high as f64)),
+                name: level.name.clone(),
+                detail: units::bytes(size),
+            })
+        })
+        .collect();
+    if declared {
+        marks.extend(levels.iter().filter_map(|level| {
+            let size = level.declared_bytes?;
+            Some(Mark {
+                kind: MarkKind::Declared,
+                x: size as f64,
+                interval: None,
+                name: String::new(),
+                detail: format!("{} declared {}", level.name, units::bytes(size)),
+            })
+        }));
+    }
+    marks
+}

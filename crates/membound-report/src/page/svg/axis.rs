@@ -1,0 +1,269 @@
+//! Axes: domain, position of a value, and ticks that a person would choose.
+
+/// How values are spread along an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::page) enum Scale {
+    /// Equal differences, from zero where nothing is below it.
+    Linear,
+    /// Equal ratios, ticks at powers of two.
+    Log2,
+    /// Equal ratios, ticks at 1, 2 and 5 times powers of ten.
+    Log10,
+}
+
+/// An axis with what it shows.
+#[derive(Clone, Debug)]
+pub(in crate::page) struct Axis {
+    /// What is shown, with its unit.
+    pub(in crate::page) title: String,
+    pub(in crate::page) scale: Scale,
+    /// How a value on it is written.
+    pub(in crate::page) format: fn(f64) -> String,
+}
+
+/// An axis with its domain, laid over a length.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ruler {
+    scale: Scale,
+    low: f64,
+    high: f64,
+    from: f64,
+    to: f64,
+}
+
+/// A mark on an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tick {
+    pub(super) at: f64,
+    pub(super) value: f64,
+    /// Whether its label stays when there is room for every second only.
+    pub(super) sparse: bool,
+}
+
+impl Axis {
+    /// A ruler over all finite `values`, between the coordinates `from` and `to`. `None`
+    /// when there is no value to show.
+    pub(super) fn ruler(
+        &self,
+        values: impl IntoIterator<Item = f64>,
+        from: f64,
+        to: f64,
+    ) -> Option<Ruler> {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values {
+            if let Some(place) = self.scale.place(value) {
+                low = low.min(place);
+                high = high.max(place);
+            }
+        }
+        if low > high {
+            return None;
+        }
+        match self.scale {
+            Scale::Linear => {
+                if low >= 0.0 {
+                    low = 0.0;
+                }
+                let pad = if high > low { (high - low) * 0.05 } else { 1.0 };
+                high += pad;
+                if low < 0.0 {
+                    low -= pad;
+                }
+            }
+            Scale::Log2 => {
+                if high - low < 1.0 {
+                    (low, high) = (low - 0.5, high + 0.5);
+                }
+            }
+            Scale::Log10 => {
+                let pad = ((high - low) * 0.06).max(0.05);
+                (low, high) = (low - pad, high + pad);
+            }
+        }
+        Some(Ruler {
+            scale: self.scale,
+            low,
+            high,
+            from,
+            to,
+        })
+    }
+}
+
+impl Scale {
+    /// Where a value lies before it is stretched; `None` when it cannot be shown.
+    fn place(self, value: f64) -> Option<f64> {
+        let place = match self {
+            Self::Linear => value,
+            Self::Log2 if value > 0.0 => value.log2(),
+            Self::Log10 if value > 0.0 => value.log10(),
+            Self::Log2 | Self::Log10 => return None,
+        };
+        // Beyond this a coordinate loses its meaning, and arithmetic may overflow.
+        (place.is_finite() && place.abs() < 1e100).then_some(place)
+    }
+}
+
+impl Ruler {
+    /// The coordinate of a value; `None` when it cannot be shown on this scale.
+    pub(super) fn at(&self, value: f64) -> Option<f64> {
+        self.scale.place(value).map(|place| self.stretch(place))
+    }
+
+    /// The coordinate of a value, held inside the axis.
+    pub(super) fn inside(&self, value: f64) -> Option<f64> {
+        self.scale
+            .place(value)
+            .map(|place| self.stretch(place.clamp(self.low, self.high)))
+    }
+
+    /// Whether a value lies inside the axis.
+    pub(super) fn holds(&self, value: f64) -> bool {
+        self.scale
+            .place(value)
+            .is_some_and(|place| (self.low..=self.high).contains(&place))
+    }
+
+    fn stretch(&self, place: f64) -> f64 {
+        self.from + (place - self.low) / (self.high - self.low) * (self.to - self.from)
+    }
+
+    /// Ticks at least `apart` units from each other.
+    pub(super) fn ticks(&self, apart: f64) -> Vec<Tick> {
+        let length = (self.to - self.from).abs();
+        let most = (length / apart).floor().max(2.0);
+        match self.scale {
+            Scale::Linear => self.linear_ticks(most),
+            Scale::Log2 => self.power_ticks(most),
+            Scale::Log10 => self.decade_ticks(most),
+        }
+    }
+
+    fn linear_ticks(&self, most: f64) -> Vec<Tick> {
+        let raw = (self.high - self.low) / most;
+        let decade = 10_f64.powf(raw.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0]
+            .into_iter()
+            .map(|factor| factor * decade)
+            .find(|step| *step >= raw)
+            .unwrap_or(10.0 * decade);
+        let first = (self.low / step).ceil() as i64;
+        let last = (self.high / step).floor() as i64;
+        (first..=last)
+            .map(|index| {
+                let value = index as f64 * step;
+                Tick {
+                    at: self.stretch(value),
+                    value,
+                    sparse: index % 2 == 0,
+                }
+            })
+            .collect()
+    }
+
+    fn power_ticks(&self, most: f64) -> Vec<Tick> {
+        let octaves = self.high - self.low;
+        let step = [1, 2, 4, 8, 16]
+            .into_iter()
+            .find(|step| octaves / f64::from(*step) <= most)
+            .unwrap_or(32);
+        let first = (self.low / f64::from(step)).ceil() as i32;
+        let last = (self.high / f64::from(step)).floor() as i32;
+        (first..=last)
+            .map(|index| {
+                let exponent = f64::from(index * step);
+                Tick {
+                    at: self.stretch(exponent),
+                    value: exponent.exp2(),
+                    sparse: index % 2 == 0,
+                }
+            })
+            .collect()
+    }
+
+    fn decade_ticks(&self, most: f64) -> Vec<Tick> {
+        let factors: &[f64] = if (self.high - self.low) * 3.0 <= most {
+            &[1.0, 2.0, 5.0]
+        } else {
+            &[1.0]
+        };
+        let decades = (self.low.floor() as i32)..=(self.high.ceil() as i32);
+        let few = self.high - self.low < 2.0;
+        decades
+            .flat_map(|decade| factors.iter().map(move |factor| (decade, *factor)))
+            .filter_map(|(decade, factor)| {
+                let value = factor * 10_f64.powi(decade);
+                let place = value.log10();
+                (self.low..=self.high).contains(&place).then(|| Tick {
+                    at: self.stretch(place),
+                    value,
+                    sparse: few || factor < 1.5,
+                })
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn axis(scale: Scale) -> Axis {
+        Axis {
+            title: String::new(),
+            scale,
+            format: crate::units::number,
+        }
+    }
+
+    #[test]
+    fn values_go_where_they_belong() {
+        let ruler = axis(Scale::Log2).ruler([1024.0, 4096.0], 0.0, 100.0);
+        let ruler = ruler.expect("there are values");
+        assert_eq!(ruler.at(2048.0), Some(50.0));
+        assert_eq!(ruler.at(0.0), None);
+        assert_eq!(ruler.at(-1.0), None);
+        assert_eq!(ruler.at(f64::NAN), None);
+        assert_eq!(ruler.inside(1e12), Some(100.0));
+        assert!(!ruler.holds(1e12));
+    }
+
+    #[test]
+    fn linear_axes_start_at_zero_and_tick_at_round_values() {
+        let ruler = axis(Scale::Linear).ruler([650.0, 1320.0], 0.0, 400.0);
+        let values: Vec<f64> = ruler
+            .expect("there are values")
+            .ticks(60.0)
+            .into_iter()
+            .map(|tick| tick.value)
+            .collect();
+        assert_eq!(values, [0.0, 500.0, 1000.0]);
+    }
+
+    #[test]
+    fn octaves_are_thinned_to_what_fits() {
+        let ruler = axis(Scale::Log2).ruler([1024.0, 1_073_741_824.0], 0.0, 660.0);
+        let ticks = ruler.expect("there are values").ticks(60.0);
+        let values: Vec<f64> = ticks.iter().map(|tick| tick.value.log2()).collect();
+        assert_eq!(
+            values,
+            (5..=15).map(|k| f64::from(k * 2)).collect::<Vec<_>>()
+        );
+        assert!(ticks.iter().filter(|tick| tick.sparse).count() >= 5);
+    }
+
+    #[test]
+    fn no_values_no_ruler() {
+        for scale in [Scale::Linear, Scale::Log2, Scale::Log10] {
+            assert!(axis(scale).ruler([], 0.0, 1.0).is_none());
+            assert!(
+                axis(scale)
+                    .ruler([f64::NAN, f64::INFINITY], 0.0, 1.0)
+                    .is_none()
+            );
+            let one = axis(scale).ruler([5.0], 0.0, 100.0).expect("one value");
+            assert!(one.at(5.0).is_some_and(f64::is_finite));
+            assert!(!one.ticks(20.0).is_empty() || scale != Scale::Linear);
+        }
+    }
+}

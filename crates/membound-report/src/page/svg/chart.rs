@@ -1,0 +1,384 @@
+//! Curves over two axes, with marks for levels and rules for reference values.
+
+use maud::{Markup, html};
+
+use super::axis::Ruler;
+use super::labels::{lanes, text_width, with_room};
+use super::{Axis, Extent, Frame, coordinate, pivot};
+
+/// Points with markers in one chart; beyond this only every nth quiet one has a marker.
+const MOST_MARKERS: usize = 3200;
+/// Height of a line of labels above the plot.
+const LANE: f64 = 17.0;
+
+/// How a curve looks. Colour, dash and shape are indices into what the style sheet has.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::page) enum Look {
+    /// One of several kinds.
+    Category {
+        /// 0 to 7.
+        color: usize,
+        /// 0 is a solid line.
+        dash: usize,
+        /// 0 to 3.
+        shape: usize,
+    },
+    /// One of an ordered many: its rank from 0 to 1.
+    Ordinal(f64),
+}
+
+impl Look {
+    /// The look of the `index`-th of several kinds.
+    pub(in crate::page) const fn category(index: usize) -> Self {
+        Self::Category {
+            color: index % 8,
+            dash: index / 8 % 4,
+            shape: index % 4,
+        }
+    }
+
+    fn class(self) -> String {
+        match self {
+            Self::Category { color, dash, .. } => format!("c{} d{}", color % 8, dash % 4),
+            Self::Ordinal(rank) => format!("r{}", (rank.clamp(0.0, 1.0) * 8.0).round() as u8),
+        }
+    }
+
+    const fn shape(self) -> usize {
+        match self {
+            Self::Category { shape, .. } => shape % 4,
+            Self::Ordinal(_) => 0,
+        }
+    }
+}
+
+/// A value with its interval and what is said of it.
+#[derive(Clone, Debug)]
+pub(in crate::page) struct Point {
+    pub(in crate::page) x: f64,
+    pub(in crate::page) y: f64,
+    pub(in crate::page) interval: Option<(f64, f64)>,
+    /// What is shown when the point is asked.
+    pub(in crate::page) tip: String,
+    /// Drawn hollow: disturbed.
+    pub(in crate::page) hollow: bool,
+}
+
+/// A curve.
+#[derive(Clone, Debug)]
+pub(in crate::page) struct Series {
+    pub(in crate::page) label: String,
+    pub(in crate::page) look: Look,
+    /// Whether it is shown before anybody asks.
+    pub(in crate::page) shown: bool,
+    pub(in crate::page) points: Vec<Point>,
+}
+
+/// What a vertical mark stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::page) enum MarkKind {
+    /// Found: a line, with its interval as a band.
+    Found,
+    /// Declared: a dashed line.
+    Declared,
+}
+
+/// A vertical mark at an x.
+#[derive(Clone, Debug)]
+pub(in crate::page) struct Mark {
+    pub(in crate::page) kind: MarkKind,
+    pub(in crate::page) x: f64,
+    pub(in crate::page) interval: Option<(f64, f64)>,
+    /// Stays on a narrow screen.
+    pub(in crate::page) name: String,
+    /// Leaves on a narrow screen.
+    pub(in crate::page) detail: String,
+}
+
+/// A horizontal line at a y.
+#[derive(Clone, Debug)]
+pub(in crate::page) struct Rule {
+    pub(in crate::page) y: f64,
+    pub(in crate::page) label: String,
+}
+
+/// A chart of curves.
+#[derive(Clone, Debug)]
+pub(in crate::page) struct Chart {
+    pub(in crate::page) id: String,
+    pub(in crate::page) title: String,
+    /// One sentence: how to read it.
+    pub(in crate::page) reading: String,
+    pub(in crate::page) extent: Extent,
+    pub(in crate::page) x: Axis,
+    pub(in crate::page) y: Axis,
+    pub(in crate::page) series: Vec<Series>,
+    pub(in crate::page) marks: Vec<Mark>,
+    pub(in crate::page) rules: Vec<Rule>,
+    /// Write the labels at the curves' ends instead of a legend of many.
+    pub(in crate::page) end_labels: bool,
+}
+
+impl Chart {
+    /// The figure: title, reading aid, drawing, legend and data; empty when no point of it
+    /// can be drawn.
+    pub(in crate::page) fn markup(&self) -> Markup {
+        let Some(drawing) = self.drawing() else {
+            return html! {};
+        };
+        html! {
+            figure class=(self.extent.class()) id=(self.id) {
+                figcaption { b { (self.title) } " " span { (self.reading) } }
+                (drawing)
+                @if self.end_labels { (self.ramp()) } @else { (self.legend()) }
+                (pivot(&self.x, &self.series, self.y.format).markup())
+            }
+        }
+    }
+
+    fn drawing(&self) -> Option<Markup> {
+        let (width, height) = self.extent.size();
+        let points = || self.series.iter().flat_map(|curve| &curve.points);
+        let left = 62.0;
+        let right = width - if self.end_labels { 54.0 } else { 18.0 };
+        let x = self.x.ruler(points().map(|p| p.x), left, right)?;
+        let spans: Vec<(f64, f64)> = self.marks.iter().map(|mark| mark.span(&x, right)).collect();
+        let lanes = lanes(&spans);
+        let lane_count = lanes.iter().map(|lane| lane + 1).max().unwrap_or(0);
+        let frame = Frame {
+            left,
+            right,
+            top: 30.0 + LANE * lane_count as f64,
+            bottom: height - 58.0,
+        };
+        let heights = points()
+            .map(|p| p.y)
+            .chain(self.rules.iter().map(|rule| rule.y));
+        let y = self.y.ruler(heights, frame.bottom, frame.top)?;
+        let markers = points().count();
+        let thin = markers.div_ceil(MOST_MARKERS).max(1);
+        let label = format!("{}. {}", self.title, self.reading);
+        Some(html! {
+            svg.chart viewBox=(format!("0 0 {width} {height}")) role="img" aria-label=(label) tabindex="0" {
+                (self.grid(&frame, &x, &y, height))
+                (self.marks_markup(&frame, &x, &spans, &lanes))
+                @for rule in &self.rules { (rule.markup(&frame, &y)) }
+                @for (index, curve) in self.series.iter().enumerate() {
+                    (curve.markup(index, &x, &y, thin))
+                }
+                @if self.end_labels { (self.ends(&frame, &x, &y)) }
+            }
+        })
+    }
+
+    fn grid(&self, frame: &Frame, x: &Ruler, y: &Ruler, height: f64) -> Markup {
+        let (left, right) = (coordinate(frame.left), coordinate(frame.right));
+        let (top, bottom) = (coordinate(frame.top), coordinate(frame.bottom));
+        html! {
+            g.grid {
+                @for tick in x.ticks(64.0) {
+                    path d=(format!("M{} {top}V{bottom}", coordinate(tick.at))) {}
+                }
+                @for tick in y.ticks(30.0) {
+                    path d=(format!("M{left} {}H{right}", coordinate(tick.at))) {}
+                }
+            }
+            path.axis d=(format!("M{left} {top}V{bottom}H{right}")) {}
+            g.xt {
+                @for tick in x.ticks(64.0) {
+                    text class=[(!tick.sparse).then_some("w")]
+                        x=(coordinate(tick.at)) y=(coordinate(frame.bottom + 20.0)) {
+                        ((self.x.format)(tick.value))
+                    }
+                }
+            }
+            g.yt {
+                @for tick in y.ticks(30.0) {
+                    text class=[(!tick.sparse).then_some("w")]
+                        x=(coordinate(frame.left - 7.0)) y=(coordinate(tick.at + 4.0)) {
+                        ((self.y.format)(tick.value))
+                    }
+                }
+            }
+            text.title x="4" y="16" { (self.y.title) }
+            text.title.xtitle x=(right) y=(coordinate(height - 10.0)) { (self.x.title) }
+        }
+    }
+
+    fn marks_markup(
+        &self,
+        frame: &Frame,
+        x: &Ruler,
+        spans: &[(f64, f64)],
+        lanes: &[usize],
+    ) -> Markup {
+        html! {
+            @for (index, mark) in self.marks.iter().enumerate() {
+                @if let Some(at) = x.at(mark.x).filter(|_| x.holds(mark.x)) {
+                    @let top = frame.top - LANE * lanes[index] as f64;
+                    g class=(match mark.kind { MarkKind::Found => "mark", MarkKind::Declared => "mark declared" }) {
+                        @if let Some((low, high)) = mark.interval.and_then(|(low, high)| Some((x.inside(low)?, x.inside(high)?))) {
+                            rect x=(coordinate(low)) y=(coordinate(frame.top))
+                                width=(coordinate((high - low).max(0.5))) height=(coordinate(frame.bottom - frame.top)) {}
+                        }
+                        path d=(format!("M{} {}V{}", coordinate(at), coordinate(top - 4.0), coordinate(frame.bottom))) {}
+                        text x=(coordinate(spans[index].0 + 3.0)) y=(coordinate(top - 6.0)) {
+                            (mark.name) @if !mark.detail.is_empty() { tspan.w { " " (mark.detail) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Labels at the curves' ends, as many as have room.
+    fn ends(&self, frame: &Frame, x: &Ruler, y: &Ruler) -> Markup {
+        let mut ends: Vec<(f64, &str)> = self
+            .series
+            .iter()
+            .filter_map(|curve| {
+                let last = curve
+                    .points
+                    .iter()
+                    .filter(|p| x.at(p.x).is_some() && y.at(p.y).is_some())
+                    .max_by(|a, b| a.x.total_cmp(&b.x))?;
+                Some((y.at(last.y)?, curve.label.as_str()))
+            })
+            .collect();
+        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let keep = with_room(&ends.iter().map(|end| end.0).collect::<Vec<_>>(), 13.0);
+        html! {
+            g.ends {
+                @for ((at, label), _) in ends.iter().zip(keep).filter(|(_, keep)| *keep) {
+                    text x=(coordinate(frame.right + 5.0)) y=(coordinate(at + 4.0)) { (label) }
+                }
+            }
+        }
+    }
+
+    fn legend(&self) -> Markup {
+        let hidden = self.series.iter().any(|curve| !curve.shown);
+        html! {
+            @if self.series.len() > 1 {
+                div.legend role="group" aria-label="curves" {
+                    @for (index, curve) in self.series.iter().enumerate() {
+                        (curve.key(index))
+                    }
+                    @if hidden {
+                        span.sets {
+                            button.set type="button" data-set="main" { "main curves" }
+                            button.set type="button" data-set="all" { "all" }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The legend of many ordered curves: the first, some between, the last.
+    fn ramp(&self) -> Markup {
+        let step = self.series.len().div_ceil(12).max(1);
+        let last = self.series.len().saturating_sub(1);
+        html! {
+            div.legend role="group" aria-label="curves" {
+                @for (index, curve) in self.series.iter().enumerate() {
+                    @if index % step == 0 || index == last { (curve.key(index)) }
+                }
+            }
+        }
+    }
+}
+
+impl Series {
+    fn markup(&self, index: usize, x: &Ruler, y: &Ruler, thin: usize) -> Markup {
+        let at = |p: &Point| Some((x.at(p.x)?, y.at(p.y)?));
+        let mut line = String::new();
+        for (px, py) in self.points.iter().filter_map(at) {
+            let command = if line.is_empty() { 'M' } else { ' ' };
+            line.push(command);
+            line.push_str(&format!("{} {}", coordinate(px), coordinate(py)));
+        }
+        let shape = format!("#m{}", self.look.shape());
+        html! {
+            g class=(format!("s {}{}", self.look.class(), if self.shown { "" } else { " off" }))
+                data-k=(index) data-n=(self.label) {
+                @if let Some(band) = self.band(x, y) { path.band d=(band) {} }
+                path.l d=(line) {}
+                g.p {
+                    @for (nth, point) in self.points.iter().enumerate() {
+                        @if let Some((px, py)) = at(point).filter(|_| point.hollow || nth % thin == 0) {
+                            use href=(shape) class=[point.hollow.then_some("h")]
+                                x=(coordinate(px)) y=(coordinate(py)) { title { (point.tip) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The outline of the intervals; `None` where no interval can be seen.
+    fn band(&self, x: &Ruler, y: &Ruler) -> Option<String> {
+        let edges: Vec<(f64, f64, f64)> = self
+            .points
+            .iter()
+            .filter_map(|p| {
+                let (low, high) = p.interval?;
+                Some((x.at(p.x)?, y.inside(low)?, y.inside(high)?))
+            })
+            .collect();
+        if edges.len() < 2 || edges.iter().all(|(_, low, high)| (low - high).abs() < 1.5) {
+            return None;
+        }
+        let mut path = String::from("M");
+        let upper = edges.iter().map(|(at, _, high)| (at, high));
+        let lower = edges.iter().rev().map(|(at, low, _)| (at, low));
+        for (at, height) in upper.chain(lower) {
+            path.push_str(&format!("{} {} ", coordinate(*at), coordinate(*height)));
+        }
+        path.push('Z');
+        Some(path)
+    }
+
+    fn key(&self, index: usize) -> Markup {
+        html! {
+            button.key class=(self.look.class()) type="button" data-k=(index)
+                aria-pressed=(if self.shown { "true" } else { "false" }) {
+                svg viewBox="0 0 30 10" aria-hidden="true" {
+                    path.l d="M1 5H29" {}
+                    g.p { use href=(format!("#m{}", self.look.shape())) x="15" y="5" {} }
+                }
+                (self.label)
+            }
+        }
+    }
+}
+
+impl Mark {
+    /// Where the label lies: centred on the mark, inside the plot.
+    fn span(&self, x: &Ruler, right: f64) -> (f64, f64) {
+        let width = text_width(&self.name)
+            + if self.detail.is_empty() {
+                0.0
+            } else {
+                text_width(&self.detail)
+            };
+        let Some(at) = x.at(self.x).filter(|_| x.holds(self.x)) else {
+            return (0.0, 0.0);
+        };
+        let start = (at - width / 2.0).clamp(0.0, (right - width).max(0.0));
+        (start, start + width)
+    }
+}
+
+impl Rule {
+    fn markup(&self, frame: &Frame, y: &Ruler) -> Markup {
+        html! {
+            @if let Some(at) = y.at(self.y) {
+                g.rule {
+                    path d=(format!("M{} {}H{}", coordinate(frame.left), coordinate(at), coordinate(frame.right))) {}
+                    text x=(coordinate(frame.right - 4.0)) y=(coordinate(at - 5.0)) { (self.label) }
+                }
+            }
+        }
+    }
+}

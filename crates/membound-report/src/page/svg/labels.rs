@@ -1,0 +1,66 @@
+//! Labels that do not run into each other.
+
+/// Width of a text in the units of the view box, at the charts' size of type. Digits and
+/// lower case letters of the fonts in question are narrower than this.
+pub(super) fn text_width(text: &str) -> f64 {
+    text.chars().count() as f64 * 6.6 + 6.0
+}
+
+/// The lane (0 is the lowest) for each of some spans, so that none overlaps another in its
+/// lane. Spans are `(start, end)`; earlier ones take the lower lanes.
+pub(super) fn lanes(spans: &[(f64, f64)]) -> Vec<usize> {
+    let mut taken: Vec<Vec<(f64, f64)>> = Vec::new();
+    spans
+        .iter()
+        .map(|span| {
+            let free = taken.iter().position(|lane| {
+                lane.iter()
+                    .all(|other| span.1 <= other.0 || span.0 >= other.1)
+            });
+            let lane = free.unwrap_or_else(|| {
+                taken.push(Vec::new());
+                taken.len() - 1
+            });
+            taken[lane].push(*span);
+            lane
+        })
+        .collect()
+}
+
+/// Which of some labels at the heights `at` stay when each needs `apart`: the first and the
+/// last always, of the others those that have room.
+pub(super) fn with_room(at: &[f64], apart: f64) -> Vec<bool> {
+    let mut keep = vec![false; at.len()];
+    let mut kept: Vec<f64> = Vec::new();
+    let ends = at.len().saturating_sub(1);
+    let order = std::iter::once(ends).chain(0..ends);
+    for index in order.take(at.len()) {
+        if kept.iter().all(|other| (other - at[index]).abs() >= apart) {
+            keep[index] = true;
+            kept.push(at[index]);
+        }
+    }
+    keep
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_spans_take_another_lane() {
+        assert_eq!(
+            lanes(&[(0.0, 50.0), (60.0, 90.0), (40.0, 70.0), (95.0, 99.0)]),
+            [0, 0, 1, 0]
+        );
+    }
+
+    #[test]
+    fn labels_without_room_go() {
+        assert_eq!(
+            with_room(&[0.0, 5.0, 14.0, 22.0, 26.0], 12.0),
+            [true, false, true, false, true]
+        );
+        assert!(with_room(&[], 12.0).is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! Charts as inline SVG: axes, curves, grouped bars and heat maps.
+//!
+//! Everything is drawn in the units of a view box and coloured by classes that the style
+//! sheet defines for both schemes. A value that is no finite number (or not positive on a
+//! logarithmic axis) is left out; no coordinate is ever `NaN` or infinite.
+
+mod axis;
+mod bars;
+mod chart;
+mod heat;
+mod labels;
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+
+pub(super) use axis::{Axis, Scale};
+pub(super) use bars::{Bar, BarGroup, Bars};
+pub(super) use chart::{Chart, Look, Mark, MarkKind, Point, Rule, Series};
+pub(super) use heat::{Cell, HeatMap};
+
+/// How large a chart is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Across the page.
+    Full,
+    /// Two beside each other where there is room.
+    Half,
+}
+
+impl Extent {
+    const fn class(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Half => "half",
+        }
+    }
+
+    const fn size(self) -> (f64, f64) {
+        match self {
+            Self::Full => (860.0, 430.0),
+            Self::Half => (530.0, 350.0),
+        }
+    }
+}
+
+/// The rectangle inside the axes, in the units of the view box.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+/// Most cells of the table under a chart; more are thinned.
+const MOST_CELLS: usize = 6000;
+
+/// The values of a chart as a table that opens on demand.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DataTable {
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl DataTable {
+    fn markup(&self) -> Markup {
+        let columns = self.head.len().max(1);
+        let step = (self.rows.len() * columns).div_ceil(MOST_CELLS).max(1);
+        html! {
+            details.data {
+                summary { "data" }
+                @if step > 1 { p { "Every " (step) "th row is shown; the JSON has all." } }
+                div.scroll tabindex="0" role="group" aria-label="table" {
+                    table {
+                        thead { tr { @for cell in &self.head { th scope="col" { (cell) } } } }
+                        tbody {
+                            @for row in self.rows.iter().step_by(step) {
+                                tr {
+                                    @for (index, cell) in row.iter().enumerate() {
+                                        @if index == 0 { th scope="row" { (cell) } } @else { td { (cell) } }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A table with a row for each x and a column for each curve.
+fn pivot(axis: &Axis, series: &[Series], value: fn(f64) -> String) -> DataTable {
+    let mut rows: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for (column, curve) in series.iter().enumerate() {
+        for point in curve
+            .points
+            .iter()
+            .filter(|p| p.x.is_finite() && p.x >= 0.0)
+        {
+            // The bits of finite, non-negative numbers are in the order of the numbers.
+            let row = rows
+                .entry(point.x.to_bits())
+                .or_insert_with(|| vec![String::new(); series.len()]);
+            let mark = if point.hollow { "*" } else { "" };
+            row[column] = format!("{}{mark}", value(point.y));
+        }
+    }
+    DataTable {
+        head: std::iter::once(axis.title.clone())
+            .chain(series.iter().map(|curve| curve.label.clone()))
+            .collect(),
+        rows: rows
+            .into_iter()
+            .map(|(x, mut cells)| {
+                cells.insert(0, (axis.format)(f64::from_bits(x)));
+                cells
+            })
+            .collect(),
+    }
+}
+
+/// A coordinate with one decimal, none where it is zero.
+fn coordinate(value: f64) -> String {
+    let text = format!("{value:.1}");
+    match text.strip_suffix(".0") {
+        Some("-0") => "0".to_owned(),
+        Some(whole) => whole.to_owned(),
+        None => text,
+    }
+}
+
+/// The shapes of markers, once a page; charts refer to them.
+pub(super) fn definitions() -> Markup {
+    html! {
+        svg.defs width="0" height="0" aria-hidden="true" {
+            defs {
+                circle id="m0" r="2.6" {}
+                path id="m1" d="M-2.4-2.4h4.8v4.8h-4.8z" {}
+                path id="m2" d="M0-3.3L3 2.2H-3z" {}
+                path id="m3" d="M0-3.4L3.4 0 0 3.4-3.4 0z" {}
+            }
+        }
+    }
+}

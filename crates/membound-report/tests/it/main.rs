@@ -1,0 +1,3 @@
+//! What membound-report makes of whole documents.
+
+mod fixture;
