@@ -133,6 +133,7 @@ pub fn measure(
             done as f64 / series_count as f64,
             &format!("latency: mapping {page} pages"),
         );
+        let mapping = Instant::now();
         let mut arenas = match arenas(session, config, page, node, threads) {
             Ok(arenas) => arenas,
             Err(error @ (Error::Memory { .. } | Error::TooManyThreads { .. })) => {
@@ -146,6 +147,17 @@ pub fn measure(
                 done += config.accesses.len() * config.patterns.len() * config.strides.len();
                 continue;
             }
+        };
+        // Mapping counts as the series' time, up to half of it.
+        let series_in_group = u32::try_from(shapes(config).count())
+            .unwrap_or(u32::MAX)
+            .max(1);
+        let left = config
+            .series_budget
+            .saturating_sub(mapping.elapsed() / series_in_group);
+        let config = &LatencyConfig {
+            series_budget: left.max(config.series_budget / 2),
+            ..config.clone()
         };
         for (pattern, access, stride) in shapes(config) {
             let share = |within: f64| (done as f64 + within) / series_count as f64;

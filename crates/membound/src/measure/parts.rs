@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use membound_measure::c2c::CoreToCoreConfig;
-use membound_measure::{Session, c2c, latency, mlp, numa, window};
+use membound_measure::{Session, bandwidth, c2c, latency, mlp, numa, window};
 use membound_model::{CurvePoint, suggest_refinement};
 use membound_platform::prefetcher::guard::GuardCommand;
 use membound_types::{Latency, MachineProfile, Outcome, PrefetchState, Window};
@@ -33,6 +33,10 @@ pub(super) fn measure(
             profile.mlp = Outcome::Known(mlp::measure(session, &plan::mlp(session, args))?);
         }
         Part::Window => profile.window = Outcome::Known(windows(session, args)?),
+        Part::Bandwidth => {
+            let config = plan::bandwidth(session, args, profile);
+            profile.bandwidth = Outcome::Known(bandwidth::measure(session, &config)?);
+        }
         Part::Numa => {
             profile.numa = Outcome::Known(numa::measure(session, &plan::numa(session, args))?);
         }

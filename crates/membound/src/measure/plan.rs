@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use membound_measure::bandwidth::BandwidthConfig;
 use membound_measure::latency::LatencyConfig;
 use membound_measure::mlp::MlpConfig;
 use membound_measure::numa::NumaConfig;
 use membound_measure::window::WindowConfig;
 use membound_measure::{Effort, Session, Spread};
 use membound_platform::pages::{HugePool, Thp};
-use membound_types::{Access, NodePolicy, PageKind, Pattern, ThpState};
+use membound_types::{Access, LevelKind, MachineProfile, NodePolicy, PageKind, Pattern, ThpState};
 
 use crate::args::{Format, MeasureArgs, Part, SpreadArg};
 
@@ -99,11 +100,6 @@ pub(super) fn latency(
         main.patterns = vec![Pattern::Stride];
         main.pages.truncate(1);
     }
-    fn given<T: Clone>(list: &[T], into: &mut Vec<T>) {
-        if !list.is_empty() {
-            *into = list.to_vec();
-        }
-    }
     given(&args.strides, &mut main.strides);
     given(&args.pattern, &mut main.patterns);
     given(&args.access, &mut main.accesses);
@@ -117,6 +113,13 @@ pub(super) fn latency(
     let mut plans = survey(session, effort, pages[0]);
     plans.insert(0, main);
     plans
+}
+
+/// What was given replaces the default.
+fn given<T: Clone>(list: &[T], into: &mut Vec<T>) {
+    if !list.is_empty() {
+        *into = list.to_vec();
+    }
 }
 
 /// The curves beside the main ones.
@@ -195,9 +198,7 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
                 .map(NodePolicy::Node),
         );
     }
-    if !args.loads.is_empty() {
-        config.loads.clone_from(&args.loads);
-    }
+    given(&args.loads, &mut config.loads);
     if !args.fillers.is_empty() {
         config.fillers = Some(args.fillers.clone());
     }
@@ -223,14 +224,10 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
         config.node = node;
         config.init_cpu = args.init_cpu;
         config.init_node = args.init_node;
-        if !args.windows.is_empty() {
-            config.windows.clone_from(&args.windows);
-        }
+        given(&args.windows, &mut config.windows);
+        given(&args.window_kernel, &mut config.kernels);
         if !args.areas.is_empty() {
             config.areas = Some(args.areas.clone());
-        }
-        if !args.window_kernel.is_empty() {
-            config.kernels.clone_from(&args.window_kernel);
         }
         config
     };
@@ -243,4 +240,65 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
 /// What `numa` measures.
 pub(super) fn numa(session: &Session<'_>, args: &MeasureArgs) -> NumaConfig {
     NumaConfig::new(session.effort, page(session, args))
+}
+
+/// What `bandwidth` measures: a working set inside each level that was found, and one in
+/// memory.
+pub(super) fn bandwidth(
+    session: &Session<'_>,
+    args: &MeasureArgs,
+    profile: &MachineProfile,
+) -> BandwidthConfig {
+    let cpus = u32::try_from(session.cpus.len()).unwrap_or(u32::MAX);
+    let mut config = BandwidthConfig::new(session.effort, page(session, args), cpus);
+    if !args.page.is_empty() {
+        config.pages.clone_from(&args.page);
+    }
+    config.nodes = nodes(args);
+    config.spread = spread(args);
+    given(&args.kernel, &mut config.kernels);
+    given(&args.threads, &mut config.threads);
+    let most = config.threads.iter().copied().max().unwrap_or(1);
+    config.sizes = if args.sizes.is_empty() {
+        working_sets(profile, most)
+    } else {
+        Some(args.sizes.clone())
+    };
+    config
+}
+
+/// Bytes a thread for each level: half of the first, and for the others halfway (in
+/// octaves) between what the level before holds and what each of `threads` gets of an
+/// outermost cache that all share.
+fn working_sets(profile: &MachineProfile, threads: u32) -> Option<Vec<u64>> {
+    let caches: Vec<u64> = profile
+        .levels
+        .iter()
+        .filter(|level| level.kind == LevelKind::Cache)
+        .filter_map(|level| level.size_bytes)
+        .collect();
+    let (first, last) = (*caches.first()?, *caches.last()?);
+    let declared = profile
+        .machine
+        .caches
+        .iter()
+        .max_by_key(|cache| cache.size_bytes);
+    let shared = declared.is_some_and(|cache| cache.shared_by.len() > 1);
+    let mut sets = vec![first / 2];
+    for pair in caches.windows(2) {
+        let shares = if shared && pair[1] == last {
+            u64::from(threads)
+        } else {
+            1
+        };
+        let room = pair[1] / shares;
+        if room > pair[0] * 3 / 2 {
+            sets.push((pair[0] as f64 * room as f64).sqrt() as u64);
+        }
+    }
+    let beyond = declared
+        .map_or(32 * MIB, |cache| cache.size_bytes)
+        .max(last);
+    sets.push((4 * beyond).clamp(64 * MIB, 512 * MIB));
+    Some(sets)
 }
