@@ -7,6 +7,7 @@
 //! in documents.
 
 pub mod arch;
+mod chain;
 mod chase;
 mod clock;
 mod error;
@@ -19,11 +20,12 @@ mod session;
 pub mod stats;
 mod watch;
 
-pub mod c2c;
 pub mod bandwidth;
+pub mod c2c;
 pub mod latency;
 pub mod mlp;
 pub mod numa;
+pub mod tlb;
 pub mod window;
 
 pub use chase::{Chase, ChaseConfig};
