@@ -88,18 +88,6 @@ impl Arena {
     pub(super) fn partial_page_share(&self) -> Option<f64> {
         self.region.partial_page_share()
     }
-
-    /// Reads the scratch part once, line by line: whatever the caches held is gone.
-    fn flush(&self) {
-        let start = self.region.start().cast::<u64>();
-        let mut sum = 0_u64;
-        for offset in (0..self.scratch_bytes as usize).step_by(64) {
-            // SAFETY: `offset` lies inside the region, which is readable and aligned.
-            let word = unsafe { start.wrapping_add(offset / 8).read_volatile() };
-            sum = sum.wrapping_add(word);
-        }
-        std::hint::black_box(sum);
-    }
 }
 
 /// The chains of one copy for one series.
@@ -226,8 +214,11 @@ impl<'arena> Copy<'arena> {
         chase.resize(size)?;
         let elements = chase.elements();
         if size > full_pass_bytes {
-            // A walk over lines that no cache holds is what a full pass would leave behind.
-            arena.flush();
+            // A walk over lines that no cache holds is what a full pass would leave behind,
+            // and the lines of the page tables that it would have kept.
+            let scratch = arena.scratch_bytes as usize;
+            hint::read_through(&arena.region, 0, scratch);
+            hint::read_translations(&arena.region, scratch, size as usize);
         } else {
             chase.walk(elements);
         }

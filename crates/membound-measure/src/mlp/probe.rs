@@ -6,6 +6,7 @@ use membound_types::{Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcom
 use super::MlpConfig;
 use super::misses::MissCounter;
 use crate::arch::{MlpLoop, MlpSpec};
+use crate::hint;
 use crate::random::Random;
 use crate::{Error, Region, RegionConfig, Session, stats};
 
@@ -169,15 +170,11 @@ impl<'s, 'a> Probe<'s, 'a> {
         }
     }
 
-    /// Reads every line of the first `bytes` bytes, at most 128 MiB of them.
+    /// Reads every line of the first `bytes` bytes, at most 128 MiB of them, and then their
+    /// page tables' lines again.
     fn warm(&self, bytes: u64) {
-        let mut sum = 0_u64;
-        for offset in (0..bytes.min(128 << 20) as usize).step_by(Self::LINE as usize) {
-            let word = self.region.start().wrapping_add(offset).cast::<u64>();
-            // SAFETY: `offset` lies inside the region, which is readable and aligned.
-            sum = sum.wrapping_add(unsafe { word.read_volatile() });
-        }
-        std::hint::black_box(sum);
+        hint::read_through(&self.region, 0, bytes.min(128 << 20) as usize);
+        hint::read_translations(&self.region, 0, bytes as usize);
     }
 
     fn empty(&mut self) -> Result<f64, Error> {
