@@ -6,6 +6,7 @@ use membound_measure::bandwidth::BandwidthConfig;
 use membound_measure::latency::LatencyConfig;
 use membound_measure::mlp::MlpConfig;
 use membound_measure::numa::NumaConfig;
+use membound_measure::tlb::TlbConfig;
 use membound_measure::window::WindowConfig;
 use membound_measure::{Effort, Session, Spread};
 use membound_platform::pages::{HugePool, Thp};
@@ -235,6 +236,11 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
         .iter()
         .flat_map(|page| nodes.iter().map(|node| one(*page, *node)))
         .collect()
+}
+
+/// What `tlb` measures.
+pub(super) fn tlb(session: &Session<'_>, args: &MeasureArgs) -> TlbConfig {
+    TlbConfig::new(session.effort, pages(session, args))
 }
 
 /// What `numa` measures.
