@@ -13,7 +13,7 @@ const BINARY_UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 #[must_use]
 pub fn bytes(size_bytes: u64) -> String {
     let (value, unit) = scaled_bytes(size_bytes as f64);
-    format!("{} {unit}", trimmed(value))
+    format!("{} {unit}", compact(value))
 }
 
 /// The interval of a size in the unit of `size_bytes`, to stand beside it:
@@ -29,7 +29,7 @@ pub fn bytes_interval_beside(size_bytes: u64, low_bytes: u64, high_bytes: u64) -
     let (low, high) = (low_bytes as f64 / scale, high_bytes as f64 / scale);
     let beside = low >= 0.01 && high < 9999.5;
     if beside {
-        format!("[{}, {}]", trimmed(low), trimmed(high))
+        format!("[{}, {}]", compact(low), compact(high))
     } else {
         format!("[{}, {}]", bytes(low_bytes), bytes(high_bytes))
     }
@@ -50,6 +50,13 @@ pub fn number(value: f64) -> String {
         2
     };
     unsigned_zero(format!("{value:.decimals$}"))
+}
+
+/// Like [`number`], without digits that say nothing: `4096`, `96`, `0.5`. For ticks and
+/// for figures that are counts.
+#[must_use]
+pub fn compact(value: f64) -> String {
+    trim_zeros(&number(value))
 }
 
 /// An interval in the digits of [`number`]: `[0.95, 0.97]`.
@@ -173,10 +180,6 @@ fn scaled_bytes(size_bytes: f64) -> (f64, &'static str) {
     (value, BINARY_UNITS[index])
 }
 
-fn trimmed(value: f64) -> String {
-    trim_zeros(&number(value))
-}
-
 fn trim_zeros(text: &str) -> String {
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -261,6 +264,8 @@ mod tests {
         assert_eq!(hertz(4.06e9), "4.06 GHz");
         assert_eq!(percent(0.123), "12 %");
         assert_eq!(percent(0.004), "0.4 %");
+        assert_eq!(compact(96.0), "96");
+        assert_eq!(compact(0.5), "0.5");
         assert_eq!(count(1234), "1234");
         assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(plural(1, "point"), "1 point");

@@ -70,6 +70,11 @@ impl Part {
     }
 }
 
+/// Whether there is no part at all.
+pub(crate) fn none_measured(profile: &MachineProfile) -> bool {
+    PARTS.iter().all(|part| part.state(profile).is_err())
+}
+
 /// Something that is not in the profile.
 #[derive(Clone, Debug)]
 pub(crate) struct Gap {

@@ -82,9 +82,12 @@ pub(crate) fn identity(machine: &MachineInfo) -> Vec<(&'static str, String)> {
     }
     out.push(("processor", model));
     let smt = if cpu.smt_siblings.is_empty() {
-        "no SMT".to_owned()
+        ", no SMT".to_owned()
     } else {
-        format!("SMT, {}", units::plural(cpu.smt_siblings.len(), "core"))
+        format!(
+            " on {} (SMT)",
+            units::plural(cpu.smt_siblings.len(), "core")
+        )
     };
     let allowed = if cpu.allowed.len() == cpu.online.len() {
         String::new()
@@ -93,7 +96,7 @@ pub(crate) fn identity(machine: &MachineInfo) -> Vec<(&'static str, String)> {
     };
     out.push((
         "CPUs",
-        format!("{} online{allowed}, {smt}", cpu.online.len()),
+        format!("{}{smt}{allowed}", units::plural(cpu.online.len(), "CPU")),
     ));
     out.push(("memory", units::bytes(machine.memory_bytes)));
     out.push((
@@ -106,6 +109,7 @@ pub(crate) fn identity(machine: &MachineInfo) -> Vec<(&'static str, String)> {
     ));
     out.push(("kernel", machine.conditions.kernel.clone()));
     out.push(("date", machine.date.clone()));
+    out.retain(|(_, value)| !value.is_empty());
     out
 }
 
@@ -155,7 +159,10 @@ pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
                 pair: known(&run.sequential_pair_cycles),
                 rule: known(&run.mlp_rule),
                 throughput: known(&run.mlp_throughput),
-                overhead: text(one.zip(first).map(|(one, first)| one - first)),
+                overhead: one.zip(first).map_or_else(
+                    || "–".to_owned(),
+                    |(one, first)| units::compact(one - first),
+                ),
             }
         })
         .collect()

@@ -7,11 +7,11 @@ mod gaps;
 mod headline;
 mod names;
 
-pub(crate) use curves::{Curve, CurveKey, StrideFamily, latency_curves, stride_families};
+pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};
 pub(crate) use disturbed::{Disturbed, disturbed_points, reason, two_modes};
-pub(crate) use gaps::{Gap, PARTS, Part, gaps, missing_text};
+pub(crate) use gaps::{gaps, missing_text, none_measured};
 pub(crate) use headline::{
-    Bandwidths, dram_bandwidth, identity, level_bandwidth, mlp_conditions, sequential_fit,
+    dram_bandwidth, identity, level_bandwidth, mlp_conditions, sequential_fit,
 };
 pub(crate) use names::{
     access_name, bandwidth_kernel_name, basis_name, fence_name, filler_name, mix_name, mlp_label,

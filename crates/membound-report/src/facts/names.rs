@@ -111,7 +111,11 @@ pub(crate) fn mix_name(mix: TrafficMix) -> String {
     match (mix.reads, mix.writes) {
         (_, 0) => "reads only".to_owned(),
         (0, _) => "writes only".to_owned(),
-        (reads, writes) => format!("{reads} reads : {writes} writes"),
+        (reads, writes) => format!(
+            "{} : {}",
+            units::plural(reads as usize, "read"),
+            units::plural(writes as usize, "write")
+        ),
     }
 }
 

@@ -151,9 +151,9 @@ fn levels(profile: &MachineProfile) -> Markup {
                 tr {
                     th scope="col" { "level" }
                     th scope="col" { "effective size" }
-                    th scope="col" { "declared" }
                     th scope="col" { "latency" }
                     th scope="col" { "cycles" }
+                    th scope="col" { "declared" }
                     th scope="col" { "line" }
                     @if any_read { th scope="col" { "read, 1 thread" } th scope="col" { "read, most threads" } }
                 }
@@ -163,12 +163,12 @@ fn levels(profile: &MachineProfile) -> Markup {
                     tr {
                         th scope="row" { (level.name) }
                         td { (size(level)) }
-                        td { (declared(level)) }
                         td {
                             b { (units::ns(level.latency_ns)) }
                             " " small { (units::interval(level.latency_low_ns, level.latency_high_ns)) }
                         }
                         td { (units::number(level.latency_cycles)) }
+                        td { (declared(level)) }
                         td {
                             @if let Some(bytes) = level.line_bytes {
                                 (bytes) " B"

@@ -107,13 +107,7 @@ fn plot(out: &mut Out, curve: &Curve<'_>, levels: &[Level]) {
     );
     let mut lines = vec![format!("{:>margin$}  ({})", "ns", curve.label)];
     for (row, line) in plot.lines().into_iter().enumerate() {
-        let share = 1.0 - (row as f64 + 0.5) / PLOT_ROWS as f64;
-        let value = 10_f64.powf(low + share * (high - low));
-        let label = if row % 3 == 0 {
-            units::number(value)
-        } else {
-            String::new()
-        };
+        let label = round_value(low, high, row);
         lines.push(format!("{label:>margin$} │{line}"));
     }
     lines.push(format!("{:>margin$} └{}", "", "─".repeat(columns)));
@@ -126,6 +120,23 @@ fn plot(out: &mut Out, curve: &Curve<'_>, levels: &[Level]) {
         lines.push(format!("{:>margin$}  {marks}", "ends"));
     }
     out.verbatim(&lines);
+}
+
+/// The 1, 2 or 5 times a power of ten that lies in a row of the plot, if one does; both
+/// ends are decimal logarithms.
+fn round_value(low: f64, high: f64, row: usize) -> String {
+    let height = (high - low) / PLOT_ROWS as f64;
+    let bottom = high - height * (row + 1) as f64;
+    let factors: &[f64] = if height < 0.2 {
+        &[1.0, 2.0, 5.0]
+    } else {
+        &[1.0, 3.0]
+    };
+    (-3..=6)
+        .flat_map(|decade| factors.iter().map(move |f| f * 10_f64.powi(decade)))
+        .find(|value| (bottom..bottom + height).contains(&value.log10()))
+        .map(units::compact)
+        .unwrap_or_default()
 }
 
 fn size_axis(first: f64, last: f64, columns: usize) -> String {

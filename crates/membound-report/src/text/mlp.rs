@@ -66,7 +66,7 @@ fn windows(out: &mut Out, mlp: &Mlp) {
         table.row([
             window.limited_by.clone(),
             facts::filler_name(window.filler).to_owned(),
-            units::number(window.entries.value),
+            units::compact(window.entries.value),
             units::interval(window.entries.low, window.entries.high),
             units::number(window.inside_cycles),
             units::number(window.outside_cycles),

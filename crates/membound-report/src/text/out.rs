@@ -1,7 +1,7 @@
 //! Lines that know the terminal's width: headings, paragraphs, notes and tables.
 
-use textwrap::Options;
 use textwrap::core::display_width;
+use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::Style;
 use super::table::Table;
@@ -116,7 +116,10 @@ impl Out {
         let options = Options::new(self.style.width)
             .initial_indent(first)
             .subsequent_indent(rest)
-            .break_words(true);
+            .break_words(true)
+            // A kernel release or a flag is not to be cut at its hyphens.
+            .word_splitter(WordSplitter::NoHyphenation)
+            .word_separator(WordSeparator::AsciiSpace);
         for line in textwrap::wrap(text, options) {
             self.push(line.as_ref(), emphasis);
         }

@@ -146,21 +146,23 @@ fn write_headline(out: &mut Out, profile: &MachineProfile) {
             .cpu
             .published_rob
             .map_or_else(String::new, |entries| format!(" (published: {entries})"));
-        out.line(
-            &format!(
-                "reorder buffer: {} entries{published}",
-                figure(&mlp.rob_size)
-            )
-            .replace(
-                // A reason is not a number of entries.
-                ") entries",
-                ")",
-            ),
-        );
+        match &mlp.rob_size {
+            Outcome::Known(size) => {
+                let size = units::compact(*size);
+                out.line(&format!("reorder buffer: {size} entries{published}"));
+            }
+            Outcome::Missing { not_measured } => {
+                let why = facts::missing_text(not_measured);
+                out.line(&format!("reorder buffer: {why}{published}"));
+            }
+        }
         out.line(&format!(
-            "memory-level parallelism: {} by the two-load rule, {} by throughput",
-            figure(&mlp.mlp_rule),
+            "parallel misses by throughput: {}",
             figure(&mlp.mlp_throughput)
+        ));
+        out.line(&format!(
+            "parallel misses by the two-load rule: {}",
+            figure(&mlp.mlp_rule)
         ));
     }
     if let Outcome::Known(point) = facts::dram_bandwidth(profile) {

@@ -33,10 +33,10 @@ pub(super) fn write(out: &mut Out, tlb: &Tlb, detail: Detail) {
         table.row([
             level.page.to_string(),
             format!("L{}", level.level),
-            units::number(level.entries.value),
+            units::compact(level.entries.value),
             units::interval(level.entries.low, level.entries.high),
             units::bytes(level.reach_bytes),
-            units::number(level.miss_cycles.value),
+            units::compact(level.miss_cycles.value),
             units::interval(level.miss_cycles.low, level.miss_cycles.high),
         ]);
     }
@@ -49,7 +49,7 @@ pub(super) fn write(out: &mut Out, tlb: &Tlb, detail: Detail) {
         Outcome::Known(walks) => {
             out.line(&format!(
                 "page walks served at once: {}",
-                units::number(*walks)
+                units::compact(*walks)
             ));
         }
         Outcome::Missing { not_measured } => out.note(&format!(

@@ -38,7 +38,7 @@ fn figures(mlp: &Mlp) -> Markup {
                         tr {
                             th scope="row" { (window.limited_by) }
                             td { (facts::filler_name(window.filler)) }
-                            td { b { (units::number(window.entries.value)) } " " small { (units::interval(window.entries.low, window.entries.high)) " " (facts::basis_name(window.entries.basis)) } }
+                            td { b { (units::compact(window.entries.value)) } " " small { (units::interval(window.entries.low, window.entries.high)) " " (facts::basis_name(window.entries.basis)) } }
                             td { (units::cycles(window.inside_cycles)) }
                             td { (units::cycles(window.outside_cycles)) }
                         }
@@ -149,7 +149,7 @@ fn plane(mlp: &Mlp) -> Markup {
                 kind: MarkKind::Found,
                 x: f64::from(window.cliff_fillers),
                 interval: None,
-                name: units::number(window.entries.value),
+                name: units::compact(window.entries.value),
                 detail: window.limited_by.clone(),
             })
             .collect(),
@@ -192,7 +192,7 @@ fn fillers(mlp: &Mlp) -> Markup {
                 kind: MarkKind::Found,
                 x: f64::from(window.cliff_fillers),
                 interval: None,
-                name: units::number(window.entries.value),
+                name: units::compact(window.entries.value),
                 detail: facts::filler_name(window.filler).to_owned(),
             })
             .collect(),
@@ -422,7 +422,7 @@ fn area_cycles(mlp: &Mlp, levels: &[Level]) -> Markup {
         }),
         marks: level_marks(levels, false),
         rules: Vec::new(),
-        end_labels: true,
+        end_labels: false,
     };
     chart.markup()
 }
@@ -443,7 +443,7 @@ fn area_ratios(mlp: &Mlp, levels: &[Level]) -> Markup {
         }),
         marks: level_marks(levels, false),
         rules: Vec::new(),
-        end_labels: true,
+        end_labels: false,
     };
     chart.markup()
 }

@@ -31,7 +31,7 @@ pub(super) struct Panel {
 impl Panel {
     pub(super) fn markup(&self) -> Markup {
         html! {
-            section.card id=(self.id) {
+            section class=(if self.missing { "card gone" } else { "card" }) id=(self.id) {
                 h2 { (self.title) }
                 @if !self.missing { p.reading { (self.reading) } }
                 (self.body)
@@ -195,22 +195,12 @@ fn number_axis(title: &str, scale: Scale) -> Axis {
     Axis {
         title: title.to_owned(),
         scale,
-        format: short_number,
+        format: units::compact,
     }
 }
 
 fn size_text(value: f64) -> String {
     units::bytes(value.max(0.0).round() as u64)
-}
-
-/// A number as a tick: no digits that say nothing.
-fn short_number(value: f64) -> String {
-    let text = units::number(value);
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
 }
 
 /// Levels as marks on an axis of sizes; with `declared`, the declared sizes beside them.

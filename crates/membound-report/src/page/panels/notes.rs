@@ -19,7 +19,9 @@ pub(super) fn disturbances(profile: &MachineProfile) -> Panel {
         title: "Disturbances",
         missing: false,
         reading: "Batches during which something was seen were thrown away and repeated; points whose samples fall into two groups are named, because a slow phase would otherwise look like a property of the machine.",
-        body: if found.is_empty() {
+        body: if facts::none_measured(profile) {
+            html! { p { "Nothing was measured, so nothing could be disturbed." } }
+        } else if found.is_empty() {
             html! { p { "None was seen: no steal time, no migration, no second mode." } }
         } else {
             body(&found)

@@ -46,7 +46,7 @@ pub(super) fn body(tlb: &Tlb) -> Markup {
                 x: level.entries.value,
                 interval: Some((level.entries.low, level.entries.high)),
                 name: format!("L{}", level.level),
-                detail: format!("{}: {}", level.page, units::number(level.entries.value)),
+                detail: format!("{}: {}", level.page, units::compact(level.entries.value)),
             })
             .collect(),
         rules: Vec::new(),
@@ -100,9 +100,9 @@ fn levels(tlb: &Tlb) -> Markup {
                             tr {
                                 th scope="row" { (level.page) }
                                 td { "L" (level.level) }
-                                td { b { (units::number(level.entries.value)) } " " small { (units::interval(level.entries.low, level.entries.high)) } }
+                                td { b { (units::compact(level.entries.value)) } " " small { (units::interval(level.entries.low, level.entries.high)) } }
                                 td { (units::bytes(level.reach_bytes)) }
-                                td { b { (units::number(level.miss_cycles.value)) } " " small { (units::interval(level.miss_cycles.low, level.miss_cycles.high)) } }
+                                td { b { (units::compact(level.miss_cycles.value)) } " " small { (units::interval(level.miss_cycles.low, level.miss_cycles.high)) } }
                             }
                         }
                     }
@@ -116,7 +116,7 @@ fn overlap(tlb: &Tlb) -> Markup {
     html! {
         @if !tlb.overlap.is_empty() {
             h3 { "Do misses overlap?" }
-            p.reading { "Translation cost of one chain divided by that of several: 1 is none, the number of chains is full overlap. Page walks at once: " (figure_text(&tlb.parallel_walks, units::number)) "." }
+            p.reading { "Translation cost of one chain divided by that of several: 1 is none, the number of chains is full overlap. Page walks at once: " (figure_text(&tlb.parallel_walks, units::compact)) "." }
             div.scroll tabindex="0" role="group" aria-label="overlap of misses" {
                 table {
                     thead { tr { th scope="col" { "pages" } th scope="col" { "chains" } th scope="col" { "cycles per load" } th scope="col" { "overlap" } } }
@@ -131,7 +131,7 @@ fn overlap(tlb: &Tlb) -> Markup {
                 }
             }
         } @else {
-            p.note { "Overlap of misses: " (figure_text(&tlb.parallel_walks, units::number)) "." }
+            p.note { "Overlap of misses: " (figure_text(&tlb.parallel_walks, units::compact)) "." }
         }
     }
 }
@@ -150,7 +150,7 @@ pub(super) fn prefetch(prefetch: &Prefetch) -> Markup {
             @if states.len() > 1 { h3 { "Prefetchers " (facts::prefetch_state_name(state)) } }
             div.scroll tabindex="0" role="group" aria-label="patterns" {
                 table.bars {
-                    thead { tr { th scope="col" { "pattern" } th scope="col" { "time against random" } th scope="col" { "ratio" } th scope="col" { "ns" } th scope="col" { "fetched ahead" } } }
+                    thead { tr { th scope="col" { "pattern" } th scope="col" { "fetched ahead" } th scope="col" { "ratio" } th scope="col" { "time against random" } th scope="col" { "ns" } } }
                     tbody {
                         @for point in prefetch.points.iter().filter(|p| p.prefetch == **state) { (pattern(point)) }
                     }
@@ -180,15 +180,15 @@ fn pattern(p: &PrefetchPoint) -> Markup {
     html! {
         tr {
             th scope="row" { (facts::prefetch_pattern_name(p.pattern)) }
+            td { @if p.prefetched { b { "yes" } } @else { "no" } }
+            td { (units::number(p.ratio)) @if let Some(reason) = disturbed { " " span.disturbed title=(reason) { "*" } } }
             td.bar {
                 svg viewBox="0 0 152 14" role="img" aria-label=(units::number(p.ratio)) {
                     rect class=(if p.prefetched { "ahead" } else { "not" }) x="0" y="2" width=(format!("{share:.1}")) height="10" {}
                     path d="M100 0V14" {}
                 }
             }
-            td { (units::number(p.ratio)) @if let Some(reason) = disturbed { " " span.disturbed title=(reason) { "*" } } }
             td { (units::number(p.ns)) " " small { "of " (units::number(p.random_ns)) } }
-            td { @if p.prefetched { b { "yes" } } @else { "no" } }
         }
     }
 }

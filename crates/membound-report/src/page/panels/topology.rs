@@ -5,17 +5,22 @@ use std::collections::HashMap;
 use maud::{Markup, html};
 use membound_types::{CoreToCore, CpuId, Numa, NumaPair, Outcome};
 
-use super::skipped;
+use super::{figure_text, skipped};
 use crate::page::svg::{Cell, HeatMap};
 use crate::{facts, units};
 
 pub(super) fn numa(numa: &Numa) -> Markup {
     html! {
         p { b { (numa.summary) } " · " (numa.page) " pages" }
-        div.pair {
+        @if let [only] = numa.pairs.as_slice() {
+            p {
+                "Random chase " (figure_text(&only.latency_ns, units::ns))
+                "; read by one thread " (figure_text(&only.read_gb_s, units::gb_s)) "."
+            }
+        } @else { div.pair {
             (matrix(numa, "numa-latency", "Latency, ns.", "Random chase.", units::ns, |p| &p.latency_ns))
             (matrix(numa, "numa-bandwidth", "Read bandwidth, GB/s.", "One thread; here dark is fast.", units::gb_s, |p| &p.read_gb_s))
-        }
+        } }
         @for pair in &numa.pairs {
             @if let Outcome::Known(share) = pair.placed_share {
                 @if share < 0.995 {
@@ -149,7 +154,7 @@ pub(super) fn c2c(c2c: &CoreToCore) -> Markup {
     };
     html! {
         @if c2c.pairs.is_empty() { p.missing { "not measured: there is one CPU only, so there is no pair" } }
-        (map.markup())
+        div.pair { (map.markup()) }
         (skipped(&c2c.skipped))
     }
 }

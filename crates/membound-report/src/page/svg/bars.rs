@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Axis, DataTable, Extent, coordinate};
+use crate::units;
 
 /// One bar.
 #[derive(Clone, Debug)]
@@ -49,7 +50,7 @@ impl Bars {
                 (drawing)
                 div.legend {
                     @for (index, kind) in self.kinds.iter().enumerate() {
-                        button.key.fill class=(format!("c{}", index % 8)) type="button" data-k=(index) aria-pressed="true" {
+                        button class=(format!("key fill c{}", index % 8)) type="button" data-k=(index) aria-pressed="true" {
                             svg viewBox="0 0 12 10" aria-hidden="true" { g.p { rect x="1" y="0" width="10" height="10" {} } }
                             (kind)
                         }
@@ -113,8 +114,8 @@ impl Bars {
                                         path d=(format!("M{} {}V{}", coordinate(middle), coordinate(low), coordinate(high))) {}
                                     }
                                     @if labelled {
-                                        @if let Some(at) = y.at(bar.value) {
-                                            text.w x=(coordinate(middle)) y=(coordinate(at - 6.0)) { ((self.y.format)(bar.value)) }
+                                        @if let Some(at) = y.inside(bar.interval.map_or(bar.value, |(_, high)| high.max(bar.value))) {
+                                            text.w x=(coordinate(middle)) y=(coordinate(at - 4.0)) { (short(bar.value)) }
                                         }
                                     }
                                 }
@@ -132,5 +133,14 @@ impl Bars {
                 }
             }
         })
+    }
+}
+
+/// A value above a bar: no more digits than fit.
+fn short(value: f64) -> String {
+    if value.abs() >= 9.95 {
+        format!("{value:.0}")
+    } else {
+        units::compact(value)
     }
 }

@@ -8,6 +8,8 @@ use super::{Axis, Extent, Frame, coordinate, pivot};
 
 /// Points with markers in one chart; beyond this only every nth quiet one has a marker.
 const MOST_MARKERS: usize = 3200;
+/// Keys in the legend of ordered curves.
+const MOST_KEYS: usize = 14;
 /// Height of a line of labels above the plot.
 const LANE: f64 = 17.0;
 
@@ -115,7 +117,7 @@ pub(in crate::page) struct Chart {
     pub(in crate::page) series: Vec<Series>,
     pub(in crate::page) marks: Vec<Mark>,
     pub(in crate::page) rules: Vec<Rule>,
-    /// Write the labels at the curves' ends instead of a legend of many.
+    /// Write the labels at the curves' ends too, where the curves keep apart.
     pub(in crate::page) end_labels: bool,
 }
 
@@ -130,7 +132,7 @@ impl Chart {
             figure class=(self.extent.class()) id=(self.id) {
                 figcaption { b { (self.title) } " " span { (self.reading) } }
                 (drawing)
-                @if self.end_labels { (self.ramp()) } @else { (self.legend()) }
+                (self.legend())
                 (pivot(&self.x, &self.series, self.y.format).markup())
             }
         }
@@ -162,10 +164,11 @@ impl Chart {
             svg.chart viewBox=(format!("0 0 {width} {height}")) role="img" aria-label=(label) tabindex="0" {
                 (self.grid(&frame, &x, &y, height))
                 (self.marks_markup(&frame, &x, &spans, &lanes))
-                @for rule in &self.rules { (rule.markup(&frame, &y)) }
+                @for rule in &self.rules { (rule.line(&frame, &y)) }
                 @for (index, curve) in self.series.iter().enumerate() {
                     (curve.markup(index, &x, &y, thin))
                 }
+                @for rule in &self.rules { (rule.label(&frame, &x, &y, points())) }
                 @if self.end_labels { (self.ends(&frame, &x, &y)) }
             }
         })
@@ -221,8 +224,16 @@ impl Chart {
                             rect x=(coordinate(low)) y=(coordinate(frame.top))
                                 width=(coordinate((high - low).max(0.5))) height=(coordinate(frame.bottom - frame.top)) {}
                         }
-                        path d=(format!("M{} {}V{}", coordinate(at), coordinate(top - 4.0), coordinate(frame.bottom))) {}
-                        text x=(coordinate(spans[index].0 + 3.0)) y=(coordinate(top - 6.0)) {
+                        path d=(format!("M{} {}V{}", coordinate(at), coordinate(top - 2.0), coordinate(frame.bottom))) {}
+                    }
+                }
+            }
+            // Labels after all lines, so that no line runs through a label.
+            @for (index, mark) in self.marks.iter().enumerate() {
+                @if x.holds(mark.x) {
+                    @let top = frame.top - LANE * lanes[index] as f64;
+                    g class=(match mark.kind { MarkKind::Found => "mark", MarkKind::Declared => "mark declared" }) {
+                        text class=[(lanes[index] > 0).then_some("w")] x=(coordinate(spans[index].0 + 3.0)) y=(coordinate(top - 6.0)) {
                             (mark.name) @if !mark.detail.is_empty() { tspan.w { " " (mark.detail) } }
                         }
                     }
@@ -249,8 +260,8 @@ impl Chart {
         let keep = with_room(&ends.iter().map(|end| end.0).collect::<Vec<_>>(), 13.0);
         html! {
             g.ends {
-                @for ((at, label), _) in ends.iter().zip(keep).filter(|(_, keep)| *keep) {
-                    text x=(coordinate(frame.right + 5.0)) y=(coordinate(at + 4.0)) { (label) }
+                @for (index, (at, label)) in ends.iter().enumerate().filter(|(index, _)| keep[*index]) {
+                    text class=[(index > 0 && index + 1 < ends.len()).then_some("w")] x=(coordinate(frame.right + 5.0)) y=(coordinate(at + 4.0)) { (label) }
                 }
             }
         }
@@ -258,11 +269,22 @@ impl Chart {
 
     fn legend(&self) -> Markup {
         let hidden = self.series.iter().any(|curve| !curve.shown);
+        // Of many ordered curves the first, some between and the last say enough.
+        let ordered = self
+            .series
+            .iter()
+            .all(|curve| matches!(curve.look, Look::Ordinal(_)));
+        let step = if ordered {
+            self.series.len().div_ceil(MOST_KEYS).max(1)
+        } else {
+            1
+        };
+        let last = self.series.len().saturating_sub(1);
         html! {
             @if self.series.len() > 1 {
                 div.legend role="group" aria-label="curves" {
                     @for (index, curve) in self.series.iter().enumerate() {
-                        (curve.key(index))
+                        @if index % step == 0 || index == last { (curve.key(index)) }
                     }
                     @if hidden {
                         span.sets {
@@ -270,19 +292,6 @@ impl Chart {
                             button.set type="button" data-set="all" { "all" }
                         }
                     }
-                }
-            }
-        }
-    }
-
-    /// The legend of many ordered curves: the first, some between, the last.
-    fn ramp(&self) -> Markup {
-        let step = self.series.len().div_ceil(12).max(1);
-        let last = self.series.len().saturating_sub(1);
-        html! {
-            div.legend role="group" aria-label="curves" {
-                @for (index, curve) in self.series.iter().enumerate() {
-                    @if index % step == 0 || index == last { (curve.key(index)) }
                 }
             }
         }
@@ -341,7 +350,7 @@ impl Series {
 
     fn key(&self, index: usize) -> Markup {
         html! {
-            button.key class=(self.look.class()) type="button" data-k=(index)
+            button class=(format!("key {}", self.look.class())) type="button" data-k=(index)
                 aria-pressed=(if self.shown { "true" } else { "false" }) {
                 svg viewBox="0 0 30 10" aria-hidden="true" {
                     path.l d="M1 5H29" {}
@@ -371,14 +380,38 @@ impl Mark {
 }
 
 impl Rule {
-    fn markup(&self, frame: &Frame, y: &Ruler) -> Markup {
+    fn line(&self, frame: &Frame, y: &Ruler) -> Markup {
         html! {
             @if let Some(at) = y.at(self.y) {
-                g.rule {
-                    path d=(format!("M{} {}H{}", coordinate(frame.left), coordinate(at), coordinate(frame.right))) {}
-                    text x=(coordinate(frame.right - 4.0)) y=(coordinate(at - 5.0)) { (self.label) }
-                }
+                path.rule d=(format!("M{} {}H{}", coordinate(frame.left), coordinate(at), coordinate(frame.right))) {}
             }
         }
+    }
+
+    /// The label above the line, at the end where fewer points are in its way.
+    fn label<'a>(
+        &self,
+        frame: &Frame,
+        x: &Ruler,
+        y: &Ruler,
+        points: impl Iterator<Item = &'a Point>,
+    ) -> Markup {
+        let width = text_width(&self.label);
+        let Some(at) = y.at(self.y) else {
+            return html! {};
+        };
+        let (mut left, mut right) = (0, 0);
+        for (px, py) in points.filter_map(|p| Some((x.at(p.x)?, y.at(p.y)?))) {
+            if (at - 20.0..at + 4.0).contains(&py) {
+                left += usize::from(px < frame.left + width + 8.0);
+                right += usize::from(px > frame.right - width - 8.0);
+            }
+        }
+        let (class, start) = if left < right {
+            ("rule start", frame.left + 6.0)
+        } else {
+            ("rule", frame.right - 4.0)
+        };
+        html! { text class=(class) x=(coordinate(start)) y=(coordinate(at - 6.0)) { (self.label) } }
     }
 }

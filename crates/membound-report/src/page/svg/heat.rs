@@ -62,10 +62,12 @@ impl HeatMap {
                     @if block > 1 { span { " Each square is the mean of " (block) " × " (block) " cells." } }
                 }
                 (blocks.drawing(low, high))
-                div.scalebar aria-hidden="true" {
-                    span { ((self.format)(low)) }
-                    @for step in 0..9 { i class=(format!("h{step}")) {} }
-                    span { ((self.format)(high)) }
+                @if high > low {
+                    div.scalebar aria-hidden="true" {
+                        span { ((self.format)(low)) }
+                        @for step in 0..9 { i class=(format!("h{step}")) {} }
+                        span { ((self.format)(high)) }
+                    }
                 }
                 (blocks.table().markup())
             }

@@ -38,7 +38,7 @@ impl Extent {
 
     const fn size(self) -> (f64, f64) {
         match self {
-            Self::Full => (860.0, 430.0),
+            Self::Full => (860.0, 470.0),
             Self::Half => (530.0, 350.0),
         }
     }
