@@ -79,14 +79,14 @@ pub trait StreamLoop: Send + Sync {
 /// Traffic at a chosen rate: in each round some lines are read, some are written, and some
 /// steps are waited that no memory is needed for.
 pub trait InjectLoop: Send + Sync {
-    /// Makes `rounds` rounds (at least one), each with `delay_steps` steps of waiting. Lines
-    /// are read one after the other from `read` on and written from `write` on.
+    /// Makes `rounds` rounds (at least one). Lines are read one after the other from `read`
+    /// on and written from `write` on.
     ///
     /// # Safety
     /// `read` must be followed by `rounds` times the mix's reads of readable lines of 64
     /// bytes, `write` by `rounds` times its writes of writable ones; both 64-byte aligned
     /// and not accessed by anybody else.
-    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64, delay_steps: u64);
+    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64);
 }
 
 /// Most lines that one round of an [`InjectLoop`] may have.
@@ -189,12 +189,13 @@ pub trait Backend: Send + Sync {
         kernel: BandwidthKernel,
         vector: VectorWidth,
     ) -> Result<Box<dyn StreamLoop>, Error>;
-    /// An injector of traffic.
+    /// An injector of traffic that waits `delay_steps` steps, about a core cycle each, after
+    /// every round.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a mix of no lines or more than [`MOST_LINES_PER_ROUND`], or
     /// when code cannot be emitted.
-    fn inject(&self, mix: TrafficMix) -> Result<Box<dyn InjectLoop>, Error>;
+    fn inject(&self, mix: TrafficMix, delay_steps: u32) -> Result<Box<dyn InjectLoop>, Error>;
     /// Widest vectors that this processor and its kernel offer.
     fn widest_vector(&self) -> VectorWidth;
     /// Document 000's kernel.

@@ -23,6 +23,7 @@ mod watch;
 pub mod bandwidth;
 pub mod c2c;
 pub mod latency;
+pub mod loaded;
 pub mod mlp;
 pub mod numa;
 pub mod tlb;

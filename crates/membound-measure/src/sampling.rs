@@ -53,27 +53,55 @@ pub(crate) fn take_batches(
     count: usize,
     mut batch: impl FnMut(f64) -> f64,
 ) -> Visit {
+    take_batches_if(
+        session,
+        cpu,
+        count,
+        |core_hz| (batch(core_hz), true),
+        |value| *value,
+    )
+    .0
+}
+
+/// [`take_batches`] where `batch` also says whether nothing else disturbed it, and returns
+/// more than a value: `value` picks that. All that was taken comes beside the visit.
+pub(crate) fn take_batches_if<T>(
+    session: &Session<'_>,
+    cpu: CpuId,
+    count: usize,
+    mut batch: impl FnMut(f64) -> (T, bool),
+    value: impl Fn(&T) -> f64,
+) -> (Visit, Vec<T>) {
     let steal = StealWatch::begin(session.root, cpu);
     let core_hz = session.core.measure(&session.clock, 3);
-    let mut visit = Visit::default();
+    let mut disturbed = Disturbance::default();
+    let mut taken = Vec::with_capacity(count);
     let mut tries = 2 * count;
-    while visit.values.len() < count && tries > 0 {
+    while taken.len() < count && tries > 0 {
         let watch = BatchWatch::begin();
-        let value = batch(core_hz);
-        let clean = watch.end(&mut visit.disturbed);
-        if clean || tries <= count - visit.values.len() {
-            visit.values.push(value);
+        let (found, undisturbed) = batch(core_hz);
+        let clean = watch.end(&mut disturbed) && undisturbed;
+        if clean || tries <= count - taken.len() {
+            taken.push(found);
         } else {
-            visit.disturbed.repeated_batches += 1;
+            disturbed.repeated_batches += 1;
         }
         tries -= 1;
     }
     let core_hz_after = session.core.measure(&session.clock, 3);
-    visit.core_hz = f64::midpoint(core_hz, core_hz_after);
-    visit.disturbed.clock_changes =
-        u32::from((core_hz_after / core_hz - 1.0).abs() > CLOCK_TOLERANCE);
-    visit.disturbed.steal_ms = steal.end(session.root);
-    visit
+    disturbed.clock_changes = clock_changes(core_hz, core_hz_after);
+    disturbed.steal_ms = steal.end(session.root);
+    let visit = Visit {
+        values: taken.iter().map(value).collect(),
+        core_hz: f64::midpoint(core_hz, core_hz_after),
+        disturbed,
+    };
+    (visit, taken)
+}
+
+/// One when the core clock was another at the end of a visit than at its beginning.
+pub(crate) fn clock_changes(before_hz: f64, after_hz: f64) -> u32 {
+    u32::from((after_hz / before_hz - 1.0).abs() > CLOCK_TOLERANCE)
 }
 
 /// Adds the counts of `seen` to `sum`; modes are a matter of the whole point.
@@ -439,6 +467,33 @@ mod tests {
             });
             assert_eq!(visit.values.len(), 4);
             assert_eq!(made - 4, visit.disturbed.repeated_batches as i32);
+        });
+    }
+
+    #[test]
+    fn batches_that_are_disturbed_elsewhere_are_repeated_and_in_the_end_taken() {
+        with_session(|session, _| {
+            let mut made = 0;
+            let take = |from: i32, made: &mut i32| {
+                take_batches_if(
+                    session,
+                    session.cpu,
+                    3,
+                    |_| {
+                        *made += 1;
+                        (*made, *made > from)
+                    },
+                    |number| f64::from(*number),
+                )
+            };
+            let (visit, taken) = take(2, &mut made);
+            assert_eq!(taken.len(), 3);
+            assert!(taken[0] > 2, "{taken:?}");
+            assert!(visit.disturbed.repeated_batches >= 2);
+            made = 0;
+            let (visit, taken) = take(i32::MAX, &mut made);
+            assert_eq!((taken, made), (vec![4, 5, 6], 6));
+            assert_eq!(visit.values, [4.0, 5.0, 6.0]);
         });
     }
 }

@@ -21,9 +21,12 @@ pub struct LoadedPoint {
     pub mix: TrafficMix,
     /// Injecting threads.
     pub injectors: u32,
-    /// Pause between rounds of an injector, in pause-loop steps; `null` when it is idle.
+    /// Pause between rounds of an injector, in steps of about a core cycle; `null` when it is
+    /// idle.
     pub delay_steps: Option<u32>,
-    /// Traffic that the injectors reached, in 10⁹ bytes a second.
+    /// Traffic that the injectors reached, in 10⁹ bytes a second: lines read and written, all
+    /// injectors together; the read of a line before it is written (write-allocate) is not
+    /// counted.
     pub gb_s: f64,
     /// Latency of a chase in DRAM meanwhile, in nanoseconds.
     pub ns: f64,

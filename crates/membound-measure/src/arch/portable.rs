@@ -46,9 +46,9 @@ impl Backend for Portable {
         Ok(Box::new(Stream { kernel }))
     }
 
-    fn inject(&self, mix: TrafficMix) -> Result<Box<dyn InjectLoop>, Error> {
+    fn inject(&self, mix: TrafficMix, delay_steps: u32) -> Result<Box<dyn InjectLoop>, Error> {
         check_mix(mix)?;
-        Ok(Box::new(Inject { mix }))
+        Ok(Box::new(Inject { mix, delay_steps }))
     }
 
     fn widest_vector(&self) -> VectorWidth {
@@ -194,10 +194,11 @@ impl Stream {
 
 struct Inject {
     mix: TrafficMix,
+    delay_steps: u32,
 }
 
 impl InjectLoop for Inject {
-    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64, delay_steps: u64) {
+    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64) {
         const WORDS: usize = 8;
         let (reads, writes) = (self.mix.reads as usize, self.mix.writes as usize);
         let (mut read, mut write) = (read.cast::<u64>(), write.cast::<u64>());
@@ -212,7 +213,7 @@ impl InjectLoop for Inject {
             }
             read = read.wrapping_add(reads * WORDS);
             write = write.wrapping_add(writes * WORDS);
-            for step in 0..delay_steps {
+            for step in 0..self.delay_steps {
                 black_box(step);
             }
         }

@@ -48,9 +48,13 @@ impl Backend for Emitted {
         Ok(Box::new(stream::Stream::new(kernel, vector)?))
     }
 
-    fn inject(&self, mix: TrafficMix) -> Result<Box<dyn InjectLoop>, Error> {
+    fn inject(&self, mix: TrafficMix, delay_steps: u32) -> Result<Box<dyn InjectLoop>, Error> {
         check_mix(mix)?;
-        Ok(Box::new(inject::Inject::new(mix, stream::widest())?))
+        Ok(Box::new(inject::Inject::new(
+            mix,
+            delay_steps,
+            stream::widest(),
+        )?))
     }
 
     fn widest_vector(&self) -> VectorWidth {

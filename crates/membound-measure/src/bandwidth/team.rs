@@ -277,7 +277,7 @@ fn run(
         .max(clock.min_batch_ticks() as f64);
     let mut piece_bytes = 0.0;
     if pinned.is_ok() {
-        run.core_hz = session.core.measure(clock, 2);
+        run.core_hz = session.core.measure(clock, 3);
         warm(session, &mut cursor);
         piece_bytes = cursor.bytes_for(clock, piece_ticks);
         // Room for what a run that has the memory for itself needs, so that nothing is
@@ -312,6 +312,9 @@ fn run(
             break;
         }
     }
+    let core_hz_after = session.core.measure(clock, 3);
+    run.disturbed.clock_changes = sampling::clock_changes(run.core_hz, core_hz_after);
+    run.core_hz = f64::midpoint(run.core_hz, core_hz_after);
     run.disturbed.steal_ms = steal.end(session.root);
     Ok(run)
 }

@@ -2,8 +2,8 @@
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, rax, rcx, rdi, rdx, registers, rsi, xmmword_ptr, ymmword_ptr,
-    zmmword_ptr,
+    AsmMemoryOperand, CodeAssembler, r8, rax, rcx, rdi, rdx, registers, rsi, xmmword_ptr,
+    ymmword_ptr, zmmword_ptr,
 };
 use membound_jit::{OwnedCode, assemble_owned};
 use membound_types::{TrafficMix, VectorWidth};
@@ -20,15 +20,21 @@ pub(super) struct Inject {
 const LINE: i32 = 64;
 
 impl Inject {
-    pub(super) fn new(mix: TrafficMix, vector: VectorWidth) -> Result<Self, Error> {
+    /// Steps of waiting that are written out; longer waits go round a loop of so many.
+    const STEPS_WRITTEN_OUT: u32 = 256;
+
+    pub(super) fn new(
+        mix: TrafficMix,
+        delay_steps: u32,
+        vector: VectorWidth,
+    ) -> Result<Self, Error> {
         let (reads, writes) = (mix.reads as i32, mix.writes as i32);
-        // rdi: where to read, rsi: where to write, rdx: rounds, rcx: steps to wait.
+        // rdi: where to read, rsi: where to write, rdx: rounds.
         let code = assemble_owned(|a| {
             let mut round = a.create_label();
-            let mut wait = a.create_label();
-            let mut next = a.create_label();
             // Not zeroes: some caches drop zeroes that are written over zeroes.
             set_scalar(a, vector)?;
+            a.mov(rcx, 3_u64)?;
             a.set_label(&mut round)?;
             for offset in (0..reads * LINE).step_by(bytes_of(vector)) {
                 load(a, vector, rdi + offset)?;
@@ -38,15 +44,7 @@ impl Inject {
             }
             a.add(rdi, reads * LINE)?;
             a.add(rsi, writes * LINE)?;
-            a.mov(rax, rcx)?;
-            a.test(rax, rax)?;
-            a.jz(next)?;
-            // One cycle a step on every core that this runs on: no memory is in it, and
-            // `pause` would be as long as the processor or its hypervisor likes.
-            a.set_label(&mut wait)?;
-            a.dec(rax)?;
-            a.jnz(wait)?;
-            a.set_label(&mut next)?;
+            wait(a, delay_steps)?;
             a.dec(rdx)?;
             a.jnz(round)?;
             if vector != VectorWidth::V128 {
@@ -56,6 +54,32 @@ impl Inject {
         })?;
         Ok(Self { code })
     }
+}
+
+/// A chain of `steps` dependent additions, one core cycle each. No memory is in it;
+/// `pause` would be as long as the processor or its hypervisor likes. The chain goes on
+/// from round to round, because waits that do not depend on each other would run side by
+/// side; short ones have no loop, because leaving it costs a misprediction, which is as long
+/// as a short wait.
+fn wait(a: &mut CodeAssembler, steps: u32) -> Result<(), IcedError> {
+    let (rounds, rest) = (
+        steps / Inject::STEPS_WRITTEN_OUT,
+        steps % Inject::STEPS_WRITTEN_OUT,
+    );
+    if rounds > 0 {
+        let mut again = a.create_label();
+        a.mov(r8, u64::from(rounds))?;
+        a.set_label(&mut again)?;
+        for _ in 0..Inject::STEPS_WRITTEN_OUT {
+            a.add(rax, rcx)?;
+        }
+        a.dec(r8)?;
+        a.jnz(again)?;
+    }
+    for _ in 0..rest {
+        a.add(rax, rcx)?;
+    }
+    Ok(())
 }
 
 fn load(a: &mut CodeAssembler, vector: VectorWidth, at: AsmMemoryOperand) -> Result<(), IcedError> {
@@ -79,12 +103,12 @@ fn store(
 }
 
 impl InjectLoop for Inject {
-    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64, delay_steps: u64) {
-        // SAFETY: the code above is a function of these four arguments.
-        let run: unsafe extern "sysv64" fn(*mut u8, *mut u8, u64, u64) =
+    unsafe fn run(&self, read: *mut u8, write: *mut u8, rounds: u64) {
+        // SAFETY: the code above is a function of these three arguments.
+        let run: unsafe extern "sysv64" fn(*mut u8, *mut u8, u64) =
             unsafe { std::mem::transmute(self.code.entry().as_ptr()) };
         // SAFETY: the caller promises the lines of at least one round.
-        unsafe { run(read, write, rounds.max(1), delay_steps) };
+        unsafe { run(read, write, rounds.max(1)) };
     }
 }
 
@@ -103,7 +127,7 @@ mod tests {
         let half = unsafe { lines.0.as_mut_ptr().add(32) };
         let start = lines.0.as_mut_ptr().cast();
         // SAFETY: as above.
-        unsafe { inject.run(start, half.cast(), rounds as u64, 5) };
+        unsafe { inject.run(start, half.cast(), rounds as u64) };
         let written = rounds * mix.writes as usize;
         for (index, line) in lines.0.iter().enumerate() {
             let expected = if (32..32 + written).contains(&index) {
@@ -119,7 +143,7 @@ mod tests {
     fn exactly_the_lines_of_the_mix_are_written() {
         for (reads, writes) in [(1, 0), (2, 1), (1, 1), (0, 1), (3, 4)] {
             let mix = TrafficMix { reads, writes };
-            check(&*Portable.inject(mix).unwrap(), mix, 7, "portable");
+            check(&*Portable.inject(mix, 5).unwrap(), mix, 7, "portable");
             for vector in [VectorWidth::V128, VectorWidth::V256, VectorWidth::V512] {
                 if bytes_of(vector) > bytes_of(widest()) {
                     println!(
@@ -128,8 +152,10 @@ mod tests {
                     );
                     continue;
                 }
-                let inject = Inject::new(mix, vector).unwrap();
-                check(&inject, mix, 7, "emitted");
+                for delay_steps in [0, 5, 256, 600] {
+                    let inject = Inject::new(mix, delay_steps, vector).unwrap();
+                    check(&inject, mix, 7, "emitted");
+                }
             }
         }
     }
@@ -139,7 +165,7 @@ mod tests {
         for (reads, writes) in [(0, 0), (60, 5), (u32::MAX, u32::MAX)] {
             let mix = TrafficMix { reads, writes };
             for backend in [&Portable as &dyn Backend, &super::super::Emitted] {
-                let error = backend.inject(mix).err().unwrap();
+                let error = backend.inject(mix, 0).err().unwrap();
                 assert!(error.to_string().contains("lines a round"), "{error}");
             }
         }
