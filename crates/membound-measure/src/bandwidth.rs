@@ -140,11 +140,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
     let vector = config
         .vector
         .unwrap_or_else(|| session.backend.widest_vector());
-    let streams = config
-        .kernels
-        .iter()
-        .map(|kernel| Ok((*kernel, session.backend.stream(*kernel, vector)?)))
-        .collect::<Result<Streams, Error>>()?;
+    let (streams, skipped) = streams(session, config, vector)?;
     let plan = Plan {
         sizes: sizes(session, config, &streams)?,
         vector,
@@ -152,6 +148,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
     };
     let mut bandwidth = Bandwidth {
         counting: COUNTING.to_owned(),
+        skipped,
         ..Bandwidth::default()
     };
     let mut last_error = None;
@@ -194,6 +191,30 @@ struct Plan {
     streams: Streams,
     vector: VectorWidth,
     sizes: Vec<u64>,
+}
+
+/// The kernels that can be made here, and why the others cannot.
+fn streams(
+    session: &Session<'_>,
+    config: &BandwidthConfig,
+    vector: VectorWidth,
+) -> Result<(Streams, Vec<String>), Error> {
+    let mut streams = Streams::new();
+    let mut skipped = Vec::new();
+    let mut last_error = None;
+    for &kernel in &config.kernels {
+        match session.backend.stream(kernel, vector) {
+            Ok(stream) => streams.push((kernel, stream)),
+            Err(error) => {
+                skipped.push(format!("kernel {kernel:?}: {error}"));
+                last_error = Some(error);
+            }
+        }
+    }
+    match last_error {
+        Some(error) if streams.is_empty() => Err(error),
+        _ => Ok((streams, skipped)),
+    }
 }
 
 /// Sizes of the sets, each a multiple of what one, two and three arrays of whole iterations

@@ -79,6 +79,11 @@ impl WindowConfig {
                 "no window size or no kernel was given: give one of each at least".to_owned(),
             ));
         }
+        if let Some(odd) = self.windows.iter().find(|w| **w == 0 || **w % 64 != 0) {
+            return Err(Error::Invalid(format!(
+                "a window of {odd} bytes is not a multiple of 64"
+            )));
+        }
         if self.areas.as_ref().is_some_and(Vec::is_empty) {
             return Err(Error::Invalid(
                 "the list of areas is empty: leave it out for half-octaves from 16 KiB".to_owned(),
@@ -108,15 +113,15 @@ struct Key {
 }
 
 /// All points in the order of visits. Windows larger than an area are left out.
-fn keys(config: &WindowConfig, areas: &[u64]) -> Vec<Key> {
+fn keys(kernels: &[WindowKernel], windows: &[u64], areas: &[u64]) -> Vec<Key> {
     let areas: BTreeSet<u64> = areas.iter().copied().collect();
     let mut keys: Vec<Key> = Vec::new();
     for nominal_bytes in areas {
-        for &kernel in &config.kernels {
-            for &window_bytes in &config.windows {
+        for &kernel in kernels {
+            for &window_bytes in windows {
                 let key = Key {
                     nominal_bytes,
-                    area_bytes: nominal_bytes - nominal_bytes % window_bytes.max(1),
+                    area_bytes: nominal_bytes - nominal_bytes % window_bytes,
                     window_bytes,
                     kernel,
                 };
@@ -144,7 +149,9 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
     config.check()?;
     let init_cpu = initialiser(session, config)?;
     let areas = areas(session, config);
-    let keys = keys(config, &areas);
+    // Before memory is touched, so that a kernel that cannot be made costs nothing.
+    let (kernels, mut skipped) = Kernels::new(session, config)?;
+    let keys = keys(&kernels.kinds(), &config.windows, &areas);
     let Some(bytes) = keys.iter().map(|key| key.area_bytes).max() else {
         return Err(Error::Invalid(format!(
             "no area is as large as a window (largest area: {} bytes)",
@@ -152,8 +159,6 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
         )));
     };
     let mut slots: Vec<Slot<Key>> = keys.into_iter().map(Slot::time).collect();
-    // Before memory is touched, so that a bad window size costs nothing.
-    let kernels = Kernels::new(session, &slots)?;
     session
         .progress
         .at(0.0, &format!("window: initialising {bytes} bytes"));
@@ -206,7 +211,6 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
         })
         .collect();
     points.sort_by_key(|point| (point.kernel as u8, point.window_bytes, point.area_bytes));
-    let mut skipped = Vec::new();
     if let Some(share) = region.partial_page_share() {
         skipped.push(format!(
             "only {:.0} % of the memory has {} pages",
@@ -272,15 +276,35 @@ fn where_it_lies(session: &Session<'_>, config: &WindowConfig, init_cpu: CpuId) 
 struct Kernels(Vec<((WindowKernel, u64), Box<dyn WindowLoop>)>);
 
 impl Kernels {
-    fn new(session: &Session<'_>, slots: &[Slot<Key>]) -> Result<Self, Error> {
-        let mut loops: Vec<((WindowKernel, u64), Box<dyn WindowLoop>)> = Vec::new();
-        for slot in slots {
-            let kind = (slot.key.kernel, slot.key.window_bytes);
-            if loops.iter().all(|(known, _)| *known != kind) {
-                loops.push((kind, session.backend.window(kind.0, kind.1)?));
+    /// All loops that can be made here, and why the others cannot.
+    fn new(session: &Session<'_>, config: &WindowConfig) -> Result<(Self, Vec<String>), Error> {
+        let mut made = Vec::new();
+        let mut skipped = Vec::new();
+        let mut last_error = None;
+        for &kernel in &config.kernels {
+            let loops: Result<Vec<_>, Error> = config
+                .windows
+                .iter()
+                .map(|&bytes| Ok(((kernel, bytes), session.backend.window(kernel, bytes)?)))
+                .collect();
+            match loops {
+                Ok(loops) => made.extend(loops),
+                Err(error) => {
+                    skipped.push(format!("kernel {kernel:?}: {error}"));
+                    last_error = Some(error);
+                }
             }
         }
-        Ok(Self(loops))
+        match last_error {
+            Some(error) if made.is_empty() => Err(error),
+            _ => Ok((Self(made), skipped)),
+        }
+    }
+
+    fn kinds(&self) -> Vec<WindowKernel> {
+        let mut kinds: Vec<WindowKernel> = self.0.iter().map(|((kernel, _), _)| *kernel).collect();
+        kinds.dedup();
+        kinds
     }
 
     fn of(&self, key: Key) -> &dyn WindowLoop {

@@ -43,6 +43,11 @@ impl Backend for Portable {
         kernel: BandwidthKernel,
         _vector: VectorWidth,
     ) -> Result<Box<dyn StreamLoop>, Error> {
+        if kernel == BandwidthKernel::NtWrite {
+            return Err(Error::Invalid(
+                "the portable kernels have no non-temporal stores".to_owned(),
+            ));
+        }
         Ok(Box::new(Stream { kernel }))
     }
 
@@ -62,9 +67,14 @@ impl Backend for Portable {
 
     fn window(
         &self,
-        _kernel: WindowKernel,
+        kernel: WindowKernel,
         window_bytes: u64,
     ) -> Result<Box<dyn WindowLoop>, Error> {
+        if kernel != WindowKernel::Scalar {
+            return Err(Error::Invalid(
+                "the portable kernels have neither vectors nor software prefetch".to_owned(),
+            ));
+        }
         Ok(Box::new(Window { window_bytes }))
     }
 }

@@ -131,6 +131,23 @@ fn bad_input_is_named() {
 }
 
 #[test]
+fn kernels_that_a_backend_lacks_are_skipped_with_the_reason() {
+    let root = Root::system();
+    let cancel = AtomicBool::new(false);
+    let mut session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
+    session.backend = Box::new(crate::arch::Portable);
+    let mut config = quick(&[24 << 10], &[1]);
+    let bandwidth = measure(&session, &config).unwrap();
+    assert_eq!(bandwidth.points.len(), 4);
+    assert_eq!(
+        bandwidth.skipped,
+        ["kernel NtWrite: the portable kernels have no non-temporal stores"]
+    );
+    config.kernels = vec![BandwidthKernel::NtWrite];
+    assert!(measure(&session, &config).is_err());
+}
+
+#[test]
 fn what_cannot_be_had_is_skipped_with_its_reason() {
     with_session(|session| {
         let mut config = quick(&[24 << 10], &[1]);

@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use membound_platform::Root;
+use membound_platform::numa::{Node, Topology};
 use membound_types::Stopped;
 
 use super::*;
@@ -29,11 +30,7 @@ fn areas_follow_the_documents_formula() {
     let areas = half_octaves(1 << 33);
     // 16 KiB to 8 GiB in half-octaves.
     assert_eq!(areas.len(), 2 * 19 + 1);
-    let config = WindowConfig {
-        windows: vec![1024],
-        ..quick(None)
-    };
-    let rounded: Vec<u64> = keys(&config, &areas)
+    let rounded: Vec<u64> = keys(&[WindowKernel::Scalar], &[1024], &areas)
         .iter()
         .map(|key| key.area_bytes)
         .collect();
@@ -46,7 +43,7 @@ fn areas_follow_the_documents_formula() {
 
 #[test]
 fn windows_larger_than_the_area_are_left_out() {
-    let keys = keys(&quick(None), &[2048, 5000]);
+    let keys = keys(&[WindowKernel::Scalar], &[1024, 4096], &[2048, 5000]);
     let shapes: Vec<(u64, u64)> = keys
         .iter()
         .map(|key| (key.window_bytes, key.area_bytes))
@@ -120,24 +117,24 @@ fn only_signs_change_and_the_generator_is_carried_on() {
             },
         )
         .unwrap();
-        let slots = vec![Slot::time(Key {
+        let key = Key {
             nominal_bytes: 1 << 16,
             area_bytes: 1 << 16,
             window_bytes: 1024,
             kernel: WindowKernel::Scalar,
-        })];
+        };
         let mut walk = Walk {
             session,
             region: &region,
-            kernels: Kernels::new(session, &slots).unwrap(),
+            kernels: Kernels::new(session, &quick(None)).unwrap().0,
             clock: CpuTime::calibrate(),
             state: 1,
             warm_bytes: 1 << 20,
             last_area: None,
         };
-        walk.draw(slots[0].key, 25);
+        walk.draw(key, 25);
         let first = walk.state;
-        walk.draw(slots[0].key, 25);
+        walk.draw(key, 25);
         assert_ne!(walk.state, first, "the generator is carried on");
         let start = region.start().cast::<f64>();
         let doubles: Vec<f64> = (0..8192)
@@ -147,6 +144,61 @@ fn only_signs_change_and_the_generator_is_carried_on() {
         assert!(doubles.iter().all(|double| double.abs() == 1.0));
         assert!(doubles.contains(&-1.0));
     });
+}
+
+#[test]
+fn kernels_that_a_backend_lacks_are_skipped_with_the_reason() {
+    let root = Root::system();
+    let cancel = AtomicBool::new(false);
+    let mut session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
+    session.backend = Box::new(crate::arch::Portable);
+    let mut config = quick(Some(vec![16 << 10]));
+    config.kernels = vec![WindowKernel::Vector, WindowKernel::Scalar];
+    let window = measure(&session, &config).unwrap();
+    assert_eq!(window.points.len(), 2);
+    assert_eq!(window.skipped.len(), 1);
+    assert!(window.skipped[0].contains("Vector: the portable kernels"));
+    config.kernels = vec![WindowKernel::Vector];
+    assert!(measure(&session, &config).is_err());
+}
+
+#[test]
+fn memory_of_another_node_is_called_by_that_nodes_number() {
+    let root = Root::system();
+    let cancel = AtomicBool::new(false);
+    let mut session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
+    let node = |id, cpu| Node {
+        id: NodeId(id),
+        cpus: vec![CpuId(cpu)],
+        memory_bytes: 1 << 30,
+        free_bytes: 1 << 30,
+        distances: Vec::new(),
+    };
+    session.topology = Topology {
+        nodes: vec![node(0, 0), node(1, 1)],
+    };
+    session.cpu = CpuId(0);
+    session.cpus = vec![CpuId(0), CpuId(1)];
+    let mut config = quick(None);
+    assert_eq!(initialiser(&session, &config).unwrap(), CpuId(0));
+    assert_eq!(
+        where_it_lies(&session, &config, CpuId(0)),
+        NodePolicy::LOCAL
+    );
+    config.init_node = Some(NodeId(1));
+    assert_eq!(initialiser(&session, &config).unwrap(), CpuId(1));
+    assert_eq!(
+        where_it_lies(&session, &config, CpuId(1)),
+        NodePolicy::Node(NodeId(1))
+    );
+    config.node = NodePolicy::INTERLEAVE;
+    assert_eq!(
+        where_it_lies(&session, &config, CpuId(1)),
+        NodePolicy::INTERLEAVE
+    );
+    session.cpus = vec![CpuId(0)];
+    let error = initialiser(&session, &config).unwrap_err();
+    assert!(error.to_string().contains("node 1 has no CPU"), "{error}");
 }
 
 #[test]
