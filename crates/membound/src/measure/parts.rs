@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use membound_measure::c2c::CoreToCoreConfig;
-use membound_measure::{Session, bandwidth, c2c, latency, mlp, numa, tlb, window};
+use membound_measure::{Session, bandwidth, c2c, latency, loaded, mlp, numa, tlb, window};
 use membound_model::{CurvePoint, suggest_refinement};
 use membound_platform::prefetcher::guard::GuardCommand;
 use membound_types::{Latency, MachineProfile, Outcome, PrefetchState, Window};
@@ -36,6 +36,10 @@ pub(super) fn measure(
         Part::Bandwidth => {
             let config = plan::bandwidth(session, args, profile);
             profile.bandwidth = Outcome::Known(bandwidth::measure(session, &config)?);
+        }
+        Part::Loaded => {
+            profile.loaded =
+                Outcome::Known(loaded::measure(session, &plan::loaded(session, args))?);
         }
         Part::Tlb => {
             profile.tlb = Outcome::Known(tlb::measure(session, &plan::tlb(session, args))?);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use membound_measure::bandwidth::BandwidthConfig;
 use membound_measure::latency::LatencyConfig;
+use membound_measure::loaded::LoadedConfig;
 use membound_measure::mlp::MlpConfig;
 use membound_measure::numa::NumaConfig;
 use membound_measure::tlb::TlbConfig;
@@ -236,6 +237,14 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
         .iter()
         .flat_map(|page| nodes.iter().map(|node| one(*page, *node)))
         .collect()
+}
+
+/// What `loaded` measures: one page kind, one node.
+pub(super) fn loaded(session: &Session<'_>, args: &MeasureArgs) -> LoadedConfig {
+    let mut config = LoadedConfig::new(session.effort, page(session, args));
+    config.node = nodes(args)[0];
+    given(&args.mix, &mut config.mixes);
+    config
 }
 
 /// What `tlb` measures.
