@@ -35,13 +35,17 @@ pub fn bytes_interval_beside(size_bytes: u64, low_bytes: u64, high_bytes: u64) -
     }
 }
 
-/// Three significant digits, at most two of them behind the point: `0.96`, `15.2`, `160`.
+/// Three significant digits, at most two of them behind the point: `0.96`, `15.2`, `160`;
+/// beyond ten digits as `1.23e12`.
 #[must_use]
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return NO_VALUE.to_owned();
     }
     let magnitude = value.abs();
+    if magnitude >= 1e10 {
+        return format!("{value:.2e}");
+    }
     let decimals = if magnitude >= 99.95 {
         0
     } else if magnitude >= 9.995 {
@@ -126,10 +130,10 @@ pub fn hertz(value_hz: f64) -> String {
 /// A share from 0 to 1 as percent: `12 %`, `0.4 %`.
 #[must_use]
 pub fn percent(share: f64) -> String {
-    if !share.is_finite() {
+    let value = share * 100.0;
+    if !value.is_finite() {
         return NO_VALUE.to_owned();
     }
-    let value = share * 100.0;
     if value == 0.0 || value.abs() >= 9.95 {
         format!("{value:.0} %")
     } else {
@@ -244,6 +248,7 @@ mod tests {
             (99.96, "100"),
             (159.6, "160"),
             (12_345.6, "12346"),
+            (1.234e12, "1.23e12"),
             (f64::NAN, NO_VALUE),
             (f64::INFINITY, NO_VALUE),
         ] {

@@ -248,7 +248,7 @@ fn table(out: &mut Out, curves: &[Curve<'_>]) {
         out.note("* disturbed; --json says by what");
     }
     if step > 1 {
-        out.note(&format!("every {step}th size is shown; --json has all"));
+        out.note(&format!("one size in {step} is shown; --json has all"));
     }
     if curves.len() > COLUMNS {
         out.note(&format!(

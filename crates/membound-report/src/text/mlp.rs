@@ -34,6 +34,9 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
             &mlp.sequential_pair_cycles,
         );
     }
+    if detail == Detail::Full {
+        out.blank();
+    }
     windows(out, mlp);
     conditions(out, mlp);
     if detail == Detail::Full {

@@ -93,6 +93,6 @@ fn table(out: &mut Out, window: &Window, kernel: WindowKernel, split: bool, deta
     }
     out.table(&table);
     if step > 1 && detail == Detail::Full {
-        out.note(&format!("every {step}th area is shown; --json has all"));
+        out.note(&format!("one area in {step} is shown; --json has all"));
     }
 }

@@ -1,3 +1,8 @@
 //! What membound-report makes of whole documents.
 
+mod dom;
+mod exports;
 mod fixture;
+mod numbers;
+mod page;
+mod text;

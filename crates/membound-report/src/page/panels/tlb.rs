@@ -6,7 +6,9 @@ use maud::{Markup, html};
 use membound_types::{Outcome, PageKind, Prefetch, PrefetchPoint, PrefetchState, Tlb, TlbPoint};
 
 use super::{figure_text, number_axis, skipped, tip};
-use crate::page::svg::{Axis, Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series};
+use crate::page::svg::{
+    Axis, Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series, coordinate,
+};
 use crate::{facts, units};
 
 pub(super) fn body(tlb: &Tlb) -> Markup {
@@ -184,7 +186,7 @@ fn pattern(p: &PrefetchPoint) -> Markup {
             td { (units::number(p.ratio)) @if let Some(reason) = disturbed { " " span.disturbed title=(reason) { "*" } } }
             td.bar {
                 svg viewBox="0 0 152 14" role="img" aria-label=(units::number(p.ratio)) {
-                    rect class=(if p.prefetched { "ahead" } else { "not" }) x="0" y="2" width=(format!("{share:.1}")) height="10" {}
+                    rect class=(if p.prefetched { "ahead" } else { "not" }) x="0" y="2" width=(coordinate(share)) height="10" {}
                     path d="M100 0V14" {}
                 }
             }

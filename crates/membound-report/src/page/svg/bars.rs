@@ -138,7 +138,7 @@ impl Bars {
 
 /// A value above a bar: no more digits than fit.
 fn short(value: f64) -> String {
-    if value.abs() >= 9.95 {
+    if (9.95..1e10).contains(&value.abs()) {
         format!("{value:.0}")
     } else {
         units::compact(value)

@@ -5,9 +5,15 @@ use maud::{Markup, html};
 use super::axis::Ruler;
 use super::labels::{lanes, text_width, with_room};
 use super::{Axis, Extent, Frame, coordinate, pivot};
+use crate::units;
 
-/// Points with markers in one chart; beyond this only every nth quiet one has a marker.
-const MOST_MARKERS: usize = 3200;
+/// Points with markers in one chart; beyond this, curves that are not shown at first keep
+/// only every nth of their quiet ones. Their lines and the table keep all.
+const MOST_MARKERS: usize = 4500;
+/// Curves beyond which markers are small, or they would cover the lines.
+const CROWDED: usize = 16;
+/// Curves that are not shown at first and yet named in the open.
+const FEW_HIDDEN: usize = 6;
 /// Keys in the legend of ordered curves.
 const MOST_KEYS: usize = 14;
 /// Height of a line of labels above the plot.
@@ -50,6 +56,15 @@ impl Look {
         match self {
             Self::Category { shape, .. } => shape % 4,
             Self::Ordinal(_) => 0,
+        }
+    }
+
+    /// The marker's shape, as its element's name.
+    fn marker(self, crowded: bool) -> String {
+        if crowded && matches!(self, Self::Ordinal(_)) {
+            "#ms".to_owned()
+        } else {
+            format!("#m{}", self.shape())
         }
     }
 }
@@ -157,8 +172,15 @@ impl Chart {
             .map(|p| p.y)
             .chain(self.rules.iter().map(|rule| rule.y));
         let y = self.y.ruler(heights, frame.bottom, frame.top)?;
-        let markers = points().count();
-        let thin = markers.div_ceil(MOST_MARKERS).max(1);
+        let count = |shown: bool| -> usize {
+            let curves = self.series.iter().filter(|curve| curve.shown == shown);
+            curves.map(|curve| curve.points.len()).sum()
+        };
+        let left_over = MOST_MARKERS.saturating_sub(count(true)).max(500);
+        let drawing = Markers {
+            thin: count(false).div_ceil(left_over).max(1),
+            crowded: self.series.len() > CROWDED,
+        };
         let label = format!("{}. {}", self.title, self.reading);
         Some(html! {
             svg.chart viewBox=(format!("0 0 {width} {height}")) role="img" aria-label=(label) tabindex="0" {
@@ -166,7 +188,7 @@ impl Chart {
                 (self.marks_markup(&frame, &x, &spans, &lanes))
                 @for rule in &self.rules { (rule.line(&frame, &y)) }
                 @for (index, curve) in self.series.iter().enumerate() {
-                    (curve.markup(index, &x, &y, thin))
+                    (curve.markup(index, &x, &y, drawing))
                 }
                 @for rule in &self.rules { (rule.label(&frame, &x, &y, points())) }
                 @if self.end_labels { (self.ends(&frame, &x, &y)) }
@@ -268,7 +290,7 @@ impl Chart {
     }
 
     fn legend(&self) -> Markup {
-        let hidden = self.series.iter().any(|curve| !curve.shown);
+        let hidden = self.series.iter().filter(|curve| !curve.shown).count();
         // Of many ordered curves the first, some between and the last say enough.
         let ordered = self
             .series
@@ -283,13 +305,21 @@ impl Chart {
         html! {
             @if self.series.len() > 1 {
                 div.legend role="group" aria-label="curves" {
-                    @for (index, curve) in self.series.iter().enumerate() {
+                    @for (index, curve) in self.series.iter().enumerate().filter(|(_, curve)| curve.shown) {
                         @if index % step == 0 || index == last { (curve.key(index)) }
                     }
-                    @if hidden {
+                    @if hidden > 0 {
                         span.sets {
                             button.set type="button" data-set="main" { "main curves" }
                             button.set type="button" data-set="all" { "all" }
+                        }
+                        details.more open[hidden <= FEW_HIDDEN] {
+                            summary { (units::plural(hidden, "more curve")) }
+                            div.legend {
+                                @for (index, curve) in self.series.iter().enumerate().filter(|(_, curve)| !curve.shown) {
+                                    (curve.key(index))
+                                }
+                            }
                         }
                     }
                 }
@@ -298,8 +328,16 @@ impl Chart {
     }
 }
 
+/// How markers are drawn in a chart.
+#[derive(Clone, Copy, Debug)]
+struct Markers {
+    /// Of the quiet points of a curve that is not shown at first, every nth has one.
+    thin: usize,
+    crowded: bool,
+}
+
 impl Series {
-    fn markup(&self, index: usize, x: &Ruler, y: &Ruler, thin: usize) -> Markup {
+    fn markup(&self, index: usize, x: &Ruler, y: &Ruler, markers: Markers) -> Markup {
         let at = |p: &Point| Some((x.at(p.x)?, y.at(p.y)?));
         let mut line = String::new();
         for (px, py) in self.points.iter().filter_map(at) {
@@ -307,7 +345,8 @@ impl Series {
             line.push(command);
             line.push_str(&format!("{} {}", coordinate(px), coordinate(py)));
         }
-        let shape = format!("#m{}", self.look.shape());
+        let shape = self.look.marker(markers.crowded);
+        let thin = if self.shown { 1 } else { markers.thin };
         html! {
             g class=(format!("s {}{}", self.look.class(), if self.shown { "" } else { " off" }))
                 data-k=(index) data-n=(self.label) {

@@ -70,7 +70,7 @@ impl DataTable {
         html! {
             details.data {
                 summary { "data" }
-                @if step > 1 { p { "Every " (step) "th row is shown; the JSON has all." } }
+                @if step > 1 { p { "One row in " (step) " is shown; the JSON has all." } }
                 div.scroll tabindex="0" role="group" aria-label="table" {
                     table {
                         thead { tr { @for cell in &self.head { th scope="col" { (cell) } } } }
@@ -122,7 +122,7 @@ fn pivot(axis: &Axis, series: &[Series], value: fn(f64) -> String) -> DataTable 
 }
 
 /// A coordinate with one decimal, none where it is zero.
-fn coordinate(value: f64) -> String {
+pub(super) fn coordinate(value: f64) -> String {
     let text = format!("{value:.1}");
     match text.strip_suffix(".0") {
         Some("-0") => "0".to_owned(),
@@ -137,6 +137,7 @@ pub(super) fn definitions() -> Markup {
         svg.defs width="0" height="0" aria-hidden="true" {
             defs {
                 circle id="m0" r="2.6" {}
+                circle id="ms" r="1.1" {}
                 path id="m1" d="M-2.4-2.4h4.8v4.8h-4.8z" {}
                 path id="m2" d="M0-3.3L3 2.2H-3z" {}
                 path id="m3" d="M0-3.4L3.4 0 0 3.4-3.4 0z" {}

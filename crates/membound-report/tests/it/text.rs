@@ -1,0 +1,139 @@
+//! Text for a terminal, at 80 columns and at others.
+
+use membound_report::text::{self, Style};
+use membound_types::{Document, Kind, MachineProfile, Outcome, SCHEMA_VERSION};
+use textwrap::core::display_width;
+
+use crate::fixture::{self, Extent};
+
+fn document<P: Clone>(profile: &MachineProfile, kind: Kind, part: &Outcome<P>) -> Document<P> {
+    Document {
+        schema_version: SCHEMA_VERSION,
+        kind,
+        incomplete: profile.incomplete,
+        machine: profile.machine.clone(),
+        part: part.known().expect("the fixture has this part").clone(),
+    }
+}
+
+/// Every text there is, by name.
+fn all(profile: &MachineProfile, style: Style) -> Vec<(&'static str, String)> {
+    let p = profile;
+    vec![
+        ("profile", text::profile(p, style)),
+        ("levels", text::levels(&p.levels, style)),
+        (
+            "latency",
+            text::latency(&document(p, Kind::Latency, &p.latency), &p.levels, style),
+        ),
+        ("mlp", text::mlp(&document(p, Kind::Mlp, &p.mlp), style)),
+        (
+            "window",
+            text::window(&document(p, Kind::Window, &p.window), style),
+        ),
+        (
+            "bandwidth",
+            text::bandwidth(&document(p, Kind::Bandwidth, &p.bandwidth), style),
+        ),
+        (
+            "loaded",
+            text::loaded(&document(p, Kind::Loaded, &p.loaded), style),
+        ),
+        ("tlb", text::tlb(&document(p, Kind::Tlb, &p.tlb), style)),
+        (
+            "prefetch",
+            text::prefetch(&document(p, Kind::Prefetch, &p.prefetch), style),
+        ),
+        ("numa", text::numa(&document(p, Kind::Numa, &p.numa), style)),
+        ("c2c", text::c2c(&document(p, Kind::C2c, &p.c2c), style)),
+    ]
+}
+
+fn plain(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find('\x1b') {
+        out.push_str(&rest[..start]);
+        let end = rest[start..].find('m').expect("an escape ends");
+        rest = &rest[start + end + 1..];
+    }
+    out + rest
+}
+
+#[test]
+fn at_eighty_columns() {
+    for (name, shown) in all(&fixture::two_nodes(8), Style::default()) {
+        insta::assert_snapshot!(name, shown);
+    }
+}
+
+#[test]
+fn nothing_measured() {
+    insta::assert_snapshot!(text::profile(
+        &fixture::nothing_measured(),
+        Style::default()
+    ));
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    let profiles = [
+        fixture::profile(Extent::Quick),
+        fixture::profile(Extent::Thorough),
+        fixture::two_nodes(64),
+    ];
+    for profile in &profiles {
+        for width in [40, 60, 80, 132] {
+            for color in [false, true] {
+                for (name, shown) in all(profile, Style { color, width }) {
+                    for line in plain(&shown).lines() {
+                        assert!(display_width(line) <= width, "{name} at {width}: {line}");
+                        assert_eq!(line, line.trim_end(), "{name} at {width}");
+                    }
+                }
+            }
+        }
+    }
+    let nothing = text::profile(&fixture::nothing_measured(), Style::default());
+    assert!(nothing.lines().all(|line| display_width(line) <= 80));
+}
+
+#[test]
+fn colour_changes_no_letter() {
+    let profile = fixture::two_nodes(8);
+    let width = 80;
+    let without = all(
+        &profile,
+        Style {
+            color: false,
+            width,
+        },
+    );
+    let with = all(&profile, Style { color: true, width });
+    for ((name, without), (_, with)) in without.into_iter().zip(with) {
+        assert!(!without.contains('\x1b'), "{name}");
+        assert_eq!(plain(&with), without, "{name}");
+    }
+}
+
+#[test]
+fn levels_come_before_everything_else() {
+    let shown = text::profile(&fixture::profile(Extent::Quick), Style::default());
+    let place = |text: &str| {
+        shown
+            .find(text)
+            .unwrap_or_else(|| panic!("{text} is missing"))
+    };
+    assert!(place("level  effective") < place("reorder buffer: 449"));
+    assert!(place("reorder buffer: 449") < place("latency  "));
+    assert!(place("level  effective") < 400, "the answer is at the top");
+}
+
+#[test]
+fn an_incomplete_part_says_so() {
+    let mut profile = fixture::profile(Extent::Quick);
+    profile.incomplete = true;
+    for (name, shown) in all(&profile, Style::default()) {
+        assert!(name == "levels" || shown.contains("! incomplete"), "{name}");
+    }
+}
