@@ -26,6 +26,7 @@ pub mod latency;
 pub mod loaded;
 pub mod mlp;
 pub mod numa;
+pub mod prefetch;
 pub mod tlb;
 pub mod window;
 

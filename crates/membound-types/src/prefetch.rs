@@ -24,11 +24,13 @@ pub enum PrefetchPattern {
         /// Number of streams.
         streams: u32,
     },
-    /// Random pairs: a random line, then its neighbour in the same aligned 128 bytes.
+    /// Random pairs: a random line, then its neighbour in the same aligned 128 bytes; only
+    /// the neighbour is timed.
     AdjacentLine,
     /// All lines of a page in random order, page after page at random.
     PageRandom,
-    /// An array of pointers read in order, each followed to a random line.
+    /// An array of pointers read in order, each followed to a random line; only the line is
+    /// timed.
     PointerArray,
     /// A forward stream that crosses into the next page: only the first line of each page
     /// is timed.
@@ -44,7 +46,7 @@ pub struct PrefetchPoint {
     pub pattern: PrefetchPattern,
     /// State of the prefetchers.
     pub prefetch: PrefetchState,
-    /// Time per load in nanoseconds.
+    /// Time per load in nanoseconds; where only one of several loads is timed, of that one.
     pub ns: f64,
     /// Random loads of the same footprint, page kind and TLB locality, in nanoseconds.
     pub random_ns: f64,

@@ -1,0 +1,357 @@
+//! `measure prefetch`: which access patterns the hardware prefetches, from times alone.
+//!
+//! Every pattern is a chain of dependent loads, so that only somebody who fetches ahead
+//! of the program can shorten it: out-of-order execution cannot. Lines are cold: caches
+//! are emptied before a walk, and no walk visits a line twice. The reference is a chain
+//! that visits one line a page, pages in random order inside 2 MiB and 2 MiB after 2 MiB in
+//! random order, so that it misses the TLB of huge pages as seldom as the patterns do.
+//!
+//! Three patterns are about one load of several, and the others are taken off: of adjacent
+//! lines the first, which costs what the reference does; of a pointer array the array's
+//! own loads, which cost what they do without what they point to; of the next page the
+//! loads that end a page, by comparison with a walk that goes on to another page instead.
+//!
+//! Where prefetchers can be switched, everything is repeated with all of them off and with
+//! each one off.
+
+mod control;
+mod ground;
+mod order;
+
+use std::time::{Duration, Instant};
+
+use membound_types::{
+    Disturbance, NotMeasured, Outcome, PageKind, Prefetch, PrefetchPattern, PrefetchPoint,
+    PrefetchState, Samples,
+};
+
+use crate::sampling::{Sampled, Slot, run_rounds};
+use crate::stats::Summary;
+use crate::{Effort, Error, Session};
+pub use control::{PrefetchControl, SwitchedOff};
+use ground::Ground;
+use order::{Field, Walk};
+
+/// What to measure, and how long.
+#[derive(Clone, Debug)]
+pub struct PrefetchConfig {
+    /// Patterns; the reference is measured whether it is among them or not.
+    pub patterns: Vec<PrefetchPattern>,
+    /// Pages under the patterns.
+    pub page: PageKind,
+    /// Most bytes under the patterns; they shrink to what there is.
+    pub max_bytes: u64,
+    /// Most loads of one walk.
+    pub loads: u64,
+    /// Time with the prefetchers as they are; each other state gets a quarter of it. Every
+    /// pattern is visited twice whatever it says.
+    pub budget: Duration,
+}
+
+impl PrefetchConfig {
+    /// All patterns on `page` pages with the memory and the time that `effort` allows.
+    #[must_use]
+    pub fn new(effort: Effort, page: PageKind) -> Self {
+        Self {
+            patterns: patterns(),
+            page,
+            max_bytes: effort.pick(256 << 20, 512 << 20, 1 << 30),
+            loads: effort.pick(1 << 17, 1 << 18, 1 << 19),
+            budget: Duration::from_millis(effort.pick(2_500, 6_000, 30_000)),
+        }
+    }
+}
+
+/// Every pattern that is looked at by default, the reference first.
+#[must_use]
+pub fn patterns() -> Vec<PrefetchPattern> {
+    let strides = [64, 128, 256, 512, 1024, 2048, 4096, 8192];
+    let forward = strides.map(|stride_bytes| PrefetchPattern::Forward { stride_bytes });
+    let backward = strides.map(|stride_bytes| PrefetchPattern::Backward { stride_bytes });
+    let interleaved = [2, 4, 8, 16].map(|streams| PrefetchPattern::Interleaved { streams });
+    let mut patterns = vec![PrefetchPattern::Random];
+    patterns.extend(forward);
+    patterns.extend(backward);
+    patterns.extend(interleaved);
+    patterns.extend([
+        PrefetchPattern::AdjacentLine,
+        PrefetchPattern::PageRandom,
+        PrefetchPattern::PointerArray,
+        PrefetchPattern::NextPage,
+    ]);
+    patterns
+}
+
+/// A pattern counts as prefetched when even the upper end of its interval is below this
+/// share of the lower end of the reference's.
+///
+/// Neighbouring lines can be faster than random ones without anybody fetching ahead: an
+/// open DRAM row saves one or two of the three steps of an access, some 15 to 30 ns of 100,
+/// and a hypervisor that keeps huge pages as base pages makes the reference translate more
+/// often. A prefetcher that fetches one line of two in time saves a half.
+pub const PREFETCHED_BELOW: f64 = 0.75;
+
+/// Measures every pattern as the machine was found and, with `control`, with prefetchers
+/// off. Without it, `control` says why there is none. A cancelled run returns the points
+/// that have samples; prefetchers are back on whatever way out.
+///
+/// # Errors
+/// When memory or page kind are not to be had, [`Error::Invalid`] for a stride that is no
+/// whole number of lines or for no streams.
+pub fn measure(
+    session: &Session<'_>,
+    config: &PrefetchConfig,
+    control: Result<&dyn PrefetchControl, NotMeasured>,
+) -> Result<Prefetch, Error> {
+    let begun = Instant::now();
+    check(config)?;
+    session
+        .progress
+        .at(0.0, &format!("prefetch: mapping {} pages", config.page));
+    let mut ground = Ground::new(session, config)?;
+    let names = control.as_ref().map(|control| control.names());
+    let mut prefetch = Prefetch {
+        area_bytes: ground.area_bytes(),
+        skipped: ground.note().into_iter().collect(),
+        controls: match &names {
+            Ok(names) => Outcome::Known(names.clone()),
+            Err(reason) => Outcome::Missing {
+                not_measured: (*reason).clone(),
+            },
+        },
+        ..Prefetch::default()
+    };
+    let states = states(names.as_deref().unwrap_or_default());
+    for (at, (state, off)) in states.iter().enumerate() {
+        if session.cancelled() {
+            break;
+        }
+        let share = |within: f64| (at as f64 + within) / states.len() as f64;
+        let switched = match (&control, off) {
+            (Ok(control), Some(off)) => {
+                let which: Vec<&str> = off.iter().map(String::as_str).collect();
+                match control.switch_off(&which) {
+                    Ok(switched) => Some(switched),
+                    Err(reason) => {
+                        prefetch.skipped.push(format!(
+                            "{} off: {}",
+                            off.join(", "),
+                            with_remedy(&reason)
+                        ));
+                        continue;
+                    }
+                }
+            }
+            _ => None,
+        };
+        let points = with_state(session, config, &mut ground, state, &share);
+        if let Some(Err(reason)) = switched.map(SwitchedOff::restore) {
+            prefetch.skipped.push(format!(
+                "putting prefetchers back: {}",
+                with_remedy(&reason)
+            ));
+        }
+        prefetch.points.extend(points?);
+    }
+    prefetch.elapsed_s = begun.elapsed().as_secs_f64();
+    Ok(prefetch)
+}
+
+fn with_remedy(reason: &NotMeasured) -> String {
+    match &reason.remedy {
+        Some(remedy) => format!("{} ({remedy})", reason.reason),
+        None => reason.reason.clone(),
+    }
+}
+
+fn check(config: &PrefetchConfig) -> Result<(), Error> {
+    for pattern in &config.patterns {
+        match pattern {
+            PrefetchPattern::Forward { stride_bytes }
+            | PrefetchPattern::Backward { stride_bytes }
+                if *stride_bytes == 0 || stride_bytes % 64 != 0 || *stride_bytes > 1 << 16 =>
+            {
+                return Err(Error::Invalid(format!(
+                    "a stride of {stride_bytes} bytes visits no new line each time: use a multiple of 64 up to 65536"
+                )));
+            }
+            PrefetchPattern::Interleaved { streams } if !(1..=256).contains(streams) => {
+                return Err(Error::Invalid(format!(
+                    "{streams} interleaved streams are not between 1 and 256"
+                )));
+            }
+            _ => {}
+        }
+    }
+    if config.loads < 1 << 12 {
+        return Err(Error::Invalid(format!(
+            "walks of {} loads are too short to be timed: use 4096 or more",
+            config.loads
+        )));
+    }
+    Ok(())
+}
+
+/// States to measure in, each with the names that are off.
+fn states(names: &[String]) -> Vec<(PrefetchState, Option<Vec<String>>)> {
+    let mut states = vec![(PrefetchState::Default, None)];
+    if !names.is_empty() {
+        states.push((PrefetchState::Off, Some(names.to_vec())));
+    }
+    // With one prefetcher, "all off" says it all.
+    if names.len() > 1 {
+        states.extend(names.iter().map(|name| {
+            (
+                PrefetchState::Without(name.clone()),
+                Some(vec![name.clone()]),
+            )
+        }));
+    }
+    states
+}
+
+/// What has to be walked for the patterns of `config`, the reference first.
+fn walks(config: &PrefetchConfig) -> Vec<Walk> {
+    let mut walks = vec![Walk::Pattern(PrefetchPattern::Random)];
+    for pattern in &config.patterns {
+        let helper = match pattern {
+            PrefetchPattern::PointerArray => Some(Walk::ArrayAlone),
+            PrefetchPattern::NextPage => Some(Walk::OtherPage),
+            _ => None,
+        };
+        for walk in [Walk::Pattern(*pattern)].into_iter().chain(helper) {
+            if !walks.contains(&walk) {
+                walks.push(walk);
+            }
+        }
+    }
+    walks
+}
+
+/// All patterns in one state of the prefetchers.
+fn with_state(
+    session: &Session<'_>,
+    config: &PrefetchConfig,
+    ground: &mut Ground,
+    state: &PrefetchState,
+    share: &dyn Fn(f64) -> f64,
+) -> Result<Vec<PrefetchPoint>, Error> {
+    let doing = match state {
+        PrefetchState::Default => "prefetch: as found".to_owned(),
+        PrefetchState::Off => "prefetch: all off".to_owned(),
+        PrefetchState::Without(name) => format!("prefetch: {name} off"),
+    };
+    let mut slots: Vec<Slot<Walk>> = walks(config).into_iter().map(Slot::time).collect();
+    let budget = match state {
+        PrefetchState::Default => config.budget,
+        PrefetchState::Off | PrefetchState::Without(_) => config.budget / 4,
+    };
+    run_rounds(
+        session,
+        budget,
+        &mut slots,
+        |walk, turn| {
+            session.progress.at(share(turn.done), &doing);
+            Ok(vec![ground.visit(session, *walk, turn.round)?])
+        },
+        |_, _| (),
+    )?;
+    let sampled: Vec<(Walk, Sampled)> = slots
+        .iter()
+        .filter_map(|slot| Some((slot.key, slot.sampled(session)?)))
+        .collect();
+    Ok(points(&sampled, state))
+}
+
+/// The points of the patterns among `sampled`; none without the reference.
+fn points(sampled: &[(Walk, Sampled)], state: &PrefetchState) -> Vec<PrefetchPoint> {
+    let of = |walk| {
+        sampled
+            .iter()
+            .find_map(|(key, sampled)| (*key == walk).then_some(sampled))
+    };
+    let Some(reference) = of(Walk::Pattern(PrefetchPattern::Random)) else {
+        return Vec::new();
+    };
+    let random = reference.summary;
+    sampled
+        .iter()
+        .filter_map(|(walk, own)| {
+            let Walk::Pattern(pattern) = *walk else {
+                return None;
+            };
+            let part = match pattern {
+                PrefetchPattern::AdjacentLine => Part::rest(2.0, random),
+                PrefetchPattern::PointerArray => Part::rest(2.0, of(Walk::ArrayAlone)?.summary),
+                PrefetchPattern::NextPage => Part {
+                    loads: Field::LOADS_PER_PAGE as f64,
+                    times: Field::LOADS_PER_PAGE as f64,
+                    others: of(Walk::OtherPage)?.summary,
+                    plus: random.median,
+                },
+                _ => Part::rest(1.0, NOTHING),
+            };
+            let alone = |ns| part.alone(ns, part.others.median);
+            let batches = Samples {
+                raw: own.samples.raw.iter().copied().map(alone).collect(),
+                disturbed: Disturbance {
+                    slow_mode: own.samples.disturbed.slow_mode.map(alone),
+                    ..own.samples.disturbed
+                },
+                ..own.samples
+            };
+            let ns = alone(own.summary.median);
+            let high = part.alone(own.summary.high, part.others.low);
+            Some(PrefetchPoint {
+                pattern,
+                prefetch: state.clone(),
+                ns,
+                random_ns: random.median,
+                ratio: ratio(ns, random.median),
+                prefetched: pattern != PrefetchPattern::Random
+                    && high < PREFETCHED_BELOW * random.low,
+                batches,
+            })
+        })
+        .collect()
+}
+
+/// Other loads of a pattern that has none.
+const NOTHING: Summary = Summary {
+    median: 0.0,
+    low: 0.0,
+    high: 0.0,
+};
+
+/// How the time of the load that a pattern is about follows from the time a load of its
+/// walk: `loads` of them, less `times` what the others take, in nanoseconds.
+struct Part {
+    loads: f64,
+    times: f64,
+    others: Summary,
+    plus: f64,
+}
+
+impl Part {
+    const fn rest(loads: f64, others: Summary) -> Self {
+        Self {
+            loads,
+            times: 1.0,
+            others,
+            plus: 0.0,
+        }
+    }
+
+    /// Differences of noisy times may be below zero, times not.
+    fn alone(&self, ns: f64, others: f64) -> f64 {
+        (self.loads * ns - self.times * others + self.plus).max(0.0)
+    }
+}
+
+/// `ns ÷ random_ns`; 1 where the reference took no time, which says nothing.
+fn ratio(ns: f64, random_ns: f64) -> f64 {
+    if random_ns > 0.0 { ns / random_ns } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests;

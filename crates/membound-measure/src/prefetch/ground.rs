@@ -1,0 +1,121 @@
+//! The memory under the patterns, and one cold walk over it.
+
+use membound_platform::affinity::Pinned;
+use membound_platform::memory;
+use membound_types::{NodePolicy, PageKind};
+
+use super::PrefetchConfig;
+use super::order::{Field, GROUP, Walk};
+use crate::chain::{Follower, Ring};
+use crate::sampling::{Visit, take_batches};
+use crate::{Error, Region, RegionConfig, Session, hint};
+
+/// The memory under the patterns.
+pub(super) struct Ground {
+    field: Field,
+    region: Region,
+    /// Read to empty the caches.
+    scratch: Region,
+    page: PageKind,
+    follower: Follower,
+}
+
+impl Ground {
+    /// Batches of one visit.
+    const BATCHES: usize = 5;
+    /// Batches that an order is long enough for: disturbed ones are repeated further on,
+    /// never by going round.
+    const ROOM: u64 = 2 * Self::BATCHES as u64;
+    /// Loads before the first batch, in which a prefetcher may see what is coming.
+    const LEAD_IN: u64 = 64;
+    /// Below this the orders are too short to be timed.
+    pub(super) const LEAST_BYTES: u64 = 16 * GROUP;
+
+    /// Lines beyond four times the largest declared cache, as far as config and memory
+    /// allow.
+    pub(super) fn new(session: &Session<'_>, config: &PrefetchConfig) -> Result<Self, Error> {
+        let cache = hint::largest_cache_bytes(session);
+        let scratch = 2 * cache;
+        let array = GROUP;
+        // A quarter stays for everybody else.
+        let available = memory::available_bytes(session.root) / 4 * 3;
+        let area = (4 * cache)
+            .max(128 << 20)
+            .min(config.max_bytes)
+            .min(available.saturating_sub(scratch + array))
+            / GROUP
+            * GROUP;
+        if area < Self::LEAST_BYTES {
+            return Err(Error::Memory {
+                needed_bytes: Self::LEAST_BYTES + array + scratch,
+                available_bytes: available.min(config.max_bytes),
+            });
+        }
+        let region = |bytes: u64| {
+            Region::new(
+                session.root,
+                &session.topology,
+                RegionConfig {
+                    bytes: bytes as usize,
+                    page: config.page,
+                    node: NodePolicy::LOCAL,
+                    cpu: session.cpu,
+                },
+            )
+        };
+        Ok(Self {
+            field: Field {
+                area,
+                array,
+                loads: config.loads,
+            },
+            region: region(area + array)?,
+            scratch: region(scratch)?,
+            page: config.page,
+            follower: Follower::new(&*session.backend)?,
+        })
+    }
+
+    /// Bytes under the patterns.
+    pub(super) const fn area_bytes(&self) -> u64 {
+        self.field.area
+    }
+
+    /// What a reader of the figures has to know of the memory, if anything.
+    pub(super) fn note(&self) -> Option<String> {
+        if self.page == PageKind::Base {
+            return Some(
+                "the reference misses the TLB at every load on 4k pages, so that patterns which stay in a page look prefetched sooner (use thp or 2m pages)"
+                    .to_owned(),
+            );
+        }
+        let share = self.region.partial_page_share()?;
+        Some(format!(
+            "only {:.0} % of the buffer are {} pages",
+            share * 100.0,
+            self.page
+        ))
+    }
+
+    /// Nanoseconds a load of one walk, every line of it cold.
+    pub(super) fn visit(
+        &mut self,
+        session: &Session<'_>,
+        walk: Walk,
+        round: u64,
+    ) -> Result<Visit, Error> {
+        let _pinned = Pinned::to(session.cpu)?;
+        let order = self.field.order(walk, 0x7072_6566 ^ round << 32);
+        let per_iteration = self.follower.loads_per_iteration();
+        let room = (order.len() as u64).saturating_sub(Self::LEAD_IN);
+        let iterations = (room / Self::ROOM / per_iteration).max(1);
+        let mut ring = Ring::link(&mut self.region, &self.follower, &order);
+        // Linking wrote every line of the order.
+        hint::read_through(&self.scratch, 0, self.scratch.len());
+        ring.walk(Self::LEAD_IN);
+        let clock = &session.clock;
+        Ok(take_batches(session, session.cpu, Self::BATCHES, |_| {
+            clock.ns(ring.time(clock, iterations))
+        }))
+    }
+}
