@@ -215,6 +215,8 @@ pub(super) fn visit(
         visit.disturbed.repeated_batches += disturbed as u32;
     }
     if visit.values.is_empty() {
+        // Nothing better is to be had: the last run stands as it is.
+        visit.disturbed.repeated_batches -= last.len() as u32;
         let rates = last.iter().map(|batch| batch.bytes_per_tick);
         visit.values = rates.map(|rate| gb_s(session, rate)).collect();
     }

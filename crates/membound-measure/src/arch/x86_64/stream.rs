@@ -49,35 +49,41 @@ impl Stream {
             )));
         }
         let bytes_per_iteration = bytes_of(vector) * Self::UNROLLED;
-        // rdi: a, rsi: b, rdx: c, rcx: bytes, r8: passes; r9 runs over the arrays.
-        let code = assemble_owned(|a| {
-            let mut pass = a.create_label();
-            let mut top = a.create_label();
-            set_scalar(a, vector)?;
-            a.set_label(&mut pass)?;
-            a.xor(r9, r9)?;
-            a.set_label(&mut top)?;
-            for step in 0..Self::UNROLLED {
-                emit_step(a, kernel, vector, step)?;
-            }
-            a.add(r9, bytes_per_iteration as i32)?;
-            a.cmp(r9, rcx)?;
-            a.jb(top)?;
-            a.dec(r8)?;
-            a.jnz(pass)?;
-            if kernel == BandwidthKernel::NtWrite {
-                a.sfence()?;
-            }
-            if vector != VectorWidth::V128 {
-                a.vzeroupper()?;
-            }
-            a.ret()
-        })?;
+        let code = assemble_owned(|a| emit(a, kernel, vector))?;
         Ok(Self {
             code,
             bytes_per_iteration,
         })
     }
+}
+
+/// The whole function. rdi: a, rsi: b, rdx: c, rcx: bytes, r8: passes; r9 runs over the arrays.
+fn emit(
+    a: &mut CodeAssembler,
+    kernel: BandwidthKernel,
+    vector: VectorWidth,
+) -> Result<(), IcedError> {
+    let mut pass = a.create_label();
+    let mut top = a.create_label();
+    set_scalar(a, vector)?;
+    a.set_label(&mut pass)?;
+    a.xor(r9, r9)?;
+    a.set_label(&mut top)?;
+    for step in 0..Stream::UNROLLED {
+        emit_step(a, kernel, vector, step)?;
+    }
+    a.add(r9, (bytes_of(vector) * Stream::UNROLLED) as i32)?;
+    a.cmp(r9, rcx)?;
+    a.jb(top)?;
+    a.dec(r8)?;
+    a.jnz(pass)?;
+    if kernel == BandwidthKernel::NtWrite {
+        a.sfence()?;
+    }
+    if vector != VectorWidth::V128 {
+        a.vzeroupper()?;
+    }
+    a.ret()
 }
 
 /// Register 15 becomes the triad's scalar, 3.0 in every lane, and what is written.
@@ -183,10 +189,62 @@ impl StreamLoop for Stream {
 
 #[cfg(test)]
 mod tests {
+    use iced_x86::{OpKind, Register};
+
     use super::*;
 
     #[repr(align(64))]
     struct Array([f64; 1024]);
+
+    /// An array and an offset into it.
+    type Place = (char, u64);
+
+    /// Places that an iteration reads, and those that it writes.
+    fn accesses(kernel: BandwidthKernel, vector: VectorWidth) -> (Vec<Place>, Vec<Place>) {
+        let mut assembler = CodeAssembler::new(64).unwrap();
+        emit(&mut assembler, kernel, vector).unwrap();
+        let (mut loads, mut stores) = (Vec::new(), Vec::new());
+        for instruction in assembler.instructions() {
+            let array = match instruction.memory_base() {
+                Register::RDI => 'a',
+                Register::RSI => 'b',
+                Register::RDX => 'c',
+                _ => continue,
+            };
+            let place = (array, instruction.memory_displacement64());
+            if instruction.op0_kind() == OpKind::Memory {
+                stores.push(place);
+            } else {
+                loads.push(place);
+            }
+        }
+        (loads, stores)
+    }
+
+    #[test]
+    fn every_vector_of_every_array_is_loaded_or_stored_once_an_iteration() {
+        for vector in [VectorWidth::V128, VectorWidth::V256, VectorWidth::V512] {
+            let all = |array: char| -> Vec<Place> {
+                let width = bytes_of(vector);
+                (0..Stream::UNROLLED)
+                    .map(|step| (array, (step * width) as u64))
+                    .collect()
+            };
+            for (kernel, read, written) in [
+                (BandwidthKernel::Read, "a", ""),
+                (BandwidthKernel::Write, "", "a"),
+                (BandwidthKernel::NtWrite, "", "a"),
+                (BandwidthKernel::Copy, "b", "a"),
+                (BandwidthKernel::Triad, "bc", "a"),
+            ] {
+                let (mut loads, stores) = accesses(kernel, vector);
+                loads.sort_unstable();
+                let expected = |arrays: &str| arrays.chars().flat_map(all).collect::<Vec<_>>();
+                assert_eq!(loads, expected(read), "{kernel:?} {vector:?}");
+                assert_eq!(stores, expected(written), "{kernel:?} {vector:?}");
+            }
+        }
+    }
 
     #[test]
     fn every_kernel_leaves_what_it_should_in_the_arrays() {
