@@ -68,7 +68,7 @@ impl LatencyConfig {
             nodes: vec![NodePolicy::LOCAL],
             threads: vec![1],
             spread: Spread::Cores,
-            series_budget: Duration::from_millis(effort.pick(4_000, 8_000, 40_000)),
+            series_budget: Duration::from_millis(effort.pick(3_000, 8_000, 40_000)),
             refinements: effort.pick(12, 24, 48),
         }
     }
@@ -257,19 +257,17 @@ fn arenas(
         .collect()
 }
 
-/// Points in the order that documents promise.
-pub fn sort(points: &mut [LatencyPoint]) {
-    points.sort_by_key(|point| {
+/// Puts points into the order that documents promise; of two that measured the same, the
+/// one with more samples stays.
+pub fn sort(points: &mut Vec<LatencyPoint>) {
+    let key = |point: &LatencyPoint| {
         (
-            point.page,
-            point.pattern,
-            point.access,
-            point.node,
-            point.threads,
-            point.stride_bytes,
-            point.size_bytes,
+            (point.page, point.pattern, point.access, point.node),
+            (point.threads, point.stride_bytes, point.size_bytes),
         )
-    });
+    };
+    points.sort_by_key(|point| (key(point), std::cmp::Reverse(point.samples)));
+    points.dedup_by_key(|point| key(point));
 }
 
 #[cfg(test)]

@@ -136,24 +136,29 @@ fn survey(session: &Session<'_>, effort: Effort, page: PageKind) -> Vec<LatencyC
     let mut plans = vec![
         LatencyConfig {
             patterns: vec![Pattern::Stride],
-            strides: vec![16, 32, 64, 128, 256, 512, 1024],
-            series_budget: budget(500),
+            strides: vec![16, 64, 128, 256, 512, 1024],
+            series_budget: budget(400),
             ..base.clone()
         },
+        // Somewhat larger than a first and a second cache: there the line size shows.
         LatencyConfig {
-            strides: vec![16, 32, 128, 256],
-            sizes: Some(vec![64 * MIB]),
-            series_budget: budget(400),
+            strides: vec![8, 16, 32, 64, 128, 256],
+            sizes: Some(
+                [64, 96, 128, 192, 256, 1536, 3072]
+                    .map(|kib| kib << 10)
+                    .to_vec(),
+            ),
+            series_budget: budget(200),
             ..base.clone()
         },
         LatencyConfig {
             patterns: vec![Pattern::PageRandom, Pattern::Indexed],
-            series_budget: budget(1_000),
+            series_budget: budget(800),
             ..base.clone()
         },
         LatencyConfig {
             accesses: vec![Access::Dirty],
-            series_budget: budget(1_200),
+            series_budget: budget(900),
             ..base.clone()
         },
     ];
@@ -163,7 +168,7 @@ fn survey(session: &Session<'_>, effort: Effort, page: PageKind) -> Vec<LatencyC
     if copies > 1 {
         plans.push(LatencyConfig {
             threads: vec![copies],
-            series_budget: budget(2_000),
+            series_budget: budget(1_600),
             ..base.clone()
         });
     }
