@@ -10,7 +10,7 @@ use membound_types::{
     PrefetchState, Tlb,
 };
 
-use crate::levels::{CurvePoint, LevelOptions, find_levels};
+use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
 use crate::{area, crowding, declared, line, mlp, prefetch, stats, taint, tlb};
 
 /// Fewest points of a curve that levels are looked for in.
@@ -73,11 +73,17 @@ pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interp
         &options,
     );
     let line = line::find_line(&latency.points, &machine.caches);
-    let curve = level_curve(&latency.points);
-    let mut levels = if curve.len() < LEAST_POINTS {
-        Vec::new()
-    } else {
-        find_levels(&curve, &options).to_levels(machine.timer.core_clock_hz)
+    let mut levels = match level_curves(&latency.points).split_first() {
+        Some((main, others)) => {
+            let mut found = find_levels(main, &options);
+            let others: Vec<Levels> = others
+                .iter()
+                .map(|curve| find_levels(curve, &options))
+                .collect();
+            found.join_sizes(&others);
+            found.to_levels(machine.timer.core_clock_hz)
+        }
+        None => Vec::new(),
     };
     declared::compare(
         &mut levels,
@@ -153,15 +159,14 @@ pub fn interpret_prefetch(part: &mut Prefetch) {
     prefetch::judge(&mut part.points);
 }
 
-/// The curve that levels are looked for in: random loads, clean, one copy, local, the
-/// prefetchers as they were found, on the largest pages that were measured from small
-/// sizes on.
+/// The curves that levels are looked for in, the most telling one first: random loads,
+/// clean, one copy, local, the prefetchers as they were found, one curve a page kind.
 ///
-/// Large pages come first because with small ones the TLB bends the curve and a
-/// physically indexed cache fills unevenly. Where the curve on large pages begins late,
-/// smaller pages fill in below its first point.
+/// The largest pages that were measured up to large sizes come first, because with small
+/// ones the TLB bends the curve and a physically indexed cache fills unevenly. Where a
+/// curve on large pages begins late, smaller pages fill in below its first point.
 #[must_use]
-pub fn level_curve(points: &[LatencyPoint]) -> Vec<CurvePoint> {
+pub fn level_curves(points: &[LatencyPoint]) -> Vec<Vec<CurvePoint>> {
     let usable: Vec<&LatencyPoint> = points
         .iter()
         .filter(|point| {
@@ -199,23 +204,30 @@ pub fn level_curve(points: &[LatencyPoint]) -> Vec<CurvePoint> {
         };
         let farthest = curves.iter().map(|curve| reach(curve)).max().unwrap_or(0);
         // A large-page curve that stops early would hide the outer levels.
-        let Some(main) = curves
-            .iter()
-            .position(|curve| reach(curve) >= farthest / 2 && curve.len() >= LEAST_POINTS)
-        else {
+        let reaching: Vec<usize> = (0..curves.len())
+            .filter(|&index| {
+                reach(&curves[index]) >= farthest / 2 && curves[index].len() >= LEAST_POINTS
+            })
+            .collect();
+        if reaching.is_empty() {
             continue;
-        };
-        let mut curve = curves[main].clone();
-        for other in &curves[main + 1..] {
-            let smallest = curve
-                .iter()
-                .map(|point| point.size_bytes)
-                .min()
-                .unwrap_or(0);
-            curve.extend(other.iter().filter(|point| point.size_bytes < smallest));
         }
-        curve.sort_by_key(|point| point.size_bytes);
-        return curve;
+        return reaching
+            .into_iter()
+            .map(|index| {
+                let mut curve = curves[index].clone();
+                for other in &curves[index + 1..] {
+                    let smallest = curve
+                        .iter()
+                        .map(|point| point.size_bytes)
+                        .min()
+                        .unwrap_or(0);
+                    curve.extend(other.iter().filter(|point| point.size_bytes < smallest));
+                }
+                curve.sort_by_key(|point| point.size_bytes);
+                curve
+            })
+            .collect();
     }
     Vec::new()
 }

@@ -1,7 +1,7 @@
 //! What measured curves mean: levels, sizes, lines, parallelism, reach.
 //!
 //! Points go in, interpretation comes out; nothing here measures, reads a file or knows a
-//! machine's figures beforehand. [`interpret`] fills a whole machine profile, the modules
+//! machine's figures beforehand. [`interpret()`] fills a whole machine profile, the modules
 //! do one thing each:
 //!
 //! - [`levels`]: how many levels a latency curve has, their effective sizes and latencies,

@@ -18,6 +18,7 @@ const OPTIONS: LevelOptions = LevelOptions {
     steepest_plateau: 0.2,
     least_ratio: 1.3,
     least_climb: 0.4,
+    least_separation_octaves: 1.3,
     cache_bound_bytes: None,
 };
 

@@ -7,12 +7,14 @@
 //!    interval and from its neighbours, and points that stand above their successors are
 //!    left out (a latency curve never falls, and disturbance only lengthens).
 //! 2. `segment`: the plateaus, by an exact penalised segmentation in log-log space.
-//! 3. `knee`: between two plateaus, where the lower one ends.
+//! 3. `knee`: between two plateaus, where the lower one ends, by the family of climbs in
+//!    `family`.
 //!
 //! [`suggest_refinement`] is the counterpart for the sweep: where another point would tell
 //! most.
 
 mod clean;
+mod family;
 mod knee;
 mod refine;
 mod segment;
@@ -55,6 +57,10 @@ pub struct LevelOptions {
     /// Least steepness that a climb between levels must reach over half an octave, as
     /// change of ln(ns) per octave. Reach of a TLB fades in more slowly.
     pub least_climb: f64,
+    /// Least distance between the ends of neighbouring caches, in octaves of size. In a
+    /// physically indexed cache with pages of random colour, colours that overflow early
+    /// leave short landings on the climb.
+    pub least_separation_octaves: f64,
     /// Size beyond which no cache of this machine can hold a buffer: a plateau that goes
     /// on beyond it is memory. Without it 512 MiB.
     pub cache_bound_bytes: Option<u64>,
@@ -66,7 +72,8 @@ impl Default for LevelOptions {
             least_span_octaves: 0.7,
             steepest_plateau: 0.2,
             least_ratio: 1.4,
-            least_climb: 0.5,
+            least_climb: 0.42,
+            least_separation_octaves: 1.3,
             cache_bound_bytes: None,
         }
     }
@@ -188,6 +195,44 @@ impl Levels {
             .collect()
     }
 
+    /// Joins the sizes of inner caches with those of other curves of the same machine.
+    ///
+    /// Buffers on other pages lie otherwise in a physically indexed cache, so each curve is
+    /// another draw of the same capacity: sizes are averaged in ln(C), weighted by their
+    /// intervals. Curves with another number of plateaus are left out, and so is the
+    /// outermost cache, whose share may differ from run to run.
+    pub fn join_sizes(&mut self, others: &[Self]) {
+        let count = self.plateaus.len();
+        let alike: Vec<&Self> = others
+            .iter()
+            .filter(|other| other.plateaus.len() == count && other.end == self.end)
+            .collect();
+        for index in 0..count.saturating_sub(2) {
+            let Some((own, knee)) = self.plateaus[index].size else {
+                continue;
+            };
+            let (mut weights, mut sum) = (0.0, 0.0);
+            for size in std::iter::once(own).chain(
+                alike
+                    .iter()
+                    .filter_map(|other| other.plateaus[index].size.map(|(size, _)| size)),
+            ) {
+                let half = ((size.high / size.low).ln() / 2.0).max(1e-3);
+                weights += half.powi(-2);
+                sum += half.powi(-2) * size.value.ln();
+            }
+            let (mean, half) = (sum / weights, weights.sqrt().recip());
+            self.plateaus[index].size = Some((
+                Interval {
+                    value: mean.exp(),
+                    low: (mean - half).exp(),
+                    high: (mean + half).exp(),
+                },
+                knee,
+            ));
+        }
+    }
+
     /// Whether the curve ends in memory.
     #[must_use]
     pub fn reaches_memory(&self) -> bool {
@@ -204,6 +249,7 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
     let prepared = clean::prepare(curve);
     let points = &prepared.points;
     let flats = segment::plateaus(points, options);
+    let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
     let plateaus: Vec<Plateau> = flats
         .iter()
         .enumerate()
@@ -212,8 +258,8 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
             // The next plateau's points, or where the curve goes on climbing the rest.
             let beyond = flats.get(index + 1).map(|next| next.first..=next.last);
             let size = match beyond {
-                Some(next) => knee::locate(points, flat.clone(), Some(next)),
-                None if tail_climbs(points, flat.last) => knee::locate(points, flat.clone(), None),
+                Some(next) => knee::locate(points, flat, Some(next)),
+                None if tail_climbs(points, flat.last) => knee::locate(points, flat, None),
                 None => None,
             };
             Plateau {
@@ -226,11 +272,10 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
         .collect();
     let end = flats.last().map(|flat| {
         let largest_bytes = points[points.len() - 1].size_bytes;
-        let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
-        if tail_climbs(points, flat.last) {
-            CurveEnd::Climbing { largest_bytes }
-        } else if points[flat.last].size_bytes >= bound {
+        if points[flat.last].size_bytes >= bound {
             CurveEnd::Memory
+        } else if tail_climbs(points, flat.last) {
+            CurveEnd::Climbing { largest_bytes }
         } else {
             CurveEnd::MaybeCache { largest_bytes }
         }

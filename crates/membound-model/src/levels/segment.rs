@@ -7,7 +7,8 @@
 //! of a Bayesian information criterion in kind: a plateau brings a level, a tilt and two
 //! ends, a point in a climb one value of its own. The cheapest division is found exactly by
 //! dynamic programming over all pairs of ends. Plateaus that are no different levels
-//! (too near in latency, or joined by a climb that is too gentle) are then merged.
+//! (too near in latency, or joined by a climb that is too gentle) are then merged, and those
+//! that end too soon after the one below are left out as landings on its climb.
 
 use std::ops::RangeInclusive;
 
@@ -24,6 +25,10 @@ const CLIMB_COST: f64 = 4.0;
 /// The most that one point can cost a plateau.
 const MOST_DEVIATION: f64 = 9.0;
 
+/// Extent from which on a plateau may have the steepest tilt; a shorter one only a part, or
+/// it would be a piece of a ramp.
+const FULL_TILT_OCTAVES: f64 = 1.5;
+
 /// Fewest points of a plateau.
 const LEAST_POINTS: usize = 4;
 
@@ -34,9 +39,6 @@ pub(crate) struct Flat {
     pub(crate) first: usize,
     /// Last point.
     pub(crate) last: usize,
-    /// Last point of the first of the plateaus that were merged into this one: up to
-    /// there nothing at all has happened.
-    pub(crate) calm_last: usize,
     /// Fitted ln(ns) at the first point.
     start: f64,
     /// Fitted ln(ns) at the last point.
@@ -55,7 +57,9 @@ pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat>
             if points[last].octave - points[first].octave < options.least_span_octaves {
                 break;
             }
-            let (cost, flat) = fit(points, first, last, options.steepest_plateau);
+            let Some((cost, flat)) = fit(points, first, last, options.steepest_plateau) else {
+                continue;
+            };
             let total = best[first].0 + PLATEAU_COST + cost;
             if total < cheapest.0 {
                 cheapest = (total, Some(flat));
@@ -78,12 +82,14 @@ pub(crate) fn plateaus(points: &[Prepared], options: &LevelOptions) -> Vec<Flat>
     merge(points, found, options)
 }
 
-/// Cost of points `first..=last` as one plateau, and the plateau.
-fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> (f64, Flat) {
+/// Cost of points `first..=last` as one plateau, and the plateau. `None` where the points
+/// rise too steeply for one.
+fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> Option<(f64, Flat)> {
     let inside = &points[first..=last];
+    let span = inside[inside.len() - 1].octave - inside[0].octave;
+    let steepest = steepest * (span / FULL_TILT_OCTAVES).min(1.0);
     let middle = f64::midpoint(inside[0].octave, inside[inside.len() - 1].octave);
     let (mut level, mut tilt) = resistant_line(inside, middle);
-    tilt = tilt.clamp(0.0, steepest);
     for _ in 0..2 {
         // Weighted least squares, points weighted down by their distance from the last
         // line (Tukey's biweight at six standard errors).
@@ -102,7 +108,11 @@ fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> (f64, F
         if w <= 0.0 || spread <= 0.0 {
             break;
         }
-        tilt = ((w * wxy - wx * wy) / spread).clamp(0.0, steepest);
+        tilt = (w * wxy - wx * wy) / spread;
+        if tilt > steepest {
+            return None;
+        }
+        tilt = tilt.max(0.0);
         level = (wy - tilt * wx) / w;
     }
     let cost = inside
@@ -115,11 +125,10 @@ fn fit(points: &[Prepared], first: usize, last: usize, steepest: f64) -> (f64, F
     let flat = Flat {
         first,
         last,
-        calm_last: last,
         start: level + tilt * (inside[0].octave - middle),
         end: level + tilt * (inside[inside.len() - 1].octave - middle),
     };
-    (cost, flat)
+    Some((cost, flat))
 }
 
 /// A first line that outliers do not bend: through the medians of the outer thirds
@@ -156,6 +165,16 @@ fn merge(points: &[Prepared], found: Vec<Flat>, options: &LevelOptions) -> Vec<F
             _ => merged.push(flat),
         }
     }
+    // From the innermost out, so that a landing on a ramp cannot hide the one after it.
+    let mut index = 1;
+    while index + 1 < merged.len() {
+        let ends = points[merged[index].last].octave - points[merged[index - 1].last].octave;
+        if ends < options.least_separation_octaves {
+            merged.remove(index);
+        } else {
+            index += 1;
+        }
+    }
     merged
 }
 
@@ -173,14 +192,14 @@ fn steepest_climb(points: &[Prepared], range: RangeInclusive<usize>) -> f64 {
     let window = whole.min(0.5);
     let mut steepest = 0.0_f64;
     for (index, from) in climb.iter().enumerate() {
-        if let Some(to) = climb[index..]
+        // Near the end of the climb the window reaches into the next plateau.
+        let to = climb[index..]
             .iter()
             .find(|to| to.octave - from.octave >= window - 1e-9)
-        {
-            let run = to.octave - from.octave;
-            if run > 0.0 {
-                steepest = steepest.max((to.log_ns - from.log_ns) / run);
-            }
+            .unwrap_or(&climb[climb.len() - 1]);
+        let run = (to.octave - from.octave).max(window);
+        if run > 0.0 {
+            steepest = steepest.max((to.log_ns - from.log_ns) / run);
         }
     }
     steepest

@@ -1,0 +1,281 @@
+//! The share of loads that miss a cache, for every kind of cache that is tried.
+//!
+//! ```text
+//! m(x)  = m₀(x)   or   E[m₀((1 + n)/W)],  n ~ Poisson(W·x)
+//! m₀(x) = 1 − exp(−k·(x − 1)₊ᵖ)
+//! ```
+//!
+//! x is the size of a cyclic random walk ÷ capacity. A large k is LRU (everything misses
+//! just above the capacity), p = ½ belongs to policies that keep a part of a set; random
+//! replacement (hits h = exp(−(1 − h)·x), which fall with slope 2 at x = 1) and ramps
+//! m₀ = ln(x)/ln(r) stand beside them. The expectation is over pages of random colour in a
+//! physically indexed cache of W ways: some colours overflow before the whole is full, so
+//! misses begin at x = 0.6 or so.
+
+use std::sync::LazyLock;
+
+use super::Knee;
+
+/// Bytes of the pages whose colour is drawn at random.
+const PAGE: f64 = 4096.0;
+
+/// What a soft climb and a ramp cost in −2·ln(likelihood), against a sharp one.
+const SOFT_COST: f64 = 3.0;
+const RAMP_COST: f64 = 10.0;
+
+/// Tried policies as (k, p): from random replacement to LRU, and those that keep a part.
+/// Slower than random is none: not even the best policy misses fewer than 1 − C/S of a
+/// cyclic walk.
+const POLICIES: [(f64, f64); 8] = [
+    (3.5, 1.0),
+    (7.0, 1.0),
+    (15.0, 1.0),
+    (40.0, 1.0),
+    (1.2, 0.5),
+    (2.0, 0.5),
+    (3.5, 0.5),
+    (7.0, 0.5),
+];
+
+/// Tried lengths of ramps, as the ratio of sizes over which the hits fade out.
+const RAMPS: [f64; 3] = [5.0, 8.0, 16.0];
+
+/// Tried numbers of ways of a cache whose pages have random colours.
+const WAYS: [u32; 4] = [24, 16, 12, 8];
+
+/// Sizes over which the share of misses is tabulated, in octaves relative to C, and how
+/// finely.
+const TABLE_FROM: f64 = -2.5;
+const TABLE_TO: f64 = 5.0;
+const TABLE_STEPS: f64 = 64.0;
+
+/// How hits fade beyond the capacity.
+#[derive(Clone, Copy)]
+enum Fading {
+    /// Random replacement: the hits are h = exp(−(1 − h)·x).
+    Random,
+    /// 1 − exp(−rate·(x − 1)^power) of the loads miss.
+    Policy { rate: f64, power: f64 },
+    /// ln(x)/ln(until) of the loads miss.
+    Ramp { until: f64 },
+}
+
+/// One member of the family.
+pub(crate) struct Shape {
+    fading: Fading,
+    /// Ways of a cache in which pages of random colour lie; `None` where colour plays no
+    /// part.
+    ways: Option<u32>,
+    /// What using it costs, in −2·ln(likelihood).
+    pub(crate) cost: f64,
+    /// What a size found with it means.
+    pub(crate) knee: Knee,
+    /// Share of misses at S/C = 2^(`TABLE_FROM` + i/`TABLE_STEPS`).
+    misses: Vec<f64>,
+}
+
+impl Fading {
+    /// Share of loads that miss when the cache, or the colour, is filled `filled` times.
+    fn misses(self, filled: f64) -> f64 {
+        if filled <= 1.0 {
+            return 0.0;
+        }
+        match self {
+            Self::Random => random_replacement(filled),
+            Self::Policy { rate, power } => {
+                let over = filled - 1.0;
+                let over = if power == 1.0 { over } else { over.powf(power) };
+                1.0 - (-rate * over).exp()
+            }
+            Self::Ramp { until } => (filled.ln() / until.ln()).min(1.0),
+        }
+    }
+
+    /// Variance of the share of misses over draws of page colours, relative to that of an
+    /// empirical distribution over as many colours. The number of pages is given, so an
+    /// overfull colour makes another one less full; and a policy that misses little in an
+    /// overfull colour spreads little. (Found by drawing.)
+    fn draw_variance(self) -> f64 {
+        let rate = match self {
+            Self::Random => 2.0,
+            Self::Policy { rate, .. } => rate,
+            Self::Ramp { .. } => return 0.0,
+        };
+        0.4 * rate / (rate + 2.0)
+    }
+}
+
+impl Shape {
+    fn new(fading: Fading, ways: Option<u32>) -> Self {
+        let (cost, knee) = match (fading, ways) {
+            (Fading::Ramp { .. }, _) => (RAMP_COST, Knee::Gradual),
+            (_, Some(_)) => (SOFT_COST, Knee::Blurred),
+            (_, None) => (0.0, Knee::Sharp),
+        };
+        let steps = ((TABLE_TO - TABLE_FROM) * TABLE_STEPS) as usize;
+        let misses = (0..=steps)
+            .map(|step| {
+                let filled = (TABLE_FROM + step as f64 / TABLE_STEPS).exp2();
+                match ways {
+                    Some(ways) => coloured(fading, ways, filled),
+                    None => fading.misses(filled),
+                }
+            })
+            .collect();
+        Self {
+            fading,
+            ways,
+            cost,
+            knee,
+            misses,
+        }
+    }
+
+    /// The family, computed once.
+    pub(crate) fn all() -> &'static [Self] {
+        static ALL: LazyLock<Vec<Shape>> = LazyLock::new(|| {
+            let policies: Vec<Fading> = std::iter::once(Fading::Random)
+                .chain(POLICIES.map(|(rate, power)| Fading::Policy { rate, power }))
+                .collect();
+            let soft = [
+                Fading::Random,
+                Fading::Policy {
+                    rate: 40.0,
+                    power: 1.0,
+                },
+                Fading::Policy {
+                    rate: 1.2,
+                    power: 0.5,
+                },
+            ];
+            policies
+                .into_iter()
+                .map(|fading| Shape::new(fading, None))
+                .chain(
+                    WAYS.into_iter()
+                        .flat_map(|ways| soft.map(|fading| Shape::new(fading, Some(ways)))),
+                )
+                .chain(RAMPS.map(|until| Shape::new(Fading::Ramp { until }, None)))
+                .collect()
+        });
+        &ALL
+    }
+
+    /// Share of loads that miss at log₂(S/C).
+    pub(crate) fn misses(&self, octaves: f64) -> f64 {
+        let place = (octaves - TABLE_FROM) * TABLE_STEPS;
+        if place <= 0.0 {
+            return 0.0;
+        }
+        let below = place as usize;
+        match (self.misses.get(below), self.misses.get(below + 1)) {
+            (Some(low), Some(high)) => low + (place - below as f64) * (high - low),
+            _ => 1.0,
+        }
+    }
+
+    /// By how much draws of page colours spread the share of misses m in a cache of
+    /// `capacity` bytes: their variance is this times m·(1 − m). The colours are the pages
+    /// of one way.
+    pub(crate) fn draw_variance(&self, capacity: f64) -> f64 {
+        self.ways.map_or(0.0, |ways| {
+            let colours = (capacity / f64::from(ways) / PAGE).max(2.0);
+            self.fading.draw_variance() / colours
+        })
+    }
+}
+
+/// Share of loads that miss when the pages of `filled` times the capacity fall into
+/// colours of `ways` pages at random. A load's own page is in its colour for sure, the
+/// others are Poisson distributed.
+fn coloured(fading: Fading, ways: u32, filled: f64) -> f64 {
+    let ways = f64::from(ways);
+    let mean = filled * ways;
+    let most = (mean + 8.0 * mean.sqrt() + 8.0) as u32;
+    let mut log_weight = -mean;
+    let mut misses = 0.0;
+    for others in 0..=most {
+        if others > 0 {
+            log_weight += (mean / f64::from(others)).ln();
+        }
+        misses += log_weight.exp() * fading.misses((1.0 + f64::from(others)) / ways);
+    }
+    misses.min(1.0)
+}
+
+/// Share of loads that miss a cache with random replacement in a cyclic walk over `filled`
+/// times its capacity.
+fn random_replacement(filled: f64) -> f64 {
+    /// Steps per unit of `filled`, and the largest tabulated.
+    const STEPS: f64 = 64.0;
+    const MOST: f64 = 8.0;
+    static TABLE: LazyLock<Vec<f64>> = LazyLock::new(|| {
+        let mut misses = 0.0_f64;
+        (0..=((MOST - 1.0) * STEPS) as usize)
+            .map(|step| {
+                let filled = 1.0 + step as f64 / STEPS;
+                // Newton's method on m = 1 − exp(−m·x), from above, where it converges.
+                misses = (2.0 * (filled - 1.0)).min(1.0).max(misses);
+                for _ in 0..40 {
+                    let left = (-misses * filled).exp();
+                    let slope = 1.0 - filled * left;
+                    if slope.abs() < 1e-12 {
+                        break;
+                    }
+                    misses = (misses - (misses - 1.0 + left) / slope).clamp(0.0, 1.0);
+                }
+                misses
+            })
+            .collect()
+    });
+    let place = (filled - 1.0) * STEPS;
+    let below = place.floor() as usize;
+    match (TABLE.get(below), TABLE.get(below + 1)) {
+        (Some(low), Some(high)) => low + (place - below as f64) * (high - low),
+        _ => 1.0 - (-filled).exp(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn random_replacement_satisfies_its_equation() {
+        for filled in [1.0, 1.05, 1.386_294, 2.0, 3.3, 7.9, 20.0] {
+            let misses = random_replacement(filled);
+            let hits = 1.0 - misses;
+            assert!(
+                (hits - (-misses * filled).exp()).abs() < 2e-3,
+                "{filled} {misses}"
+            );
+        }
+        assert!((random_replacement(1.386_294) - 0.5).abs() < 1e-3);
+        assert!(random_replacement(1.0) < 1e-6);
+    }
+
+    #[test]
+    fn every_shape_rises_from_none_to_all_and_colours_begin_early() {
+        for shape in Shape::all() {
+            let curve: Vec<f64> = (-20..=40)
+                .map(|k| shape.misses(f64::from(k) / 8.0))
+                .collect();
+            assert!(curve.windows(2).all(|pair| pair[0] <= pair[1] + 1e-9));
+            assert!(curve[0] < 1e-3 && curve[60] > 0.95);
+            let at_three_quarters = shape.misses(0.75_f64.log2());
+            assert_eq!(at_three_quarters > 1e-4, shape.ways.is_some());
+        }
+    }
+
+    #[test]
+    fn lru_in_colours_misses_half_at_its_capacity() {
+        let lru = Fading::Policy {
+            rate: 40.0,
+            power: 1.0,
+        };
+        for ways in WAYS {
+            let misses = coloured(lru, ways, 1.0);
+            assert!((misses - 0.5).abs() < 0.08, "{ways} ways: {misses}");
+        }
+    }
+}

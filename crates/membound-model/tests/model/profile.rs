@@ -1,0 +1,392 @@
+//! A whole profile, interpreted: every part says its figures in terms of the levels.
+
+use std::collections::BTreeMap;
+
+use membound_model::{CurvePoint, interpret, interpret_latency};
+use membound_types::{
+    Access, AreaPoint, Bandwidth, BandwidthKernel, BandwidthPoint, Basis, Cache, CacheKind,
+    Conditions, Cpu, CpuId, Fence, Filler, Kind, Latency, LatencyPoint, LevelKind, MachineInfo,
+    MachineProfile, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, Pattern, Prefetch,
+    PrefetchPattern, PrefetchPoint, PrefetchState, SCHEMA_VERSION, Samples, ThroughputPoint, Timer,
+    Tlb, TlbPoint, VectorWidth,
+};
+
+use crate::machines::{Machine, Noise, Random, machines};
+
+const NOISE: Noise = Noise {
+    relative: 0.01,
+    outliers: 0.01,
+    slow: 0.0,
+};
+
+fn cache(level: u32, kind: CacheKind, size_bytes: u64, sharers: u32) -> Cache {
+    Cache {
+        level,
+        kind,
+        size_bytes,
+        line_bytes: Some(64),
+        ways: None,
+        shared_by: (0..sharers).map(CpuId).collect(),
+        source: "sysfs".to_owned(),
+    }
+}
+
+fn machine_info() -> MachineInfo {
+    MachineInfo {
+        host: "test".to_owned(),
+        date: "2025-01-01T00:00:00Z".to_owned(),
+        membound_version: "0".to_owned(),
+        cpu: Cpu {
+            online: vec![CpuId(0), CpuId(1)],
+            ..Cpu::default()
+        },
+        caches: vec![
+            cache(1, CacheKind::Data, 48 << 10, 1),
+            cache(1, CacheKind::Instruction, 32 << 10, 1),
+            cache(2, CacheKind::Unified, 1 << 20, 1),
+            cache(3, CacheKind::Unified, 32 << 20, 2),
+        ],
+        memory_bytes: 16 << 30,
+        timer: Timer {
+            core_clock_hz: 4e9,
+            ..Timer::default()
+        },
+        conditions: Conditions {
+            hypervisor: Some("kvm".to_owned()),
+            labels: BTreeMap::new(),
+            ..Conditions::default()
+        },
+    }
+}
+
+fn latency_point(point: CurvePoint, page: PageKind) -> LatencyPoint {
+    LatencyPoint {
+        size_bytes: point.size_bytes,
+        stride_bytes: 64,
+        pattern: Pattern::Random,
+        access: Access::Clean,
+        page,
+        cpu: CpuId(0),
+        node: NodePolicy::LOCAL,
+        prefetch: PrefetchState::Default,
+        threads: 1,
+        ns: point.ns,
+        ns_low: point.ns_low,
+        ns_high: point.ns_high,
+        cycles: point.ns * 4.0,
+        samples: 15,
+        batches: Samples::default(),
+        page_share: None,
+        prefetch_taint: None,
+    }
+}
+
+fn named(name: &str) -> Machine {
+    machines()
+        .into_iter()
+        .find(|machine| machine.name == name)
+        .expect("a machine of the table")
+}
+
+/// Random chases on both page kinds, one of them with two copies; a stride ring that a
+/// prefetcher knows; strides across the line.
+fn latency() -> Latency {
+    let mut random = Random::new(7);
+    let mut points: Vec<LatencyPoint> = Vec::new();
+    let huge = named("zen5-guest-huge");
+    let small = named("zen5-guest-4k");
+    let mut add = |machine: &Machine, page, threads: u32, random: &mut Random| {
+        for point in machine.curve(4, NOISE, random) {
+            let mut point = latency_point(point, page);
+            point.threads = threads;
+            points.push(point);
+        }
+    };
+    add(&huge, PageKind::Thp, 1, &mut random);
+    add(&small, PageKind::Base, 1, &mut random);
+    let mut half = huge.clone();
+    half.caches[2].bytes /= 2;
+    add(&half, PageKind::Thp, 2, &mut random);
+    for (stride_bytes, ns) in [
+        (8, 1.53),
+        (16, 1.64),
+        (32, 1.87),
+        (64, 3.13),
+        (128, 3.1),
+        (256, 3.1),
+    ] {
+        let mut point = latency_point(
+            CurvePoint {
+                size_bytes: 65536 + 64,
+                ns,
+                ns_low: ns,
+                ns_high: ns,
+            },
+            PageKind::Thp,
+        );
+        point.stride_bytes = stride_bytes;
+        points.push(point);
+    }
+    let reference = points
+        .iter()
+        .find(|point| point.size_bytes == 256 << 20 && point.page == PageKind::Thp)
+        .cloned()
+        .expect("256 MiB lie on the grid");
+    points.push(LatencyPoint {
+        pattern: Pattern::Stride,
+        ns: 4.0,
+        ns_low: 3.9,
+        ns_high: 4.1,
+        ..reference
+    });
+    Latency {
+        points,
+        ..Latency::default()
+    }
+}
+
+fn mlp() -> Mlp {
+    let cell = |mode, loads: u32, fillers: u32, cycles: f64| MlpCell {
+        mode,
+        loads,
+        fillers,
+        filler: Filler::Nop,
+        area_bytes: 256 << 20,
+        node: NodePolicy::LOCAL,
+        page: PageKind::Thp,
+        cycles,
+        spread: 2.0,
+        misses: Outcome::missing("no counters"),
+    };
+    let mut cells: Vec<MlpCell> = (2..=14)
+        .map(|n| cell(MlpMode::Parallel, n, 1, 200.0 + 20.0 * f64::from(n)))
+        .collect();
+    cells.push(cell(MlpMode::Parallel, 2, 300, 420.0));
+    cells.push(cell(MlpMode::Sequential, 2, 300, 420.0));
+    Mlp {
+        cells,
+        rob_size: Outcome::Known(192.0),
+        windows: vec![],
+        mlp_rule: Outcome::default(),
+        mlp_throughput: Outcome::default(),
+        throughput: vec![ThroughputPoint {
+            chains: 16,
+            cycles_per_load: 20.0,
+            parallelism: 9.8,
+            batches: Samples::default(),
+        }],
+        sequential_pair_cycles: Outcome::missing("not computed"),
+        areas: vec![AreaPoint {
+            area_bytes: 96 << 10,
+            loads: 1,
+            cycles: 10.0,
+            spread: 1.0,
+            ratio: 1.0,
+            expected: vec![],
+            misses: Outcome::missing("no counters"),
+        }],
+        page: PageKind::Thp,
+        node: NodePolicy::LOCAL,
+        fence: Fence::Lfence,
+        others: vec![],
+        skipped: vec![],
+        elapsed_s: 1.0,
+    }
+}
+
+fn bandwidth() -> Bandwidth {
+    let point = |size_bytes: u64, threads: u32| BandwidthPoint {
+        kernel: BandwidthKernel::Read,
+        vector: VectorWidth::V256,
+        size_bytes,
+        level: None,
+        threads,
+        page: PageKind::Thp,
+        node: NodePolicy::LOCAL,
+        gb_s: 10.0,
+        gb_s_low: 9.0,
+        gb_s_high: 11.0,
+        gb_s_with_allocate: 10.0,
+        batches: Samples::default(),
+    };
+    Bandwidth {
+        points: vec![
+            point(16 << 10, 1),
+            point(512 << 10, 2),
+            point(8 << 20, 1),
+            point(8 << 20, 2),
+            point(256 << 20, 1),
+        ],
+        ..Bandwidth::default()
+    }
+}
+
+fn tlb() -> Tlb {
+    let points = (8..56)
+        .map(|k| {
+            let pages = (f64::from(k) / 4.0).exp2().round() as u64;
+            let translation_cycles = match pages {
+                0..=96 => 0.0,
+                97..=4096 => 7.0,
+                _ => 40.0,
+            };
+            TlbPoint {
+                page: PageKind::Base,
+                pages,
+                ns: 1.0 + translation_cycles / 4.0,
+                packed_ns: 1.0,
+                translation_cycles,
+                batches: Samples::default(),
+            }
+        })
+        .collect();
+    Tlb {
+        points,
+        ..Tlb::default()
+    }
+}
+
+fn prefetch() -> Prefetch {
+    let point = |pattern, ns: f64| PrefetchPoint {
+        pattern,
+        prefetch: PrefetchState::Default,
+        ns,
+        random_ns: 150.0,
+        ratio: f64::NAN,
+        prefetched: false,
+        batches: Samples {
+            raw: vec![ns; 5],
+            ..Samples::default()
+        },
+    };
+    Prefetch {
+        points: vec![
+            point(PrefetchPattern::Random, 150.0),
+            point(PrefetchPattern::Forward { stride_bytes: 64 }, 5.0),
+        ],
+        ..Prefetch::default()
+    }
+}
+
+#[test]
+fn every_part_of_a_profile_is_interpreted() {
+    let mut profile = MachineProfile {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Machine,
+        incomplete: false,
+        machine: machine_info(),
+        levels: vec![],
+        line: Outcome::default(),
+        latency: Outcome::Known(latency()),
+        mlp: Outcome::Known(mlp()),
+        window: Outcome::missing("not asked for"),
+        bandwidth: Outcome::Known(bandwidth()),
+        loaded: Outcome::missing("not asked for"),
+        tlb: Outcome::Known(tlb()),
+        prefetch: Outcome::Known(prefetch()),
+        numa: Outcome::missing("not asked for"),
+        c2c: Outcome::missing("not asked for"),
+        elapsed_s: 1.0,
+        core_clock_hz: None,
+    };
+    interpret(&mut profile);
+
+    let names: Vec<&str> = profile
+        .levels
+        .iter()
+        .map(|level| level.name.as_str())
+        .collect();
+    assert_eq!(names, ["L1", "L2", "L3", "DRAM"]);
+    let near = |index: usize, bytes: u64| {
+        let size = profile.levels[index].size_bytes.unwrap();
+        (size as f64 / bytes as f64 - 1.0).abs() < 0.12
+    };
+    assert!(
+        near(0, 48 << 10) && near(1, 1 << 20) && near(2, 11 << 20),
+        "{:#?}",
+        profile.levels
+    );
+    assert_eq!(profile.levels[0].declared_bytes, Some(48 << 10));
+    assert_eq!(profile.levels[0].note, None);
+    let note = profile.levels[2].note.as_deref().unwrap();
+    assert!(
+        note.contains("declared 32 MiB") && note.contains("guest's share"),
+        "{note}"
+    );
+    assert_eq!(profile.levels[3].kind, LevelKind::Memory);
+    assert!((profile.levels[0].latency_cycles - 3.84).abs() < 0.1);
+
+    let line = profile.line.known().unwrap();
+    assert_eq!((line.bytes, line.basis), (64, Basis::Estimated));
+    assert_eq!(profile.levels[1].line_basis, Some(Basis::Estimated));
+
+    let latency = profile.latency.known().unwrap();
+    let ring = latency
+        .points
+        .iter()
+        .find(|point| point.pattern == Pattern::Stride)
+        .unwrap();
+    assert_eq!(
+        ring.prefetch_taint.as_ref().map(|taint| taint.against),
+        Some(Pattern::Random)
+    );
+    assert_eq!(
+        latency
+            .points
+            .iter()
+            .filter(|point| point.prefetch_taint.is_some())
+            .count(),
+        1
+    );
+    assert_eq!(latency.crowding.len(), 1);
+    let crowding = &latency.crowding[0];
+    assert!(crowding.meaning.starts_with("shared"), "{crowding:?}");
+    let share = crowding.alone_bytes as f64 / crowding.crowded_bytes as f64;
+    assert!((share - 2.0).abs() < 0.3, "{crowding:?}");
+
+    let mlp = profile.mlp.known().unwrap();
+    assert_eq!(mlp.mlp_rule, Outcome::Known(10.0));
+    assert_eq!(mlp.mlp_throughput, Outcome::Known(9.8));
+    assert_eq!(mlp.sequential_pair_cycles, Outcome::Known(420.0));
+    let expected = &mlp.areas[0].expected;
+    assert!((expected[0].share - 0.5).abs() < 0.06 && (expected[1].share - 0.5).abs() < 0.06);
+    assert!((expected.iter().map(|hit| hit.share).sum::<f64>() - 1.0).abs() < 1e-9);
+
+    let fits: Vec<Option<&str>> = profile
+        .bandwidth
+        .known()
+        .unwrap()
+        .points
+        .iter()
+        .map(|point| point.level.as_deref())
+        .collect();
+    assert_eq!(
+        fits,
+        [
+            Some("L1"),
+            Some("L2"),
+            Some("L3"),
+            Some("DRAM"),
+            Some("DRAM")
+        ]
+    );
+
+    let tlb = &profile.tlb.known().unwrap().levels;
+    assert_eq!(tlb.len(), 2);
+    assert!((tlb[0].entries.value / 96.0 - 1.0).abs() < 0.12, "{tlb:?}");
+
+    let judged = &profile.prefetch.known().unwrap().points;
+    assert!(judged[1].prefetched && !judged[0].prefetched);
+    assert_eq!(judged[0].ratio, 1.0);
+}
+
+#[test]
+fn nothing_measured_is_nothing_claimed() {
+    let mut empty = Latency::default();
+    let mut bare = machine_info();
+    bare.caches.clear();
+    let found = interpret_latency(&mut empty, &bare);
+    assert!(found.levels.is_empty());
+    assert!(found.line.known().is_none());
+    assert!(empty.crowding.is_empty());
+}
