@@ -191,6 +191,14 @@ fn every_pattern_has_a_point_and_no_control_has_its_reason() {
             assert!((point.ratio - point.ns / point.random_ns).abs() < 1e-9);
             assert!(point.batches.raw.len() >= 10, "{point:?}");
         }
+        // Whoever prefetches or not, lines in order are no slower than random ones; the
+        // margin is for noise.
+        let forward = PrefetchPattern::Forward { stride_bytes: 64 };
+        let forward = prefetch
+            .points
+            .iter()
+            .find(|point| point.pattern == forward);
+        assert!(forward.unwrap().ratio < 1.5, "{forward:?}");
         assert_eq!(
             prefetch.controls.why_missing().unwrap().reason,
             "no such register"
