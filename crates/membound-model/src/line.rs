@@ -41,6 +41,10 @@ struct Bend {
 /// buffer shows a bend and nothing is declared.
 #[must_use]
 pub fn find_line(points: &[LatencyPoint], caches: &[Cache]) -> Outcome<LineSize> {
+    let declared = caches
+        .iter()
+        .filter(|cache| cache.kind != CacheKind::Instruction)
+        .find_map(|cache| cache.line_bytes);
     let mut bends: Vec<Bend> = curves(points)
         .iter()
         .filter_map(|curve| bend(curve))
@@ -53,6 +57,15 @@ pub fn find_line(points: &[LatencyPoint], caches: &[Cache]) -> Outcome<LineSize>
             .filter(|bend| bend.size_bytes <= smallest.saturating_mul(SAME_CACHE))
             .max_by(|a, b| a.rise.total_cmp(&b.rise));
         if let Some(bytes) = inner.and_then(|bend| u32::try_from(bend.stride_bytes).ok()) {
+            // Twice the declared line and nothing else may be a pair of lines whose inner
+            // cache was not among the buffers.
+            if let Some(line) = declared.filter(|line| line.saturating_mul(2) == bytes) {
+                return Outcome::Known(LineSize {
+                    bytes: line,
+                    sector_bytes: bytes,
+                    basis: Basis::Declared,
+                });
+            }
             let widest = bends
                 .iter()
                 .map(|bend| bend.stride_bytes)
@@ -65,10 +78,6 @@ pub fn find_line(points: &[LatencyPoint], caches: &[Cache]) -> Outcome<LineSize>
             });
         }
     }
-    let declared = caches
-        .iter()
-        .filter(|cache| cache.kind != CacheKind::Instruction)
-        .find_map(|cache| cache.line_bytes);
     match declared {
         Some(bytes) => Outcome::Known(LineSize {
             bytes,
@@ -249,10 +258,20 @@ mod tests {
             Pattern::Random,
             [1.5, 1.6, 1.8, 2.2, 3.5, 3.5, 3.5],
         );
+        for known in [None, Some(128), Some(32)] {
+            let found = find_line(&points, &declared(known));
+            let line = found.known().unwrap();
+            assert_eq!(
+                (line.bytes, line.sector_bytes, line.basis),
+                (128, 128, Basis::Estimated)
+            );
+        }
+        // Where 64 is declared it may be a pair.
         let found = find_line(&points, &declared(Some(64)));
+        let line = found.known().unwrap();
         assert_eq!(
-            found.known().map(|line| (line.bytes, line.sector_bytes)),
-            Some((128, 128))
+            (line.bytes, line.sector_bytes, line.basis),
+            (64, 128, Basis::Declared)
         );
     }
 

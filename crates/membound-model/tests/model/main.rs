@@ -4,3 +4,4 @@
 mod curves;
 mod machines;
 mod profile;
+mod properties;
