@@ -56,11 +56,8 @@ pub(super) fn write(
     }
     for crowd in &latency.crowding {
         out.note(&format!(
-            "one copy sees {}, {} copies see {}: {}",
-            units::bytes(crowd.alone_bytes),
-            crowd.threads,
-            units::bytes(crowd.crowded_bytes),
-            crowd.meaning
+            "{} copies at once: {}",
+            crowd.threads, crowd.meaning
         ));
     }
     if detail == Detail::Full {

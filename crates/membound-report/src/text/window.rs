@@ -76,7 +76,24 @@ fn table(out: &mut Out, window: &Window, kernel: WindowKernel, split: bool, deta
     } else {
         BRIEF_ROWS
     };
-    let areas: Vec<u64> = areas.into_iter().collect();
+    // Areas are multiples of the window, so that not every size has every area.
+    let has_all = |area: u64| {
+        sizes.iter().all(|size| {
+            points
+                .iter()
+                .any(|p| p.window_bytes == *size && p.area_bytes == area)
+        })
+    };
+    let common: Vec<u64> = areas
+        .iter()
+        .copied()
+        .filter(|area| has_all(*area))
+        .collect();
+    let areas: Vec<u64> = if common.len() * 2 >= areas.len() {
+        common
+    } else {
+        areas.into_iter().collect()
+    };
     let step = areas.len().div_ceil(rows).max(1);
     for area in areas.iter().rev().step_by(step).rev() {
         let mut row = vec![units::bytes(*area)];

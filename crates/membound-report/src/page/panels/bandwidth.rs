@@ -160,11 +160,25 @@ fn table(bandwidth: &Bandwidth) -> Markup {
 
 pub(super) fn loaded(loaded: &Loaded) -> Markup {
     let mut curves: BTreeMap<(u32, u32, u32), Vec<&LoadedPoint>> = BTreeMap::new();
-    for point in &loaded.points {
+    for point in loaded.points.iter().filter(|p| p.injectors > 0) {
         curves
             .entry((point.mix.writes, point.mix.reads, point.injectors))
             .or_default()
             .push(point);
+    }
+    // The idle point of a mix begins each of its curves.
+    for point in loaded.points.iter().filter(|p| p.injectors == 0) {
+        let mix = (point.mix.writes, point.mix.reads);
+        let mut alone = true;
+        for (key, points) in &mut curves {
+            if (key.0, key.1) == mix && key.2 > 0 {
+                points.push(point);
+                alone = false;
+            }
+        }
+        if alone {
+            curves.entry((mix.0, mix.1, 0)).or_default().push(point);
+        }
     }
     let several = curves
         .keys()

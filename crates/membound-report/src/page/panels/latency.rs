@@ -41,10 +41,9 @@ pub(super) fn body(latency: &Latency, levels: &[Level]) -> Markup {
         (chart.markup())
         @for crowd in &latency.crowding {
             p.note {
-                b { "Several copies: " }
-                "one copy sees " (units::bytes(crowd.alone_bytes)) " of cache, "
-                (crowd.threads) " copies at once see " (units::bytes(crowd.crowded_bytes)) " each: "
-                (crowd.meaning) "."
+                b { (crowd.threads) " copies at once: " }
+                (crowd.meaning) " (" (units::bytes(crowd.alone_bytes)) " alone, "
+                (units::bytes(crowd.crowded_bytes)) " each together)."
             }
         }
         (tainted(latency))
@@ -102,8 +101,8 @@ fn tainted(latency: &Latency) -> Markup {
         @if !points.is_empty() {
             p.note {
                 b { "Prefetched: " }
-                (units::plural(points.len(), "point")) " of the orders " (patterns.join(", "))
-                " came out faster than loads that cannot be predicted, so the hardware fetched ahead; the hover text says by how much."
+                (units::plural(points.len(), "point")) " (" (patterns.join(", "))
+                ") came out faster than loads that cannot be predicted, so the hardware fetched ahead; the hover text says by how much."
             }
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn body(latency: &Latency) -> Markup {
         }
         div.pair {
             @for (index, family) in families.iter().take(FAMILIES).enumerate() {
-                (over_size(index, family))
+                @if family.strides.iter().filter(|(_, points)| points.len() > 2).count() > 1 { (over_size(index, family)) }
                 (over_stride(index, family))
             }
         }

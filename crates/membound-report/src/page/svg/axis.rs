@@ -140,23 +140,12 @@ impl Ruler {
     }
 
     fn linear_ticks(&self, most: f64) -> Vec<Tick> {
-        let raw = (self.high - self.low) / most;
-        let decade = 10_f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0]
+        round_values(self.low, self.high, most)
             .into_iter()
-            .map(|factor| factor * decade)
-            .find(|step| *step >= raw)
-            .unwrap_or(10.0 * decade);
-        let first = (self.low / step).ceil() as i64;
-        let last = (self.high / step).floor() as i64;
-        (first..=last)
-            .map(|index| {
-                let value = index as f64 * step;
-                Tick {
-                    at: self.stretch(value),
-                    value,
-                    sparse: index % 2 == 0,
-                }
+            .map(|(value, sparse)| Tick {
+                at: self.stretch(value),
+                value,
+                sparse,
             })
             .collect()
     }
@@ -189,7 +178,7 @@ impl Ruler {
         };
         let decades = (self.low.floor() as i32)..=(self.high.ceil() as i32);
         let few = self.high - self.low < 2.0;
-        decades
+        let ticks: Vec<Tick> = decades
             .flat_map(|decade| factors.iter().map(move |factor| (decade, *factor)))
             .filter_map(|(decade, factor)| {
                 let value = factor * 10_f64.powi(decade);
@@ -200,8 +189,43 @@ impl Ruler {
                     sparse: few || factor < 1.5,
                 })
             })
+            .collect();
+        if ticks.len() >= 2 {
+            return ticks;
+        }
+        // Less than a factor of two or so: round steps, at their places on this scale.
+        let (low, high) = (10_f64.powf(self.low), 10_f64.powf(self.high));
+        round_values(low, high, most)
+            .into_iter()
+            .map(|(value, sparse)| Tick {
+                at: self.stretch(value.log10()),
+                value,
+                sparse,
+            })
             .collect()
     }
+}
+
+/// At most about `most` multiples of 1, 2 or 5 times a power of ten between two values, and
+/// whether each is an even multiple.
+fn round_values(low: f64, high: f64, most: f64) -> Vec<(f64, bool)> {
+    let raw = (high - low) / most;
+    let decade = 10_f64.powf(raw.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * decade)
+        .find(|step| *step >= raw)
+        .unwrap_or(10.0 * decade);
+    let (first, last) = ((low / step).ceil(), (high / step).floor());
+    if !(first.is_finite() && last.is_finite() && last - first <= 4.0 * most) {
+        return Vec::new();
+    }
+    let count = (last - first) as u32;
+    (0..=count)
+        .map(|index| first + f64::from(index))
+        .filter(|multiple| *multiple <= last)
+        .map(|multiple| (multiple * step, multiple % 2.0 == 0.0))
+        .collect()
 }
 
 #[cfg(test)]
@@ -238,6 +262,23 @@ mod tests {
             .map(|tick| tick.value)
             .collect();
         assert_eq!(values, [0.0, 500.0, 1000.0]);
+    }
+
+    #[test]
+    fn a_narrow_range_of_a_logarithmic_axis_has_ticks() {
+        let ruler = axis(Scale::Log10).ruler([156.0, 164.0], 300.0, 0.0);
+        let values: Vec<f64> = ruler
+            .expect("there are values")
+            .ticks(30.0)
+            .into_iter()
+            .map(|tick| tick.value)
+            .collect();
+        assert_eq!(
+            values,
+            [
+                140.0, 145.0, 150.0, 155.0, 160.0, 165.0, 170.0, 175.0, 180.0
+            ]
+        );
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Bars {
                                         path d=(format!("M{} {}V{}", coordinate(middle), coordinate(low), coordinate(high))) {}
                                     }
                                     @if labelled {
-                                        @if let Some(at) = y.inside(bar.interval.map_or(bar.value, |(_, high)| high.max(bar.value))) {
+                                        @if let Some(at) = y.at(bar.value) {
                                             text.w x=(coordinate(middle)) y=(coordinate(at - 4.0)) { (short(bar.value)) }
                                         }
                                     }

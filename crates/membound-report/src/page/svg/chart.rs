@@ -12,6 +12,8 @@ use crate::units;
 const MOST_MARKERS: usize = 4500;
 /// Curves beyond which markers are small, or they would cover the lines.
 const CROWDED: usize = 16;
+/// Curves up to which all have their intervals drawn; more would hide each other.
+const BANDED: usize = 4;
 /// Curves that are not shown at first and yet named in the open.
 const FEW_HIDDEN: usize = 6;
 /// Keys in the legend of ordered curves.
@@ -168,8 +170,14 @@ impl Chart {
             top: 30.0 + LANE * lane_count as f64,
             bottom: height - 58.0,
         };
-        let heights = points()
-            .map(|p| p.y)
+        let values = || points().map(|p| p.y).filter(|y| y.is_finite());
+        let highest = values().fold(0.0, f64::max);
+        // Intervals are shown as far as they do not squeeze the values.
+        let ends = points()
+            .filter_map(|p| Some(p.interval?.1))
+            .filter(|end| *end <= 1.3 * highest);
+        let heights = values()
+            .chain(ends)
             .chain(self.rules.iter().map(|rule| rule.y));
         let y = self.y.ruler(heights, frame.bottom, frame.top)?;
         let count = |shown: bool| -> usize {
@@ -180,6 +188,7 @@ impl Chart {
         let drawing = Markers {
             thin: count(false).div_ceil(left_over).max(1),
             crowded: self.series.len() > CROWDED,
+            banded: self.series.len() <= BANDED,
         };
         let label = format!("{}. {}", self.title, self.reading);
         Some(html! {
@@ -303,7 +312,7 @@ impl Chart {
         };
         let last = self.series.len().saturating_sub(1);
         html! {
-            @if self.series.len() > 1 {
+            @if !self.series.is_empty() {
                 div.legend role="group" aria-label="curves" {
                     @for (index, curve) in self.series.iter().enumerate().filter(|(_, curve)| curve.shown) {
                         @if index % step == 0 || index == last { (curve.key(index)) }
@@ -334,6 +343,8 @@ struct Markers {
     /// Of the quiet points of a curve that is not shown at first, every nth has one.
     thin: usize,
     crowded: bool,
+    /// Whether every curve has its intervals drawn, or the first one only.
+    banded: bool,
 }
 
 impl Series {
@@ -350,7 +361,7 @@ impl Series {
         html! {
             g class=(format!("s {}{}", self.look.class(), if self.shown { "" } else { " off" }))
                 data-k=(index) data-n=(self.label) {
-                @if let Some(band) = self.band(x, y) { path.band d=(band) {} }
+                @if let Some(band) = self.band(x, y).filter(|_| markers.banded || index == 0) { path.band d=(band) {} }
                 path.l d=(line) {}
                 g.p {
                     @for (nth, point) in self.points.iter().enumerate() {
