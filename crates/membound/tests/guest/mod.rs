@@ -6,6 +6,7 @@
 //! real there: the emulated firmware declares the nodes, and the kernel's allocator, mbind
 //! and move_pages act on them. Timings mean nothing.
 
+mod command;
 mod cpio;
 mod tests;
 
