@@ -3,7 +3,9 @@
 //! own counters where there are some.
 
 use membound_testkit::skipped;
-use membound_types::{Doctor, Document, Latency, NodeId, NodePolicy, Numa, Outcome};
+use membound_types::{
+    CpuId, Doctor, Document, Latency, Mlp, NodeId, NodePolicy, Numa, Outcome, Window,
+};
 use serde::de::DeserializeOwned;
 
 use super::{Command, Machine, Output, run};
@@ -179,4 +181,52 @@ fn a_node_without_memory_and_a_cpu_that_is_off_are_named() {
     let doctor: Doctor = document(&outputs[4]);
     let online: Vec<u32> = doctor.machine.cpu.online.iter().map(|cpu| cpu.0).collect();
     assert_eq!(online, [0, 2, 3]);
+}
+
+#[test]
+fn windows_are_initialised_on_one_node_and_accessed_from_another() {
+    let line = "measure window --quick --windows 1K --areas 16M --window-kernel scalar --page 4k \
+                --cpu 0 --init-node 1 --json -";
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let commands = [
+        counters_of(1),
+        Command::membound(&words).within(240),
+        counters_of(1),
+    ];
+    let outputs = match run(Machine::TwoNodes, &commands) {
+        Ok(outputs) => outputs,
+        Err(reason) => return skipped(reason),
+    };
+    let windows: Document<Window> = document(&outputs[1]);
+    assert_eq!(windows.part.points.len(), 1);
+    let point = &windows.part.points[0];
+    assert_eq!((point.cpu, point.init_cpu), (CpuId(0), Some(CpuId(2))));
+    // First touch: the pages come from the node of the CPU that initialised.
+    let given = counter(&outputs[2], "local_node") - counter(&outputs[0], "local_node");
+    assert!(given >= MOST_OF_16_MIB, "{given} pages from node 1");
+}
+
+#[test]
+fn loads_in_flight_are_counted_under_every_node_policy() {
+    let line = "measure mlp --quick --loads 1,2 --fillers 0 --areas 16M --page 4k --cpu 0 \
+                --node local,1,interleave --json -";
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let outputs = match run(Machine::TwoNodes, &[Command::membound(&words).within(240)]) {
+        Ok(outputs) => outputs,
+        Err(reason) => return skipped(reason),
+    };
+    let mlp: Document<Mlp> = document(&outputs[0]);
+    let nodes: Vec<NodePolicy> = std::iter::once(&mlp.part)
+        .chain(&mlp.part.others)
+        .map(|part| part.node)
+        .collect();
+    assert_eq!(
+        nodes,
+        [
+            NodePolicy::LOCAL,
+            NodePolicy::Node(NodeId(1)),
+            NodePolicy::INTERLEAVE
+        ]
+    );
+    assert!(mlp.part.skipped.is_empty(), "{:?}", mlp.part.skipped);
 }
