@@ -4,6 +4,7 @@ mod parts;
 mod plan;
 mod show;
 mod store;
+mod switches;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -12,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
-use membound_platform::prefetcher::{Controls, Restore};
 use membound_platform::{Root, machine_info};
 use membound_types::{Basis, Figure, Kind, MachineProfile, Outcome, PrefetchState, SCHEMA_VERSION};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     let effort = effort(args);
     let session = Session::new(&root, args.cpu, effort, &cancel, &bar)?;
     let mut profile = empty_profile(&session, args);
-    let (prefetch, restore) = prefetchers(&session, args, &profile)?;
+    let (prefetch, held) = switches::hold(&session, args, &profile.machine.cpu)?;
     // Only a run of several parts is a machine profile that later commands may rely on.
     let store = (parts.len() > 1).then(|| Store::open(&profile.machine.host));
     let begun = Instant::now();
@@ -68,7 +69,9 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
             }
         },
     );
-    drop(restore);
+    if let Some(Err(not_measured)) = held.map(SwitchedOff::restore) {
+        output::complain(&format!("prefetchers: {}", not_measured.reason));
+    }
     bar.finish();
     profile.incomplete = failure.is_some() || session.cancelled();
     if let (Some(error), [_]) = (&failure, parts.as_slice()) {
@@ -170,43 +173,6 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
         elapsed_s: 0.0,
         core_clock_hz: None,
     }
-}
-
-/// Switches prefetchers off for the whole run, where that was asked for.
-fn prefetchers(
-    session: &Session<'_>,
-    args: &MeasureArgs,
-    profile: &MachineProfile,
-) -> anyhow::Result<(PrefetchState, Option<Restore>)> {
-    if args.prefetch_off.is_empty() {
-        return Ok((PrefetchState::Default, None));
-    }
-    let controls = match Controls::detect(session.root, &profile.machine.cpu) {
-        Outcome::Known(controls) => controls,
-        Outcome::Missing { not_measured } => {
-            let remedy = not_measured
-                .remedy
-                .map(|text| format!(" ({text})"))
-                .unwrap_or_default();
-            bail!(
-                "prefetchers cannot be switched here: {}{remedy}",
-                not_measured.reason
-            );
-        }
-    };
-    let all = args.prefetch_off == ["off"] || args.prefetch_off == ["all"];
-    let names: Vec<&str> = if all {
-        controls.names()
-    } else {
-        args.prefetch_off.iter().map(String::as_str).collect()
-    };
-    let restore = controls.switch_off(&names, &session.cpus, &parts::guard_command()?)?;
-    let state = if all {
-        PrefetchState::Off
-    } else {
-        PrefetchState::Without(names.join("+"))
-    };
-    Ok((state, Some(restore)))
 }
 
 /// Runs the parts in turn; after each, `keep` hears of the profile so far. A part that

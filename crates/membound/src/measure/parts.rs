@@ -1,13 +1,13 @@
 //! One part: plan, measure, put into the profile.
 
-use anyhow::Context;
 use membound_measure::c2c::CoreToCoreConfig;
+use membound_measure::prefetch::{self, PrefetchConfig, PrefetchControl};
 use membound_measure::{Session, bandwidth, c2c, latency, loaded, mlp, numa, tlb, window};
 use membound_model::{CurvePoint, suggest_refinement};
-use membound_platform::prefetcher::guard::GuardCommand;
 use membound_types::{Latency, MachineProfile, Outcome, PrefetchState, Window};
 
 use super::plan;
+use super::switches::Switches;
 use crate::args::{MeasureArgs, Part};
 
 /// Measures `part` into `profile`.
@@ -16,14 +16,14 @@ pub(super) fn measure(
     args: &MeasureArgs,
     part: Part,
     everything: bool,
-    prefetch: &PrefetchState,
+    state: &PrefetchState,
     profile: &mut MachineProfile,
 ) -> anyhow::Result<()> {
     match part {
         Part::Latency => {
             let mut measured = latencies(session, args, everything)?;
             for point in &mut measured.points {
-                point.prefetch = prefetch.clone();
+                point.prefetch = state.clone();
             }
             profile.latency = Outcome::Known(measured);
             // Later parts choose their sizes by the levels.
@@ -51,7 +51,13 @@ pub(super) fn measure(
             let config = CoreToCoreConfig::new(session.effort);
             profile.c2c = Outcome::Known(c2c::measure(session, &config)?);
         }
-        _ => {}
+        Part::Prefetch => {
+            let config = PrefetchConfig::new(session.effort, plan::page(session, args));
+            let switches = Switches::detect(session, &profile.machine.cpu);
+            let control = switches.as_ref().map(|it| it as &dyn PrefetchControl);
+            let measured = prefetch::measure(session, &config, control.map_err(Clone::clone))?;
+            profile.prefetch = Outcome::Known(measured);
+        }
     }
     Ok(())
 }
@@ -141,10 +147,4 @@ pub(super) fn note_failure(part: Part, error: &anyhow::Error, profile: &mut Mach
         Part::Numa => profile.numa = Outcome::missing(reason),
         Part::C2c => profile.c2c = Outcome::missing(reason),
     }
-}
-
-/// This program as the guard that puts prefetchers back.
-pub(super) fn guard_command() -> anyhow::Result<GuardCommand> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    Ok(GuardCommand::new(program, ["__restore"]))
 }

@@ -13,7 +13,7 @@ use super::{Command, Machine, Output, run};
 /// The document that a command wrote to stdout.
 fn document<T: DeserializeOwned>(output: &Output) -> T {
     assert_eq!(output.status, 0, "{}", output.stderr);
-    serde_json::from_str(&output.stdout).unwrap()
+    serde_json::from_str(&output.stdout).expect("stdout is the document")
 }
 
 /// One line on stderr that names all of `words`, nothing on stdout, exit code 1.
@@ -52,7 +52,7 @@ fn counter(output: &Output, name: &str) -> u64 {
         .stdout
         .lines()
         .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-        .unwrap()
+        .expect("numastat has the counter")
 }
 
 /// Pages of a buffer of 16 MiB, less what the kernel's counters may lag behind.
