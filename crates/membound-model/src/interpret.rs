@@ -13,6 +13,10 @@ use membound_types::{
 use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
 use crate::{area, crowding, declared, line, mlp, prefetch, stats, taint, tlb};
 
+/// Least time of two sequential loads, in times of one. What every execution costs whatever
+/// its loads keeps it below two.
+const LEAST_SEQUENCE: f64 = 1.5;
+
 /// Fewest points of a curve that levels are looked for in.
 const LEAST_POINTS: usize = 8;
 
@@ -99,17 +103,29 @@ pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interp
 pub fn interpret_mlp(part: &mut Mlp, levels: &[Level]) {
     let main_area = main_area(part);
     if part.sequential_pair_cycles.known().is_none()
-        && let Some(cycles) = sequential_pair(part, main_area)
+        && let Some(cycles) = sequential(part, main_area, 2)
     {
         part.sequential_pair_cycles = Outcome::Known(cycles);
     }
-    part.mlp_rule = match (main_area, part.sequential_pair_cycles.known()) {
-        (Some(area_bytes), Some(&pair)) => mlp::rule(
+    let pair = part.sequential_pair_cycles.known().copied();
+    let single = sequential(part, main_area, 1);
+    part.mlp_rule = match (main_area, pair) {
+        (None, _) => Outcome::missing("no parallel loads were measured"),
+        (_, None) => Outcome::missing("the time of two sequential loads is not known"),
+        (_, Some(pair)) if single.is_some_and(|single| pair < LEAST_SEQUENCE * single) => {
+            Outcome::missing_with(
+                format!(
+                    "two loads meant to be sequential take {pair:.0} cycles, one {:.0}: the \
+                     fillers did not keep them apart",
+                    single.unwrap_or(f64::NAN)
+                ),
+                "measure again on a quieter machine, or with more fillers (`--fillers`)",
+            )
+        }
+        (Some(area_bytes), Some(pair)) => mlp::rule(
             &mlp::rule_table(&part.cells, part.page, part.node, area_bytes),
             pair,
         ),
-        (None, _) => Outcome::missing("no parallel loads were measured"),
-        (_, None) => Outcome::missing("the time of two sequential loads is not known"),
     };
     part.mlp_throughput = mlp::throughput(&part.throughput);
     for point in &mut part.areas {
@@ -292,14 +308,14 @@ fn main_area(part: &Mlp) -> Option<u64> {
         .max_by_key(|&area| (mine().filter(|cell| cell.area_bytes == area).count(), area))
 }
 
-/// Median cycles of two sequential loads, from the cells.
-fn sequential_pair(part: &Mlp, area_bytes: Option<u64>) -> Option<f64> {
+/// Median cycles of `loads` sequential loads, from the cells.
+fn sequential(part: &Mlp, area_bytes: Option<u64>, loads: u32) -> Option<f64> {
     let cycles: Vec<f64> = part
         .cells
         .iter()
         .filter(|cell| {
             cell.mode == MlpMode::Sequential
-                && cell.loads == 2
+                && cell.loads == loads
                 && cell.page == part.page
                 && cell.node == part.node
                 && area_bytes.is_none_or(|area| cell.area_bytes == area)

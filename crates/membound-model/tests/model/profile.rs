@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_model::{CurvePoint, interpret, interpret_latency};
+use membound_model::{CurvePoint, interpret, interpret_latency, interpret_mlp};
 use membound_types::{
     Access, AreaPoint, Bandwidth, BandwidthKernel, BandwidthPoint, Basis, Cache, CacheKind,
     Conditions, Cpu, CpuId, Fence, Filler, Kind, Latency, LatencyPoint, LevelKind, MachineInfo,
@@ -378,6 +378,26 @@ fn every_part_of_a_profile_is_interpreted() {
     let judged = &profile.prefetch.known().unwrap().points;
     assert!(judged[1].prefetched && !judged[0].prefetched);
     assert_eq!(judged[0].ratio, 1.0);
+}
+
+/// Two loads whose fillers did not fill the window overlap; a parallelism computed from
+/// their time would be a number about nothing.
+#[test]
+fn a_pair_that_was_not_sequential_gives_no_rule() {
+    let mut part = mlp();
+    let mut single = part.cells[part.cells.len() - 1].clone();
+    single.loads = 1;
+    single.cycles = 210.0;
+    part.cells.push(single);
+    interpret_mlp(&mut part, &[]);
+    assert_eq!(part.mlp_rule, Outcome::Known(10.0));
+    part.sequential_pair_cycles = Outcome::Known(240.0);
+    interpret_mlp(&mut part, &[]);
+    let missing = part.mlp_rule.why_missing().unwrap();
+    assert!(
+        missing.reason.contains("did not keep them apart"),
+        "{missing:?}"
+    );
 }
 
 #[test]
