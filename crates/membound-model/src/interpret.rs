@@ -6,12 +6,12 @@
 
 use membound_types::{
     Access, Bandwidth, Cache, CacheKind, Latency, LatencyPoint, Level, LevelKind, LineSize,
-    MachineInfo, MachineProfile, Mlp, MlpMode, NodePolicy, Outcome, PageKind, Pattern, Prefetch,
+    MachineInfo, MachineProfile, Mlp, MlpMode, NodePolicy, Outcome, PageKind, Pattern,
     PrefetchState, Tlb,
 };
 
 use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
-use crate::{area, crowding, declared, line, mlp, prefetch, stats, taint, tlb};
+use crate::{area, crowding, declared, line, mlp, stats, taint, tlb};
 
 /// Least time of two sequential loads, in times of one. What every execution costs whatever
 /// its loads keeps it below two.
@@ -57,9 +57,6 @@ pub fn interpret(profile: &mut MachineProfile) {
     }
     if let Outcome::Known(part) = &mut profile.tlb {
         interpret_tlb(part);
-    }
-    if let Outcome::Known(part) = &mut profile.prefetch {
-        interpret_prefetch(part);
     }
 }
 
@@ -168,11 +165,6 @@ pub fn interpret_bandwidth(part: &mut Bandwidth, levels: &[Level], caches: &[Cac
 /// Fills the levels of the TLB.
 pub fn interpret_tlb(part: &mut Tlb) {
     part.levels = tlb::find(&part.points);
-}
-
-/// Judges every point.
-pub fn interpret_prefetch(part: &mut Prefetch) {
-    prefetch::judge(&mut part.points);
 }
 
 /// The curves that levels are looked for in, the most telling one first: random loads,

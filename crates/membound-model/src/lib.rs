@@ -8,7 +8,7 @@
 //!   and which sizes are worth measuring next;
 //! - [`declared`]: what was found against what sysfs and CPUID declare;
 //! - [`line`](mod@line): the line size from stride curves;
-//! - [`taint`], [`prefetch`]: what prefetchers shortened;
+//! - [`taint`]: what prefetchers shortened;
 //! - [`crowding`]: a cache as one copy sees it and as several do;
 //! - [`mlp`], [`area`]: document 000's rules;
 //! - [`tlb`]: entries, reach and cost of a miss.
@@ -26,7 +26,6 @@ pub mod interpret;
 pub mod levels;
 pub mod line;
 pub mod mlp;
-pub mod prefetch;
 pub mod stats;
 pub mod taint;
 pub mod tlb;

@@ -19,6 +19,8 @@ const OPTIONS: LevelOptions = LevelOptions {
     least_ratio: 1.3,
     least_climb: 0.4,
     least_separation_octaves: 1.3,
+    // Sizes are counted in pages here, and each page chooses its set.
+    page_bytes: 1,
     cache_bound_bytes: None,
 };
 

@@ -16,9 +16,6 @@ use std::sync::LazyLock;
 
 use super::Knee;
 
-/// Bytes of the pages whose colour is drawn at random.
-const PAGE: f64 = 4096.0;
-
 /// What a soft climb and a ramp cost in −2·ln(likelihood), against a sharp one.
 const SOFT_COST: f64 = 3.0;
 const RAMP_COST: f64 = 10.0;
@@ -176,10 +173,10 @@ impl Shape {
 
     /// By how much draws of page colours spread the share of misses m in a cache of
     /// `capacity` bytes: their variance is this times m·(1 − m). The colours are the pages
-    /// of one way.
-    pub(crate) fn draw_variance(&self, capacity: f64) -> f64 {
+    /// (of `page` bytes) of one way.
+    pub(crate) fn draw_variance(&self, capacity: f64, page: f64) -> f64 {
         self.ways.map_or(0.0, |ways| {
-            let colours = (capacity / f64::from(ways) / PAGE).max(2.0);
+            let colours = (capacity / f64::from(ways) / page).max(2.0);
             self.fading.draw_variance() / colours
         })
     }

@@ -69,6 +69,8 @@ struct Climb<'a> {
     ceiling: f64,
     /// log₂ of the largest size on the plateau.
     end_octave: f64,
+    /// Bytes of a page.
+    page: f64,
 }
 
 /// A tilt of the plateau by a TLB.
@@ -91,10 +93,12 @@ struct Member {
 }
 
 /// Effective size of `lower`, given the points of the next plateau where there is one.
+/// `page_bytes` is what lies together wherever it is placed.
 pub(crate) fn locate(
     points: &[Prepared],
     lower: &Flat,
     upper: Option<RangeInclusive<usize>>,
+    page_bytes: u64,
 ) -> Option<(Interval, Knee)> {
     points.get(lower.last + 1)?;
     let end_octave = points[lower.last].octave;
@@ -116,6 +120,7 @@ pub(crate) fn locate(
         next,
         ceiling,
         end_octave,
+        page: page_bytes as f64,
     };
     climb.posterior()
 }
@@ -202,7 +207,7 @@ impl Climb<'_> {
                 for (miss, point) in misses.iter_mut().zip(self.points) {
                     *miss = shape.misses(point.octave - octave);
                 }
-                let draws = shape.draw_variance(octave.exp2());
+                let draws = shape.draw_variance(octave.exp2(), self.page);
                 let cheapest = self
                     .tilts
                     .iter()

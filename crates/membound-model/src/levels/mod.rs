@@ -61,6 +61,9 @@ pub struct LevelOptions {
     /// physically indexed cache with pages of random colour, colours that overflow early
     /// leave short landings on the climb.
     pub least_separation_octaves: f64,
+    /// Size of the pages that the machine places at random: so many lie in one way of a
+    /// physically indexed cache, each another colour.
+    pub page_bytes: u64,
     /// Size beyond which no cache of this machine can hold a buffer: a plateau that goes
     /// on beyond it is memory. Without it 512 MiB.
     pub cache_bound_bytes: Option<u64>,
@@ -74,6 +77,7 @@ impl Default for LevelOptions {
             least_ratio: 1.4,
             least_climb: 0.42,
             least_separation_octaves: 1.3,
+            page_bytes: 4096,
             cache_bound_bytes: None,
         }
     }
@@ -258,8 +262,10 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
             // The next plateau's points, or where the curve goes on climbing the rest.
             let beyond = flats.get(index + 1).map(|next| next.first..=next.last);
             let size = match beyond {
-                Some(next) => knee::locate(points, flat, Some(next)),
-                None if tail_climbs(points, flat.last) => knee::locate(points, flat, None),
+                Some(next) => knee::locate(points, flat, Some(next), options.page_bytes),
+                None if tail_climbs(points, flat.last) => {
+                    knee::locate(points, flat, None, options.page_bytes)
+                }
                 None => None,
             };
             Plateau {
