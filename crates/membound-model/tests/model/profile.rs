@@ -375,7 +375,7 @@ fn every_part_of_a_profile_is_interpreted() {
     assert_eq!(tlb.len(), 2);
     assert!((tlb[0].entries.value / 96.0 - 1.0).abs() < 0.12, "{tlb:?}");
 
-    // Prefetchers are judged where they are measured, on the batches of one round each.
+    // Prefetchers are judged where they are measured: nothing is changed here.
     assert_eq!(profile.prefetch.known(), Some(&prefetch()));
 }
 
