@@ -83,6 +83,7 @@ pub(crate) fn take_batches_if<T>(
         let clean = watch.end(&mut disturbed) && undisturbed;
         if clean || tries <= count - taken.len() {
             taken.push(found);
+            disturbed.kept_batches += u32::from(!clean);
         } else {
             disturbed.repeated_batches += 1;
         }
@@ -107,6 +108,7 @@ pub(crate) fn clock_changes(before_hz: f64, after_hz: f64) -> u32 {
 /// Adds the counts of `seen` to `sum`; modes are a matter of the whole point.
 pub(crate) fn add_disturbance(sum: &mut Disturbance, seen: &Disturbance) {
     sum.repeated_batches += seen.repeated_batches;
+    sum.kept_batches += seen.kept_batches;
     sum.involuntary_switches += seen.involuntary_switches;
     sum.migrations += seen.migrations;
     sum.steal_ms += seen.steal_ms;

@@ -40,6 +40,17 @@ pub struct NotMeasured {
     pub remedy: Option<String>,
 }
 
+impl NotMeasured {
+    /// The reason of a part that nobody asked for.
+    pub const NOT_ASKED: &str = "not asked for";
+
+    /// Whether nobody asked for it.
+    #[must_use]
+    pub fn is_not_asked(&self) -> bool {
+        self.reason == Self::NOT_ASKED
+    }
+}
+
 /// Something known, or the reason why it is not. Never 0 or NaN for "unknown".
 ///
 /// In JSON the value itself, or `{"not_measured": {"reason": …, "remedy": …}}`.

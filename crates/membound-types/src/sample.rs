@@ -35,6 +35,9 @@ pub enum Stopped {
 pub struct Disturbance {
     /// Batches thrown away because something below was seen during them, and repeated.
     pub repeated_batches: u32,
+    /// Batches that were disturbed each time they were tried, and kept for want of better.
+    #[serde(default)]
+    pub kept_batches: u32,
     /// Involuntary context switches seen.
     pub involuntary_switches: u32,
     /// Batches that began and ended on different CPUs.
@@ -57,5 +60,12 @@ impl Disturbance {
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Self::default()
+    }
+
+    /// Whether something is left in the figure: two modes, or disturbed batches that had
+    /// to be kept. What was repeated in quiet is not.
+    #[must_use]
+    pub const fn unresolved(&self) -> bool {
+        self.slow_mode.is_some() || self.kept_batches > 0
     }
 }

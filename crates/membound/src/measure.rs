@@ -16,7 +16,9 @@ use anyhow::{Context, bail};
 use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
 use membound_platform::{Root, machine_info};
-use membound_types::{Basis, Figure, Kind, MachineProfile, Outcome, PrefetchState, SCHEMA_VERSION};
+use membound_types::{
+    Basis, Figure, Kind, MachineProfile, NotMeasured, Outcome, PrefetchState, SCHEMA_VERSION,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::{Format, MeasureArgs, Part};
@@ -150,7 +152,7 @@ fn interruptible() -> anyhow::Result<Arc<AtomicBool>> {
 
 fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
     fn not_asked<T>() -> Outcome<T> {
-        Outcome::missing("not asked for")
+        Outcome::missing(NotMeasured::NOT_ASKED)
     }
     let labels: BTreeMap<String, String> = args.cond.iter().cloned().collect();
     let timer = session.clock.describe(session.core_hz);
@@ -187,6 +189,13 @@ fn measure_all(
     keep: impl Fn(&mut MachineProfile),
 ) -> Option<anyhow::Error> {
     let mut failure = None;
+    for part in parts {
+        parts::note_missing(
+            *part,
+            "interrupted before it was measured".to_owned(),
+            profile,
+        );
+    }
     let weights: Vec<f64> = parts.iter().map(|part| plan::weight(*part)).collect();
     let total: f64 = weights.iter().sum();
     let mut before = 0.0;
@@ -198,7 +207,7 @@ fn measure_all(
         before += weight;
         let everything = args.parts.is_empty();
         if let Err(error) = parts::measure(session, args, *part, everything, prefetch, profile) {
-            parts::note_failure(*part, &error, profile);
+            parts::note_missing(*part, format!("{error:#}"), profile);
             failure.get_or_insert(error);
         }
         keep(profile);

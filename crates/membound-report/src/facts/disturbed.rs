@@ -190,6 +190,10 @@ pub(crate) fn reason(disturbance: &Disturbance, with_unit: fn(f64) -> String) ->
             });
         }
     }
+    if disturbance.kept_batches > 0 {
+        let kept = units::plural(disturbance.kept_batches as usize, "disturbed sample");
+        words.push(format!("{kept} kept"));
+    }
     if disturbance.repeated_batches > 0 {
         let noun = if disturbance.repeated_batches == 1 {
             "batch"

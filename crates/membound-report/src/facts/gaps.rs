@@ -91,6 +91,8 @@ pub(crate) fn gaps(profile: &MachineProfile) -> Vec<Gap> {
     let mut skipped = Vec::new();
     for part in PARTS {
         match part.state(profile) {
+            // What nobody asked for is missed by nobody.
+            Err(why) if why.is_not_asked() => {}
             Err(why) => missing.push(Gap {
                 part: part.name(),
                 text: missing_text(why),

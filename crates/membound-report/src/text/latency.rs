@@ -33,7 +33,7 @@ pub(super) fn write(
     let disturbed = latency
         .points
         .iter()
-        .filter(|p| p.batches.disturbed.any())
+        .filter(|p| p.batches.disturbed.unresolved())
         .count();
     out.heading(
         "latency",
@@ -226,7 +226,11 @@ fn table(out: &mut Out, curves: &[Curve<'_>]) {
                     .iter()
                     .find(|p| p.size_bytes == *size)
                     .map(|p| {
-                        let mark = if p.batches.disturbed.any() { "*" } else { " " };
+                        let mark = if p.batches.disturbed.unresolved() {
+                            "*"
+                        } else {
+                            " "
+                        };
                         format!("{}{mark}", units::number(p.ns))
                     })
                     .unwrap_or_default(),
@@ -240,7 +244,7 @@ fn table(out: &mut Out, curves: &[Curve<'_>]) {
     }
     if shown
         .iter()
-        .any(|c| c.points.iter().any(|p| p.batches.disturbed.any()))
+        .any(|c| c.points.iter().any(|p| p.batches.disturbed.unresolved()))
     {
         out.note("* disturbed; --json says by what");
     }

@@ -1,6 +1,6 @@
 //! The whole profile, and the head that every part shares.
 
-use membound_types::{Level, MachineInfo, MachineProfile, Outcome};
+use membound_types::{Level, MachineInfo, MachineProfile, NotMeasured, Outcome};
 
 use super::out::Out;
 use super::table::{Align, Table};
@@ -86,7 +86,16 @@ pub(super) fn write_incomplete(out: &mut Out) {
 }
 
 pub(super) fn write_levels(out: &mut Out, levels: &[Level], profile: Option<&MachineProfile>) {
+    let latency_asked = profile.is_none_or(|profile| {
+        !profile
+            .latency
+            .why_missing()
+            .is_some_and(NotMeasured::is_not_asked)
+    });
     if levels.is_empty() {
+        if !latency_asked {
+            return;
+        }
         out.warning("no levels were found: the latency curve is missing or too short");
         return;
     }
@@ -195,7 +204,14 @@ fn write_disturbed(out: &mut Out, profile: &MachineProfile) {
     }
     out.heading(
         "disturbances",
-        &units::plural(found.len(), "disturbed point"),
+        &format!(
+            "seen at {}, left in {} of them",
+            units::plural(found.len(), "point"),
+            found
+                .iter()
+                .filter(|point| point.disturbance.unresolved())
+                .count()
+        ),
     );
     let slow: Vec<_> = facts::two_modes(&found).collect();
     for point in slow.iter().take(MOST_NOTES) {

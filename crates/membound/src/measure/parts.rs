@@ -134,8 +134,7 @@ fn windows(session: &Session<'_>, args: &MeasureArgs) -> anyhow::Result<Window> 
 }
 
 /// Writes the reason into the part's place.
-pub(super) fn note_failure(part: Part, error: &anyhow::Error, profile: &mut MachineProfile) {
-    let reason = format!("{error:#}");
+pub(super) fn note_missing(part: Part, reason: String, profile: &mut MachineProfile) {
     match part {
         Part::Latency => profile.latency = Outcome::missing(reason),
         Part::Mlp => profile.mlp = Outcome::missing(reason),

@@ -125,7 +125,7 @@ fn bar(kind: usize, p: &BandwidthPoint) -> Bar {
         value: p.gb_s,
         interval,
         tip: text,
-        hollow: p.batches.disturbed.any(),
+        hollow: p.batches.disturbed.unresolved(),
     }
 }
 
@@ -250,6 +250,6 @@ fn loaded_point(p: &LoadedPoint) -> Point {
         y: p.ns,
         interval,
         tip: text,
-        hollow: p.batches.disturbed.any(),
+        hollow: p.batches.disturbed.unresolved(),
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn point(p: &LatencyPoint) -> Point {
         y: p.ns,
         interval,
         tip: text,
-        hollow: p.batches.disturbed.any(),
+        hollow: p.batches.disturbed.unresolved(),
     }
 }
 

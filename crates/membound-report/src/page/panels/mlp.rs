@@ -272,7 +272,7 @@ fn throughput(mlp: &Mlp) -> Markup {
                         y: p.parallelism,
                         interval: None,
                         tip: text,
-                        hollow: p.batches.disturbed.any(),
+                        hollow: p.batches.disturbed.unresolved(),
                     }
                 })
                 .collect(),

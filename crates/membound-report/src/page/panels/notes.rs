@@ -39,7 +39,7 @@ fn body(found: &[Disturbed]) -> Markup {
         div.scroll tabindex="0" role="group" aria-label="disturbances" {
             table {
                 thead { tr {
-                    th scope="col" { "part" } th scope="col" { "points disturbed" } th scope="col" { "two modes" } th scope="col" { "batches repeated" }
+                    th scope="col" { "part" } th scope="col" { "points" } th scope="col" { "left disturbed" } th scope="col" { "two modes" } th scope="col" { "batches repeated" }
                     th scope="col" { "stolen" } th scope="col" { "switches" } th scope="col" { "migrations" } th scope="col" { "clock changes" }
                 } }
                 tbody {
@@ -47,6 +47,7 @@ fn body(found: &[Disturbed]) -> Markup {
                         tr {
                             th scope="row" { (part) }
                             td { (points.len()) }
+                            td { (points.iter().filter(|p| p.disturbance.unresolved()).count()) }
                             td { (points.iter().filter(|p| p.modes.is_some()).count()) }
                             td { (total(points, |p| p.disturbance.repeated_batches)) }
                             td { (units::number(points.iter().map(|p| p.disturbance.steal_ms).sum())) " ms" }

@@ -126,6 +126,6 @@ fn by_stride(stride: u64, p: &LatencyPoint) -> Point {
             &p.batches.disturbed,
             units::ns,
         ),
-        hollow: p.batches.disturbed.any(),
+        hollow: p.batches.disturbed.unresolved(),
     }
 }

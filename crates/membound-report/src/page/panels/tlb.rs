@@ -85,7 +85,7 @@ fn point(p: &TlbPoint) -> Point {
         y: p.translation_cycles,
         interval: None,
         tip: text,
-        hollow: p.batches.disturbed.any(),
+        hollow: p.batches.disturbed.unresolved(),
     }
 }
 

@@ -132,7 +132,7 @@ fn point(p: &WindowPoint) -> Point {
         y: p.seconds_per_window,
         interval: Some((p.seconds_low, p.seconds_high)),
         tip: text,
-        hollow: p.batches.disturbed.any(),
+        hollow: p.batches.disturbed.unresolved(),
     }
 }
 
