@@ -18,11 +18,12 @@ use std::time::Instant;
 use membound_platform::affinity::Pinned;
 use membound_types::{
     Access, AreaPoint, Fence, Filler, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind,
-    Pattern, Samples, Stopped, ThroughputPoint,
+    Pattern, Samples, Stopped, ThroughputPoint, WindowLimit,
 };
 
 use crate::{Chase, ChaseConfig, Effort, Error, Session, stats};
 use probe::Probe;
+use windows::Found;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -142,7 +143,10 @@ pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> 
             break;
         }
         let share = |within: f64| (index as f64 + within) / settings.len() as f64;
-        match measure_setting(session, config, page, node, &share) {
+        let known = found
+            .as_ref()
+            .map_or(&[][..], |first| first.windows.as_slice());
+        match measure_setting(session, config, page, node, known, &share) {
             Ok(mlp) => match &mut found {
                 None => found = Some(mlp),
                 Some(first) => first.others.push(mlp),
@@ -172,13 +176,19 @@ fn measure_setting(
     config: &MlpConfig,
     page: PageKind,
     node: NodePolicy,
+    known: &[WindowLimit],
     share: &dyn Fn(f64) -> f64,
 ) -> Result<Mlp, Error> {
     let begun = Instant::now();
     let doing = format!("mlp: {page} pages");
     session.progress.at(share(0.0), &doing);
     let mut probe = Probe::new(session, config, page, node)?;
-    let windows = windows::find_all(&mut probe);
+    let rounds = if known.is_empty() {
+        session.effort.pick(3, 5, 9)
+    } else {
+        1
+    };
+    let Found { windows, notes } = windows::find_all(&mut probe, rounds, known);
     let reorder = windows
         .iter()
         .find(|window| window.filler == Filler::Nop)
@@ -225,7 +235,7 @@ fn measure_setting(
         node,
         fence: config.fence,
         others: Vec::new(),
-        skipped: Vec::new(),
+        skipped: notes,
         elapsed_s: begun.elapsed().as_secs_f64(),
     })
 }

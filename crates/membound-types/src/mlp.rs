@@ -30,6 +30,18 @@ pub enum Filler {
     Vector,
 }
 
+impl Filler {
+    /// The name used on the command line and in documents.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nop => "nop",
+            Self::Integer => "integer",
+            Self::Vector => "vector",
+        }
+    }
+}
+
 /// Whether the last load could overlap with the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

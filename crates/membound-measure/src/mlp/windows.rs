@@ -11,21 +11,99 @@ pub(super) const MARGIN: u32 = 16;
 /// Most fillers tried.
 const MOST_FILLERS: u32 = 4096;
 
-/// Every window that shows a cliff. A search that fails or is cancelled leaves its window
-/// out.
-pub(super) fn find_all(probe: &mut Probe<'_, '_>) -> Vec<WindowLimit> {
-    let mut windows: Vec<WindowLimit> = Vec::new();
-    for filler in [Filler::Nop, Filler::Integer, Filler::Vector] {
-        if probe.session.cancelled() {
-            break;
-        }
-        if let Ok(Some(mut window)) = find(probe, filler) {
-            let reorder = windows.iter().find(|window| window.filler == Filler::Nop);
-            window.limited_by = limited_by(filler, &window, reorder).to_owned();
-            windows.push(window);
+/// The windows that were found, and what else was seen.
+pub(super) struct Found {
+    pub(super) windows: Vec<WindowLimit>,
+    pub(super) notes: Vec<String>,
+}
+
+/// Every window that shows a cliff, each searched for in `rounds` rounds.
+///
+/// A busy hardware thread on the same core takes its part of every window, often half, and
+/// in a guest it may be a stranger's. So the largest window that two searches agree on
+/// counts, and smaller ones are noted. `known` are windows found under other conditions
+/// of memory, which do not change what the core has. A search that fails leaves its
+/// window out.
+pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLimit]) -> Found {
+    const FILLERS: [Filler; 3] = [Filler::Nop, Filler::Integer, Filler::Vector];
+    let mut candidates: Vec<WindowLimit> = Vec::new();
+    for _ in 0..rounds {
+        for filler in FILLERS {
+            if probe.session.cancelled() {
+                break;
+            }
+            if let Ok(Some(window)) = find(probe, filler) {
+                candidates.push(window);
+            }
         }
     }
-    windows
+    let mut windows: Vec<WindowLimit> = Vec::new();
+    let mut notes = Vec::new();
+    for filler in FILLERS {
+        let of_filler = || candidates.iter().filter(|window| window.filler == filler);
+        let here: Vec<WindowLimit> = of_filler().cloned().collect();
+        let elsewhere = known.iter().find(|window| window.filler == filler);
+        let Some(mut window) = largest_agreed(&here) else {
+            continue;
+        };
+        if let Some(elsewhere) = elsewhere
+            && !agree(elsewhere, &window)
+            && elsewhere.cliff_fillers > window.cliff_fillers
+        {
+            window = elsewhere.clone();
+        }
+        if let Some(smallest) = of_filler()
+            .map(|window| window.entries.value)
+            .reduce(f64::min)
+            && smallest < 0.9 * window.entries.value
+        {
+            notes.push(format!(
+                "a search with {} fillers found {smallest:.0} entries instead of {:.0}: another hardware thread shared the core for a while",
+                filler.name(),
+                window.entries.value
+            ));
+        }
+        let reorder = windows.iter().find(|window| window.filler == Filler::Nop);
+        window.limited_by = limited_by(filler, &window, reorder).to_owned();
+        windows.push(window);
+    }
+    Found { windows, notes }
+}
+
+/// Whether two searches found the same window.
+fn agree(a: &WindowLimit, b: &WindowLimit) -> bool {
+    const SAME: f64 = 0.02;
+    (a.entries.value / b.entries.value).ln().abs() < SAME
+}
+
+/// The largest window that another search agrees with; without any two that agree, the
+/// median of those with a sharp step, else of all.
+fn largest_agreed(found: &[WindowLimit]) -> Option<WindowLimit> {
+    let mut sorted: Vec<&WindowLimit> = found.iter().collect();
+    sorted.sort_by_key(|window| window.cliff_fillers);
+    let pair = sorted.windows(2).rev().find(|pair| agree(pair[0], pair[1]));
+    if let Some([first, second]) = pair {
+        return Some(
+            if width(first) <= width(second) {
+                first
+            } else {
+                second
+            }
+            .to_owned()
+            .clone(),
+        );
+    }
+    let sharp: Vec<&WindowLimit> = sorted
+        .iter()
+        .copied()
+        .filter(|window| width(window) <= 0.03 * window.entries.value)
+        .collect();
+    let choice = if sharp.is_empty() { &sorted } else { &sharp };
+    choice.get(choice.len() / 2).map(|window| (*window).clone())
+}
+
+fn width(window: &WindowLimit) -> f64 {
+    window.entries.high - window.entries.low
 }
 
 /// Fillers that write a register meet the smaller of two limits: their register file when
@@ -224,21 +302,36 @@ mod tests {
         assert_eq!(crossing(&shares).unwrap().0, 190);
     }
 
-    #[test]
-    fn register_files_are_named_when_their_cliff_comes_first() {
-        let window = |filler, cliff_fillers| WindowLimit {
+    fn window(filler: Filler, cliff_fillers: u32) -> WindowLimit {
+        let value = f64::from(cliff_fillers + 2);
+        WindowLimit {
             filler,
             limited_by: String::new(),
             cliff_fillers,
             entries: Figure {
-                value: 0.0,
-                low: 0.0,
-                high: 0.0,
+                value,
+                low: value,
+                high: value,
                 basis: Basis::Measured,
             },
             inside_cycles: 0.0,
             outside_cycles: 0.0,
-        };
+        }
+    }
+
+    #[test]
+    fn a_shared_core_does_not_halve_the_window() {
+        let found = [446, 222, 445, 222].map(|cliff| window(Filler::Nop, cliff));
+        assert!((445..=446).contains(&largest_agreed(&found).unwrap().cliff_fillers));
+        let stray = [446, 446, 2296].map(|cliff| window(Filler::Nop, cliff));
+        assert_eq!(largest_agreed(&stray).unwrap().cliff_fillers, 446);
+        let none_agree = [222, 446, 2296].map(|cliff| window(Filler::Nop, cliff));
+        assert_eq!(largest_agreed(&none_agree).unwrap().cliff_fillers, 446);
+        assert!(largest_agreed(&[]).is_none());
+    }
+
+    #[test]
+    fn register_files_are_named_when_their_cliff_comes_first() {
         let reorder = window(Filler::Nop, 446);
         assert_eq!(limited_by(Filler::Nop, &reorder, None), "reorder buffer");
         let integer = window(Filler::Integer, 205);
