@@ -36,6 +36,9 @@ pub(crate) fn read_through(region: &Region, offset: usize, bytes: usize) {
     read_every(region, offset, bytes, 64);
 }
 
+/// Bytes whose translations share a line of a page table of base pages.
+pub(crate) const COVERED_BY_A_LINE: usize = 8 * 4096;
+
 /// Reads one line in every 32 KiB of the `bytes` bytes of `region` from `offset` on.
 ///
 /// A line of a page table holds the entries of eight base pages, and a host may back the
@@ -43,7 +46,6 @@ pub(crate) fn read_through(region: &Region, offset: usize, bytes: usize) {
 /// which no program that runs for a while would find so; this brings them back and hardly
 /// anything else.
 pub(crate) fn read_translations(region: &Region, offset: usize, bytes: usize) {
-    const COVERED_BY_A_LINE: usize = 8 * 4096;
     read_every(region, offset, bytes, COVERED_BY_A_LINE);
 }
 

@@ -68,7 +68,7 @@ impl LatencyConfig {
             nodes: vec![NodePolicy::LOCAL],
             threads: vec![1],
             spread: Spread::Cores,
-            series_budget: Duration::from_millis(effort.pick(3_000, 8_000, 40_000)),
+            series_budget: Duration::from_millis(effort.pick(3_000, 9_500, 40_000)),
             refinements: effort.pick(12, 24, 48),
         }
     }

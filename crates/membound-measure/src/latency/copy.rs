@@ -219,6 +219,9 @@ impl<'arena> Copy<'arena> {
             let scratch = arena.scratch_bytes as usize;
             hint::read_through(&arena.region, 0, scratch);
             hint::read_translations(&arena.region, scratch, size as usize);
+            // Each of those lines is then used a few times, so that data and translations
+            // settle into their shares of the caches.
+            chase.walk(8 * size / hint::COVERED_BY_A_LINE as u64);
         } else {
             chase.walk(elements);
         }
