@@ -22,7 +22,7 @@ use membound_types::{
 };
 
 use crate::{Chase, ChaseConfig, Effort, Error, Session, stats};
-use probe::Probe;
+use probe::{Probe, Timed};
 use windows::Found;
 
 /// What to measure.
@@ -281,15 +281,30 @@ fn coarse_grid(cliff: u32, count: u32) -> Vec<u32> {
     grid
 }
 
-/// T_seq(n), n = 1…12: each load outside the window of the one before.
+/// T_seq(n), n = 1…12: each load outside the window of the one before. Measured upwards
+/// and downwards, so that a drift of the machine does not become a slope.
 fn sequential_cells(probe: &mut Probe<'_, '_>, fillers: u32) -> Result<Vec<MlpCell>, Error> {
     const MOST: u32 = 12;
-    (1..=MOST)
-        .map(|loads| {
-            let timed = probe.sequential(loads, fillers)?;
-            Ok(probe.cell(MlpMode::Sequential, loads, fillers, Filler::Nop, &timed))
-        })
-        .collect()
+    let mut passes: Vec<(u32, Timed)> = Vec::new();
+    for loads in (1..=MOST).chain((1..=MOST).rev()) {
+        if probe.session.cancelled() {
+            break;
+        }
+        passes.push((loads, probe.sequential(loads, fillers)?));
+    }
+    let cells = (1..=MOST).filter_map(|loads| {
+        let both: Vec<&Timed> = passes
+            .iter()
+            .filter(|(n, _)| *n == loads)
+            .map(|(_, timed)| timed)
+            .collect();
+        let timed = Timed {
+            ticks: both.iter().map(|timed| timed.ticks).sum::<f64>() / both.len() as f64,
+            ..(*both.first()?).clone()
+        };
+        Some(probe.cell(MlpMode::Sequential, loads, fillers, Filler::Nop, &timed))
+    });
+    Ok(cells.collect())
 }
 
 fn pair_of(cells: &[MlpCell]) -> Outcome<f64> {
