@@ -3,36 +3,37 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
 use crate::{NodePolicy, PageKind, Samples};
 
-/// What a bandwidth kernel does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum BandwidthKernel {
-    /// Loads only.
-    Read,
-    /// Stores only, through the caches (each line is read before it is written).
-    Write,
-    /// Non-temporal stores.
-    NtWrite,
-    /// One load and one store per element.
-    Copy,
-    /// a = b + s·c: two loads and one store per element.
-    Triad,
+named! {
+    /// What a bandwidth kernel does.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum BandwidthKernel {
+        /// Loads only.
+        Read = "read",
+        /// Stores only, through the caches (each line is read before it is written).
+        Write = "write",
+        /// Non-temporal stores.
+        NtWrite = "nt-write",
+        /// One load and one store per element.
+        Copy = "copy",
+        /// a = b + s·c: two loads and one store per element.
+        Triad = "triad",
+    }
 }
 
-/// Width of the vectors that a kernel uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum VectorWidth {
-    /// 128 bits.
-    #[serde(rename = "128")]
-    V128,
-    /// 256 bits.
-    #[serde(rename = "256")]
-    V256,
-    /// 512 bits.
-    #[serde(rename = "512")]
-    V512,
+named! {
+    /// Width of the vectors that a kernel uses.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum VectorWidth {
+        /// 128 bits.
+        V128 = "128",
+        /// 256 bits.
+        V256 = "256",
+        /// 512 bits.
+        V512 = "512",
+    }
 }
 
 /// One point.

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
 use crate::{Kind, MachineInfo};
 
 /// One thing that was looked at.
@@ -33,16 +34,17 @@ pub struct Capability {
     pub better: Option<String>,
 }
 
-/// How well something works on this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CapabilityState {
-    /// As well as anywhere.
-    Full,
-    /// By a second-best way.
-    Reduced,
-    /// Not at all.
-    Absent,
+named! {
+    /// How well something works on this machine.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum CapabilityState {
+        /// As well as anywhere.
+        Full = "full",
+        /// By a second-best way.
+        Reduced = "reduced",
+        /// Not at all.
+        Absent = "absent",
+    }
 }
 
 /// The document that `membound doctor --json` writes.

@@ -4,36 +4,38 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::MachineInfo;
+use crate::names::named;
 
 /// Version of all schemas in this crate. It grows when a field changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What a document holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// `membound doctor`.
-    Doctor,
-    /// A machine profile: several parts of `measure`.
-    Machine,
-    /// `measure latency`.
-    Latency,
-    /// `measure mlp`.
-    Mlp,
-    /// `measure window`.
-    Window,
-    /// `measure bandwidth`.
-    Bandwidth,
-    /// `measure loaded`.
-    Loaded,
-    /// `measure tlb`.
-    Tlb,
-    /// `measure prefetch`.
-    Prefetch,
-    /// `measure numa`.
-    Numa,
-    /// `measure c2c`.
-    C2c,
+named! {
+    /// What a document holds.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Kind {
+        /// `membound doctor`.
+        Doctor = "doctor",
+        /// A machine profile: several parts of `measure`.
+        Machine = "machine",
+        /// `measure latency`.
+        Latency = "latency",
+        /// `measure mlp`.
+        Mlp = "mlp",
+        /// `measure window`.
+        Window = "window",
+        /// `measure bandwidth`.
+        Bandwidth = "bandwidth",
+        /// `measure loaded`.
+        Loaded = "loaded",
+        /// `measure tlb`.
+        Tlb = "tlb",
+        /// `measure prefetch`.
+        Prefetch = "prefetch",
+        /// `measure numa`.
+        Numa = "numa",
+        /// `measure c2c`.
+        C2c = "c2c",
+    }
 }
 
 /// One part of `measure`, with the machine it was measured on.

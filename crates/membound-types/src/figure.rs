@@ -3,18 +3,21 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How a figure was got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Basis {
-    /// Timed or counted on this machine.
-    Measured,
-    /// Computed from measurements by a stated method.
-    Estimated,
-    /// Computed from a model of the machine.
-    Modelled,
-    /// Read from what the machine says of itself (sysfs, CPUID).
-    Declared,
+use crate::names::named;
+
+named! {
+    /// How a figure was got.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Basis {
+        /// Timed or counted on this machine.
+        Measured = "measured",
+        /// Computed from measurements by a stated method.
+        Estimated = "estimated",
+        /// Computed from a model of the machine.
+        Modelled = "modelled",
+        /// Read from what the machine says of itself (sysfs, CPUID).
+        Declared = "declared",
+    }
 }
 
 /// A value with the interval it lies in, in the unit that the field's name says.

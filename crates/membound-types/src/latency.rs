@@ -1,37 +1,44 @@
 //! `measure latency`: a dependent chase over size × stride × pattern × page × node × copies.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
 use crate::{CpuId, NodePolicy, PageKind, Samples};
 
-/// The order in which a chase visits a buffer.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// One random cycle over all elements.
-    Random,
-    /// A ring of pointers, each one stride forward, as lat_mem_rd walks it.
-    Stride,
-    /// Random inside a page, then the next page at random: the TLB stays out of it.
-    PageRandom,
-    /// One random cycle whose elements hold a scrambled offset instead of a pointer, so
-    /// that prefetchers which follow pointers cannot.
-    Indexed,
+named! {
+    /// The order in which a chase visits a buffer.
+    #[derive(
+        Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        JsonSchema,
+    )]
+    pub enum Pattern {
+        /// One random cycle over all elements.
+        Random = "random",
+        /// A ring of pointers, each one stride forward, as lat_mem_rd walks it.
+        Stride = "stride",
+        /// Random inside a page, then the next page at random: the TLB stays out of it.
+        PageRandom = "page-random",
+        /// One random cycle whose elements hold a scrambled offset instead of a pointer, so
+        /// that prefetchers which follow pointers cannot.
+        Indexed = "indexed",
+    }
 }
 
-/// Whether the chase also writes the lines it visits.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Access {
-    /// Loads only: lines leave a cache without being written back.
-    Clean,
-    /// Every visited line is written too, and has to be written back when it leaves.
-    Dirty,
+named! {
+    /// Whether the chase also writes the lines it visits.
+    #[derive(
+        Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        JsonSchema,
+    )]
+    pub enum Access {
+        /// Loads only: lines leave a cache without being written back.
+        Clean = "clean",
+        /// Every visited line is written too, and has to be written back when it leaves.
+        Dirty = "dirty",
+    }
 }
 
 /// State of the hardware prefetchers during a point.
@@ -45,6 +52,16 @@ pub enum PrefetchState {
     /// The named one is off.
     #[serde(untagged)]
     Without(String),
+}
+
+impl fmt::Display for PrefetchState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Default => "default",
+            Self::Off => "off",
+            Self::Without(name) => name,
+        })
+    }
 }
 
 /// One point of a latency curve.

@@ -19,6 +19,7 @@ mod latency;
 mod loaded;
 mod machine;
 mod mlp;
+mod names;
 mod numa;
 mod prefetch;
 mod sample;

@@ -1,5 +1,8 @@
 //! `measure loaded`: latency while other threads inject traffic.
 
+use std::fmt;
+use std::str::FromStr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +15,35 @@ pub struct TrafficMix {
     pub reads: u32,
     /// Lines written in each round of the injector.
     pub writes: u32,
+}
+
+impl TrafficMix {
+    /// Most lines of either kind that a mix may name when it is read from text.
+    pub const MOST: u32 = 16;
+}
+
+impl fmt::Display for TrafficMix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.reads, self.writes)
+    }
+}
+
+impl FromStr for TrafficMix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let count = |part: &str| part.parse().ok().filter(|count| *count <= Self::MOST);
+        let counts = text
+            .split_once(':')
+            .and_then(|(reads, writes)| Some((count(reads)?, count(writes)?)));
+        match counts {
+            Some((reads, writes)) if reads + writes > 0 => Ok(Self { reads, writes }),
+            _ => Err(format!(
+                "`{text}` is no mix: use READS:WRITES, as in 2:1, at most {} each",
+                Self::MOST
+            )),
+        }
+    }
 }
 
 /// One point.
@@ -56,4 +88,25 @@ pub struct Loaded {
     pub skipped: Vec<String>,
     /// Wall time of this part in seconds.
     pub elapsed_s: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_is_read_as_it_is_shown() {
+        for (text, reads, writes) in [("1:0", 1, 0), ("0:1", 0, 1), ("16:16", 16, 16)] {
+            assert_eq!(text.parse(), Ok(TrafficMix { reads, writes }));
+            assert_eq!(TrafficMix { reads, writes }.to_string(), text);
+        }
+        for text in ["", "1", "1:", ":1", "0:0", "17:1", "1:17", "-1:2", "1:2:3"] {
+            assert_eq!(
+                text.parse::<TrafficMix>(),
+                Err(format!(
+                    "`{text}` is no mix: use READS:WRITES, as in 2:1, at most 16 each"
+                ))
+            );
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
 use crate::{
     Bandwidth, CoreToCore, CpuId, Figure, Kind, Latency, Loaded, Mlp, Numa, Outcome, Prefetch, Tlb,
     Window,
@@ -63,16 +64,17 @@ pub struct Cpu {
     pub smt_siblings: Vec<Vec<CpuId>>,
 }
 
-/// What a cache holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheKind {
-    /// Data only.
-    Data,
-    /// Instructions only.
-    Instruction,
-    /// Both.
-    Unified,
+named! {
+    /// What a cache holds.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum CacheKind {
+        /// Data only.
+        Data = "data",
+        /// Instructions only.
+        Instruction = "instruction",
+        /// Both.
+        Unified = "unified",
+    }
 }
 
 /// A cache as declared.
@@ -133,16 +135,17 @@ pub struct Conditions {
     pub labels: BTreeMap<String, String>,
 }
 
-/// The kernel's setting for transparent huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ThpState {
-    /// Every mapping that is large enough.
-    Always,
-    /// Mappings that ask with `madvise`.
-    Madvise,
-    /// None.
-    Never,
+named! {
+    /// The kernel's setting for transparent huge pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum ThpState {
+        /// Every mapping that is large enough.
+        Always = "always",
+        /// Mappings that ask with `madvise`.
+        Madvise = "madvise",
+        /// None.
+        Never = "never",
+    }
 }
 
 impl<T> Default for Outcome<T> {
@@ -151,14 +154,15 @@ impl<T> Default for Outcome<T> {
     }
 }
 
-/// Cache or memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum LevelKind {
-    /// A cache.
-    Cache,
-    /// Main memory: the outermost level.
-    Memory,
+named! {
+    /// Cache or memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum LevelKind {
+        /// A cache.
+        Cache = "cache",
+        /// Main memory: the outermost level.
+        Memory = "memory",
+    }
 }
 
 /// A level of the hierarchy, found from the latency curve.

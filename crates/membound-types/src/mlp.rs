@@ -6,50 +6,42 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
 use crate::{Figure, NodePolicy, Outcome, PageKind, Samples};
 
-/// How the kernel is serialised before and after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Fence {
-    /// `cpuid`, as in the document; in a guest it traps.
-    Cpuid,
-    /// `lfence`.
-    Lfence,
-}
-
-/// What stands between the loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Filler {
-    /// One-byte no-operations: only the reorder buffer holds them.
-    Nop,
-    /// Register additions: each takes an integer register too.
-    Integer,
-    /// Vector additions: each takes a vector register too.
-    Vector,
-}
-
-impl Filler {
-    /// The name used on the command line and in documents.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nop => "nop",
-            Self::Integer => "integer",
-            Self::Vector => "vector",
-        }
+named! {
+    /// How the kernel is serialised before and after.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Fence {
+        /// `cpuid`, as in the document; in a guest it traps.
+        Cpuid = "cpuid",
+        /// `lfence`.
+        Lfence = "lfence",
     }
 }
 
-/// Whether the last load could overlap with the ones before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum MlpMode {
-    /// N−1 loads, K fillers, one load.
-    Parallel,
-    /// N loads, each outside the window of the one before.
-    Sequential,
+named! {
+    /// What stands between the loads.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum Filler {
+        /// One-byte no-operations: only the reorder buffer holds them.
+        Nop = "nop",
+        /// Register additions: each takes an integer register too.
+        Integer = "integer",
+        /// Vector additions: each takes a vector register too.
+        Vector = "vector",
+    }
+}
+
+named! {
+    /// Whether the last load could overlap with the ones before.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum MlpMode {
+        /// N−1 loads, K fillers, one load.
+        Parallel = "parallel",
+        /// N loads, each outside the window of the one before.
+        Sequential = "sequential",
+    }
 }
 
 /// Cache and TLB misses per execution of a kernel, from the PMU.

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
+
 /// The raw samples of a point and how the sampling ended.
 ///
 /// Each entry of `raw` is the mean over one timed batch, in the unit of the point's
@@ -17,17 +19,18 @@ pub struct Samples {
     pub disturbed: Disturbance,
 }
 
-/// Why sampling of a point ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Stopped {
-    /// The interval is as narrow as was asked.
-    Converged,
-    /// The time for it was spent.
-    #[default]
-    Budget,
-    /// The user or a signal ended the run.
-    Interrupted,
+named! {
+    /// Why sampling of a point ended.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum Stopped {
+        /// The interval is as narrow as was asked.
+        Converged = "converged",
+        /// The time for it was spent.
+        #[default]
+        Budget = "budget",
+        /// The user or a signal ended the run.
+        Interrupted = "interrupted",
+    }
 }
 
 /// What disturbed a point while it was measured. All zero for a quiet point.

@@ -3,20 +3,22 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::names::named;
 use crate::{CpuId, NodePolicy, PageKind, Samples};
 
-/// What is done with a window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum WindowKernel {
-    /// Sign change of every double, one at a time.
-    Scalar,
-    /// The same, with software prefetch ahead of the loads.
-    ScalarPrefetch,
-    /// Sign change with the widest vectors.
-    Vector,
-    /// The same, with software prefetch ahead of the loads.
-    VectorPrefetch,
+named! {
+    /// What is done with a window.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    pub enum WindowKernel {
+        /// Sign change of every double, one at a time.
+        Scalar = "scalar",
+        /// The same, with software prefetch ahead of the loads.
+        ScalarPrefetch = "scalar-prefetch",
+        /// Sign change with the widest vectors.
+        Vector = "vector",
+        /// The same, with software prefetch ahead of the loads.
+        VectorPrefetch = "vector-prefetch",
+    }
 }
 
 /// One point: windows of one size drawn from an area.

@@ -1,0 +1,119 @@
+//! Names of enum values: the same in documents, on the command line and in messages.
+
+/// Defines an enum whose values have names, written where discriminants would stand.
+///
+/// The name is what serde writes and reads, `name()` and `Display` show, and `FromStr`
+/// understands; `ALL` holds every value in the order of declaration. What a person reads
+/// as a title instead of a name is left to the crate that shows it.
+macro_rules! named {
+    (
+        $(#[$of_enum:meta])*
+        pub enum $Enum:ident {
+            $($(#[$of_value:meta])* $Value:ident = $name:literal,)+
+        }
+    ) => {
+        $(#[$of_enum])*
+        pub enum $Enum {
+            $($(#[$of_value])* #[serde(rename = $name)] $Value,)+
+        }
+
+        impl $Enum {
+            /// Every value, in the order of declaration.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$Value),+];
+
+            /// The name used on the command line and in documents.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Value => $name,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $Enum {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $Enum {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Self::ALL
+                    .into_iter()
+                    .find(|value| value.name() == text)
+                    .ok_or_else(|| {
+                        let names = [$($name),+].join(", ");
+                        format!("`{text}` is not one of {names}")
+                    })
+            }
+        }
+    };
+}
+
+pub(crate) use named;
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::{Debug, Display};
+    use std::str::FromStr;
+
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+
+    use crate::{
+        Access, BandwidthKernel, Basis, CacheKind, CapabilityState, Fence, Filler, Kind, LevelKind,
+        MlpMode, NamedPolicy, PageKind, Pattern, Stopped, ThpState, VectorWidth, WindowKernel,
+    };
+
+    fn check<T>(all: &[T], name: fn(T) -> &'static str)
+    where
+        T: Copy + Debug + PartialEq + Display + FromStr<Err = String> + Serialize,
+        T: DeserializeOwned,
+    {
+        for &value in all {
+            let name = name(value);
+            assert_eq!(serde_json::to_value(value).unwrap(), name);
+            assert_eq!(serde_json::from_value::<T>(name.into()).unwrap(), value);
+            assert_eq!(value.to_string(), name);
+            assert_eq!(name.parse(), Ok(value));
+        }
+        let names: Vec<&str> = all.iter().map(|&value| name(value)).collect();
+        assert_eq!(
+            "".parse::<T>(),
+            Err(format!("`` is not one of {}", names.join(", ")))
+        );
+    }
+
+    #[test]
+    fn every_value_has_the_name_that_serde_writes_and_reads() {
+        check(&Access::ALL, Access::name);
+        check(&BandwidthKernel::ALL, BandwidthKernel::name);
+        check(&Basis::ALL, Basis::name);
+        check(&CacheKind::ALL, CacheKind::name);
+        check(&CapabilityState::ALL, CapabilityState::name);
+        check(&Fence::ALL, Fence::name);
+        check(&Filler::ALL, Filler::name);
+        check(&Kind::ALL, Kind::name);
+        check(&LevelKind::ALL, LevelKind::name);
+        check(&MlpMode::ALL, MlpMode::name);
+        check(&NamedPolicy::ALL, NamedPolicy::name);
+        check(&PageKind::ALL, PageKind::name);
+        check(&Pattern::ALL, Pattern::name);
+        check(&Stopped::ALL, Stopped::name);
+        check(&ThpState::ALL, ThpState::name);
+        check(&VectorWidth::ALL, VectorWidth::name);
+        check(&WindowKernel::ALL, WindowKernel::name);
+    }
+
+    #[test]
+    fn names_are_those_of_the_contract() {
+        assert_eq!(
+            "zigzag".parse::<Pattern>().unwrap_err(),
+            "`zigzag` is not one of random, stride, page-random, indexed"
+        );
+        assert_eq!(BandwidthKernel::NtWrite.name(), "nt-write");
+        assert_eq!(format!("[{:>5}]", PageKind::Huge2M), "[   2m]");
+    }
+}
