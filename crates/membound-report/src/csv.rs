@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 
-use membound_types::{Latency, PrefetchState, Window};
+use membound_types::{Latency, Window};
 
 /// Every latency point: `size_bytes,ns,ns_low,ns_high,cycles,…`.
 #[must_use]
@@ -25,13 +25,13 @@ pub fn latency(latency: &Latency) -> String {
                 &number(point.ns_high),
                 &number(point.cycles),
                 &point.stride_bytes,
-                &crate::facts::pattern_name(point.pattern),
-                &crate::facts::access_name(point.access),
+                &point.pattern,
+                &point.access,
                 &point.page,
                 &point.node,
                 &point.cpu,
                 &point.threads,
-                &prefetch(&point.prefetch),
+                &point.prefetch,
                 &point.samples,
                 &point.batches.disturbed.any(),
             ],
@@ -60,7 +60,7 @@ pub fn window(window: &Window) -> String {
                 &number(point.seconds_per_window),
                 &number(point.seconds_low),
                 &number(point.seconds_high),
-                &crate::facts::window_kernel_name(point.kernel),
+                &point.kernel,
                 &point.page,
                 &point.node,
                 &point.cpu,
@@ -88,14 +88,6 @@ fn number(value: f64) -> String {
         value.to_string()
     } else {
         String::new()
-    }
-}
-
-fn prefetch(state: &PrefetchState) -> String {
-    match state {
-        PrefetchState::Default => "default".to_owned(),
-        PrefetchState::Off => "off".to_owned(),
-        PrefetchState::Without(name) => name.clone(),
     }
 }
 

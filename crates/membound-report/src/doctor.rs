@@ -40,29 +40,17 @@ pub fn text(doctor: &Doctor, color: bool) -> String {
 
 /// `12 full, 3 reduced, 2 absent`, without what there is none of.
 fn summary(capabilities: &[Capability]) -> String {
-    let parts: Vec<String> = [
-        CapabilityState::Full,
-        CapabilityState::Reduced,
-        CapabilityState::Absent,
-    ]
-    .into_iter()
-    .filter_map(|state| {
-        let number = capabilities
-            .iter()
-            .filter(|capability| capability.state == state)
-            .count();
-        (number > 0).then(|| format!("{number} {}", name(state)))
-    })
-    .collect();
+    let parts: Vec<String> = CapabilityState::ALL
+        .into_iter()
+        .filter_map(|state| {
+            let number = capabilities
+                .iter()
+                .filter(|capability| capability.state == state)
+                .count();
+            (number > 0).then(|| format!("{number} {state}"))
+        })
+        .collect();
     parts.join(", ")
-}
-
-const fn name(state: CapabilityState) -> &'static str {
-    match state {
-        CapabilityState::Full => "full",
-        CapabilityState::Reduced => "reduced",
-        CapabilityState::Absent => "absent",
-    }
 }
 
 /// How a piece of text is emphasised.
@@ -145,7 +133,7 @@ impl Page {
             CapabilityState::Reduced => Ink::Fair,
             CapabilityState::Absent => Ink::Bad,
         };
-        let state = format!("  {:STATE$}", name(capability.state));
+        let state = format!("  {:STATE$}", capability.state);
         let what = format!("{:NAME$}", clean(&capability.what));
         let indent = state.len() + what.chars().count();
         let label = format!("{}{what}", self.painted(&state, ink));

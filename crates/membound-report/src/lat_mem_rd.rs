@@ -83,15 +83,13 @@ pub fn render(latency: &Latency, timer: &Timer) -> Result<String, Error> {
 }
 
 fn one_only(latency: &Latency) -> Result<(), Error> {
-    check(latency, "pattern", "--pattern", |p| {
-        facts::pattern_name(p.pattern).to_owned()
-    })?;
+    check(latency, "pattern", "--pattern", |p| p.pattern.to_string())?;
     check(latency, "page kind", "--page", |p| p.page.to_string())?;
     check(latency, "number of copies", "--threads", |p| {
         p.threads.to_string()
     })?;
     check(latency, "kind of access", "--access", |p| {
-        facts::access_name(p.access).to_owned()
+        p.access.to_string()
     })?;
     check(latency, "node policy", "--node", |p| p.node.to_string())?;
     check(latency, "CPU", "--cpu", |p| p.cpu.to_string())?;
@@ -99,7 +97,7 @@ fn one_only(latency: &Latency) -> Result<(), Error> {
         latency,
         "state of the prefetchers",
         "`measure latency` alone",
-        |p| facts::prefetch_state_name(&p.prefetch),
+        |p| facts::prefetch_state_title(&p.prefetch),
     )
 }
 

@@ -6,7 +6,7 @@ use membound_types::{
     Access, CpuId, Latency, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState,
 };
 
-use super::names::{access_name, pattern_name, prefetch_state_name};
+use super::titles::prefetch_state_title;
 use crate::units;
 
 /// Everything in which the points of one curve agree.
@@ -32,7 +32,7 @@ impl CurveKey {
             threads: point.threads,
             prefetch: match &point.prefetch {
                 PrefetchState::Default => String::new(),
-                other => prefetch_state_name(other),
+                other => prefetch_state_title(other),
             },
             cpu: point.cpu,
             stride_bytes: point.stride_bytes,
@@ -192,7 +192,7 @@ pub(crate) fn stride_families(latency: &Latency) -> Vec<StrideFamily<'_>> {
 /// Pattern and page kind, and of the rest what differs within `all`.
 fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
     let mut words = vec![
-        format!("{} order", pattern_name(key.pattern)),
+        format!("{} order", key.pattern),
         format!("{} pages", key.page),
     ];
     words.extend(rest(key, all));
@@ -203,7 +203,7 @@ fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
 fn label(key: &CurveKey, all: &[CurveKey]) -> String {
     let mut words = Vec::new();
     if differs(all, |k| k.pattern) || !differs(all, |k| k.page) {
-        words.push(pattern_name(key.pattern).to_owned());
+        words.push(key.pattern.to_string());
     }
     if differs(all, |k| k.page) || !differs(all, |k| k.pattern) {
         words.push(key.page.to_string());
@@ -218,7 +218,7 @@ fn label(key: &CurveKey, all: &[CurveKey]) -> String {
 fn rest(key: &CurveKey, all: &[CurveKey]) -> Vec<String> {
     let mut words = Vec::new();
     if differs(all, |k| k.access) {
-        words.push(access_name(key.access).to_owned());
+        words.push(key.access.to_string());
     }
     if differs(all, |k| k.threads) {
         let noun = if key.threads == 1 { "copy" } else { "copies" };

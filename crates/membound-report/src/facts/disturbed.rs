@@ -1,18 +1,15 @@
 //! Which points of a profile were disturbed, by what, and which of them saw two modes.
 
-use membound_types::{Disturbance, MachineProfile, Samples};
+use membound_types::{Disturbance, Kind, MachineProfile, Samples};
 
-use super::names::{
-    access_name, bandwidth_kernel_name, mix_name, pattern_name, prefetch_pattern_name,
-    window_kernel_name,
-};
+use super::titles::{mix_title, prefetch_pattern_title};
 use crate::units;
 
 /// A point that was disturbed.
 #[derive(Clone, Debug)]
 pub(crate) struct Disturbed {
     /// Part of `measure`.
-    pub(crate) part: &'static str,
+    pub(crate) part: Kind,
     /// Which point it is, for a person.
     pub(crate) point: String,
     /// What disturbed it.
@@ -30,8 +27,8 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
                 format!(
                     "{}, {} {} on {} pages, stride {}{}",
                     units::bytes(p.size_bytes),
-                    access_name(p.access),
-                    pattern_name(p.pattern),
+                    p.access,
+                    p.pattern,
                     p.page,
                     units::bytes(p.stride_bytes),
                     if p.threads > 1 {
@@ -41,7 +38,14 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
                     }
                 )
             };
-            push(&mut found, "latency", &p.batches, p.ns, point, units::ns);
+            push(
+                &mut found,
+                Kind::Latency,
+                &p.batches,
+                p.ns,
+                point,
+                units::ns,
+            );
         }
     }
     for mlp in profile
@@ -53,7 +57,7 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
         for p in &mlp.throughput {
             push(
                 &mut found,
-                "mlp",
+                Kind::Mlp,
                 &p.batches,
                 p.cycles_per_load,
                 || format!("{} chains on {} pages", p.chains, mlp.page),
@@ -68,12 +72,12 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
                     "{} windows in {}, {}",
                     units::bytes(p.window_bytes),
                     units::bytes(p.area_bytes),
-                    window_kernel_name(p.kernel)
+                    p.kernel
                 )
             };
             push(
                 &mut found,
-                "window",
+                Kind::Window,
                 &p.batches,
                 p.seconds_per_window,
                 point,
@@ -86,14 +90,14 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
             let point = || {
                 format!(
                     "{} of {}, {}",
-                    bandwidth_kernel_name(p.kernel),
+                    p.kernel,
                     units::bytes(p.size_bytes),
                     units::plural(p.threads as usize, "thread")
                 )
             };
             push(
                 &mut found,
-                "bandwidth",
+                Kind::Bandwidth,
                 &p.batches,
                 p.gb_s,
                 point,
@@ -103,20 +107,27 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
     }
     if let Some(loaded) = profile.loaded.known() {
         for p in &loaded.points {
-            let point = || format!("{} at {}", mix_name(p.mix), units::gb_s(p.gb_s));
-            push(&mut found, "loaded", &p.batches, p.ns, point, units::ns);
+            let point = || format!("{} at {}", mix_title(p.mix), units::gb_s(p.gb_s));
+            push(&mut found, Kind::Loaded, &p.batches, p.ns, point, units::ns);
         }
     }
     if let Some(tlb) = profile.tlb.known() {
         for p in &tlb.points {
             let point = || format!("{} pages of kind {}", units::count(p.pages), p.page);
-            push(&mut found, "tlb", &p.batches, p.ns, point, units::ns);
+            push(&mut found, Kind::Tlb, &p.batches, p.ns, point, units::ns);
         }
     }
     if let Some(prefetch) = profile.prefetch.known() {
         for p in &prefetch.points {
-            let point = || prefetch_pattern_name(p.pattern);
-            push(&mut found, "prefetch", &p.batches, p.ns, point, units::ns);
+            let point = || prefetch_pattern_title(p.pattern);
+            push(
+                &mut found,
+                Kind::Prefetch,
+                &p.batches,
+                p.ns,
+                point,
+                units::ns,
+            );
         }
     }
     if let Some(c2c) = profile.c2c.known() {
@@ -124,7 +135,7 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
             let point = || format!("CPU {} to CPU {}", p.from, p.to);
             push(
                 &mut found,
-                "c2c",
+                Kind::C2c,
                 &p.batches,
                 p.one_way_ns,
                 point,
@@ -137,7 +148,7 @@ pub(crate) fn disturbed_points(profile: &MachineProfile) -> Vec<Disturbed> {
 
 fn push(
     found: &mut Vec<Disturbed>,
-    part: &'static str,
+    part: Kind,
     samples: &Samples,
     figure: f64,
     point: impl FnOnce() -> String,

@@ -1,85 +1,44 @@
 //! What a profile does not hold, and why.
 
-use membound_types::{MachineProfile, NotMeasured, Outcome};
+use membound_types::{Kind, MachineProfile, NotMeasured, Outcome};
 
-/// The parts of `measure`, in the order in which they are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Latency,
-    Mlp,
-    Window,
-    Bandwidth,
-    Loaded,
-    Tlb,
-    Prefetch,
-    Numa,
-    C2c,
-}
-
-/// Every part.
-pub(crate) const PARTS: [Part; 9] = [
-    Part::Latency,
-    Part::Mlp,
-    Part::Window,
-    Part::Bandwidth,
-    Part::Loaded,
-    Part::Tlb,
-    Part::Prefetch,
-    Part::Numa,
-    Part::C2c,
-];
-
-impl Part {
-    /// The name on the command line.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Latency => "latency",
-            Self::Mlp => "mlp",
-            Self::Window => "window",
-            Self::Bandwidth => "bandwidth",
-            Self::Loaded => "loaded",
-            Self::Tlb => "tlb",
-            Self::Prefetch => "prefetch",
-            Self::Numa => "numa",
-            Self::C2c => "c2c",
+/// What was skipped inside each part, in the order in which parts are shown, or why the
+/// whole part is missing.
+fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMeasured>); 9] {
+    fn look<'a, P>(
+        part: &'a Outcome<P>,
+        skipped: impl FnOnce(&'a P) -> &'a [String],
+    ) -> Result<&'a [String], &'a NotMeasured> {
+        match part {
+            Outcome::Known(part) => Ok(skipped(part)),
+            Outcome::Missing { not_measured } => Err(not_measured),
         }
     }
-
-    /// Why the whole part is missing, or what of it is (and how long it took).
-    pub(crate) fn state(self, profile: &MachineProfile) -> Result<(&[String], f64), &NotMeasured> {
-        fn look<'a, T>(
-            outcome: &'a Outcome<T>,
-            fields: impl FnOnce(&'a T) -> (&'a [String], f64),
-        ) -> Result<(&'a [String], f64), &'a NotMeasured> {
-            match outcome {
-                Outcome::Known(part) => Ok(fields(part)),
-                Outcome::Missing { not_measured } => Err(not_measured),
-            }
-        }
-        match self {
-            Self::Latency => look(&profile.latency, |p| (&p.skipped, p.elapsed_s)),
-            Self::Mlp => look(&profile.mlp, |p| (&p.skipped, p.elapsed_s)),
-            Self::Window => look(&profile.window, |p| (&p.skipped, p.elapsed_s)),
-            Self::Bandwidth => look(&profile.bandwidth, |p| (&p.skipped, p.elapsed_s)),
-            Self::Loaded => look(&profile.loaded, |p| (&p.skipped, p.elapsed_s)),
-            Self::Tlb => look(&profile.tlb, |p| (&p.skipped, p.elapsed_s)),
-            Self::Prefetch => look(&profile.prefetch, |p| (&p.skipped, p.elapsed_s)),
-            Self::Numa => look(&profile.numa, |p| (&p.skipped, p.elapsed_s)),
-            Self::C2c => look(&profile.c2c, |p| (&p.skipped, p.elapsed_s)),
-        }
-    }
+    [
+        (Kind::Latency, look(&profile.latency, |p| &p.skipped)),
+        (Kind::Mlp, look(&profile.mlp, |p| &p.skipped)),
+        (Kind::Window, look(&profile.window, |p| &p.skipped)),
+        (Kind::Bandwidth, look(&profile.bandwidth, |p| &p.skipped)),
+        (Kind::Loaded, look(&profile.loaded, |p| &p.skipped)),
+        (Kind::Tlb, look(&profile.tlb, |p| &p.skipped)),
+        (Kind::Prefetch, look(&profile.prefetch, |p| &p.skipped)),
+        (Kind::Numa, look(&profile.numa, |p| &p.skipped)),
+        (Kind::C2c, look(&profile.c2c, |p| &p.skipped)),
+    ]
 }
 
 /// Whether there is no part at all.
 pub(crate) fn none_measured(profile: &MachineProfile) -> bool {
-    PARTS.iter().all(|part| part.state(profile).is_err())
+    skipped_by_part(profile)
+        .iter()
+        .all(|(_, state)| state.is_err())
 }
 
 /// Something that is not in the profile.
 #[derive(Clone, Debug)]
 pub(crate) struct Gap {
     /// Part it would belong to.
-    pub(crate) part: &'static str,
+    pub(crate) part: Kind,
     /// What and why.
     pub(crate) text: String,
 }
@@ -89,16 +48,16 @@ pub(crate) struct Gap {
 pub(crate) fn gaps(profile: &MachineProfile) -> Vec<Gap> {
     let mut missing = Vec::new();
     let mut skipped = Vec::new();
-    for part in PARTS {
-        match part.state(profile) {
+    for (part, state) in skipped_by_part(profile) {
+        match state {
             // What nobody asked for is missed by nobody.
             Err(why) if why.is_not_asked() => {}
             Err(why) => missing.push(Gap {
-                part: part.name(),
+                part,
                 text: missing_text(why),
             }),
-            Ok((texts, _)) => skipped.extend(texts.iter().map(|text| Gap {
-                part: part.name(),
+            Ok(texts) => skipped.extend(texts.iter().map(|text| Gap {
+                part,
                 text: text.clone(),
             })),
         }
@@ -106,8 +65,8 @@ pub(crate) fn gaps(profile: &MachineProfile) -> Vec<Gap> {
     if let Some(mlp) = profile.mlp.known() {
         skipped.extend(mlp.others.iter().flat_map(|other| {
             other.skipped.iter().map(|text| Gap {
-                part: "mlp",
-                text: format!("{}: {text}", super::mlp_label(other)),
+                part: Kind::Mlp,
+                text: format!("{}: {text}", super::mlp_title(other)),
             })
         }));
     }

@@ -5,7 +5,7 @@ use membound_types::{
     MlpMode, Outcome,
 };
 
-use super::names::mlp_label;
+use super::titles::mlp_title;
 use crate::units;
 
 /// Read bandwidth of a level.
@@ -154,7 +154,7 @@ pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
         .map(|run| {
             let one = one_load(run);
             MlpCondition {
-                label: mlp_label(run),
+                label: mlp_title(run),
                 one: text(one),
                 pair: known(&run.sequential_pair_cycles),
                 rule: known(&run.mlp_rule),

@@ -90,7 +90,7 @@ fn conditions(profile: &MachineProfile) -> Vec<(&'static str, String)> {
     out.push((
         "huge pages",
         text(&conditions.thp, |state: &ThpState| {
-            format!("transparent: {}", facts::thp_name(*state))
+            format!("transparent: {state}")
         }),
     ));
     out.push(("governor", text(&conditions.governor, String::clone)));
@@ -172,7 +172,7 @@ fn levels(profile: &MachineProfile) -> Markup {
                         td {
                             @if let Some(bytes) = level.line_bytes {
                                 (bytes) " B"
-                                @if let Some(basis) = level.line_basis { " " small { (facts::basis_name(basis)) } }
+                                @if let Some(basis) = level.line_basis { " " small { (basis) } }
                             } @else { "–" }
                         }
                         @if any_read {
@@ -241,7 +241,7 @@ fn tiles(profile: &MachineProfile) -> Markup {
     let detail = dram.known().map_or_else(String::new, |point| {
         format!(
             "{}, {}",
-            facts::bandwidth_kernel_name(point.kernel),
+            point.kernel,
             units::plural(point.threads as usize, "thread")
         )
     });

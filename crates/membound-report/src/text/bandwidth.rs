@@ -10,13 +10,6 @@ use super::out::Out;
 use super::table::{Align, Table};
 use crate::{facts, units};
 
-const KERNELS: [BandwidthKernel; 5] = [
-    BandwidthKernel::Read,
-    BandwidthKernel::Write,
-    BandwidthKernel::NtWrite,
-    BandwidthKernel::Copy,
-    BandwidthKernel::Triad,
-];
 const LOADED_ROWS: usize = 16;
 
 pub(super) fn write(out: &mut Out, bandwidth: &Bandwidth, detail: Detail) {
@@ -28,8 +21,8 @@ pub(super) fn write(out: &mut Out, bandwidth: &Bandwidth, detail: Detail) {
         .words("level")
         .figures("each")
         .figures("threads");
-    for kernel in KERNELS {
-        table = table.figures(facts::bandwidth_kernel_name(kernel));
+    for kernel in BandwidthKernel::ALL {
+        table = table.figures(kernel.name());
     }
     let groups: BTreeSet<(u64, u32)> = bandwidth
         .points
@@ -45,7 +38,7 @@ pub(super) fn write(out: &mut Out, bandwidth: &Bandwidth, detail: Detail) {
         };
         let level = of_group().find_map(|p| p.level.clone()).unwrap_or_default();
         let mut row = vec![level, units::bytes(size), threads.to_string()];
-        row.extend(KERNELS.iter().map(|kernel| {
+        row.extend(BandwidthKernel::ALL.iter().map(|kernel| {
             best(of_group().filter(|p| p.kernel == *kernel)).map_or_else(String::new, units::number)
         }));
         table.row(row);
@@ -115,7 +108,7 @@ pub(super) fn write_loaded(out: &mut Out, loaded: &Loaded, detail: Detail) {
                 continue;
             }
             table.row([
-                facts::mix_name(point.mix),
+                facts::mix_title(point.mix),
                 units::number(point.gb_s),
                 units::number(point.ns),
                 units::interval(point.ns_low, point.ns_high),

@@ -311,10 +311,10 @@ fn taint(out: &mut Out, latency: &Latency) {
         out.note(&format!(
             "{} shortened by prefetchers, most of all {} at {} ({} of {})",
             units::plural(tainted.len(), "point"),
-            facts::pattern_name(point.pattern),
+            point.pattern,
             units::bytes(point.size_bytes),
             units::percent(taint.ratio),
-            facts::pattern_name(taint.against),
+            taint.against,
         ));
     }
 }

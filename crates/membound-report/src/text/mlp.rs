@@ -16,8 +16,8 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
         "memory-level parallelism",
         &format!(
             "{}, {} fence, {}",
-            facts::mlp_label(mlp),
-            facts::fence_name(mlp.fence),
+            facts::mlp_title(mlp),
+            mlp.fence,
             units::seconds(mlp.elapsed_s)
         ),
     );
@@ -68,7 +68,7 @@ fn windows(out: &mut Out, mlp: &Mlp) {
     for window in &mlp.windows {
         table.row([
             window.limited_by.clone(),
-            facts::filler_name(window.filler).to_owned(),
+            window.filler.to_string(),
             units::compact(window.entries.value),
             units::interval(window.entries.low, window.entries.high),
             units::number(window.inside_cycles),

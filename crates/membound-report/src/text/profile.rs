@@ -178,7 +178,7 @@ fn write_headline(out: &mut Out, profile: &MachineProfile) {
         out.line(&format!(
             "main memory: up to {} ({}, {})",
             units::gb_s(point.gb_s),
-            facts::bandwidth_kernel_name(point.kernel),
+            point.kernel,
             units::plural(point.threads as usize, "thread"),
         ));
     }

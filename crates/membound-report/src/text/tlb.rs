@@ -136,13 +136,13 @@ pub(super) fn write_prefetch(out: &mut Out, prefetch: &Prefetch, detail: Detail)
         .any(|p| p.prefetch != membound_types::PrefetchState::Default);
     for point in &prefetch.points {
         table.row([
-            facts::prefetch_pattern_name(point.pattern),
+            facts::prefetch_pattern_title(point.pattern),
             if point.prefetched { "yes" } else { "no" }.to_owned(),
             units::number(point.ns),
             units::number(point.random_ns),
             units::number(point.ratio),
             if switched {
-                facts::prefetch_state_name(&point.prefetch)
+                facts::prefetch_state_title(&point.prefetch)
             } else {
                 String::new()
             },

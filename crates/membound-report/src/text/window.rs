@@ -8,17 +8,10 @@ use super::Detail;
 use super::latency::skipped;
 use super::out::Out;
 use super::table::Table;
-use crate::{facts, units};
+use crate::units;
 
 const ROWS: usize = 24;
 const BRIEF_ROWS: usize = 5;
-
-const KERNELS: [WindowKernel; 4] = [
-    WindowKernel::Scalar,
-    WindowKernel::ScalarPrefetch,
-    WindowKernel::Vector,
-    WindowKernel::VectorPrefetch,
-];
 
 pub(super) fn write(out: &mut Out, window: &Window, detail: Detail) {
     out.heading(
@@ -29,7 +22,7 @@ pub(super) fn write(out: &mut Out, window: &Window, detail: Detail) {
             units::seconds(window.elapsed_s)
         ),
     );
-    for kernel in KERNELS {
+    for kernel in WindowKernel::ALL {
         for split in [false, true] {
             if detail == Detail::Brief && (kernel != WindowKernel::Scalar || split) {
                 continue;
@@ -62,10 +55,7 @@ fn table(out: &mut Out, window: &Window, kernel: WindowKernel, split: bool, deta
         } else {
             ""
         };
-        out.line(&format!(
-            "{}{where_from}",
-            facts::window_kernel_name(kernel)
-        ));
+        out.line(&format!("{kernel}{where_from}"));
     }
     let mut table = Table::new().figures("area");
     for size in &sizes {

@@ -9,13 +9,6 @@ use super::{number_axis, skipped, tip};
 use crate::page::svg::{Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Scale, Series};
 use crate::{facts, units};
 
-const KERNELS: [BandwidthKernel; 5] = [
-    BandwidthKernel::Read,
-    BandwidthKernel::Write,
-    BandwidthKernel::NtWrite,
-    BandwidthKernel::Copy,
-    BandwidthKernel::Triad,
-];
 /// Numbers of threads that get a chart of their own; the table has all.
 const CHARTS: usize = 4;
 
@@ -53,7 +46,10 @@ fn bars(bandwidth: &Bandwidth, threads: u32) -> Bars {
         .iter()
         .filter(|p| p.threads == threads && p.gb_s.is_finite())
     {
-        let kind = KERNELS.iter().position(|k| *k == point.kernel).unwrap_or(0);
+        let kind = BandwidthKernel::ALL
+            .iter()
+            .position(|k| *k == point.kernel)
+            .unwrap_or(0);
         let slot = best
             .entry(point.size_bytes)
             .or_default()
@@ -76,12 +72,12 @@ fn bars(bandwidth: &Bandwidth, threads: u32) -> Bars {
         .collect();
     let table = DataTable {
         head: std::iter::once("level".to_owned())
-            .chain(KERNELS.map(|k| facts::bandwidth_kernel_name(k).to_owned()))
+            .chain(BandwidthKernel::ALL.map(|k| k.to_string()))
             .collect(),
         rows: groups
             .iter()
             .map(|group| {
-                let mut row = vec![String::new(); KERNELS.len() + 1];
+                let mut row = vec![String::new(); BandwidthKernel::ALL.len() + 1];
                 row[0].clone_from(&group.label);
                 for bar in &group.bars {
                     row[bar.kind + 1] = units::number(bar.value);
@@ -96,9 +92,7 @@ fn bars(bandwidth: &Bandwidth, threads: u32) -> Bars {
         reading: "The best vector width of each kernel.".into(),
         extent: Extent::Half,
         y: number_axis("GB/s", Scale::Linear),
-        kinds: KERNELS
-            .map(|k| facts::bandwidth_kernel_name(k).to_owned())
-            .to_vec(),
+        kinds: BandwidthKernel::ALL.map(|k| k.to_string()).to_vec(),
         groups,
         table,
     }
@@ -113,7 +107,7 @@ fn bar(kind: usize, p: &BandwidthPoint) -> Bar {
         &p.batches.disturbed,
         units::gb_s,
     );
-    text.push_str(&format!("; {} vectors", facts::vector_name(p.vector)));
+    text.push_str(&format!("; {} vectors", facts::vector_title(p.vector)));
     if p.gb_s_with_allocate > p.gb_s * 1.01 {
         text.push_str(&format!(
             "; {} with the reads that its stores cause",
@@ -144,8 +138,8 @@ fn table(bandwidth: &Bandwidth) -> Markup {
                             tr {
                                 th scope="row" { (p.level.as_deref().unwrap_or("–")) }
                                 td { (units::bytes(p.size_bytes)) }
-                                td { (facts::bandwidth_kernel_name(p.kernel)) }
-                                td { (facts::vector_name(p.vector)) }
+                                td { (p.kernel) }
+                                td { (facts::vector_title(p.vector)) }
                                 td { (p.threads) }
                                 td { (units::number(p.gb_s)) " " small { (units::interval(p.gb_s_low, p.gb_s_high)) } }
                                 td { (units::number(p.gb_s_with_allocate)) }
@@ -194,7 +188,7 @@ pub(super) fn loaded(loaded: &Loaded) -> Markup {
             points.sort_by_key(|p| std::cmp::Reverse(p.delay_steps.unwrap_or(u32::MAX)));
             let mix = points
                 .first()
-                .map_or_else(String::new, |p| facts::mix_name(p.mix));
+                .map_or_else(String::new, |p| facts::mix_title(p.mix));
             Series {
                 label: if several {
                     format!("{mix}, {}", units::plural(injectors as usize, "injector"))

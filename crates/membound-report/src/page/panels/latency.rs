@@ -66,7 +66,7 @@ pub(super) fn point(p: &LatencyPoint) -> Point {
         text.push_str(&format!(
             "; prefetched: {} of {}",
             units::percent(taint.ratio),
-            facts::pattern_name(taint.against)
+            taint.against
         ));
     }
     if let Some(share) = p.page_share {
@@ -91,10 +91,7 @@ fn tainted(latency: &Latency) -> Markup {
         .iter()
         .filter(|p| p.prefetch_taint.is_some())
         .collect();
-    let mut patterns: Vec<&str> = points
-        .iter()
-        .map(|p| facts::pattern_name(p.pattern))
-        .collect();
+    let mut patterns: Vec<&str> = points.iter().map(|p| p.pattern.name()).collect();
     patterns.sort_unstable();
     patterns.dedup();
     html! {

@@ -37,8 +37,8 @@ fn figures(mlp: &Mlp) -> Markup {
                     @for window in &mlp.windows {
                         tr {
                             th scope="row" { (window.limited_by) }
-                            td { (facts::filler_name(window.filler)) }
-                            td { b { (units::compact(window.entries.value)) } " " small { (units::interval(window.entries.low, window.entries.high)) " " (facts::basis_name(window.entries.basis)) } }
+                            td { (window.filler) }
+                            td { b { (units::compact(window.entries.value)) } " " small { (units::interval(window.entries.low, window.entries.high)) " " (window.entries.basis) } }
                             td { (units::cycles(window.inside_cycles)) }
                             td { (units::cycles(window.outside_cycles)) }
                         }
@@ -49,7 +49,7 @@ fn figures(mlp: &Mlp) -> Markup {
         }
         p.note {
             "Two loads in sequence take C = " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
-            "; " (facts::mlp_label(mlp)) "; " (facts::fence_name(mlp.fence)) " as the fence."
+            "; " (facts::mlp_title(mlp)) "; " (mlp.fence) " as the fence."
         }
     }
 }
@@ -161,14 +161,13 @@ fn plane(mlp: &Mlp) -> Markup {
 
 /// Two loads with each filler: the cliff names what runs out.
 fn fillers(mlp: &Mlp) -> Markup {
-    let kinds = [Filler::Nop, Filler::Integer, Filler::Vector];
-    let series: Vec<Series> = kinds
+    let series: Vec<Series> = Filler::ALL
         .into_iter()
         .enumerate()
         .filter_map(|(index, filler)| {
             let cells = by_loads(plane_cells(mlp, filler)).remove(&2)?;
             Some(Series {
-                label: facts::filler_name(filler).to_owned(),
+                label: filler.to_string(),
                 look: Look::category(index),
                 shown: true,
                 points: cells
@@ -193,7 +192,7 @@ fn fillers(mlp: &Mlp) -> Markup {
                 x: f64::from(window.cliff_fillers),
                 interval: None,
                 name: units::compact(window.entries.value),
-                detail: facts::filler_name(window.filler).to_owned(),
+                detail: window.filler.to_string(),
             })
             .collect(),
         rules: pair_rule(mlp),
@@ -211,7 +210,7 @@ fn parallel(mlp: &Mlp) -> Markup {
     let series = runs(mlp)
         .enumerate()
         .map(|(index, run)| Series {
-            label: facts::mlp_label(run),
+            label: facts::mlp_title(run),
             look: Look::category(index),
             shown: true,
             points: by_loads(plane_cells(run, Filler::Nop))
@@ -251,7 +250,7 @@ fn throughput(mlp: &Mlp) -> Markup {
     let series = runs(mlp)
         .enumerate()
         .map(|(index, run)| Series {
-            label: facts::mlp_label(run),
+            label: facts::mlp_title(run),
             look: Look::category(index),
             shown: true,
             points: run
@@ -314,7 +313,7 @@ fn sequential(mlp: &Mlp) -> Markup {
             if let Some((slope, constant)) = facts::sequential_fit(&points) {
                 notes.push(format!(
                     "{}: M = {}, C = {}",
-                    facts::mlp_label(run),
+                    facts::mlp_title(run),
                     units::number(slope),
                     units::number(constant)
                 ));
@@ -325,7 +324,7 @@ fn sequential(mlp: &Mlp) -> Markup {
                 .collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
             Series {
-                label: facts::mlp_label(run),
+                label: facts::mlp_title(run),
                 look: Look::category(index),
                 shown: true,
                 points,

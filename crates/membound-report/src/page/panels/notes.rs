@@ -32,7 +32,7 @@ pub(super) fn disturbances(profile: &MachineProfile) -> Panel {
 fn body(found: &[Disturbed]) -> Markup {
     let mut parts: BTreeMap<&str, Vec<&Disturbed>> = BTreeMap::new();
     for point in found {
-        parts.entry(point.part).or_default().push(point);
+        parts.entry(point.part.name()).or_default().push(point);
     }
     let slow: Vec<&Disturbed> = facts::two_modes(found).collect();
     html! {

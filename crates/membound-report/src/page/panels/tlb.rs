@@ -149,7 +149,7 @@ pub(super) fn prefetch(prefetch: &Prefetch) -> Markup {
     html! {
         @if prefetch.points.is_empty() { p.missing { "not measured: the part holds no points" } }
         @for state in &states {
-            @if states.len() > 1 { h3 { "Prefetchers " (facts::prefetch_state_name(state)) } }
+            @if states.len() > 1 { h3 { "Prefetchers " (facts::prefetch_state_title(state)) } }
             div.scroll tabindex="0" role="group" aria-label="patterns" {
                 table.bars {
                     thead { tr { th scope="col" { "pattern" } th scope="col" { "fetched ahead" } th scope="col" { "ratio" } th scope="col" { "time against random" } th scope="col" { "ns" } } }
@@ -181,7 +181,7 @@ fn pattern(p: &PrefetchPoint) -> Markup {
     let disturbed = facts::reason(&p.batches.disturbed, units::ns);
     html! {
         tr {
-            th scope="row" { (facts::prefetch_pattern_name(p.pattern)) }
+            th scope="row" { (facts::prefetch_pattern_title(p.pattern)) }
             td { @if p.prefetched { b { "yes" } } @else { "no" } }
             td { (units::number(p.ratio)) @if let Some(reason) = disturbed { " " span.disturbed title=(reason) { "*" } } }
             td.bar {

@@ -7,14 +7,7 @@ use membound_types::{CpuId, Level, NodePolicy, PageKind, Window, WindowKernel, W
 
 use super::{level_marks, size_axis, skipped, tip};
 use crate::page::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
-use crate::{facts, units};
-
-const KERNELS: [WindowKernel; 4] = [
-    WindowKernel::Scalar,
-    WindowKernel::ScalarPrefetch,
-    WindowKernel::Vector,
-    WindowKernel::VectorPrefetch,
-];
+use crate::units;
 
 /// What tells one curve from another, in the order of the legend.
 type Key = (usize, Option<CpuId>, NodePolicy, PageKind, CpuId, u64);
@@ -22,7 +15,10 @@ type Key = (usize, Option<CpuId>, NodePolicy, PageKind, CpuId, u64);
 pub(super) fn body(window: &Window, levels: &[Level]) -> Markup {
     let mut curves: BTreeMap<Key, Vec<&WindowPoint>> = BTreeMap::new();
     for point in &window.points {
-        let kernel = KERNELS.iter().position(|k| *k == point.kernel).unwrap_or(0);
+        let kernel = WindowKernel::ALL
+            .iter()
+            .position(|k| *k == point.kernel)
+            .unwrap_or(0);
         let key = (
             kernel,
             point.init_cpu,
@@ -92,10 +88,7 @@ fn place(key: &Key, keys: &[Key]) -> (usize, usize) {
 }
 
 fn label(key: &Key, keys: &[Key]) -> String {
-    let mut words = vec![
-        facts::window_kernel_name(KERNELS[key.0]).to_owned(),
-        units::bytes(key.5),
-    ];
+    let mut words = vec![WindowKernel::ALL[key.0].to_string(), units::bytes(key.5)];
     if keys.iter().any(|k| k.1 != key.1) {
         words.push(match key.1 {
             Some(cpu) => format!("initialised by CPU {cpu}"),
