@@ -175,10 +175,20 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "latency")]
     pub(crate) strides: Vec<u64>,
     /// random, stride, page-random, indexed [default: random].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pattern, help_heading = "latency")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "latency"
+    )]
     pub(crate) pattern: Vec<Pattern>,
     /// clean, dirty [default: clean].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = access, help_heading = "latency")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "latency"
+    )]
     pub(crate) access: Vec<Access>,
 
     /// Loads (N).
@@ -188,10 +198,10 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "mlp")]
     pub(crate) fillers: Vec<u32>,
     /// nop, integer, vector [default: nop].
-    #[arg(long, value_name = "FILLER", value_parser = filler, help_heading = "mlp")]
+    #[arg(long, value_name = "FILLER", help_heading = "mlp")]
     pub(crate) filler: Option<Filler>,
     /// cpuid (traps in a guest), lfence [default: lfence].
-    #[arg(long, value_name = "FENCE", value_parser = fence, help_heading = "mlp")]
+    #[arg(long, value_name = "FENCE", help_heading = "mlp")]
     pub(crate) fence: Option<Fence>,
 
     /// Window sizes in bytes [default: 1K,2K,4K].
@@ -201,7 +211,12 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "window")]
     pub(crate) areas: Vec<u64>,
     /// scalar, scalar-prefetch, vector, vector-prefetch [default: scalar,scalar-prefetch].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = window_kernel, help_heading = "window")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "window"
+    )]
     pub(crate) window_kernel: Vec<WindowKernel>,
     /// CPU that allocates and initialises the area, while `--cpu` accesses it.
     #[arg(long, value_name = "N", value_parser = cpu, help_heading = "window")]
@@ -211,10 +226,20 @@ pub(crate) struct MeasureArgs {
     pub(crate) init_node: Option<NodeId>,
 
     /// read, write, nt-write, copy, triad [default: all].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = bandwidth_kernel, help_heading = "bandwidth and loaded")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "bandwidth and loaded"
+    )]
     pub(crate) kernel: Vec<BandwidthKernel>,
     /// Read:write mixes of the injected traffic, as in 1:0,2:1.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = mix, help_heading = "bandwidth and loaded")]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "bandwidth and loaded"
+    )]
     pub(crate) mix: Vec<TrafficMix>,
 }
 
@@ -300,93 +325,46 @@ fn node(text: &str) -> Result<NodeId, String> {
         .map_err(|_| format!("`{text}` is no node number"))
 }
 
-/// Finds `text` among `values` by the names that documents use for them.
-fn named<T: Copy>(text: &str, values: &[(&str, T)]) -> Result<T, String> {
-    values
-        .iter()
-        .find(|(name, _)| *name == text)
-        .map(|(_, value)| *value)
-        .ok_or_else(|| {
-            let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
-            format!("`{text}` is not one of {}", names.join(", "))
-        })
-}
-
-fn pattern(text: &str) -> Result<Pattern, String> {
-    named(
-        text,
-        &[
-            ("random", Pattern::Random),
-            ("stride", Pattern::Stride),
-            ("page-random", Pattern::PageRandom),
-            ("indexed", Pattern::Indexed),
-        ],
-    )
-}
-
-fn access(text: &str) -> Result<Access, String> {
-    named(text, &[("clean", Access::Clean), ("dirty", Access::Dirty)])
-}
-
-fn filler(text: &str) -> Result<Filler, String> {
-    named(
-        text,
-        &[
-            ("nop", Filler::Nop),
-            ("integer", Filler::Integer),
-            ("vector", Filler::Vector),
-        ],
-    )
-}
-
-fn fence(text: &str) -> Result<Fence, String> {
-    named(text, &[("cpuid", Fence::Cpuid), ("lfence", Fence::Lfence)])
-}
-
-fn window_kernel(text: &str) -> Result<WindowKernel, String> {
-    named(
-        text,
-        &[
-            ("scalar", WindowKernel::Scalar),
-            ("scalar-prefetch", WindowKernel::ScalarPrefetch),
-            ("vector", WindowKernel::Vector),
-            ("vector-prefetch", WindowKernel::VectorPrefetch),
-        ],
-    )
-}
-
-fn bandwidth_kernel(text: &str) -> Result<BandwidthKernel, String> {
-    named(
-        text,
-        &[
-            ("read", BandwidthKernel::Read),
-            ("write", BandwidthKernel::Write),
-            ("nt-write", BandwidthKernel::NtWrite),
-            ("copy", BandwidthKernel::Copy),
-            ("triad", BandwidthKernel::Triad),
-        ],
-    )
-}
-
-fn mix(text: &str) -> Result<TrafficMix, String> {
-    let bad = || format!("`{text}` is no mix: use READS:WRITES, as in 2:1, at most 16 each");
-    let (reads, writes) = text.split_once(':').ok_or_else(bad)?;
-    let count = |part: &str| part.parse::<u32>().ok().filter(|count| *count <= 16);
-    match (count(reads), count(writes)) {
-        (Some(reads), Some(writes)) if reads + writes > 0 => Ok(TrafficMix { reads, writes }),
-        _ => Err(bad()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+
     use clap::CommandFactory;
+    use membound_types::Kind;
 
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The option's help names `all` values, and the option understands every one.
+    fn check<T: fmt::Display>(option: &str, all: &[T]) {
+        let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+        let command = Cli::command();
+        let measure = command.find_subcommand("measure").unwrap();
+        let mut options = measure.get_arguments();
+        let found = options.find(|arg| arg.get_long() == Some(option)).unwrap();
+        let help = found.get_help().unwrap().to_string();
+        assert!(help.contains(&names.join(", ")), "{option}: {help}");
+        for name in &names {
+            Cli::try_parse_from(["membound", "measure", &format!("--{option}"), name]).unwrap();
+        }
+    }
+
+    #[test]
+    fn names_of_values_are_helped_with_and_understood() {
+        check("page", &PageKind::ALL);
+        check("pattern", &Pattern::ALL);
+        check("access", &Access::ALL);
+        check("filler", &Filler::ALL);
+        check("window-kernel", &WindowKernel::ALL);
+        check("kernel", &BandwidthKernel::ALL);
+        for part in Part::value_variants() {
+            let name = part.to_possible_value().unwrap().get_name().to_owned();
+            assert!(name.parse::<Kind>().is_ok(), "{name}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
 use membound_platform::{Root, machine_info};
@@ -25,18 +26,6 @@ use crate::args::{Format, MeasureArgs, Part};
 use crate::output::{self, Target};
 use crate::progress::Bar;
 use store::Store;
-
-const ALL_PARTS: [Part; 9] = [
-    Part::Latency,
-    Part::Mlp,
-    Part::Window,
-    Part::Bandwidth,
-    Part::Loaded,
-    Part::Tlb,
-    Part::Prefetch,
-    Part::Numa,
-    Part::C2c,
-];
 
 /// Measures what was asked for, shows it and writes it.
 pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
@@ -102,7 +91,7 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
 
 fn parts_of(args: &MeasureArgs) -> Vec<Part> {
     if args.parts.is_empty() {
-        return ALL_PARTS.to_vec();
+        return Part::value_variants().to_vec();
     }
     let mut parts = args.parts.clone();
     parts.sort_unstable();
