@@ -99,8 +99,7 @@ fn check_mix(mix: TrafficMix) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "a traffic mix of {}:{} has {lines} lines a round: use 1 to {MOST_LINES_PER_ROUND}",
-        mix.reads, mix.writes
+        "a traffic mix of {mix} has {lines} lines a round: use 1 to {MOST_LINES_PER_ROUND}"
     )))
 }
 

@@ -56,13 +56,7 @@ impl BandwidthConfig {
     #[must_use]
     pub fn new(effort: Effort, page: PageKind, cpus: u32) -> Self {
         Self {
-            kernels: vec![
-                BandwidthKernel::Read,
-                BandwidthKernel::Write,
-                BandwidthKernel::NtWrite,
-                BandwidthKernel::Copy,
-                BandwidthKernel::Triad,
-            ],
+            kernels: BandwidthKernel::ALL.to_vec(),
             sizes: None,
             threads: thread_counts(cpus),
             pages: vec![page],
@@ -206,7 +200,7 @@ fn streams(
         match session.backend.stream(kernel, vector) {
             Ok(stream) => streams.push((kernel, stream)),
             Err(error) => {
-                skipped.push(format!("kernel {kernel:?}: {error}"));
+                skipped.push(format!("kernel {kernel}: {error}"));
                 last_error = Some(error);
             }
         }

@@ -169,10 +169,10 @@ pub fn measure(session: &Session<'_>, config: &LoadedConfig) -> Result<Loaded, E
 }
 
 fn name(key: Key) -> String {
-    let TrafficMix { reads, writes } = key.mix;
+    let mix = key.mix;
     match key.delay {
-        None => format!("loaded: idle, before {reads}:{writes}"),
-        Some(steps) => format!("loaded: reads to writes {reads}:{writes}, delay {steps}"),
+        None => format!("loaded: idle, before {mix}"),
+        Some(steps) => format!("loaded: reads to writes {mix}, delay {steps}"),
     }
 }
 

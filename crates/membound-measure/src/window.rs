@@ -290,7 +290,7 @@ impl Kernels {
             match loops {
                 Ok(loops) => made.extend(loops),
                 Err(error) => {
-                    skipped.push(format!("kernel {kernel:?}: {error}"));
+                    skipped.push(format!("kernel {kernel}: {error}"));
                     last_error = Some(error);
                 }
             }

@@ -57,10 +57,8 @@ impl Thp {
                 "the kernel has no transparent huge pages",
                 "a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
             ),
-            Some(text) => match chosen(&text).as_deref() {
-                Some("always") => Outcome::Known(ThpState::Always),
-                Some("madvise") => Outcome::Known(ThpState::Madvise),
-                Some("never") => Outcome::Known(ThpState::Never),
+            Some(text) => match chosen(&text).map(|state| state.parse()) {
+                Some(Ok(state)) => Outcome::Known(state),
                 _ => Outcome::missing(format!(
                     "{} holds `{text}`, which names no known state",
                     root.path(format!("{THP}/enabled")).display()

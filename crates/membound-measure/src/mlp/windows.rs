@@ -25,10 +25,9 @@ pub(super) struct Found {
 /// of memory, which do not change what the core has. A search that fails leaves its
 /// window out.
 pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLimit]) -> Found {
-    const FILLERS: [Filler; 3] = [Filler::Nop, Filler::Integer, Filler::Vector];
     let mut candidates: Vec<WindowLimit> = Vec::new();
     for _ in 0..rounds {
-        for filler in FILLERS {
+        for filler in Filler::ALL {
             if probe.session.cancelled() {
                 break;
             }
@@ -39,7 +38,7 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLi
     }
     let mut windows: Vec<WindowLimit> = Vec::new();
     let mut notes = Vec::new();
-    for filler in FILLERS {
+    for filler in Filler::ALL {
         let of_filler = || candidates.iter().filter(|window| window.filler == filler);
         let here: Vec<WindowLimit> = of_filler().cloned().collect();
         let elsewhere = known.iter().find(|window| window.filler == filler);

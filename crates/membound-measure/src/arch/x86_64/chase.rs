@@ -160,7 +160,7 @@ mod tests {
     fn every_kind_of_chase_ends_where_the_chain_says() {
         const KEY: u64 = 0x5555_0000_1234;
         for link in [Link::Pointer, Link::ScrambledOffset] {
-            for access in [Access::Clean, Access::Dirty] {
+            for access in Access::ALL {
                 let chase = Chase::new(link, access).unwrap();
                 let mut elements = ring(101, link, KEY);
                 let base = elements.as_mut_ptr().cast::<u8>();

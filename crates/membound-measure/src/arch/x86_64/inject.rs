@@ -144,7 +144,7 @@ mod tests {
         for (reads, writes) in [(1, 0), (2, 1), (1, 1), (0, 1), (3, 4)] {
             let mix = TrafficMix { reads, writes };
             check(&*Portable.inject(mix, 5).unwrap(), mix, 7, "portable");
-            for vector in [VectorWidth::V128, VectorWidth::V256, VectorWidth::V512] {
+            for vector in VectorWidth::ALL {
                 if bytes_of(vector) > bytes_of(widest()) {
                     println!(
                         "skipped: this processor has no {}-bit vectors",

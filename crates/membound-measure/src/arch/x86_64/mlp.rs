@@ -177,7 +177,7 @@ mod tests {
         let mut kernel = MlpKernel::new().unwrap();
         let mut area = vec![0_u8; 1 << 16];
         for fence in [Fence::Lfence, Fence::Cpuid] {
-            for filler in [Filler::Nop, Filler::Integer, Filler::Vector] {
+            for filler in Filler::ALL {
                 for (displacements, separate_all) in [
                     (&[][..], false),
                     (&[0, 4096][..], false),

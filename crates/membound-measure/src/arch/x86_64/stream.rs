@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn every_vector_of_every_array_is_loaded_or_stored_once_an_iteration() {
-        for vector in [VectorWidth::V128, VectorWidth::V256, VectorWidth::V512] {
+        for vector in VectorWidth::ALL {
             let all = |array: char| -> Vec<Place> {
                 let width = bytes_of(vector);
                 (0..Stream::UNROLLED)
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn every_kernel_leaves_what_it_should_in_the_arrays() {
-        for vector in [VectorWidth::V128, VectorWidth::V256, VectorWidth::V512] {
+        for vector in VectorWidth::ALL {
             if bytes_of(vector) > bytes_of(widest()) {
                 println!(
                     "skipped: this processor has no {}-bit vectors",

@@ -150,12 +150,7 @@ mod tests {
         // SAFETY: eight windows of 256 bytes are the whole area.
         let state = unsafe { portable.run(expected.0.as_mut_ptr().cast(), 8, 101, 42) };
         assert!(expected.0.iter().any(|x| *x < 0.0));
-        for kernel in [
-            WindowKernel::Scalar,
-            WindowKernel::ScalarPrefetch,
-            WindowKernel::Vector,
-            WindowKernel::VectorPrefetch,
-        ] {
+        for kernel in WindowKernel::ALL {
             let window = Window::new(kernel, 256).unwrap();
             let mut area = Area(std::array::from_fn(|i| i as f64));
             // SAFETY: as above.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_types::{CacheKind, Finding, Outcome, ThpState};
+use membound_types::{CacheKind, Finding, Outcome};
 use serde_json::{Value, json};
 
 use super::{known, outcome};
@@ -232,12 +232,7 @@ pub(super) fn page_group(facts: &Facts<'_>) -> Vec<Finding> {
         GROUP,
         "thp",
         thp.enabled.clone().map(|state| {
-            let mut text = match state {
-                ThpState::Always => "always",
-                ThpState::Madvise => "madvise",
-                ThpState::Never => "never",
-            }
-            .to_owned();
+            let mut text = state.to_string();
             if let Some(bytes) = thp.huge_bytes {
                 text.push_str(&format!(", pages of {}", size(bytes)));
             }
