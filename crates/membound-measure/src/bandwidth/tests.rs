@@ -141,7 +141,7 @@ fn kernels_that_a_backend_lacks_are_skipped_with_the_reason() {
     assert_eq!(bandwidth.points.len(), 4);
     assert_eq!(
         bandwidth.skipped,
-        ["kernel NtWrite: the portable kernels have no non-temporal stores"]
+        ["kernel nt-write: the portable kernels have no non-temporal stores"]
     );
     config.kernels = vec![BandwidthKernel::NtWrite];
     assert!(measure(&session, &config).is_err());

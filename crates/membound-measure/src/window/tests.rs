@@ -157,7 +157,7 @@ fn kernels_that_a_backend_lacks_are_skipped_with_the_reason() {
     let window = measure(&session, &config).unwrap();
     assert_eq!(window.points.len(), 2);
     assert_eq!(window.skipped.len(), 1);
-    assert!(window.skipped[0].contains("Vector: the portable kernels"));
+    assert!(window.skipped[0].contains("vector: the portable kernels"));
     config.kernels = vec![WindowKernel::Vector];
     assert!(measure(&session, &config).is_err());
 }
