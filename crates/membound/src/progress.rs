@@ -1,9 +1,10 @@
 //! Progress for a person; silence for a pipe.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use membound_measure::Progress;
 
 /// A bar on a terminal's stderr that moves through weighted parts.
@@ -24,10 +25,9 @@ impl Bar {
             ProgressDrawTarget::hidden()
         };
         let bar = ProgressBar::with_draw_target(Some(Self::STEPS), target);
-        if let Ok(style) =
-            ProgressStyle::with_template("{bar:24} {percent:>3} % {eta:>4} left  {wide_msg}")
-        {
-            bar.set_style(style);
+        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {left:>8}  {wide_msg}");
+        if let Ok(style) = style {
+            bar.set_style(style.with_key("left", time_left));
         }
         Self {
             bar,
@@ -45,6 +45,15 @@ impl Bar {
     /// Takes the bar away.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// The time left at the pace so far; nothing while there is no pace to speak of.
+fn time_left(state: &ProgressState, text: &mut dyn Write) {
+    const LEAST_STEPS: u64 = 10;
+    if state.pos() >= LEAST_STEPS {
+        // A text that cannot be written is not shown.
+        let _ = write!(text, "{:.0} s left", state.eta().as_secs_f64());
     }
 }
 

@@ -412,7 +412,7 @@ fn area_cycles(mlp: &Mlp, levels: &[Level]) -> Markup {
     let chart = Chart {
         id: "mlp-areas".into(),
         title: "N random accesses over the area.".into(),
-        reading: "In a cache the lines lie apart, because hits are served one after another; in main memory they close up, because misses overlap.".into(),
+        reading: "Where the curves lie apart, accesses are served one after another; where they close up, they overlap.".into(),
         extent: Extent::Half,
         x: size_axis("area in bytes"),
         y: number_axis("core cycles for all N", Scale::Log10),
