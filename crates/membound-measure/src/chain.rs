@@ -148,24 +148,26 @@ pub(crate) fn shuffle<T>(items: &mut [T], seed: u64) {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::sync::atomic::AtomicBool;
 
     use membound_platform::Root;
-    use membound_platform::numa::Topology;
     use membound_types::{CpuId, NodePolicy, PageKind};
 
     use super::*;
-    use crate::RegionConfig;
     use crate::arch::{self, Portable};
+    use crate::{Effort, RegionConfig, Session, Silent};
 
     fn region() -> Region {
         let root = Root::system();
+        let cancel = AtomicBool::new(false);
+        let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
         let config = RegionConfig {
             bytes: 1 << 20,
             page: PageKind::Base,
             node: NodePolicy::LOCAL,
             cpu: CpuId(0),
         };
-        Region::new(&root, &Topology::read(&root), config).unwrap()
+        Region::new(&session, config).unwrap()
     }
 
     #[test]

@@ -23,6 +23,9 @@ pub enum Error {
         /// What the machine and this process's limits leave.
         available_bytes: u64,
     },
+    /// The run was cancelled before there was anything to keep.
+    #[error("interrupted before it was measured")]
+    Interrupted,
     /// The kernel would not map a buffer.
     #[error("cannot map {bytes} bytes of {page} pages: {source}{remedy}")]
     Map {

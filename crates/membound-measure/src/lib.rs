@@ -15,6 +15,7 @@ mod hint;
 mod ones;
 mod random;
 mod region;
+mod room;
 mod sampling;
 mod session;
 pub mod stats;

@@ -11,7 +11,6 @@ mod injector;
 use std::time::{Duration, Instant};
 
 use membound_platform::affinity::Pinned;
-use membound_platform::memory;
 use membound_types::{
     Access, CpuId, Disturbance, Loaded, LoadedPoint, NodePolicy, PageKind, Pattern, TrafficMix,
 };
@@ -20,7 +19,7 @@ use crate::arch::InjectLoop;
 use crate::ones::region_of_ones;
 use crate::sampling::{Slot, Visit, add_disturbance, run_rounds, take_batches_if};
 use crate::{
-    Chase, ChaseConfig, Effort, Error, Region, RegionConfig, Session, Spread, hint, stats,
+    Chase, ChaseConfig, Effort, Error, Region, RegionConfig, Session, Spread, hint, room, stats,
 };
 use injector::{Injector, Signals, Traffic};
 
@@ -265,7 +264,8 @@ struct Sizes {
 impl Sizes {
     fn new(session: &Session<'_>, config: &LoadedConfig, injectors: u64) -> Result<Self, Error> {
         const MIB: u64 = 1 << 20;
-        let available_bytes = memory::available_bytes(session.root);
+        let place = (config.page, config.node, session.cpu);
+        let available_bytes = room::obtainable_bytes(session.root, &session.topology, place);
         let cache = hint::largest_cache_bytes(session);
         let threads = injectors.max(1);
         let page = |bytes: u64| (bytes - bytes % 4096).max(Injector::LEAST_BYTES);

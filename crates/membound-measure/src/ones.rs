@@ -13,7 +13,7 @@ use crate::{Error, Region, RegionConfig, Session};
 pub(crate) fn region_of_ones(session: &Session<'_>, config: RegionConfig) -> Result<Region, Error> {
     let make = || -> Result<Region, Error> {
         let _pinned = Pinned::to(config.cpu)?;
-        let region = Region::new(session.root, &session.topology, config)?;
+        let region = Region::new(session, config)?;
         let start = region.start().cast::<f64>();
         let doubles = region.len() / size_of::<f64>();
         for index in 0..doubles {

@@ -3,11 +3,11 @@
 use std::ptr::NonNull;
 
 use membound_platform::numa::{self, Topology};
-use membound_platform::{Root, memory, pages};
+use membound_platform::pages;
 use membound_types::{CpuId, NodeId, NodePolicy, PageKind};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::Error;
+use crate::{Error, Session, room};
 
 /// What a buffer should be.
 #[derive(Clone, Copy, Debug)]
@@ -45,22 +45,19 @@ impl Region {
     const LEAST_PAGE_SHARE: f64 = 0.5;
     /// Share of the pages that must lie where asked.
     const LEAST_PLACED_SHARE: f64 = 0.99;
+    /// Bytes touched between two looks at whether the session was cancelled.
+    const PIECE_BYTES: usize = 64 * MIB;
 
     /// Maps, places, touches and verifies a buffer.
     ///
     /// # Errors
-    /// [`Error::Memory`] before anything is mapped when it cannot fit; [`Error::Map`] and
-    /// [`Error::Pages`] when the page kind is not to be had; [`Error::Placement`] or
-    /// [`Error::Platform`] when the node is not.
-    pub fn new(root: &Root, topology: &Topology, config: RegionConfig) -> Result<Self, Error> {
-        let available_bytes = memory::available_bytes(root);
-        let from_pool = matches!(config.page, PageKind::Huge2M | PageKind::Huge1G);
-        if !from_pool && config.bytes as u64 > available_bytes {
-            return Err(Error::Memory {
-                needed_bytes: config.bytes as u64,
-                available_bytes,
-            });
-        }
+    /// [`Error::Memory`] before anything is mapped when machine, limits or node have not
+    /// that much to give; [`Error::Map`] and [`Error::Pages`] when the page kind is not to
+    /// be had; [`Error::Placement`] or [`Error::Platform`] when the node is not;
+    /// [`Error::Interrupted`] when the session is cancelled meanwhile.
+    pub fn new(session: &Session<'_>, config: RegionConfig) -> Result<Self, Error> {
+        let topology = &session.topology;
+        Self::check_room(session, config)?;
         let region = Self::map(config)?;
         let local = topology.node_of(config.cpu);
         numa::place(
@@ -70,8 +67,34 @@ impl Region {
             local,
             topology,
         )?;
-        region.touch()?;
+        region.touch(session)?;
         region.verified(topology, local)
+    }
+
+    /// Refuses what would drive the machine or the node out of memory: there the kernel's
+    /// killer, or SIGBUS, would answer instead of an error.
+    fn check_room(session: &Session<'_>, config: RegionConfig) -> Result<(), Error> {
+        let RegionConfig {
+            page, node, cpu, ..
+        } = config;
+        let available_bytes =
+            room::obtainable_bytes(session.root, &session.topology, (page, node, cpu));
+        let needed_bytes = config.bytes as u64;
+        if needed_bytes <= available_bytes {
+            return Ok(());
+        }
+        if room::is_pool(page) {
+            return Err(Error::Map {
+                bytes: config.bytes,
+                page,
+                source: rustix::io::Errno::NOMEM,
+                remedy: remedy_of(page),
+            });
+        }
+        Err(Error::Memory {
+            needed_bytes,
+            available_bytes,
+        })
     }
 
     fn map(config: RegionConfig) -> Result<Self, Error> {
@@ -87,7 +110,10 @@ impl Region {
                 MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_1GB,
             ),
         };
-        let bytes = config.bytes.max(1).next_multiple_of(page_bytes);
+        let bytes = config.bytes.max(1).checked_next_multiple_of(page_bytes);
+        let bytes = bytes.ok_or_else(|| {
+            Error::Invalid(format!("{} bytes exceed the address space", config.bytes))
+        })?;
         // Room to begin on a huge page's boundary; pages of the pool are aligned anyway.
         let slack = if config.page == PageKind::Thp {
             page_bytes
@@ -108,13 +134,7 @@ impl Region {
             bytes,
             page: config.page,
             source,
-            remedy: match config.page {
-                PageKind::Huge2M => {
-                    " (reserve some in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages)"
-                }
-                PageKind::Huge1G => " (reserve some with hugepagesz=1G hugepages=N at boot)",
-                PageKind::Base | PageKind::Thp => "",
-            },
+            remedy: remedy_of(config.page),
         })?;
         let mapping = NonNull::new(mapped.cast::<u8>()).expect("mmap is never at zero");
         let aligned = (mapping.as_ptr() as usize).next_multiple_of(page_bytes);
@@ -145,16 +165,23 @@ impl Region {
         Ok(region)
     }
 
-    /// Touches every page for writing, in the order of addresses.
-    fn touch(&self) -> Result<(), Error> {
+    /// Touches every page for writing, in the order of addresses, and gives up between two
+    /// pieces when the session is cancelled: many GiB take many seconds.
+    fn touch(&self, session: &Session<'_>) -> Result<(), Error> {
+        let piece = Self::PIECE_BYTES.max(room::page_bytes(self.config.page) as usize);
+        for from in (0..self.len()).step_by(piece) {
+            if session.cancelled() {
+                return Err(Error::Interrupted);
+            }
+            self.touch_piece(from, piece.min(self.len() - from))?;
+        }
+        Ok(())
+    }
+
+    fn touch_piece(&self, from: usize, bytes: usize) -> Result<(), Error> {
+        let start = self.start.as_ptr().wrapping_add(from);
         // SAFETY: the range is this region's own.
-        let populated = unsafe {
-            madvise(
-                self.start.as_ptr().cast(),
-                self.len(),
-                Advice::LinuxPopulateWrite,
-            )
-        };
+        let populated = unsafe { madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };
         match populated {
             Ok(()) => Ok(()),
             Err(source @ (rustix::io::Errno::NOMEM | rustix::io::Errno::FAULT)) => {
@@ -167,10 +194,10 @@ impl Region {
             }
             // Kernels before 5.14 do not know the advice.
             Err(_) => {
-                for offset in (0..self.len()).step_by(pages::base_page_bytes()) {
-                    // SAFETY: `offset` lies inside the region, which is writable.
-                    let byte = unsafe { self.start.as_ptr().add(offset) };
-                    // SAFETY: as above; volatile, so that it is not optimised away.
+                for offset in (0..bytes).step_by(pages::base_page_bytes()) {
+                    let byte = start.wrapping_add(offset);
+                    // SAFETY: the byte lies inside the region, which is writable; volatile,
+                    // so that it is not optimised away.
                     unsafe { byte.write_volatile(0) };
                 }
                 Ok(())
@@ -245,6 +272,16 @@ impl Region {
     }
 }
 
+const fn remedy_of(page: PageKind) -> &'static str {
+    match page {
+        PageKind::Huge2M => {
+            " (reserve some in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages)"
+        }
+        PageKind::Huge1G => " (reserve some with hugepagesz=1G hugepages=N at boot)",
+        PageKind::Base | PageKind::Thp => " (is the limit on address space too low? see ulimit -v)",
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the mapping is this region's own, and its users borrow the region.
@@ -255,7 +292,12 @@ impl Drop for Region {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use membound_platform::Root;
+
     use super::*;
+    use crate::{Effort, Silent};
 
     fn config(bytes: usize, page: PageKind, node: NodePolicy) -> RegionConfig {
         RegionConfig {
@@ -267,8 +309,15 @@ mod tests {
     }
 
     fn make(config: RegionConfig) -> Result<Region, Error> {
+        make_unless(config, false)
+    }
+
+    fn make_unless(config: RegionConfig, cancelled: bool) -> Result<Region, Error> {
         let root = Root::system();
-        Region::new(&root, &Topology::read(&root), config)
+        let cancel = AtomicBool::new(false);
+        let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
+        cancel.store(cancelled, Ordering::Relaxed);
+        Region::new(&session, config)
     }
 
     #[test]
@@ -296,6 +345,30 @@ mod tests {
     fn more_than_the_memory_is_refused_before_it_is_mapped() {
         let error = make(config(1 << 46, PageKind::Base, NodePolicy::LOCAL)).unwrap_err();
         assert!(matches!(error, Error::Memory { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_cancelled_session_is_not_kept_waiting_for_memory() {
+        let config = config(256 * MIB, PageKind::Base, NodePolicy::LOCAL);
+        let error = make_unless(config, true).unwrap_err();
+        assert!(matches!(error, Error::Interrupted), "{error}");
+    }
+
+    #[test]
+    fn the_last_of_the_memory_is_never_taken() {
+        let available = membound_platform::memory::available_bytes(&Root::system());
+        let most = usize::try_from(available - available / 64).unwrap();
+        let error = make(config(most, PageKind::Base, NodePolicy::LOCAL)).unwrap_err();
+        assert!(matches!(error, Error::Memory { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_pool_that_is_too_small_is_refused_with_its_remedy() {
+        for page in [PageKind::Huge2M, PageKind::Huge1G] {
+            let error = make(config(1 << 46, page, NodePolicy::LOCAL)).unwrap_err();
+            assert!(matches!(error, Error::Map { .. }), "{error}");
+            assert!(error.to_string().contains("reserve some"), "{error}");
+        }
     }
 
     #[test]

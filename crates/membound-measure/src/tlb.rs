@@ -12,11 +12,11 @@ mod layout;
 
 use std::time::{Duration, Instant};
 
-use membound_platform::{memory, pages};
-use membound_types::{Outcome, PageKind, Tlb, TlbOverlap, TlbPoint};
+use membound_platform::pages;
+use membound_types::{NodePolicy, Outcome, PageKind, Tlb, TlbOverlap, TlbPoint};
 
 use crate::sampling::{Slot, run_rounds};
-use crate::{Effort, Error, Session, hint};
+use crate::{Effort, Error, Session, hint, room};
 use ground::{Ground, Shape};
 
 /// What to measure, and how long.
@@ -130,11 +130,13 @@ fn ground(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<G
         PageKind::Huge1G => 1 << 30,
     };
     let mut most = config.max_pages.min(config.max_bytes / page_bytes);
-    if matches!(page, PageKind::Base | PageKind::Thp) {
-        // A quarter stays for everybody else; packed lines take up to a sixteenth more.
-        let available = memory::available_bytes(session.root) / 4 * 3;
-        most = most.min(available / (page_bytes + page_bytes / 16));
-    }
+    let available = room::share_bytes(session, (page, NodePolicy::LOCAL, session.cpu), 1);
+    most = most.min(if room::is_pool(page) {
+        available / page_bytes
+    } else {
+        // Packed lines take up to a sixteenth more.
+        available / (page_bytes + page_bytes / 16)
+    });
     if most < LEAST_PAGES {
         return Err(Error::Invalid(format!(
             "{most} pages of {page_bytes} bytes fit, and {LEAST_PAGES} are the fewest that make a curve"

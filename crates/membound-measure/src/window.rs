@@ -15,13 +15,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use membound_platform::affinity::{self, Pinned};
-use membound_platform::memory;
 use membound_types::{CpuId, NodeId, NodePolicy, PageKind, Window, WindowKernel, WindowPoint};
 
 use crate::arch::WindowLoop;
 use crate::ones::region_of_ones;
 use crate::sampling::{Slot, Turn, Visit, run_rounds, take_batches};
-use crate::{Effort, Error, Region, RegionConfig, Session, hint};
+use crate::{Effort, Error, Region, RegionConfig, Session, hint, room};
 use cpu_time::CpuTime;
 
 /// What to measure: every kernel with every window in every area.
@@ -148,7 +147,7 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
     let begun = Instant::now();
     config.check()?;
     let init_cpu = initialiser(session, config)?;
-    let areas = areas(session, config);
+    let areas = areas(session, config, init_cpu);
     // Before memory is touched, so that a kernel that cannot be made costs nothing.
     let (kernels, mut skipped) = Kernels::new(session, config)?;
     let keys = keys(&kernels.kinds(), &config.windows, &areas);
@@ -227,9 +226,9 @@ pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, E
 
 /// The areas asked for, or half-octaves as far as memory is free; a quarter stays for
 /// everybody else.
-fn areas(session: &Session<'_>, config: &WindowConfig) -> Vec<u64> {
+fn areas(session: &Session<'_>, config: &WindowConfig, init_cpu: CpuId) -> Vec<u64> {
     config.areas.clone().unwrap_or_else(|| {
-        let free = memory::available_bytes(session.root) / 4 * 3;
+        let free = room::share_bytes(session, (config.page, config.node, init_cpu), 1);
         half_octaves(config.max_bytes.min(free))
     })
 }

@@ -58,8 +58,7 @@ impl Arena {
         let bytes = usize::try_from(scratch_bytes + main_bytes)
             .map_err(|_| Error::Invalid(format!("{main_bytes} bytes exceed the address space")))?;
         let region = Region::new(
-            session.root,
-            &session.topology,
+            session,
             RegionConfig {
                 bytes,
                 page,

@@ -118,7 +118,7 @@ fn sizes_that_are_not_given_exceed_the_caches_and_fit_the_memory() {
         let config = LoadedConfig::new(Effort::Quick, PageKind::Base);
         let sizes = Sizes::new(session, &config, 3).unwrap();
         let cache = hint::largest_cache_bytes(session);
-        let available = memory::available_bytes(session.root);
+        let available = membound_platform::memory::available_bytes(session.root);
         assert!(sizes.chase_bytes + 3 * sizes.traffic_bytes < available);
         if available > 64 * cache {
             assert!(sizes.chase_bytes >= 8 * cache);

@@ -1,6 +1,5 @@
 //! Runs the kernel over an area, with several draws of displacements, less the empty one.
 
-use membound_platform::memory;
 use membound_types::{Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
 
 use super::MlpConfig;
@@ -8,7 +7,7 @@ use super::misses::MissCounter;
 use crate::arch::{MlpLoop, MlpSpec};
 use crate::hint;
 use crate::random::Random;
-use crate::{Error, Region, RegionConfig, Session, stats};
+use crate::{Error, Region, RegionConfig, Session, room, stats};
 
 /// A time per execution, the empty kernel's taken away.
 #[derive(Clone, Debug)]
@@ -47,13 +46,13 @@ impl<'s, 'a> Probe<'s, 'a> {
     ) -> Result<Self, Error> {
         let kernel = session.backend.mlp()?;
         let mut bytes = config.area_bytes.next_power_of_two().min(2 << 30);
-        while bytes > memory::available_bytes(session.root) / 4 * 3 && bytes > 64 << 20 {
+        let most = room::share_bytes(session, (page, node, session.cpu), 1);
+        while bytes > most && bytes > 64 << 20 {
             bytes /= 2;
         }
         let bytes = usize::try_from(bytes).expect("2 GiB fit an address");
         let region = Region::new(
-            session.root,
-            &session.topology,
+            session,
             RegionConfig {
                 bytes,
                 page,

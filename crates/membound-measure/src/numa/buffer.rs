@@ -1,7 +1,7 @@
 //! The buffer on one node: a part to chase through and a part that empties the caches.
 
 use membound_platform::affinity::Pinned;
-use membound_platform::{Root, memory, numa, pages};
+use membound_platform::{numa, pages};
 use membound_types::{
     Access, BandwidthKernel, CpuId, NodeId, NodePolicy, Outcome, PageKind, Pattern,
 };
@@ -9,7 +9,7 @@ use membound_types::{
 use super::NumaConfig;
 use crate::arch::StreamLoop;
 use crate::sampling::{Visit, take_batches};
-use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, hint};
+use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, hint, room};
 
 /// Memory of one node with a chain through it.
 pub(super) struct Buffer {
@@ -46,11 +46,8 @@ impl Buffer {
         let cache_bytes = hint::largest_cache_bytes(session);
         // A quarter stays for everybody else: on a node that is used up, a strict binding
         // ends in the hands of the kernel's killer.
-        let room = obtainable_bytes(session.root, node)
-            .unwrap_or(u64::MAX)
-            .min(memory::available_bytes(session.root))
-            / 4
-            * 3;
+        let place = (config.page, NodePolicy::Node(node), cpu);
+        let room = room::share_bytes(session, place, 1);
         let scratch = (2 * cache_bytes).min(config.bytes).min(room / 2);
         let bytes = config
             .bytes
@@ -59,8 +56,7 @@ impl Buffer {
             .next_multiple_of(4096);
         let chain_bytes = bytes as usize;
         let region = Region::new(
-            session.root,
-            &session.topology,
+            session,
             RegionConfig {
                 bytes: chain_bytes + scratch as usize,
                 page: config.page,
@@ -181,47 +177,5 @@ impl Buffer {
         };
         batch();
         Ok(take_batches(session, cpu, Self::BATCHES, |_| batch()))
-    }
-}
-
-/// What a node can give now in bytes: what is free, and file pages that nobody used
-/// lately. `None` where the kernel does not tell.
-fn obtainable_bytes(root: &Root, node: NodeId) -> Option<u64> {
-    let text = root
-        .read(format!("sys/devices/system/node/node{node}/meminfo"))
-        .ok()?;
-    let field = |name: &str| -> Option<u64> {
-        let line = text.lines().find(|line| line.contains(name))?;
-        let kib: u64 = line
-            .rsplit_once("kB")?
-            .0
-            .rsplit_once(':')?
-            .1
-            .trim()
-            .parse()
-            .ok()?;
-        Some(kib * 1024)
-    };
-    Some(field("MemFree:")? + field("Inactive(file):").unwrap_or(0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_node_can_give_is_free_memory_and_idle_file_pages() {
-        let dir = tempfile::tempdir().unwrap();
-        let node = dir.path().join("sys/devices/system/node/node1");
-        std::fs::create_dir_all(&node).unwrap();
-        std::fs::write(
-            node.join("meminfo"),
-            "Node 1 MemTotal:       4000000 kB\nNode 1 MemFree:           1000 kB\n\
-             Node 1 Active(file):   500 kB\nNode 1 Inactive(file):   24 kB\n",
-        )
-        .unwrap();
-        let root = Root::at(dir.path());
-        assert_eq!(obtainable_bytes(&root, NodeId(1)), Some(1024 * 1024));
-        assert_eq!(obtainable_bytes(&root, NodeId(0)), None);
     }
 }

@@ -1,14 +1,13 @@
 //! The memory under the patterns, and one cold walk over it.
 
 use membound_platform::affinity::Pinned;
-use membound_platform::memory;
 use membound_types::{NodePolicy, PageKind};
 
 use super::PrefetchConfig;
 use super::order::{Field, GROUP, Walk};
 use crate::chain::{Follower, Ring};
 use crate::sampling::{Visit, take_batches};
-use crate::{Error, Region, RegionConfig, Session, hint};
+use crate::{Error, Region, RegionConfig, Session, hint, room};
 
 /// The memory under the patterns.
 pub(super) struct Ground {
@@ -38,7 +37,8 @@ impl Ground {
         let scratch = 2 * cache;
         let array = GROUP;
         // A quarter stays for everybody else.
-        let available = memory::available_bytes(session.root) / 4 * 3;
+        let available =
+            room::share_bytes(session, (config.page, NodePolicy::LOCAL, session.cpu), 1);
         let area = (4 * cache)
             .max(128 << 20)
             .min(config.max_bytes)
@@ -53,8 +53,7 @@ impl Ground {
         }
         let region = |bytes: u64| {
             Region::new(
-                session.root,
-                &session.topology,
+                session,
                 RegionConfig {
                     bytes: bytes as usize,
                     page: config.page,

@@ -56,8 +56,7 @@ impl Ground {
     ) -> Result<Self, Error> {
         let region = |page, bytes: u64| {
             Region::new(
-                session.root,
-                &session.topology,
+                session,
                 RegionConfig {
                     bytes: bytes as usize,
                     page,
