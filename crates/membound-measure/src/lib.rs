@@ -19,6 +19,7 @@ mod room;
 mod sampling;
 mod session;
 pub mod stats;
+mod threads;
 mod watch;
 
 pub mod bandwidth;

@@ -18,6 +18,7 @@ use membound_types::{
 use crate::arch::InjectLoop;
 use crate::ones::region_of_ones;
 use crate::sampling::{Slot, Visit, add_disturbance, run_rounds, take_batches_if};
+use crate::threads::joined;
 use crate::{
     Chase, ChaseConfig, Effort, Error, Region, RegionConfig, Session, Spread, hint, room, stats,
 };
@@ -416,11 +417,7 @@ impl<'a> Bench<'a> {
             drop(stop);
             let disturbances = running
                 .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
+                .map(joined)
                 .collect::<Result<Vec<Disturbance>, Error>>();
             (visit, disturbances)
         });

@@ -2,6 +2,7 @@
 
 use membound_platform::affinity::Pinned;
 
+use crate::threads::joined;
 use crate::{Error, Region, RegionConfig, Session};
 
 /// Allocates a region on a thread pinned to `config.cpu` and writes 1.0 to every double:
@@ -27,12 +28,7 @@ pub(crate) fn region_of_ones(session: &Session<'_>, config: RegionConfig) -> Res
         }
         Ok(region)
     };
-    std::thread::scope(|scope| {
-        scope
-            .spawn(make)
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    std::thread::scope(|scope| joined(scope.spawn(make)))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::timeline::{self, Piece, Timeline};
 use crate::arch::StreamLoop;
 use crate::ones::region_of_ones;
 use crate::sampling::{self, Visit};
+use crate::threads::joined;
 use crate::watch::{BatchWatch, StealWatch};
 use crate::{Clock, Error, Region, RegionConfig, Session, hint};
 
@@ -244,14 +245,7 @@ fn run_together(
             .iter()
             .map(|member| scope.spawn(|| run(session, member, work, batch_ns, &gate)))
             .collect();
-        running
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect()
+        running.into_iter().map(joined).collect()
     })
 }
 

@@ -11,6 +11,7 @@ use membound_platform::affinity::Pinned;
 use membound_types::{CpuId, Disturbance};
 
 use crate::sampling::{Visit, add_disturbance, take_batches};
+use crate::threads::joined;
 use crate::watch::{BatchWatch, StealWatch};
 use crate::{Clock, Error, Session};
 
@@ -92,10 +93,7 @@ impl Rally {
                 let _closing = Closing(&rally);
                 rally.serve(session, from, to)
             };
-            let answered = answering
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            (served, answered)
+            (served, joined(answering))
         });
         let seen = answered.map_err(|error| {
             Fault::Failed(Error::Copy {

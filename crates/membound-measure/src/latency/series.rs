@@ -5,6 +5,7 @@ use membound_types::{Access, LatencyPoint, NodePolicy, PageKind, Pattern, Prefet
 use super::copy::{Arena, Copy, Gate};
 use super::{LatencyConfig, Refine, align};
 use crate::sampling::{Sampled, Slot, Visit, run_rounds};
+use crate::threads::joined;
 use crate::{Error, Session};
 
 /// What all points of a series have in common.
@@ -127,14 +128,7 @@ fn visit_together(
             .iter_mut()
             .map(|copy| scope.spawn(|| copy.visit(session, size, round, &gate)))
             .collect();
-        running
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect()
+        running.into_iter().map(joined).collect()
     })
 }
 
