@@ -11,6 +11,7 @@ mod chain;
 mod chase;
 mod clock;
 mod error;
+mod gate;
 mod hint;
 mod ones;
 mod random;

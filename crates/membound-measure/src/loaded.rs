@@ -18,7 +18,7 @@ use membound_types::{
 use crate::arch::InjectLoop;
 use crate::ones::region_of_ones;
 use crate::sampling::{Slot, Visit, add_disturbance, run_rounds, take_batches_if};
-use crate::threads::joined;
+use crate::threads::{joined, spawned};
 use crate::{
     Chase, ChaseConfig, Effort, Error, Region, RegionConfig, Session, Spread, hint, room, stats,
 };
@@ -408,16 +408,19 @@ impl<'a> Bench<'a> {
                 .enumerate()
                 .map(|(index, injector)| {
                     let signals = &signals;
-                    scope.spawn(move || injector.run(session, traffic, signals, index))
+                    let ticket = signals.ticket();
+                    spawned(scope, injector.cpu, move || {
+                        injector.run(session, traffic, (signals, ticket), index)
+                    })
                 })
                 .collect();
             let stop = signals.stop_on_drop();
-            signals.begin();
+            signals.ticket().pass();
             let visit = Self::batches(session, chase, &signals, rates);
             drop(stop);
             let disturbances = running
                 .into_iter()
-                .map(joined)
+                .map(|thread| joined(thread?))
                 .collect::<Result<Vec<Disturbance>, Error>>();
             (visit, disturbances)
         });

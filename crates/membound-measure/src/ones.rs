@@ -2,7 +2,7 @@
 
 use membound_platform::affinity::Pinned;
 
-use crate::threads::joined;
+use crate::threads::{joined, spawned};
 use crate::{Error, Region, RegionConfig, Session};
 
 /// Allocates a region on a thread pinned to `config.cpu` and writes 1.0 to every double:
@@ -28,7 +28,7 @@ pub(crate) fn region_of_ones(session: &Session<'_>, config: RegionConfig) -> Res
         }
         Ok(region)
     };
-    std::thread::scope(|scope| joined(scope.spawn(make)))
+    std::thread::scope(|scope| joined(spawned(scope, config.cpu, make)?))
 }
 
 #[cfg(test)]

@@ -1,6 +1,26 @@
 //! Threads that measure together.
 
-use std::thread::ScopedJoinHandle;
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+
+use membound_types::CpuId;
+
+use crate::Error;
+
+/// Starts a thread for `cpu`. What `run` holds goes when there is no thread to be had.
+///
+/// # Errors
+/// [`Error::Copy`] where the system gives no more threads.
+pub(crate) fn spawned<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    cpu: CpuId,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, Error> {
+    let thread = Builder::new().spawn_scoped(scope, run);
+    thread.map_err(|error| Error::Copy {
+        cpu,
+        reason: format!("no thread: {error} (raise ulimit -u, or the container's pids limit)"),
+    })
+}
 
 /// What `thread` returned; a panic in it goes on in the caller.
 pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {

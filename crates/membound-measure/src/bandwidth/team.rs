@@ -1,16 +1,14 @@
 //! Threads with arrays of their own that run a kernel together.
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use membound_platform::affinity::Pinned;
 use membound_types::{BandwidthKernel, CpuId, Disturbance, NodePolicy, PageKind};
 
 use super::timeline::{self, Piece, Timeline};
 use crate::arch::StreamLoop;
+use crate::gate::{Gate, Ticket};
 use crate::ones::region_of_ones;
 use crate::sampling::{self, Visit};
-use crate::threads::joined;
+use crate::threads::{joined, spawned};
 use crate::watch::{BatchWatch, StealWatch};
 use crate::{Clock, Error, Region, RegionConfig, Session, hint};
 
@@ -165,13 +163,6 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Lets threads begin together, and keeps all of them busy until the last is done.
-struct Gate {
-    barrier: Barrier,
-    done: AtomicUsize,
-    threads: usize,
-}
-
 /// What one thread of a run found.
 struct Run {
     timeline: Timeline,
@@ -235,30 +226,32 @@ fn run_together(
     work: Work<'_>,
     batch_ns: f64,
 ) -> Result<Vec<Run>, Error> {
-    let gate = Gate {
-        barrier: Barrier::new(members.len()),
-        done: AtomicUsize::new(0),
-        threads: members.len(),
-    };
+    let gate = Gate::new(members.len());
     std::thread::scope(|scope| {
         let running: Vec<_> = members
             .iter()
-            .map(|member| scope.spawn(|| run(session, member, work, batch_ns, &gate)))
+            .map(|member| {
+                let ticket = gate.ticket();
+                spawned(scope, member.cpu, move || {
+                    run(session, member, work, batch_ns, ticket)
+                })
+            })
             .collect();
-        running.into_iter().map(joined).collect()
+        running.into_iter().map(|thread| joined(thread?)).collect()
     })
 }
 
-/// One thread of a run.
+/// One thread of a run: all begin together and are busy until the last is done.
 fn run(
     session: &Session<'_>,
     member: &Member,
     work: Work<'_>,
     batch_ns: f64,
-    gate: &Gate,
+    mut ticket: Ticket<'_>,
 ) -> Result<Run, Error> {
     let clock = &session.clock;
-    let pinned = Pinned::to(member.cpu);
+    // On the way out of an error the ticket goes, and the others wait no longer.
+    let _pinned = Pinned::to(member.cpu)?;
     let mut cursor = Cursor::new(work, member);
     let mut run = Run {
         timeline: Timeline {
@@ -271,24 +264,15 @@ fn run(
     let piece_ticks = clock
         .ticks(batch_ns / PIECES_PER_BATCH)
         .max(clock.min_batch_ticks() as f64);
-    let mut piece_bytes = 0.0;
-    if pinned.is_ok() {
-        run.core_hz = session.core.measure(clock, 3);
-        warm(session, &mut cursor);
-        piece_bytes = cursor.bytes_for(clock, piece_ticks);
-        // Room for what a run that has the memory for itself needs, so that nothing is
-        // allocated while the clock runs.
-        run.timeline.pieces.reserve(256);
-    }
+    run.core_hz = session.core.measure(clock, 3);
+    warm(session, &mut cursor);
+    let piece_bytes = cursor.bytes_for(clock, piece_ticks);
+    // Room for what a run that has the memory for itself needs, so that nothing is
+    // allocated while the clock runs.
+    run.timeline.pieces.reserve(256);
     let steal = StealWatch::begin(session.root, member.cpu);
-    // Every thread passes the gate, whatever happened to it, or the others would wait forever.
-    gate.barrier.wait();
-    if let Err(error) = pinned {
-        gate.done.fetch_add(1, Ordering::SeqCst);
-        return Err(error.into());
-    }
+    ticket.pass();
     let run_ticks = clock.ticks(batch_ns * BATCHES as f64) as u64;
-    let mut is_counted = false;
     run.timeline.start_ticks = clock.now();
     loop {
         let watch = BatchWatch::begin();
@@ -300,11 +284,10 @@ fn run(
             bytes,
             clean,
         });
-        if !is_counted && end_ticks - run.timeline.start_ticks >= run_ticks {
-            is_counted = true;
-            gate.done.fetch_add(1, Ordering::SeqCst);
+        if end_ticks - run.timeline.start_ticks >= run_ticks {
+            ticket.finish();
         }
-        if gate.done.load(Ordering::SeqCst) >= gate.threads {
+        if ticket.all_finished() {
             break;
         }
     }

@@ -11,7 +11,7 @@ use membound_platform::affinity::Pinned;
 use membound_types::{CpuId, Disturbance};
 
 use crate::sampling::{Visit, add_disturbance, take_batches};
-use crate::threads::joined;
+use crate::threads::{joined, spawned};
 use crate::watch::{BatchWatch, StealWatch};
 use crate::{Clock, Error, Session};
 
@@ -88,7 +88,10 @@ impl Rally {
         let rally = Self::new();
         let steal = StealWatch::begin(session.root, to);
         let (served, answered) = std::thread::scope(|scope| {
-            let answering = scope.spawn(|| rally.answer(to));
+            let answering = match spawned(scope, to, || rally.answer(to)) {
+                Ok(answering) => answering,
+                Err(error) => return (Err(Fault::Cancelled), Err(error)),
+            };
             let served = {
                 let _closing = Closing(&rally);
                 rally.serve(session, from, to)

@@ -1,14 +1,12 @@
 //! One pinned copy of a chase: its buffer, and a visit to one size.
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use membound_platform::affinity::Pinned;
 use membound_types::{Access, CpuId, NodePolicy, PageKind, Pattern};
 
+use crate::gate::Ticket;
 use crate::random::hashed_below;
 use crate::sampling::{Visit, take_batches};
-use crate::{Chase, ChaseConfig, Clock, Error, Region, RegionConfig, Session, hint};
+use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, hint};
 
 const MIB: u64 = 1 << 20;
 
@@ -98,23 +96,6 @@ pub(super) struct Copy<'arena> {
     seed: u64,
 }
 
-/// Lets copies begin a visit together and keeps early ones busy until the last is done.
-pub(super) struct Gate {
-    barrier: Barrier,
-    done: AtomicUsize,
-    copies: usize,
-}
-
-impl Gate {
-    pub(super) fn new(copies: usize) -> Self {
-        Self {
-            barrier: Barrier::new(copies),
-            done: AtomicUsize::new(0),
-            copies,
-        }
-    }
-}
-
 impl<'arena> Copy<'arena> {
     /// Batches of one visit.
     const BATCHES: usize = 5;
@@ -156,37 +137,25 @@ impl<'arena> Copy<'arena> {
         })
     }
 
-    /// Warms a chain of `size` bytes and times it, pinned, in step with the other copies.
+    /// Warms a chain of `size` bytes and times it, pinned, in step with the other copies:
+    /// all begin together, and early ones are kept busy until the last is done.
     pub(super) fn visit(
         &mut self,
         session: &Session<'_>,
         size: u64,
         round: u64,
-        gate: &Gate,
+        mut ticket: Ticket<'_>,
     ) -> Result<Visit, Error> {
-        let pinned = Pinned::to(self.arena.cpu);
-        let prepared = match &pinned {
-            Ok(_) => self.prepare(&session.clock, size, round),
-            Err(_) => Err(Error::Invalid(String::new())),
-        };
-        // Every copy passes the gate, whatever happened to it, or the others would wait forever.
-        gate.barrier.wait();
-        let visit = match prepared {
-            Ok(iterations) => {
-                let visit = self.batches(session, size, iterations);
-                gate.done.fetch_add(1, Ordering::SeqCst);
-                while gate.done.load(Ordering::SeqCst) < gate.copies {
-                    self.chase_for(size).walk(1000);
-                }
-                Ok(visit)
-            }
-            Err(error) => {
-                gate.done.fetch_add(1, Ordering::SeqCst);
-                Err(error)
-            }
-        };
-        let _pinned = pinned?;
-        visit
+        // On the way out of an error the ticket goes, and the others wait no longer.
+        let _pinned = Pinned::to(self.arena.cpu)?;
+        let iterations = self.prepare(session, size, round)?;
+        ticket.pass();
+        let visit = self.batches(session, size, iterations);
+        ticket.finish();
+        while !ticket.all_finished() {
+            self.chase_for(size).walk(1000);
+        }
+        Ok(visit)
     }
 
     fn chase_for(&mut self, size: u64) -> &mut Chase {
@@ -196,8 +165,13 @@ impl<'arena> Copy<'arena> {
         }
     }
 
+    pub(super) const fn cpu(&self) -> CpuId {
+        self.arena.cpu
+    }
+
     /// Builds and warms the chain; returns the iterations of a batch.
-    fn prepare(&mut self, clock: &Clock, size: u64, round: u64) -> Result<u64, Error> {
+    fn prepare(&mut self, session: &Session<'_>, size: u64, round: u64) -> Result<u64, Error> {
+        let clock = &session.clock;
         let is_small = self.large.is_none() || size <= Arena::SMALL_BYTES;
         if is_small {
             let pages = (self.arena.scratch_bytes - size.min(self.arena.scratch_bytes)) / 4096;

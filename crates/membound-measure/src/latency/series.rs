@@ -2,10 +2,11 @@
 
 use membound_types::{Access, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState};
 
-use super::copy::{Arena, Copy, Gate};
+use super::copy::{Arena, Copy};
 use super::{LatencyConfig, Refine, align};
+use crate::gate::Gate;
 use crate::sampling::{Sampled, Slot, Visit, run_rounds};
-use crate::threads::joined;
+use crate::threads::{joined, spawned};
 use crate::{Error, Session};
 
 /// What all points of a series have in common.
@@ -121,14 +122,17 @@ fn visit_together(
 ) -> Result<Vec<Visit>, Error> {
     let gate = Gate::new(copies.len());
     if let [copy] = copies {
-        return Ok(vec![copy.visit(session, size, round, &gate)?]);
+        return Ok(vec![copy.visit(session, size, round, gate.ticket())?]);
     }
     std::thread::scope(|scope| {
         let running: Vec<_> = copies
             .iter_mut()
-            .map(|copy| scope.spawn(|| copy.visit(session, size, round, &gate)))
+            .map(|copy| {
+                let (cpu, ticket) = (copy.cpu(), gate.ticket());
+                spawned(scope, cpu, move || copy.visit(session, size, round, ticket))
+            })
             .collect();
-        running.into_iter().map(joined).collect()
+        running.into_iter().map(|thread| joined(thread?)).collect()
     })
 }
 

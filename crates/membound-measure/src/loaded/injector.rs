@@ -1,12 +1,12 @@
 //! Threads that inject traffic while another one measures.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use membound_platform::affinity::Pinned;
 use membound_types::{CpuId, Disturbance, TrafficMix};
 
 use crate::arch::InjectLoop;
+use crate::gate::{Gate, Ticket};
 use crate::watch::{BatchWatch, StealWatch};
 use crate::{Error, Region, Session};
 
@@ -79,7 +79,7 @@ impl Reading {
 /// What injectors and the measuring thread tell each other.
 #[derive(Debug)]
 pub(super) struct Signals {
-    barrier: Barrier,
+    gate: Gate,
     stop: AtomicBool,
     reports: Vec<Report>,
 }
@@ -87,15 +87,15 @@ pub(super) struct Signals {
 impl Signals {
     pub(super) fn new(injectors: usize) -> Self {
         Self {
-            barrier: Barrier::new(injectors + 1),
+            gate: Gate::new(injectors + 1),
             stop: AtomicBool::new(false),
             reports: (0..injectors).map(|_| Report::default()).collect(),
         }
     }
 
-    /// Waits until all injectors are ready to begin.
-    pub(super) fn begin(&self) {
-        self.barrier.wait();
+    /// For each injector and the measuring thread: with it they begin together.
+    pub(super) const fn ticket(&self) -> Ticket<'_> {
+        self.gate.ticket()
     }
 
     /// What the injectors have told so far.
@@ -189,15 +189,14 @@ impl Injector {
         &self,
         session: &Session<'_>,
         traffic: Traffic<'_>,
-        signals: &Signals,
+        (signals, mut ticket): (&Signals, Ticket<'_>),
         index: usize,
     ) -> Result<Disturbance, Error> {
-        let pinned = Pinned::to(self.cpu);
+        // On the way out of an error the ticket goes, and the others wait no longer.
+        let _pinned = Pinned::to(self.cpu)?;
         let mut disturbed = Disturbance::default();
         let steal = StealWatch::begin(session.root, self.cpu);
-        // Every thread passes the barrier, or the others would wait forever.
-        signals.begin();
-        let _pinned = pinned?;
+        ticket.pass();
         let mut cursor = Cursor::new(traffic.mix, self.region.len() as u64 / LINE_BYTES);
         let line = |index: u64| {
             let bytes = usize::try_from(index * LINE_BYTES)
