@@ -99,11 +99,7 @@ fn medium(root: &Root) -> Vec<u64> {
         .names(THP)
         .iter()
         .filter_map(|name| {
-            let kib: u64 = name
-                .strip_prefix("hugepages-")?
-                .strip_suffix("kB")?
-                .parse()
-                .ok()?;
+            let kib = kib_in(name)?;
             let state = chosen(&root.attribute(format!("{THP}/{name}/enabled"))?)?;
             let state = match state.as_str() {
                 "inherit" => general.as_deref().unwrap_or("never"),
@@ -114,6 +110,12 @@ fn medium(root: &Root) -> Vec<u64> {
         .collect();
     sizes.sort_unstable();
     sizes
+}
+
+/// KiB in a page by the name of its directory: `hugepages-2048kB`.
+fn kib_in(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+    number.parse().ok()
 }
 
 /// The word in brackets: `always [madvise] never`.
@@ -148,11 +150,7 @@ impl HugePool {
             .names(POOLS)
             .iter()
             .filter_map(|name| {
-                let kib: u64 = name
-                    .strip_prefix("hugepages-")?
-                    .strip_suffix("kB")?
-                    .parse()
-                    .ok()?;
+                let kib = kib_in(name)?;
                 let count = |file: &str| root.number(format!("{POOLS}/{name}/{file}")).unwrap_or(0);
                 let per_node = nodes
                     .iter()
