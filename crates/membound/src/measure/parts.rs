@@ -80,56 +80,65 @@ fn latencies(
             .collect();
         suggest_refinement(&points, at_most)
     };
-    let mut merged = Latency::default();
-    let mut first_error = None;
-    for plan in plan::latency(session, args, everything) {
-        if session.cancelled() {
-            break;
-        }
-        match latency::measure(session, &plan, &refine) {
-            Ok(part) => {
-                merged.points.extend(part.points);
-                merged.skipped.extend(part.skipped);
-                merged.elapsed_s += part.elapsed_s;
-            }
-            Err(error) => {
-                merged.skipped.push(error.to_string());
-                first_error.get_or_insert(error);
-            }
-        }
-    }
-    match first_error {
-        Some(error) if merged.points.is_empty() => Err(error.into()),
-        _ => {
-            latency::sort(&mut merged.points);
-            Ok(merged)
-        }
-    }
+    let plans = plan::latency(session, args, everything);
+    let (mut points, skipped, elapsed_s) = one_by_one(session, &plans, |plan| {
+        let part = latency::measure(session, plan, &refine)?;
+        Ok((part.points, part.skipped, part.elapsed_s))
+    })?;
+    latency::sort(&mut points);
+    Ok(Latency {
+        points,
+        skipped,
+        elapsed_s,
+        ..Latency::default()
+    })
 }
 
 /// Seidl's windows on every page kind and node that was asked for.
 fn windows(session: &Session<'_>, args: &MeasureArgs) -> anyhow::Result<Window> {
-    let mut merged = Window::default();
+    let plans = plan::windows(session, args);
+    let (points, skipped, elapsed_s) = one_by_one(session, &plans, |plan| {
+        let part = window::measure(session, plan)?;
+        Ok((part.points, part.skipped, part.elapsed_s))
+    })?;
+    Ok(Window {
+        points,
+        skipped,
+        elapsed_s,
+    })
+}
+
+/// Points, what was skipped, and wall time in seconds.
+type Measured<P> = (Vec<P>, Vec<String>, f64);
+
+/// Measures plan by plan until cancelled. A plan that fails is skipped with its reason;
+/// the first such reason is the error where no plan gave a point.
+fn one_by_one<C, P>(
+    session: &Session<'_>,
+    plans: &[C],
+    measure: impl Fn(&C) -> Result<Measured<P>, membound_measure::Error>,
+) -> anyhow::Result<Measured<P>> {
+    let (mut points, mut skipped, mut elapsed_s) = (Vec::new(), Vec::new(), 0.0);
     let mut first_error = None;
-    for plan in plan::windows(session, args) {
+    for plan in plans {
         if session.cancelled() {
             break;
         }
-        match window::measure(session, &plan) {
+        match measure(plan) {
             Ok(part) => {
-                merged.points.extend(part.points);
-                merged.skipped.extend(part.skipped);
-                merged.elapsed_s += part.elapsed_s;
+                points.extend(part.0);
+                skipped.extend(part.1);
+                elapsed_s += part.2;
             }
             Err(error) => {
-                merged.skipped.push(error.to_string());
+                skipped.push(error.to_string());
                 first_error.get_or_insert(error);
             }
         }
     }
     match first_error {
-        Some(error) if merged.points.is_empty() => Err(error.into()),
-        _ => Ok(merged),
+        Some(error) if points.is_empty() => Err(error.into()),
+        _ => Ok((points, skipped, elapsed_s)),
     }
 }
 
