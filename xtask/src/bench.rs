@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
-use membound_types::MachineInfo;
+use membound_types::{MachineInfo, MachineProfile};
 use serde_json::{Value, json};
 
 use crate::run::{cargo, note, program, root, say, stdout_of, succeed};
@@ -68,6 +68,22 @@ struct Kept {
     summary: Value,
     /// Everything they were computed from.
     raw: Value,
+}
+
+impl Kept {
+    /// What runs of everything found: one profile a run.
+    fn of_profiles(
+        bench: &'static str,
+        summary: Vec<Value>,
+        raw: &[MachineProfile],
+    ) -> Result<Self> {
+        Ok(Self {
+            bench,
+            machine: raw.first().context("no run was asked for")?.machine.clone(),
+            summary: summary.into(),
+            raw: json!(raw),
+        })
+    }
 }
 
 /// Builds the command and says where it is.

@@ -47,16 +47,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
         }));
         profiles.push(profile);
     }
-    Ok(Kept {
-        bench: "quick",
-        machine: profiles
-            .first()
-            .context("no run was asked for")?
-            .machine
-            .clone(),
-        summary: rows.into(),
-        raw: json!(profiles),
-    })
+    Kept::of_profiles("quick", rows, &profiles)
 }
 
 /// Each part and its wall time in seconds.

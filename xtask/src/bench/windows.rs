@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use membound_types::{CacheKind, MachineProfile};
 use serde_json::json;
 
@@ -37,16 +37,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
         }
         profiles.push(profile);
     }
-    Ok(Kept {
-        bench: "windows",
-        machine: profiles
-            .first()
-            .context("no run was asked for")?
-            .machine
-            .clone(),
-        summary: rows.into(),
-        raw: json!(profiles),
-    })
+    Kept::of_profiles("windows", rows, &profiles)
 }
 
 /// Something found, and what it is.
