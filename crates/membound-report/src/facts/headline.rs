@@ -2,7 +2,7 @@
 
 use membound_types::{
     Bandwidth, BandwidthKernel, BandwidthPoint, LevelKind, MachineInfo, MachineProfile, Mlp,
-    MlpMode, Outcome,
+    MlpMode, Outcome, Timer,
 };
 
 use super::titles::mlp_title;
@@ -111,6 +111,20 @@ pub(crate) fn identity(machine: &MachineInfo) -> Vec<(&'static str, String)> {
     out.push(("date", machine.date.clone()));
     out.retain(|(_, value)| !value.is_empty());
     out
+}
+
+/// How the clock steps: `steps of 10 ns`, and when its rate may change. `None` when its
+/// rate is not known.
+pub(crate) fn timer_steps(timer: &Timer) -> Option<String> {
+    (timer.rate_hz > 0.0).then(|| {
+        let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
+        let rate = if timer.invariant {
+            ""
+        } else {
+            ", rate not constant"
+        };
+        format!("steps of {}{rate}", units::ns(quantum_ns))
+    })
 }
 
 /// `T(n) = n·M + C` through the sequential series by least squares, as document 000 wants

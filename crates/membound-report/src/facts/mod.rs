@@ -11,7 +11,7 @@ pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};
 pub(crate) use disturbed::{Disturbed, disturbed_points, reason, two_modes};
 pub(crate) use gaps::{gaps, missing_text, none_measured};
 pub(crate) use headline::{
-    dram_bandwidth, identity, level_bandwidth, mlp_conditions, sequential_fit,
+    dram_bandwidth, identity, level_bandwidth, mlp_conditions, sequential_fit, timer_steps,
 };
 pub(crate) use titles::{
     mix_title, mlp_title, prefetch_pattern_title, prefetch_state_title, vector_title,

@@ -69,21 +69,10 @@ fn conditions(profile: &MachineProfile) -> Vec<(&'static str, String)> {
         );
         out.push(("core clock", clock));
     }
-    if timer.rate_hz > 0.0 {
-        let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
+    if let Some(steps) = facts::timer_steps(timer) {
         out.push((
             "timer",
-            format!(
-                "{} at {}, steps of {}{}",
-                timer.name,
-                units::hertz(timer.rate_hz),
-                units::ns(quantum_ns),
-                if timer.invariant {
-                    ""
-                } else {
-                    ", rate not constant"
-                }
-            ),
+            format!("{} at {}, {steps}", timer.name, units::hertz(timer.rate_hz)),
         ));
     }
     let conditions = &machine.conditions;

@@ -57,19 +57,12 @@ pub(super) fn write_machine(out: &mut Out, machine: &MachineInfo) {
     let words: Vec<&str> = facts.iter().map(|(_, value)| value.as_str()).collect();
     out.line(&words.join(" · "));
     let timer = &machine.timer;
-    if timer.rate_hz > 0.0 {
-        let quantum_ns = timer.quantum_ticks as f64 / timer.rate_hz * 1e9;
+    if let Some(steps) = facts::timer_steps(timer) {
         out.note(&format!(
-            "core clock {} · timer {} {}, steps of {}{}",
+            "core clock {} · timer {} {}, {steps}",
             units::hertz(timer.core_clock_hz),
             timer.name,
             units::hertz(timer.rate_hz),
-            units::ns(quantum_ns),
-            if timer.invariant {
-                ""
-            } else {
-                ", rate not constant"
-            },
         ));
     }
     let labels = &machine.conditions.labels;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
-use membound_types::{AreaPoint, Filler, Level, Mlp, MlpCell, MlpMode, Outcome};
+use membound_types::{AreaPoint, Filler, Level, Mlp, MlpCell, MlpMode, Outcome, ThroughputPoint};
 
 use super::{figure_text, level_marks, number_axis, size_axis, skipped, tip};
 use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
@@ -206,18 +206,26 @@ fn runs(mlp: &Mlp) -> impl Iterator<Item = &Mlp> {
     std::iter::once(mlp).chain(&mlp.others)
 }
 
+/// A curve of one run among several.
+fn curve_of(index: usize, run: &Mlp, points: Vec<Point>) -> Series {
+    Series {
+        label: facts::mlp_title(run),
+        look: Look::category(index),
+        shown: true,
+        points,
+    }
+}
+
 fn parallel(mlp: &Mlp) -> Markup {
     let series = runs(mlp)
         .enumerate()
-        .map(|(index, run)| Series {
-            label: facts::mlp_title(run),
-            look: Look::category(index),
-            shown: true,
-            points: by_loads(plane_cells(run, Filler::Nop))
+        .map(|(index, run)| {
+            let points = by_loads(plane_cells(run, Filler::Nop))
                 .into_values()
                 .filter_map(|cells| cells.first().copied())
                 .map(|c| cell_point(c.loads, &format!("N={} (K={})", c.loads, c.fillers), c))
-                .collect(),
+                .collect();
+            curve_of(index, run, points)
         })
         .collect();
     let chart = Chart {
@@ -249,32 +257,9 @@ fn parallel(mlp: &Mlp) -> Markup {
 fn throughput(mlp: &Mlp) -> Markup {
     let series = runs(mlp)
         .enumerate()
-        .map(|(index, run)| Series {
-            label: facts::mlp_title(run),
-            look: Look::category(index),
-            shown: true,
-            points: run
-                .throughput
-                .iter()
-                .map(|p| {
-                    let place = units::plural(p.chains as usize, "chain");
-                    let mut text = tip(
-                        &place,
-                        &format!("{} at once", units::number(p.parallelism)),
-                        None,
-                        &p.batches.disturbed,
-                        units::cycles,
-                    );
-                    text.push_str(&format!("; {} per load", units::cycles(p.cycles_per_load)));
-                    Point {
-                        x: f64::from(p.chains),
-                        y: p.parallelism,
-                        interval: None,
-                        tip: text,
-                        hollow: p.batches.disturbed.unresolved(),
-                    }
-                })
-                .collect(),
+        .map(|(index, run)| {
+            let points = run.throughput.iter().map(throughput_point).collect();
+            curve_of(index, run, points)
         })
         .collect();
     let chart = Chart {
@@ -290,6 +275,25 @@ fn throughput(mlp: &Mlp) -> Markup {
         series,
     };
     chart.markup()
+}
+
+fn throughput_point(p: &ThroughputPoint) -> Point {
+    let place = units::plural(p.chains as usize, "chain");
+    let mut text = tip(
+        &place,
+        &format!("{} at once", units::number(p.parallelism)),
+        None,
+        &p.batches.disturbed,
+        units::cycles,
+    );
+    text.push_str(&format!("; {} per load", units::cycles(p.cycles_per_load)));
+    Point {
+        x: f64::from(p.chains),
+        y: p.parallelism,
+        interval: None,
+        tip: text,
+        hollow: p.batches.disturbed.unresolved(),
+    }
 }
 
 fn sequential(mlp: &Mlp) -> Markup {
@@ -323,12 +327,7 @@ fn sequential(mlp: &Mlp) -> Markup {
                 .map(|c| cell_point(c.loads, &format!("n={}", c.loads), c))
                 .collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            Series {
-                label: facts::mlp_title(run),
-                look: Look::category(index),
-                shown: true,
-                points,
-            }
+            curve_of(index, run, points)
         })
         .collect();
     let estimate = if notes.is_empty() {

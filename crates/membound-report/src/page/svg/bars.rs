@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Axis, DataTable, Extent, coordinate};
+use super::{Axis, DataTable, Extent, coordinate, labels_left, lines_across};
 use crate::units;
 
 /// One bar.
@@ -76,19 +76,8 @@ impl Bars {
         let label = format!("{}. {}", self.title, self.reading);
         Some(html! {
             svg.chart viewBox=(format!("0 0 {width} {height}")) role="img" aria-label=(label) tabindex="0" {
-                g.grid {
-                    @for tick in y.ticks(34.0) {
-                        path d=(format!("M{} {}H{}", coordinate(left), coordinate(tick.at), coordinate(right))) {}
-                    }
-                }
-                g.yt {
-                    @for tick in y.ticks(34.0) {
-                        text class=[(!tick.sparse).then_some("w")] x=(coordinate(left - 7.0)) y=(coordinate(tick.at + 4.0)) {
-                            ((self.y.format)(tick.value))
-                        }
-                    }
-                }
-                text.title x="4" y="16" { (self.y.title) }
+                g.grid { (lines_across(&y.ticks(34.0), left, right)) }
+                (labels_left(&self.y, &y.ticks(34.0), left))
                 @for kind in 0..self.kinds.len() {
                     g class=(format!("s c{}", kind % 8)) data-k=(kind) data-n=(self.kinds[kind]) {
                         g.p {

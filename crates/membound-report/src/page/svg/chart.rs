@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::axis::Ruler;
 use super::labels::{lanes, text_width, with_room};
-use super::{Axis, Extent, Frame, coordinate, pivot};
+use super::{Axis, Extent, Frame, coordinate, labels_left, lines_across, pivot};
 use crate::units;
 
 /// Points with markers in one chart; beyond this, curves that are not shown at first keep
@@ -213,9 +213,7 @@ impl Chart {
                 @for tick in x.ticks(64.0) {
                     path d=(format!("M{} {top}V{bottom}", coordinate(tick.at))) {}
                 }
-                @for tick in y.ticks(30.0) {
-                    path d=(format!("M{left} {}H{right}", coordinate(tick.at))) {}
-                }
+                (lines_across(&y.ticks(30.0), frame.left, frame.right))
             }
             path.axis d=(format!("M{left} {top}V{bottom}H{right}")) {}
             g.xt {
@@ -226,15 +224,7 @@ impl Chart {
                     }
                 }
             }
-            g.yt {
-                @for tick in y.ticks(30.0) {
-                    text class=[(!tick.sparse).then_some("w")]
-                        x=(coordinate(frame.left - 7.0)) y=(coordinate(tick.at + 4.0)) {
-                        ((self.y.format)(tick.value))
-                    }
-                }
-            }
-            text.title x="4" y="16" { (self.y.title) }
+            (labels_left(&self.y, &y.ticks(30.0), frame.left))
             text.title.xtitle x=(right) y=(coordinate(height - 10.0)) { (self.x.title) }
         }
     }

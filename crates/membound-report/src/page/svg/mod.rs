@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 use maud::{Markup, html};
 
+use axis::Tick;
+
 pub(super) use axis::{Axis, Scale};
 pub(super) use bars::{Bar, BarGroup, Bars};
 pub(super) use chart::{Chart, Look, Mark, MarkKind, Point, Rule, Series};
@@ -118,6 +120,29 @@ fn pivot(axis: &Axis, series: &[Series], value: fn(f64) -> String) -> DataTable 
                 cells
             })
             .collect(),
+    }
+}
+
+/// Lines across the plot at the ticks of a vertical axis.
+fn lines_across(ticks: &[Tick], left: f64, right: f64) -> Markup {
+    html! {
+        @for tick in ticks {
+            path d=(format!("M{} {}H{}", coordinate(left), coordinate(tick.at), coordinate(right))) {}
+        }
+    }
+}
+
+/// What stands at the ticks of a vertical axis, left of the plot, and its title above.
+fn labels_left(axis: &Axis, ticks: &[Tick], left: f64) -> Markup {
+    html! {
+        g.yt {
+            @for tick in ticks {
+                text class=[(!tick.sparse).then_some("w")] x=(coordinate(left - 7.0)) y=(coordinate(tick.at + 4.0)) {
+                    ((axis.format)(tick.value))
+                }
+            }
+        }
+        text.title x="4" y="16" { (axis.title) }
     }
 }
 
