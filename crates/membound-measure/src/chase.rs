@@ -124,6 +124,15 @@ impl Chase {
     /// # Errors
     /// [`Error::Invalid`] when that is more than the buffer.
     pub fn resize(&mut self, size_bytes: u64) -> Result<(), Error> {
+        self.resize_while(size_bytes, &|| true)
+    }
+
+    /// [`Chase::resize`] that asks `go_on` now and then, because links over many GiB take
+    /// many seconds. When it says no, the chain is closed where it has come to.
+    ///
+    /// # Errors
+    /// As [`Chase::resize`].
+    pub fn resize_while(&mut self, size_bytes: u64, go_on: &dyn Fn() -> bool) -> Result<(), Error> {
         if size_bytes > self.capacity_bytes as u64 {
             return Err(Error::Invalid(format!(
                 "a chase over {size_bytes} bytes does not fit its buffer of {}",
@@ -132,9 +141,9 @@ impl Chase {
         }
         let elements = (size_bytes / self.config.stride_bytes).max(1);
         match self.config.pattern {
-            Pattern::Random | Pattern::Indexed => self.resize_cycle(elements),
-            Pattern::Stride => self.resize_ring(elements),
-            Pattern::PageRandom => self.resize_pages(elements),
+            Pattern::Random | Pattern::Indexed => self.resize_cycle(elements, go_on),
+            Pattern::Stride => self.resize_ring(elements, go_on),
+            Pattern::PageRandom => self.resize_pages(elements, go_on),
         }
         self.position = self.base;
         Ok(())
@@ -164,6 +173,17 @@ impl Chase {
         self.walk_iterations(iterations);
         let ticks = (clock.now() - start) as f64 - clock.overhead_ticks();
         ticks.max(0.0) / (iterations * self.loads_per_iteration()) as f64
+    }
+
+    /// Nanoseconds a load, roughly: the least of a few short walks, because whatever
+    /// disturbed the only one would decide how long batches are.
+    pub(crate) fn probe_ns(&mut self, clock: &Clock) -> f64 {
+        const LOADS: u64 = 256;
+        let iterations = (LOADS / self.loads_per_iteration()).max(1);
+        (0..3)
+            .map(|_| clock.ns(self.time(clock, iterations)))
+            .fold(f64::INFINITY, f64::min)
+            .max(0.05)
     }
 
     fn walk_iterations(&mut self, iterations: u64) {
@@ -210,8 +230,8 @@ impl Chase {
         hashed_below(self.config.seed, index, index)
     }
 
-    fn resize_cycle(&mut self, elements: u64) {
-        while self.elements < elements {
+    fn resize_cycle(&mut self, elements: u64, go_on: &dyn Fn() -> bool) {
+        while self.elements < elements && Self::may_go_on(self.elements, go_on) {
             let new = self.elements;
             prefetch(self.element(self.predecessor(new + Self::LOOK_AHEAD)));
             let before = self.predecessor(new);
@@ -219,7 +239,7 @@ impl Chase {
             self.write(before, self.link_to(new));
             self.elements += 1;
         }
-        while self.elements > elements {
+        while self.elements > elements && Self::may_go_on(self.elements, go_on) {
             let last = self.elements - 1;
             if last > Self::LOOK_AHEAD {
                 prefetch(self.element(self.predecessor(last - Self::LOOK_AHEAD)));
@@ -230,12 +250,19 @@ impl Chase {
         }
     }
 
-    fn resize_ring(&mut self, elements: u64) {
-        for index in self.elements.saturating_sub(1)..elements.saturating_sub(1) {
-            self.write(index, self.link_to(index + 1));
+    fn resize_ring(&mut self, elements: u64, go_on: &dyn Fn() -> bool) {
+        let mut last = self.elements.min(elements) - 1;
+        while last + 1 < elements && Self::may_go_on(last, go_on) {
+            self.write(last, self.link_to(last + 1));
+            last += 1;
         }
-        self.elements = elements;
-        self.write(elements - 1, self.link_to(0));
+        self.elements = last + 1;
+        self.write(last, self.link_to(0));
+    }
+
+    /// Asks for every so many elements.
+    fn may_go_on(index: u64, go_on: &dyn Fn() -> bool) -> bool {
+        !index.is_multiple_of(1 << 18) || go_on()
     }
 
     fn elements_per_page(&self) -> u64 {
@@ -253,7 +280,7 @@ impl Chase {
     }
 
     /// Grows by whole pages; shrinking, and areas below a page, begin anew.
-    fn resize_pages(&mut self, elements: u64) {
+    fn resize_pages(&mut self, elements: u64, go_on: &dyn Fn() -> bool) {
         let per_page = self.elements_per_page();
         let pages = elements.div_ceil(per_page);
         if !self.elements.is_multiple_of(per_page) || elements < self.elements || self.elements == 1
@@ -264,6 +291,9 @@ impl Chase {
             self.elements = count;
         }
         for page in self.elements.div_ceil(per_page)..pages {
+            if !Self::may_go_on(page << 8, go_on) {
+                return;
+            }
             let count = (elements - page * per_page).min(per_page);
             let before = hashed_below(self.config.seed, page, page);
             let order = page_order(self.config.seed, before * per_page, per_page);
@@ -375,6 +405,29 @@ mod tests {
                     assert!(order.iter().all(|index| *index < expected));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_chain_whose_building_is_given_up_is_closed_where_it_is() {
+        for pattern in [
+            Pattern::Random,
+            Pattern::Stride,
+            Pattern::PageRandom,
+            Pattern::Indexed,
+        ] {
+            let mut fixture = fixture(pattern, Access::Clean, 8, 8 << 20);
+            let asked = std::cell::Cell::new(0);
+            let go_on = || {
+                asked.set(asked.get() + 1);
+                asked.get() < 2
+            };
+            fixture.chase.resize_while(8 << 20, &go_on).unwrap();
+            let built = fixture.chase.elements();
+            assert!(built < 1 << 20, "{pattern:?} went on to {built}");
+            assert_eq!(visits(&mut fixture).len() as u64, built, "{pattern:?}");
+            fixture.chase.resize(1 << 16).unwrap();
+            assert_eq!(visits(&mut fixture).len(), 1 << 13, "{pattern:?}");
         }
     }
 

@@ -12,10 +12,10 @@ mod series;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use membound_types::{Access, Latency, LatencyPoint, NodePolicy, PageKind, Pattern};
+use membound_types::{Access, CpuId, Latency, LatencyPoint, NodePolicy, PageKind, Pattern};
 
 use crate::session::Spread;
-use crate::{ChaseConfig, Effort, Error, Session};
+use crate::{ChaseConfig, Effort, Error, Session, room};
 use copy::Arena;
 
 /// What to measure: the product of all lists.
@@ -134,11 +134,16 @@ pub fn measure(
             &format!("latency: mapping {page} pages"),
         );
         let mapping = Instant::now();
-        let mut arenas = match arenas(session, config, page, node, threads) {
+        let cpus = session.cpus_for(threads, config.spread)?;
+        let bytes = largest_bytes(session, config, (page, node), &cpus);
+        let arenas: Result<Vec<Arena>, Error> = cpus
+            .into_iter()
+            .map(|cpu| Arena::new(session, cpu, page, node, bytes))
+            .collect();
+        let mut arenas = match arenas {
             Ok(arenas) => arenas,
-            Err(error @ (Error::Memory { .. } | Error::TooManyThreads { .. })) => {
-                return Err(error);
-            }
+            Err(_) if session.cancelled() => break,
+            // What was measured before is kept, whatever the error.
             Err(error) => {
                 latency.skipped.push(format!(
                     "{page} pages on node {node}, copies: {threads}: {error}"
@@ -148,6 +153,12 @@ pub fn measure(
                 continue;
             }
         };
+        if config.sizes.is_none() && bytes < config.max_bytes {
+            latency.skipped.push(format!(
+                "{page} pages on node {node}, copies: {threads}: sizes end at {bytes} bytes instead of {}, because no more memory is free",
+                config.max_bytes
+            ));
+        }
         // Mapping counts as the series' time, up to half of it.
         let series_in_group = u32::try_from(shapes(config).count())
             .unwrap_or(u32::MAX)
@@ -160,7 +171,8 @@ pub fn measure(
             ..config.clone()
         };
         for (pattern, access, stride) in shapes(config) {
-            let share = |within: f64| (done as f64 + within) / series_count as f64;
+            let before = done as f64;
+            let share = |within: f64| (before + within) / series_count as f64;
             let key = series::Key {
                 page,
                 node,
@@ -169,9 +181,23 @@ pub fn measure(
                 access,
                 stride,
             };
-            let points = series::measure(session, config, key, &mut arenas, refine, &share)?;
-            latency.points.extend(points);
             done += 1;
+            match series::measure(session, config, key, &mut arenas, refine, &share) {
+                Ok(points) => {
+                    if points.is_empty() && !session.cancelled() {
+                        latency.skipped.push(format!(
+                            "{page} pages on node {node}, copies: {threads}, stride {stride}: no element fits the memory that is free"
+                        ));
+                    }
+                    latency.points.extend(points);
+                }
+                Err(error) => {
+                    latency.skipped.push(format!(
+                        "{page} pages on node {node}, copies: {threads}, stride {stride}: {error}"
+                    ));
+                    last_error = Some(error);
+                }
+            }
         }
     }
     latency.elapsed_s = begun.elapsed().as_secs_f64();
@@ -198,6 +224,15 @@ fn check(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
         ));
     }
     session.cpus_for(most, config.spread)?;
+    if config.sizes.is_none()
+        && let Some(stride) = config.strides.iter().find(|it| **it > config.max_bytes)
+    {
+        return Err(Error::Invalid(format!(
+            "the largest size of {} bytes is smaller than the stride of {stride}",
+            config.max_bytes
+        )));
+    }
+    check_memory(session, config)?;
     for size in config.sizes.iter().flatten() {
         for stride in &config.strides {
             if size < stride {
@@ -205,6 +240,26 @@ fn check(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
                     "a size of {size} bytes is smaller than the stride of {stride}"
                 )));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Given sizes must fit as often as there are copies; that is known before anything is
+/// measured. Pages of a pool are told by the pool.
+fn check_memory(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
+    let Some(size) = config.sizes.iter().flatten().copied().max() else {
+        return Ok(());
+    };
+    for (page, node, threads) in groups(config) {
+        let cpus = session.cpus_for(threads, config.spread)?;
+        let each = Arena::bytes_for(session, size);
+        let available = room::obtainable_each(session, (page, node), &cpus);
+        if !room::is_pool(page) && each > available {
+            return Err(Error::Memory {
+                needed_bytes: each.saturating_mul(u64::from(threads)),
+                available_bytes: available.saturating_mul(u64::from(threads)),
+            });
         }
     }
     Ok(())
@@ -231,30 +286,23 @@ fn shapes(config: &LatencyConfig) -> impl Iterator<Item = (Pattern, Access, u64)
     })
 }
 
-/// A buffer for every copy. Grid sizes shrink to what fits; given sizes do not.
-fn arenas(
+/// The largest size of a group. Grid sizes shrink to what fits; given sizes do not.
+fn largest_bytes(
     session: &Session<'_>,
     config: &LatencyConfig,
-    page: PageKind,
-    node: NodePolicy,
-    threads: u32,
-) -> Result<Vec<Arena>, Error> {
-    let given = config.sizes.iter().flatten().copied().max();
-    let mut bytes = given.unwrap_or(config.max_bytes);
-    if given.is_none() {
-        let available = membound_platform::memory::available_bytes(session.root);
-        // A quarter stays for everybody else.
-        let each =
-            (available / 4 * 3 / u64::from(threads)).saturating_sub(Arena::scratch_bytes(session));
-        while bytes > each && bytes > config.min_bytes {
-            bytes /= 2;
-        }
+    (page, node): (PageKind, NodePolicy),
+    cpus: &[CpuId],
+) -> u64 {
+    if let Some(given) = config.sizes.iter().flatten().copied().max() {
+        return given;
     }
-    session
-        .cpus_for(threads, config.spread)?
-        .into_iter()
-        .map(|cpu| Arena::new(session, cpu, page, node, bytes))
-        .collect()
+    let each =
+        room::share_each(session, (page, node), cpus).saturating_sub(Arena::scratch_bytes(session));
+    let mut bytes = config.max_bytes;
+    while bytes > each && bytes > config.min_bytes {
+        bytes /= 2;
+    }
+    bytes
 }
 
 /// Puts points into the order that documents promise; of two that measured the same, the
@@ -272,7 +320,12 @@ pub fn sort(points: &mut Vec<LatencyPoint>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use membound_platform::Root;
+
     use super::*;
+    use crate::Silent;
 
     #[test]
     fn the_grid_is_even_in_octaves_and_ends_at_the_maximum() {
@@ -284,6 +337,63 @@ mod tests {
         assert_eq!(grid.len(), 81);
         assert!(grid.iter().filter(|size| **size >= 4096).count() >= 48);
         assert!(grid.windows(2).all(|pair| pair[1] > pair[0]));
+    }
+
+    fn with_session(check: impl FnOnce(&Session<'_>)) {
+        let root = Root::system();
+        let cancel = AtomicBool::new(false);
+        check(&Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap());
+    }
+
+    fn short(sizes: Option<Vec<u64>>) -> LatencyConfig {
+        LatencyConfig {
+            sizes,
+            series_budget: Duration::from_millis(20),
+            ..LatencyConfig::new(Effort::Quick, PageKind::Base)
+        }
+    }
+
+    #[test]
+    fn a_stride_beyond_the_largest_size_is_refused() {
+        with_session(|session| {
+            let config = LatencyConfig {
+                max_bytes: 4096,
+                strides: vec![64, 8192],
+                ..short(None)
+            };
+            let error = measure(session, &config, &|_, _| Vec::new()).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("4096") && text.contains("8192"), "{text}");
+        });
+    }
+
+    #[test]
+    fn sizes_in_any_order_and_twice_are_one_point_each() {
+        with_session(|session| {
+            let config = short(Some(vec![65536, 4096, 65536, 16384, 4096]));
+            let found = measure(session, &config, &|_, _| Vec::new()).unwrap();
+            let sizes: Vec<u64> = found.points.iter().map(|it| it.size_bytes).collect();
+            assert_eq!(sizes, [4096, 16384, 65536]);
+            assert!(found.points.iter().all(|point| point.ns > 0.0));
+        });
+    }
+
+    #[test]
+    fn copies_that_do_not_fit_together_are_refused_before_one_is_measured() {
+        with_session(|session| {
+            if session.cpus.len() < 2 {
+                println!("skipped: one CPU");
+                return;
+            }
+            let place = (PageKind::Base, NodePolicy::LOCAL, session.cpu);
+            let free = room::obtainable_bytes(session.root, &session.topology, place);
+            let config = LatencyConfig {
+                threads: vec![1, 2],
+                ..short(Some(vec![free / 3 * 2]))
+            };
+            let error = measure(session, &config, &|_, _| Vec::new()).unwrap_err();
+            assert!(matches!(error, Error::Memory { .. }), "{error}");
+        });
     }
 
     #[test]

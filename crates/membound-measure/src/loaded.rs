@@ -340,9 +340,7 @@ impl<'a> Bench<'a> {
         let (start, capacity) = (chase_region.start(), chase_region.len());
         // SAFETY: the region is kept beside the chase, longer than it, and used by nothing else.
         let mut chase = unsafe { Chase::new(&*session.backend, chase_config, start, capacity)? };
-        if !session.cancelled() {
-            chase.resize(sizes.chase_bytes)?;
-        }
+        chase.resize_while(sizes.chase_bytes, &|| !session.cancelled())?;
         let injectors = cpus
             .iter()
             .map(|&cpu| {
@@ -439,14 +437,9 @@ impl<'a> Bench<'a> {
     ) -> Visit {
         let clock = &session.clock;
         let per_iteration = chase.loads_per_iteration();
-        let probe = |chase: &mut Chase| {
-            clock
-                .ns(chase.time(clock, (256 / per_iteration).max(1)))
-                .max(0.05)
-        };
-        let before = probe(chase);
+        let before = chase.probe_ns(clock);
         chase.walk((Self::SETTLE_NS / before) as u64);
-        let load_ns = probe(chase);
+        let load_ns = chase.probe_ns(clock);
         let shortest = clock.ns(clock.min_batch_ticks() as f64);
         let batch_ns = f64::max(session.effort.pick(1e6, 1.5e6, 3e6), shortest);
         let iterations = ((batch_ns / load_ns) as u64 / per_iteration).max(1);

@@ -331,7 +331,10 @@ fn throughput(probe: &mut Probe<'_, '_>, chains: &[u32]) -> Result<Vec<Throughpu
     let bytes = probe.area_bytes();
     // SAFETY: the area belongs to the probe, which does not run meanwhile.
     let mut chase = unsafe { Chase::new(&*session.backend, config, probe.area(), bytes as usize)? };
-    chase.resize(bytes)?;
+    chase.resize_while(bytes, &|| !session.cancelled())?;
+    if session.cancelled() {
+        return Ok(Vec::new());
+    }
     let mut points: Vec<ThroughputPoint> = Vec::new();
     for &count in chains {
         if session.cancelled() {

@@ -6,6 +6,8 @@
 //! policy names, and (for huge pages of a pool) the pool have to give. All figures are
 //! bytes at the time of asking.
 
+use std::collections::BTreeMap;
+
 use membound_platform::numa::Topology;
 use membound_platform::pages::{self, HugePool};
 use membound_platform::{Root, memory};
@@ -76,6 +78,61 @@ pub(crate) fn share_bytes(
     all / 4 * 3 / buffers.max(1)
 }
 
+/// [`share_bytes`] of each buffer when there is one for each of `cpus`: on machines with
+/// several nodes local memory is another for each of them.
+pub(crate) fn share_each(
+    session: &Session<'_>,
+    (page, node): (PageKind, NodePolicy),
+    cpus: &[CpuId],
+) -> u64 {
+    let share = |cpu, count| share_bytes(session, (page, node, cpu), count);
+    least(
+        session,
+        (page, node),
+        cpus,
+        memory::available_bytes(session.root) / 4 * 3,
+        share,
+    )
+}
+
+/// [`obtainable_bytes`] for each buffer when there is one for each of `cpus`.
+pub(crate) fn obtainable_each(
+    session: &Session<'_>,
+    (page, node): (PageKind, NodePolicy),
+    cpus: &[CpuId],
+) -> u64 {
+    let share =
+        |cpu, count| obtainable_bytes(session.root, &session.topology, (page, node, cpu)) / count;
+    let available = memory::available_bytes(session.root);
+    let machine = available - (available / 16).min(1 << 30);
+    least(session, (page, node), cpus, machine, share)
+}
+
+/// The least of what `share` leaves to each buffer of a node, and of `machine` for all.
+fn least(
+    session: &Session<'_>,
+    (page, node): (PageKind, NodePolicy),
+    cpus: &[CpuId],
+    machine: u64,
+    share: impl Fn(CpuId, u64) -> u64,
+) -> u64 {
+    let mut crowds: BTreeMap<NodeId, (CpuId, u64)> = BTreeMap::new();
+    for &cpu in cpus {
+        let from = match node {
+            NodePolicy::LOCAL => session.topology.node_of(cpu),
+            _ => NodeId(0),
+        };
+        crowds.entry(from).or_insert((cpu, 0)).1 += 1;
+    }
+    let on_nodes = crowds.into_values().map(|(cpu, count)| share(cpu, count));
+    let machine = if is_pool(page) {
+        u64::MAX
+    } else {
+        machine / (cpus.len() as u64).max(1)
+    };
+    on_nodes.min().unwrap_or(0).min(machine)
+}
+
 /// The nodes that pages are bound to; `None` where there is nothing to choose.
 fn bound_to(topology: &Topology, node: NodePolicy, cpu: CpuId) -> Option<Vec<NodeId>> {
     if topology.memory_nodes().len() <= 1 {
@@ -131,8 +188,10 @@ pub(crate) fn node_bytes(root: &Root, node: NodeId) -> Option<u64> {
 mod tests {
     use std::fs;
     use std::path::Path;
+    use std::sync::atomic::AtomicBool;
 
     use super::*;
+    use crate::{Effort, Silent};
 
     const GIB: u64 = 1 << 30;
 
@@ -181,6 +240,28 @@ mod tests {
         assert_eq!(base(NodePolicy::LOCAL, 1), kept(GIB));
         assert_eq!(base(NodePolicy::Node(NodeId(1)), 0), kept(GIB));
         assert_eq!(base(NodePolicy::INTERLEAVE, 0), kept(2 * GIB));
+    }
+
+    #[test]
+    fn copies_share_a_node_only_with_those_beside_them() {
+        let dir = two_nodes();
+        let (system, root) = (Root::system(), Root::at(dir.path()));
+        let cancel = AtomicBool::new(false);
+        let mut session = Session::new(&system, None, Effort::Quick, &cancel, &Silent).unwrap();
+        session.root = &root;
+        session.topology = Topology::read(&root);
+        let each = |node, cpus: &[u32]| {
+            let cpus: Vec<CpuId> = cpus.iter().copied().map(CpuId).collect();
+            share_each(&session, (PageKind::Base, node), &cpus)
+        };
+        assert_eq!(each(NodePolicy::LOCAL, &[0]), 3 * GIB);
+        // The machine has 5 GiB for both, the second node 1 GiB for its own.
+        assert_eq!(each(NodePolicy::LOCAL, &[0, 1]), 3 * GIB / 4);
+        assert_eq!(each(NodePolicy::LOCAL, &[0, 0]), 3 * GIB / 2);
+        assert_eq!(each(NodePolicy::Node(NodeId(1)), &[0, 1]), 3 * GIB / 8);
+        let cpus = [CpuId(0), CpuId(1)];
+        let most = obtainable_each(&session, (PageKind::Base, NodePolicy::LOCAL), &cpus);
+        assert_eq!(most, GIB - GIB / 16);
     }
 
     #[test]

@@ -168,8 +168,11 @@ impl<K> Slot<K> {
     /// Adds what one round found: a visit for every thread that took part.
     pub(crate) fn add(&mut self, visits: impl IntoIterator<Item = Visit>) {
         for visit in visits {
+            // A visit that was given up says nothing of the clock either.
+            if !visit.values.is_empty() {
+                self.core_hz.push(visit.core_hz);
+            }
             self.raw.extend(visit.values);
-            self.core_hz.push(visit.core_hz);
             add_disturbance(&mut self.disturbed, &visit.disturbed);
         }
         self.rounds += 1;

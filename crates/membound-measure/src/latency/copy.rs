@@ -34,6 +34,15 @@ impl Arena {
         Self::cache_hint(session).max(4 * Self::SMALL_BYTES)
     }
 
+    /// Bytes that an arena for sizes up to `main_bytes` takes.
+    pub(super) fn bytes_for(session: &Session<'_>, main_bytes: u64) -> u64 {
+        if main_bytes <= Self::SMALL_BYTES {
+            2 * Self::SMALL_BYTES
+        } else {
+            Self::scratch_bytes(session).saturating_add(main_bytes)
+        }
+    }
+
     pub(super) fn new(
         session: &Session<'_>,
         cpu: CpuId,
@@ -148,7 +157,9 @@ impl<'arena> Copy<'arena> {
     ) -> Result<Visit, Error> {
         // On the way out of an error the ticket goes, and the others wait no longer.
         let _pinned = Pinned::to(self.arena.cpu)?;
-        let iterations = self.prepare(session, size, round)?;
+        let Some(iterations) = self.prepare(session, size, round)? else {
+            return Ok(Visit::default());
+        };
         ticket.pass();
         let visit = self.batches(session, size, iterations);
         ticket.finish();
@@ -169,8 +180,14 @@ impl<'arena> Copy<'arena> {
         self.arena.cpu
     }
 
-    /// Builds and warms the chain; returns the iterations of a batch.
-    fn prepare(&mut self, session: &Session<'_>, size: u64, round: u64) -> Result<u64, Error> {
+    /// Builds and warms the chain; returns the iterations of a batch, or `None` when the
+    /// session was cancelled meanwhile.
+    fn prepare(
+        &mut self,
+        session: &Session<'_>,
+        size: u64,
+        round: u64,
+    ) -> Result<Option<u64>, Error> {
         let clock = &session.clock;
         let is_small = self.large.is_none() || size <= Arena::SMALL_BYTES;
         if is_small {
@@ -184,7 +201,7 @@ impl<'arena> Copy<'arena> {
         let full_pass_bytes = self.arena.full_pass_bytes;
         let arena = self.arena;
         let chase = self.chase_for(size);
-        chase.resize(size)?;
+        chase.resize_while(size, &|| !session.cancelled())?;
         let elements = chase.elements();
         if size > full_pass_bytes {
             // A walk over lines that no cache holds is what a full pass would leave behind,
@@ -194,22 +211,23 @@ impl<'arena> Copy<'arena> {
             hint::read_translations(&arena.region, scratch, size as usize);
             // Each of those lines is then used a few times, so that data and translations
             // settle into their shares of the caches.
-            chase.walk(8 * size / hint::COVERED_BY_A_LINE as u64);
+            walk(session, chase, 8 * size / hint::COVERED_BY_A_LINE as u64);
         } else {
-            chase.walk(elements);
+            walk(session, chase, elements);
         }
         let per_iteration = chase.loads_per_iteration();
+        if session.cancelled() {
+            return Ok(None);
+        }
         // An untimed probe says how long a batch is going to be.
-        let probe = clock
-            .ns(chase.time(clock, (256 / per_iteration).max(1)))
-            .max(0.05);
+        let probe = chase.probe_ns(clock);
         let shortest = clock.ns(clock.min_batch_ticks() as f64);
         let one_pass = elements as f64 * probe;
         let batch_ns = one_pass.clamp(shortest, Self::LONGEST_BATCH_NS.max(shortest));
         if size <= full_pass_bytes && one_pass < batch_ns {
             chase.walk((shortest / probe) as u64);
         }
-        Ok(((batch_ns / probe) as u64 / per_iteration).max(1))
+        Ok(Some(((batch_ns / probe) as u64 / per_iteration).max(1)))
     }
 
     fn batches(&mut self, session: &Session<'_>, size: u64, iterations: u64) -> Visit {
@@ -229,5 +247,15 @@ impl<'arena> Copy<'arena> {
             let ticks = chase.time(&session.clock, iterations);
             (session.clock.ns(ticks) - arithmetic_ns).max(0.0)
         })
+    }
+}
+
+/// Walks `loads` loads, or until the session is cancelled.
+fn walk(session: &Session<'_>, chase: &mut Chase, loads: u64) {
+    const PIECE: u64 = 1 << 20;
+    let mut left = loads;
+    while left > 0 && !session.cancelled() {
+        chase.walk(left.min(PIECE));
+        left = left.saturating_sub(PIECE);
     }
 }

@@ -1,5 +1,7 @@
 //! One curve: rounds over sizes until every point is narrow or the time is spent.
 
+use std::collections::BTreeSet;
+
 use membound_types::{Access, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState};
 
 use super::copy::{Arena, Copy};
@@ -34,6 +36,8 @@ pub(super) fn measure(
         .sizes
         .clone()
         .unwrap_or_else(|| config.grid(key.stride));
+    // Chains grow and shrink from one size to the next; a size is one point, whatever the list says.
+    let sizes: BTreeSet<u64> = sizes.into_iter().collect();
     let mut slots: Vec<Slot<u64>> = sizes
         .into_iter()
         .filter(|size| *size <= largest)

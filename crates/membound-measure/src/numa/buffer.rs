@@ -76,7 +76,7 @@ impl Buffer {
             unsafe { Chase::new(&*session.backend, chase, region.start(), chain_bytes)? };
         // Built where it will mostly be walked from.
         let _pinned = Pinned::to(cpu)?;
-        chase.resize(chain_bytes as u64)?;
+        chase.resize_while(chain_bytes as u64, &|| !session.cancelled())?;
         let stream = session
             .backend
             .stream(BandwidthKernel::Read, session.backend.widest_vector())?;
@@ -142,8 +142,7 @@ impl Buffer {
         let chase = &mut self.chase;
         let per_iteration = chase.loads_per_iteration();
         chase.walk(256);
-        let probe = clock.ns(chase.time(clock, (512 / per_iteration).max(1)));
-        let loads = Self::BATCH_NS / probe.max(0.1);
+        let loads = Self::BATCH_NS / chase.probe_ns(clock);
         let iterations = (loads as u64 / per_iteration).max(1);
         Ok(take_batches(session, cpu, Self::BATCHES, |_| {
             clock.ns(chase.time(clock, iterations))
