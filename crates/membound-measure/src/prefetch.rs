@@ -96,7 +96,8 @@ pub const PREFETCHED_BELOW: f64 = 0.75;
 /// that have samples; prefetchers are back on whatever way out.
 ///
 /// # Errors
-/// When memory or page kind are not to be had, [`Error::Invalid`] for a stride that is no
+/// When memory or page kind are not to be had, [`Error::Interrupted`] when the session is
+/// cancelled before there is memory, [`Error::Invalid`] for a stride that is no
 /// whole number of lines or for no streams.
 pub fn measure(
     session: &Session<'_>,

@@ -78,7 +78,7 @@ pub(crate) fn take_batches_if<T>(
     let mut taken = Vec::with_capacity(count);
     let mut tries = 2 * count;
     while taken.len() < count && tries > 0 {
-        let watch = BatchWatch::begin();
+        let watch = BatchWatch::begin(cpu);
         let (found, undisturbed) = batch(core_hz);
         let clean = watch.end(&mut disturbed) && undisturbed;
         if clean || tries <= count - taken.len() {

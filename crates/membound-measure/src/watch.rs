@@ -4,7 +4,7 @@ use membound_platform::disturb::{self, ThreadUsage};
 use membound_platform::{Root, affinity};
 use membound_types::{CpuId, Disturbance};
 
-/// The state of the calling thread when a batch begins.
+/// The state of the calling thread when a batch begins, and where it is to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchWatch {
     usage: ThreadUsage,
@@ -12,22 +12,24 @@ pub(crate) struct BatchWatch {
 }
 
 impl BatchWatch {
-    pub(crate) fn begin() -> Self {
+    /// The calling thread is pinned to `cpu`; whoever changes that from outside is noticed.
+    pub(crate) fn begin(cpu: CpuId) -> Self {
         Self {
             usage: ThreadUsage::now(),
-            cpu: affinity::current_cpu(),
+            cpu,
         }
     }
 
     /// Adds what happened since [`BatchWatch::begin`] to `disturbance` and says whether
-    /// the batch is clean.
+    /// the batch is clean. Batches never wait for anything, so that a voluntary switch is
+    /// a disturbance too: the whole process was stopped, or a page had to be fetched.
     pub(crate) fn end(self, disturbance: &mut Disturbance) -> bool {
         let usage = ThreadUsage::now() - self.usage;
         let migrated = affinity::current_cpu() != self.cpu;
         disturbance.involuntary_switches +=
             u32::try_from(usage.involuntary_switches).unwrap_or(u32::MAX);
         disturbance.migrations += u32::from(migrated);
-        usage.involuntary_switches == 0 && !migrated
+        usage.involuntary_switches == 0 && usage.voluntary_switches == 0 && !migrated
     }
 }
 
@@ -56,5 +58,43 @@ impl StealWatch {
             }
             _ => 0.0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use membound_platform::affinity::{Pinned, allowed};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_that_was_stopped_is_not_clean() {
+        std::thread::spawn(|| {
+            let cpu = allowed().unwrap()[0];
+            let _pinned = Pinned::to(cpu).unwrap();
+            let mut disturbed = Disturbance::default();
+            let watch = BatchWatch::begin(cpu);
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(!watch.end(&mut disturbed));
+            assert_eq!(disturbed.migrations, 0);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_batch_on_another_cpu_than_the_pinned_one_is_not_clean() {
+        std::thread::spawn(|| {
+            let here = allowed().unwrap()[0];
+            let _pinned = Pinned::to(here).unwrap();
+            let mut disturbed = Disturbance::default();
+            let watch = BatchWatch::begin(CpuId(here.0 + 1));
+            assert!(!watch.end(&mut disturbed));
+            assert_eq!(disturbed.migrations, 1);
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -275,7 +275,7 @@ fn run(
     let run_ticks = clock.ticks(batch_ns * BATCHES as f64) as u64;
     run.timeline.start_ticks = clock.now();
     loop {
-        let watch = BatchWatch::begin();
+        let watch = BatchWatch::begin(member.cpu);
         let bytes = cursor.advance(piece_bytes);
         let clean = watch.end(&mut run.disturbed);
         let end_ticks = clock.now();

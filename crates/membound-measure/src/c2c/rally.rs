@@ -180,7 +180,7 @@ impl Rally {
         })?;
         let mut disturbed = Disturbance::default();
         for batch in 0.. {
-            let watch = BatchWatch::begin();
+            let watch = BatchWatch::begin(cpu);
             if !self.answer_batch(self.line(batch)) {
                 break;
             }

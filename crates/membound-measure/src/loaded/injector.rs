@@ -206,7 +206,7 @@ impl Injector {
         let chunk = traffic.rounds_per_chunk();
         let report = &signals.reports[index];
         let (mut lines, mut disturbances) = (0, 0);
-        let mut watch = BatchWatch::begin();
+        let mut watch = BatchWatch::begin(self.cpu);
         for chunks in 1_u64.. {
             if signals.stop.load(Ordering::Relaxed) {
                 break;
@@ -219,7 +219,7 @@ impl Injector {
             lines += rounds * traffic.lines_per_round();
             if chunks % Self::CHUNKS_PER_WATCH == 0 {
                 disturbances += u64::from(!watch.end(&mut disturbed));
-                watch = BatchWatch::begin();
+                watch = BatchWatch::begin(self.cpu);
                 report.disturbances.store(disturbances, Ordering::Relaxed);
             }
             report.lines.store(lines, Ordering::Relaxed);
