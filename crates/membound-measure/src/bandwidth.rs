@@ -10,7 +10,6 @@ mod timeline;
 
 use std::time::{Duration, Instant};
 
-use membound_platform::memory;
 use membound_types::{
     Bandwidth, BandwidthKernel, BandwidthPoint, NodePolicy, PageKind, VectorWidth,
 };
@@ -18,7 +17,7 @@ use membound_types::{
 use crate::arch::StreamLoop;
 use crate::sampling::{Slot, run_rounds};
 use crate::session::Spread;
-use crate::{Effort, Error, Session, hint};
+use crate::{Effort, Error, Session, hint, room};
 use team::{Layout, Member, Work};
 
 /// What counts as a byte, in a sentence for people.
@@ -147,11 +146,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
     };
     let mut last_error = None;
     let groups = config.pages.len() * config.nodes.len();
-    let pairs = config
-        .pages
-        .iter()
-        .flat_map(|page| config.nodes.iter().map(move |node| (*page, *node)));
-    for (done, (page, node)) in pairs.enumerate() {
+    for (done, (page, node)) in places(config).enumerate() {
         if session.cancelled() {
             break;
         }
@@ -161,9 +156,8 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
                 bandwidth.points.extend(group.points);
                 bandwidth.skipped.extend(group.note);
             }
-            Err(error @ (Error::Memory { .. } | Error::TooManyThreads { .. })) => {
-                return Err(error);
-            }
+            Err(_) if session.cancelled() => break,
+            // What was measured before is kept, whatever the error.
             Err(error) => {
                 let reason = format!("{page} pages on node {node}: {error}");
                 bandwidth.skipped.push(reason);
@@ -226,14 +220,11 @@ fn sizes(
         .max()
         .unwrap_or(64);
     let unit = 6 * iteration;
-    let available = memory::available_bytes(session.root);
-    let threads = u64::from(config.most_threads());
     let mut sizes = match &config.sizes {
         Some(sizes) => sizes.clone(),
         None => {
             let beyond = (4 * hint::largest_cache_bytes(session)).max(96 * MIB);
-            // A quarter stays for everybody else.
-            let each = (available / 4 * 3 / threads).max(4 * unit);
+            let each = largest_set_bytes(session, config).max(4 * unit);
             [24 * KIB, 192 * KIB, 3 * MIB, beyond]
                 .into_iter()
                 .filter(|size| *size <= each)
@@ -251,17 +242,40 @@ fn sizes(
     sizes.sort_unstable();
     sizes.dedup();
     let largest = sizes.last().copied().unwrap_or(unit);
-    let needed_bytes = usize::try_from(largest)
-        .ok()
-        .and_then(|bytes| (Layout::room(bytes) as u64).checked_mul(threads))
-        .unwrap_or(u64::MAX);
-    if needed_bytes > available {
-        return Err(Error::Memory {
-            needed_bytes,
-            available_bytes: available,
-        });
+    let each = usize::try_from(largest).map_or(u64::MAX, |bytes| Layout::room(bytes) as u64);
+    let cpus = session.cpus_for(config.most_threads(), config.spread)?;
+    for place in places(config).filter(|(page, _)| !room::is_pool(*page)) {
+        let available = room::obtainable_each(session, place, &cpus);
+        if each > available {
+            return Err(Error::Memory {
+                needed_bytes: each.saturating_mul(cpus.len() as u64),
+                available_bytes: available.saturating_mul(cpus.len() as u64),
+            });
+        }
     }
     Ok(sizes)
+}
+
+fn places(config: &BandwidthConfig) -> impl Iterator<Item = (PageKind, NodePolicy)> {
+    let nodes = &config.nodes;
+    let pages = config.pages.iter();
+    pages.flat_map(move |page| nodes.iter().map(move |node| (*page, *node)))
+}
+
+/// The largest set, in bytes a thread, with which the most threads of `config` leave a
+/// quarter of the memory to everybody else. Kinds of pages that are not there at all have
+/// no say.
+#[must_use]
+pub fn largest_set_bytes(session: &Session<'_>, config: &BandwidthConfig) -> u64 {
+    let Ok(cpus) = session.cpus_for(config.most_threads(), config.spread) else {
+        return 0;
+    };
+    places(config)
+        .map(|place| room::share_each(session, place, &cpus))
+        .filter(|each| *each > 0)
+        .min()
+        .unwrap_or(0)
+        .saturating_sub(Layout::room(0) as u64)
 }
 
 /// The points of one page kind and node policy, and what is to be said of its memory.

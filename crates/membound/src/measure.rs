@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
+use membound_platform::affinity::Pinned;
 use membound_platform::{Root, machine_info};
 use membound_types::{
     Basis, Figure, Kind, MachineProfile, NotMeasured, Outcome, PrefetchState, SCHEMA_VERSION,
@@ -205,6 +206,8 @@ fn measure_all(
 }
 
 fn finish(profile: &mut MachineProfile, session: &Session<'_>) {
+    // The clock of the core that measured: on another kind of core it is another one.
+    let _pinned = Pinned::to(session.cpu);
     let now = session.core.measure(&session.clock, 20);
     let (low, high) = (now.min(session.core_hz), now.max(session.core_hz));
     profile.core_clock_hz = Some(Figure {

@@ -84,7 +84,7 @@ fn without_sizes_there_is_one_beyond_the_caches() {
         assert_eq!(sizes[0], 24 << 10);
         assert!(sizes.is_sorted());
         let beyond = 3 * hint::largest_cache_bytes(session);
-        if memory::available_bytes(session.root) > 4 * beyond {
+        if membound_platform::memory::available_bytes(session.root) > 4 * beyond {
             assert!(*sizes.last().unwrap() > beyond, "{sizes:?}");
         } else {
             println!("skipped: there is too little memory for a set beyond the caches");
@@ -101,6 +101,27 @@ fn counts_of_threads_are_dense_where_few_and_sparse_where_many() {
         [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 48],
         "all of them at the end"
     );
+}
+
+#[test]
+fn the_largest_set_leaves_room_for_everybody_else_with_all_threads() {
+    with_session(|session| {
+        let cpus = u32::try_from(session.cpus.len()).unwrap();
+        let config = BandwidthConfig::new(Effort::Quick, PageKind::Base, cpus);
+        let most = largest_set_bytes(session, &config);
+        let available = membound_platform::memory::available_bytes(session.root);
+        assert!(most > 0 && most * u64::from(cpus) <= available / 5 * 4);
+        // The sets that nobody gave are among those that fit.
+        let streams = vec![(
+            BandwidthKernel::Read,
+            session
+                .backend
+                .stream(BandwidthKernel::Read, VectorWidth::V128)
+                .unwrap(),
+        )];
+        let sizes = sizes(session, &config, &streams).unwrap();
+        assert!(sizes.iter().all(|size| *size <= most), "{sizes:?}");
+    });
 }
 
 #[test]

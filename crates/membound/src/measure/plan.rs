@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use membound_measure::bandwidth::BandwidthConfig;
+use membound_measure::bandwidth::{self as bandwidth_part, BandwidthConfig};
 use membound_measure::latency::LatencyConfig;
 use membound_measure::loaded::LoadedConfig;
 use membound_measure::mlp::MlpConfig;
 use membound_measure::numa::NumaConfig;
 use membound_measure::tlb::TlbConfig;
 use membound_measure::window::WindowConfig;
-use membound_measure::{Effort, Session, Spread};
+use membound_measure::{Effort, Region, RegionConfig, Session, Spread};
 use membound_platform::pages::{HugePool, Thp};
 use membound_types::{Access, LevelKind, MachineProfile, NodePolicy, PageKind, Pattern, ThpState};
 
@@ -36,7 +36,7 @@ pub(super) const fn weight(part: Part) -> f64 {
 /// needs no preparation first.
 pub(super) fn pages(session: &Session<'_>, args: &MeasureArgs) -> Vec<PageKind> {
     if !args.page.is_empty() {
-        return args.page.clone();
+        return distinct(&args.page);
     }
     let mut pages = Vec::new();
     if Thp::read(session.root)
@@ -57,9 +57,22 @@ pub(super) fn pages(session: &Session<'_>, args: &MeasureArgs) -> Vec<PageKind> 
     pages
 }
 
-/// The one page kind that a part without a choice of pages uses.
+/// The one page kind that a part without a choice of pages uses: what was asked for, else
+/// huge pages where the kernel not only permits but gives them. It may refuse them to one
+/// process or for want of whole ones, and then no figure at all would be had with them.
 pub(super) fn page(session: &Session<'_>, args: &MeasureArgs) -> PageKind {
-    pages(session, args)[0]
+    const TRIED_BYTES: usize = 16 << 20;
+    let first = pages(session, args)[0];
+    let tried = RegionConfig {
+        bytes: TRIED_BYTES,
+        page: first,
+        node: NodePolicy::LOCAL,
+        cpu: session.cpu,
+    };
+    if args.page.is_empty() && Region::new(session, tried).is_err() {
+        return PageKind::Base;
+    }
+    first
 }
 
 /// Node policies that were asked for, else local.
@@ -67,7 +80,7 @@ pub(super) fn nodes(args: &MeasureArgs) -> Vec<NodePolicy> {
     if args.node.is_empty() {
         vec![NodePolicy::LOCAL]
     } else {
-        args.node.clone()
+        distinct(&args.node)
     }
 }
 
@@ -100,7 +113,7 @@ pub(super) fn latency(
     let lat_mem_rd = args.format == Some(Format::LatMemRd);
     if lat_mem_rd {
         main.patterns = vec![Pattern::Stride];
-        main.pages.truncate(1);
+        main.pages = vec![page(session, args)];
     }
     given(&args.strides, &mut main.strides);
     given(&args.pattern, &mut main.patterns);
@@ -112,16 +125,27 @@ pub(super) fn latency(
     if !everything || !args.used().is_empty() {
         return vec![main];
     }
-    let mut plans = survey(session, effort, pages[0]);
+    let mut plans = survey(session, effort, page(session, args));
     plans.insert(0, main);
     plans
 }
 
 /// What was given replaces the default.
-fn given<T: Clone>(list: &[T], into: &mut Vec<T>) {
+fn given<T: Clone + PartialEq>(list: &[T], into: &mut Vec<T>) {
     if !list.is_empty() {
-        *into = list.to_vec();
+        *into = distinct(list);
     }
+}
+
+/// What is named twice is measured once.
+fn distinct<T: Clone + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut distinct: Vec<T> = Vec::with_capacity(list.len());
+    for value in list {
+        if !distinct.contains(value) {
+            distinct.push(value.clone());
+        }
+    }
+    distinct
 }
 
 /// The curves beside the main ones.
@@ -207,7 +231,7 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
     }
     given(&args.loads, &mut config.loads);
     if !args.fillers.is_empty() {
-        config.fillers = Some(args.fillers.clone());
+        config.fillers = Some(distinct(&args.fillers));
     }
     config.filler = args.filler.unwrap_or(config.filler);
     config.fence = args.fence.unwrap_or(config.fence);
@@ -223,7 +247,7 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
     let pages = if args.page.is_empty() {
         vec![page(session, args)]
     } else {
-        args.page.clone()
+        distinct(&args.page)
     };
     let nodes = nodes(args);
     let one = |page, node| {
@@ -272,7 +296,7 @@ pub(super) fn bandwidth(
     let cpus = u32::try_from(session.cpus.len()).unwrap_or(u32::MAX);
     let mut config = BandwidthConfig::new(session.effort, page(session, args), cpus);
     if !args.page.is_empty() {
-        config.pages.clone_from(&args.page);
+        config.pages = distinct(&args.page);
     }
     config.nodes = nodes(args);
     config.spread = spread(args);
@@ -280,11 +304,23 @@ pub(super) fn bandwidth(
     given(&args.threads, &mut config.threads);
     let most = config.threads.iter().copied().max().unwrap_or(1);
     config.sizes = if args.sizes.is_empty() {
-        working_sets(profile, most)
+        let room = bandwidth_part::largest_set_bytes(session, &config);
+        working_sets(profile, most).map(|sets| fitting(sets, room))
     } else {
         Some(args.sizes.clone())
     };
     config
+}
+
+/// Sets that are larger than there is room for become as large as there is: with all
+/// threads they may still exceed the caches together.
+fn fitting(mut sets: Vec<u64>, room_bytes: u64) -> Vec<u64> {
+    const LEAST_BYTES: u64 = 64 << 10;
+    for set in &mut sets {
+        *set = (*set).min(room_bytes.max(LEAST_BYTES));
+    }
+    sets.dedup();
+    sets
 }
 
 /// Bytes a thread for each level: half of the first, and for the others halfway (in
@@ -321,4 +357,27 @@ fn working_sets(profile: &MachineProfile, threads: u32) -> Option<Vec<u64>> {
         .max(last);
     sets.push((4 * beyond).clamp(64 * MIB, 512 * MIB));
     Some(sets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_twice_is_measured_once() {
+        let mut threads = vec![9];
+        given(&[2, 1, 2, 1], &mut threads);
+        assert_eq!(threads, [2, 1]);
+        given(&[], &mut threads);
+        assert_eq!(threads, [2, 1]);
+    }
+
+    #[test]
+    fn sets_shrink_to_the_room_that_a_small_container_has() {
+        let sets = vec![24 << 10, 300 << 10, 128 * MIB, 512 * MIB];
+        let fits = fitting(sets.clone(), 48 * MIB);
+        assert_eq!(fits, [24 << 10, 300 << 10, 48 * MIB]);
+        assert_eq!(fitting(sets.clone(), 1 << 40), sets);
+        assert_eq!(fitting(sets, 0), [24 << 10, 64 << 10]);
+    }
 }
