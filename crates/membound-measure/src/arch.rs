@@ -133,6 +133,9 @@ pub trait MlpLoop: Send {
     /// Uops of the kernel itself that stand between the first load and the last.
     fn own_uops(&self) -> u32;
 
+    /// The counter that the kernel reads, now.
+    fn counter(&self) -> u64;
+
     /// Emits `spec`; what was emitted before is gone.
     ///
     /// # Errors
@@ -140,7 +143,8 @@ pub trait MlpLoop: Send {
     fn load(&mut self, spec: &MlpSpec<'_>) -> Result<(), Error>;
 
     /// Executes the loaded kernel `executions` times, each time with another base among the
-    /// first `base_lines` lines of `area`, and returns the mean ticks of an execution.
+    /// first `base_lines` lines of `area`, and returns the mean ticks of an execution, by
+    /// [`MlpLoop::counter`].
     ///
     /// # Safety
     /// A kernel must have been loaded, and `area` must be readable for `base_lines` lines

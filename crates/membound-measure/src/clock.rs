@@ -28,7 +28,10 @@ impl Clock {
     /// Chooses the best counter of this machine and calibrates it for about `duration`.
     #[must_use]
     pub fn calibrate(duration: Duration) -> Self {
-        let counter = Counter::best();
+        Self::of(Counter::best(), duration)
+    }
+
+    fn of(counter: Counter, duration: Duration) -> Self {
         let start = paired(counter);
         while paired(counter).1 - start.1 < duration.as_nanos() as f64 {
             std::hint::spin_loop();
@@ -63,6 +66,30 @@ impl Clock {
     #[must_use]
     pub fn ticks(&self, ns: f64) -> f64 {
         ns * self.ticks_per_ns
+    }
+
+    /// How many ticks of this clock one tick of another counter is, found within about
+    /// `duration`: emitted kernels read a counter of their own, which is not this clock's
+    /// where the time-stamp counter is not to be trusted for longer.
+    pub(crate) fn ticks_per_tick_of(&self, other: impl Fn() -> u64, duration: Duration) -> f64 {
+        let enough = self.ticks(duration.as_nanos() as f64) as u64;
+        // The tightest of several bracketed readings, so that nothing came in between.
+        let at_once = || {
+            let reading = || {
+                let before = self.now();
+                let there = other();
+                (self.now() - before, before, there)
+            };
+            let tightest = (0..16).map(|_| reading()).min();
+            let (apart, before, there) = tightest.expect("sixteen readings");
+            (before + apart / 2, there)
+        };
+        let (start, other_start) = at_once();
+        while self.now() - start < enough {
+            std::hint::spin_loop();
+        }
+        let (end, other_end) = at_once();
+        (end - start) as f64 / other_end.saturating_sub(other_start).max(1) as f64
     }
 
     /// Cost of two readings in a row, in ticks, on average.
@@ -194,6 +221,17 @@ mod tests {
             (by_clock / by_kernel - 1.0).abs() < 0.01,
             "{by_clock} against {by_kernel}"
         );
+    }
+
+    #[test]
+    fn another_counters_ticks_are_known_in_ones_own() {
+        let short = Duration::from_millis(20);
+        let best = Clock::of(Counter::best(), short);
+        let raw = Clock::of(Counter::MonotonicRaw, short);
+        let ratio = raw.ticks_per_tick_of(|| best.now(), short);
+        assert!((ratio * best.ticks_per_ns - 1.0).abs() < 0.01, "{ratio}");
+        let same = best.ticks_per_tick_of(|| best.now(), short);
+        assert!((same - 1.0).abs() < 0.01, "{same}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Runs the kernel over an area, with several draws of displacements, less the empty one.
 
+use std::time::Duration;
+
 use membound_types::{Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
 
 use super::MlpConfig;
@@ -21,6 +23,8 @@ pub(super) struct Timed {
 pub(super) struct Probe<'s, 'a> {
     pub(super) session: &'s Session<'a>,
     kernel: Box<dyn MlpLoop>,
+    /// Ticks of the session's clock that one tick of the kernel's counter is.
+    ticks_per_tick: f64,
     region: Region,
     page: PageKind,
     node: NodePolicy,
@@ -45,6 +49,9 @@ impl<'s, 'a> Probe<'s, 'a> {
         node: NodePolicy,
     ) -> Result<Self, Error> {
         let kernel = session.backend.mlp()?;
+        let ticks_per_tick = session
+            .clock
+            .ticks_per_tick_of(|| kernel.counter(), Duration::from_millis(10));
         let mut bytes = config.area_bytes.next_power_of_two().min(2 << 30);
         let most = room::share_bytes(session, (page, node, session.cpu), 1);
         while bytes > most && bytes > 64 << 20 {
@@ -72,6 +79,7 @@ impl<'s, 'a> Probe<'s, 'a> {
         let mut probe = Self {
             session,
             kernel,
+            ticks_per_tick,
             region,
             page,
             node,
@@ -193,7 +201,7 @@ impl<'s, 'a> Probe<'s, 'a> {
                     .run(self.region.start(), 1, &mut self.seed, executions)
             })
             .collect();
-        Ok(stats::median(&raw).unwrap_or(0.0))
+        Ok(stats::median(&raw).unwrap_or(0.0) * self.ticks_per_tick)
     }
 
     /// The median batch of each draw of displacements, averaged over the draws.
@@ -248,6 +256,8 @@ impl<'s, 'a> Probe<'s, 'a> {
                 .collect();
             self.misses
                 .end(u64::from(self.batches * effort) * self.executions);
+            let raw = raw.into_iter().map(|ticks| ticks * self.ticks_per_tick);
+            let raw: Vec<f64> = raw.collect();
             medians.extend(stats::median(&raw));
             all.extend(raw);
             Ok(())

@@ -13,7 +13,7 @@ use membound_jit::{CodeBuffer, assemble};
 use membound_types::{Fence, Filler};
 
 use crate::Error;
-use crate::arch::{MlpLoop, MlpSpec};
+use crate::arch::{Counter, MlpLoop, MlpSpec};
 use crate::random::{INCREMENT, MULTIPLIER};
 
 /// The kernel, loaded into a buffer that is used again for the next one.
@@ -39,6 +39,12 @@ struct Frame {
 
 impl MlpKernel {
     pub(super) fn new() -> Result<Self, Error> {
+        if !has_rdtscp() {
+            return Err(Error::Invalid(
+                "this processor, or its hypervisor, has no rdtscp, with which the kernel ends"
+                    .to_owned(),
+            ));
+        }
         Ok(Self {
             buffer: CodeBuffer::new(256 << 10)?,
         })
@@ -50,6 +56,10 @@ impl MlpLoop for MlpKernel {
         // Nothing but the fillers stands between the first load and the last; the test
         // below counts.
         0
+    }
+
+    fn counter(&self) -> u64 {
+        Counter::Tsc { invariant: false }.read()
     }
 
     fn load(&mut self, spec: &MlpSpec<'_>) -> Result<(), Error> {
@@ -79,6 +89,12 @@ impl MlpLoop for MlpKernel {
         *seed = frame.seed;
         frame.ticks as f64 / executions as f64
     }
+}
+
+/// CPUID 8000_0001 EDX bit 27.
+fn has_rdtscp() -> bool {
+    use std::arch::x86_64::__cpuid;
+    __cpuid(0x8000_0000).eax >= 0x8000_0001 && __cpuid(0x8000_0001).edx & (1 << 27) != 0
 }
 
 fn emit(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedError> {
