@@ -21,10 +21,10 @@ use crate::{Effort, Error, Session, hint, room};
 use team::{Layout, Member, Work};
 
 /// What counts as a byte, in a sentence for people.
-pub const COUNTING: &str = "gb_s counts the bytes that the program asked for, in 10^9 bytes a second: \
-one array for read, write and nt-write, two for copy, three for triad; gb_s_with_allocate adds the \
-read of each line that a store through the caches causes where the working set does not fit the \
-level (write twice, copy 3/2, triad 4/3 of gb_s; read and nt-write unchanged)";
+pub const COUNTING: &str = "a byte is one that the program asked for, and a GB 10⁹ of them: one array \
+for read, write and nt-write, two for copy, three for triad; with write-allocate (gb_s_with_allocate) \
+the read of each line that a store through the caches causes is counted too, where the working set \
+does not fit the level (write twice, copy 3/2, triad 4/3; read and nt-write unchanged)";
 
 /// What to measure: the product of all lists.
 #[derive(Clone, Debug)]

@@ -24,6 +24,10 @@ const OPTIONS: LevelOptions = LevelOptions {
     cache_bound_bytes: None,
 };
 
+/// A miss that costs at least so many cycles is a page walk: TLBs that stand behind another
+/// answer within ten or so. A later step is no TLB, but page tables that leave a cache.
+const WALK_CYCLES: f64 = 20.0;
+
 /// How well the packed chase tells what the lines cost, as a share of that.
 const PACKED_ERROR: f64 = 0.01;
 
@@ -62,7 +66,7 @@ fn of_kind(points: &[TlbPoint], page: PageKind) -> Vec<TlbLevel> {
         })
         .collect();
     let levels = find_levels(&curve, &OPTIONS);
-    levels
+    let mut found: Vec<TlbLevel> = levels
         .plateaus
         .iter()
         .enumerate()
@@ -83,7 +87,12 @@ fn of_kind(points: &[TlbPoint], page: PageKind) -> Vec<TlbLevel> {
                 miss_cycles: miss,
             })
         })
-        .collect()
+        .collect();
+    let walks = found
+        .iter()
+        .position(|level| level.miss_cycles.value >= WALK_CYCLES);
+    found.truncate(walks.map_or(found.len(), |last| last + 1));
+    found
 }
 
 /// Cycles of a packed chase over the fewest pages (an L1 hit), and cycles per nanosecond,
@@ -206,6 +215,21 @@ mod tests {
                 (found[1].entries.value * 4096.0).round() as u64
             );
         }
+    }
+
+    #[test]
+    fn page_tables_that_leave_a_cache_are_no_level() {
+        let mut points = points(PageKind::Base, 96, 1024, 0.0);
+        for point in points.iter_mut().filter(|point| point.pages > 8192) {
+            point.ns += 100.0;
+            point.translation_cycles += 400.0;
+        }
+        let found = find(&points);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            (found[1].entries.value / 1024.0 - 1.0).abs() < 0.12,
+            "{found:?}"
+        );
     }
 
     #[test]
