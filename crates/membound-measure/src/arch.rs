@@ -218,12 +218,21 @@ pub trait Backend: Send + Sync {
 /// emitted, else the portable ones.
 #[must_use]
 pub fn native() -> Box<dyn Backend> {
+    native_or_why_not().0
+}
+
+/// [`native`], and beside the portable kernels why they are none that were emitted.
+#[must_use]
+pub fn native_or_why_not() -> (Box<dyn Backend>, Option<String>) {
     #[cfg(target_arch = "x86_64")]
-    {
+    let why = {
         let emitted = x86_64::Emitted;
-        if emitted.add_chain().is_ok() {
-            return Box::new(emitted);
+        match emitted.add_chain() {
+            Ok(_) => return (Box::new(emitted), None),
+            Err(error) => error.to_string(),
         }
-    }
-    Box::new(Portable)
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let why = format!("there is no emission for {} yet", std::env::consts::ARCH);
+    (Box::new(Portable), Some(why))
 }

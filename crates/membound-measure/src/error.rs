@@ -75,8 +75,10 @@ pub enum Error {
         /// Why it failed.
         reason: String,
     },
-    /// The processor has no kernels here yet.
-    #[error("no kernels for this processor architecture ({0}) yet")]
+    /// The processor has no emitted kernels here yet, or may not run them.
+    #[error(
+        "the kernel must be emitted instruction by instruction, which is not to be had here ({0}): either membound has no emission for this processor yet, or the system forbids executable memory"
+    )]
     Architecture(&'static str),
 }
 

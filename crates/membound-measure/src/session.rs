@@ -1,5 +1,6 @@
 //! What all parts share: the machine, the clock, the effort, progress and cancellation.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub struct Session<'a> {
     pub topology: Topology,
     /// Kernels for this processor.
     pub backend: Box<dyn Backend>,
+    /// Why the kernels are the portable ones, where they are.
+    pub portable_because: Option<String>,
     /// Timer.
     pub clock: Clock,
     /// Finds the core's clock.
@@ -104,7 +107,7 @@ impl<'a> Session<'a> {
         }
         let cpu = cpu.or(cpus.last().copied()).unwrap_or(CpuId(0));
         let _pinned = affinity::Pinned::to(cpu)?;
-        let backend = arch::native();
+        let (backend, portable_because) = arch::native_or_why_not();
         let clock = Clock::calibrate(Duration::from_millis(effort.pick(30, 60, 100)));
         let core = CoreClock::new(&*backend)?;
         // The first runs also wake the clock up.
@@ -116,6 +119,7 @@ impl<'a> Session<'a> {
             root,
             topology,
             backend,
+            portable_because,
             clock,
             core,
             core_hz,
@@ -151,12 +155,12 @@ impl<'a> Session<'a> {
     /// # Errors
     /// [`Error::TooManyThreads`] when there are fewer.
     pub fn cpus_for(&self, count: u32, spread: Spread) -> Result<Vec<CpuId>, Error> {
-        let core_of = |cpu: CpuId| {
-            self.siblings
-                .iter()
-                .find_map(|core| core.contains(&cpu).then(|| core[0]))
-                .unwrap_or(cpu)
-        };
+        let of_siblings: HashMap<CpuId, CpuId> = self
+            .siblings
+            .iter()
+            .flat_map(|core| core.iter().map(|cpu| (*cpu, core[0])))
+            .collect();
+        let core_of = |cpu: CpuId| of_siblings.get(&cpu).copied().unwrap_or(cpu);
         let mut cpus = vec![self.cpu];
         let mut rest: Vec<CpuId> = self
             .cpus
@@ -166,17 +170,19 @@ impl<'a> Session<'a> {
             .collect();
         match spread {
             // How many CPUs of the same core come before this one: first CPUs first.
-            Spread::Cores => rest.sort_by_key(|cpu| {
-                let core = core_of(*cpu);
-                let before = self
-                    .cpus
-                    .iter()
-                    .filter(|other| *other < cpu && core_of(**other) == core);
-                (
-                    before.count() + usize::from(core == core_of(self.cpu)),
-                    *cpu,
-                )
-            }),
+            Spread::Cores => {
+                let mut seen: HashMap<CpuId, usize> = HashMap::new();
+                let mut before: HashMap<CpuId, usize> = HashMap::new();
+                for cpu in &self.cpus {
+                    let count = seen.entry(core_of(*cpu)).or_default();
+                    before.insert(*cpu, *count);
+                    *count += 1;
+                }
+                rest.sort_by_key(|cpu| {
+                    let beside = usize::from(core_of(*cpu) == core_of(self.cpu));
+                    (before.get(cpu).copied().unwrap_or(0) + beside, *cpu)
+                });
+            }
             Spread::Siblings => rest.sort_by_key(|cpu| {
                 let core = core_of(*cpu);
                 (core != core_of(self.cpu), core, *cpu)

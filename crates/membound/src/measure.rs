@@ -144,7 +144,12 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
     fn not_asked<T>() -> Outcome<T> {
         Outcome::missing(NotMeasured::NOT_ASKED)
     }
-    let labels: BTreeMap<String, String> = args.cond.iter().cloned().collect();
+    let mut labels: BTreeMap<String, String> = args.cond.iter().cloned().collect();
+    if let Some(reason) = &session.portable_because {
+        output::complain(&format!("portable kernels, which are less tight: {reason}"));
+        let told = format!("portable, because {reason}");
+        labels.entry("kernels".to_owned()).or_insert(told);
+    }
     let timer = session.clock.describe(session.core_hz);
     MachineProfile {
         schema_version: SCHEMA_VERSION,

@@ -4,6 +4,7 @@ mod bad_input;
 mod command;
 mod interrupted;
 mod latency;
+mod machines;
 mod mlp;
 
 #[path = "../guest/mod.rs"]
