@@ -146,6 +146,6 @@ fn copies_without_threads_end_in_an_error_and_not_in_waiting() {
     let line = "measure latency --quick --threads 2 --sizes 16K --page 4k";
     match run_under(&membound, line, no_threads) {
         Ok(finished) => finished.complains(1, &["no thread"]),
-        Err(error) => skipped(&format!("no filter can be installed here: {error}")),
+        Err(error) => skipped(format!("no filter can be installed here: {error}")),
     }
 }
