@@ -73,10 +73,10 @@ impl CodeBuffer {
                 MapFlags::PRIVATE,
             )
         };
-        let start = mapped.map_err(|source| Error::Memory {
+        let start = mapped.map_err(|errno| Error::Memory {
             action: "map",
             bytes,
-            source,
+            errno,
         })?;
         let start = NonNull::new(start.cast()).expect("a successful mmap is never at zero");
         Ok(Self { start, bytes })
@@ -120,11 +120,11 @@ impl CodeBuffer {
 
     fn protect(&self, action: &'static str, flags: MprotectFlags) -> Result<(), Error> {
         // SAFETY: the range is exactly this buffer's own mapping.
-        unsafe { mprotect(self.start.as_ptr().cast(), self.bytes, flags) }.map_err(|source| {
+        unsafe { mprotect(self.start.as_ptr().cast(), self.bytes, flags) }.map_err(|errno| {
             Error::Memory {
                 action,
                 bytes: self.bytes,
-                source,
+                errno,
             }
         })
     }

@@ -23,15 +23,15 @@ pub use x86::{assemble, assemble_owned};
 pub enum Error {
     /// The kernel would not map, or not change the protection of, the code pages.
     #[error(
-        "cannot {action} {bytes} bytes of code memory: {source} (a policy that forbids executable anonymous memory must be lifted)"
+        "cannot {action} {bytes} bytes of code memory: {errno} (a policy that forbids executable anonymous memory must be lifted)"
     )]
     Memory {
         /// What was being done.
         action: &'static str,
         /// Size of the mapping.
         bytes: usize,
-        /// The kernel's answer.
-        source: rustix::io::Errno,
+        /// The kernel's answer; part of the message, so that it is no source beside it.
+        errno: rustix::io::Errno,
     },
     /// The code does not fit the buffer.
     #[error("{code_bytes} bytes of code do not fit a buffer of {buffer_bytes}")]

@@ -27,14 +27,14 @@ pub enum Error {
     #[error("interrupted before it was measured")]
     Interrupted,
     /// The kernel would not map a buffer.
-    #[error("cannot map {bytes} bytes of {page} pages: {source}{remedy}")]
+    #[error("cannot map {bytes} bytes of {page} pages: {errno}{remedy}")]
     Map {
         /// Size of the buffer.
         bytes: usize,
         /// Page kind asked for.
         page: PageKind,
-        /// The kernel's answer.
-        source: rustix::io::Errno,
+        /// The kernel's answer; part of the message, so that it is no source beside it.
+        errno: rustix::io::Errno,
         /// What would help, as ` (…)`, or nothing.
         remedy: &'static str,
     },

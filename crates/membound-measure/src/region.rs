@@ -87,7 +87,7 @@ impl Region {
             return Err(Error::Map {
                 bytes: config.bytes,
                 page,
-                source: rustix::io::Errno::NOMEM,
+                errno: rustix::io::Errno::NOMEM,
                 remedy: remedy_of(page),
             });
         }
@@ -130,10 +130,10 @@ impl Region {
                 flags,
             )
         };
-        let mapped = mapped.map_err(|source| Error::Map {
+        let mapped = mapped.map_err(|errno| Error::Map {
             bytes,
             page: config.page,
-            source,
+            errno,
             remedy: remedy_of(config.page),
         })?;
         let mapping = NonNull::new(mapped.cast::<u8>()).expect("mmap is never at zero");
@@ -184,14 +184,12 @@ impl Region {
         let populated = unsafe { madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };
         match populated {
             Ok(()) => Ok(()),
-            Err(source @ (rustix::io::Errno::NOMEM | rustix::io::Errno::FAULT)) => {
-                Err(Error::Map {
-                    bytes: self.len(),
-                    page: self.config.page,
-                    source,
-                    remedy: " (the node or the pool has not that much free)",
-                })
-            }
+            Err(errno @ (rustix::io::Errno::NOMEM | rustix::io::Errno::FAULT)) => Err(Error::Map {
+                bytes: self.len(),
+                page: self.config.page,
+                errno,
+                remedy: " (the node or the pool has not that much free)",
+            }),
             // Kernels before 5.14 do not know the advice.
             Err(_) => {
                 for offset in (0..bytes).step_by(pages::base_page_bytes()) {
@@ -368,6 +366,8 @@ mod tests {
             let error = make(config(1 << 46, page, NodePolicy::LOCAL)).unwrap_err();
             assert!(matches!(error, Error::Map { .. }), "{error}");
             assert!(error.to_string().contains("reserve some"), "{error}");
+            // Whoever shows an error with its causes shall not say it twice.
+            assert!(std::error::Error::source(&error).is_none());
         }
     }
 
