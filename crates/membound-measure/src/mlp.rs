@@ -258,7 +258,10 @@ fn parallel_cells(
             if probe.session.cancelled() {
                 return Ok(cells);
             }
-            let timed = probe.parallel(loads, fillers, config.filler)?;
+            let Some(timed) = unless_interrupted(probe.parallel(loads, fillers, config.filler))?
+            else {
+                return Ok(cells);
+            };
             cells.push(probe.cell(MlpMode::Parallel, loads, fillers, config.filler, &timed));
         }
     }
@@ -290,7 +293,10 @@ fn sequential_cells(probe: &mut Probe<'_, '_>, fillers: u32) -> Result<Vec<MlpCe
         if probe.session.cancelled() {
             break;
         }
-        passes.push((loads, probe.sequential(loads, fillers)?));
+        let Some(timed) = unless_interrupted(probe.sequential(loads, fillers))? else {
+            break;
+        };
+        passes.push((loads, timed));
     }
     let cells = (1..=MOST).filter_map(|loads| {
         let both: Vec<&Timed> = passes
@@ -305,6 +311,15 @@ fn sequential_cells(probe: &mut Probe<'_, '_>, fillers: u32) -> Result<Vec<MlpCe
         Some(probe.cell(MlpMode::Sequential, loads, fillers, Filler::Nop, &timed))
     });
     Ok(cells.collect())
+}
+
+/// `None` for a cell in whose middle the session was cancelled: those before it are kept.
+fn unless_interrupted(timed: Result<Timed, Error>) -> Result<Option<Timed>, Error> {
+    match timed {
+        Ok(timed) => Ok(Some(timed)),
+        Err(Error::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn pair_of(cells: &[MlpCell]) -> Outcome<f64> {
@@ -382,7 +397,9 @@ fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoin
             if probe.session.cancelled() {
                 return Ok(points);
             }
-            let timed = probe.in_area(loads, area_bytes)?;
+            let Some(timed) = unless_interrupted(probe.in_area(loads, area_bytes))? else {
+                return Ok(points);
+            };
             let cycles = probe.session.cycles(timed.ticks);
             if loads == 1 {
                 one = cycles;
@@ -408,7 +425,43 @@ fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoin
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use membound_platform::Root;
+
     use super::*;
+    use crate::Silent;
+
+    #[test]
+    fn cells_before_the_one_in_which_the_run_was_cancelled_are_kept() {
+        let root = Root::system();
+        let cancel = AtomicBool::new(false);
+        let session = Session::new(&root, None, Effort::Quick, &cancel, &Silent).unwrap();
+        let config = MlpConfig {
+            loads: vec![1, 2, 3],
+            fillers: Some(vec![0]),
+            area_bytes: 1 << 20,
+            ..MlpConfig::new(Effort::Quick, PageKind::Base)
+        };
+        let mut probe = match Probe::new(&session, &config, PageKind::Base, NodePolicy::LOCAL) {
+            Ok(probe) => probe,
+            Err(Error::Architecture(name)) => {
+                println!("skipped: no kernel for {name}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let rows = Cell::new(0);
+        let cells = parallel_cells(&mut probe, &config, None, &|_| {
+            rows.set(rows.get() + 1);
+            cancel.store(rows.get() > 2, Ordering::Relaxed);
+        });
+        let loads: Vec<u32> = cells.unwrap().iter().map(|cell| cell.loads).collect();
+        assert_eq!(loads, [1, 2]);
+        let error = probe.parallel(1, 0, Filler::Nop).unwrap_err();
+        assert!(matches!(error, Error::Interrupted), "{error}");
+    }
 
     #[test]
     fn the_coarse_grid_covers_both_sides_of_the_cliff() {

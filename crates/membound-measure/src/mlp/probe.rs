@@ -227,6 +227,10 @@ impl<'s, 'a> Probe<'s, 'a> {
         let mut all = Vec::new();
         let draws = std::mem::take(&mut self.draws);
         let result = draws.iter().try_for_each(|draw| -> Result<(), Error> {
+            // Where a hypervisor answers `cpuid`, a cell takes a good part of a second.
+            if self.session.cancelled() {
+                return Err(Error::Interrupted);
+            }
             let displacements: Vec<u32> = draw[..(loads as usize).min(Self::MOST_LOADS)]
                 .iter()
                 .map(|x| (((x * span) >> 32) * Self::LINE) as u32)
