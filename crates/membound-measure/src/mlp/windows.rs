@@ -17,7 +17,8 @@ pub(super) struct Found {
     pub(super) notes: Vec<String>,
 }
 
-/// Every window that shows a cliff, each searched for in `rounds` rounds.
+/// Every window that shows a cliff, each searched for in `rounds` rounds, and up to three
+/// times as many while the answers differ.
 ///
 /// A busy hardware thread on the same core takes its part of every window, often half, and
 /// in a guest it may be a stranger's. So the largest window that two searches agree on
@@ -26,7 +27,13 @@ pub(super) struct Found {
 /// window out.
 pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLimit]) -> Found {
     let mut candidates: Vec<WindowLimit> = Vec::new();
-    for _ in 0..rounds {
+    for round in 0..3 * rounds {
+        let settled = Filler::ALL
+            .iter()
+            .all(|filler| largest_two_agree(&candidates, *filler));
+        if round >= rounds && settled {
+            break;
+        }
         for filler in Filler::ALL {
             if probe.session.cancelled() {
                 break;
@@ -73,6 +80,21 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLi
 fn agree(a: &WindowLimit, b: &WindowLimit) -> bool {
     const SAME: f64 = 0.02;
     (a.entries.value / b.entries.value).ln().abs() < SAME
+}
+
+/// Whether the two largest windows found with `filler` are the same, or there is none: a
+/// search more would hardly change the answer.
+fn largest_two_agree(found: &[WindowLimit], filler: Filler) -> bool {
+    let mut sorted: Vec<&WindowLimit> = found
+        .iter()
+        .filter(|window| window.filler == filler)
+        .collect();
+    sorted.sort_by_key(|window| std::cmp::Reverse(window.cliff_fillers));
+    match sorted.as_slice() {
+        [] => true,
+        [largest, second, ..] => agree(largest, second),
+        [_] => false,
+    }
 }
 
 /// The largest window that another search agrees with; without any two that agree, the
@@ -316,6 +338,20 @@ mod tests {
             inside_cycles: 0.0,
             outside_cycles: 0.0,
         }
+    }
+
+    #[test]
+    fn a_search_goes_on_while_the_largest_stand_alone() {
+        let found = |cliffs: &[u32]| -> Vec<WindowLimit> {
+            cliffs
+                .iter()
+                .map(|cliff| window(Filler::Nop, *cliff))
+                .collect()
+        };
+        assert!(largest_two_agree(&found(&[222, 446, 445]), Filler::Nop));
+        assert!(!largest_two_agree(&found(&[222, 222, 446]), Filler::Nop));
+        assert!(!largest_two_agree(&found(&[446]), Filler::Nop));
+        assert!(largest_two_agree(&[], Filler::Nop));
     }
 
     #[test]

@@ -112,6 +112,7 @@ pub(crate) fn run(machine: Machine, commands: &[Command]) -> Result<Vec<Output>,
     /// One guest at a time: an emulated CPU keeps a real one busy.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _busy = crate::command::busy();
 
     let tools = Tools::find()?;
     let directory = tempfile::tempdir().expect("the temporary directory is writable");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use membound_testkit::skipped;
 
-use crate::command::{Finished, Membound};
+use crate::command::{Finished, Membound, busy};
 
 #[test]
 fn usage_errors_are_one_line_and_code_2() {
@@ -155,6 +155,7 @@ fn an_old_document_stays_when_the_new_one_cannot_be_measured() {
 
 #[test]
 fn paths_need_not_be_utf_8() {
+    let _busy = busy();
     let membound = Membound::new();
     let name = OsString::from_vec(b"pro\xfffile.json".to_vec());
     let mut args: Vec<OsString> = "measure latency --quick --sizes 16K --page 4k --json"
@@ -170,6 +171,7 @@ fn paths_need_not_be_utf_8() {
 
 #[test]
 fn without_a_writable_home_the_profile_is_not_kept_and_that_is_said() {
+    let _busy = busy();
     let membound = Membound::new();
     let output = membound
         .command("measure --quick c2c numa --json out.json".split(' '))
@@ -188,6 +190,7 @@ fn without_a_writable_home_the_profile_is_not_kept_and_that_is_said() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
+    let _busy = busy();
     let membound = Membound::new();
     let mut child = membound
         .command("measure latency --quick --sizes 16K --page 4k".split(' '))
@@ -261,6 +264,7 @@ fn deny_perf_and_policies() -> std::io::Result<()> {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_container_that_denies_perf_and_policies_still_gets_figures() {
+    let _busy = busy();
     let membound = Membound::new();
     let line = "measure mlp --quick --loads 1,2 --fillers 0 --page 4k --areas 64M --json -";
     let mut command = membound.command(line.split(' '));

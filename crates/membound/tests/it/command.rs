@@ -2,9 +2,24 @@
 
 use std::ffi::OsStr;
 use std::process::{Command, Output};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// Held for reading by whatever keeps the machine busy, for writing by a test whose figure
+/// depends on a quiet one.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// The machine, shared with other tests.
+pub(crate) fn busy() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The machine, as far as these tests go alone.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The command with nothing of this user's environment that could change what it does.
 pub(crate) struct Membound {
@@ -33,7 +48,19 @@ impl Membound {
         command
     }
 
+    /// Runs the command while other tests run too.
     pub(crate) fn run(&self, line: &str) -> Finished {
+        let _busy = busy();
+        self.run_as_it_is(line)
+    }
+
+    /// Runs the command while no other test does.
+    pub(crate) fn run_alone(&self, line: &str) -> Finished {
+        let _alone = alone();
+        self.run_as_it_is(line)
+    }
+
+    fn run_as_it_is(&self, line: &str) -> Finished {
         Finished::of(
             &self
                 .command(line.split_whitespace())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::command::Membound;
+use crate::command::{Membound, busy};
 
 /// A run of two parts that takes some seconds; returns it and where the profile is kept.
 fn start(membound: &Membound) -> Child {
@@ -49,6 +49,7 @@ fn signal(child: &Child, signal: i32) {
 
 #[test]
 fn ctrl_c_leaves_what_was_measured_marked_incomplete() {
+    let _busy = busy();
     let membound = Membound::new();
     let mut child = start(&membound);
     std::thread::sleep(Duration::from_secs(2));
@@ -69,6 +70,7 @@ fn ctrl_c_leaves_what_was_measured_marked_incomplete() {
 
 #[test]
 fn kill_9_loses_no_finished_part_and_no_old_document() {
+    let _busy = busy();
     let membound = Membound::new();
     fs::write(membound.home.path().join("out.json"), "old").unwrap();
     let mut child = start(&membound);

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 
 use membound_testkit::skipped;
 
-use crate::command::{Finished, Membound, number};
+use crate::command::{Finished, Membound, busy, number};
 
 /// Runs `line` after `limit` has been put on the process.
 fn run_under(
@@ -14,6 +14,7 @@ fn run_under(
     line: &str,
     limit: fn() -> std::io::Result<()>,
 ) -> std::io::Result<Finished> {
+    let _busy = busy();
     let mut command = membound.command(line.split(' '));
     // SAFETY: the limits make system calls only; the child has one thread.
     unsafe { command.pre_exec(limit) };
