@@ -180,9 +180,10 @@ pub struct Level {
     pub size_high_bytes: Option<u64>,
     /// Load-to-use latency on the plateau.
     pub latency_ns: f64,
-    /// Lower end of the 95 % interval.
+    /// Lower end of the range that holds nine tenths of the plateau's points (a plateau may
+    /// be tilted), or of their intervals where that is wider.
     pub latency_low_ns: f64,
-    /// Upper end of the 95 % interval.
+    /// Upper end of that range.
     pub latency_high_ns: f64,
     /// The same in core clock cycles.
     pub latency_cycles: f64,

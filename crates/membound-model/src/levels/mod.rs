@@ -163,6 +163,8 @@ impl Levels {
             .map(|(index, plateau)| {
                 let memory = index == last && self.end == Some(CurveEnd::Memory);
                 let bytes = |value: f64| value.round() as u64;
+                // Memory ends where the machine does, whatever the last points look like.
+                let size = plateau.size.filter(|_| !memory).map(|(size, _)| size);
                 let open_end = match self.end {
                     Some(CurveEnd::MaybeCache { largest_bytes }) if index == last => {
                         Some(largest_bytes)
@@ -180,9 +182,9 @@ impl Levels {
                     } else {
                         LevelKind::Cache
                     },
-                    size_bytes: plateau.size.map(|(size, _)| bytes(size.value)),
-                    size_low_bytes: plateau.size.map(|(size, _)| bytes(size.low)).or(open_end),
-                    size_high_bytes: plateau.size.map(|(size, _)| bytes(size.high)),
+                    size_bytes: size.map(|size| bytes(size.value)),
+                    size_low_bytes: size.map(|size| bytes(size.low)).or(open_end),
+                    size_high_bytes: size.map(|size| bytes(size.high)),
                     latency_ns: plateau.latency_ns.value,
                     latency_low_ns: plateau.latency_ns.low,
                     latency_high_ns: plateau.latency_ns.high,
@@ -317,5 +319,40 @@ fn latency(inside: &[Prepared]) -> Interval {
         value,
         low: of(0.05).min(value * (-1.96 * error).exp()),
         high: of(0.95).max(value * (1.96 * error).exp()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_no_size_even_where_the_curve_still_climbs_behind_it() {
+        let interval = |value: f64| Interval {
+            value,
+            low: value * 0.9,
+            high: value * 1.1,
+        };
+        let plateau = |ns: f64, size: f64| Plateau {
+            from_bytes: 1024,
+            to_bytes: 2048,
+            latency_ns: interval(ns),
+            size: Some((interval(size), Knee::Gradual)),
+        };
+        let levels = Levels {
+            plateaus: vec![plateau(1.0, 49_152.0), plateau(150.0, 6.5e8)],
+            end: Some(CurveEnd::Memory),
+            outliers: Vec::new(),
+        };
+        let found = levels.to_levels(4e9);
+        assert_eq!(found[0].size_bytes, Some(49_152));
+        assert_eq!(
+            (found[1].name.as_str(), found[1].size_bytes),
+            ("DRAM", None)
+        );
+        assert_eq!(
+            (found[1].size_low_bytes, found[1].size_high_bytes),
+            (None, None)
+        );
     }
 }

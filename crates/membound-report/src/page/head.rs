@@ -116,7 +116,7 @@ pub(super) fn answer(profile: &MachineProfile) -> Markup {
                 p.missing { "not measured: no levels were found, because the latency curve is missing or too short (measure the part latency)" }
             } @else {
                 p.reading {
-                    "Size and latency were found from the curves below; the declared size is what the machine says of itself. Brackets are 95 % intervals."
+                    "Size and latency were found from the curves below; the declared size is what the machine says of itself. Brackets hold the 95 % interval of a size, and nine tenths of the points of a plateau."
                 }
                 div.scroll tabindex="0" role="group" aria-label="levels" { (levels(profile)) }
                 @for level in &profile.levels {
