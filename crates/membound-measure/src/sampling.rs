@@ -20,6 +20,13 @@ use crate::{Error, Session};
 /// figure.
 pub(crate) const TARGET: f64 = 0.01;
 
+/// Points are visited over at least this time, or a quarter of the budget where that is
+/// shorter, however soon they are narrow: slow phases of shared machines last that long.
+const LEAST_SPAN: Duration = Duration::from_millis(1_200);
+
+/// Rounds that a series makes in its least span.
+const ROUNDS_IN_SPAN: u32 = 8;
+
 /// A visit between whose begin and end the core clock changed by more than this was
 /// disturbed. Slow drifts are none: cycles are counted with the visit's own clock.
 const CLOCK_TOLERANCE: f64 = 0.02;
@@ -269,11 +276,21 @@ pub(crate) fn run_rounds<K>(
     mut between: impl FnMut(u64, &mut Vec<Slot<K>>),
 ) -> Result<(), Error> {
     let begun = Instant::now();
+    let span = LEAST_SPAN.min(budget / 4);
     let mut longest_round = 0.0_f64;
     for round in 0_u64.. {
+        // A series of few points is spread over time, or one phase of the machine would be
+        // all that it saw.
+        let due =
+            span * u32::try_from(round).unwrap_or(u32::MAX).min(ROUNDS_IN_SPAN) / ROUNDS_IN_SPAN;
+        while begun.elapsed() < due && !session.cancelled() {
+            // Work, not sleep, so that the core keeps its clock.
+            let _awake = session.core.measure(&session.clock, 1);
+        }
         let round_begun = Instant::now();
+        let early = begun.elapsed() < span;
         let mut order: Vec<usize> = (0..slots.len())
-            .filter(|at| !slots[*at].converged())
+            .filter(|at| early || !slots[*at].converged())
             .collect();
         if round % 2 == 1 {
             order.reverse();
@@ -411,20 +428,17 @@ mod tests {
                 },
             )
             .unwrap();
-            let expected = [
-                (0, 0),
-                (0, 1),
-                (0, 2),
-                (1, 3),
-                (1, 2),
-                (1, 1),
-                (1, 0),
-                (2, 0),
-                (2, 1),
-                (2, 2),
-                (2, 3),
-                (3, 3),
-            ];
+            let up = |round| (0..4).map(move |key| (round, key));
+            let down = |round| (0..4).rev().map(move |key| (round, key));
+            let mut expected: Vec<(u64, u32)> = (0..3).map(|key| (0, key)).collect();
+            // All are narrow after round 2, but their least span is not over.
+            for round in 1..u64::from(ROUNDS_IN_SPAN) {
+                if round % 2 == 1 {
+                    expected.extend(down(round))
+                } else {
+                    expected.extend(up(round))
+                }
+            }
             assert_eq!(order, expected);
         });
     }
