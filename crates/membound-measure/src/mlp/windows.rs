@@ -64,7 +64,7 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLi
             && smallest < 0.9 * window.entries.value
         {
             notes.push(format!(
-                "a search with {} fillers found {smallest:.0} entries instead of {:.0}: another hardware thread shared the core for a while",
+                "a search with {} fillers found {smallest:.0} entries instead of {:.0}: another hardware thread had its part of the core, or something else disturbed it",
                 filler.name(),
                 window.entries.value
             ));
@@ -172,18 +172,26 @@ fn find(probe: &mut Probe<'_, '_>, filler: Filler) -> Result<Option<WindowLimit>
         inside: 0.0,
         outside: f64::INFINITY,
     };
-    let Some((mut low, mut high)) = bracket(&mut cliff)? else {
+    let Some((lowest, highest)) = bracket(&mut cliff)? else {
         return Ok(None);
     };
-    while high - low > 1 {
-        let middle = low.midpoint(high);
-        if cliff.share(middle, 2)? < 0.5 {
-            low = middle
-        } else {
-            high = middle
+    let (mut from, mut to) = (lowest, highest);
+    let mut crossed = None;
+    for _ in 0..4 {
+        let found = bisect(&mut cliff, from, to)?;
+        match refine(&mut cliff, found)? {
+            Crossing::At(fillers, low, high) => {
+                crossed = Some((fillers, low, high));
+                break;
+            }
+            Crossing::Above if found + AROUND < highest => (from, to) = (found + AROUND, highest),
+            Crossing::Below if found > lowest + AROUND => (from, to) = (lowest, found - AROUND),
+            Crossing::Above | Crossing::Below => break,
         }
     }
-    let (cliff_fillers, low, high) = refine(&mut cliff, low)?;
+    let Some((cliff_fillers, low, high)) = crossed else {
+        return Ok(None);
+    };
     let entries = |fillers: u32| f64::from(fillers + 2 + own_uops);
     let cycles = |ticks: f64| cliff.probe.session.cycles(ticks);
     Ok(Some(WindowLimit {
@@ -236,23 +244,50 @@ fn step(times: &[f64]) -> Option<usize> {
     })
 }
 
-/// Walks over the neighbourhood of `found` with more batches: the last K below half the
-/// step, and between which K the step goes from a quarter to three quarters.
-fn refine(cliff: &mut Cliff<'_, '_, '_>, found: u32) -> Result<(u32, u32, u32), Error> {
-    const AROUND: u32 = 10;
-    let mut shares = Vec::new();
-    for fillers in found.saturating_sub(AROUND)..=found + AROUND {
-        if cliff.probe.session.cancelled() {
-            return Ok((found, found.saturating_sub(AROUND), found + AROUND));
+/// The last K that lies inside, between one that does and one that does not. What disturbs
+/// a kernel makes it slower, so a K is outside only when it is so three times.
+fn bisect(cliff: &mut Cliff<'_, '_, '_>, mut low: u32, mut high: u32) -> Result<u32, Error> {
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        let mut outside = true;
+        for _ in 0..3 {
+            outside = outside && cliff.share(middle, 1)? >= 0.5;
         }
-        shares.push((fillers, cliff.share(fillers, 3)?));
+        if outside { high = middle } else { low = middle }
     }
-    Ok(crossing(&shares).unwrap_or((found, found.saturating_sub(AROUND), found + AROUND)))
+    Ok(low)
 }
 
-/// The K of the step over `(K, share)`: the split with the fewest points on the wrong side
-/// of one half, and the K at which the step begins and ends.
-fn crossing(shares: &[(u32, f64)]) -> Option<(u32, u32, u32)> {
+/// How far around a K that was found its neighbourhood is walked over.
+const AROUND: u32 = 10;
+
+/// Where the step lies that a neighbourhood was walked over for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Crossing {
+    /// The last K below half the step, and the K at which the step begins and ends.
+    At(u32, u32, u32),
+    /// Every K lies inside the window.
+    Above,
+    /// Every K lies outside it.
+    Below,
+}
+
+/// Walks over the neighbourhood of `found`, upwards and downwards, and keeps the faster
+/// time of each K.
+fn refine(cliff: &mut Cliff<'_, '_, '_>, found: u32) -> Result<Crossing, Error> {
+    let range = found.saturating_sub(AROUND)..=found + AROUND;
+    let mut shares: Vec<(u32, f64)> = Vec::new();
+    for fillers in range {
+        shares.push((fillers, cliff.share(fillers, 1)?));
+    }
+    for (fillers, share) in shares.iter_mut().rev() {
+        *share = share.min(cliff.share(*fillers, 1)?);
+    }
+    Ok(crossing(&shares))
+}
+
+/// The split of `(K, share)` with the fewest points on the wrong side of one half.
+fn crossing(shares: &[(u32, f64)]) -> Crossing {
     let wrong = |at: usize| {
         let below = shares[..at]
             .iter()
@@ -264,7 +299,13 @@ fn crossing(shares: &[(u32, f64)]) -> Option<(u32, u32, u32)> {
             .count();
         below + above
     };
-    let at = (1..shares.len()).min_by_key(|at| wrong(*at))?;
+    let at = (0..=shares.len()).min_by_key(|at| wrong(*at)).unwrap_or(0);
+    if at == 0 {
+        return Crossing::Below;
+    }
+    if at == shares.len() {
+        return Crossing::Above;
+    }
     let last_inside = shares[..at]
         .iter()
         .rposition(|(_, share)| *share < 0.25)
@@ -273,11 +314,11 @@ fn crossing(shares: &[(u32, f64)]) -> Option<(u32, u32, u32)> {
         .iter()
         .position(|(_, share)| *share > 0.75)
         .map_or(shares.len() - 1, |offset| at + offset);
-    Some((
+    Crossing::At(
         shares[at - 1].0,
         shares[last_inside].0,
         shares[first_outside].0.saturating_sub(1),
-    ))
+    )
 }
 
 #[cfg(test)]
@@ -300,7 +341,9 @@ mod tests {
         let shares: Vec<(u32, f64)> = (436..=456)
             .map(|k| (k, if k <= 446 { 0.02 } else { 0.98 }))
             .collect();
-        assert_eq!(crossing(&shares), Some((446, 446, 446)));
+        assert_eq!(crossing(&shares), Crossing::At(446, 446, 446));
+        assert_eq!(crossing(&shares[..10]), Crossing::Above);
+        assert_eq!(crossing(&shares[12..]), Crossing::Below);
     }
 
     #[test]
@@ -308,7 +351,9 @@ mod tests {
         let shares: Vec<(u32, f64)> = (100..=120)
             .map(|k| (k, ((f64::from(k) - 105.0) / 8.0).clamp(0.0, 1.0)))
             .collect();
-        let (cliff, low, high) = crossing(&shares).unwrap();
+        let Crossing::At(cliff, low, high) = crossing(&shares) else {
+            panic!("the step is in the middle")
+        };
         assert!((108..=109).contains(&cliff), "{cliff}");
         assert!(low < cliff && cliff < high, "{low} {cliff} {high}");
     }
@@ -320,7 +365,10 @@ mod tests {
             .collect();
         shares[2].1 = 0.9;
         shares[18].1 = 0.1;
-        assert_eq!(crossing(&shares).unwrap().0, 190);
+        assert!(
+            matches!(crossing(&shares), Crossing::At(190, ..)),
+            "{shares:?}"
+        );
     }
 
     fn window(filler: Filler, cliff_fillers: u32) -> WindowLimit {
