@@ -1,6 +1,6 @@
 //! Why a measurement could not be made.
 
-use membound_types::{CpuId, NodePolicy, Outcome, PageKind};
+use membound_types::{CpuId, NodePolicy, PageKind};
 
 /// Why a measurement could not be made. Every message names the value and, where there is
 /// one, the remedy.
@@ -82,9 +82,4 @@ pub enum Error {
     Architecture(&'static str),
 }
 
-impl Error {
-    /// The error as a reason inside a document.
-    pub fn into_missing<T>(self) -> Outcome<T> {
-        Outcome::missing(self.to_string())
-    }
-}
+impl Error {}

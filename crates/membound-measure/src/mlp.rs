@@ -258,7 +258,7 @@ fn parallel_cells(
             if probe.session.cancelled() {
                 return Ok(cells);
             }
-            let Some(timed) = unless_interrupted(probe.parallel(loads, fillers, config.filler))?
+            let Some(timed) = unless_interrupted(probe.parallel(loads, fillers, config.filler, 1))?
             else {
                 return Ok(cells);
             };
@@ -459,7 +459,7 @@ mod tests {
         });
         let loads: Vec<u32> = cells.unwrap().iter().map(|cell| cell.loads).collect();
         assert_eq!(loads, [1, 2]);
-        let error = probe.parallel(1, 0, Filler::Nop).unwrap_err();
+        let error = probe.parallel(1, 0, Filler::Nop, 1).unwrap_err();
         assert!(matches!(error, Error::Interrupted), "{error}");
     }
 

@@ -44,28 +44,7 @@ pub fn expected_hits(area_bytes: u64, levels: &[Level]) -> Vec<ExpectedHits> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn level(name: &str, size_bytes: Option<u64>) -> Level {
-        Level {
-            name: name.to_owned(),
-            kind: if name == "DRAM" {
-                LevelKind::Memory
-            } else {
-                LevelKind::Cache
-            },
-            size_bytes,
-            size_low_bytes: None,
-            size_high_bytes: None,
-            latency_ns: 1.0,
-            latency_low_ns: 1.0,
-            latency_high_ns: 1.0,
-            latency_cycles: 4.0,
-            line_bytes: None,
-            line_basis: None,
-            declared_bytes: None,
-            note: None,
-        }
-    }
+    use crate::testing::level;
 
     fn shares(area: u64, levels: &[Level]) -> Vec<(String, f64)> {
         expected_hits(area, levels)

@@ -186,29 +186,8 @@ pub(crate) fn bytes(size: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::level;
     use membound_types::CpuId;
-
-    fn level(name: &str, size_bytes: Option<u64>) -> Level {
-        Level {
-            name: name.to_owned(),
-            kind: if name == "DRAM" {
-                LevelKind::Memory
-            } else {
-                LevelKind::Cache
-            },
-            size_bytes,
-            size_low_bytes: None,
-            size_high_bytes: None,
-            latency_ns: 1.0,
-            latency_low_ns: 1.0,
-            latency_high_ns: 1.0,
-            latency_cycles: 4.0,
-            line_bytes: None,
-            line_basis: None,
-            declared_bytes: None,
-            note: None,
-        }
-    }
 
     fn cache(level: u32, kind: CacheKind, size_bytes: u64, sharers: u32) -> Cache {
         Cache {

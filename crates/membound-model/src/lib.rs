@@ -28,6 +28,8 @@ pub mod line;
 pub mod mlp;
 pub mod stats;
 pub mod taint;
+#[cfg(test)]
+mod testing;
 pub mod tlb;
 
 pub use interpret::{Interpretation, interpret, interpret_latency, interpret_mlp};

@@ -117,18 +117,8 @@ impl<'s, 'a> Probe<'s, 'a> {
             .wrapping_add((line * Self::LINE) as usize)
     }
 
-    /// N−1 loads, K fillers, one load, anywhere in the area.
+    /// N−1 loads, K fillers, one load, anywhere in the area, with `effort` times the batches.
     pub(super) fn parallel(
-        &mut self,
-        loads: u32,
-        fillers: u32,
-        filler: Filler,
-    ) -> Result<Timed, Error> {
-        self.time(loads, fillers, filler, false, self.area_bytes(), 1)
-    }
-
-    /// As [`Probe::parallel`] with `effort` times the batches.
-    pub(super) fn parallel_with(
         &mut self,
         loads: u32,
         fillers: u32,

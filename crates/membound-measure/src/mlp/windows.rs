@@ -152,10 +152,7 @@ struct Cliff<'p, 's, 'a> {
 
 impl Cliff<'_, '_, '_> {
     fn ticks(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
-        Ok(self
-            .probe
-            .parallel_with(2, fillers, self.filler, effort)?
-            .ticks)
+        Ok(self.probe.parallel(2, fillers, self.filler, effort)?.ticks)
     }
 
     fn share(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
