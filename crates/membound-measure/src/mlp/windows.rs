@@ -43,6 +43,11 @@ pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLi
             }
         }
     }
+    choose(&candidates, known)
+}
+
+/// One window for each filler out of all that searches found.
+fn choose(candidates: &[WindowLimit], known: &[WindowLimit]) -> Found {
     let mut windows: Vec<WindowLimit> = Vec::new();
     let mut notes = Vec::new();
     for filler in Filler::ALL {
