@@ -64,7 +64,12 @@ impl Axis {
                 if low >= 0.0 {
                     low = 0.0;
                 }
-                let pad = if high > low { (high - low) * 0.05 } else { 1.0 };
+                // A single value is given room that its own magnitude does not swallow.
+                let pad = if high > low {
+                    (high - low) * 0.05
+                } else {
+                    high.abs().max(1.0) * 0.05
+                };
                 high += pad;
                 if low < 0.0 {
                     low -= pad;
@@ -305,6 +310,15 @@ mod tests {
             let one = axis(scale).ruler([5.0], 0.0, 100.0).expect("one value");
             assert!(one.at(5.0).is_some_and(f64::is_finite));
             assert!(!one.ticks(20.0).is_empty() || scale != Scale::Linear);
+        }
+    }
+
+    #[test]
+    fn one_value_of_any_magnitude_has_a_place() {
+        for value in [-4.1e16, 4.1e16, -1e99, 1e99, -5e-324, 0.0] {
+            let ruler = axis(Scale::Linear).ruler([value], 0.0, 100.0);
+            let at = ruler.expect("one value").at(value);
+            assert!(at.is_some_and(|at| (0.0..=100.0).contains(&at)), "{value}");
         }
     }
 }
