@@ -11,17 +11,17 @@
 //! - [`taint`]: what prefetchers shortened;
 //! - [`crowding`]: a cache as one copy sees it and as several do;
 //! - [`mlp`], [`area`]: document 000's rules;
-//! - [`tlb`]: entries, reach and cost of a miss.
-//!
-//! The hierarchy model of document 002 (windows in areas) will be a module of its own
-//! beside these, reading [`membound_types::WindowPoint`]s and naming its levels as
-//! [`levels`] does.
+//! - [`tlb`]: entries, reach and cost of a miss;
+//! - [`hierarchy`]: the model of document 002, fitted to windows and to latency curves;
+//! - [`compare`]: machine profiles side by side, and a fleet's outliers.
 
 #![forbid(unsafe_code)]
 
 pub mod area;
+pub mod compare;
 pub mod crowding;
 pub mod declared;
+pub mod hierarchy;
 pub mod interpret;
 pub mod levels;
 pub mod line;

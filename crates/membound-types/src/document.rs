@@ -35,6 +35,12 @@ named! {
         Numa = "numa",
         /// `measure c2c`.
         C2c = "c2c",
+        /// `model fit`.
+        Model = "model",
+        /// `model predict`.
+        Prediction = "prediction",
+        /// `compare`.
+        Comparison = "comparison",
     }
 }
 

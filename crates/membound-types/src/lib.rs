@@ -12,6 +12,7 @@
 
 mod bandwidth;
 mod c2c;
+mod comparison;
 mod doctor;
 mod document;
 mod figure;
@@ -19,6 +20,7 @@ mod latency;
 mod loaded;
 mod machine;
 mod mlp;
+mod model;
 mod names;
 mod numa;
 mod prefetch;
@@ -29,6 +31,7 @@ mod window;
 
 pub use bandwidth::{Bandwidth, BandwidthKernel, BandwidthPoint, VectorWidth};
 pub use c2c::{CorePair, CoreToCore};
+pub use comparison::*;
 pub use doctor::*;
 pub use document::{Document, Kind, SCHEMA_VERSION};
 pub use figure::{Basis, Figure, NotMeasured, Outcome};
@@ -44,6 +47,7 @@ pub use mlp::{
     AreaPoint, ExpectedHits, Fence, Filler, Misses, Mlp, MlpCell, MlpMode, ThroughputPoint,
     WindowLimit,
 };
+pub use model::*;
 pub use numa::{Numa, NumaPair};
 pub use prefetch::{Prefetch, PrefetchPattern, PrefetchPoint};
 pub use sample::{Disturbance, Samples, Stopped};

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::named;
 use crate::{
-    Bandwidth, CoreToCore, CpuId, Figure, Kind, Latency, Loaded, Mlp, Numa, Outcome, Prefetch, Tlb,
-    Window,
+    Bandwidth, CoreToCore, CpuId, Figure, Kind, Latency, Loaded, Mlp, Model, Numa, Outcome,
+    Prefetch, Tlb, Window,
 };
 
 /// The host, its CPU and declared caches, the timer, and the conditions of the run.
@@ -228,6 +228,9 @@ pub struct MachineProfile {
     pub levels: Vec<Level>,
     /// Line size found from stride curves.
     pub line: Outcome<LineSize>,
+    /// The hierarchy model fitted to the windows, or to the latency curve without windows.
+    #[serde(default)]
+    pub model: Outcome<Model>,
     /// Latency that the levels were found from.
     pub latency: Outcome<Latency>,
     /// Memory-level parallelism and windows.

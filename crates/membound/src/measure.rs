@@ -157,6 +157,7 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
         incomplete: true,
         machine: machine_info(session.root, timer, labels),
         levels: Vec::new(),
+        model: Outcome::missing("no windows and no latency curve"),
         line: Outcome::missing_with("no latency curves of several strides", "membound measure"),
         latency: not_asked(),
         mlp: not_asked(),

@@ -277,6 +277,7 @@ fn every_part_of_a_profile_is_interpreted() {
         machine: machine_info(),
         levels: vec![],
         line: Outcome::default(),
+        model: Outcome::default(),
         latency: Outcome::Known(latency()),
         mlp: Outcome::Known(mlp()),
         window: Outcome::missing("not asked for"),

@@ -1,0 +1,1 @@
+//! Machine profiles side by side.

@@ -1,0 +1,1 @@
+//! The hierarchy model of document 002: topology, fit, identifiability, rates, prediction.

@@ -1,0 +1,1 @@
+//! `membound compare`: machine profiles side by side.
