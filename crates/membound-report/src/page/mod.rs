@@ -27,6 +27,36 @@ pub fn render(profile: &MachineProfile) -> String {
 
 fn document(profile: &MachineProfile) -> Markup {
     let panels = panels::all(profile);
+    let host = &profile.machine.host;
+    let body = html! {
+        (head::header(profile))
+        (head::answer(profile))
+        (navigation(panels.iter().map(|panel| (panel.id, panel.title, panel.missing))))
+        @for panel in &panels { (panel.markup()) }
+        (head::footer(profile))
+    };
+    let data = html! {
+        script type="application/json" id="membound-levels" { (PreEscaped(json::levels(profile))) }
+    };
+    let title = format!("{host} · memory hierarchy · membound");
+    shell(&title, &profile.machine.membound_version, &body, &data)
+}
+
+/// Links to the parts of a page: id, title, and whether the part is missing.
+fn navigation<'a>(parts: impl Iterator<Item = (&'a str, &'a str, bool)>) -> Markup {
+    html! {
+        nav aria-label="parts" {
+            @for (id, title, missing) in parts {
+                a href=(format!("#{id}")) class=[missing.then_some("missing")] { (title) }
+            }
+        }
+    }
+}
+
+/// What every page has around its `body`: policy, style, shapes of markers, the tip and the
+/// script. `version` is that of the membound that made the document, `data` stands behind
+/// the body and is not shown. The body holds the button `#scheme`.
+fn shell(title: &str, version: &str, body: &Markup, data: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -35,27 +65,17 @@ fn document(profile: &MachineProfile) -> Markup {
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                meta name="generator" content=(format!("membound {}", profile.machine.membound_version));
-                title { (profile.machine.host) " · memory hierarchy · membound" }
+                meta name="generator" content=(format!("membound {version}"));
+                title { (title) }
                 // An empty icon, so that no browser asks a server for one.
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 (svg::definitions())
-                main {
-                    (head::header(profile))
-                    (head::answer(profile))
-                    nav aria-label="parts" {
-                        @for panel in &panels {
-                            a href=(format!("#{}", panel.id)) class=[panel.missing.then_some("missing")] { (panel.title) }
-                        }
-                    }
-                    @for panel in &panels { (panel.markup()) }
-                    (head::footer(profile))
-                }
+                main { (body) }
                 div.tip id="tip" role="status" aria-live="polite" hidden {}
-                script type="application/json" id="membound-levels" { (PreEscaped(json::levels(profile))) }
+                (data)
                 script { (PreEscaped(SCRIPT)) }
             }
         }

@@ -35,6 +35,12 @@ pub(in crate::page) enum Look {
     },
     /// One of an ordered many: its rank from 0 to 1.
     Ordinal(f64),
+    /// Markers without a line, in the colour and shape of the `index`-th kind: measured
+    /// values beside a fitted curve.
+    Dots(usize),
+    /// A line without markers, in the colour of the `index`-th kind: a fitted curve, whose
+    /// values stand in the table and beside the measured ones.
+    Curve(usize),
 }
 
 impl Look {
@@ -51,14 +57,24 @@ impl Look {
         match self {
             Self::Category { color, dash, .. } => format!("c{} d{}", color % 8, dash % 4),
             Self::Ordinal(rank) => format!("r{}", (rank.clamp(0.0, 1.0) * 8.0).round() as u8),
+            Self::Dots(index) | Self::Curve(index) => format!("c{}", index % 8),
         }
     }
 
     const fn shape(self) -> usize {
         match self {
             Self::Category { shape, .. } => shape % 4,
-            Self::Ordinal(_) => 0,
+            Self::Dots(index) => index % 4,
+            Self::Ordinal(_) | Self::Curve(_) => 0,
         }
+    }
+
+    const fn has_line(self) -> bool {
+        !matches!(self, Self::Dots(_))
+    }
+
+    const fn has_markers(self) -> bool {
+        !matches!(self, Self::Curve(_))
     }
 
     /// The marker's shape, as its element's name.
@@ -352,15 +368,15 @@ impl Series {
             g class=(format!("s {}{}", self.look.class(), if self.shown { "" } else { " off" }))
                 data-k=(index) data-n=(self.label) {
                 @if let Some(band) = self.band(x, y).filter(|_| markers.banded || index == 0) { path.band d=(band) {} }
-                path.l d=(line) {}
-                g.p {
+                @if self.look.has_line() { path.l d=(line) {} }
+                @if self.look.has_markers() { g.p {
                     @for (nth, point) in self.points.iter().enumerate() {
                         @if let Some((px, py)) = at(point).filter(|_| point.hollow || nth % thin == 0) {
                             use href=(shape) class=[point.hollow.then_some("h")]
                                 x=(coordinate(px)) y=(coordinate(py)) { title { (point.tip) } }
                         }
                     }
-                }
+                } }
             }
         }
     }
@@ -393,8 +409,10 @@ impl Series {
             button class=(format!("key {}", self.look.class())) type="button" data-k=(index)
                 aria-pressed=(if self.shown { "true" } else { "false" }) {
                 svg viewBox="0 0 30 10" aria-hidden="true" {
-                    path.l d="M1 5H29" {}
-                    g.p { use href=(format!("#m{}", self.look.shape())) x="15" y="5" {} }
+                    @if self.look.has_line() { path.l d="M1 5H29" {} }
+                    @if self.look.has_markers() {
+                        g.p { use href=(format!("#m{}", self.look.shape())) x="15" y="5" {} }
+                    }
                 }
                 (self.label)
             }
