@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use membound_types::{Latency, Level, MachineInfo};
 
 use super::Detail;
-use super::braille::Plot;
 use super::out::Out;
+use super::plot::{self, SizePlot};
 use super::table::Table;
 use crate::facts::{self, Curve};
 use crate::units;
@@ -15,7 +15,6 @@ use crate::units;
 const COLUMNS: usize = 5;
 /// Rows that a table may have.
 const ROWS: usize = 26;
-const PLOT_ROWS: usize = 10;
 const DEFAULT_LINE: u64 = 64;
 
 pub(super) fn write(
@@ -76,123 +75,21 @@ fn plot(out: &mut Out, curve: &Curve<'_>, levels: &[Level]) {
     let points: Vec<(f64, f64)> = curve
         .points
         .iter()
-        .filter(|p| p.ns.is_finite() && p.ns > 0.0 && p.size_bytes > 0)
-        .map(|p| ((p.size_bytes as f64).log2(), p.ns.log10()))
+        .map(|p| (p.size_bytes as f64, p.ns))
         .collect();
-    let (Some(first), Some(last)) = (points.first(), points.last()) else {
-        return;
-    };
-    if points.len() < 4 || last.0 <= first.0 {
-        return;
-    }
-    let low = points.iter().map(|p| p.1).fold(f64::INFINITY, f64::min);
-    let high = points.iter().map(|p| p.1).fold(f64::NEG_INFINITY, f64::max);
-    let (low, high) = if high - low < 0.1 {
-        (low - 0.1, high + 0.1)
-    } else {
-        (low, high)
-    };
-    let margin = 8;
-    let columns = (out.width() - margin - 2).min(70);
-    let across = |x: f64| (x - first.0) / (last.0 - first.0);
-    let mut plot = Plot::new(columns, PLOT_ROWS);
-    plot.curve(
-        &points
-            .iter()
-            .map(|p| (across(p.0), (p.1 - low) / (high - low)))
-            .collect::<Vec<_>>(),
+    plot::write(
+        out,
+        &SizePlot {
+            unit: "ns",
+            remark: &curve.label,
+            joined: &[points],
+            single: &[],
+            ends: &levels
+                .iter()
+                .filter_map(|level| Some((level.size_bytes?, level.name.as_str())))
+                .collect::<Vec<_>>(),
+        },
     );
-    let mut lines = vec![format!("{:>margin$}  ({})", "ns", curve.label)];
-    for (row, line) in plot.lines().into_iter().enumerate() {
-        let label = round_value(low, high, row);
-        lines.push(format!("{label:>margin$} │{line}"));
-    }
-    lines.push(format!("{:>margin$} └{}", "", "─".repeat(columns)));
-    lines.push(format!(
-        "{:>margin$}  {}",
-        "",
-        size_axis(first.0, last.0, columns)
-    ));
-    if let Some(marks) = level_marks(levels, columns, across) {
-        lines.push(format!("{:>margin$}  {marks}", "ends"));
-    }
-    out.verbatim(&lines);
-}
-
-/// The 1, 2 or 5 times a power of ten that lies in a row of the plot, if one does; both
-/// ends are decimal logarithms.
-fn round_value(low: f64, high: f64, row: usize) -> String {
-    let height = (high - low) / PLOT_ROWS as f64;
-    let bottom = high - height * (row + 1) as f64;
-    let factors: &[f64] = if height < 0.2 {
-        &[1.0, 2.0, 5.0]
-    } else {
-        &[1.0, 3.0]
-    };
-    (-3..=6)
-        .flat_map(|decade| factors.iter().map(move |f| f * 10_f64.powi(decade)))
-        .find(|value| (bottom..bottom + height).contains(&value.log10()))
-        .map(units::compact)
-        .unwrap_or_default()
-}
-
-fn size_axis(first: f64, last: f64, columns: usize) -> String {
-    let mut axis = Labels::new(columns);
-    let mut exponent = (first.ceil() as i32 + 1) / 2 * 2;
-    while f64::from(exponent) <= last {
-        let share = (f64::from(exponent) - first) / (last - first);
-        let size = 2_f64.powi(exponent) as u64;
-        axis.place(
-            share,
-            &units::bytes(size).replace(' ', "").replace("iB", ""),
-        );
-        exponent += 2;
-    }
-    axis.text()
-}
-
-fn level_marks(levels: &[Level], columns: usize, across: impl Fn(f64) -> f64) -> Option<String> {
-    let mut marks = Labels::new(columns);
-    for level in levels {
-        if let Some(size) = level.size_bytes {
-            let share = across((size as f64).log2());
-            if (0.0..=1.0).contains(&share) {
-                marks.place(share, &format!("▲{}", super::out::clean(&level.name)));
-            }
-        }
-    }
-    let text = marks.text();
-    (!text.is_empty()).then_some(text)
-}
-
-/// Short texts on one line, each at its place unless another stands there already.
-struct Labels {
-    cells: Vec<char>,
-}
-
-impl Labels {
-    fn new(columns: usize) -> Self {
-        Self {
-            cells: vec![' '; columns],
-        }
-    }
-
-    fn place(&mut self, share: f64, text: &str) {
-        let start = (share * (self.cells.len().saturating_sub(1)) as f64).round() as usize;
-        let length = text.chars().count();
-        let end = start + length;
-        let free_from = start.saturating_sub(1);
-        if end > self.cells.len() || self.cells[free_from..end].iter().any(|c| *c != ' ') {
-            return;
-        }
-        for (cell, c) in self.cells[start..end].iter_mut().zip(text.chars()) {
-            *cell = c;
-        }
-    }
-
-    fn text(&self) -> String {
-        self.cells.iter().collect::<String>().trim_end().to_owned()
-    }
 }
 
 fn table(out: &mut Out, curves: &[Curve<'_>]) {

@@ -10,6 +10,7 @@ mod braille;
 mod latency;
 mod mlp;
 mod out;
+mod plot;
 mod profile;
 mod table;
 mod tlb;
