@@ -4,9 +4,12 @@
 //! `window_bytes,area_bytes,seconds_per_window`); the conditions of a point follow.
 //! Numbers are written in full precision, fields are quoted as RFC 4180 says.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use membound_types::{Latency, Window};
+use membound_types::{FitData, Latency, Model, Outcome, Prediction, Window};
+
+use crate::facts::model::deviation;
 
 /// Every latency point: `size_bytes,ns,ns_low,ns_high,cycles,…`.
 #[must_use]
@@ -70,6 +73,90 @@ pub fn window(window: &Window) -> String {
         );
     }
     out
+}
+
+/// Every point of a fit with the model's value: `window_bytes,area_bytes,seconds_per_window,…`
+/// where windows were fitted, `size_bytes,ns,…` where loads were. `deviation` is
+/// model ÷ measured − 1.
+#[must_use]
+pub fn fitted(model: &Model) -> String {
+    let windows = model.method.data == FitData::Window;
+    let mut out = String::from(if windows {
+        "window_bytes,area_bytes,seconds_per_window,seconds_low,seconds_high,model_seconds,\
+         deviation\n"
+    } else {
+        "size_bytes,ns,ns_low,ns_high,model_ns,deviation\n"
+    });
+    for point in &model.points {
+        let measured = &point.measured;
+        let time = |ns: f64| number(if windows { ns * 1e-9 } else { ns });
+        let end = |ns: Option<f64>| ns.map(time).unwrap_or_default();
+        let area = measured.area_bytes.to_string();
+        let mut fields = vec![area];
+        if windows {
+            fields.insert(0, optional(measured.window_bytes));
+        }
+        fields.extend([
+            time(measured.ns),
+            end(measured.ns_low),
+            end(measured.ns_high),
+            time(point.model_ns),
+            deviation(point).map(number).unwrap_or_default(),
+        ]);
+        strings(&mut out, &fields);
+    }
+    out
+}
+
+/// Every predicted point: `window_bytes,area_bytes,stride_bytes,ns,ns_low,ns_high,caution,
+/// missing`, then a column `share NAME` for each level. A field is empty where it does not
+/// apply; `missing` says why there is no time.
+#[must_use]
+pub fn prediction(prediction: &Prediction) -> String {
+    let mut seen = BTreeSet::new();
+    let levels: Vec<&str> = prediction
+        .points
+        .iter()
+        .flat_map(|point| &point.expected)
+        .map(|hits| hits.level.as_str())
+        .filter(|level| seen.insert(*level))
+        .collect();
+    let mut out =
+        String::from("window_bytes,area_bytes,stride_bytes,ns,ns_low,ns_high,caution,missing");
+    for level in &levels {
+        out.push(',');
+        out.push_str(&quoted(format!("share {level}")));
+    }
+    out.push('\n');
+    for point in &prediction.points {
+        let (times, missing) = match &point.ns {
+            Outcome::Known(ns) => ([ns.value, ns.low, ns.high].map(number), ""),
+            Outcome::Missing { not_measured } => (Default::default(), not_measured.reason.as_str()),
+        };
+        let mut fields = vec![
+            optional(point.window_bytes),
+            point.area_bytes.to_string(),
+            optional(point.stride_bytes),
+        ];
+        fields.extend(times);
+        fields.push(point.caution.clone().unwrap_or_default());
+        fields.push(missing.to_owned());
+        fields.extend(levels.iter().map(|level| {
+            let hits = point.expected.iter().find(|hits| hits.level == *level);
+            hits.map(|hits| number(hits.share)).unwrap_or_default()
+        }));
+        strings(&mut out, &fields);
+    }
+    out
+}
+
+fn optional(value: Option<u64>) -> String {
+    value.map(|bytes| bytes.to_string()).unwrap_or_default()
+}
+
+fn strings(out: &mut String, fields: &[String]) {
+    let fields: Vec<&dyn Display> = fields.iter().map(|field| field as &dyn Display).collect();
+    row(out, &fields);
 }
 
 fn row(out: &mut String, fields: &[&dyn Display]) {

@@ -5,6 +5,7 @@ mod curves;
 mod disturbed;
 mod gaps;
 mod headline;
+pub(crate) mod model;
 mod titles;
 
 pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};

@@ -7,11 +7,12 @@
 
 mod head;
 mod json;
+mod model;
 mod panels;
 mod svg;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use membound_types::MachineProfile;
+use membound_types::{MachineProfile, Model};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -23,6 +24,13 @@ const POLICY: &str =
 #[must_use]
 pub fn render(profile: &MachineProfile) -> String {
     document(profile).into_string()
+}
+
+/// The page for a fitted `model`: measured values and fitted curves, residuals, levels and
+/// parameters.
+#[must_use]
+pub fn model(model: &Model) -> String {
+    model::document(model).into_string()
 }
 
 fn document(profile: &MachineProfile) -> Markup {

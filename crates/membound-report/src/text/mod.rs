@@ -9,8 +9,10 @@ mod bandwidth;
 mod braille;
 mod latency;
 mod mlp;
+mod model;
 mod out;
 mod plot;
+mod prediction;
 mod profile;
 mod table;
 mod tlb;
@@ -19,7 +21,7 @@ mod window;
 
 use membound_types::{
     Bandwidth, CoreToCore, Document, Latency, Level, Loaded, MachineInfo, MachineProfile, Mlp,
-    Numa, Prefetch, Tlb, Window,
+    Model, ModelLevel, Numa, Parameter, Prediction, Prefetch, Tlb, Topology, Window,
 };
 
 use out::Out;
@@ -142,6 +144,39 @@ pub fn c2c(document: &Document<CoreToCore>, style: Style) -> String {
     part(document, style, |out, _, part| {
         topology::write_c2c(out, part, Detail::Full);
     })
+}
+
+/// `model show`: a topology under `title` with the values that are known of it (the paper's
+/// Table 1) and the rate that each level can give (its Table 2). Without `parameters`, what
+/// the topology is made of and where values would come from.
+#[must_use]
+pub fn model_show(
+    title: &str,
+    topology: &Topology,
+    parameters: &[Parameter],
+    levels: &[ModelLevel],
+    style: Style,
+) -> String {
+    let mut out = Out::new(style);
+    model::write_show(&mut out, title, topology, parameters, levels);
+    out.finish()
+}
+
+/// `model fit`: source and method, how well the model meets the data, its parameters and
+/// levels, and the points that it meets worst.
+#[must_use]
+pub fn model(model: &Model, style: Style) -> String {
+    let mut out = Out::new(style);
+    model::write(&mut out, model);
+    out.finish()
+}
+
+/// `model predict`: each point with its interval and the levels that serve it.
+#[must_use]
+pub fn prediction(prediction: &Prediction, style: Style) -> String {
+    let mut out = Out::new(style);
+    prediction::write(&mut out, prediction);
+    out.finish()
 }
 
 fn part<P>(

@@ -167,6 +167,9 @@ fn write_headline(out: &mut Out, profile: &MachineProfile) {
             figure(&mlp.mlp_rule)
         ));
     }
+    if let Some(model) = profile.model.known() {
+        out.line(&format!("model: {}", facts::model::model_line(model)));
+    }
     if let Outcome::Known(point) = facts::dram_bandwidth(profile) {
         out.line(&format!(
             "main memory: up to {} ({}, {})",

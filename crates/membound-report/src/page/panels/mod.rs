@@ -6,6 +6,7 @@
 mod bandwidth;
 mod latency;
 mod mlp;
+pub(super) mod model;
 mod notes;
 mod strides;
 mod tlb;
@@ -43,7 +44,7 @@ impl Panel {
 /// Every panel, in the order of the page.
 pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
     let levels = profile.levels.as_slice();
-    vec![
+    let mut panels = vec![
         panel(
             "latency",
             "Latency",
@@ -71,6 +72,13 @@ pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
             "Aligned windows at random places in an area; the curves step up where the area outgrows a level, and small windows pay most for it.",
             &profile.window,
             |part| window::body(part, levels),
+        ),
+        panel(
+            "model",
+            "The model fitted",
+            model::READING,
+            &profile.model,
+            model::body,
         ),
         panel(
             "bandwidth",
@@ -116,7 +124,13 @@ pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
         ),
         notes::disturbances(profile),
         notes::gaps(profile),
-    ]
+    ];
+    let model_asked = profile
+        .model
+        .why_missing()
+        .is_none_or(|why| !why.is_not_asked());
+    panels.retain(|panel| model_asked || panel.id != "model");
+    panels
 }
 
 fn panel<T>(

@@ -1,0 +1,406 @@
+//! What is said of a fitted model, for the page and the terminal alike.
+
+use std::collections::BTreeMap;
+
+use membound_types::{
+    Combination, FitData, FitMethod, FittedPoint, Model, ModelLevel, ModelSource, Outcome,
+    Parameter, ParameterRole, SizeMeaning, SizeMode, Topology, VanishingTest, Weights,
+};
+
+use crate::units;
+
+/// Unit in which sizes stand in a model.
+const BYTES: &str = "bytes";
+/// Unit of a pure number.
+const NONE: &str = "1";
+
+/// The points of one size of window, by rising area.
+#[derive(Clone, Debug)]
+pub(crate) struct FittedCurve<'a> {
+    /// `None` for the loads of a latency curve.
+    pub(crate) window_bytes: Option<u64>,
+    pub(crate) points: Vec<&'a FittedPoint>,
+}
+
+impl FittedCurve<'_> {
+    /// `1 KiB windows`, `loads`.
+    pub(crate) fn label(&self) -> String {
+        match self.window_bytes {
+            Some(bytes) => format!("{} windows", units::bytes(bytes)),
+            None => "loads".to_owned(),
+        }
+    }
+}
+
+/// The points of a fit as curves, by rising size of window.
+pub(crate) fn fitted_curves(points: &[FittedPoint]) -> Vec<FittedCurve<'_>> {
+    let mut curves: BTreeMap<Option<u64>, Vec<&FittedPoint>> = BTreeMap::new();
+    for point in points {
+        curves
+            .entry(point.measured.window_bytes)
+            .or_default()
+            .push(point);
+    }
+    curves
+        .into_iter()
+        .map(|(window_bytes, mut points)| {
+            points.sort_by_key(|p| p.measured.area_bytes);
+            FittedCurve {
+                window_bytes,
+                points,
+            }
+        })
+        .collect()
+}
+
+/// How far the model is from a measured value, as a share of that value; `None` where that
+/// is no number.
+pub(crate) fn deviation(point: &FittedPoint) -> Option<f64> {
+    let share = point.model_ns / point.measured.ns - 1.0;
+    share.is_finite().then_some(share)
+}
+
+/// The points farthest from the model, the worst first.
+pub(crate) fn worst_points(points: &[FittedPoint], most: usize) -> Vec<(&FittedPoint, f64)> {
+    let mut found: Vec<(&FittedPoint, f64)> = points
+        .iter()
+        .filter_map(|point| Some((point, deviation(point)?)))
+        .collect();
+    found.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+    found.truncate(most);
+    found
+}
+
+/// A share with its sign as percent: `+2.1 %`, `-0.4 %`.
+pub(crate) fn signed_percent(share: f64) -> String {
+    let text = units::percent(share);
+    if share > 0.0 && share.is_finite() {
+        format!("+{text}")
+    } else {
+        text
+    }
+}
+
+/// A value of a model and its unit: (`53.0`, `ns`), (`48`, `KiB`), (`1.4`, nothing).
+pub(crate) fn quantity(value: f64, unit: &str) -> (String, String) {
+    match unit {
+        BYTES if value.is_finite() => {
+            let text = units::bytes(value.max(0.0).round() as u64);
+            match text.split_once(' ') {
+                Some((number, unit)) => (number.to_owned(), unit.to_owned()),
+                None => (text, String::new()),
+            }
+        }
+        NONE => (units::number(value), String::new()),
+        _ => (units::number(value), unit.to_owned()),
+    }
+}
+
+/// An interval in the unit of [`quantity`]; empty where there is none.
+pub(crate) fn interval(value: f64, low: Option<f64>, high: Option<f64>, unit: &str) -> String {
+    match (low, high) {
+        (Some(low), Some(high)) if unit == BYTES => {
+            if [value, low, high].iter().all(|bytes| bytes.is_finite()) {
+                let [value, low, high] = [value, low, high].map(|b| b.max(0.0).round() as u64);
+                units::bytes_interval_beside(value, low, high)
+            } else {
+                units::NO_VALUE.to_owned()
+            }
+        }
+        (Some(low), Some(high)) => units::interval(low, high),
+        _ => String::new(),
+    }
+}
+
+/// What stands in the column of intervals for a parameter: its interval, that it was given,
+/// or nothing.
+pub(crate) fn parameter_interval(parameter: &Parameter) -> String {
+    if parameter.fixed {
+        "given".to_owned()
+    } else {
+        interval(
+            parameter.value,
+            parameter.low,
+            parameter.high,
+            &parameter.unit,
+        )
+    }
+}
+
+/// The sum itself: `t_hh + t_m`, `t_r - 2 t_m`.
+pub(crate) fn combination_title(combination: &Combination) -> String {
+    let factors = combination.coefficients.iter().copied();
+    let mut out = String::new();
+    for (symbol, factor) in combination
+        .symbols
+        .iter()
+        .zip(factors.chain(std::iter::repeat(1.0)))
+    {
+        let sign = match (out.is_empty(), factor < 0.0) {
+            (true, false) => "",
+            (true, true) => "-",
+            (false, false) => " + ",
+            (false, true) => " - ",
+        };
+        out.push_str(sign);
+        if factor.abs() != 1.0 {
+            out.push_str(&units::compact(factor.abs()));
+            out.push(' ');
+        }
+        out.push_str(symbol);
+    }
+    out
+}
+
+/// The components on the way to a level: `t_s + 2 t_r + t_m`; `nothing` where there is none.
+pub(crate) fn path_title(topology: &Topology, level: usize) -> String {
+    let Some(level) = topology.levels.get(level) else {
+        return String::new();
+    };
+    // In the order of the components, which is the order of the way.
+    let known = topology.components.iter().map(|c| c.symbol.as_str());
+    let others = level
+        .path
+        .keys()
+        .map(String::as_str)
+        .filter(|symbol| topology.components.iter().all(|c| c.symbol != *symbol));
+    let words: Vec<String> = known
+        .chain(others)
+        .filter_map(|symbol| match level.path.get(symbol)? {
+            0 => None,
+            1 => Some(symbol.to_owned()),
+            times => Some(format!("{times} {symbol}")),
+        })
+        .collect();
+    if words.is_empty() {
+        "nothing".to_owned()
+    } else {
+        words.join(" + ")
+    }
+}
+
+/// Where the data come from: host, curves, files.
+pub(crate) fn source_words(source: &ModelSource) -> Vec<String> {
+    let mut words = Vec::new();
+    words.extend(source.host.clone());
+    words.push(source.series.clone());
+    words.push(source.files.join(", "));
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// How the fit was done, in the order in which it matters.
+pub(crate) fn method_words(topology: &str, method: &FitMethod, parameters: usize) -> Vec<String> {
+    let data = match method.data {
+        FitData::Window => "windows",
+        FitData::Latency => "loads",
+    };
+    let sizes = match method.sizes {
+        SizeMode::Fixed => "sizes given",
+        SizeMode::Free => "sizes fitted",
+    };
+    let weights = match method.weights {
+        Weights::Model => "errors relative to the model",
+        Weights::Measured => "errors relative to the measured values",
+        Weights::Equal => "absolute errors",
+    };
+    let mut words = vec![
+        format!("topology {topology}, {sizes}"),
+        format!("{} of {data}", units::plural(method.points, "point")),
+        format!(
+            "{} of {} determined",
+            units::count(method.rank as u64),
+            units::plural(parameters, "parameter")
+        ),
+        weights.to_owned(),
+        units::plural(method.iterations, "iteration"),
+        format!("condition {}", units::compact(method.condition)),
+    ];
+    words.extend(
+        method
+            .selection
+            .iter()
+            .map(|selection| format!("number of levels: {selection}")),
+    );
+    words
+}
+
+/// How many parameters a fit had to find: those that were not given.
+pub(crate) fn free_parameters(parameters: &[Parameter]) -> usize {
+    parameters.iter().filter(|p| !p.fixed).count()
+}
+
+/// The fit in one line: `12 parameters, median residual 2.1 %, left out 2.6 %`.
+pub(crate) fn model_line(model: &Model) -> String {
+    let residual = &model.residual;
+    let mut words = vec![
+        units::plural(free_parameters(&model.parameters), "parameter"),
+        format!(
+            "median residual {}",
+            units::percent(residual.median_relative)
+        ),
+    ];
+    words.extend(
+        residual
+            .left_out_median_relative
+            .map(|share| format!("left out {}", units::percent(share))),
+    );
+    words.join(", ")
+}
+
+/// The test of the constants as a sentence.
+pub(crate) fn vanishing_sentence(test: &VanishingTest) -> String {
+    let p = if test.p_value < 0.001 {
+        "p < 0.001".to_owned()
+    } else if test.p_value.is_finite() {
+        format!("p = {:.3}", test.p_value.min(1.0))
+    } else {
+        format!("p {}", units::NO_VALUE)
+    };
+    let verdict = if test.vanish {
+        "vanish in good approximation"
+    } else {
+        "do not vanish"
+    };
+    format!(
+        "the constants {} {verdict}: F = {}, {p}; they make up at most {} of any time",
+        test.symbols.join(", "),
+        units::compact(test.f),
+        units::percent(test.largest_share)
+    )
+}
+
+/// Why parameters are not determined, each reason once with the symbols it holds for.
+pub(crate) fn undetermined(parameters: &[Parameter]) -> Vec<(String, Vec<&str>)> {
+    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+    for parameter in parameters.iter().filter(|p| !p.identifiable && !p.fixed) {
+        let reason = parameter.reason.clone().unwrap_or_default();
+        match found.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, symbols)) => symbols.push(&parameter.symbol),
+            None => found.push((reason, vec![&parameter.symbol])),
+        }
+    }
+    found
+}
+
+/// Whether a parameter is marked as not determined by the data.
+pub(crate) const fn is_marked(parameter: &Parameter) -> bool {
+    !parameter.identifiable && !parameter.fixed
+}
+
+/// The size of a level with the interval it was found in: (`11 MiB`, `[9.8, 11.8]`).
+pub(crate) fn level_size(level: &ModelLevel) -> (String, String) {
+    let size = level.size_bytes.map(units::bytes).unwrap_or_default();
+    let interval = match (
+        level.size_bytes,
+        level.size_low_bytes,
+        level.size_high_bytes,
+    ) {
+        (Some(size), Some(low), Some(high)) => units::bytes_interval_beside(size, low, high),
+        _ => String::new(),
+    };
+    (size, interval)
+}
+
+/// The interval of where a level ends, in bytes: that of its size, moved by what the levels
+/// inside it hold.
+pub(crate) fn reach_interval(level: &ModelLevel, meaning: SizeMeaning) -> Option<(f64, f64)> {
+    let inner = match meaning {
+        SizeMeaning::Reach => 0,
+        SizeMeaning::Own => level.reach_bytes?.saturating_sub(level.size_bytes?),
+    };
+    let low = level.size_low_bytes?.saturating_add(inner);
+    let high = level.size_high_bytes?.saturating_add(inner);
+    Some((low as f64, high as f64))
+}
+
+/// Why levels have no time, or no rate though others have one: each reason once with the
+/// names of the levels.
+pub(crate) fn level_gaps(levels: &[ModelLevel]) -> Vec<(String, Vec<&str>)> {
+    let rated = levels.iter().any(|level| level.rate_mops.known().is_some());
+    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+    for level in levels {
+        let outcomes = [Some(&level.ns_per_line), rated.then_some(&level.rate_mops)];
+        let Some(why) = outcomes
+            .into_iter()
+            .flatten()
+            .find_map(Outcome::why_missing)
+        else {
+            continue;
+        };
+        let reason = match &why.remedy {
+            Some(remedy) => format!("{} ({remedy})", why.reason),
+            None => why.reason.clone(),
+        };
+        match found.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(&level.name),
+            None => found.push((reason, vec![&level.name])),
+        }
+    }
+    found
+}
+
+/// What a parameter belongs to, for people: its component, and which part of it.
+pub(crate) fn parameter_title(parameter: &Parameter) -> String {
+    match parameter.role {
+        ParameterRole::Constant => format!("{}, once", parameter.name),
+        ParameterRole::Size => format!("{}, size", parameter.name),
+        ParameterRole::Steepness => format!("{}, steepness", parameter.name),
+        ParameterRole::PerLine
+        | ParameterRole::PerLoad
+        | ParameterRole::TlbMiss
+        | ParameterRole::PageTable => parameter.name.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(terms: &[(&str, f64)]) -> String {
+        combination_title(&Combination {
+            symbols: terms.iter().map(|t| t.0.to_owned()).collect(),
+            coefficients: terms.iter().map(|t| t.1).collect(),
+            value: 0.0,
+            unit: "ns".into(),
+            std_error: 0.0,
+            low: 0.0,
+            high: 0.0,
+        })
+    }
+
+    #[test]
+    fn sums_read_like_sums() {
+        assert_eq!(sum(&[("t_hh", 1.0), ("t_m", 1.0)]), "t_hh + t_m");
+        assert_eq!(sum(&[("t_r", 2.0), ("t_m", -0.5)]), "2 t_r - 0.5 t_m");
+        assert_eq!(sum(&[("t_r", -1.0)]), "-t_r");
+        assert_eq!(sum(&[]), "");
+    }
+
+    #[test]
+    fn quantities_take_the_unit_that_a_person_would() {
+        let text = |value, unit| {
+            let (number, unit) = quantity(value, unit);
+            format!("{number}|{unit}")
+        };
+        assert_eq!(text(53.0, "ns"), "53.0|ns");
+        assert_eq!(text(49_152.0, "bytes"), "48|KiB");
+        assert_eq!(text(-1.0, "bytes"), "0|B");
+        assert_eq!(text(f64::NAN, "bytes"), "n/a|bytes");
+        assert_eq!(text(1.4, "1"), "1.40|");
+        assert_eq!(
+            interval(49_152.0, Some(47_104.0), Some(51_200.0), "bytes"),
+            "[46, 50]"
+        );
+        assert_eq!(interval(1.0, Some(f64::NAN), Some(2.0), "bytes"), "n/a");
+        assert_eq!(interval(1.0, None, Some(2.0), "ns"), "");
+    }
+
+    #[test]
+    fn signs_stand_before_percents() {
+        assert_eq!(signed_percent(0.021), "+2.1 %");
+        assert_eq!(signed_percent(-0.004), "-0.4 %");
+        assert_eq!(signed_percent(0.0), "0 %");
+        assert_eq!(signed_percent(f64::INFINITY), "n/a");
+    }
+}

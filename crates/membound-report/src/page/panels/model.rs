@@ -1,0 +1,376 @@
+//! The fitted model: measured values with the fitted curves through them, what is left of
+//! the difference, and the tables of parameters and levels.
+
+use maud::{Markup, html};
+use membound_types::{Figure, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter};
+
+use super::{number_axis, size_axis};
+use crate::facts::model as facts;
+use crate::facts::model::FittedCurve;
+use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series};
+use crate::units;
+
+/// Values with markers in a chart; of more, every nth is drawn.
+const MOST_POINTS: usize = 1600;
+/// Sizes of window that are shown before anybody asks.
+const MOST_SHOWN: usize = 4;
+/// Letters of a level's name at its mark; the table has all.
+const MOST_LETTERS: usize = 24;
+/// How the fit is to be read, in the profile and on the model's own page.
+pub(in crate::page) const READING: &str = "Dots are measured, lines are what the fitted hierarchy says: where a line leaves its dots, the model misses something that the machine does.";
+
+/// Everything, for the page of a profile.
+pub(super) fn body(model: &Model) -> Markup {
+    html! {
+        (quality(model))
+        (charts(model))
+        h3 { "Levels" }
+        (levels(model))
+        h3 { "Parameters" }
+        (parameters(model))
+        (remarks(model))
+    }
+}
+
+/// How well the model meets the data, and how it was fitted.
+pub(in crate::page) fn quality(model: &Model) -> Markup {
+    let residual = &model.residual;
+    let free = facts::free_parameters(&model.parameters);
+    let method = facts::method_words(&model.topology.name, &model.method, free);
+    html! {
+        div.tiles {
+            (tile("median residual", &units::percent(residual.median_relative), "of |model ÷ measured − 1|"))
+            @if let Some(left_out) = residual.left_out_median_relative {
+                (tile("points left out of the fit", &units::percent(left_out), "median, over five fits"))
+            }
+            (tile("largest residual", &units::percent(residual.max_relative), ""))
+            (tile("noise that the fit sees", &units::percent(residual.sigma), "root mean square"))
+        }
+        p.note { b { "Fit: " } (method.join(" · ")) "." }
+    }
+}
+
+fn tile(title: &str, value: &str, detail: &str) -> Markup {
+    html! {
+        div.tile {
+            span { (title) }
+            b { (value) }
+            em { (detail) }
+        }
+    }
+}
+
+/// Measured values and fitted curves, and the residuals.
+pub(in crate::page) fn charts(model: &Model) -> Markup {
+    let curves = facts::fitted_curves(&model.points);
+    let step = model.points.len().div_ceil(MOST_POINTS).max(1);
+    html! {
+        @if model.points.is_empty() { p.missing { "not measured: the model holds no points" } }
+        (fit_chart(model, &curves, step).markup())
+        (residual_chart(model, &curves, step).markup())
+        @if step > 1 { p.note { "One point in " (step) " is drawn; the JSON has all." } }
+    }
+}
+
+fn fit_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
+    let lines = curves.iter().enumerate().map(|(index, curve)| Series {
+        label: format!("model, {}", curve.label()),
+        look: Look::Curve(index),
+        shown: is_shown(index, curves.len()),
+        points: drawn(curve, step)
+            .map(|p| point(p, p.model_ns, None))
+            .collect(),
+    });
+    let dots = curves.iter().enumerate().map(|(index, curve)| Series {
+        label: format!("measured, {}", curve.label()),
+        look: Look::Dots(index),
+        shown: is_shown(index, curves.len()),
+        points: drawn(curve, step)
+            .map(|p| point(p, p.measured.ns, p.measured.ns_low.zip(p.measured.ns_high)))
+            .collect(),
+    });
+    let title = match model.method.data {
+        FitData::Window => "ns per window",
+        FitData::Latency => "ns per load",
+    };
+    Chart {
+        id: "model-curves".into(),
+        title: "Measured values and the fitted curve.".into(),
+        reading: "Vertical lines are where the levels end in the model, a band is the interval of a fitted size.".into(),
+        extent: Extent::Full,
+        x: area_axis(model),
+        y: number_axis(title, Scale::Log10),
+        series: lines.chain(dots).collect(),
+        marks: marks(model),
+        rules: Vec::new(),
+        end_labels: false,
+    }
+}
+
+fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
+    let sigma = model.residual.sigma * 100.0;
+    let areas = || model.points.iter().map(|p| p.measured.area_bytes);
+    let mut series = Vec::new();
+    if let (Some(first), Some(last), true) = (areas().min(), areas().max(), sigma.is_finite()) {
+        series.push(Series {
+            label: format!("± sigma, {}", units::percent(model.residual.sigma)),
+            look: Look::Curve(7),
+            shown: true,
+            points: [first, last]
+                .into_iter()
+                .map(|area| Point {
+                    x: area as f64,
+                    y: 0.0,
+                    interval: Some((-sigma, sigma)),
+                    tip: String::new(),
+                    hollow: false,
+                })
+                .collect(),
+        });
+    }
+    series.extend(curves.iter().enumerate().map(|(index, curve)| {
+        Series {
+            label: curve.label(),
+            look: Look::Dots(index),
+            shown: is_shown(index, curves.len()),
+            points: drawn(curve, step)
+                .filter_map(|p| Some(point(p, facts::deviation(p)? * 100.0, None)))
+                .collect(),
+        }
+    }));
+    Chart {
+        id: "model-residuals".into(),
+        title: "What the model misses.".into(),
+        reading: "Model against measured value in per cent, above zero where the model is too slow; points that leave the band side by side are no noise.".into(),
+        extent: Extent::Full,
+        x: area_axis(model),
+        y: number_axis("model ÷ measured − 1, %", Scale::Linear),
+        series,
+        marks: marks(model),
+        rules: Vec::new(),
+        end_labels: false,
+    }
+}
+
+/// Every `step`-th point of a curve.
+fn drawn<'a>(
+    curve: &'a FittedCurve<'_>,
+    step: usize,
+) -> impl Iterator<Item = &'a FittedPoint> + use<'a> {
+    curve.points.iter().step_by(step).copied()
+}
+
+/// Of many sizes of window, some spread over the range.
+fn is_shown(index: usize, all: usize) -> bool {
+    index.is_multiple_of(all.div_ceil(MOST_SHOWN).max(1))
+}
+
+fn area_axis(model: &Model) -> crate::page::svg::Axis {
+    size_axis(match model.method.data {
+        FitData::Window => "area in bytes",
+        FitData::Latency => "bytes of the buffer",
+    })
+}
+
+fn point(p: &FittedPoint, y: f64, interval: Option<(f64, f64)>) -> Point {
+    let measured = &p.measured;
+    let mut tip = format!(
+        "{}: measured {}",
+        units::bytes(measured.area_bytes),
+        units::ns(measured.ns)
+    );
+    if let Some((low, high)) = measured.ns_low.zip(measured.ns_high) {
+        tip.push(' ');
+        tip.push_str(&units::interval(low, high));
+    }
+    tip.push_str(&format!("; model {}", units::ns(p.model_ns)));
+    if let Some(share) = facts::deviation(p) {
+        tip.push_str(&format!(" ({})", facts::signed_percent(share)));
+    }
+    Point {
+        x: measured.area_bytes as f64,
+        y,
+        interval,
+        tip,
+        hollow: false,
+    }
+}
+
+/// Where each level ends.
+fn marks(model: &Model) -> Vec<Mark> {
+    model
+        .levels
+        .iter()
+        .filter_map(|level| {
+            let reach = level.reach_bytes?;
+            Some(Mark {
+                kind: MarkKind::Found,
+                x: reach as f64,
+                interval: facts::reach_interval(level, model.topology.sizes),
+                name: shortened(&level.name),
+                detail: units::bytes(reach),
+            })
+        })
+        .collect()
+}
+
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= MOST_LETTERS {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(MOST_LETTERS - 1).collect();
+    format!("{kept}…")
+}
+
+/// Table 2 of document 002, with sizes.
+pub(in crate::page) fn levels(model: &Model) -> Markup {
+    let levels = &model.levels;
+    let rated = levels.iter().any(|l| l.rate_mops.known().is_some());
+    let sized = levels.iter().any(|l| l.size_bytes.is_some());
+    let apart = levels.iter().any(|l| l.reach_bytes != l.size_bytes);
+    html! {
+        @if levels.is_empty() {
+            p.missing { "not measured: the model holds no levels" }
+        } @else {
+            div.scroll tabindex="0" role="group" aria-label="levels of the model" {
+                table {
+                    thead { tr {
+                        th scope="col" { "level" } th scope="col" { "name" }
+                        @if sized { th scope="col" { "size" } }
+                        @if apart { th scope="col" { "with all inside it" } }
+                        th scope="col" { (if rated { "time of a line" } else { "time of a load" }) }
+                        @if rated { th scope="col" { "rate" } th scope="col" { "bandwidth" } }
+                        th scope="col" { "way" }
+                    } }
+                    tbody {
+                        @for (index, level) in levels.iter().enumerate() {
+                            tr {
+                                td { (index + 1) }
+                                th scope="row" { (level.name) }
+                                @if sized { td { (size(level)) } }
+                                @if apart { td { (level.reach_bytes.map_or_else(dash, units::bytes)) } }
+                                td {
+                                    (figure(&level.ns_per_line, units::ns))
+                                    @if rated { " " small { "of " (level.line_bytes) " B" } }
+                                }
+                                @if rated {
+                                    td { (figure(&level.rate_mops, mflops)) }
+                                    td { (figure(&level.rate_gb_s, units::gb_s)) }
+                                }
+                                td { (facts::path_title(&model.topology, index)) }
+                            }
+                        }
+                    }
+                }
+            }
+            @if rated {
+                p.note { "A rate is that of a processor which does nothing but wait for data of the level: operations on " (model.topology.bytes_per_operation) " bytes each (MFLOPS in the paper's Table 2)." }
+            }
+            @for (reason, names) in facts::level_gaps(levels) {
+                p.note { b { (names.join(", ")) ": " } (reason) "." }
+            }
+            @for level in levels {
+                @if let Some(note) = &level.tlb_note { p.note { b { (level.name) ": " } (note) } }
+            }
+        }
+    }
+}
+
+fn size(level: &ModelLevel) -> Markup {
+    let (size, interval) = facts::level_size(level);
+    html! {
+        @if size.is_empty() { "the rest" } @else { b { (size) } }
+        @if !interval.is_empty() { " " small { (interval) } }
+    }
+}
+
+fn figure(outcome: &Outcome<Figure>, with_unit: fn(f64) -> String) -> Markup {
+    html! {
+        @match outcome {
+            Outcome::Known(figure) => {
+                (with_unit(figure.value)) " " small { (units::interval(figure.low, figure.high)) }
+            }
+            Outcome::Missing { .. } => { "–" }
+        }
+    }
+}
+
+fn mflops(value: f64) -> String {
+    format!("{} MFLOPS", units::number(value))
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
+
+/// Table 1 of document 002, and the sums that are determined though their terms are not.
+pub(in crate::page) fn parameters(model: &Model) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label="parameters" {
+            table {
+                thead { tr {
+                    th scope="col" { "symbol" } th scope="col" { "value" }
+                    th scope="col" { "related to" } th scope="col" { "what" }
+                } }
+                tbody { @for parameter in &model.parameters { (row(parameter)) } }
+            }
+        }
+        @for (reason, symbols) in facts::undetermined(&model.parameters) {
+            p.note {
+                b { "* " (symbols.join(", ")) ": " }
+                "the data do not determine each by itself"
+                @if !reason.is_empty() { " (" (reason) ")" }
+                "; the values with the smallest norm stand here."
+            }
+        }
+        @if !model.combinations.is_empty() {
+            h3 { "Determined together" }
+            div.scroll tabindex="0" role="group" aria-label="combinations" {
+                table {
+                    thead { tr { th scope="col" { "sum" } th scope="col" { "value" } } }
+                    tbody {
+                        @for sum in &model.combinations {
+                            tr {
+                                th scope="row" { (facts::combination_title(sum)) }
+                                td { (value(sum.value, &sum.unit, &facts::interval(sum.value, Some(sum.low), Some(sum.high), &sum.unit))) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row(parameter: &Parameter) -> Markup {
+    let interval = facts::parameter_interval(parameter);
+    html! {
+        tr {
+            th scope="row" { (parameter.symbol) }
+            td {
+                (value(parameter.value, &parameter.unit, &interval))
+                @if facts::is_marked(parameter) { " " span.differs title="not determined by the data" { "*" } }
+            }
+            td { (parameter.related_to) }
+            td { (facts::parameter_title(parameter)) }
+        }
+    }
+}
+
+fn value(value: f64, unit: &str, interval: &str) -> Markup {
+    let (number, unit) = facts::quantity(value, unit);
+    html! {
+        b { (number) } " " (unit)
+        @if !interval.is_empty() { " " small { (interval) } }
+    }
+}
+
+/// The test of the constants and what the reader should know.
+pub(in crate::page) fn remarks(model: &Model) -> Markup {
+    html! {
+        @if let Some(test) = &model.vanishing {
+            p.note { b { "Constants: " } (facts::vanishing_sentence(test)) "." }
+        }
+        @for note in &model.notes { p.note { b { "Note: " } (note) } }
+    }
+}

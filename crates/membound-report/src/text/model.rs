@@ -1,0 +1,375 @@
+//! The hierarchy model on a terminal: a topology with its values (`model show`) and a fit
+//! (`model fit`). Tables 1 and 2 are those of document 002.
+
+use membound_types::{
+    Combination, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter, Topology,
+};
+
+use super::out::Out;
+use super::plot::{self, SizePlot};
+use super::table::{Align, Table};
+use crate::facts::model as facts;
+use crate::units;
+
+/// Points that are listed as the worst.
+const WORST: usize = 5;
+/// Curves in the picture; more would hide each other.
+const MOST_CURVES: usize = 4;
+/// What stands where a level has no rate.
+const DASH: &str = "–";
+
+/// A topology: its parameters and rates, or what a fit would find.
+pub(super) fn write_show(
+    out: &mut Out,
+    title: &str,
+    topology: &Topology,
+    known: &[Parameter],
+    levels: &[ModelLevel],
+) {
+    out.heading(title, topology.description.as_deref().unwrap_or_default());
+    out.blank();
+    if known.is_empty() {
+        components(out, topology);
+    } else {
+        parameters(out, known);
+        out.blank();
+        table_of_levels(out, levels);
+    }
+    out.blank();
+    paths(out, topology, levels);
+    terms(out, topology);
+    if known.is_empty() {
+        out.blank();
+        out.line(
+            "This topology holds no values: they come from `membound model fit`, which finds \
+             them from measured windows or a latency curve.",
+        );
+    }
+}
+
+/// A fit: whence, how, what, how well.
+pub(super) fn write(out: &mut Out, model: &Model) {
+    let source = facts::source_words(&model.source);
+    if !source.is_empty() {
+        out.line(&source.join(" · "));
+    }
+    let free = facts::free_parameters(&model.parameters);
+    out.note(&facts::method_words(&model.topology.name, &model.method, free).join(" · "));
+    let residual = &model.residual;
+    let left_out = residual
+        .left_out_median_relative
+        .map_or_else(String::new, |share| {
+            format!(", of points left out {}", units::percent(share))
+        });
+    out.heading(
+        "fit",
+        &format!(
+            "median residual {}{left_out}; largest {}, sigma {}",
+            units::percent(residual.median_relative),
+            units::percent(residual.max_relative),
+            units::percent(residual.sigma),
+        ),
+    );
+    picture(out, model);
+    out.blank();
+    parameters(out, &model.parameters);
+    combinations(out, &model.combinations);
+    out.blank();
+    table_of_levels(out, &model.levels);
+    if let Some(test) = &model.vanishing {
+        out.blank();
+        let sentence = facts::vanishing_sentence(test);
+        out.line(&sentence);
+    }
+    worst(out, &model.points);
+    for note in &model.notes {
+        out.warning(note);
+    }
+}
+
+/// Table 1: a row for each parameter.
+fn parameters(out: &mut Out, known: &[Parameter]) {
+    let marked = known.iter().any(facts::is_marked);
+    let mut table = Table::new()
+        .words("symbol")
+        .figures("value")
+        .column("unit", Align::Left, 0)
+        .column("interval", Align::Right, 2)
+        .column("error", Align::Right, 3)
+        .words("related to")
+        .column("mnemonic", Align::Left, 1);
+    for parameter in known {
+        let (value, unit) = facts::quantity(parameter.value, &parameter.unit);
+        let mark = match (marked, facts::is_marked(parameter)) {
+            (false, _) => "",
+            (true, true) => "*",
+            (true, false) => " ",
+        };
+        // An error in bytes stands in the interval already, in the unit of the value.
+        let error = parameter
+            .std_error
+            .filter(|_| parameter.unit == "ns")
+            .map(units::number)
+            .unwrap_or_default();
+        table.row([
+            parameter.symbol.clone(),
+            format!("{value}{mark}"),
+            unit,
+            facts::parameter_interval(parameter),
+            error,
+            parameter.related_to.clone(),
+            facts::parameter_title(parameter),
+        ]);
+    }
+    out.table(&table);
+    for (reason, symbols) in facts::undetermined(known) {
+        let reason = if reason.is_empty() {
+            String::new()
+        } else {
+            format!(" ({reason})")
+        };
+        out.note(&format!(
+            "* {}: the data do not determine each by itself{reason}; the values with the \
+             smallest norm stand here",
+            symbols.join(", ")
+        ));
+    }
+}
+
+fn combinations(out: &mut Out, found: &[Combination]) {
+    if found.is_empty() {
+        return;
+    }
+    let mut table = Table::new()
+        .words("determined together")
+        .figures("value")
+        .column("unit", Align::Left, 0)
+        .column("interval", Align::Right, 2)
+        .column("error", Align::Right, 3);
+    for sum in found {
+        let (value, unit) = facts::quantity(sum.value, &sum.unit);
+        let error = if sum.unit == "ns" {
+            units::number(sum.std_error)
+        } else {
+            String::new()
+        };
+        table.row([
+            facts::combination_title(sum),
+            value,
+            unit,
+            facts::interval(sum.value, Some(sum.low), Some(sum.high), &sum.unit),
+            error,
+        ]);
+    }
+    out.blank();
+    out.table(&table);
+}
+
+/// Table 2: a row for each level.
+fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
+    if levels.is_empty() {
+        return;
+    }
+    let figure = |outcome: &Outcome<membound_types::Figure>, wanted: bool| match outcome {
+        Outcome::Known(figure) => units::number(figure.value),
+        Outcome::Missing { .. } if wanted => DASH.to_owned(),
+        Outcome::Missing { .. } => String::new(),
+    };
+    let rated = levels.iter().any(|l| l.rate_mops.known().is_some());
+    let mut table = Table::new()
+        .words("mnemonic")
+        .figures("level")
+        .figures("MFLOPS")
+        .figures("GB/s")
+        .column("ns", Align::Right, 1)
+        .column("of", Align::Left, 1)
+        .column("size", Align::Right, 2)
+        .column("interval", Align::Right, 4)
+        .column("reach", Align::Right, 3);
+    for (index, level) in levels.iter().enumerate() {
+        let (size, interval) = facts::level_size(level);
+        let of = if rated {
+            format!("{} B", level.line_bytes)
+        } else {
+            "1 load".to_owned()
+        };
+        // Where a level holds all that is inside it, the reach says nothing more.
+        let reach = level
+            .reach_bytes
+            .filter(|reach| Some(*reach) != level.size_bytes)
+            .map(units::bytes)
+            .unwrap_or_default();
+        table.row([
+            level.name.clone(),
+            (index + 1).to_string(),
+            figure(&level.rate_mops, rated),
+            figure(&level.rate_gb_s, rated),
+            figure(&level.ns_per_line, true),
+            of,
+            size,
+            interval,
+            reach,
+        ]);
+    }
+    out.table(&table);
+    if rated {
+        out.note(
+            "MFLOPS: 10^6 operations a second on data of the level, for a processor that \
+             does nothing but wait for them",
+        );
+    }
+    for (reason, names) in facts::level_gaps(levels) {
+        out.note(&format!("{DASH} {}: {reason}", names.join(", ")));
+    }
+    for level in levels {
+        if let Some(note) = &level.tlb_note {
+            out.warning(&format!("{}: {note}", level.name));
+        }
+    }
+}
+
+/// The components of a topology that holds no values.
+fn components(out: &mut Out, topology: &Topology) {
+    let mut table = Table::new()
+        .words("symbol")
+        .words("related to")
+        .words("component");
+    for component in &topology.components {
+        let whose = if component.application {
+            " (the measuring program)"
+        } else {
+            ""
+        };
+        table.row([
+            component.symbol.clone(),
+            format!("{} Bytes", component.line_bytes),
+            format!("{}{whose}", component.name),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+}
+
+/// What lies on the way to each level. Sizes stand here only when no table above has them.
+fn paths(out: &mut Out, topology: &Topology, shown: &[ModelLevel]) {
+    let mut table = Table::new()
+        .figures("level")
+        .words("mnemonic")
+        .column("kind", Align::Left, 2)
+        .column("size", Align::Right, 1)
+        .words("way");
+    for (index, level) in topology.levels.iter().enumerate() {
+        let size = match level.size_bytes {
+            Some(_) if !shown.is_empty() => String::new(),
+            Some(bytes) => units::bytes(bytes),
+            None if index + 1 == topology.levels.len() => "the rest".to_owned(),
+            None => "to be given".to_owned(),
+        };
+        table.row([
+            (index + 1).to_string(),
+            level.name.clone(),
+            level.kind.to_string(),
+            size,
+            facts::path_title(topology, index),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+}
+
+/// The terms beside the levels, where a topology has them.
+fn terms(out: &mut Out, topology: &Topology) {
+    for term in &topology.tlb {
+        out.note(&format!(
+            "{}: a miss of a TLB of {} entries for pages of {}, which reaches {}",
+            term.symbol,
+            units::count(term.entries),
+            units::bytes(term.page_bytes),
+            units::bytes(term.entries.saturating_mul(term.page_bytes)),
+        ));
+    }
+    if let Some(term) = &topology.page_table {
+        out.note(&format!(
+            "{}: page tables, from areas of {} on, relative to {}",
+            term.symbol,
+            units::bytes(term.start_bytes),
+            units::bytes(term.reference_bytes),
+        ));
+    }
+}
+
+/// Fitted curves as lines, measured values as dots.
+fn picture(out: &mut Out, model: &Model) {
+    let curves = facts::fitted_curves(&model.points);
+    // Of many sizes of window the smallest, the largest and some between.
+    let step = curves.len().div_ceil(MOST_CURVES).max(1);
+    let shown: Vec<_> = curves.iter().step_by(step).collect();
+    let joined: Vec<Vec<(f64, f64)>> = shown
+        .iter()
+        .map(|curve| {
+            let points = curve.points.iter();
+            points
+                .map(|p| (p.measured.area_bytes as f64, p.model_ns))
+                .collect()
+        })
+        .collect();
+    let single: Vec<(f64, f64)> = shown
+        .iter()
+        .flat_map(|curve| &curve.points)
+        .map(|p| (p.measured.area_bytes as f64, p.measured.ns))
+        .collect();
+    let ends: Vec<(u64, &str)> = model
+        .levels
+        .iter()
+        .filter_map(|level| Some((level.reach_bytes?, level.name.as_str())))
+        .collect();
+    let remark = match (model.method.data, shown.as_slice()) {
+        (FitData::Window, [first, .., last]) => {
+            let ends = [first, last].map(|c| c.window_bytes.map(units::bytes).unwrap_or_default());
+            format!("per window, {}; dots are measured", ends.join(" to "))
+        }
+        (FitData::Window, _) => "per window; dots are measured".to_owned(),
+        (FitData::Latency, _) => "per load; dots are measured".to_owned(),
+    };
+    plot::write(
+        out,
+        &SizePlot {
+            unit: "ns",
+            remark: &remark,
+            joined: &joined,
+            single: &single,
+            ends: &ends,
+        },
+    );
+}
+
+/// The points that the model misses by most.
+fn worst(out: &mut Out, points: &[FittedPoint]) {
+    let found = facts::worst_points(points, WORST);
+    if found.is_empty() {
+        return;
+    }
+    out.heading("worst points", "model against measured value");
+    let mut table = Table::new()
+        .figures("window")
+        .figures("area")
+        .figures("measured ns")
+        .figures("model ns")
+        .figures("off by");
+    for (point, share) in found {
+        table.row([
+            point
+                .measured
+                .window_bytes
+                .map(units::bytes)
+                .unwrap_or_default(),
+            units::bytes(point.measured.area_bytes),
+            units::number(point.measured.ns),
+            units::number(point.model_ns),
+            facts::signed_percent(share),
+        ]);
+    }
+    out.table(&table);
+}

@@ -1,0 +1,110 @@
+//! `model predict` on a terminal: times that were not measured, with their intervals.
+
+use membound_types::{ExpectedHits, Outcome, Prediction};
+
+use super::out::Out;
+use super::table::{Align, Table};
+use crate::facts::model as facts;
+use crate::units;
+
+/// Shares below this are not worth a word.
+const LEAST_SHARE: f64 = 0.005;
+/// Points that are named beside a caution before the rest is counted.
+const MOST_NAMED: usize = 4;
+
+pub(super) fn write(out: &mut Out, prediction: &Prediction) {
+    let source = facts::source_words(&prediction.source);
+    if !source.is_empty() {
+        out.line(&source.join(" · "));
+    }
+    out.heading(
+        "prediction",
+        &format!(
+            "{}, topology {}; brackets hold 95 % of measurements",
+            units::plural(prediction.points.len(), "point"),
+            prediction.topology
+        ),
+    );
+    let mut table = Table::new()
+        .figures("window")
+        .figures("area")
+        .figures("stride")
+        .figures("ns")
+        .column("interval", Align::Right, 1)
+        .column("served by", Align::Left, 2);
+    let marked = prediction.points.iter().any(|p| p.caution.is_some());
+    let mut cautions: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut missing: Vec<(String, Vec<String>)> = Vec::new();
+    for point in &prediction.points {
+        let area = units::bytes(point.area_bytes);
+        let mark = match (marked, &point.caution) {
+            (false, _) => "",
+            (true, Some(_)) => "!",
+            (true, None) => " ",
+        };
+        if let Some(caution) = &point.caution {
+            gather(&mut cautions, caution.as_str(), area.clone());
+        }
+        let (ns, interval) = match &point.ns {
+            Outcome::Known(figure) => (
+                units::number(figure.value),
+                units::interval(figure.low, figure.high),
+            ),
+            Outcome::Missing { not_measured } => {
+                let reason = match &not_measured.remedy {
+                    Some(remedy) => format!("{} ({remedy})", not_measured.reason),
+                    None => not_measured.reason.clone(),
+                };
+                gather(&mut missing, reason, area.clone());
+                ("–".to_owned(), String::new())
+            }
+        };
+        table.row([
+            point.window_bytes.map(units::bytes).unwrap_or_default(),
+            area,
+            point.stride_bytes.map(units::bytes).unwrap_or_default(),
+            format!("{ns}{mark}"),
+            interval,
+            served_by(&point.expected),
+        ]);
+    }
+    if table.is_empty() {
+        out.warning("nothing was asked for: name sizes, strides or windows");
+        return;
+    }
+    out.table(&table);
+    for (caution, areas) in &cautions {
+        out.warning(&format!("{}: {caution}", named(areas)));
+    }
+    for (reason, areas) in &missing {
+        out.note(&format!("– {}: {reason}", named(areas)));
+    }
+}
+
+/// `L2 12 %, L3 88 %`, without levels that serve next to nothing.
+fn served_by(expected: &[ExpectedHits]) -> String {
+    let words: Vec<String> = expected
+        .iter()
+        .filter(|hits| hits.share >= LEAST_SHARE)
+        .map(|hits| format!("{} {}", hits.level, units::percent(hits.share)))
+        .collect();
+    words.join(", ")
+}
+
+fn gather<T: PartialEq>(found: &mut Vec<(T, Vec<String>)>, text: T, place: String) {
+    match found.iter_mut().find(|(known, _)| *known == text) {
+        Some((_, places)) if places.contains(&place) => {}
+        Some((_, places)) => places.push(place),
+        None => found.push((text, vec![place])),
+    }
+}
+
+fn named(places: &[String]) -> String {
+    let mut words: Vec<&str> = places.iter().take(MOST_NAMED).map(String::as_str).collect();
+    let rest = places.len().saturating_sub(MOST_NAMED);
+    let more = format!("{rest} more");
+    if rest > 0 {
+        words.push(&more);
+    }
+    words.join(", ")
+}
