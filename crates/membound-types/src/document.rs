@@ -37,6 +37,8 @@ named! {
         C2c = "c2c",
         /// `model fit`.
         Model = "model",
+        /// `model show`.
+        Topology = "topology",
         /// `model predict`.
         Prediction = "prediction",
         /// `compare`.

@@ -429,3 +429,18 @@ pub struct Prediction {
     /// The points, in the order asked for.
     pub points: Vec<PredictedPoint>,
 }
+
+/// `membound model show`: a topology with its components and attainable rates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TopologyDocument {
+    /// Version of the schema of the writer.
+    pub schema_version: u32,
+    /// Always [`Kind::Topology`].
+    pub kind: Kind,
+    /// The topology.
+    pub topology: Topology,
+    /// Known values of its components (the paper's Table 1).
+    pub parameters: Vec<Parameter>,
+    /// Levels with their attainable rates (Table 2).
+    pub levels: Vec<ModelLevel>,
+}
