@@ -154,7 +154,7 @@ pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwi
         match measure_group(session, config, &plan, (page, node), &share) {
             Ok(group) => {
                 bandwidth.points.extend(group.points);
-                bandwidth.skipped.extend(group.note);
+                bandwidth.skipped.extend(group.notes);
             }
             Err(_) if session.cancelled() => break,
             // What was measured before is kept, whatever the error.
@@ -278,10 +278,11 @@ pub fn largest_set_bytes(session: &Session<'_>, config: &BandwidthConfig) -> u64
         .saturating_sub(Layout::room(0) as u64)
 }
 
-/// The points of one page kind and node policy, and what is to be said of its memory.
+/// The points of one page kind and node policy, and what is to be said of its memory and
+/// of the points that are not there.
 struct Group {
     points: Vec<BandwidthPoint>,
-    note: Option<String>,
+    notes: Vec<String>,
 }
 
 fn measure_group(
@@ -338,11 +339,31 @@ fn measure_group(
         .filter_map(|slot| point(session, slot, plan.vector, page, node))
         .collect();
     points.sort_by_key(|point| (point.kernel as u8, point.threads, point.size_bytes));
-    let note = members
+    let mut notes: Vec<String> = members
         .iter()
         .find_map(Member::partial_page_share)
-        .map(|share| format!("only {:.0} % of the memory has {page} pages", share * 100.0));
-    Ok(Group { points, note })
+        .map(|share| format!("only {:.0} % of the memory has {page} pages", share * 100.0))
+        .into_iter()
+        .collect();
+    if !session.cancelled() {
+        notes.extend(slots.iter().filter_map(|slot| unsampled(session, slot)));
+    }
+    Ok(Group { points, notes })
+}
+
+/// Why a point is missing: its threads never ran side by side for long enough.
+fn unsampled(session: &Session<'_>, slot: &Slot<Key>) -> Option<String> {
+    let Key {
+        threads,
+        size_bytes,
+        kernel,
+    } = slot.key;
+    slot.sampled(session).is_none().then(|| {
+        format!(
+            "{kernel} of {size_bytes} bytes by {threads} threads: they were never seen running \
+             side by side, the machine is too busy"
+        )
+    })
 }
 
 fn point(

@@ -138,8 +138,14 @@ fn ground(session: &Session<'_>, config: &TlbConfig, page: PageKind) -> Result<G
         available / (page_bytes + page_bytes / 16)
     });
     if most < LEAST_PAGES {
+        let what = if room::is_pool(page) && available < LEAST_PAGES * page_bytes {
+            "the pool leaves"
+        } else {
+            "the memory that this part may take holds"
+        };
         return Err(Error::Invalid(format!(
-            "{most} pages of {page_bytes} bytes fit, and {LEAST_PAGES} are the fewest that make a curve"
+            "{what} {most} pages of {page_bytes} bytes, and {LEAST_PAGES} are the fewest that \
+             make a curve"
         )));
     }
     // A pool may have fewer pages than asked for: halve until it does.
