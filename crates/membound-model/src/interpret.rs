@@ -6,12 +6,13 @@
 
 use membound_types::{
     Access, Bandwidth, Cache, CacheKind, Latency, LatencyPoint, Level, LevelKind, LineSize,
-    MachineInfo, MachineProfile, Mlp, MlpMode, NodePolicy, Outcome, PageKind, Pattern,
-    PrefetchState, Tlb,
+    MachineInfo, MachineProfile, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, PageWalks,
+    Pattern, PrefetchState, Tlb,
 };
 
 use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
-use crate::{area, crowding, declared, line, mlp, stats, taint, tlb};
+use crate::mlp::RuleReading;
+use crate::{area, crowding, declared, line, mlp, stats, taint, tlb, walks};
 
 /// Least time of two sequential loads, in times of one. What every execution costs whatever
 /// its loads keeps it below two.
@@ -55,9 +56,46 @@ pub fn interpret(profile: &mut MachineProfile) {
     if let Outcome::Known(part) = &mut profile.bandwidth {
         interpret_bandwidth(part, levels, &profile.machine.caches);
     }
+    let kinds = page_kinds(profile);
     if let Outcome::Known(part) = &mut profile.tlb {
-        interpret_tlb(part);
+        interpret_tlb(part, &profile.levels, &profile.machine.caches, &kinds);
+        if let (Outcome::Known(chases), Outcome::Known(mlp)) =
+            (&part.parallel_walks, &mut profile.mlp)
+        {
+            lay_chases_beside(mlp, *chases);
+        }
     }
+}
+
+/// Puts the walks that independent chases overlap beside those of loads at once. Chases
+/// were measured with the smallest pages alone.
+fn lay_chases_beside(part: &mut Mlp, chases: f64) {
+    if part.page == PageKind::Base
+        && let Outcome::Known(walks) = &mut part.page_walks
+    {
+        walks.walks_by_chases = Some(chases);
+    }
+    for other in &mut part.others {
+        lay_chases_beside(other, chases);
+    }
+}
+
+/// Page kinds that some part of the profile was measured with, smallest first.
+fn page_kinds(profile: &MachineProfile) -> Vec<PageKind> {
+    let mut kinds: Vec<PageKind> = Vec::new();
+    if let Outcome::Known(part) = &profile.latency {
+        kinds.extend(part.points.iter().map(|point| point.page));
+    }
+    if let Outcome::Known(part) = &profile.mlp {
+        kinds.extend(runs(part).map(|run| run.page));
+    }
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+fn runs(part: &Mlp) -> impl Iterator<Item = &Mlp> {
+    std::iter::once(part).chain(&part.others)
 }
 
 /// Marks tainted points, fills `crowding`, and returns the levels and the line.
@@ -95,42 +133,108 @@ pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interp
     Interpretation { levels, line }
 }
 
-/// Fills the rule, the throughput and the expected hits, in this part and in the same
-/// under other conditions.
+/// Fills the rule, the throughput, the line through sequential loads and the expected hits,
+/// in this part and in the same under other conditions; then the page walks of every
+/// condition that another one has larger pages than.
 pub fn interpret_mlp(part: &mut Mlp, levels: &[Level]) {
+    interpret_run(part, levels);
+    let walks: Vec<Outcome<PageWalks>> = runs(part).map(|run| page_walks(run, part)).collect();
+    let mut walks = walks.into_iter();
+    if let Some(own) = walks.next() {
+        part.page_walks = own;
+    }
+    for (other, own) in part.others.iter_mut().zip(walks) {
+        other.page_walks = own;
+    }
+}
+
+/// All that one condition says by itself.
+fn interpret_run(part: &mut Mlp, levels: &[Level]) {
     let main_area = main_area(part);
     if part.sequential_pair_cycles.known().is_none()
-        && let Some(cycles) = sequential(part, main_area, 2)
+        && let Some(cycles) = stats::median(&sequential(part, main_area, 2, |cell| cell.cycles))
     {
         part.sequential_pair_cycles = Outcome::Known(cycles);
     }
-    let pair = part.sequential_pair_cycles.known().copied();
-    let single = sequential(part, main_area, 1);
-    part.mlp_rule = match (main_area, pair) {
-        (None, _) => Outcome::missing("no parallel loads were measured"),
-        (_, None) => Outcome::missing("the time of two sequential loads is not known"),
-        (_, Some(pair)) if single.is_some_and(|single| pair < LEAST_SEQUENCE * single) => {
-            Outcome::missing_with(
-                format!(
-                    "two loads meant to be sequential take {pair:.0} cycles, one {:.0}: the \
-                     fillers did not keep them apart",
-                    single.unwrap_or(f64::NAN)
-                ),
-                "measure again on a quieter machine, or with more fillers (`--fillers`)",
-            )
-        }
-        (Some(area_bytes), Some(pair)) => mlp::rule(
-            &mlp::rule_table(&part.cells, part.page, part.node, area_bytes),
-            pair,
-        ),
+    part.sequential_line = mlp::sequential_fit(&sequential_series(part, main_area));
+    let reading = read_rule(part, main_area);
+    part.mlp_rule = reading.clone().map(|reading| reading.parallelism);
+    part.mlp_rule_between = reading.known().map(|reading| reading.between);
+    part.mlp_rule_interval = match reading {
+        Outcome::Known(reading) => reading.interval,
+        Outcome::Missing { not_measured } => Outcome::Missing { not_measured },
     };
     part.mlp_throughput = mlp::throughput(&part.throughput);
     for point in &mut part.areas {
         point.expected = area::expected_hits(point.area_bytes, levels);
     }
     for other in &mut part.others {
-        interpret_mlp(other, levels);
+        interpret_run(other, levels);
     }
+}
+
+/// The rule, unless the pair it reads was not in sequence.
+fn read_rule(part: &Mlp, main_area: Option<u64>) -> Outcome<RuleReading> {
+    let Some(area_bytes) = main_area else {
+        return Outcome::missing("no parallel loads were measured");
+    };
+    let Some(pair) = part.sequential_pair_cycles.known().copied() else {
+        return Outcome::missing("the time of two sequential loads is not known");
+    };
+    let single = stats::median(&sequential(part, main_area, 1, |cell| cell.cycles));
+    if let Some(single) = single.filter(|single| pair < LEAST_SEQUENCE * single) {
+        return Outcome::missing_with(
+            format!(
+                "two loads meant to be sequential take {pair:.0} cycles, one {single:.0}: the \
+                 fillers did not keep them apart"
+            ),
+            "measure again on a quieter machine, or with more fillers (`--fillers`)",
+        );
+    }
+    // As for cells that nothing can be compared with: the spread of the pair's own batches
+    // stands in for its standard error.
+    let spread = stats::median(&sequential(part, main_area, 2, |cell| cell.spread));
+    mlp::read_rule(
+        &mlp::rule_points(&part.cells, part.page, part.node, area_bytes),
+        pair,
+        1.96 * spread.unwrap_or(0.0),
+    )
+}
+
+/// Page walks of `run` against the largest pages among all runs of `part` on the same node
+/// and an area of like size.
+fn page_walks(run: &Mlp, part: &Mlp) -> Outcome<PageWalks> {
+    let Some(area_bytes) = main_area(run) else {
+        return Outcome::missing("no parallel loads were measured");
+    };
+    let larger = runs(part)
+        .filter(|other| {
+            other.node == run.node && tlb::page_bytes(other.page) > tlb::page_bytes(run.page)
+        })
+        .filter_map(|other| Some((other, main_area(other)?)))
+        .filter(|(_, other_bytes)| *other_bytes >= area_bytes / 2 && *other_bytes / 2 <= area_bytes)
+        .max_by_key(|(other, _)| tlb::page_bytes(other.page));
+    let Some((other, other_bytes)) = larger else {
+        return Outcome::missing_with(
+            "no larger pages were measured on the same node",
+            "measure with several page kinds (`--page 4k,thp`)",
+        );
+    };
+    let table =
+        |run: &Mlp, area_bytes| mlp::rule_points(&run.cells, run.page, run.node, area_bytes);
+    let (small, large) = (table(run, area_bytes), table(other, other_bytes));
+    walks::compare(
+        walks::Times {
+            parallel: &small,
+            sequence: run.sequential_line.known(),
+        },
+        walks::Times {
+            parallel: &large,
+            sequence: other.sequential_line.known(),
+        },
+        other.page,
+        other.mlp_rule.known().copied(),
+    )
 }
 
 /// Names the level that each point's working set fits into. Several threads on a shared
@@ -162,9 +266,11 @@ pub fn interpret_bandwidth(part: &mut Bandwidth, levels: &[Level], caches: &[Cac
     }
 }
 
-/// Fills the levels of the TLB.
-pub fn interpret_tlb(part: &mut Tlb) {
+/// Fills the levels of the TLB and their reach beside the caches: `levels` as found, else
+/// `caches` as declared. `kinds` are the page kinds that the machine is known to have.
+pub fn interpret_tlb(part: &mut Tlb, levels: &[Level], caches: &[Cache], kinds: &[PageKind]) {
     part.levels = tlb::find(&part.points);
+    part.reach = tlb::reach(part, &tlb::cache_sizes(levels, caches), kinds);
 }
 
 /// The curves that levels are looked for in, the most telling one first: random loads,
@@ -300,19 +406,32 @@ fn main_area(part: &Mlp) -> Option<u64> {
         .max_by_key(|&area| (mine().filter(|cell| cell.area_bytes == area).count(), area))
 }
 
-/// Median cycles of `loads` sequential loads, from the cells.
-fn sequential(part: &Mlp, area_bytes: Option<u64>, loads: u32) -> Option<f64> {
-    let cycles: Vec<f64> = part
-        .cells
-        .iter()
-        .filter(|cell| {
-            cell.mode == MlpMode::Sequential
-                && cell.loads == loads
-                && cell.page == part.page
-                && cell.node == part.node
-                && area_bytes.is_none_or(|area| cell.area_bytes == area)
-        })
-        .map(|cell| cell.cycles)
-        .collect();
-    stats::median(&cycles)
+/// Cells of sequential loads in the main area under the part's own pages and node.
+fn sequential_cells(part: &Mlp, area_bytes: Option<u64>) -> impl Iterator<Item = &MlpCell> {
+    part.cells.iter().filter(move |cell| {
+        cell.mode == MlpMode::Sequential
+            && cell.page == part.page
+            && cell.node == part.node
+            && area_bytes.is_none_or(|area| cell.area_bytes == area)
+    })
+}
+
+/// What `of` says of every cell of `loads` sequential loads.
+fn sequential(
+    part: &Mlp,
+    area_bytes: Option<u64>,
+    loads: u32,
+    of: fn(&MlpCell) -> f64,
+) -> Vec<f64> {
+    sequential_cells(part, area_bytes)
+        .filter(|cell| cell.loads == loads)
+        .map(of)
+        .collect()
+}
+
+/// (n, cycles) of sequential loads.
+fn sequential_series(part: &Mlp, area_bytes: Option<u64>) -> Vec<(u32, f64)> {
+    sequential_cells(part, area_bytes)
+        .map(|cell| (cell.loads, cell.cycles))
+        .collect()
 }

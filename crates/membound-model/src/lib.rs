@@ -11,6 +11,7 @@
 //! - [`taint`]: what prefetchers shortened;
 //! - [`crowding`]: a cache as one copy sees it and as several do;
 //! - [`mlp`], [`area`]: document 000's rules;
+//! - [`walks`]: page walks, their cost and how many overlap;
 //! - [`tlb`]: entries, reach and cost of a miss;
 //! - [`hierarchy`]: the model of document 002, fitted to windows and to latency curves;
 //! - [`compare`]: machine profiles side by side, and a fleet's outliers.
@@ -31,6 +32,7 @@ pub mod taint;
 #[cfg(test)]
 mod testing;
 pub mod tlb;
+pub mod walks;
 
 pub use interpret::{Interpretation, interpret, interpret_latency, interpret_mlp};
 pub use levels::{CurvePoint, LevelOptions, Levels, find_levels, suggest_refinement};

@@ -3,9 +3,17 @@
 //!
 //! Times are core clock cycles. Nothing here knows which CPU they come from.
 
-use membound_types::{MlpCell, MlpMode, NodePolicy, Outcome, PageKind, ThroughputPoint};
+pub mod document_000;
 
-use crate::stats::{isotonic_median, median, robust_line, robust_sigma};
+use membound_types::{
+    Basis, Figure, LoadsTime, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, RuleBracket,
+    SequentialLine, ThroughputPoint,
+};
+
+use crate::stats::{isotonic_median, median, robust_line, robust_sigma, student_95};
+
+/// Half the width of a 95 % interval in standard deviations of a normal distribution.
+const NORMAL_95: f64 = 1.96;
 
 /// Where two loads stop overlapping as fillers push them apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,17 +28,36 @@ pub struct Cliff {
     pub outside_cycles: f64,
 }
 
-/// The time of n sequential loads as a line, T(n) = n·M + C.
+/// A time of N loads at once with what it may be off.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SequentialFit {
-    /// M, cycles of one load.
-    pub load_cycles: f64,
-    /// Standard error of M.
-    pub load_error: f64,
-    /// C, cycles that every execution costs whatever its number of loads.
-    pub overhead_cycles: f64,
-    /// Standard error of C.
-    pub overhead_error: f64,
+pub struct RulePoint {
+    /// N.
+    pub loads: u32,
+    /// Core clock cycles.
+    pub cycles: f64,
+    /// Half the width of their 95 % interval; 0 where nothing is known of it.
+    pub half_width: f64,
+}
+
+impl From<(u32, f64)> for RulePoint {
+    fn from((loads, cycles): (u32, f64)) -> Self {
+        Self {
+            loads,
+            cycles,
+            half_width: 0.0,
+        }
+    }
+}
+
+/// What the rule says of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RuleReading {
+    /// The parallelism, with the fraction between two N.
+    pub parallelism: f64,
+    /// The same with its 95 % interval.
+    pub interval: Outcome<Figure>,
+    /// The two N that it lies between.
+    pub between: RuleBracket,
 }
 
 /// The parallel cells of one condition that the rule reads: (N, cycles) at the smallest K
@@ -72,6 +99,70 @@ pub fn rule_table(
         .collect()
 }
 
+/// The same cells with what they may be off: [`rule_table`] with intervals.
+///
+/// From eight N on the error is what the times scatter around the line between their
+/// neighbours, as a share of themselves: that is how far two cells of the same machine
+/// differ, whatever made them differ. With fewer, the spread of a cell's own batches stands
+/// in for its standard error; it is wider, because a cell is a median of many.
+#[must_use]
+pub fn rule_points(
+    cells: &[MlpCell],
+    page: PageKind,
+    node: NodePolicy,
+    area_bytes: u64,
+) -> Vec<RulePoint> {
+    let table = rule_table(cells, page, node, area_bytes);
+    let scatter = neighbour_scatter(&table);
+    let spread = |loads: u32| {
+        let of_n: Vec<&MlpCell> = cells
+            .iter()
+            .filter(|cell| {
+                cell.mode == MlpMode::Parallel
+                    && cell.loads == loads
+                    && cell.page == page
+                    && cell.node == node
+                    && cell.area_bytes == area_bytes
+                    && cell.spread.is_finite()
+            })
+            .collect();
+        of_n.iter()
+            .min_by_key(|cell| cell.fillers)
+            .map_or(0.0, |cell| cell.spread)
+    };
+    table
+        .iter()
+        .map(|&(loads, cycles)| RulePoint {
+            loads,
+            cycles,
+            half_width: NORMAL_95 * scatter.map_or_else(|| spread(loads), |share| share * cycles),
+        })
+        .collect()
+}
+
+/// Standard deviation of the times as a share of themselves, from their distances to the
+/// line between their neighbours. `None` with fewer than eight.
+fn neighbour_scatter(table: &[(u32, f64)]) -> Option<f64> {
+    const FEWEST: usize = 8;
+    if table.len() < FEWEST {
+        return None;
+    }
+    let distances: Vec<f64> = table
+        .windows(3)
+        .filter_map(|three| {
+            let [before, here, after] = three else {
+                return None;
+            };
+            let place = f64::from(here.0 - before.0) / f64::from(after.0 - before.0);
+            let expected = before.1 + place * (after.1 - before.1);
+            // The neighbours are as uncertain as the point between them.
+            let widening = (1.0 + place.powi(2) + (1.0 - place).powi(2)).sqrt();
+            (here.1 > 0.0).then(|| (here.1 - expected) / (widening * here.1))
+        })
+        .collect();
+    robust_sigma(&distances)
+}
+
 /// The document's rule: the first N whose time inside the window reaches that of two
 /// sequential loads, minus one, with the fraction between two N by interpolation.
 ///
@@ -81,25 +172,47 @@ pub fn rule_table(
 /// was measured.
 #[must_use]
 pub fn rule(parallel: &[(u32, f64)], sequential_pair_cycles: f64) -> Outcome<f64> {
-    let mut table: Vec<(u32, f64)> = parallel
+    let points: Vec<RulePoint> = parallel.iter().copied().map(RulePoint::from).collect();
+    read_rule(&points, sequential_pair_cycles, 0.0).map(|reading| reading.parallelism)
+}
+
+/// [`rule`] with its interval and the two N that it lies between; `pair_half_width` is half
+/// the 95 % interval of the time of two sequential loads.
+///
+/// The interval holds every parallelism at which the times and the time of the pair agree
+/// within their errors: all times are raised, then lowered, by the two half widths added in
+/// quadrature, and the rule is read again (inverse regression). Where lowered times no
+/// longer reach the pair, the interval is missing and its lower end in the reason.
+#[must_use]
+pub fn read_rule(
+    parallel: &[RulePoint],
+    sequential_pair_cycles: f64,
+    pair_half_width: f64,
+) -> Outcome<RuleReading> {
+    let mut table: Vec<RulePoint> = parallel
         .iter()
         .copied()
-        .filter(|(loads, cycles)| *loads >= 2 && cycles.is_finite())
+        .filter(|point| point.loads >= 2 && point.cycles.is_finite())
         .collect();
-    table.sort_by_key(|(loads, _)| *loads);
-    if table.is_empty() {
+    table.sort_by_key(|point| point.loads);
+    let (Some(fewest), Some(most)) = (table.first(), table.last()) else {
         return Outcome::missing("no parallel loads were measured");
-    }
+    };
+    let (fewest, most) = (fewest.loads, most.loads);
     if !sequential_pair_cycles.is_finite() || sequential_pair_cycles <= 0.0 {
         return Outcome::missing("the time of two sequential loads is not known");
     }
-    let times: Vec<f64> = table.iter().map(|(_, cycles)| *cycles).collect();
-    let times = isotonic_median(&times);
-    let Some(first) = times
-        .iter()
-        .position(|time| *time >= sequential_pair_cycles)
-    else {
-        let most = table.last().map_or(0, |(loads, _)| *loads);
+    let shifted = |by: f64| {
+        let times: Vec<f64> = table
+            .iter()
+            .map(|point| {
+                point.cycles + by * half_width(point.half_width).hypot(half_width(pair_half_width))
+            })
+            .collect();
+        isotonic_median(&times)
+    };
+    let times = shifted(0.0);
+    let Some((parallelism, first)) = crossing(&table, &times, sequential_pair_cycles) else {
         return Outcome::missing_with(
             format!(
                 "{most} loads at once still take less time than two in sequence: more than {most}"
@@ -107,26 +220,72 @@ pub fn rule(parallel: &[(u32, f64)], sequential_pair_cycles: f64) -> Outcome<f64
             "measure with more loads (`--loads`)",
         );
     };
-    if first == 0 {
-        let fewest = table[0].0;
-        // Without a smaller N there is nothing to interpolate from, unless this one is
-        // the crossing itself.
-        if fewest > 2 && times[0] > 1.02 * sequential_pair_cycles {
-            return Outcome::missing_with(
-                format!(
-                    "{fewest} loads at once, the fewest measured, take longer than two in \
-                     sequence: less than {}",
-                    fewest - 1
-                ),
-                "measure with fewer loads (`--loads`)",
-            );
-        }
-        return Outcome::Known(f64::from(fewest - 1));
+    // Without a smaller N there is nothing to interpolate from, unless this one is the
+    // crossing itself.
+    if first == 0 && fewest > 2 && times[0] > 1.02 * sequential_pair_cycles {
+        return Outcome::missing_with(
+            format!(
+                "{fewest} loads at once, the fewest measured, take longer than two in \
+                 sequence: less than {}",
+                fewest - 1
+            ),
+            "measure with fewer loads (`--loads`)",
+        );
     }
-    let (below, above) = (times[first - 1], times[first]);
-    let fraction = (sequential_pair_cycles - below) / (above - below);
-    let (from, to) = (f64::from(table[first - 1].0), f64::from(table[first].0));
-    Outcome::Known(from + fraction * (to - from) - 1.0)
+    let raised = shifted(1.0);
+    let low = match crossing(&table, &raised, sequential_pair_cycles) {
+        // Nothing below was measured, so that only the least possible is known.
+        Some((_, 0)) if raised[0] > sequential_pair_cycles => 1.0,
+        Some((low, _)) => low.min(parallelism),
+        None => parallelism,
+    };
+    let interval = match crossing(&table, &shifted(-1.0), sequential_pair_cycles) {
+        Some((high, _)) => Outcome::Known(Figure {
+            value: parallelism,
+            low,
+            high: high.max(parallelism),
+            basis: Basis::Estimated,
+        }),
+        None => Outcome::missing_with(
+            format!(
+                "from {low:.1} to more than {most}: the interval ends beyond the loads measured"
+            ),
+            "measure with more loads (`--loads`)",
+        ),
+    };
+    let at = |index: usize| LoadsTime {
+        loads: table[index].loads,
+        cycles: times[index],
+    };
+    Outcome::Known(RuleReading {
+        parallelism,
+        interval,
+        between: RuleBracket {
+            below: first.checked_sub(1).map(at),
+            reached: at(first),
+        },
+    })
+}
+
+/// Where monotone `times` reach `pair`: N − 1 with its fraction, and the index of the first
+/// N that does. `None` where none does.
+fn crossing(table: &[RulePoint], times: &[f64], pair: f64) -> Option<(f64, usize)> {
+    let first = times.iter().position(|time| *time >= pair)?;
+    let to = f64::from(table[first].loads);
+    let parallelism = match first.checked_sub(1) {
+        None => to - 1.0,
+        Some(below) => {
+            let from = f64::from(table[below].loads);
+            let fraction = (pair - times[below]) / (times[first] - times[below]);
+            from + fraction * (to - from) - 1.0
+        }
+    };
+    Some((parallelism, first))
+}
+
+/// A half width that can be reckoned with: 0 for what is no number.
+fn half_width(value: f64) -> f64 {
+    if value.is_finite() { value.abs() } else { 0.0 }
 }
 
 /// The largest parallelism that parallel chases reached: latency of one chain ÷ time per
@@ -154,26 +313,78 @@ pub fn throughput(points: &[ThroughputPoint]) -> Outcome<f64> {
 
 /// Fits T(n) = n·M + C to (n, cycles) of sequential loads (chapter 3.2 of the document).
 ///
-/// Missing with fewer than three different n: two leave no error to state.
+/// Ordinary least squares, after times far off the line of all others are left out
+/// ([`robust_line`]); intervals are Student's for the times that remain. Missing with fewer
+/// than three different n: two give M and C, which are in the reason, but leave no error to
+/// state.
 #[must_use]
-pub fn sequential_fit(series: &[(u32, f64)]) -> Outcome<SequentialFit> {
+pub fn sequential_fit(series: &[(u32, f64)]) -> Outcome<SequentialLine> {
+    const REMEDY: &str = "measure n = 1…12";
     let points: Vec<(f64, f64)> = series
         .iter()
         .filter(|(_, cycles)| cycles.is_finite())
         .map(|(loads, cycles)| (f64::from(*loads), *cycles))
         .collect();
-    match robust_line(&points) {
-        Some(line) => Outcome::Known(SequentialFit {
-            load_cycles: line.slope,
-            load_error: line.slope_error,
-            overhead_cycles: line.intercept,
-            overhead_error: line.intercept_error,
-        }),
-        None => Outcome::missing_with(
-            "a line with errors needs at least three lengths of sequential loads",
-            "measure n = 1…12",
-        ),
+    let mut lengths: Vec<u32> = series
+        .iter()
+        .filter(|(_, cycles)| cycles.is_finite())
+        .map(|(loads, _)| *loads)
+        .collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let line = if lengths.len() < 3 {
+        None
+    } else {
+        robust_line(&points)
+    };
+    let Some(line) = line else {
+        let reason = match two_point_line(series) {
+            Some((load, overhead)) if lengths.len() == 2 => format!(
+                "two lengths of sequential loads give M = {load:.0} and C = {overhead:.0} cycles, but no error"
+            ),
+            _ => "a line with errors needs at least three lengths of sequential loads".to_owned(),
+        };
+        return Outcome::missing_with(reason, REMEDY);
+    };
+    let quantile = student_95(line.points.saturating_sub(2));
+    let figure = |value: f64, error: f64| Figure {
+        value,
+        low: value - quantile * error,
+        high: value + quantile * error,
+        basis: Basis::Estimated,
+    };
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Outcome::Known(SequentialLine {
+        load_cycles: figure(line.slope, line.slope_error),
+        load_error: line.slope_error,
+        overhead_cycles: figure(line.intercept, line.intercept_error),
+        overhead_error: line.intercept_error,
+        scatter_cycles: line.scatter,
+        points: count(line.points),
+        left_out: count(points.len() - line.points),
+    })
+}
+
+/// M and C through the median times of the smallest and the largest n, as the document
+/// reckons them from one and two loads: C = 2·T(1) − T(2). `None` with a single n.
+#[must_use]
+pub fn two_point_line(series: &[(u32, f64)]) -> Option<(f64, f64)> {
+    let finite = || series.iter().filter(|(_, cycles)| cycles.is_finite());
+    let fewest = finite().map(|(loads, _)| *loads).min()?;
+    let most = finite().map(|(loads, _)| *loads).max()?;
+    if fewest == most {
+        return None;
     }
+    let time = |n: u32| {
+        let times: Vec<f64> = finite()
+            .filter(|(loads, _)| *loads == n)
+            .map(|(_, cycles)| *cycles)
+            .collect();
+        median(&times)
+    };
+    let (first, last) = (time(fewest)?, time(most)?);
+    let load = (last - first) / f64::from(most - fewest);
+    Some((load, first - load * f64::from(fewest)))
 }
 
 /// Finds the step in (K, cycles): the split into two runs with the smallest sum of
@@ -217,69 +428,65 @@ pub fn cliff(points: &[(u32, f64)]) -> Option<Cliff> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Draws;
     use membound_types::{Filler, Samples};
 
-    /// The printed pairs of document 000, chapter by chapter, and what the document says
-    /// comes of them.
     #[test]
-    fn the_documents_own_figures_give_the_documents_answers() {
-        let check = |what: &str, table: &[(u32, f64)], pair: f64, low: f64, high: f64| {
-            let found = *rule(table, pair).known().expect(what);
-            assert!(
-                found >= low - 1e-9 && found <= high + 1e-9,
-                "{what}: {found} is not in {low}…{high}"
-            );
-        };
-        check(
-            "chapter 1",
-            &[(2, 220.0), (10, 340.0), (11, 420.0)],
-            420.0,
-            10.0,
-            10.0,
-        );
-        check(
-            "chapter 2, THP off",
-            &[(5, 495.0), (6, 565.0)],
-            520.0,
-            4.0,
-            5.0,
-        );
-        check(
-            "chapter 3, H0G0",
-            &[(10, 340.0), (11, 425.0)],
-            420.0,
-            9.9,
-            10.0,
-        );
-        check(
-            "chapter 3, H0G1",
-            &[(4, 630.0), (5, 690.0)],
-            650.0,
-            3.0,
-            4.0,
-        );
-        check(
-            "chapter 3, H1G1",
-            &[(4, 725.0), (5, 825.0)],
-            800.0,
-            3.0,
-            4.0,
-        );
-        check("chapter 3, H1G0", &[(4, 600.0)], 600.0, 3.0, 3.0);
-        check(
-            "chapter 3, H1G0 with N = 3",
-            &[(3, 540.0), (4, 600.0)],
-            600.0,
-            3.0,
-            3.0,
-        );
-        check(
-            "chapter 4",
-            &[(2, 320.0), (10, 450.0), (12, 540.0)],
-            540.0,
-            11.0,
-            11.0,
-        );
+    fn the_interval_holds_the_truth_and_names_the_two_n() {
+        let mut random = Draws::new(11);
+        let mut inside = 0;
+        for _ in 0..400 {
+            let sigma = 4.0;
+            let cells: Vec<MlpCell> = (2..=24)
+                .map(|n| cell(n, 0, 200.0 + 20.0 * f64::from(n) + sigma * random.normal()))
+                .collect();
+            let points = rule_points(&cells, PageKind::Thp, NodePolicy::LOCAL, 1 << 28);
+            let pair = 430.0 + sigma * random.normal();
+            let found = read_rule(&points, pair, 1.96 * sigma);
+            let found = found.known().unwrap();
+            let interval = found.interval.known().unwrap();
+            assert!(interval.low <= interval.value && interval.value <= interval.high);
+            assert!(interval.high - interval.low < 3.0, "{interval:?}");
+            if interval.low <= 10.5 && 10.5 <= interval.high {
+                inside += 1;
+            }
+        }
+        assert!(inside >= 372, "{inside} of 400");
+
+        let exact: Vec<RulePoint> = (2..=24)
+            .map(|n| RulePoint::from((n, 200.0 + 20.0 * f64::from(n))))
+            .collect();
+        let found = read_rule(&exact, 430.0, 0.0);
+        let found = found.known().unwrap();
+        assert_eq!(found.between.below.unwrap().loads, 11);
+        assert_eq!(found.between.reached.loads, 12);
+        assert_eq!(found.between.reached.cycles, 440.0);
+        let interval = found.interval.known().unwrap();
+        assert_eq!((interval.low, interval.high), (10.5, 10.5));
+    }
+
+    #[test]
+    fn an_interval_beyond_the_loads_measured_is_no_figure() {
+        let points = [(2, 300.0), (4, 340.0), (6, 420.0)].map(|pair| RulePoint {
+            half_width: 30.0,
+            ..RulePoint::from(pair)
+        });
+        let found = read_rule(&points, 415.0, 0.0);
+        let found = found.known().unwrap();
+        assert!((found.parallelism - 4.875).abs() < 1e-9);
+        let reason = &found.interval.why_missing().unwrap().reason;
+        assert!(reason.contains("from 4.1 to more than 6"), "{reason}");
+        // A lone N that two in sequence just reach leaves everything below open.
+        let lone = [RulePoint {
+            loads: 4,
+            cycles: 600.0,
+            half_width: 20.0,
+        }];
+        let found = read_rule(&lone, 590.0, 0.0);
+        let found = found.known().unwrap();
+        assert_eq!(found.parallelism, 3.0);
+        assert_eq!(found.between.below, None);
+        assert!(found.interval.known().is_none());
     }
 
     #[test]
@@ -366,18 +573,57 @@ mod tests {
         let fit = sequential_fit(&series);
         let fit = fit.known().unwrap();
         assert!(
-            (fit.load_cycles - 290.0).abs() < 3.0 * fit.load_error,
+            (fit.load_cycles.value - 290.0).abs() < 3.0 * fit.load_error,
             "{fit:?}"
         );
         assert!(
-            (fit.overhead_cycles - 45.0).abs() < 3.0 * fit.overhead_error,
+            (fit.overhead_cycles.value - 45.0).abs() < 3.0 * fit.overhead_error,
             "{fit:?}"
         );
         assert!(
             fit.overhead_error > 0.1 && fit.overhead_error < 3.0,
             "{fit:?}"
         );
-        assert!(sequential_fit(&series[..2]).known().is_none());
+        assert_eq!((fit.points, fit.left_out), (12, 0));
+        // Ten degrees of freedom.
+        let half = fit.load_cycles.high - fit.load_cycles.value;
+        assert!((half / fit.load_error - 2.2281).abs() < 1e-9, "{fit:?}");
+
+        let two = sequential_fit(&[(1, 330.0), (2, 600.0), (2, 602.0), (2, 598.0)]);
+        let reason = &two.why_missing().unwrap().reason;
+        assert!(reason.contains("M = 270 and C = 60"), "{reason}");
+        assert!(two.why_missing().unwrap().remedy.is_some());
+        assert!(sequential_fit(&[(3, 900.0)]).known().is_none());
+        assert!(sequential_fit(&[]).known().is_none());
+    }
+
+    #[test]
+    fn the_intervals_of_the_line_hold_the_truth_nineteen_times_in_twenty() {
+        let mut random = Draws::new(5);
+        let (mut load, mut overhead) = (0, 0);
+        for _ in 0..1000 {
+            let series: Vec<(u32, f64)> = (1..=12)
+                .map(|n| (n, 45.0 + 290.0 * f64::from(n) + 8.0 * random.normal()))
+                .collect();
+            let fit = sequential_fit(&series);
+            let fit = fit.known().unwrap();
+            load += u32::from((fit.load_cycles.low..=fit.load_cycles.high).contains(&290.0));
+            overhead +=
+                u32::from((fit.overhead_cycles.low..=fit.overhead_cycles.high).contains(&45.0));
+        }
+        assert!(load >= 930 && overhead >= 930, "{load} {overhead}");
+    }
+
+    #[test]
+    fn a_disturbed_length_is_left_out_and_counted() {
+        let mut series: Vec<(u32, f64)> = (1..=12)
+            .map(|n| (n, 45.0 + 290.0 * f64::from(n) + f64::from(n * 5 % 7)))
+            .collect();
+        series[8].1 += 700.0;
+        let fit = sequential_fit(&series);
+        let fit = fit.known().unwrap();
+        assert_eq!((fit.points, fit.left_out), (11, 1));
+        assert!((fit.load_cycles.value - 290.0).abs() < 1.0, "{fit:?}");
     }
 
     #[test]

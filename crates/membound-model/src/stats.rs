@@ -20,6 +20,10 @@ pub struct Line {
     pub intercept_error: f64,
     /// Standard error of `slope`.
     pub slope_error: f64,
+    /// Standard deviation around the line, with two degrees of freedom given to it.
+    pub scatter: f64,
+    /// Points behind it.
+    pub points: usize,
 }
 
 /// The median; the mean of the middle two for an even count. `None` without values or
@@ -163,7 +167,32 @@ fn least_squares(points: &[(f64, f64)]) -> Option<Line> {
         slope,
         intercept_error: (variance * (1.0 / n + mean_x * mean_x / spread_x)).sqrt(),
         slope_error: (variance / spread_x).sqrt(),
+        scatter: variance.sqrt(),
+        points: points.len(),
     })
+}
+
+/// Half the width of a 95 % interval in standard errors: the 0.975 quantile of Student's t
+/// with `freedom` degrees of freedom. Infinite without any.
+///
+/// From 31 on by the expansion of Cornish and Fisher, right to four digits there.
+#[must_use]
+pub fn student_95(freedom: usize) -> f64 {
+    const TABLE: [f64; 30] = [
+        12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010,
+        2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739,
+        2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
+    ];
+    match freedom.checked_sub(1) {
+        None => f64::INFINITY,
+        Some(index) => TABLE.get(index).copied().unwrap_or_else(|| {
+            let (freedom, normal) = (freedom as f64, 1.959_964_f64);
+            let cubed = normal.powi(3);
+            normal
+                + (cubed + normal) / (4.0 * freedom)
+                + (5.0 * normal.powi(5) + 16.0 * cubed + 3.0 * normal) / (96.0 * freedom.powi(2))
+        }),
+    }
 }
 
 #[cfg(test)]
@@ -212,5 +241,16 @@ mod tests {
         assert!((line.intercept - 40.0).abs() < 4.0, "{line:?}");
         assert!(line.slope_error > 0.0 && line.slope_error < 1.0, "{line:?}");
         assert_eq!(robust_line(&points[..2]), None);
+        assert_eq!(line.points, 11);
+        assert!((line.scatter - 1.0).abs() < 0.2, "{line:?}");
+    }
+
+    #[test]
+    fn student_joins_its_table_and_ends_at_the_normal_distribution() {
+        assert_eq!(student_95(10), 2.2281);
+        assert!((student_95(31) - 2.0395).abs() < 1e-4);
+        assert!((student_95(60) - 2.0003).abs() < 1e-4);
+        assert!((student_95(100_000) - 1.96).abs() < 1e-4);
+        assert_eq!(student_95(0), f64::INFINITY);
     }
 }

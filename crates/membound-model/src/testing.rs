@@ -24,3 +24,28 @@ pub(crate) fn level(name: &str, size_bytes: Option<u64>) -> Level {
         note: None,
     }
 }
+
+/// Random numbers for tests: the same on every machine.
+pub(crate) struct Draws(u64);
+
+impl Draws {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Between 0 and 1, neither of them. Splitmix64.
+    pub(crate) fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^= x >> 31;
+        ((x >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
+    /// From a normal distribution of mean 0 and standard deviation 1 (Box and Muller).
+    pub(crate) fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.uniform().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+}

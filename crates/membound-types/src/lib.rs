@@ -44,13 +44,13 @@ pub use machine::{
     ThpState, Timer,
 };
 pub use mlp::{
-    AreaPoint, ExpectedHits, Fence, Filler, Misses, Mlp, MlpCell, MlpMode, ThroughputPoint,
-    WindowLimit,
+    AreaPoint, ExpectedHits, Fence, Filler, LoadsTime, Misses, Mlp, MlpCell, MlpMode, PageWalks,
+    RuleBracket, SequentialLine, ThroughputPoint, WindowLimit,
 };
 pub use model::*;
 pub use numa::{Numa, NumaPair};
 pub use prefetch::{Prefetch, PrefetchPattern, PrefetchPoint};
 pub use sample::{Disturbance, Samples, Stopped};
-pub use tlb::{Tlb, TlbLevel, TlbOverlap, TlbPoint};
+pub use tlb::{Tlb, TlbLevel, TlbOverlap, TlbPoint, TlbReach};
 pub use units::{CpuId, NamedPolicy, NodeId, NodePolicy, PageKind};
 pub use window::{Window, WindowKernel, WindowPoint};

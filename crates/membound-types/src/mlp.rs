@@ -141,6 +141,77 @@ pub struct AreaPoint {
     pub misses: Outcome<Misses>,
 }
 
+/// A time of N loads at once.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LoadsTime {
+    /// N.
+    pub loads: u32,
+    /// Core clock cycles for all of them, as the rule read it: times that fell with growing
+    /// N have been made level.
+    pub cycles: f64,
+}
+
+/// The two N that the document's rule lies between, each minus one: with 5 loads below the
+/// time of two in sequence and 6 above it, the parallelism is 4–5.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RuleBracket {
+    /// Most loads at once that still take less time than two in sequence; `null` where no
+    /// fewer were measured.
+    pub below: Option<LoadsTime>,
+    /// Fewest loads at once that take at least as long.
+    pub reached: LoadsTime,
+}
+
+/// The time of n loads in sequence as a line, T(n) = n·M + C (chapter 3.2 of document 000).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SequentialLine {
+    /// M: core clock cycles of one load.
+    pub load_cycles: Figure,
+    /// Standard error of M.
+    pub load_error: f64,
+    /// C: core clock cycles that every execution costs whatever its number of loads.
+    pub overhead_cycles: Figure,
+    /// Standard error of C.
+    pub overhead_error: f64,
+    /// Standard deviation of the times around the line, in cycles.
+    pub scatter_cycles: f64,
+    /// Times that the line was fitted to.
+    pub points: u32,
+    /// Times that were left out because they lie far off the line of all others.
+    pub left_out: u32,
+}
+
+/// What page walks cost, and how many are under way at once: T(N) with these pages against
+/// T(N) with larger ones on the same node (chapter 2 of document 000).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PageWalks {
+    /// The larger pages, whose loads are taken to need no walk.
+    pub against: PageKind,
+    /// Fewest loads at once that were compared.
+    pub from_loads: u32,
+    /// Most loads at once that were compared: the rule's parallelism with the larger pages.
+    pub to_loads: u32,
+    /// Core clock cycles that one walk adds to one load.
+    pub miss_cycles: Figure,
+    /// Whether `miss_cycles` is the difference of M of loads in sequence; else that of one
+    /// load alone.
+    pub miss_from_sequence: bool,
+    /// Core clock cycles that each further load takes with these pages.
+    pub further_cycles: Figure,
+    /// The same with the larger pages.
+    pub further_against_cycles: Figure,
+    /// Their difference: how much the excess grows with each further load.
+    pub excess_cycles: Figure,
+    /// Walks under way at once; missing, with what is known instead, where the excess does
+    /// not grow.
+    pub walks: Outcome<Figure>,
+    /// Walks under way at once, at least.
+    pub walks_at_least: f64,
+    /// The same by independent chases (`parallel_walks` of the part `tlb`), where measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walks_by_chases: Option<f64>,
+}
+
 /// The part `mlp`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mlp {
@@ -152,12 +223,25 @@ pub struct Mlp {
     pub windows: Vec<WindowLimit>,
     /// Memory-level parallelism by the document's rule, with the fraction between.
     pub mlp_rule: Outcome<f64>,
+    /// The same with its 95 % interval.
+    #[serde(default)]
+    pub mlp_rule_interval: Outcome<Figure>,
+    /// The two N that it lies between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mlp_rule_between: Option<RuleBracket>,
     /// Memory-level parallelism by throughput: the largest over the chains tried.
     pub mlp_throughput: Outcome<f64>,
     /// Parallel chases.
     pub throughput: Vec<ThroughputPoint>,
     /// Cycles of two loads, the second outside the window of the first.
     pub sequential_pair_cycles: Outcome<f64>,
+    /// T(n) = n·M + C through the loads in sequence.
+    #[serde(default)]
+    pub sequential_line: Outcome<SequentialLine>,
+    /// Page walks with these pages against larger ones among [`Mlp::others`] and the main
+    /// run.
+    #[serde(default)]
+    pub page_walks: Outcome<PageWalks>,
     /// Area sweep.
     #[serde(default)]
     pub areas: Vec<AreaPoint>,

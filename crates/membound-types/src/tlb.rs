@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Figure, Outcome, PageKind, Samples};
+use crate::{Basis, Figure, Outcome, PageKind, Samples};
 
 /// One point: a chase with one line on each of `pages` pages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,6 +50,32 @@ pub struct TlbOverlap {
     pub overlap: f64,
 }
 
+/// What the TLB reaches with one kind of pages, beside the size of a cache.
+///
+/// Where the reach is smaller, loads that hit the cache still wait for page walks: the
+/// advice of document 002 is to use larger pages there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TlbReach {
+    /// Cache level's name.
+    pub level: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// `estimated` for the effective size found, `declared` where no levels were found.
+    pub size_basis: Basis,
+    /// Page kind.
+    pub page: PageKind,
+    /// Bytes that are reached without a page walk.
+    pub reach_bytes: u64,
+    /// Level of the TLB beyond which walks begin; `null` where none was met, and
+    /// `reach_bytes` is then the most that was visited: the reach is at least so large.
+    pub tlb_level: Option<u32>,
+    /// Whether the reach is at least the size of the cache; `null` where that was not met.
+    pub covered: Option<bool>,
+    /// What to do where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
 /// The part `tlb`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tlb {
@@ -57,6 +83,10 @@ pub struct Tlb {
     pub points: Vec<TlbPoint>,
     /// Levels found.
     pub levels: Vec<TlbLevel>,
+    /// Reach beside the size of each cache: every cache, innermost first, with every page
+    /// kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reach: Vec<TlbReach>,
     /// Overlap of misses.
     pub overlap: Vec<TlbOverlap>,
     /// Page walks served at once, by the largest overlap seen.
