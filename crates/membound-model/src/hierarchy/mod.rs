@@ -1,14 +1,26 @@
 //! The hierarchy model of document 002: topology, fit, identifiability, rates, prediction.
 
+mod adjust;
 mod derive;
+mod design;
+mod error;
 mod file;
+mod fit;
+mod identify;
+mod linear;
+mod options;
+mod predict;
 mod rates;
+mod solve;
 mod topology;
+mod vanish;
 
+pub use adjust::{PageTableChoice, with_page_table, with_sizes, with_tlb};
 pub use derive::from_levels;
+pub use error::{SmallerLevel, TopologyError};
 pub use file::{BUNDLED, bundled, parse_topology};
+pub use fit::fit;
+pub use options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
+pub use predict::{predict, predict_stride};
 pub use rates::{model_levels, published};
-pub use topology::{
-    PageTableChoice, SmallerLevel, TopologyError, missing_sizes, validate, with_page_table,
-    with_sizes, with_tlb,
-};
+pub use topology::{missing_sizes, validate};

@@ -1,0 +1,430 @@
+//! Times of windows and loads that were not measured, with the interval in which a
+//! measurement would lie.
+//!
+//! A prediction needs only what the data determine: a sum of parameters can be known where
+//! its terms are not. What is not determined is missing, with the parameters that it would
+//! take.
+
+use std::collections::BTreeMap;
+
+use membound_types::{
+    Basis, ExpectedHits, Figure, FitData, Model, Outcome, ParameterRole, PredictedPoint,
+    SizeMeaning, Weights,
+};
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
+
+use super::design::{Design, Edges, Place, shares, touched};
+
+/// Part of a row's largest factor that rounding can leave of a factor that is zero.
+const ROUNDING: f64 = 1e-8;
+
+/// A 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Interval {
+    pub(super) low: f64,
+    pub(super) high: f64,
+}
+
+impl Interval {
+    /// Of a value that cannot be negative.
+    pub(super) fn of(value: f64, error: f64, student: f64) -> Self {
+        let Self { low, high } = Self::unlimited(value, error, student);
+        Self {
+            low: low.max(0.0).min(value),
+            high,
+        }
+    }
+
+    /// Of a value that can be negative.
+    pub(super) fn unlimited(value: f64, error: f64, student: f64) -> Self {
+        let half = error * student;
+        Self {
+            low: value - half,
+            high: value + half,
+        }
+    }
+}
+
+/// Standard errors that 95 % of a Student distribution lie within, for `freedom` degrees of
+/// freedom, at least one.
+pub(super) fn student_t(freedom: usize) -> f64 {
+    /// The normal distribution's, which is the limit.
+    const NORMAL: f64 = 1.959_963_984_540_054;
+    StudentsT::new(0.0, 1.0, freedom.max(1) as f64)
+        .map_or(NORMAL, |student| student.inverse_cdf(0.975))
+}
+
+/// Degrees of freedom that `model` was fitted with.
+fn freedom(model: &Model) -> usize {
+    model.method.points.saturating_sub(model.method.rank)
+}
+
+/// A linear combination of the parameters of `model`, symbol → factor, with its 95 %
+/// interval. Missing where the data do not determine it, or name no such parameter.
+pub(super) fn estimate(model: &Model, factors: &BTreeMap<String, f64>) -> Outcome<Figure> {
+    let mut row = vec![0.0; model.parameters.len()];
+    for (symbol, &factor) in factors {
+        let place = model
+            .parameters
+            .iter()
+            .position(|parameter| parameter.symbol == *symbol);
+        match place {
+            Some(place) => row[place] = factor,
+            None => return Outcome::missing(format!("the model has no parameter `{symbol}`")),
+        }
+    }
+    let variance = match variance(model, &row) {
+        Ok(variance) => variance,
+        Err(unknown) => return not_determined(&unknown),
+    };
+    let value = value(model, &row);
+    let student = student_t(freedom(model));
+    let interval = if row.iter().any(|&factor| factor < 0.0) {
+        Interval::unlimited(value, variance.sqrt(), student)
+    } else {
+        Interval::of(value, variance.sqrt(), student)
+    };
+    Outcome::Known(Figure {
+        value,
+        low: interval.low,
+        high: interval.high,
+        basis: Basis::Estimated,
+    })
+}
+
+fn not_determined(unknown: &[&str]) -> Outcome<Figure> {
+    Outcome::missing(format!("the data do not determine {}", unknown.join(", ")))
+}
+
+/// Sum of the parameters that the time is linear in, times their factors in `row`.
+fn value(model: &Model, row: &[f64]) -> f64 {
+    model
+        .parameters
+        .iter()
+        .zip(row)
+        .filter(|(parameter, _)| is_linear(parameter.role))
+        .map(|(parameter, factor)| parameter.value * factor)
+        .sum()
+}
+
+fn is_linear(role: ParameterRole) -> bool {
+    !matches!(role, ParameterRole::Size | ParameterRole::Steepness)
+}
+
+/// Variance of the sum with factors `row`, or the parameters because of which it is not
+/// determined: those left after the determined combinations are taken out.
+fn variance<'a>(model: &'a Model, row: &[f64]) -> Result<f64, Vec<&'a str>> {
+    let parameters = &model.parameters;
+    let place = |symbol: &String| {
+        parameters
+            .iter()
+            .position(|parameter| parameter.symbol == *symbol)
+    };
+    let mut rest: Vec<f64> = parameters
+        .iter()
+        .zip(row)
+        .map(|(parameter, &factor)| if parameter.identifiable { 0.0 } else { factor })
+        .collect();
+    let limit = ROUNDING * row.iter().fold(0.0_f64, |most, factor| most.max(factor.abs()));
+    for combination in &model.combinations {
+        // The first term of each stands in no other.
+        let (Some(symbol), Some(&first)) =
+            (combination.symbols.first(), combination.coefficients.first())
+        else {
+            continue;
+        };
+        let times = place(symbol).map_or(0.0, |place| rest[place]) / first;
+        for (symbol, factor) in combination.symbols.iter().zip(&combination.coefficients) {
+            if let Some(place) = place(symbol) {
+                rest[place] -= times * factor;
+            }
+        }
+    }
+    let unknown: Vec<&str> = parameters
+        .iter()
+        .zip(&rest)
+        .filter(|(_, rest)| rest.abs() > limit)
+        .map(|(parameter, _)| parameter.symbol.as_str())
+        .collect();
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    let mut variance = 0.0;
+    for (covariances, &factor) in model.covariance.iter().zip(row) {
+        if factor != 0.0 {
+            let along: f64 = covariances.iter().zip(row).map(|(a, b)| a * b).sum();
+            variance += factor * along;
+        }
+    }
+    Ok(variance.max(0.0))
+}
+
+/// The time of a window of `window_bytes` in an area of `area_bytes`, or of one load when
+/// the model is of latencies (`window_bytes` is `None`), with the 95 % interval in which a
+/// measurement would lie: uncertainty of the parameters and scatter of the points together.
+///
+/// Missing for a window in a model of loads and the other way round, for a window that does
+/// not fit, and where the data do not determine the sum of parameters that the point takes.
+#[must_use]
+pub fn predict(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> PredictedPoint {
+    let mut point = PredictedPoint {
+        window_bytes,
+        area_bytes,
+        stride_bytes: None,
+        ns: Outcome::missing(""),
+        expected: Vec::new(),
+        caution: None,
+    };
+    let refusal = match (model.method.data, window_bytes) {
+        _ if area_bytes == 0 => Some("there is no area of 0 bytes"),
+        (FitData::Latency, Some(_)) => Some("the model is of loads, not of windows"),
+        (FitData::Window, None) => Some("the model is of windows: say of how many bytes"),
+        (FitData::Window, Some(0)) => Some("there is no window of 0 bytes"),
+        (FitData::Window, Some(window)) if window > area_bytes => {
+            Some("the window is larger than the area")
+        }
+        _ => None,
+    };
+    if let Some(refusal) = refusal {
+        point.ns = Outcome::missing(refusal);
+        return point;
+    }
+    locate(model, &mut point, window_bytes, area_bytes as f64, 0.0);
+    point.caution = outside(model, window_bytes, area_bytes);
+    point
+}
+
+/// The time of one load of a random chase through `size_bytes` whose elements lie
+/// `stride_bytes` apart, from a model of latencies.
+///
+/// What is taken for granted: every element is visited as often as any other, in an order
+/// that no prefetcher follows; a cache keeps any lines, whichever sets they fall into. Then
+/// a stride below the line changes nothing, since neighbours share a line and all lines are
+/// in use; a larger one leaves lines out, so that a level has to hold size ÷ stride lines;
+/// and a stride above the page leaves pages out of the TLB's work in the same way. The
+/// page-table term sees the whole size.
+#[must_use]
+pub fn predict_stride(model: &Model, size_bytes: u64, stride_bytes: u64) -> PredictedPoint {
+    let mut point = PredictedPoint {
+        window_bytes: None,
+        area_bytes: size_bytes,
+        stride_bytes: Some(stride_bytes),
+        ns: Outcome::missing(""),
+        expected: Vec::new(),
+        caution: None,
+    };
+    let refusal = if model.method.data == FitData::Window {
+        Some("the model is of windows: strides need one of loads")
+    } else if stride_bytes == 0 {
+        Some("there is no stride of 0 bytes")
+    } else if size_bytes < stride_bytes {
+        Some("the stride is larger than the buffer")
+    } else {
+        None
+    };
+    if let Some(refusal) = refusal {
+        point.ns = Outcome::missing(refusal);
+        return point;
+    }
+    locate(
+        model,
+        &mut point,
+        None,
+        size_bytes as f64,
+        stride_bytes as f64,
+    );
+    let cautions: Vec<String> = [
+        outside(model, None, size_bytes),
+        crowded_sets(model, stride_bytes),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    point.caution = (!cautions.is_empty()).then(|| cautions.join("; "));
+    point
+}
+
+/// Fills time and shares.
+fn locate(
+    model: &Model,
+    point: &mut PredictedPoint,
+    window_bytes: Option<u64>,
+    span: f64,
+    spacing: f64,
+) {
+    let topology = &model.topology;
+    let Some(edges) = Edges::of(topology) else {
+        point.ns = Outcome::missing("the model does not say how large its levels are");
+        return;
+    };
+    let window = window_bytes.map(|bytes| bytes as f64);
+    let design = Design::new(topology, model.method.data);
+    let area = |level: usize| touched(span, spacing, line_of(model, level));
+    let shares = shares(&edges, area);
+    let place = Place {
+        window,
+        shares: &shares,
+        span,
+        spacing,
+    };
+    point.expected = topology
+        .levels
+        .iter()
+        .zip(&shares)
+        .map(|(level, &share)| ExpectedHits {
+            level: level.name.clone(),
+            share,
+        })
+        .collect();
+    let mut row = vec![0.0; model.parameters.len()];
+    for term in &design.terms {
+        let found = model
+            .parameters
+            .iter()
+            .position(|parameter| parameter.symbol == term.symbol);
+        match found {
+            Some(found) => row[found] = design.entry(term, &place),
+            None => {
+                point.ns =
+                    Outcome::missing(format!("the model has no parameter `{}`", term.symbol));
+                return;
+            }
+        }
+    }
+    let value = value(model, &row);
+    slopes(model, &design, &edges, window, &area, &mut row);
+    point.ns = match variance(model, &row) {
+        Err(unknown) => not_determined(&unknown),
+        Ok(variance) => {
+            let sigma = model.residual.sigma;
+            let scatter = match model.method.weights {
+                Weights::Equal => sigma,
+                Weights::Model | Weights::Measured => sigma * value,
+            };
+            let error = variance.sqrt().hypot(scatter);
+            let interval = Interval::of(value, error, student_t(freedom(model)));
+            Outcome::Known(Figure {
+                value,
+                low: interval.low,
+                high: interval.high,
+                basis: Basis::Modelled,
+            })
+        }
+    };
+}
+
+/// Bytes that move into the caches up to `level` at once: the longest line on the path to
+/// the next level.
+fn line_of(model: &Model, level: usize) -> f64 {
+    let topology = &model.topology;
+    let Some(next) = topology.levels.get(level + 1) else {
+        return 1.0;
+    };
+    topology
+        .components
+        .iter()
+        .filter(|component| !component.application && next.path.contains_key(&component.symbol))
+        .map(|component| f64::from(component.line_bytes))
+        .fold(1.0, f64::max)
+}
+
+/// Derivatives of the time by fitted sizes and exponents, in their units, into `row`.
+fn slopes(
+    model: &Model,
+    design: &Design<'_>,
+    edges: &Edges,
+    window: Option<f64>,
+    area: &dyn Fn(usize) -> f64,
+    row: &mut [f64],
+) {
+    let sizes = role_places(model, ParameterRole::Size);
+    let exponents = role_places(model, ParameterRole::Steepness);
+    if sizes.is_empty() && exponents.is_empty() {
+        return;
+    }
+    for level in 0..edges.reach.len() {
+        let ratio = edges.reach[level] / area(level);
+        if ratio >= 1.0 {
+            continue;
+        }
+        let step: f64 = design
+            .step(level, window)
+            .iter()
+            .zip(&design.terms)
+            .map(|(factor, term)| {
+                let mut parameters = model.parameters.iter();
+                factor
+                    * parameters
+                        .find(|parameter| parameter.symbol == term.symbol)
+                        .map_or(0.0, |parameter| parameter.value)
+            })
+            .sum();
+        let hits = edges.hits(level, area(level));
+        if let Some(&place) = exponents.get(level) {
+            row[place] -= step * hits * ratio.ln();
+        }
+        let by_reach = -step * edges.steepness[level] * hits / edges.reach[level];
+        match model.topology.sizes {
+            SizeMeaning::Reach => {
+                if let Some(&place) = sizes.get(level) {
+                    row[place] += by_reach;
+                }
+            }
+            SizeMeaning::Own => {
+                for &place in sizes.iter().take(level + 1) {
+                    row[place] += by_reach;
+                }
+            }
+        }
+    }
+}
+
+/// Places of the parameters of one role: one for each level but the last, or none.
+fn role_places(model: &Model, role: ParameterRole) -> Vec<usize> {
+    (0..model.parameters.len())
+        .filter(|&place| model.parameters[place].role == role)
+        .collect()
+}
+
+/// What to say of a point outside of what was measured.
+fn outside(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Option<String> {
+    let areas = model.points.iter().map(|point| point.measured.area_bytes);
+    let (Some(least), Some(most)) = (areas.clone().min(), areas.max()) else {
+        return Some(
+            "the model was kept without its points, so nothing says whether this lies among them"
+                .to_owned(),
+        );
+    };
+    let windows = model
+        .points
+        .iter()
+        .filter_map(|point| point.measured.window_bytes);
+    let mut parts = Vec::new();
+    if !(least..=most).contains(&area_bytes) {
+        parts.push(format!(
+            "the area lies outside of those measured ({least} to {most} bytes)"
+        ));
+    }
+    if let (Some(window), Some(least), Some(most)) =
+        (window_bytes, windows.clone().min(), windows.max())
+        && !(least..=most).contains(&window)
+    {
+        parts.push(format!(
+            "the window lies outside of those measured ({least} to {most} bytes)"
+        ));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What to say of strides that leave most sets of a cache without work.
+fn crowded_sets(model: &Model, stride_bytes: u64) -> Option<String> {
+    let longest = (0..model.topology.levels.len())
+        .map(|level| line_of(model, level))
+        .fold(1.0, f64::max);
+    (stride_bytes.is_power_of_two() && stride_bytes as f64 > longest).then(|| {
+        format!(
+            "elements {stride_bytes} bytes apart, a power of two, fall into few sets of a cache: \
+             it can hold less of them than is assumed here"
+        )
+    })
+}
