@@ -4,7 +4,8 @@
 //! cargo run -p membound-report --example fixture -- thorough > profile.json
 //! ```
 //!
-//! The argument is `quick`, `thorough`, `nodes` (two nodes, 32 CPUs) or `nothing`.
+//! The argument is `quick`, `thorough`, `nodes` (two nodes, 32 CPUs) or `nothing`; or a
+//! model: `origin`, `guest` or `curve`.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -13,14 +14,17 @@ use std::process::ExitCode;
 mod fixture;
 
 fn main() -> ExitCode {
-    let profile = match std::env::args().nth(1).as_deref() {
-        Some("quick") | None => fixture::profile(fixture::Extent::Quick),
-        Some("thorough") => fixture::profile(fixture::Extent::Thorough),
-        Some("nodes") => fixture::two_nodes(32),
-        Some("nothing") => fixture::nothing_measured(),
+    let document = match std::env::args().nth(1).as_deref() {
+        Some("quick") | None => serde_json::to_string(&fixture::profile(fixture::Extent::Quick)),
+        Some("thorough") => serde_json::to_string(&fixture::profile(fixture::Extent::Thorough)),
+        Some("nodes") => serde_json::to_string(&fixture::two_nodes(32)),
+        Some("nothing") => serde_json::to_string(&fixture::nothing_measured()),
+        Some("origin") => serde_json::to_string(&fixture::model::origin()),
+        Some("guest") => serde_json::to_string(&fixture::model::guest()),
+        Some("curve") => serde_json::to_string(&fixture::model::latency_curve()),
         Some(_) => return ExitCode::from(2),
     };
-    let written = serde_json::to_string(&profile)
+    let written = document
         .map_err(std::io::Error::from)
         .and_then(|text| writeln!(std::io::stdout(), "{text}"));
     match written {

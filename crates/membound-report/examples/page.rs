@@ -1,4 +1,4 @@
-//! Renders the profile in a JSON file as a page, or with `--text` for a terminal:
+//! Renders the profile or model in a JSON file as a page, or with `--text` for a terminal:
 //!
 //! ```text
 //! cargo run -p membound-report --example page -- profile.json > page.html
@@ -8,7 +8,7 @@ use std::error::Error;
 use std::io::Write as _;
 
 use membound_report::text::Style;
-use membound_types::MachineProfile;
+use membound_types::{MachineProfile, Model};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args: Vec<_> = std::env::args_os().skip(1).collect();
@@ -17,11 +17,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         args.remove(index);
     }
     let path = args.first().ok_or("usage: page PROFILE.json [--text]")?;
-    let profile: MachineProfile = serde_json::from_slice(&std::fs::read(path)?)?;
-    let shown = if text.is_some() {
-        membound_report::text::profile(&profile, Style::default())
+    let document: serde_json::Value = serde_json::from_slice(&std::fs::read(path)?)?;
+    let style = text.map(|_| Style::default());
+    let shown = if document["kind"] == "model" {
+        let model: Model = serde_json::from_value(document)?;
+        match style {
+            Some(style) => membound_report::text::model(&model, style),
+            None => membound_report::page::model(&model),
+        }
     } else {
-        membound_report::page::render(&profile)
+        let profile: MachineProfile = serde_json::from_value(document)?;
+        match style {
+            Some(style) => membound_report::text::profile(&profile, style),
+            None => membound_report::page::render(&profile),
+        }
     };
     std::io::stdout().write_all(shown.as_bytes())?;
     Ok(())

@@ -62,6 +62,16 @@ pub(crate) fn gaps(profile: &MachineProfile) -> Vec<Gap> {
             })),
         }
     }
+    if let Some(why) = profile
+        .model
+        .why_missing()
+        .filter(|why| !why.is_not_asked())
+    {
+        missing.push(Gap {
+            part: Kind::Model,
+            text: missing_text(why),
+        });
+    }
     if let Some(mlp) = profile.mlp.known() {
         skipped.extend(mlp.others.iter().flat_map(|other| {
             other.skipped.iter().map(|text| Gap {

@@ -127,22 +127,6 @@ pub(crate) fn timer_steps(timer: &Timer) -> Option<String> {
     })
 }
 
-/// `T(n) = n·M + C` through the sequential series by least squares, as document 000 wants
-/// it: (cycles per access M, constant C). `None` with fewer than three different n.
-pub(crate) fn sequential_fit(points: &[(f64, f64)]) -> Option<(f64, f64)> {
-    if points.len() < 3 {
-        return None;
-    }
-    let n = points.len() as f64;
-    let mean_x = points.iter().map(|p| p.0).sum::<f64>() / n;
-    let mean_y = points.iter().map(|p| p.1).sum::<f64>() / n;
-    let sxx: f64 = points.iter().map(|p| (p.0 - mean_x).powi(2)).sum();
-    let sxy: f64 = points.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
-    let slope = sxy / sxx;
-    let constant = mean_y - slope * mean_x;
-    (slope.is_finite() && constant.is_finite()).then_some((slope, constant))
-}
-
 /// One row of document 000's summary table: what a condition does to one load and to the
 /// parallelism, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]

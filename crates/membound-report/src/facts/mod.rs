@@ -6,13 +6,18 @@ mod disturbed;
 mod gaps;
 mod headline;
 pub(crate) mod model;
+mod parallel;
 mod titles;
 
 pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};
 pub(crate) use disturbed::{Disturbed, disturbed_points, reason, two_modes};
 pub(crate) use gaps::{gaps, missing_text, none_measured};
 pub(crate) use headline::{
-    dram_bandwidth, identity, level_bandwidth, mlp_conditions, sequential_fit, timer_steps,
+    dram_bandwidth, identity, level_bandwidth, mlp_conditions, timer_steps,
+};
+pub(crate) use parallel::{
+    cache_size, reach_rows, reach_text, rule, rule_between, runs, walks, walks_at_once,
+    walks_reading, with_interval,
 };
 pub(crate) use titles::{
     mix_title, mlp_title, prefetch_pattern_title, prefetch_state_title, vector_title,

@@ -192,8 +192,8 @@ pub(crate) fn source_words(source: &ModelSource) -> Vec<String> {
 /// How the fit was done, in the order in which it matters.
 pub(crate) fn method_words(topology: &str, method: &FitMethod, parameters: usize) -> Vec<String> {
     let data = match method.data {
-        FitData::Window => "windows",
-        FitData::Latency => "loads",
+        FitData::Window => "window",
+        FitData::Latency => "latency",
     };
     let sizes = match method.sizes {
         SizeMode::Fixed => "sizes given",
@@ -206,7 +206,7 @@ pub(crate) fn method_words(topology: &str, method: &FitMethod, parameters: usize
     };
     let mut words = vec![
         format!("topology {topology}, {sizes}"),
-        format!("{} of {data}", units::plural(method.points, "point")),
+        units::plural(method.points, &format!("{data} point")),
         format!(
             "{} of {} determined",
             units::count(method.rank as u64),
@@ -248,8 +248,8 @@ pub(crate) fn model_line(model: &Model) -> String {
     words.join(", ")
 }
 
-/// The test of the constants as a sentence.
-pub(crate) fn vanishing_sentence(test: &VanishingTest) -> String {
+/// What the test of the constants says of them, beginning with their symbols.
+pub(crate) fn vanishing_verdict(test: &VanishingTest) -> String {
     let p = if test.p_value < 0.001 {
         "p < 0.001".to_owned()
     } else if test.p_value.is_finite() {
@@ -263,7 +263,7 @@ pub(crate) fn vanishing_sentence(test: &VanishingTest) -> String {
         "do not vanish"
     };
     format!(
-        "the constants {} {verdict}: F = {}, {p}; they make up at most {} of any time",
+        "{} {verdict}: F = {}, {p}; at most {} of any time",
         test.symbols.join(", "),
         units::compact(test.f),
         units::percent(test.largest_share)

@@ -5,7 +5,6 @@ use membound_types::Model;
 
 use super::panels::model as panel;
 use super::shell;
-use crate::facts::model as facts;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PARTS: [(&str, &str); 3] = [
@@ -58,7 +57,6 @@ fn header(model: &Model, name: &str) -> Markup {
                 (fact("topology", &model.topology.name))
                 (fact("curves", &source.series))
                 @if !source.files.is_empty() { (fact("files", &source.files.join(", "))) }
-                (fact("in one line", &facts::model_line(model)))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! `mlp` on a terminal: the windows of the core and its memory-level parallelism.
 
-use membound_types::{Filler, MachineInfo, Mlp, MlpCell, MlpMode, Outcome};
+use membound_types::{Filler, MachineInfo, Mlp, MlpCell, MlpMode, Outcome, PageWalks};
 
 use super::Detail;
 use super::latency::skipped;
@@ -26,7 +26,7 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
         if let Some(published) = machine.cpu.published_rob {
             out.note(&format!("published for this processor: {published}"));
         }
-        figure(out, "parallel loads by the two-load rule", &mlp.mlp_rule);
+        rule(out, mlp);
         figure(out, "parallel loads by throughput", &mlp.mlp_throughput);
         figure(
             out,
@@ -39,10 +39,16 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
     }
     windows(out, mlp);
     conditions(out, mlp);
+    if detail == Detail::Brief {
+        for (run, walks) in facts::walks(mlp) {
+            out.line(&walk_line(run, walks));
+        }
+    }
     if detail == Detail::Full {
         parallel(out, mlp);
         throughput(out, mlp);
         sequential(out, mlp);
+        page_walks(out, mlp);
         areas(out, mlp);
         skipped(out, &mlp.skipped);
     }
@@ -55,6 +61,35 @@ fn figure(out: &mut Out, what: &str, outcome: &Outcome<f64>) {
             out.warning(&format!("{what}: {}", facts::missing_text(not_measured)));
         }
     }
+}
+
+fn rule(out: &mut Out, mlp: &Mlp) {
+    let what = "parallel loads by the two-load rule";
+    match (facts::rule(mlp), mlp.mlp_rule.why_missing()) {
+        (Some(text), _) => out.line(&format!("{what}: {text}")),
+        (None, Some(why)) => out.warning(&format!("{what}: {}", facts::missing_text(why))),
+        (None, None) => {}
+    }
+    if let Some(between) = facts::rule_between(mlp) {
+        out.note(&between);
+        if let Some(why) = mlp.mlp_rule_interval.why_missing() {
+            out.note(&format!("interval: {}", facts::missing_text(why)));
+        }
+    }
+}
+
+/// Page walks in one line.
+fn walk_line(run: &Mlp, walks: &PageWalks) -> String {
+    let chases = walks.walks_by_chases.map_or_else(String::new, |chases| {
+        format!("; {} by independent chases", units::compact(chases))
+    });
+    format!(
+        "page walks, {} against {}: {} each, {} at once{chases}",
+        run.page,
+        walks.against,
+        units::cycles(walks.miss_cycles.value),
+        facts::walks_at_once(walks)
+    )
 }
 
 fn windows(out: &mut Out, mlp: &Mlp) {
@@ -163,21 +198,89 @@ fn throughput(out: &mut Out, mlp: &Mlp) {
 }
 
 fn sequential(out: &mut Out, mlp: &Mlp) {
-    let points: Vec<(f64, f64)> = mlp
-        .cells
-        .iter()
-        .filter(|cell| {
-            cell.mode == MlpMode::Sequential && cell.page == mlp.page && cell.node == mlp.node
-        })
-        .map(|cell| (f64::from(cell.loads), cell.cycles))
-        .collect();
-    if let Some((slope, constant)) = facts::sequential_fit(&points) {
-        out.line(&format!(
-            "T(n) = n·M + C over n = 1…{}: M = {}, C = {} (estimated)",
-            points.iter().map(|p| p.0).fold(0.0, f64::max),
-            units::cycles(slope),
-            units::cycles(constant)
-        ));
+    out.heading(
+        "loads in sequence: T(n) = n·M + C",
+        "cycles, with 95 % intervals",
+    );
+    let mut table = Table::new()
+        .words("condition")
+        .figures("M")
+        .figures("interval")
+        .figures("C")
+        .figures("interval")
+        .column("times", Align::Right, 1);
+    for run in facts::runs(mlp) {
+        match &run.sequential_line {
+            Outcome::Known(line) => table.row([
+                facts::mlp_title(run),
+                units::number(line.load_cycles.value),
+                units::interval(line.load_cycles.low, line.load_cycles.high),
+                units::number(line.overhead_cycles.value),
+                units::interval(line.overhead_cycles.low, line.overhead_cycles.high),
+                match line.left_out {
+                    0 => line.points.to_string(),
+                    left_out => format!("{} of {}", line.points, line.points + left_out),
+                },
+            ]),
+            Outcome::Missing { not_measured } => out.warning(&format!(
+                "{}: {}",
+                facts::mlp_title(run),
+                facts::missing_text(not_measured)
+            )),
+        }
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+}
+
+fn page_walks(out: &mut Out, mlp: &Mlp) {
+    let known = facts::walks(mlp);
+    if known.is_empty() {
+        // The reason of the smallest pages: the largest have nothing to be compared with.
+        if let Some(why) = facts::runs(mlp)
+            .min_by_key(|run| run.page)
+            .and_then(|run| run.page_walks.why_missing())
+        {
+            out.note(&format!("page walks: {}", facts::missing_text(why)));
+        }
+        return;
+    }
+    for (run, walks) in known {
+        out.heading(
+            "page walks",
+            &format!(
+                "{}, against {}, N = {}…{} at once",
+                facts::mlp_title(run),
+                walks.against,
+                walks.from_loads,
+                walks.to_loads
+            ),
+        );
+        let mut table = Table::new().words("cycles of").figures("").words("from");
+        let against = format!("with {} pages", walks.against);
+        let miss_from = if walks.miss_from_sequence {
+            "loads in sequence"
+        } else {
+            "one load alone"
+        };
+        for (what, figure, from) in [
+            ("one walk", &walks.miss_cycles, miss_from),
+            ("each further load", &walks.further_cycles, "T(N)"),
+            (&against, &walks.further_against_cycles, "T(N)"),
+            ("the difference", &walks.excess_cycles, "their excess"),
+        ] {
+            table.row([what.to_owned(), facts::with_interval(figure), from.to_owned()]);
+        }
+        out.table(&table);
+        out.line(&format!("walks at once: {}", facts::walks_at_once(walks)));
+        if let Some(chases) = walks.walks_by_chases {
+            out.line(&format!(
+                "by independent chases (tlb): {}",
+                units::compact(chases)
+            ));
+        }
+        out.note(&facts::walks_reading(walks));
     }
 }
 

@@ -3,6 +3,7 @@
 
 use membound_types::{
     Combination, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter, Topology,
+    TopologyLevel,
 };
 
 use super::out::Out;
@@ -78,8 +79,7 @@ pub(super) fn write(out: &mut Out, model: &Model) {
     table_of_levels(out, &model.levels);
     if let Some(test) = &model.vanishing {
         out.blank();
-        let sentence = facts::vanishing_sentence(test);
-        out.line(&sentence);
+        out.line(&format!("constants: {}", facts::vanishing_verdict(test)));
     }
     worst(out, &model.points);
     for note in &model.notes {
@@ -251,8 +251,11 @@ fn components(out: &mut Out, topology: &Topology) {
     }
 }
 
-/// What lies on the way to each level. Sizes stand here only when no table above has them.
+/// What lies on the way to each level, and how large it is where no table above says that.
 fn paths(out: &mut Out, topology: &Topology, shown: &[ModelLevel]) {
+    let last = topology.levels.len().saturating_sub(1);
+    let open = |(index, level): (usize, &TopologyLevel)| index < last && level.size_bytes.is_none();
+    let sized = shown.is_empty() || topology.levels.iter().enumerate().any(open);
     let mut table = Table::new()
         .figures("level")
         .words("mnemonic")
@@ -261,9 +264,9 @@ fn paths(out: &mut Out, topology: &Topology, shown: &[ModelLevel]) {
         .words("way");
     for (index, level) in topology.levels.iter().enumerate() {
         let size = match level.size_bytes {
-            Some(_) if !shown.is_empty() => String::new(),
+            _ if !sized => String::new(),
             Some(bytes) => units::bytes(bytes),
-            None if index + 1 == topology.levels.len() => "the rest".to_owned(),
+            None if index == last => "the rest".to_owned(),
             None => "to be given".to_owned(),
         };
         table.row([

@@ -69,13 +69,13 @@ impl Out {
         let remark = clean(remark);
         self.blank();
         if remark.is_empty() {
-            self.push(&title, Emphasis::Bold);
+            self.paragraph(&title, "", "  ", Emphasis::Bold);
         } else if display_width(&title) + 2 + display_width(&remark) <= self.style.width {
             let bold = self.painted(&title, Emphasis::Bold);
             let dim = self.painted(&remark, Emphasis::Dim);
             self.text.push_str(&format!("{bold}  {dim}\n"));
         } else {
-            self.push(&title, Emphasis::Bold);
+            self.paragraph(&title, "", "  ", Emphasis::Bold);
             self.paragraph(&remark, "  ", "  ", Emphasis::Dim);
         }
     }

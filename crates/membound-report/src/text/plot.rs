@@ -1,6 +1,8 @@
 //! Values over sizes as a picture in braille, both axes logarithmic, with the ends of the
 //! levels below.
 
+use textwrap::core::display_width;
+
 use super::braille::Plot;
 use super::out::Out;
 use crate::units;
@@ -56,7 +58,10 @@ pub(super) fn write(out: &mut Out, picture: &SizePlot<'_>) {
     for point in &single {
         plot.curve(&[place(point)]);
     }
-    let mut lines = vec![format!("{:>MARGIN$}  ({})", picture.unit, picture.remark)];
+    let unit = format!("{:>MARGIN$}", picture.unit);
+    let head = format!("{unit}  ({})", picture.remark);
+    let fits = display_width(&head) <= out.width();
+    let mut lines = vec![if fits { head } else { unit }];
     for (row, line) in plot.lines().into_iter().enumerate() {
         let label = round_value(low, high, row);
         lines.push(format!("{label:>MARGIN$} │{line}"));

@@ -48,7 +48,7 @@ pub(super) fn write(out: &mut Out, tlb: &Tlb, detail: Detail) {
     match &tlb.parallel_walks {
         Outcome::Known(walks) => {
             out.line(&format!(
-                "page walks served at once: {}",
+                "page walks served at once, by independent chases: {}",
                 units::compact(*walks)
             ));
         }
@@ -57,10 +57,40 @@ pub(super) fn write(out: &mut Out, tlb: &Tlb, detail: Detail) {
             facts::missing_text(not_measured)
         )),
     }
+    reach(out, tlb);
     if detail == Detail::Full {
         points(out, tlb);
         overlap(out, tlb);
         skipped(out, &tlb.skipped);
+    }
+}
+
+/// What is reached without a page walk, beside each cache.
+fn reach(out: &mut Out, tlb: &Tlb) {
+    let rows = facts::reach_rows(tlb);
+    let Some((_, kinds)) = rows.first() else {
+        return;
+    };
+    out.heading("reach beside the caches", "without a page walk");
+    let mut table = Table::new().words("cache").figures("size");
+    for kind in kinds {
+        table = table.figures(&format!("{} reach", kind.page));
+    }
+    for (cache, row) in &rows {
+        let mut cells = vec![cache.level.clone(), facts::cache_size(cache)];
+        cells.extend(row.iter().map(|reach| {
+            let mark = match reach.covered {
+                Some(true) => "",
+                Some(false) => "less: ",
+                None => "unknown: ",
+            };
+            format!("{mark}{}", facts::reach_text(reach))
+        }));
+        table.row(cells);
+    }
+    out.table(&table);
+    for advice in tlb.reach.iter().filter_map(|reach| reach.advice.as_deref()) {
+        out.warning(advice);
     }
 }
 

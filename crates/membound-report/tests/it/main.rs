@@ -3,6 +3,7 @@
 mod dom;
 mod exports;
 mod fixture;
+mod model;
 mod numbers;
 mod page;
 mod text;

@@ -1,7 +1,7 @@
 //! Whatever numbers stand in a document, no drawing and no text says NaN or infinity.
 
-use membound_report::{page, text};
-use membound_types::{MachineProfile, Outcome};
+use membound_report::{csv, page, text};
+use membound_types::{Basis, Figure, MachineProfile, Model, Outcome, Prediction};
 use proptest::prelude::*;
 
 use crate::dom::Page;
@@ -56,6 +56,9 @@ fn spoil(profile: &mut MachineProfile, values: &[f64]) {
             ) = (next(), next(), next());
         }
     }
+    if let Outcome::Known(model) = &mut profile.model {
+        spoil_model(model, &mut next);
+    }
     if let Outcome::Known(part) = &mut profile.bandwidth {
         for point in &mut part.points {
             (point.gb_s, point.gb_s_low, point.gb_s_high) = (next(), next(), next());
@@ -91,6 +94,102 @@ fn spoil(profile: &mut MachineProfile, values: &[f64]) {
         for pair in &mut part.pairs {
             (pair.one_way_ns, pair.one_way_low_ns) = (next(), next());
         }
+    }
+}
+
+/// Puts numbers into every figure of a model, sizes included.
+fn spoil_model(model: &mut Model, next: &mut impl FnMut() -> f64) {
+    for parameter in &mut model.parameters {
+        parameter.value = next();
+        parameter.std_error = Some(next());
+        (parameter.low, parameter.high) = (Some(next()), Some(next()));
+    }
+    for sum in &mut model.combinations {
+        sum.coefficients.fill_with(&mut *next);
+        (sum.value, sum.std_error, sum.low, sum.high) = (next(), next(), next(), next());
+    }
+    for level in &mut model.levels {
+        level.size_bytes = Some(next() as u64);
+        level.size_low_bytes = Some(next() as u64);
+        level.size_high_bytes = Some(next() as u64);
+        level.reach_bytes = Some(next() as u64);
+        for outcome in [
+            &mut level.ns_per_line,
+            &mut level.rate_mops,
+            &mut level.rate_gb_s,
+        ] {
+            *outcome = Outcome::Known(figure(next));
+        }
+    }
+    let residual = &mut model.residual;
+    residual.median_relative = next();
+    residual.max_relative = next();
+    residual.sigma = next();
+    residual.left_out_median_relative = Some(next());
+    if let Some(test) = &mut model.vanishing {
+        (test.f, test.p_value, test.largest_share) = (next(), next(), next());
+    }
+    model.method.condition = next();
+    for point in &mut model.points {
+        let measured = &mut point.measured;
+        (measured.ns, point.model_ns) = (next(), next());
+        (measured.ns_low, measured.ns_high) = (Some(next()), Some(next()));
+        measured.area_bytes = next() as u64;
+        measured.window_bytes = measured.window_bytes.map(|_| next() as u64 % 8);
+    }
+}
+
+fn spoil_prediction(prediction: &mut Prediction, next: &mut impl FnMut() -> f64) {
+    for point in &mut prediction.points {
+        point.ns = Outcome::Known(figure(next));
+        point.area_bytes = next() as u64;
+        for hits in &mut point.expected {
+            hits.share = next();
+        }
+    }
+}
+
+fn figure(next: &mut impl FnMut() -> f64) -> Figure {
+    Figure {
+        value: next(),
+        low: next(),
+        high: next(),
+        basis: Basis::Modelled,
+    }
+}
+
+/// Models and predictions full of `values`, in every form.
+fn check_model(values: &[f64]) {
+    let mut turn = values.iter().copied().cycle();
+    let mut next = || turn.next().unwrap_or(f64::NAN);
+    let models = [
+        fixture::model::origin(),
+        fixture::model::guest(),
+        fixture::model::latency_curve(),
+    ];
+    for mut model in models {
+        spoil_model(&mut model, &mut next);
+        check_drawing(&page::model(&model));
+        check_words(&csv::fitted(&model));
+        check_lines(&text::model(&model, text::Style::default()));
+        check_lines(&text::model_show(
+            "hostile",
+            &model.topology,
+            &model.parameters,
+            &model.levels,
+            text::Style::default(),
+        ));
+    }
+    let mut prediction = fixture::model::prediction();
+    spoil_prediction(&mut prediction, &mut next);
+    check_words(&csv::prediction(&prediction));
+    check_lines(&text::prediction(&prediction, text::Style::default()));
+}
+
+fn check_lines(shown: &str) {
+    check_words(shown);
+    for line in shown.lines() {
+        assert!(textwrap::core::display_width(line) <= 80, "{line}");
     }
 }
 
@@ -158,6 +257,7 @@ fn special_values_are_left_out() {
         spoil(&mut profile, &values);
         check_drawing(&page::render(&profile));
         check_words(&text::profile(&profile, text::Style::default()));
+        check_model(&values);
     }
 }
 
@@ -190,5 +290,6 @@ proptest! {
         for line in shown.lines() {
             prop_assert!(textwrap::core::display_width(line) <= 80, "{}", line);
         }
+        check_model(&values);
     }
 }

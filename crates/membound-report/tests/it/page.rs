@@ -8,12 +8,13 @@ use membound_types::{MachineProfile, Outcome, PrefetchState};
 use crate::dom::Page;
 use crate::fixture::{self, Extent};
 
-const PANELS: [&str; 13] = [
+const PANELS: [&str; 14] = [
     "answer",
     "latency",
     "strides",
     "mlp",
     "window",
+    "model",
     "bandwidth",
     "loaded",
     "tlb",
@@ -24,7 +25,7 @@ const PANELS: [&str; 13] = [
     "gaps",
 ];
 
-const CHARTS: [&str; 16] = [
+const CHARTS: [&str; 18] = [
     "latency-curve",
     "stride-size-0",
     "stride-stride-0",
@@ -36,6 +37,8 @@ const CHARTS: [&str; 16] = [
     "mlp-areas",
     "mlp-ratios",
     "window-curves",
+    "model-curves",
+    "model-residuals",
     "bandwidth-1",
     "bandwidth-2",
     "loaded-curves",

@@ -4,7 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
-use membound_types::{AreaPoint, Filler, Level, Mlp, MlpCell, MlpMode, Outcome, ThroughputPoint};
+use membound_types::{
+    AreaPoint, Figure, Filler, Level, Mlp, MlpCell, MlpMode, Outcome, SequentialLine,
+    ThroughputPoint,
+};
 
 use super::{figure_text, level_marks, number_axis, size_axis, skipped, tip};
 use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
@@ -22,6 +25,8 @@ pub(super) fn body(mlp: &Mlp, levels: &[Level]) -> Markup {
             (area_cycles(mlp, levels))
             (area_ratios(mlp, levels))
         }
+        (lines(mlp))
+        (page_walks(mlp))
         (conditions(mlp))
         (misses(mlp))
         (skipped(&mlp.skipped))
@@ -50,6 +55,16 @@ fn figures(mlp: &Mlp) -> Markup {
         p.note {
             "Two loads in sequence take C = " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
             "; " (facts::mlp_title(mlp)) "; " (mlp.fence) " as the fence."
+        }
+        @if let Some(rule) = facts::rule(mlp) {
+            p.note {
+                "Parallel loads by the rule: " b { (rule) }
+                @if let Some(between) = facts::rule_between(mlp) { "; " (between) }
+                "."
+                @if let (Some(why), true) = (mlp.mlp_rule_interval.why_missing(), mlp.mlp_rule_between.is_some()) {
+                    " Interval: " (facts::missing_text(why)) "."
+                }
+            }
         }
     }
 }
@@ -202,10 +217,6 @@ fn fillers(mlp: &Mlp) -> Markup {
     html! { @if chart.series.len() > 1 { (chart.markup()) } }
 }
 
-fn runs(mlp: &Mlp) -> impl Iterator<Item = &Mlp> {
-    std::iter::once(mlp).chain(&mlp.others)
-}
-
 /// A curve of one run among several.
 fn curve_of(index: usize, run: &Mlp, points: Vec<Point>) -> Series {
     Series {
@@ -217,7 +228,7 @@ fn curve_of(index: usize, run: &Mlp, points: Vec<Point>) -> Series {
 }
 
 fn parallel(mlp: &Mlp) -> Markup {
-    let series = runs(mlp)
+    let series = facts::runs(mlp)
         .enumerate()
         .map(|(index, run)| {
             let points = by_loads(plane_cells(run, Filler::Nop))
@@ -241,7 +252,10 @@ fn parallel(mlp: &Mlp) -> Markup {
             .map(|rule| Mark {
                 kind: MarkKind::Found,
                 x: rule + 1.0,
-                interval: None,
+                interval: mlp
+                    .mlp_rule_interval
+                    .known()
+                    .map(|figure| (figure.low + 1.0, figure.high + 1.0)),
                 name: format!("rule: {}", units::number(*rule)),
                 detail: String::new(),
             })
@@ -255,7 +269,7 @@ fn parallel(mlp: &Mlp) -> Markup {
 }
 
 fn throughput(mlp: &Mlp) -> Markup {
-    let series = runs(mlp)
+    let series = facts::runs(mlp)
         .enumerate()
         .map(|(index, run)| {
             let points = run.throughput.iter().map(throughput_point).collect();
@@ -296,12 +310,12 @@ fn throughput_point(p: &ThroughputPoint) -> Point {
     }
 }
 
+/// Loads in sequence, measured and as the line through them.
 fn sequential(mlp: &Mlp) -> Markup {
-    let mut notes = Vec::new();
-    let series = runs(mlp)
+    let series = facts::runs(mlp)
         .enumerate()
-        .map(|(index, run)| {
-            let cells: Vec<&MlpCell> = run
+        .flat_map(|(index, run)| {
+            let mut points: Vec<Point> = run
                 .cells
                 .iter()
                 .filter(|cell| {
@@ -309,41 +323,27 @@ fn sequential(mlp: &Mlp) -> Markup {
                         && cell.page == run.page
                         && cell.node == run.node
                 })
-                .collect();
-            let points: Vec<(f64, f64)> = cells
-                .iter()
-                .map(|c| (f64::from(c.loads), c.cycles))
-                .collect();
-            if let Some((slope, constant)) = facts::sequential_fit(&points) {
-                notes.push(format!(
-                    "{}: M = {}, C = {}",
-                    facts::mlp_title(run),
-                    units::number(slope),
-                    units::number(constant)
-                ));
-            }
-            let mut points: Vec<Point> = cells
-                .iter()
                 .map(|c| cell_point(c.loads, &format!("n={}", c.loads), c))
                 .collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            curve_of(index, run, points)
+            let fitted = run.sequential_line.known().map(|line| fitted(index, run, line, &points));
+            let measured = curve_of(index, run, points);
+            match fitted {
+                Some(fitted) => vec![
+                    Series {
+                        look: Look::Dots(index),
+                        ..measured
+                    },
+                    fitted,
+                ],
+                None => vec![measured],
+            }
         })
         .collect();
-    let estimate = if notes.is_empty() {
-        String::new()
-    } else {
-        format!(
-            " Estimated from T(n) = n·M + C, in cycles: {}.",
-            notes.join("; ")
-        )
-    };
     let chart = Chart {
         id: "mlp-sequential".into(),
         title: "T(n): loads in sequence.".into(),
-        reading: format!(
-            "Each load outside the window of the one before, so the times add up.{estimate}"
-        ),
+        reading: "Each load outside the window of the one before, so the times add up: T(n) = n·M + C, M for each load and C whatever their number.".into(),
         extent: Extent::Half,
         x: number_axis("n: loads", Scale::Linear),
         y: number_axis("core cycles", Scale::Linear),
@@ -353,6 +353,114 @@ fn sequential(mlp: &Mlp) -> Markup {
         series,
     };
     chart.markup()
+}
+
+/// The line through the measured points, from no load to the most.
+fn fitted(index: usize, run: &Mlp, line: &SequentialLine, points: &[Point]) -> Series {
+    let most = points.iter().map(|point| point.x).fold(1.0, f64::max);
+    let (load, overhead) = (line.load_cycles.value, line.overhead_cycles.value);
+    Series {
+        label: format!(
+            "{}: n·{} {} {}",
+            run.page,
+            units::number(load),
+            if overhead < 0.0 { '−' } else { '+' },
+            units::number(overhead.abs())
+        ),
+        look: Look::Curve(index),
+        shown: true,
+        points: [0.0, most]
+            .into_iter()
+            .map(|n| Point {
+                x: n,
+                y: n * load + overhead,
+                interval: None,
+                tip: format!("n={n}: {} by the line", units::cycles(n * load + overhead)),
+                hollow: false,
+            })
+            .collect(),
+    }
+}
+
+/// M and C of every condition with their intervals.
+fn lines(mlp: &Mlp) -> Markup {
+    html! {
+        h3 { "One load, and what every execution costs" }
+        p.reading { "T(n) = n·M + C by least squares, in core cycles with 95 % intervals: two conditions with the same M differ by a constant shift alone." }
+        div.scroll tabindex="0" role="group" aria-label="loads in sequence" {
+            table {
+                thead { tr {
+                    th scope="col" { "condition" } th scope="col" { "M, one load" } th scope="col" { "C, every execution" }
+                    th scope="col" { "scatter" } th scope="col" { "times" }
+                } }
+                tbody {
+                    @for run in facts::runs(mlp) {
+                        tr {
+                            th scope="row" { (facts::mlp_title(run)) }
+                            @match &run.sequential_line {
+                                Outcome::Known(line) => {
+                                    td { (value_interval(&line.load_cycles)) }
+                                    td { (value_interval(&line.overhead_cycles)) }
+                                    td { (units::number(line.scatter_cycles)) }
+                                    td { (line.points) @if line.left_out > 0 { " of " (line.points + line.left_out) } }
+                                }
+                                Outcome::Missing { not_measured } => {
+                                    td colspan="4" { (facts::missing_text(not_measured)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn value_interval(figure: &Figure) -> Markup {
+    html! { b { (units::number(figure.value)) } " " small { (units::interval(figure.low, figure.high)) } }
+}
+
+/// Page walks of every condition that another one has larger pages than.
+fn page_walks(mlp: &Mlp) -> Markup {
+    let known = facts::walks(mlp);
+    let why = facts::runs(mlp)
+        .min_by_key(|run| run.page)
+        .and_then(|run| run.page_walks.why_missing());
+    html! {
+        @if known.is_empty() {
+            @if let Some(why) = why { p.note { "Page walks: " (facts::missing_text(why)) "." } }
+        } @else {
+            h3 { "Page walks" }
+            @for (run, walks) in &known {
+                p.reading {
+                    (facts::mlp_title(run)) ", against " (walks.against) " pages: "
+                    b { (facts::walks_at_once(walks)) } " at once by loads at once"
+                    @if let Some(chases) = walks.walks_by_chases { ", " b { (units::compact(chases)) } " by independent chases" }
+                    ". " (facts::walks_reading(walks))
+                }
+            }
+            div.scroll tabindex="0" role="group" aria-label="page walks" {
+                table {
+                    thead { tr {
+                        th scope="col" { "condition" } th scope="col" { "one walk, cycles" } th scope="col" { "each further load" }
+                        th scope="col" { "with larger pages" } th scope="col" { "the difference" } th scope="col" { "walks at once" }
+                    } }
+                    tbody {
+                        @for (run, walks) in &known {
+                            tr {
+                                th scope="row" { (facts::mlp_title(run)) }
+                                td { (value_interval(&walks.miss_cycles)) }
+                                td { (value_interval(&walks.further_cycles)) }
+                                td { (value_interval(&walks.further_against_cycles)) }
+                                td { (value_interval(&walks.excess_cycles)) }
+                                td { (facts::walks_at_once(walks)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn area_series(

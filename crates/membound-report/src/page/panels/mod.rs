@@ -75,7 +75,7 @@ pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
         ),
         panel(
             "model",
-            "The model fitted",
+            "Hierarchy model",
             model::READING,
             &profile.model,
             model::body,

@@ -7,13 +7,15 @@ use membound_types::{Figure, FitData, FittedPoint, Model, ModelLevel, Outcome, P
 use super::{number_axis, size_axis};
 use crate::facts::model as facts;
 use crate::facts::model::FittedCurve;
-use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series};
+use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
 use crate::units;
 
 /// Values with markers in a chart; of more, every nth is drawn.
 const MOST_POINTS: usize = 1600;
 /// Sizes of window that are shown before anybody asks.
 const MOST_SHOWN: usize = 4;
+/// Sigma in per cent from which it says nothing and would only flatten the residuals.
+const MOST_SIGMA: f64 = 500.0;
 /// Letters of a level's name at its mark; the table has all.
 const MOST_LETTERS: usize = 24;
 /// How the fit is to be read, in the profile and on the model's own page.
@@ -108,12 +110,12 @@ fn fit_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
 }
 
 fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
-    let sigma = model.residual.sigma * 100.0;
+    let sigma = Some(model.residual.sigma * 100.0).filter(|s| (0.0..MOST_SIGMA).contains(s));
     let areas = || model.points.iter().map(|p| p.measured.area_bytes);
     let mut series = Vec::new();
-    if let (Some(first), Some(last), true) = (areas().min(), areas().max(), sigma.is_finite()) {
+    if let (Some(first), Some(last), Some(sigma)) = (areas().min(), areas().max(), sigma) {
         series.push(Series {
-            label: format!("± sigma, {}", units::percent(model.residual.sigma)),
+            label: "within sigma".into(),
             look: Look::Curve(7),
             shown: true,
             points: [first, last]
@@ -147,7 +149,18 @@ fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Cha
         y: number_axis("model ÷ measured − 1, %", Scale::Linear),
         series,
         marks: marks(model),
-        rules: Vec::new(),
+        rules: sigma
+            .into_iter()
+            .flat_map(|sigma| [sigma, -sigma])
+            .map(|y| Rule {
+                y,
+                label: format!(
+                    "{}sigma, {}",
+                    if y < 0.0 { "−" } else { "+" },
+                    units::percent(y.abs() / 100.0)
+                ),
+            })
+            .collect(),
         end_labels: false,
     }
 }
@@ -227,6 +240,13 @@ pub(in crate::page) fn levels(model: &Model) -> Markup {
     let levels = &model.levels;
     let rated = levels.iter().any(|l| l.rate_mops.known().is_some());
     let sized = levels.iter().any(|l| l.size_bytes.is_some());
+    let line = levels.first().map(|l| l.line_bytes);
+    let one_line = levels.iter().all(|l| Some(l.line_bytes) == line);
+    let time = match (rated, line.filter(|_| one_line)) {
+        (false, _) => "time of a load".to_owned(),
+        (true, Some(bytes)) => format!("time of {bytes} B"),
+        (true, None) => "time of a line".to_owned(),
+    };
     let apart = levels.iter().any(|l| l.reach_bytes != l.size_bytes);
     html! {
         @if levels.is_empty() {
@@ -238,7 +258,7 @@ pub(in crate::page) fn levels(model: &Model) -> Markup {
                         th scope="col" { "level" } th scope="col" { "name" }
                         @if sized { th scope="col" { "size" } }
                         @if apart { th scope="col" { "with all inside it" } }
-                        th scope="col" { (if rated { "time of a line" } else { "time of a load" }) }
+                        th scope="col" { (time) }
                         @if rated { th scope="col" { "rate" } th scope="col" { "bandwidth" } }
                         th scope="col" { "way" }
                     } }
@@ -251,11 +271,11 @@ pub(in crate::page) fn levels(model: &Model) -> Markup {
                                 @if apart { td { (level.reach_bytes.map_or_else(dash, units::bytes)) } }
                                 td {
                                     (figure(&level.ns_per_line, units::ns))
-                                    @if rated { " " small { "of " (level.line_bytes) " B" } }
+                                    @if rated && !one_line { " " small { "of " (level.line_bytes) " B" } }
                                 }
                                 @if rated {
                                     td { (figure(&level.rate_mops, mflops)) }
-                                    td { (figure(&level.rate_gb_s, units::gb_s)) }
+                                    td { (level.rate_gb_s.known().map_or_else(dash, |f| units::gb_s(f.value))) }
                                 }
                                 td { (facts::path_title(&model.topology, index)) }
                             }
@@ -369,7 +389,7 @@ fn value(value: f64, unit: &str, interval: &str) -> Markup {
 pub(in crate::page) fn remarks(model: &Model) -> Markup {
     html! {
         @if let Some(test) = &model.vanishing {
-            p.note { b { "Constants: " } (facts::vanishing_sentence(test)) "." }
+            p.note { b { "Constants: " } (facts::vanishing_verdict(test)) "." }
         }
         @for note in &model.notes { p.note { b { "Note: " } (note) } }
     }

@@ -56,6 +56,7 @@ pub(super) fn body(tlb: &Tlb) -> Markup {
     };
     html! {
         (levels(tlb))
+        (reach(tlb))
         (chart.markup())
         (overlap(tlb))
         (skipped(&tlb.skipped))
@@ -114,11 +115,50 @@ fn levels(tlb: &Tlb) -> Markup {
     }
 }
 
+/// What is reached without a page walk, beside each cache.
+fn reach(tlb: &Tlb) -> Markup {
+    let rows = facts::reach_rows(tlb);
+    html! {
+        @if let Some((_, kinds)) = rows.first() {
+            h3 { "Reach beside the caches" }
+            p.reading { "Bytes that are reached without a page walk; where that is less than a cache holds, loads that hit the cache still wait for walks." }
+            div.scroll tabindex="0" role="group" aria-label="reach beside the caches" {
+                table {
+                    thead { tr {
+                        th scope="col" { "cache" } th scope="col" { "size" }
+                        @for kind in kinds { th scope="col" { (kind.page) " reach" } }
+                    } }
+                    tbody {
+                        @for (cache, row) in &rows {
+                            tr {
+                                th scope="row" { (cache.level) }
+                                td { (facts::cache_size(cache)) }
+                                @for reach in row {
+                                    td {
+                                        @match reach.covered {
+                                            Some(true) => { (facts::reach_text(reach)) }
+                                            Some(false) => { b { "less: " (facts::reach_text(reach)) } }
+                                            None => { "unknown: " (facts::reach_text(reach)) }
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+            @for advice in tlb.reach.iter().filter_map(|reach| reach.advice.as_deref()) {
+                p.note { b { "Advice: " } (advice) "." }
+            }
+        }
+    }
+}
+
 fn overlap(tlb: &Tlb) -> Markup {
     html! {
         @if !tlb.overlap.is_empty() {
             h3 { "Do misses overlap?" }
-            p.reading { "Translation cost of one chain divided by that of several: 1 is none, the number of chains is full overlap. Page walks at once: " (figure_text(&tlb.parallel_walks, units::compact)) "." }
+            p.reading { "Translation cost of one chain divided by that of several: 1 is none, the number of chains is full overlap. Page walks at once, by these independent chases: " (figure_text(&tlb.parallel_walks, units::compact)) "." }
             div.scroll tabindex="0" role="group" aria-label="overlap of misses" {
                 table {
                     thead { tr { th scope="col" { "pages" } th scope="col" { "chains" } th scope="col" { "cycles per load" } th scope="col" { "overlap" } } }
