@@ -1,22 +1,106 @@
-//! A topology from the levels that a latency curve shows.
+//! A topology from the levels that a latency curve shows, for a machine that nobody has
+//! described.
 
-use membound_types::{FitData, Level, TlbTerm, Topology};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::topology::{TopologyError, validate};
+use membound_types::{Component, FitData, Level, SizeMeaning, TlbTerm, Topology, TopologyLevel};
 
-/// A topology from measured levels.
+use super::error::TopologyError;
+use super::topology::{constant_symbol, fresh_symbol, validate};
+
+/// Line where none was found: that of nearly every machine today.
+const LINE_BYTES: u32 = 64;
+/// A double: what the window kernel works on, and the operation of the rates.
+const DOUBLE_BYTES: u32 = 8;
+
+/// A topology from levels as a machine profile has them, innermost first, with `tlb` as it
+/// is; sizes are the levels' reach, in bytes, and the last level is without end.
+///
+/// Each level adds one component to the path of the level inside it, so that every
+/// component can be told from the others. For windows the first is the program, since a hit
+/// in the innermost cache cannot be told from it; for a latency curve it is the load from
+/// that cache.
 ///
 /// # Errors
-/// What [`validate`] finds.
+/// [`TopologyError::NothingFound`] without levels, and what [`validate`] finds: sizes that
+/// do not grow, two levels of one name, a TLB term that is not sound.
 pub fn from_levels(
-    _levels: &[Level],
+    levels: &[Level],
     tlb: &[TlbTerm],
-    _data: FitData,
+    data: FitData,
 ) -> Result<Topology, TopologyError> {
-    let topology = Topology {
+    let Some(outermost) = levels.len().checked_sub(1) else {
+        return Err(TopologyError::NothingFound);
+    };
+    let mut taken: BTreeSet<String> = tlb.iter().map(|term| term.symbol.clone()).collect();
+    let mut topology = Topology {
+        name: "measured".to_owned(),
+        description: Some("levels as the latency curve shows them".to_owned()),
+        sizes: SizeMeaning::Reach,
         tlb: tlb.to_vec(),
+        bytes_per_operation: DOUBLE_BYTES,
         ..Topology::default()
     };
+    let mut path = BTreeMap::new();
+    for (index, level) in levels.iter().enumerate() {
+        let inside = index.checked_sub(1).map(|at| &*levels[at].name);
+        let component = component(level, inside, data, &taken);
+        taken.insert(constant_symbol(&component.symbol));
+        taken.insert(component.symbol.clone());
+        path.insert(component.symbol.clone(), 1);
+        topology.components.push(component);
+        topology.levels.push(TopologyLevel {
+            name: level.name.clone(),
+            kind: level.kind,
+            size_bytes: level.size_bytes.filter(|_| index < outermost),
+            path: path.clone(),
+            steepness: 1.0,
+        });
+    }
     validate(&topology)?;
     Ok(topology)
+}
+
+/// What a level adds to the path; `inside` is the name of the level before it.
+fn component(
+    level: &Level,
+    inside: Option<&str>,
+    data: FitData,
+    taken: &BTreeSet<String>,
+) -> Component {
+    let program = inside.is_none() && data == FitData::Window;
+    let (wanted, name) = match inside {
+        Some(inside) => (symbol(&level.name), format!("{inside} to {}", level.name)),
+        None if program => (
+            "t_o".to_owned(),
+            format!("program, {} included", level.name),
+        ),
+        None => (symbol(&level.name), format!("load from {}", level.name)),
+    };
+    let line_bytes = match level.line_bytes {
+        _ if program => DOUBLE_BYTES,
+        None | Some(0) => LINE_BYTES,
+        Some(found) => found,
+    };
+    Component {
+        symbol: fresh_symbol(taken, &wanted),
+        name,
+        line_bytes,
+        application: program,
+        per_line_ns: None,
+        constant_ns: None,
+        fixed: false,
+    }
+}
+
+/// `t_dram` for `DRAM`.
+fn symbol(name: &str) -> String {
+    let letters = name.chars().map(|letter| {
+        if letter.is_ascii_alphanumeric() {
+            letter.to_ascii_lowercase()
+        } else {
+            '_'
+        }
+    });
+    "t_".chars().chain(letters).collect()
 }

@@ -1,212 +1,19 @@
-//! Topologies: what makes one sound, and how sizes and terms are put into it.
+//! What makes a topology sound, and what follows from it without any measurement.
 //!
-//! Fitting is left to others; here a topology is only accepted or refused, so that whoever
-//! gets one need not look again. Sizes are in bytes.
+//! A topology is accepted or refused here, whoever made it, so that the fit need not look
+//! again. Sizes are in bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use membound_types::{LevelKind, PageTableTerm, SizeMeaning, TlbTerm, Topology, TopologyLevel};
+use membound_types::{LevelKind, SizeMeaning, TlbTerm, Topology, TopologyLevel};
 
+use super::error::{SmallerLevel, TopologyError};
 use crate::declared::bytes;
-
-/// The page-table term of the paper (equation 7) begins at 2²⁸ bytes …
-const PAPER_START_BYTES: u64 = 1 << 28;
-/// … with logarithms related to 2²⁶.
-const PAPER_REFERENCE_BYTES: u64 = 1 << 26;
-
-/// What is wrong with a topology, in one line.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TopologyError {
-    /// Any of the others, with its place in a file.
-    #[error("{file}:{line}:{column}: {what}")]
-    InFile {
-        /// The file, as the caller named it.
-        file: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column in characters, from 1.
-        column: usize,
-        /// What is wrong there.
-        what: Box<TopologyError>,
-    },
-    /// The text is no TOML, or not of this form.
-    #[error("{0}")]
-    Syntax(String),
-    /// Nothing that could take time.
-    #[error("no components: describe each piece of hardware in a [[component]]")]
-    NoComponents,
-    /// Nothing that data could lie in.
-    #[error("no levels: describe each in a [[level]], innermost first")]
-    NoLevels,
-    /// A name without a visible character, or with one that breaks a line.
-    #[error("{what} has the name `{name}`: use a word or two in one line")]
-    Name {
-        /// Which part of the topology.
-        what: String,
-        /// The name, control characters escaped.
-        name: String,
-    },
-    /// A symbol that could not be told from other text.
-    #[error("{what} has the symbol `{symbol}`: use letters, digits and _, and no digit first")]
-    Symbol {
-        /// Which part of the topology.
-        what: String,
-        /// The symbol, control characters escaped.
-        symbol: String,
-    },
-    /// Two things with one symbol.
-    #[error("symbol `{symbol}` stands for {first} and for {second}: rename one")]
-    SymbolTwice {
-        /// The symbol.
-        symbol: String,
-        /// What has it.
-        first: String,
-        /// What has it, too.
-        second: String,
-    },
-    /// Two levels with one name.
-    #[error("levels {first} and {second} are both named `{name}`: rename one")]
-    LevelTwice {
-        /// The name.
-        name: String,
-        /// Number of the first, from 1.
-        first: usize,
-        /// Number of the second.
-        second: usize,
-    },
-    /// A level that costs nothing.
-    #[error("level {level} `{name}` has an empty path: name the components on the way to it")]
-    EmptyPath {
-        /// Number, from 1.
-        level: usize,
-        /// Name.
-        name: String,
-    },
-    /// A path over something that is not described.
-    #[error("path of level `{level}` names `{symbol}`, which is no component: there are {known}")]
-    UnknownComponent {
-        /// Name of the level.
-        level: String,
-        /// The unknown symbol.
-        symbol: String,
-        /// Symbols that there are.
-        known: String,
-    },
-    /// A path's term that is neither a symbol nor a count and a symbol.
-    #[error(
-        "`{term}` in the path of level `{level}` is no term: \
-         write a symbol, or a count before it as in `2 t_r`"
-    )]
-    PathTerm {
-        /// Name of the level.
-        level: String,
-        /// The term.
-        term: String,
-    },
-    /// A path with two terms for one component.
-    #[error("path of level `{level}` names `{symbol}` twice: write a count, as in `2 {symbol}`")]
-    PathTwice {
-        /// Name of the level.
-        level: String,
-        /// The symbol.
-        symbol: String,
-    },
-    /// A level that holds less than the one before it.
-    #[error("{0}")]
-    Smaller(SmallerLevel),
-    /// Sizes whose sum no machine can address.
-    #[error("levels 1 to {level} hold 2^64 bytes or more together: check the size of `{name}`")]
-    TooLarge {
-        /// Number of the level with which they do, from 1.
-        level: usize,
-        /// Its name.
-        name: String,
-    },
-    /// A number outside its range.
-    #[error("{what} is {value}: it has to be {need}")]
-    Number {
-        /// What it is.
-        what: String,
-        /// The number.
-        value: String,
-        /// The range.
-        need: &'static str,
-    },
-    /// Text where a size should stand.
-    #[error("`{text}` is no size: use bytes, or K, M, G, as in 16K or 1.5M")]
-    Size {
-        /// The text, control characters escaped.
-        text: String,
-    },
-    /// A component to be held at a value that is not given.
-    #[error(
-        "component `{symbol}` is fixed but has no value: give per_line_ns, constant_ns or both"
-    )]
-    FixedAtNothing {
-        /// Its symbol.
-        symbol: String,
-    },
-    /// Sizes given, and not as many as there are places for them.
-    #[error("{given} given, but topology `{name}` takes {counts}")]
-    SizeCount {
-        /// How many.
-        given: String,
-        /// Name of the topology.
-        name: String,
-        /// Counts that are possible, and which levels they are for.
-        counts: String,
-    },
-    /// Half a TLB given to a topology without one.
-    #[error("topology `{name}` has no TLB term: give its entries and its page size, not only one")]
-    HalfTlb {
-        /// Name of the topology.
-        name: String,
-    },
-}
-
-/// A level that holds less than one before it, or with [`SizeMeaning::Reach`] does not
-/// reach further.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SmallerLevel {
-    /// Number of the level, from 1.
-    pub level: usize,
-    /// Its name.
-    pub name: String,
-    /// Its size.
-    pub size_bytes: u64,
-    /// Number of the level before.
-    pub before: usize,
-    /// Its name.
-    pub before_name: String,
-    /// Its size.
-    pub before_bytes: u64,
-}
-
-impl std::fmt::Display for SmallerLevel {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (mut size, mut before) = (bytes(self.size_bytes), bytes(self.before_bytes));
-        if size == before && self.size_bytes != self.before_bytes {
-            size = format!("{} bytes", self.size_bytes);
-            before = format!("{} bytes", self.before_bytes);
-        }
-        let relation = if self.size_bytes < self.before_bytes {
-            "is smaller than"
-        } else {
-            "reaches no further than"
-        };
-        write!(
-            f,
-            "level {} `{}` ({size}) {relation} level {} `{}` before it ({before})",
-            self.level, self.name, self.before, self.before_name
-        )
-    }
-}
 
 /// Which part of a topology an error is about, so that a file's reader can point there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
-    Whole,
+    Whole(Part),
     Component(usize, Part),
     Level(usize, Part),
     PathTerm(usize, String),
@@ -254,14 +61,17 @@ pub fn validate(topology: &Topology) -> Result<Vec<String>, TopologyError> {
 /// [`validate`], with the place of the flaw.
 pub(super) fn check(topology: &Topology) -> Result<Vec<String>, Flaw> {
     if topology.components.is_empty() {
-        return Err((Place::Whole, TopologyError::NoComponents));
+        return Err((Place::Whole(Part::All), TopologyError::NoComponents));
     }
     if topology.levels.is_empty() {
-        return Err((Place::Whole, TopologyError::NoLevels));
+        return Err((Place::Whole(Part::All), TopologyError::NoLevels));
     }
-    name("the topology", &topology.name).map_err(|error| (Place::Whole, error))?;
+    name("the topology", &topology.name).map_err(|error| (Place::Whole(Part::Name), error))?;
     if topology.bytes_per_operation == 0 {
-        return Err((Place::Whole, number("bytes_per_operation", 0, "at least 1")));
+        return Err((
+            Place::Whole(Part::Operation),
+            number("bytes_per_operation", 0, "at least 1"),
+        ));
     }
     check_symbols(topology)?;
     check_components(topology)?;
@@ -299,135 +109,6 @@ pub(super) fn reaches(topology: &Topology) -> Vec<Option<u64>> {
             }
         })
         .collect()
-}
-
-/// A topology with `sizes` put in, in bytes, and the warnings of [`validate`].
-///
-/// There may be as many as levels without a size, or one fewer when the outermost is among
-/// them and stays without end; or as many as levels, or one fewer, which replaces what the
-/// topology says.
-///
-/// # Errors
-/// [`TopologyError::SizeCount`] for another number of sizes, and what [`validate`] finds.
-pub fn with_sizes(
-    topology: &Topology,
-    sizes: &[u64],
-) -> Result<(Topology, Vec<String>), TopologyError> {
-    let count = topology.levels.len();
-    let open: Vec<usize> = (0..count)
-        .filter(|&index| topology.levels[index].size_bytes.is_none())
-        .collect();
-    let open_end = open.last().is_some_and(|&last| last + 1 == count);
-    let mut sized = topology.clone();
-    let given = sizes.len();
-    if given == open.len() || (open_end && given + 1 == open.len()) {
-        for (&index, &size) in open.iter().zip(sizes) {
-            sized.levels[index].size_bytes = Some(size);
-        }
-    } else if given == count || given + 1 == count {
-        for (index, level) in sized.levels.iter_mut().enumerate() {
-            level.size_bytes = sizes.get(index).copied();
-        }
-    } else {
-        return Err(TopologyError::SizeCount {
-            given: match given {
-                0 => "no sizes".to_owned(),
-                1 => "1 size".to_owned(),
-                _ => format!("{given} sizes"),
-            },
-            name: topology.name.clone(),
-            counts: size_counts(topology, &open, open_end),
-        });
-    }
-    let warnings = validate(&sized)?;
-    Ok((sized, warnings))
-}
-
-/// How [`with_page_table`] sets the page-table term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageTableChoice {
-    /// None.
-    Off,
-    /// As the paper has it: from 2²⁸ bytes with reference 2²⁶, hence with a jump.
-    Paper,
-    /// With constants of one's own. When the two are equal the term begins without a jump.
-    At {
-        /// Area from which it counts.
-        start_bytes: u64,
-        /// Reference of the logarithms.
-        reference_bytes: u64,
-    },
-}
-
-/// A topology with its page-table term (equation 7) set by `choice`. A term that is there
-/// keeps its symbol and its known factor; a new one is `t_pt`. Constants that make no sense
-/// are found by [`validate`].
-#[must_use]
-pub fn with_page_table(topology: &Topology, choice: PageTableChoice) -> Topology {
-    let (start_bytes, reference_bytes) = match choice {
-        PageTableChoice::Off => {
-            return Topology {
-                page_table: None,
-                ..topology.clone()
-            };
-        }
-        PageTableChoice::Paper => (PAPER_START_BYTES, PAPER_REFERENCE_BYTES),
-        PageTableChoice::At {
-            start_bytes,
-            reference_bytes,
-        } => (start_bytes, reference_bytes),
-    };
-    let page_table = match &topology.page_table {
-        Some(term) => PageTableTerm {
-            start_bytes,
-            reference_bytes,
-            ..term.clone()
-        },
-        None => PageTableTerm {
-            symbol: fresh_symbol(&taken_symbols(topology), "t_pt"),
-            start_bytes,
-            reference_bytes,
-            factor_ns: None,
-        },
-    };
-    Topology {
-        page_table: Some(page_table),
-        ..topology.clone()
-    }
-}
-
-/// A topology whose innermost TLB has other entries or pages; what is `None` stays. A
-/// topology without a TLB gets one, `t_tlb`, when both are given.
-///
-/// # Errors
-/// [`TopologyError::HalfTlb`] when there is no TLB and only one of the two is given, and
-/// what [`validate`] finds.
-pub fn with_tlb(
-    topology: &Topology,
-    entries: Option<u64>,
-    page_bytes: Option<u64>,
-) -> Result<Topology, TopologyError> {
-    let mut changed = topology.clone();
-    match (changed.tlb.first_mut(), entries, page_bytes) {
-        (_, None, None) => return Ok(changed),
-        (Some(term), _, _) => {
-            term.entries = entries.unwrap_or(term.entries);
-            term.page_bytes = page_bytes.unwrap_or(term.page_bytes);
-        }
-        (None, Some(entries), Some(page_bytes)) => changed.tlb.push(TlbTerm {
-            symbol: fresh_symbol(&taken_symbols(topology), "t_tlb"),
-            entries,
-            page_bytes,
-            miss_ns: None,
-        }),
-        (None, _, _) => {
-            return Err(TopologyError::HalfTlb {
-                name: topology.name.clone(),
-            });
-        }
-    }
-    validate(&changed)?;
-    Ok(changed)
 }
 
 /// Symbol of the constant part of a component whose per-line part is `symbol`.
@@ -497,7 +178,7 @@ fn claim(
             place,
             TopologyError::Symbol {
                 what: what.to_owned(),
-                symbol: symbol.escape_debug().to_string(),
+                symbol: one_line(symbol),
             },
         ));
     }
@@ -584,7 +265,7 @@ fn check_paths(topology: &Topology) -> Result<(), Flaw> {
                     place(),
                     TopologyError::UnknownComponent {
                         level: level.name.clone(),
-                        symbol: symbol.escape_debug().to_string(),
+                        symbol: one_line(symbol),
                         known: listed(topology.components.iter().map(|known| &*known.symbol)),
                     },
                 ));
@@ -751,15 +432,28 @@ fn name(what: &str, name: &str) -> Result<(), TopologyError> {
     if name.trim().is_empty() || name.chars().any(breaks_line) {
         return Err(TopologyError::Name {
             what: what.to_owned(),
-            name: name.escape_debug().to_string(),
+            name: one_line(name),
         });
     }
     Ok(())
 }
 
 /// Whether a character would break the one line that a message is.
-pub(super) fn breaks_line(character: char) -> bool {
+fn breaks_line(character: char) -> bool {
     character.is_control() || matches!(character, '\u{2028}' | '\u{2029}')
+}
+
+/// Text with everything escaped that would break a line.
+pub(super) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for character in text.chars() {
+        if breaks_line(character) {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    line
 }
 
 fn time(what: &str, value: Option<f64>) -> Result<(), TopologyError> {
@@ -784,39 +478,11 @@ pub(super) fn number(
 }
 
 /// `` `a`, `b` and `c` ``.
-fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn listed<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     match names.split_last() {
         None => String::new(),
         Some((last, [])) => last.clone(),
         Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
-    }
-}
-
-/// The numbers of sizes that [`with_sizes`] takes, most specific first.
-fn size_counts(topology: &Topology, open: &[usize], open_end: bool) -> String {
-    let count = topology.levels.len();
-    let names = |indices: &[usize]| listed(indices.iter().map(|&at| &*topology.levels[at].name));
-    let mut counts: Vec<(usize, String)> = Vec::new();
-    if !open.is_empty() {
-        counts.push((open.len(), format!("for {}", names(open))));
-    }
-    if open_end && open.len() > 1 {
-        counts.push((open.len() - 1, "the last of these without end".to_owned()));
-    }
-    counts.push((count, "for every level".to_owned()));
-    if count > 1 {
-        counts.push((count - 1, "for every level but the last".to_owned()));
-    }
-    let mut seen = BTreeSet::new();
-    counts.retain(|&(count, _)| seen.insert(count));
-    let counts: Vec<String> = counts
-        .iter()
-        .map(|(count, what)| format!("{count} ({what})"))
-        .collect();
-    match counts.split_last() {
-        None => String::new(),
-        Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
     }
 }
