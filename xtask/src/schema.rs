@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, CoreToCore, Doctor, Document, Latency, Loaded, MachineProfile, Mlp, Numa, Prefetch,
-    Tlb, Window,
+    Bandwidth, CoreToCore, Doctor, Document, Latency, Loaded, MachineProfile, Mlp, Model, Numa,
+    Prediction, Prefetch, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -69,6 +69,12 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
         ("prefetch", part::<Prefetch>("prefetch")),
         ("numa", part::<Numa>("numa")),
         ("c2c", part::<CoreToCore>("c2c")),
+        ("model", schema::<Model>("membound model fit")),
+        (
+            "model-show",
+            schema::<TopologyDocument>("membound model show"),
+        ),
+        ("prediction", schema::<Prediction>("membound model predict")),
     ];
     schemas
         .into_iter()
@@ -99,8 +105,9 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 #[cfg(test)]
 mod tests {
     use membound_types::{
-        BandwidthPoint, Capability, CorePair, LatencyPoint, Level, LoadedPoint, MlpCell, NumaPair,
-        Outcome, PrefetchPoint, TlbLevel, WindowPoint,
+        BandwidthPoint, Capability, CorePair, LatencyPoint, Level, LoadedPoint, MlpCell,
+        ModelLevel, NumaPair, Outcome, Parameter, PredictedPoint, PrefetchPoint, TlbLevel,
+        WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::Value;
@@ -136,6 +143,9 @@ mod tests {
         check::<PrefetchPoint>("prefetch.md");
         check::<NumaPair>("numa.md");
         check::<CorePair>("c2c.md");
+        check::<Parameter>("model.md");
+        check::<ModelLevel>("model-show.md");
+        check::<PredictedPoint>("prediction.md");
     }
 
     #[test]
@@ -146,6 +156,10 @@ mod tests {
             let schema: Value = serde_json::from_str(&text).unwrap();
             let page = path.to_string_lossy().replace(".schema.json", ".md");
             let mut described = std::fs::read_to_string(&page).unwrap() + &shared;
+            if page.ends_with("model-show.md") {
+                described +=
+                    &std::fs::read_to_string(root().join("docs/formats/model.md")).unwrap();
+            }
             if page.ends_with("machine.md") {
                 // A profile's parts have pages of their own.
                 for other in std::fs::read_dir(root().join("docs/formats")).unwrap() {
