@@ -6,7 +6,7 @@
 pub mod document_000;
 
 use membound_types::{
-    Basis, Figure, LoadsTime, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, RuleBracket,
+    Basis, Figure, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, RuleBracket, RuleTime,
     SequentialLine, ThroughputPoint,
 };
 
@@ -253,7 +253,7 @@ pub fn read_rule(
             "measure with more loads (`--loads`)",
         ),
     };
-    let at = |index: usize| LoadsTime {
+    let at = |index: usize| RuleTime {
         loads: table[index].loads,
         cycles: times[index],
     };

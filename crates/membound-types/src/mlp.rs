@@ -143,7 +143,7 @@ pub struct AreaPoint {
 
 /// A time of N loads at once.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LoadsTime {
+pub struct RuleTime {
     /// N.
     pub loads: u32,
     /// Core clock cycles for all of them, as the rule read it: times that fell with growing
@@ -157,9 +157,9 @@ pub struct LoadsTime {
 pub struct RuleBracket {
     /// Most loads at once that still take less time than two in sequence; `null` where no
     /// fewer were measured.
-    pub below: Option<LoadsTime>,
+    pub below: Option<RuleTime>,
     /// Fewest loads at once that take at least as long.
-    pub reached: LoadsTime,
+    pub reached: RuleTime,
 }
 
 /// The time of n loads in sequence as a line, T(n) = n·M + C (chapter 3.2 of document 000).
