@@ -1,0 +1,297 @@
+//! Several profiles against the first.
+
+use std::collections::HashMap;
+
+use membound_types::{
+    ComparedFigure, ComparedProfile, ComparedValue, Comparison, ComparisonSummary,
+    FigureDifference, FigureVerdict, Kind, SCHEMA_VERSION, Worse,
+};
+
+use super::figures::{ProfileFigure, figures};
+use super::noise::{Test, Uncertain, benjamini_hochberg, test};
+use super::view::ProfileView;
+use super::{FALSE_DISCOVERY_RATE, curves, method, table};
+
+/// A profile and the file it was read from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedProfile {
+    /// File as it was named.
+    pub file: String,
+    /// What was read.
+    pub view: ProfileView,
+}
+
+/// Sets every profile against the first.
+///
+/// With `reference`, that is the first instead: a fleet's median, whose figures have its
+/// scatter as intervals, without curves.
+#[must_use]
+pub fn compare(
+    profiles: &[NamedProfile],
+    reference: Option<(ComparedProfile, Vec<ProfileFigure>)>,
+) -> Comparison {
+    let names = short_names(profiles);
+    let mut heads: Vec<ComparedProfile> = profiles
+        .iter()
+        .zip(&names)
+        .map(|(profile, name)| head(profile, name))
+        .collect();
+    let mut tables: Vec<Vec<ProfileFigure>> = profiles
+        .iter()
+        .map(|profile| figures(&profile.view))
+        .collect();
+    let compared_curves = match (&reference, profiles.split_first()) {
+        (None, Some((first, others))) => {
+            let first = curves::curves(&first.view);
+            others
+                .iter()
+                .zip(&names[1..])
+                .flat_map(|(other, name)| {
+                    curves::compare(&first, &curves::curves(&other.view), name)
+                })
+                .collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut conditions: Vec<_> = profiles
+        .iter()
+        .zip(&names)
+        .flat_map(|(profile, name)| table::rows(name, &profile.view))
+        .collect();
+    table::finish(&mut conditions);
+    if let Some((profile, figures)) = reference {
+        heads.insert(0, profile);
+        tables.insert(0, figures);
+    }
+    let compared = columns(&tables);
+    let notes = notes(&heads, &compared);
+    Comparison {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Comparison,
+        summaries: summaries(&heads, &compared),
+        profiles: heads,
+        method: method(),
+        figures: compared,
+        curves: compared_curves,
+        conditions,
+        fleets: Vec::new(),
+        skipped: Vec::new(),
+        guard: None,
+        notes,
+    }
+}
+
+fn head(profile: &NamedProfile, name: &str) -> ComparedProfile {
+    let view = &profile.view;
+    let conditions = view.conditions();
+    ComparedProfile {
+        name: name.to_owned(),
+        file: profile.file.clone(),
+        host: view.host().to_owned(),
+        date: view.date().to_owned(),
+        cpu: view.cpu_name(),
+        kernel: conditions.kernel.clone(),
+        hypervisor: conditions.hypervisor.clone(),
+        labels: conditions.labels.clone(),
+        incomplete: view.incomplete,
+        median_of: None,
+    }
+}
+
+/// The shortest names that tell the profiles apart: condition labels, hosts, or the files
+/// without what all have in common.
+fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
+    let labels = |profile: &NamedProfile| {
+        let labels = &profile.view.conditions().labels;
+        let words: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        words.join(",")
+    };
+    let host = |profile: &NamedProfile| profile.view.host().to_owned();
+    let stem = |profile: &NamedProfile| {
+        let file = profile.file.rsplit('/').next().unwrap_or_default();
+        file.strip_suffix(".json").unwrap_or(file).to_owned()
+    };
+    let distinct = |names: &[String]| {
+        let mut sorted: Vec<&String> = names.iter().collect();
+        sorted.sort();
+        sorted.dedup();
+        sorted.len() == names.len() && names.iter().all(|name| !name.is_empty())
+    };
+    let ways: [&dyn Fn(&NamedProfile) -> String; 4] =
+        [&labels, &host, &stem, &|profile| profile.file.clone()];
+    for way in ways {
+        let names: Vec<String> = profiles.iter().map(way).collect();
+        if distinct(&names) {
+            return names;
+        }
+    }
+    // The same file twice.
+    profiles
+        .iter()
+        .enumerate()
+        .map(|(index, profile)| format!("{} ({})", stem(profile), index + 1))
+        .collect()
+}
+
+/// The figures of all profiles under their names, in the order in which they come up.
+fn columns(tables: &[Vec<ProfileFigure>]) -> Vec<ComparedFigure> {
+    let mut order: Vec<&ProfileFigure> = Vec::new();
+    let mut rows: HashMap<&str, Vec<Option<Uncertain>>> = HashMap::new();
+    for (column, table) in tables.iter().enumerate() {
+        for figure in table {
+            let row = rows.entry(&figure.name).or_insert_with(|| {
+                order.push(figure);
+                vec![None; tables.len()]
+            });
+            row[column] = Some(figure.uncertain);
+        }
+    }
+    // A figure that only a later profile has stands with the others of its part.
+    let mut parts: Vec<&str> = Vec::new();
+    for figure in &order {
+        if !parts.contains(&figure.part) {
+            parts.push(figure.part);
+        }
+    }
+    order.sort_by_key(|figure| parts.iter().position(|part| *part == figure.part));
+    let mut figures: Vec<ComparedFigure> = order
+        .iter()
+        .map(|figure| ComparedFigure {
+            name: figure.name.clone(),
+            part: figure.part.to_owned(),
+            title: figure.title.clone(),
+            unit: figure.unit.to_owned(),
+            worse: figure.worse,
+            values: rows[figure.name.as_str()]
+                .iter()
+                .map(|value| value.map(shown))
+                .collect(),
+            differences: vec![None; tables.len()],
+        })
+        .collect();
+    for column in 1..tables.len() {
+        differences(&mut figures, &order, &rows, column);
+    }
+    figures
+}
+
+fn shown(value: Uncertain) -> ComparedValue {
+    ComparedValue {
+        value: value.value,
+        low: value.interval.map(|(low, _)| low),
+        high: value.interval.map(|(_, high)| high),
+    }
+}
+
+/// Fills the differences of one profile, corrected for their number.
+fn differences(
+    figures: &mut [ComparedFigure],
+    order: &[&ProfileFigure],
+    rows: &HashMap<&str, Vec<Option<Uncertain>>>,
+    column: usize,
+) {
+    let tests: Vec<Option<(Uncertain, Uncertain, Test)>> = order
+        .iter()
+        .map(|figure| {
+            let row = &rows[figure.name.as_str()];
+            let (first, later) = (row[0]?, row[column]?);
+            Some((first, later, test(&first, &later)))
+        })
+        .collect();
+    let p_values: Vec<f64> = tests
+        .iter()
+        .flatten()
+        .filter_map(|(_, _, test)| test.p_value)
+        .collect();
+    let mut corrected = benjamini_hochberg(&p_values).into_iter();
+    for (figure, test) in figures.iter_mut().zip(tests) {
+        figure.differences[column] = test.map(|(first, later, test)| {
+            let p_value = test.p_value.and_then(|_| corrected.next());
+            let absolute = later.value - first.value;
+            FigureDifference {
+                absolute,
+                relative: test.relative.map(|(change, ..)| change),
+                relative_low: test.relative.map(|(_, low, _)| low),
+                relative_high: test.relative.map(|(.., high)| high),
+                p_value,
+                verdict: match p_value {
+                    None => FigureVerdict::Unknown,
+                    Some(p) if p <= FALSE_DISCOVERY_RATE => FigureVerdict::Different,
+                    Some(_) => FigureVerdict::Same,
+                },
+                worse: is_worse(figure.worse, absolute),
+            }
+        });
+    }
+}
+
+/// Whether a change of `absolute` is one for the worse.
+pub(super) fn is_worse(worse: Worse, absolute: f64) -> bool {
+    match worse {
+        Worse::Higher => absolute > 0.0,
+        Worse::Lower => absolute < 0.0,
+        Worse::Any => absolute != 0.0,
+    }
+}
+
+fn summaries(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<ComparisonSummary> {
+    profiles
+        .iter()
+        .enumerate()
+        .skip(1)
+        .map(|(column, profile)| {
+            let mut summary = ComparisonSummary {
+                profile: profile.name.clone(),
+                compared: 0,
+                same: 0,
+                worse: 0,
+                better: 0,
+                unknown: 0,
+                missing: 0,
+            };
+            for figure in figures {
+                let Some(difference) = figure.differences[column] else {
+                    let any = figure.values[0].is_some() || figure.values[column].is_some();
+                    summary.missing += usize::from(any);
+                    continue;
+                };
+                summary.compared += 1;
+                match (difference.verdict, difference.worse) {
+                    (FigureVerdict::Same, _) => summary.same += 1,
+                    (FigureVerdict::Unknown, _) => summary.unknown += 1,
+                    (FigureVerdict::Different, true) => summary.worse += 1,
+                    (FigureVerdict::Different, false) => summary.better += 1,
+                }
+            }
+            summary
+        })
+        .collect()
+}
+
+fn notes(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let Some((first, others)) = profiles.split_first() else {
+        return notes;
+    };
+    for (column, other) in others.iter().enumerate() {
+        if other.cpu != first.cpu {
+            notes.push(format!(
+                "{} is another processor than {}: {} and {}",
+                other.name, first.name, other.cpu, first.cpu
+            ));
+        }
+        if figures
+            .iter()
+            .all(|figure| figure.differences[column + 1].is_none())
+        {
+            notes.push(format!("{} and {} have no figure in common", first.name, other.name));
+        }
+    }
+    for profile in profiles.iter().filter(|profile| profile.incomplete) {
+        notes.push(format!(
+            "{} is incomplete: the run was cut short or a part failed",
+            profile.name
+        ));
+    }
+    notes
+}
