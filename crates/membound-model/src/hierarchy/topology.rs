@@ -10,6 +10,12 @@ use membound_types::{LevelKind, SizeMeaning, TlbTerm, Topology, TopologyLevel};
 use super::error::{SmallerLevel, TopologyError};
 use crate::declared::bytes;
 
+/// Components, levels and TLB terms that a topology may have of each: far beyond any machine,
+/// and little enough for a file of nonsense to be refused at once.
+const MOST_PARTS: usize = 256;
+/// A thousand seconds, in nanoseconds: sums of known times stay numbers.
+const LONGEST_NS: f64 = 1e12;
+
 /// Which part of a topology an error is about, so that a file's reader can point there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
@@ -65,6 +71,17 @@ pub(super) fn check(topology: &Topology) -> Result<Vec<String>, Flaw> {
     }
     if topology.levels.is_empty() {
         return Err((Place::Whole(Part::All), TopologyError::NoLevels));
+    }
+    for (what, parts) in [
+        ("components", topology.components.len()),
+        ("levels", topology.levels.len()),
+        ("TLB terms", topology.tlb.len()),
+    ] {
+        if parts > MOST_PARTS {
+            let what = format!("the number of {what}");
+            let error = number(&what, parts, "at most 256");
+            return Err((Place::Whole(Part::All), error));
+        }
     }
     name("the topology", &topology.name).map_err(|error| (Place::Whole(Part::Name), error))?;
     if topology.bytes_per_operation == 0 {
@@ -458,8 +475,8 @@ pub(super) fn one_line(text: &str) -> String {
 
 fn time(what: &str, value: Option<f64>) -> Result<(), TopologyError> {
     match value {
-        Some(value) if !(value.is_finite() && value >= 0.0) => {
-            Err(number(what, value, "a number of nanoseconds from 0 on"))
+        Some(value) if !(0.0..=LONGEST_NS).contains(&value) => {
+            Err(number(what, value, "from 0 to 1e12 nanoseconds"))
         }
         _ => Ok(()),
     }
