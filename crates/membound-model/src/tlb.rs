@@ -236,11 +236,14 @@ fn advice(
         level.miss_cycles.value
     );
     if !suffice.is_empty() {
-        format!("{begin}: use larger pages, {} reach", names(suffice))
+        format!(
+            "{begin}: use larger pages, which reach it: {}",
+            names(suffice)
+        )
     } else if !untried.is_empty() {
-        format!("{begin}: try larger pages, {}", names(untried))
+        format!("{begin}: try larger pages: {}", names(untried))
     } else {
-        format!("{begin}: use larger pages; none that were measured here reach")
+        format!("{begin}: larger pages would help, but none that were measured here reach it")
     }
 }
 
@@ -454,7 +457,7 @@ mod tests {
         assert!(
             advice.contains("12 MiB of the 14 MiB of L3")
                 && advice.contains("73 cycles")
-                && advice.ends_with("use larger pages, thp (2 MiB) reach"),
+                && advice.ends_with("use larger pages, which reach it: thp (2 MiB)"),
             "{advice}"
         );
         let large = row("L3", PageKind::Thp);
@@ -481,13 +484,13 @@ mod tests {
             &base,
             &small,
             &[PageKind::Base],
-            "none that were measured here reach",
+            "none that were measured here reach it",
         );
         check(
             &base,
             &small,
             &[PageKind::Thp],
-            "try larger pages, thp (2 MiB)",
+            "try larger pages: thp (2 MiB)",
         );
         // Four entries for large pages do not reach either, and are no advice.
         let both = [(PageKind::Base, 4096), (PageKind::Huge2M, 64)];
@@ -497,7 +500,7 @@ mod tests {
             &both,
             &levels,
             &[PageKind::Huge2M],
-            "none that were measured here reach",
+            "none that were measured here reach it",
         );
         check(
             &[
@@ -507,7 +510,7 @@ mod tests {
             ],
             &levels,
             &[],
-            "use larger pages, 1g (1 GiB) reach",
+            "use larger pages, which reach it: 1g (1 GiB)",
         );
     }
 

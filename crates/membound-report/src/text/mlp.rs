@@ -270,7 +270,11 @@ fn page_walks(out: &mut Out, mlp: &Mlp) {
             (&against, &walks.further_against_cycles, "T(N)"),
             ("the difference", &walks.excess_cycles, "their excess"),
         ] {
-            table.row([what.to_owned(), facts::with_interval(figure), from.to_owned()]);
+            table.row([
+                what.to_owned(),
+                facts::with_interval(figure),
+                from.to_owned(),
+            ]);
         }
         out.table(&table);
         out.line(&format!("walks at once: {}", facts::walks_at_once(walks)));

@@ -53,7 +53,7 @@ fn figures(mlp: &Mlp) -> Markup {
             }
         }
         p.note {
-            "Two loads in sequence take C = " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
+            "Two loads in sequence take " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
             "; " (facts::mlp_title(mlp)) "; " (mlp.fence) " as the fence."
         }
         @if let Some(rule) = facts::rule(mlp) {
@@ -130,7 +130,7 @@ fn pair_rule(mlp: &Mlp) -> Vec<Rule> {
         .known()
         .map(|cycles| Rule {
             y: *cycles,
-            label: format!("C: two in sequence, {}", units::number(*cycles)),
+            label: format!("two in sequence: {}", units::number(*cycles)),
         })
         .into_iter()
         .collect()
@@ -142,7 +142,7 @@ fn plane(mlp: &Mlp) -> Markup {
     let chart = Chart {
         id: "mlp-plane".into(),
         title: "N loads, K fillers.".into(),
-        reading: "A line jumps where its last load no longer fits into the reorder buffer beside the others; a line that is above C from the start has more loads than the core can keep in flight.".into(),
+        reading: "A line jumps where its last load no longer fits into the reorder buffer beside the others; a line that is above two in sequence from the start has more loads than the core can keep in flight.".into(),
         extent: Extent::Full,
         x: number_axis("K: fillers (nop) before the last load", Scale::Linear),
         y: number_axis("core cycles for all N loads", Scale::Linear),
@@ -242,7 +242,7 @@ fn parallel(mlp: &Mlp) -> Markup {
     let chart = Chart {
         id: "mlp-parallel".into(),
         title: "T(N): N loads at once.".into(),
-        reading: "Inside the window; the slope is what each further load costs, and the parallelism by the rule ends where the line reaches C.".into(),
+        reading: "Inside the window; the slope is what each further load costs, and the parallelism by the rule ends where the line reaches two in sequence.".into(),
         extent: Extent::Half,
         x: number_axis("N: loads", Scale::Linear),
         y: number_axis("core cycles", Scale::Linear),
@@ -326,7 +326,10 @@ fn sequential(mlp: &Mlp) -> Markup {
                 .map(|c| cell_point(c.loads, &format!("n={}", c.loads), c))
                 .collect();
             points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            let fitted = run.sequential_line.known().map(|line| fitted(index, run, line, &points));
+            let fitted = run
+                .sequential_line
+                .known()
+                .map(|line| fitted(index, run, line, &points));
             let measured = curve_of(index, run, points);
             match fitted {
                 Some(fitted) => vec![
@@ -434,7 +437,7 @@ fn page_walks(mlp: &Mlp) -> Markup {
             @for (run, walks) in &known {
                 p.reading {
                     (facts::mlp_title(run)) ", against " (walks.against) " pages: "
-                    b { (facts::walks_at_once(walks)) } " at once by loads at once"
+                    b { (facts::walks_at_once(walks)) } " walks at once by T(N)"
                     @if let Some(chases) = walks.walks_by_chases { ", " b { (units::compact(chases)) } " by independent chases" }
                     ". " (facts::walks_reading(walks))
                 }

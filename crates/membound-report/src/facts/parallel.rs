@@ -1,0 +1,184 @@
+//! What the parallelism, the line of sequential loads, page walks and the TLB's reach are
+//! called where people read them.
+
+use membound_types::{Basis, Figure, Mlp, Outcome, PageWalks, Tlb, TlbReach};
+
+use crate::units;
+
+/// A value with its interval: `168 [150, 186]`.
+pub(crate) fn with_interval(figure: &Figure) -> String {
+    format!(
+        "{} {}",
+        units::number(figure.value),
+        units::interval(figure.low, figure.high)
+    )
+}
+
+/// The rule with its interval: `20.7 [16.9, 24.8]`, or without where there is none.
+pub(crate) fn rule(mlp: &Mlp) -> Option<String> {
+    match &mlp.mlp_rule_interval {
+        Outcome::Known(figure) => Some(with_interval(figure)),
+        Outcome::Missing { .. } => mlp.mlp_rule.known().map(|rule| units::number(*rule)),
+    }
+}
+
+/// Document 000's own form of the answer: `between 19 and 21: 20 loads at once take 1266
+/// cycles, 22 take 1305, two in sequence 1299`. `None` where the rule gave no answer.
+pub(crate) fn rule_between(mlp: &Mlp) -> Option<String> {
+    let between = mlp.mlp_rule_between?;
+    let reached = between.reached;
+    let most = reached.loads.saturating_sub(1);
+    let pair = mlp
+        .sequential_pair_cycles
+        .known()
+        .map_or_else(String::new, |pair| {
+            format!(", two in sequence {}", units::number(*pair))
+        });
+    let times = match between.below {
+        Some(below) => format!(
+            "{} loads at once take {} cycles, {} take {}",
+            below.loads,
+            units::number(below.cycles),
+            reached.loads,
+            units::number(reached.cycles)
+        ),
+        None => format!(
+            "{} loads at once, the fewest measured, take {} cycles",
+            reached.loads,
+            units::number(reached.cycles)
+        ),
+    };
+    let answer = match between.below {
+        Some(below) => format!("between {} and {most}", below.loads.saturating_sub(1)),
+        None => format!("at most {most}"),
+    };
+    Some(format!("{answer}: {times}{pair}"))
+}
+
+/// The run and all others, in order.
+pub(crate) fn runs(mlp: &Mlp) -> impl Iterator<Item = &Mlp> {
+    std::iter::once(mlp).chain(&mlp.others)
+}
+
+/// Runs whose page walks could be told, with them.
+pub(crate) fn walks(mlp: &Mlp) -> Vec<(&Mlp, &PageWalks)> {
+    runs(mlp)
+        .filter_map(|run| Some((run, run.page_walks.known()?)))
+        .collect()
+}
+
+/// Walks at once as a figure, or the least that is known: `1.0 [1.0, 1.3]`, `at least 4.4`.
+pub(crate) fn walks_at_once(walks: &PageWalks) -> String {
+    match &walks.walks {
+        Outcome::Known(figure) => with_interval(figure),
+        Outcome::Missing { .. } => format!("at least {}", units::number(walks.walks_at_least)),
+    }
+}
+
+/// Where the number of walks at once comes from, as a sentence.
+pub(crate) fn walks_reading(walks: &PageWalks) -> String {
+    let range = format!("N = {}…{}", walks.from_loads, walks.to_loads);
+    match &walks.walks {
+        Outcome::Known(_) => format!(
+            "The excess over {} pages grows over {range}: walks queue, and the cost of one walk \
+             divided by what each further load takes is how many are under way at once.",
+            walks.against
+        ),
+        Outcome::Missing { .. } => format!(
+            "The excess over {} pages does not grow over {range}: walks hide behind the loads, \
+             so that only the least number at once is known.",
+            walks.against
+        ),
+    }
+}
+
+/// The reach of one page kind beside a cache: `25 MiB`, or `≥ 1 GiB` where its end was not
+/// met.
+pub(crate) fn reach_text(reach: &TlbReach) -> String {
+    let bytes = units::bytes(reach.reach_bytes);
+    match reach.tlb_level {
+        Some(_) => bytes,
+        None => format!("≥ {bytes}"),
+    }
+}
+
+/// The reach as a table: page kinds, then a row for each cache with its name and size and
+/// the reach of every page kind.
+pub(crate) fn reach_rows(tlb: &Tlb) -> Vec<(&TlbReach, Vec<&TlbReach>)> {
+    let mut rows: Vec<(&TlbReach, Vec<&TlbReach>)> = Vec::new();
+    for reach in &tlb.reach {
+        match rows
+            .iter_mut()
+            .find(|(first, _)| first.level == reach.level && first.size_bytes == reach.size_bytes)
+        {
+            Some((_, row)) => row.push(reach),
+            None => rows.push((reach, vec![reach])),
+        }
+    }
+    rows
+}
+
+/// A cache's size with a word where it is only declared.
+pub(crate) fn cache_size(reach: &TlbReach) -> String {
+    let size = units::bytes(reach.size_bytes);
+    match reach.size_basis {
+        Basis::Declared => format!("{size} declared"),
+        _ => size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use membound_types::{Fence, NodePolicy, PageKind, RuleBracket, RuleTime};
+
+    fn part(between: Option<RuleBracket>) -> Mlp {
+        Mlp {
+            cells: Vec::new(),
+            rob_size: Outcome::default(),
+            windows: Vec::new(),
+            mlp_rule: Outcome::Known(4.36),
+            mlp_rule_interval: Outcome::default(),
+            mlp_rule_between: between,
+            mlp_throughput: Outcome::default(),
+            throughput: Vec::new(),
+            sequential_pair_cycles: Outcome::Known(520.0),
+            sequential_line: Outcome::default(),
+            page_walks: Outcome::default(),
+            areas: Vec::new(),
+            page: PageKind::Base,
+            node: NodePolicy::LOCAL,
+            fence: Fence::Cpuid,
+            others: Vec::new(),
+            skipped: Vec::new(),
+            elapsed_s: 1.0,
+        }
+    }
+
+    #[test]
+    fn the_rule_in_the_documents_form() {
+        let time = |loads, cycles| RuleTime { loads, cycles };
+        let bracket = RuleBracket {
+            below: Some(time(5, 495.0)),
+            reached: time(6, 565.0),
+        };
+        let mlp = part(Some(bracket));
+        assert_eq!(
+            rule_between(&mlp).as_deref(),
+            Some(
+                "between 4 and 5: 5 loads at once take 495 cycles, 6 take 565, two in sequence 520"
+            )
+        );
+        assert_eq!(rule(&mlp).as_deref(), Some("4.36"));
+        let lone = part(Some(RuleBracket {
+            below: None,
+            reached: time(2, 530.0),
+        }));
+        let text = rule_between(&lone).unwrap();
+        assert!(
+            text.starts_with("at most 1: 2 loads at once, the fewest"),
+            "{text}"
+        );
+        assert_eq!(rule_between(&part(None)), None);
+    }
+}
