@@ -1,38 +1,30 @@
 //! From points to a fitted model (document 002, section 4).
 //!
 //! The time is linear in all parameters but level sizes and exponents: `linear` finds the
-//! former, `free` the latter, `identify` says what of it the data determine, and here the
-//! answers become a [`Model`].
+//! former, `free` the latter, `identify` says what of it the data determine, `answer` makes
+//! parameters of it; here it all becomes a [`Model`].
 
 use membound_types::{
-    Combination, FitData, FitMethod, FittedPoint, Kind, Model, ModelSource, Observation,
-    Parameter, Residual, SCHEMA_VERSION, Topology,
+    FitData, FitMethod, FittedPoint, Kind, Model, ModelSource, Observation, Residual,
+    SCHEMA_VERSION, SizeMode, Topology,
 };
-use nalgebra::DVector;
 
-use super::design::{Column, Design, Edges};
-use super::identify::{Group, Identified, identify};
-use super::linear::{Linear, Solved, residual_sigma, solution};
+use super::answer::answer;
+use super::design::{Design, Edges};
+use super::free::{errors_without, fit_free};
+use super::identify::{Identified, identify};
+use super::linear::{Linear, STILL, Solved, residual_sigma, solution};
+use super::notes::notes;
 use super::options::{FitError, FitOptions, KeepPoints, LeftOut, check, given_values};
-use super::predict::{Interval, estimate, student_t};
-use super::rates::model_levels;
 use super::solve::Triangle;
 use super::vanish::vanishing;
-use crate::declared::bytes;
-use crate::stats::{median, robust_sigma};
+use crate::stats::median;
 
 /// Parts into which areas are divided for the check on those left out.
 const FOLDS: usize = 5;
 
 /// Areas below which leaving out a fifth says more of the areas than of the model.
 const LEAST_AREAS: usize = 10;
-
-/// Robust standard deviations beyond which a residual is an outlier …
-const OUTLYING_SIGMAS: f64 = 5.0;
-/// … unless it is smaller than this: data may be rounded or computed.
-const NEVER_OUTLYING: f64 = 0.01;
-/// Share of outliers that a reader should know of.
-const MANY_OUTLIERS: f64 = 0.01;
 
 /// Points and what they are to be fitted with.
 pub(super) struct Problem<'a> {
@@ -53,10 +45,9 @@ pub(super) struct Fitted {
     pub(super) edges: Edges,
     pub(super) linear: Linear,
     pub(super) solved: Solved,
-    /// Of the fitted terms, then of `moved`.
+    /// Of the fitted terms, then of fitted sizes and exponents.
     pub(super) identified: Identified,
     pub(super) iterations: usize,
-    pub(super) notes: Vec<String>,
 }
 
 /// Fits `topology` to `observations`: windows in areas or loads of a chase, in
@@ -83,7 +74,10 @@ pub fn fit(
     check(topology, data, observations, options)?;
     let edges = Edges::of(topology).ok_or(FitError::NoPoints)?;
     let problem = Problem::new(topology, data, observations, options)?;
-    let fitted = problem.fit_at(edges)?;
+    let fitted = match options.sizes {
+        SizeMode::Fixed => problem.fit_at(edges)?,
+        SizeMode::Free => fit_free(&problem, edges)?,
+    };
     problem.model(observations, fitted)
 }
 
@@ -96,13 +90,21 @@ impl<'a> Problem<'a> {
     ) -> Result<Self, FitError> {
         let design = Design::new(topology, data);
         let given = given_values(topology, &design.terms, &options.fixed)?;
-        let fitted = (0..given.len()).filter(|&term| given[term].is_none()).collect();
+        let fitted = (0..given.len())
+            .filter(|&term| given[term].is_none())
+            .collect();
         let bytes = |bytes: u64| bytes as f64;
         Ok(Self {
             design,
             data,
-            windows: observations.iter().map(|point| point.window_bytes.map(bytes)).collect(),
-            areas: observations.iter().map(|point| bytes(point.area_bytes)).collect(),
+            windows: observations
+                .iter()
+                .map(|point| point.window_bytes.map(bytes))
+                .collect(),
+            areas: observations
+                .iter()
+                .map(|point| bytes(point.area_bytes))
+                .collect(),
             measured: observations.iter().map(|point| point.ns).collect(),
             given,
             fitted,
@@ -139,7 +141,7 @@ impl<'a> Problem<'a> {
         let rows = self.all_rows();
         let linear = self.linear(&edges);
         let solved = linear
-            .solve(self.options.weights, &rows, None)
+            .solve(self.options.weights, &rows, None, STILL)
             .ok_or(FitError::Overflow)?;
         let identified = identify(&solved.triangle.matrix(), rows.len());
         Ok(Fitted {
@@ -148,7 +150,6 @@ impl<'a> Problem<'a> {
             iterations: solved.iterations,
             solved,
             identified,
-            notes: Vec::new(),
         })
     }
 
@@ -203,12 +204,9 @@ impl<'a> Problem<'a> {
             },
             vanishing: vanishing(self, &fitted, squares),
             points: Vec::new(),
-            notes: self.notes(&fitted),
+            notes: notes(self, &fitted),
         };
-        self.report_parameters(&fitted, sigma, freedom, &mut model);
-        model.levels = model_levels(&model.topology, self.data, &|factors| {
-            estimate(&model, factors)
-        });
+        answer(self, &fitted, sigma, freedom, &mut model);
         if self.options.points == KeepPoints::Keep {
             model.points = observations
                 .iter()
@@ -219,220 +217,30 @@ impl<'a> Problem<'a> {
         Ok(model)
     }
 
-    fn report_parameters(&self, fitted: &Fitted, sigma: f64, freedom: usize, model: &mut Model) {
-        let identified = &fitted.identified;
-        let mut values = fitted.solved.values.clone();
-        for group in &identified.groups {
-            for (&member, value) in group.members.iter().zip(group.minimum_norm(&values)) {
-                values[member] = value;
-            }
-        }
-        let student = student_t(freedom);
-        let terms = &self.design.terms;
-        model.covariance = vec![vec![0.0; terms.len()]; terms.len()];
-        for (row, &to) in self.fitted.iter().enumerate() {
-            for (column, &from) in self.fitted.iter().enumerate() {
-                model.covariance[to][from] =
-                    identified.covariance[(row, column)] * sigma * sigma;
-            }
-        }
-        for (index, term) in terms.iter().enumerate() {
-            let mut parameter = Parameter {
-                symbol: term.symbol.clone(),
-                value: self.given[index].unwrap_or(0.0),
-                unit: "ns".to_owned(),
-                related_to: term.related_to.clone(),
-                std_error: None,
-                low: None,
-                high: None,
-                identifiable: true,
-                reason: None,
-                fixed: self.given[index].is_some(),
-                role: term.role,
-                name: term.name.clone(),
-            };
-            if let Some(place) = self.fitted.iter().position(|&fitted| fitted == index) {
-                parameter.value = values[place];
-                parameter.identifiable = identified.identifiable[place];
-                if parameter.identifiable {
-                    let error = model.covariance[index][index].max(0.0).sqrt();
-                    let interval = Interval::of(parameter.value, error, student);
-                    parameter.std_error = Some(error);
-                    parameter.low = Some(interval.low);
-                    parameter.high = Some(interval.high);
-                } else {
-                    parameter.reason = Some(self.reason(identified, place));
-                }
-            }
-            model.parameters.push(parameter);
-        }
-        for group in &identified.groups {
-            for factors in &group.determined {
-                model.combinations.push(self.combination(
-                    group,
-                    factors,
-                    &values,
-                    &model.covariance,
-                    student,
-                ));
-            }
-        }
-    }
-
-    fn combination(
-        &self,
-        group: &Group,
-        factors: &[f64],
-        values: &DVector<f64>,
-        covariance: &[Vec<f64>],
-        student: f64,
-    ) -> Combination {
-        let parts: Vec<(usize, usize, f64)> = group
-            .members
-            .iter()
-            .zip(factors)
-            .filter(|&(_, &factor)| factor != 0.0)
-            .map(|(&member, &factor)| (member, self.fitted[member], factor))
-            .collect();
-        let value: f64 = parts
-            .iter()
-            .map(|&(member, _, factor)| factor * values[member])
-            .sum();
-        let variance: f64 = parts
-            .iter()
-            .flat_map(|left| parts.iter().map(move |right| (left, right)))
-            .map(|(left, right)| left.2 * right.2 * covariance[left.1][right.1])
-            .sum();
-        let error = variance.max(0.0).sqrt();
-        let mut interval = Interval::of(value, error, student);
-        if parts.iter().any(|&(_, _, factor)| factor < 0.0) {
-            interval = Interval::unlimited(value, error, student);
-        }
-        Combination {
-            symbols: parts
-                .iter()
-                .map(|&(_, term, _)| self.design.terms[term].symbol.clone())
-                .collect(),
-            coefficients: parts.iter().map(|&(_, _, factor)| factor).collect(),
-            value,
-            unit: "ns".to_owned(),
-            std_error: error,
-            low: interval.low,
-            high: interval.high,
-        }
-    }
-
-    /// Why the data do not determine a fitted term.
-    fn reason(&self, identified: &Identified, place: usize) -> String {
-        let symbol = |place: usize| self.design.terms[self.fitted[place]].symbol.as_str();
-        let term = &self.design.terms[self.fitted[place]];
-        let topology = self.design.topology();
-        if identified.idle[place] {
-            return match term.column {
-                Column::Once(component) | Column::Line(component) => {
-                    let component = &topology.components[component].symbol;
-                    let level = topology
-                        .levels
-                        .iter()
-                        .find(|level| level.path.contains_key(component));
-                    match level {
-                        Some(level) => format!("no area is large enough to reach `{}`", level.name),
-                        None => "it lies on the path to no level".to_owned(),
-                    }
-                }
-                Column::Tlb(index) => {
-                    let tlb = &topology.tlb[index];
-                    let reach = bytes(tlb.entries.saturating_mul(tlb.page_bytes));
-                    format!("no area exceeds the {reach} that this TLB reaches")
-                }
-                Column::PageTable => {
-                    let start = topology.page_table.as_ref().map_or(0, |term| term.start_bytes);
-                    format!("no area is as large as {}", bytes(start))
-                }
-            };
-        }
-        let others: Vec<&str> = identified
-            .groups
-            .iter()
-            .find(|group| group.members.contains(&place))
-            .into_iter()
-            .flat_map(|group| &group.members)
-            .filter(|&&member| member != place)
-            .map(|&member| symbol(member))
-            .collect();
-        format!("cannot be told from {}", others.join(", "))
-    }
-
-    fn notes(&self, fitted: &Fitted) -> Vec<String> {
-        let topology = self.design.topology();
-        let mut notes = fitted.notes.clone();
-        let largest = self.areas.iter().copied().fold(0.0, f64::max);
-        let inner = fitted.edges.reach.last().copied().unwrap_or(0.0);
-        if let Some(last) = topology.levels.last()
-            && let Some(size) = last.size_bytes
-        {
-            let held = match topology.sizes {
-                membound_types::SizeMeaning::Own => inner + size as f64,
-                membound_types::SizeMeaning::Reach => size as f64,
-            };
-            if largest > held {
-                notes.push(format!(
-                    "areas go up to {}, but the levels hold {} together: `{}` is taken to go on",
-                    bytes(largest as u64),
-                    bytes(held as u64),
-                    last.name
-                ));
-            }
-        }
-        if !fitted.solved.settled {
-            notes.push(format!(
-                "weights did not come to stand still in {} iterations: \
-                 the values depend on where they began",
-                fitted.solved.iterations
-            ));
-        }
-        notes.extend(self.outliers(fitted));
-        notes
-    }
-
-    /// A sentence on points far from the model, when there are many.
-    fn outliers(&self, fitted: &Fitted) -> Option<String> {
-        let residuals: Vec<f64> = fitted
-            .solved
-            .model
-            .iter()
-            .zip(&self.measured)
-            .map(|(model, measured)| measured / model.max(1e-3 * measured) - 1.0)
-            .collect();
-        let sigma = robust_sigma(&residuals)?;
-        let limit = (OUTLYING_SIGMAS * sigma).max(NEVER_OUTLYING);
-        let outlying = residuals.iter().filter(|residual| residual.abs() > limit).count();
-        if outlying as f64 <= MANY_OUTLIERS * residuals.len() as f64 {
-            return None;
-        }
-        let (worst, residual) = residuals
-            .iter()
-            .enumerate()
-            .max_by(|left, right| left.1.abs().total_cmp(&right.1.abs()))?;
-        Some(format!(
-            "{outlying} of {} points lie more than {:.1} % from the model (5 robust standard \
-             deviations), the worst {:+.0} % at an area of {}; none was left out",
-            residuals.len(),
-            limit * 100.0,
-            residual * 100.0,
-            bytes(self.areas[worst] as u64)
-        ))
-    }
-
     /// Median relative error at areas that were left out, each of five parts in turn, with
     /// the weights of the whole fit.
     fn left_out(&self, fitted: &Fitted) -> Option<f64> {
         let folds = self.folds()?;
+        let mut errors = Vec::with_capacity(self.measured.len());
+        if self.options.sizes == SizeMode::Free {
+            for out in &folds {
+                let kept: Vec<usize> = folds
+                    .iter()
+                    .filter(|fold| !std::ptr::eq(*fold, out))
+                    .flatten()
+                    .copied()
+                    .collect();
+                if kept.len() <= fitted.identified.rank {
+                    return None;
+                }
+                errors.extend(errors_without(self, fitted, &kept, out)?);
+            }
+            return median(&errors);
+        }
         let parts: Vec<Triangle> = folds
             .iter()
             .map(|rows| fitted.linear.triangle(&fitted.solved.scale, rows))
             .collect();
-        let mut errors = Vec::with_capacity(self.measured.len());
         for (out, rows) in folds.iter().enumerate() {
             let kept = parts
                 .iter()

@@ -288,11 +288,7 @@ mod tests {
     #[test]
     fn a_minimum_norm_answer_is_never_negative() {
         let found = identify(
-            &triangle(&[
-                &[1.0, 0.0, 1.0],
-                &[0.5, 0.5, 1.0],
-                &[0.0, 1.0, 1.0],
-            ]),
+            &triangle(&[&[1.0, 0.0, 1.0], &[0.5, 0.5, 1.0], &[0.0, 1.0, 1.0]]),
             3,
         );
         // Sums 10 and 400: without the limit the first would be (10·2 − 400)/3.

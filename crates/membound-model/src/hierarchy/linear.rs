@@ -19,8 +19,8 @@ const MOST_ITERATIONS: usize = 100;
 /// Iterations after which only half of a step is taken: outliers can make weights swing.
 const SWINGING: usize = 20;
 
-/// Relative change below which weights stand still.
-const STILL: f64 = 1e-12;
+/// Relative change below which weights stand still in a fit that is reported.
+pub(super) const STILL: f64 = 1e-12;
 
 /// A modelled value counts as at least this part of the measured one in a weight, so that
 /// a model of zero somewhere on the way does not outweigh everything.
@@ -72,12 +72,14 @@ impl Linear {
     }
 
     /// Fits the points in `rows`. `start` are factors to begin with, instead of those of
-    /// the measured values. `None` when numbers overflow.
+    /// the measured values; weights stand still when they change by less than `still`.
+    /// `None` when numbers overflow.
     pub(super) fn solve(
         &self,
         weights: Weights,
         rows: &[usize],
         start: Option<&[f64]>,
+        still: f64,
     ) -> Option<Solved> {
         let mut scale = match (weights, start) {
             (Weights::Equal, _) => vec![1.0; self.measured.len()],
@@ -106,14 +108,14 @@ impl Linear {
                     };
                 }
             }
-            if change < STILL || iterations >= MOST_ITERATIONS {
+            if change < still || iterations >= MOST_ITERATIONS {
                 return Some(Solved {
                     values: found,
                     model,
                     scale,
                     triangle,
                     iterations,
-                    settled: change < STILL,
+                    settled: change < still,
                 });
             }
             scale = next;

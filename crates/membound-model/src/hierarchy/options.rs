@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use membound_types::{FitData, Observation, ParameterRole, SizeMode, Topology, Weights};
 
-use super::error::TopologyError;
 use super::design::{Column, Term};
+use super::error::TopologyError;
 use super::topology::{missing_sizes, validate};
 
 /// Times outside of this many nanoseconds are slips: a millionth of a femtosecond, 30 000

@@ -35,6 +35,19 @@ impl Interval {
         }
     }
 
+    /// Of a value whose logarithm has about the relative error.
+    pub(super) fn to_a_factor(value: f64, error: f64, student: f64) -> Self {
+        if value <= 0.0 {
+            return Self::of(value, error, student);
+        }
+        // A factor beyond any size says as much as one without end.
+        let factor = (error / value * student).min(700.0).exp();
+        Self {
+            low: value / factor,
+            high: (value * factor).min(f64::MAX),
+        }
+    }
+
     /// Of a value that can be negative.
     pub(super) fn unlimited(value: f64, error: f64, student: f64) -> Self {
         let half = error * student;
@@ -125,12 +138,16 @@ fn variance<'a>(model: &'a Model, row: &[f64]) -> Result<f64, Vec<&'a str>> {
         .zip(row)
         .map(|(parameter, &factor)| if parameter.identifiable { 0.0 } else { factor })
         .collect();
-    let limit = ROUNDING * row.iter().fold(0.0_f64, |most, factor| most.max(factor.abs()));
+    let limit = ROUNDING
+        * row
+            .iter()
+            .fold(0.0_f64, |most, factor| most.max(factor.abs()));
     for combination in &model.combinations {
         // The first term of each stands in no other.
-        let (Some(symbol), Some(&first)) =
-            (combination.symbols.first(), combination.coefficients.first())
-        else {
+        let (Some(symbol), Some(&first)) = (
+            combination.symbols.first(),
+            combination.coefficients.first(),
+        ) else {
             continue;
         };
         let times = place(symbol).map_or(0.0, |place| rest[place]) / first;

@@ -34,12 +34,7 @@ impl Triangle {
 
     /// The triangle of `rows` of the problem in which every row of `columns` and of `right`
     /// is multiplied by its entry of `scale`.
-    pub(super) fn of(
-        columns: &[&[f64]],
-        right: &[f64],
-        scale: &[f64],
-        rows: &[usize],
-    ) -> Self {
+    pub(super) fn of(columns: &[&[f64]], right: &[f64], scale: &[f64], rows: &[usize]) -> Self {
         let mut triangle = Self::empty(columns.len());
         let mut block = vec![0.0; triangle.width * BLOCK];
         for rows in rows.chunks(BLOCK) {
@@ -332,7 +327,11 @@ fn settle(
             .filter(|&(_, &value)| value <= 0.0)
             .map(|(&column, &value)| {
                 let held: f64 = solution[column];
-                if held > 0.0 { held / (held - value) } else { 0.0 }
+                if held > 0.0 {
+                    held / (held - value)
+                } else {
+                    0.0
+                }
             })
             .fold(1.0, f64::min);
         let all_positive = values.iter().all(|&value| value > 0.0);

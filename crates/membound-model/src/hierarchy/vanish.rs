@@ -59,9 +59,7 @@ pub(super) fn vanishing(
     let model = without.model(&solution(&triangle, rows, None));
     let squares_without: f64 = all_rows
         .iter()
-        .map(|&row| {
-            ((problem.measured[row] - model[row]) * fitted.solved.scale[row]).powi(2)
-        })
+        .map(|&row| ((problem.measured[row] - model[row]) * fitted.solved.scale[row]).powi(2))
         .sum();
     let largest_share = all_rows
         .iter()

@@ -1,0 +1,380 @@
+//! Effective level sizes, and the exponents γ, fitted around the linear model.
+//!
+//! Sizes enter the time through shares, so every trial size has a linear fit of its own
+//! (variable projection, G. H. Golub and V. Pereyra 1973, with L. Kaufman's approximate
+//! Jacobian of 1975), and only the logarithms of sizes and exponents are searched:
+//! Levenberg and Marquardt's steps after a scan of each size by itself. The function has a
+//! kink wherever a size passes a measured area; scan and steps are repeated while that
+//! helps. With weights of the model what is minimised is the deviance whose estimating
+//! equations those weights solve, 2·Σ(y/m − 1 − ln y/m).
+
+use membound_types::Weights;
+use nalgebra::DVector;
+
+use super::design::Edges;
+use super::fit::{Fitted, Problem};
+use super::identify::identify;
+use super::linear::{Linear, STILL, Solved};
+use super::options::{FitError, Steepness};
+use super::solve::{Triangle, lengths, scaled, spectrum};
+
+/// Steps of one descent.
+const MOST_STEPS: usize = 60;
+
+/// Descents, each begun where a scan found something better.
+const MOST_DESCENTS: usize = 4;
+
+/// Relative change of weights that is good enough on the way.
+const COARSE: f64 = 1e-6;
+
+/// Factors that a scan tries on a size: an octave down and up.
+const SCAN: [f64; 10] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 1.7, 2.0];
+
+/// The same for exponents.
+const STEEPNESS_SCAN: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
+
+/// Levels reach at least this much further than the level inside.
+const LEAST_RATIO: f64 = 1.001;
+
+/// Exponents that a level can have: what is steeper is a step at any resolution.
+const EXPONENTS: (f64, f64) = (0.1, 20.0);
+
+/// Largest step of a logarithm.
+const LONGEST_STEP: f64 = 0.7;
+
+/// Squared relative residual that is rounding.
+const ROUNDING: f64 = 1e-26;
+
+/// What a column of the joint problem behind the linear ones moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// Logarithm of the reach of a level.
+    Reach(usize),
+    /// Logarithm of the exponent of a level.
+    Exponent(usize),
+}
+
+/// What is searched: reaches of all levels but the last, and their exponents where asked.
+pub(super) fn moved(problem: &Problem<'_>, edges: &Edges) -> Vec<Moved> {
+    let levels = 0..edges.reach.len();
+    let mut moved: Vec<Moved> = levels.clone().map(Moved::Reach).collect();
+    if problem.options.steepness == Steepness::Free {
+        moved.extend(levels.map(Moved::Exponent));
+    }
+    moved
+}
+
+/// Sizes with the linear fit that belongs to them.
+struct Trial {
+    edges: Edges,
+    linear: Linear,
+    solved: Solved,
+    merit: f64,
+}
+
+/// Fits sizes and all else, beginning at `start`.
+pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, FitError> {
+    let rows = problem.all_rows();
+    let mut best = trial(problem, start, &rows, None, COARSE).ok_or(FitError::Overflow)?;
+    let mut iterations = 0;
+    for descent in 0..MOST_DESCENTS {
+        let before = best.merit;
+        // The first scan is to leave wrong sizes, the others to pass kinks.
+        for _ in 0..if descent == 0 { 2 } else { 1 } {
+            best = scan(problem, best, &rows);
+        }
+        if descent > 0 && best.merit >= before * (1.0 - 1e-9) {
+            break;
+        }
+        let (found, steps) = descend(problem, best, &rows);
+        best = found;
+        iterations += steps;
+        if best.merit <= ROUNDING * rows.len() as f64 {
+            break;
+        }
+    }
+    let best = trial(problem, best.edges, &rows, Some(&best.solved.scale), STILL)
+        .ok_or(FitError::Overflow)?;
+    let joint = joint(problem, &best, &rows);
+    Ok(Fitted {
+        identified: identify(&joint.matrix(), rows.len()),
+        edges: best.edges,
+        linear: best.linear,
+        iterations: iterations + best.solved.iterations,
+        solved: best.solved,
+    })
+}
+
+/// |model ÷ measured − 1| at the rows in `out`, which the fit has not seen; sizes are
+/// fitted again to the others, beginning at those of `fitted`.
+pub(super) fn errors_without(
+    problem: &Problem<'_>,
+    fitted: &Fitted,
+    kept: &[usize],
+    out: &[usize],
+) -> Option<Vec<f64>> {
+    let start = fitted.edges.clone();
+    let first = trial(problem, start, kept, Some(&fitted.solved.scale), COARSE)?;
+    let (found, _) = descend(problem, first, kept);
+    Some(
+        out.iter()
+            .map(|&row| (found.solved.model[row] / problem.measured[row] - 1.0).abs())
+            .collect(),
+    )
+}
+
+/// The linear fit for `edges`; `None` when numbers overflow.
+fn trial(
+    problem: &Problem<'_>,
+    edges: Edges,
+    rows: &[usize],
+    scale: Option<&[f64]>,
+    still: f64,
+) -> Option<Trial> {
+    let linear = problem.linear(&edges);
+    let weights = problem.options.weights;
+    let solved = linear.solve(weights, rows, scale, still)?;
+    let merit = rows
+        .iter()
+        .map(|&row| deviance(weights, problem.measured[row], solved.model[row]))
+        .sum::<f64>();
+    merit.is_finite().then_some(Trial {
+        edges,
+        linear,
+        solved,
+        merit,
+    })
+}
+
+/// What a point adds to the function that is minimised.
+fn deviance(weights: Weights, measured: f64, model: f64) -> f64 {
+    match weights {
+        Weights::Equal => (measured - model).powi(2),
+        Weights::Measured => (model / measured - 1.0).powi(2),
+        Weights::Model => {
+            let excess = measured / model.max(1e-3 * measured) - 1.0;
+            // x − ln(1 + x) loses all digits where x is small.
+            if excess.abs() < 1e-4 {
+                excess * excess * (1.0 - excess * (2.0 / 3.0))
+            } else {
+                2.0 * (excess - excess.ln_1p())
+            }
+        }
+    }
+}
+
+/// Edges as they may be: reaches ascending, and within the areas measured where they began
+/// there; exponents within what a level can have.
+fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
+    let least = problem.areas.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = problem.areas.iter().copied().fold(0.0, f64::max);
+    let mut wanted = wanted;
+    for level in 0..wanted.reach.len() {
+        let from = edges.reach[level];
+        if from > least && from < most {
+            wanted.reach[level] = wanted.reach[level].clamp(least, most);
+        } else {
+            // Nothing in the data depends on it.
+            wanted.reach[level] = from;
+        }
+        if level > 0 {
+            wanted.reach[level] = wanted.reach[level].max(wanted.reach[level - 1] * LEAST_RATIO);
+        }
+        wanted.steepness[level] = wanted.steepness[level].clamp(EXPONENTS.0, EXPONENTS.1);
+    }
+    wanted
+}
+
+/// Tries factors on each size and exponent by itself.
+fn scan(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
+    for moved in moved(problem, &best.edges) {
+        let centre = best.edges.clone();
+        let factors: &[f64] = match moved {
+            Moved::Reach(_) => &SCAN,
+            Moved::Exponent(_) => &STEEPNESS_SCAN,
+        };
+        for factor in factors {
+            let mut wanted = centre.clone();
+            match moved {
+                Moved::Reach(level) => wanted.reach[level] *= factor,
+                Moved::Exponent(level) => wanted.steepness[level] *= factor,
+            }
+            let wanted = bounded(problem, &centre, wanted);
+            if wanted == centre {
+                continue;
+            }
+            let found = trial(problem, wanted, rows, Some(&best.solved.scale), COARSE);
+            if let Some(found) = found.filter(|found| found.merit < best.merit) {
+                best = found;
+            }
+        }
+    }
+    best
+}
+
+/// Levenberg and Marquardt's steps from `best`, and how many there were.
+fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> (Trial, usize) {
+    let mut damping = 1e-3;
+    for step in 0..MOST_STEPS {
+        if best.merit <= ROUNDING * rows.len() as f64 {
+            return (best, step);
+        }
+        let Some(direction) = Projected::of(problem, &best, rows) else {
+            return (best, step);
+        };
+        let before = best.merit;
+        let mut moved_by = 0.0;
+        loop {
+            let change = direction.step(damping);
+            let wanted = bounded(problem, &best.edges, direction.apply(&best.edges, &change));
+            let found = trial(problem, wanted, rows, Some(&best.solved.scale), COARSE);
+            if let Some(found) = found.filter(|found| found.merit < best.merit) {
+                moved_by = change.amax();
+                best = found;
+                damping = (damping / 10.0).max(1e-12);
+                break;
+            }
+            damping *= 10.0;
+            if damping > 1e8 {
+                break;
+            }
+        }
+        if before - best.merit <= 1e-12 * before || moved_by < 1e-12 {
+            return (best, step + 1);
+        }
+    }
+    (best, MOST_STEPS)
+}
+
+/// The problem that is left for sizes and exponents when the linear parameters follow them.
+struct Projected {
+    moved: Vec<Moved>,
+    lengths: Vec<f64>,
+    spectrum: super::solve::Spectrum,
+    right: DVector<f64>,
+}
+
+impl Projected {
+    fn of(problem: &Problem<'_>, trial: &Trial, rows: &[usize]) -> Option<Self> {
+        let moved = moved(problem, &trial.edges);
+        // Positive parameters are independent: the non-negative solution has no others.
+        let used: Vec<usize> = (0..trial.linear.columns.len())
+            .filter(|&column| trial.solved.values[column] > 0.0)
+            .collect();
+        let slopes = slopes(problem, trial, &moved);
+        let columns: Vec<&[f64]> = used
+            .iter()
+            .map(|&column| trial.linear.columns[column].as_slice())
+            .chain(slopes.iter().map(Vec::as_slice))
+            .collect();
+        let residuals: Vec<f64> = problem
+            .measured
+            .iter()
+            .zip(&trial.solved.model)
+            .map(|(measured, model)| measured - model)
+            .collect();
+        let triangle = Triangle::of(&columns, &residuals, &trial.solved.scale, rows);
+        if !triangle.is_finite() {
+            return None;
+        }
+        let (skip, count) = (used.len(), moved.len());
+        let matrix = triangle
+            .matrix()
+            .view((skip, skip), (count, count))
+            .into_owned();
+        let right = triangle.right().rows(skip, count).into_owned();
+        let lengths = lengths(&matrix);
+        Some(Self {
+            spectrum: spectrum(&scaled(matrix, &lengths)),
+            moved,
+            lengths,
+            right,
+        })
+    }
+
+    /// Change of the logarithms.
+    fn step(&self, damping: f64) -> DVector<f64> {
+        let mut change = DVector::zeros(self.moved.len());
+        for (place, value) in self.spectrum.values.iter().enumerate() {
+            let square = value * value + damping;
+            let along = self.spectrum.images.column(place).dot(&self.right) / square;
+            change.axpy(along, &self.spectrum.vectors.column(place), 1.0);
+        }
+        for (change, length) in change.iter_mut().zip(&self.lengths) {
+            *change = (*change / length).clamp(-LONGEST_STEP, LONGEST_STEP);
+        }
+        change
+    }
+
+    fn apply(&self, edges: &Edges, change: &DVector<f64>) -> Edges {
+        let mut edges = edges.clone();
+        for (moved, change) in self.moved.iter().zip(change.iter()) {
+            match *moved {
+                Moved::Reach(level) => edges.reach[level] *= change.exp(),
+                Moved::Exponent(level) => edges.steepness[level] *= change.exp(),
+            }
+        }
+        edges
+    }
+}
+
+/// Derivatives of the modelled times by the logarithms in `moved`, as columns.
+fn slopes(problem: &Problem<'_>, trial: &Trial, moved: &[Moved]) -> Vec<Vec<f64>> {
+    moved
+        .iter()
+        .map(|&moved| {
+            let (Moved::Reach(level) | Moved::Exponent(level)) = moved;
+            // The step in time from this level to the next is linear in the window.
+            let at = |window: f64| step_time(problem, &trial.solved.values, level, window);
+            let (once, each) = (at(0.0), at(1.0) - at(0.0));
+            let reach = trial.edges.reach[level];
+            let steepness = trial.edges.steepness[level];
+            problem
+                .areas
+                .iter()
+                .zip(&problem.windows)
+                .map(|(&area, window)| {
+                    if area <= reach {
+                        return 0.0;
+                    }
+                    let step = once + each * window.unwrap_or(0.0);
+                    let by_reach = -steepness * trial.edges.hits(level, area) * step;
+                    match moved {
+                        Moved::Reach(_) => by_reach,
+                        Moved::Exponent(_) => by_reach * (reach / area).ln(),
+                    }
+                })
+                .collect()
+        })
+        .collect()
+}
+
+/// Time that a window takes more from the level outside of `level`.
+fn step_time(problem: &Problem<'_>, values: &DVector<f64>, level: usize, window: f64) -> f64 {
+    let factors = problem.design.step(level, Some(window));
+    let fitted: f64 = problem
+        .fitted
+        .iter()
+        .zip(values.iter())
+        .map(|(&term, value)| factors[term] * value)
+        .sum();
+    let given: f64 = factors
+        .iter()
+        .zip(&problem.given)
+        .map(|(factor, given)| factor * given.unwrap_or(0.0))
+        .sum();
+    fitted + given
+}
+
+/// All columns, linear ones and slopes, with the weights of the fit.
+fn joint(problem: &Problem<'_>, trial: &Trial, rows: &[usize]) -> Triangle {
+    let slopes = slopes(problem, trial, &moved(problem, &trial.edges));
+    let columns: Vec<&[f64]> = trial
+        .linear
+        .columns
+        .iter()
+        .chain(&slopes)
+        .map(Vec::as_slice)
+        .collect();
+    Triangle::of(&columns, &problem.measured, &trial.solved.scale, rows)
+}

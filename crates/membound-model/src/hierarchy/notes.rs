@@ -1,0 +1,79 @@
+//! What a reader of a fit should know besides its figures.
+
+use membound_types::SizeMeaning;
+
+use super::fit::{Fitted, Problem};
+use crate::declared::bytes;
+use crate::stats::robust_sigma;
+
+/// Robust standard deviations beyond which a residual is an outlier …
+const OUTLYING_SIGMAS: f64 = 5.0;
+/// … unless it is smaller than this: data may be rounded or computed.
+const NEVER_OUTLYING: f64 = 0.01;
+/// Share of outliers that a reader should know of.
+const MANY_OUTLIERS: f64 = 0.01;
+
+/// Everything worth a sentence.
+pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
+    let topology = problem.design.topology();
+    let mut notes = Vec::new();
+    let largest = problem.areas.iter().copied().fold(0.0, f64::max);
+    let inner = fitted.edges.reach.last().copied().unwrap_or(0.0);
+    if let Some(last) = topology.levels.last()
+        && let Some(size) = last.size_bytes
+    {
+        let held = match topology.sizes {
+            SizeMeaning::Own => inner + size as f64,
+            SizeMeaning::Reach => size as f64,
+        };
+        if largest > held {
+            notes.push(format!(
+                "areas go up to {}, but the levels hold {} together: `{}` is taken to go on",
+                bytes(largest as u64),
+                bytes(held as u64),
+                last.name
+            ));
+        }
+    }
+    if !fitted.solved.settled {
+        notes.push(format!(
+            "weights did not come to stand still in {} iterations: \
+             the values depend on where they began",
+            fitted.solved.iterations
+        ));
+    }
+    notes.extend(outliers(problem, fitted));
+    notes
+}
+
+/// A sentence on points far from the model, when there are many.
+fn outliers(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
+    let residuals: Vec<f64> = fitted
+        .solved
+        .model
+        .iter()
+        .zip(&problem.measured)
+        .map(|(model, measured)| measured / model.max(1e-3 * measured) - 1.0)
+        .collect();
+    let sigma = robust_sigma(&residuals)?;
+    let limit = (OUTLYING_SIGMAS * sigma).max(NEVER_OUTLYING);
+    let outlying = residuals
+        .iter()
+        .filter(|residual| residual.abs() > limit)
+        .count();
+    if outlying as f64 <= MANY_OUTLIERS * residuals.len() as f64 {
+        return None;
+    }
+    let (worst, residual) = residuals
+        .iter()
+        .enumerate()
+        .max_by(|left, right| left.1.abs().total_cmp(&right.1.abs()))?;
+    Some(format!(
+        "{outlying} of {} points lie more than {:.1} % from the model (5 robust standard \
+         deviations), the worst {:+.0} % at an area of {}; none was left out",
+        residuals.len(),
+        limit * 100.0,
+        residual * 100.0,
+        bytes(problem.areas[worst] as u64)
+    ))
+}
