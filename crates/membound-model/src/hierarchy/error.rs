@@ -150,8 +150,8 @@ pub enum TopologyError {
     },
 }
 
-/// A level that holds less than one before it, or with [`SizeMeaning::Reach`] does not
-/// reach further.
+/// A level that holds less than one before it, or does not reach further where sizes are
+/// a level's [reach](membound_types::SizeMeaning::Reach).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallerLevel {
     /// Number of the level, from 1.
