@@ -5,3 +5,4 @@ mod curves;
 mod machines;
 mod profile;
 mod properties;
+mod topology;
