@@ -11,7 +11,8 @@ use membound_types::{
     Tlb, TlbPoint, VectorWidth,
 };
 
-use crate::machines::{Machine, Noise, Random, machines};
+use crate::machines::{Machine, Noise, machines};
+use crate::random::Random;
 
 const NOISE: Noise = Noise {
     relative: 0.01,
@@ -168,6 +169,8 @@ fn mlp() -> Mlp {
         rob_size: Outcome::Known(192.0),
         windows: vec![],
         mlp_rule: Outcome::default(),
+        mlp_rule_interval: Outcome::default(),
+        mlp_rule_between: None,
         mlp_throughput: Outcome::default(),
         throughput: vec![ThroughputPoint {
             chains: 16,
@@ -176,6 +179,8 @@ fn mlp() -> Mlp {
             batches: Samples::default(),
         }],
         sequential_pair_cycles: Outcome::missing("not computed"),
+        sequential_line: Outcome::default(),
+        page_walks: Outcome::default(),
         areas: vec![AreaPoint {
             area_bytes: 96 << 10,
             loads: 1,
@@ -349,6 +354,17 @@ fn every_part_of_a_profile_is_interpreted() {
     assert_eq!(mlp.mlp_rule, Outcome::Known(10.0));
     assert_eq!(mlp.mlp_throughput, Outcome::Known(9.8));
     assert_eq!(mlp.sequential_pair_cycles, Outcome::Known(420.0));
+    let interval = mlp.mlp_rule_interval.known().unwrap();
+    assert!(interval.low < 10.0 && interval.high > 10.0, "{interval:?}");
+    let between = mlp.mlp_rule_between.unwrap();
+    assert_eq!(
+        (between.below.unwrap().loads, between.reached.loads),
+        (10, 11)
+    );
+    let why = mlp.sequential_line.why_missing().unwrap();
+    assert!(why.reason.contains("at least three lengths"), "{why:?}");
+    let why = mlp.page_walks.why_missing().unwrap();
+    assert!(why.reason.contains("no larger pages"), "{why:?}");
     let expected = &mlp.areas[0].expected;
     assert!((expected[0].share - 0.5).abs() < 0.06 && (expected[1].share - 0.5).abs() < 0.06);
     assert!((expected.iter().map(|hit| hit.share).sum::<f64>() - 1.0).abs() < 1e-9);
@@ -375,9 +391,104 @@ fn every_part_of_a_profile_is_interpreted() {
     let tlb = &profile.tlb.known().unwrap().levels;
     assert_eq!(tlb.len(), 2);
     assert!((tlb[0].entries.value / 96.0 - 1.0).abs() < 0.12, "{tlb:?}");
+    let reach = &profile.tlb.known().unwrap().reach;
+    let caches: Vec<(&str, Option<bool>)> = reach
+        .iter()
+        .map(|reach| (reach.level.as_str(), reach.covered))
+        .collect();
+    assert_eq!(
+        caches,
+        [("L1", Some(true)), ("L2", Some(true)), ("L3", Some(true))]
+    );
 
     // Prefetchers are judged where they are measured: nothing is changed here.
     assert_eq!(profile.prefetch.known(), Some(&prefetch()));
+}
+
+/// T(N) and T(n) of one condition: a walk of `walk` cycles for each load, one at a time.
+fn condition(page: PageKind, walk: f64) -> Mlp {
+    let template = mlp();
+    let cell = |mode, loads: u32, fillers, cycles| MlpCell {
+        mode,
+        loads,
+        fillers,
+        cycles,
+        page,
+        ..template.cells[0].clone()
+    };
+    let each = walk.max(20.0);
+    let mut cells: Vec<MlpCell> = (1..=14)
+        .map(|n| {
+            cell(
+                MlpMode::Parallel,
+                n,
+                0,
+                200.0 + walk + each * f64::from(n - 1),
+            )
+        })
+        .collect();
+    cells.extend((1..=12).map(|n| {
+        let cycles = (200.0 + walk) * f64::from(n) + 40.0;
+        cell(MlpMode::Sequential, n, 300, cycles)
+    }));
+    Mlp {
+        cells,
+        page,
+        ..mlp()
+    }
+}
+
+#[test]
+fn page_walks_are_told_from_two_page_kinds_whichever_came_first() {
+    let check = |mut part: Mlp, small: fn(&Mlp) -> &Mlp, large: fn(&Mlp) -> &Mlp| {
+        interpret_mlp(&mut part, &[]);
+        let line = small(&part).sequential_line.known().unwrap();
+        assert!((line.load_cycles.value - 260.0).abs() < 1e-6, "{line:?}");
+        assert!((line.overhead_cycles.value - 40.0).abs() < 1e-6, "{line:?}");
+        let walks = small(&part).page_walks.known().unwrap();
+        assert_eq!(walks.against, PageKind::Thp);
+        // Thirteen loads on large pages take 440 cycles, as two in sequence: the rule is 12.
+        assert_eq!((walks.from_loads, walks.to_loads), (1, 12));
+        assert!((walks.miss_cycles.value - 60.0).abs() < 1e-6, "{walks:?}");
+        assert!((walks.excess_cycles.value - 40.0).abs() < 1e-6, "{walks:?}");
+        assert_eq!(walks.walks.known().unwrap().value, 1.0);
+        assert!(large(&part).page_walks.known().is_none());
+    };
+    let with = |first: Mlp, other: Mlp| Mlp {
+        others: vec![other],
+        ..first
+    };
+    let (base, thp) = (
+        condition(PageKind::Base, 60.0),
+        condition(PageKind::Thp, 0.0),
+    );
+    check(
+        with(thp.clone(), base.clone()),
+        |part| &part.others[0],
+        |part| part,
+    );
+    check(with(base, thp), |part| part, |part| &part.others[0]);
+}
+
+#[test]
+fn another_node_or_a_much_smaller_area_is_no_comparison() {
+    let mut remote = condition(PageKind::Thp, 0.0);
+    remote.node = NodePolicy::INTERLEAVE;
+    for cell in &mut remote.cells {
+        cell.node = NodePolicy::INTERLEAVE;
+    }
+    let mut small = condition(PageKind::Thp, 0.0);
+    for cell in &mut small.cells {
+        cell.area_bytes = 1 << 20;
+    }
+    let mut part = Mlp {
+        others: vec![remote, small],
+        ..condition(PageKind::Base, 60.0)
+    };
+    interpret_mlp(&mut part, &[]);
+    let why = part.page_walks.why_missing().unwrap();
+    assert!(why.reason.contains("no larger pages"), "{why:?}");
+    assert!(why.remedy.is_some());
 }
 
 /// Two loads whose fillers did not fill the window overlap; a parallelism computed from
