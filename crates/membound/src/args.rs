@@ -10,6 +10,8 @@ use membound_types::{
     TrafficMix, WindowKernel,
 };
 
+use crate::compare::CompareArgs;
+use crate::model::args::ModelCommand;
 use crate::sizes;
 
 /// Measures a machine's memory hierarchy: no PMU, no root, no recompiling.
@@ -28,6 +30,11 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Measure the memory hierarchy: everything, or the parts named.
     Measure(Box<MeasureArgs>),
+    /// Fit, show and ask a model of the memory hierarchy.
+    #[command(subcommand)]
+    Model(Box<ModelCommand>),
+    /// Set profiles side by side, or find the outliers of a directory of them.
+    Compare(CompareArgs),
     /// The newcomer's minute: a quick measure of everything and its page.
     Tour(TourArgs),
     /// Put back what a killed membound had changed (started by membound itself).

@@ -4,8 +4,10 @@
 //! put together, files are written, and errors become one line and an exit code.
 
 mod args;
+mod compare;
 mod doctor;
 mod measure;
+mod model;
 mod output;
 mod progress;
 mod restore;
@@ -24,6 +26,8 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Measure(args) => measure::run(&args),
+        Command::Model(command) => model::run(&command),
+        Command::Compare(args) => compare::run(&args),
         Command::Tour(args) => tour::run(&args),
         Command::Restore => Ok(restore::run()),
     };

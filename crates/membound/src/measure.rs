@@ -70,6 +70,7 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
         bail!("{error:#}");
     }
     membound_model::interpret(&mut profile);
+    profile.model = membound_model::hierarchy::fit_profile(&profile);
     finish(&mut profile, &session);
     let shown = show::stdout(&profile, &parts, args);
     let written = write_files(&profile, &parts, &mut json, &mut html);

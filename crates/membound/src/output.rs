@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use membound_report::text::Style;
 use tempfile::NamedTempFile;
 
 /// A place that a document goes to.
@@ -137,6 +138,14 @@ pub(crate) fn complain(line: &str) {
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&format!("{error:#}").replace('\n', " "));
     ExitCode::FAILURE
+}
+
+/// How text on stdout looks.
+pub(crate) fn style() -> Style {
+    Style {
+        color: colors(),
+        width: 80,
+    }
 }
 
 /// Whether stdout wants colours.

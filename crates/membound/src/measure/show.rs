@@ -14,10 +14,7 @@ pub(super) fn stdout(
     parts: &[Part],
     args: &MeasureArgs,
 ) -> anyhow::Result<String> {
-    let style = Style {
-        color: output::colors(),
-        width: 80,
-    };
+    let style = output::style();
     match args.format.unwrap_or(Format::Text) {
         Format::Text => Ok(person(profile, parts, style)),
         Format::Json => json(profile, parts),

@@ -6,6 +6,7 @@ mod interrupted;
 mod latency;
 mod machines;
 mod mlp;
+mod model;
 
 #[path = "../guest/mod.rs"]
 mod guest;

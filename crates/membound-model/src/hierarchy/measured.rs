@@ -1,0 +1,229 @@
+//! A model for a machine that nobody has described: topology from the levels that its data
+//! show, sizes fitted.
+
+use membound_types::{
+    FitData, FitMethod, Kind, Level, MachineProfile, Model, ModelSource, NodePolicy, Observation,
+    Outcome, PageKind, Residual, SCHEMA_VERSION, SizeMode, Tlb, TlbTerm, Topology, WindowKernel,
+    WindowPoint,
+};
+
+use super::options::{FitError, FitOptions, Steepness};
+use super::{fit, from_levels};
+use crate::interpret::level_curves;
+use crate::levels::{CurvePoint, LevelOptions, find_levels};
+
+/// Nobody knows what cache a curve from a file may show, so none is too large.
+const ANY_CACHE: u64 = 1 << 62;
+
+const SELECTION: &str = "penalised segmentation";
+
+/// What is known of a machine beside the values to be fitted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Known {
+    /// Levels from its latency curve; where there are none, the values themselves show them.
+    pub levels: Vec<Level>,
+    /// Its TLB for the pages of the values.
+    pub tlb: Vec<TlbTerm>,
+}
+
+/// Fits values to a topology made of the levels that are `known`, or that the values show.
+///
+/// Sizes are fitted too, and with a latency curve the exponents γ: a chase that visits its
+/// buffer in a cycle leaves a cache faster than independent windows do. `adjust` may change
+/// the topology before the fit. Values that show no level give a model without levels and
+/// parameters, and a note that says so.
+///
+/// # Errors
+/// Those of [`fit()`], and what `adjust` returns.
+pub fn fit_measured<E: From<FitError>>(
+    data: FitData,
+    observations: &[Observation],
+    known: &Known,
+    adjust: impl FnOnce(Topology) -> Result<Topology, E>,
+    options: &FitOptions,
+) -> Result<Model, E> {
+    let (levels, selection) = if known.levels.is_empty() {
+        (levels_of(data, observations), SELECTION)
+    } else {
+        (known.levels.clone(), "levels of the machine profile")
+    };
+    if levels.is_empty() {
+        return Ok(no_levels(data, observations, options));
+    }
+    let topology = from_levels(&levels, &known.tlb, data).map_err(FitError::from)?;
+    let topology = adjust(topology)?;
+    let options = FitOptions {
+        sizes: SizeMode::Free,
+        steepness: match data {
+            FitData::Window => Steepness::Given,
+            FitData::Latency => Steepness::Free,
+        },
+        ..options.clone()
+    };
+    let mut model = fit(&topology, data, observations, &options)?;
+    model.method.selection = Some(selection.to_owned());
+    Ok(model)
+}
+
+/// What is said of values that show no level.
+fn no_levels(data: FitData, observations: &[Observation], options: &FitOptions) -> Model {
+    Model {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Model,
+        source: ModelSource::default(),
+        topology: Topology {
+            name: "measured".to_owned(),
+            ..Topology::default()
+        },
+        method: FitMethod {
+            data,
+            weights: options.weights,
+            sizes: SizeMode::Free,
+            points: observations.len(),
+            rank: 0,
+            iterations: 0,
+            condition: 1.0,
+            selection: Some(SELECTION.to_owned()),
+        },
+        parameters: Vec::new(),
+        combinations: Vec::new(),
+        covariance: Vec::new(),
+        levels: Vec::new(),
+        residual: Residual::default(),
+        vanishing: None,
+        points: Vec::new(),
+        notes: vec![
+            "the values show no level: they climb smoothly, or are too few".to_owned(),
+        ],
+    }
+}
+
+/// Levels that a curve shows: that of the smallest windows, in which they stand out most.
+fn levels_of(data: FitData, observations: &[Observation]) -> Vec<Level> {
+    let window = match data {
+        FitData::Window => observations.iter().map(|point| point.window_bytes).min(),
+        FitData::Latency => Some(None),
+    };
+    let curve: Vec<CurvePoint> = observations
+        .iter()
+        .filter(|point| Some(point.window_bytes) == window)
+        .map(CurvePoint::from)
+        .collect();
+    let options = LevelOptions {
+        cache_bound_bytes: Some(ANY_CACHE),
+        ..LevelOptions::default()
+    };
+    find_levels(&curve, &options).to_levels(0.0)
+}
+
+impl From<&Observation> for CurvePoint {
+    fn from(point: &Observation) -> Self {
+        Self {
+            size_bytes: point.area_bytes,
+            ns: point.ns,
+            ns_low: point.ns_low.unwrap_or(point.ns),
+            ns_high: point.ns_high.unwrap_or(point.ns),
+        }
+    }
+}
+
+impl From<&CurvePoint> for Observation {
+    fn from(point: &CurvePoint) -> Self {
+        Self {
+            window_bytes: None,
+            area_bytes: point.size_bytes,
+            ns: point.ns,
+            ns_low: Some(point.ns_low),
+            ns_high: Some(point.ns_high),
+        }
+    }
+}
+
+/// The TLB terms of a machine profile for one kind of pages, innermost first.
+#[must_use]
+pub fn tlb_terms(tlb: &Tlb, page: PageKind) -> Vec<TlbTerm> {
+    let mut terms: Vec<TlbTerm> = Vec::new();
+    for level in tlb.levels.iter().filter(|level| level.page == page) {
+        let entries = level.entries.value.round();
+        if !(1.0..1e12).contains(&entries) {
+            continue;
+        }
+        let entries = entries as u64;
+        terms.push(TlbTerm {
+            symbol: match level.level {
+                1 => "t_tlb".to_owned(),
+                other => format!("t_tlb{other}"),
+            },
+            entries,
+            page_bytes: (level.reach_bytes / entries).max(1),
+            miss_ns: None,
+        });
+    }
+    terms
+}
+
+/// The model of a machine profile: of its windows, or of its latency curve without windows.
+#[must_use]
+pub fn fit_profile(profile: &MachineProfile) -> Outcome<Model> {
+    let (data, observations, page) = match plain_values(profile) {
+        Some(values) => values,
+        None => return Outcome::missing("no windows and no latency curve"),
+    };
+    let known = Known {
+        levels: profile.levels.clone(),
+        tlb: profile
+            .tlb
+            .known()
+            .map(|tlb| tlb_terms(tlb, page))
+            .unwrap_or_default(),
+    };
+    let fitted: Result<Model, FitError> = fit_measured(
+        data,
+        &observations.values,
+        &known,
+        Ok,
+        &FitOptions::default(),
+    );
+    match fitted {
+        Ok(mut model) => {
+            model.source.host = Some(profile.machine.host.clone());
+            model.source.series = observations.series;
+            Outcome::Known(model)
+        }
+        Err(error) => Outcome::missing(error.to_string()),
+    }
+}
+
+struct Series {
+    values: Vec<Observation>,
+    series: String,
+}
+
+/// The values that are measured most plainly: scalar windows on the largest pages, local,
+/// by the CPU that also initialised; else the curve that levels are found in.
+fn plain_values(profile: &MachineProfile) -> Option<(FitData, Series, PageKind)> {
+    if let Outcome::Known(part) = &profile.window {
+        let plain = |point: &&WindowPoint| {
+            point.kernel == WindowKernel::Scalar
+                && point.node == NodePolicy::LOCAL
+                && point.init_cpu.is_none()
+        };
+        let page = part.points.iter().filter(plain).map(|point| point.page).max();
+        if let Some(page) = page {
+            let points = part.points.iter().filter(plain);
+            let values = points.filter(|point| point.page == page).map(Observation::from);
+            let series = Series {
+                values: values.collect(),
+                series: format!("scalar windows, {page} pages, local"),
+            };
+            return Some((FitData::Window, series, page));
+        }
+    }
+    let latency = profile.latency.known()?;
+    let curve = level_curves(&latency.points).into_iter().next()?;
+    let series = Series {
+        values: curve.iter().map(Observation::from).collect(),
+        series: "the latency curve that levels were found in".to_owned(),
+    };
+    Some((FitData::Latency, series, PageKind::Thp))
+}

@@ -1,0 +1,152 @@
+//! Files with values, and which of their values are meant.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use membound_input::{Content, Curve, curves_of_profile};
+use membound_model::hierarchy::{Known, tlb_terms};
+use membound_types::{FitData, MachineProfile, Model, ModelSource, Observation};
+
+/// Largest file that is read; a profile of a large machine has a few tens of megabytes.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// A file that was read.
+pub(super) struct Loaded {
+    name: String,
+    content: Content,
+}
+
+/// Which of several curves is meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Choice<'a> {
+    /// Windows or loads; windows where both are there and nothing is said.
+    pub(super) data: Option<FitData>,
+    /// Text in the description of the series.
+    pub(super) series: Option<&'a str>,
+}
+
+/// Values to fit, and what else is known of the machine that they come from.
+pub(super) struct Data {
+    pub(super) data: FitData,
+    pub(super) observations: Vec<Observation>,
+    pub(super) known: Known,
+    pub(super) source: ModelSource,
+    pub(super) notes: Vec<String>,
+}
+
+impl Loaded {
+    /// Reads a file, or stdin for `-`.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let (name, mut bytes) = (path.display().to_string(), Vec::new());
+        let read = if path == Path::new("-") {
+            io::stdin().lock().take(MOST_BYTES).read_to_end(&mut bytes)
+        } else {
+            let open = File::open(path);
+            open.and_then(|file| file.take(MOST_BYTES).read_to_end(&mut bytes))
+        };
+        read.with_context(|| format!("cannot read {name}"))?;
+        if bytes.len() as u64 == MOST_BYTES {
+            bail!("{name}: larger than 1 GiB, which no file of measurements is");
+        }
+        let content = membound_input::read(&name, &bytes)?;
+        Ok(Self { name, content })
+    }
+
+    /// The fitted model in it, where it holds one.
+    pub(super) fn model(&self) -> Option<&Model> {
+        match &self.content {
+            Content::Model(model) => Some(model),
+            Content::Curves(_) | Content::Profile(_) => None,
+        }
+    }
+
+    /// The machine profile in it, where it holds one.
+    pub(super) fn profile(&self) -> Option<&MachineProfile> {
+        match &self.content {
+            Content::Profile(profile) => Some(profile),
+            Content::Curves(_) | Content::Model(_) => None,
+        }
+    }
+
+    /// Whether it holds values of this kind.
+    pub(super) fn has(&self, data: FitData) -> bool {
+        self.curves().iter().any(|curve| curve.data == data)
+    }
+
+    fn curves(&self) -> Vec<Curve> {
+        match &self.content {
+            Content::Curves(curves) => curves.clone(),
+            Content::Profile(profile) => curves_of_profile(profile),
+            Content::Model(_) => Vec::new(),
+        }
+    }
+}
+
+/// The values of all files that are meant, one series a file.
+pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Data> {
+    let windows = files.iter().any(|file| file.has(FitData::Window));
+    let data = choice.data.unwrap_or(if windows {
+        FitData::Window
+    } else {
+        FitData::Latency
+    });
+    let mut chosen = Data {
+        data,
+        observations: Vec::new(),
+        known: Known::default(),
+        source: ModelSource::default(),
+        notes: Vec::new(),
+    };
+    for file in files {
+        let name = &file.name;
+        if file.model().is_some() {
+            bail!("{name}: a fitted model, not values to fit (see `membound model predict`)");
+        }
+        let mut curves = file.curves();
+        let of_data = |curve: &Curve| curve.data == data;
+        if !curves.iter().any(of_data) {
+            bail!("{name}: holds no {data} values");
+        }
+        curves.retain(of_data);
+        let all: Vec<String> = curves.iter().map(|curve| curve.series.clone()).collect();
+        if let Some(text) = choice.series {
+            curves.retain(|curve| curve.series.contains(text));
+        }
+        // The first of the longest: documents begin with what is measured most plainly.
+        let longest = curves
+            .into_iter()
+            .rev()
+            .max_by_key(|curve| curve.observations.len());
+        let Some(curve) = longest else {
+            bail!(
+                "{name}: no series with `{}`; there are: {}",
+                choice.series.unwrap_or_default(),
+                all.join("; ")
+            );
+        };
+        if all.len() > 1 && choice.series.is_none() {
+            chosen.notes.push(format!(
+                "{name} holds {} series; this is `{}`, `--series TEXT` names another",
+                all.len(),
+                curve.series
+            ));
+        }
+        let said = curve.notes.iter().map(|note| format!("{name}: {note}"));
+        chosen.notes.extend(said);
+        if let Some(profile) = file.profile() {
+            chosen.known.levels.clone_from(&profile.levels);
+            if let (Some(tlb), Some(page)) = (profile.tlb.known(), curve.page) {
+                chosen.known.tlb = tlb_terms(tlb, page);
+            }
+            chosen.source.host = Some(profile.machine.host.clone());
+        }
+        if chosen.source.series.is_empty() {
+            chosen.source.series = curve.series;
+        }
+        chosen.source.files.push(name.clone());
+        chosen.observations.extend(curve.observations);
+    }
+    Ok(chosen)
+}
