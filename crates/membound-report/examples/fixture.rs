@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The argument is `quick`, `thorough`, `nodes` (two nodes, 32 CPUs) or `nothing`; or a
-//! model: `origin`, `guest` or `curve`.
+//! model: `origin`, `guest` or `curve`; or `prediction`.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Some("origin") => serde_json::to_string(&fixture::model::origin()),
         Some("guest") => serde_json::to_string(&fixture::model::guest()),
         Some("curve") => serde_json::to_string(&fixture::model::latency_curve()),
+        Some("prediction") => serde_json::to_string(&fixture::model::prediction()),
         Some(_) => return ExitCode::from(2),
     };
     let written = document

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use membound_types::{
     Combination, FitData, FitMethod, FittedPoint, Model, ModelLevel, ModelSource, Outcome,
-    Parameter, ParameterRole, SizeMeaning, SizeMode, Topology, VanishingTest, Weights,
+    Parameter, SizeMeaning, SizeMode, Topology, VanishingTest, Weights,
 };
 
 use crate::units;
@@ -81,6 +81,21 @@ pub(crate) fn signed_percent(share: f64) -> String {
     }
 }
 
+/// Like [`units::number`], with a third digit behind the point below 1: the cost of a line
+/// in a near cache is a few hundredths of a nanosecond.
+pub(crate) fn fine(value: f64) -> String {
+    if (0.0005..0.9995).contains(&value.abs()) {
+        format!("{value:.3}")
+    } else {
+        units::number(value)
+    }
+}
+
+/// An interval in the digits of [`fine`].
+pub(crate) fn fine_interval(low: f64, high: f64) -> String {
+    format!("[{}, {}]", fine(low), fine(high))
+}
+
 /// A value of a model and its unit: (`53.0`, `ns`), (`48`, `KiB`), (`1.4`, nothing).
 pub(crate) fn quantity(value: f64, unit: &str) -> (String, String) {
     match unit {
@@ -91,8 +106,8 @@ pub(crate) fn quantity(value: f64, unit: &str) -> (String, String) {
                 None => (text, String::new()),
             }
         }
-        NONE => (units::number(value), String::new()),
-        _ => (units::number(value), unit.to_owned()),
+        NONE => (fine(value), String::new()),
+        _ => (fine(value), unit.to_owned()),
     }
 }
 
@@ -107,7 +122,7 @@ pub(crate) fn interval(value: f64, low: Option<f64>, high: Option<f64>, unit: &s
                 units::NO_VALUE.to_owned()
             }
         }
-        (Some(low), Some(high)) => units::interval(low, high),
+        (Some(low), Some(high)) => fine_interval(low, high),
         _ => String::new(),
     }
 }
@@ -340,17 +355,13 @@ pub(crate) fn level_gaps(levels: &[ModelLevel]) -> Vec<(String, Vec<&str>)> {
     found
 }
 
-/// What a parameter belongs to, for people: its component, and which part of it.
-pub(crate) fn parameter_title(parameter: &Parameter) -> String {
-    match parameter.role {
-        ParameterRole::Constant => format!("{}, once", parameter.name),
-        ParameterRole::Size => format!("{}, size", parameter.name),
-        ParameterRole::Steepness => format!("{}, steepness", parameter.name),
-        ParameterRole::PerLine
-        | ParameterRole::PerLoad
-        | ParameterRole::TlbMiss
-        | ParameterRole::PageTable => parameter.name.clone(),
+/// A name of at most `most` letters.
+pub(crate) fn shortened(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.to_owned();
     }
+    let kept: String = name.chars().take(most.saturating_sub(1)).collect();
+    format!("{kept}…")
 }
 
 #[cfg(test)]
@@ -394,6 +405,21 @@ mod tests {
         );
         assert_eq!(interval(1.0, Some(f64::NAN), Some(2.0), "bytes"), "n/a");
         assert_eq!(interval(1.0, None, Some(2.0), "ns"), "");
+    }
+
+    #[test]
+    fn small_times_keep_their_digits() {
+        for (value, text) in [
+            (0.0213, "0.021"),
+            (-0.0213, "-0.021"),
+            (0.9996, "1.00"),
+            (0.0, "0.00"),
+            (0.0001, "0.00"),
+            (53.0, "53.0"),
+            (f64::NAN, "n/a"),
+        ] {
+            assert_eq!(fine(value), text);
+        }
     }
 
     #[test]

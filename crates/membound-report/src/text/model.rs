@@ -1,10 +1,14 @@
 //! The hierarchy model on a terminal: a topology with its values (`model show`) and a fit
 //! (`model fit`). Tables 1 and 2 are those of document 002.
 
+use std::collections::BTreeSet;
+
 use membound_types::{
-    Combination, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter, Topology,
+    Combination, Component, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter, Topology,
     TopologyLevel,
 };
+
+use textwrap::core::display_width;
 
 use super::out::Out;
 use super::plot::{self, SizePlot};
@@ -16,6 +20,11 @@ use crate::units;
 const WORST: usize = 5;
 /// Curves in the picture; more would hide each other.
 const MOST_CURVES: usize = 4;
+/// Columns that the name of a component has at least.
+const LEAST_NAME: usize = 16;
+/// Columns that a title beside the names takes, about, and the gap behind a column.
+const TITLE: usize = 5;
+const GAP: usize = 2;
 /// What stands where a level has no rate.
 const DASH: &str = "–";
 
@@ -29,10 +38,11 @@ pub(super) fn write_show(
 ) {
     out.heading(title, topology.description.as_deref().unwrap_or_default());
     out.blank();
-    if known.is_empty() {
-        components(out, topology);
-    } else {
+    if !known.is_empty() {
         parameters(out, known);
+    }
+    components(out, topology, known);
+    if !known.is_empty() {
         out.blank();
         table_of_levels(out, levels);
     }
@@ -90,36 +100,30 @@ pub(super) fn write(out: &mut Out, model: &Model) {
 /// Table 1: a row for each parameter.
 fn parameters(out: &mut Out, known: &[Parameter]) {
     let marked = known.iter().any(facts::is_marked);
+    let rows: Vec<[String; 6]> = known.iter().map(|p| parameter(p, marked)).collect();
+    // The name gives way to the interval, which says more of a value than its last words.
+    let beside: usize = [0, 1, 2, 3, 5]
+        .map(|column| {
+            let widths = rows.iter().map(|row| display_width(&row[column]));
+            match widths.max().unwrap_or(0) {
+                0 => 0,
+                widest => widest.max(TITLE) + GAP,
+            }
+        })
+        .iter()
+        .sum();
+    let room = out.width().saturating_sub(beside).max(LEAST_NAME);
     let mut table = Table::new()
         .words("symbol")
         .figures("value")
-        .column("unit", Align::Left, 0)
-        .column("interval", Align::Right, 2)
-        .column("error", Align::Right, 3)
+        .words("unit")
+        .column("interval", Align::Right, 1)
+        .column("error", Align::Right, 2)
         .words("related to")
-        .column("mnemonic", Align::Left, 1);
-    for parameter in known {
-        let (value, unit) = facts::quantity(parameter.value, &parameter.unit);
-        let mark = match (marked, facts::is_marked(parameter)) {
-            (false, _) => "",
-            (true, true) => "*",
-            (true, false) => " ",
-        };
-        // An error in bytes stands in the interval already, in the unit of the value.
-        let error = parameter
-            .std_error
-            .filter(|_| parameter.unit == "ns")
-            .map(units::number)
-            .unwrap_or_default();
-        table.row([
-            parameter.symbol.clone(),
-            format!("{value}{mark}"),
-            unit,
-            facts::parameter_interval(parameter),
-            error,
-            parameter.related_to.clone(),
-            facts::parameter_title(parameter),
-        ]);
+        .words("mnemonic");
+    for (cells, parameter) in rows.into_iter().zip(known) {
+        let name = facts::shortened(&parameter.name, room);
+        table.row(cells.into_iter().chain([name]));
     }
     out.table(&table);
     for (reason, symbols) in facts::undetermined(known) {
@@ -136,6 +140,30 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
     }
 }
 
+/// The cells of a parameter but its name.
+fn parameter(parameter: &Parameter, marked: bool) -> [String; 6] {
+    let (value, unit) = facts::quantity(parameter.value, &parameter.unit);
+    let mark = match (marked, facts::is_marked(parameter)) {
+        (false, _) => "",
+        (true, true) => "*",
+        (true, false) => " ",
+    };
+    // An error in bytes stands in the interval already, in the unit of the value.
+    let error = parameter
+        .std_error
+        .filter(|_| parameter.unit == "ns")
+        .map(facts::fine)
+        .unwrap_or_default();
+    [
+        parameter.symbol.clone(),
+        format!("{value}{mark}"),
+        unit,
+        facts::parameter_interval(parameter),
+        error,
+        parameter.related_to.clone(),
+    ]
+}
+
 fn combinations(out: &mut Out, found: &[Combination]) {
     if found.is_empty() {
         return;
@@ -149,7 +177,7 @@ fn combinations(out: &mut Out, found: &[Combination]) {
     for sum in found {
         let (value, unit) = facts::quantity(sum.value, &sum.unit);
         let error = if sum.unit == "ns" {
-            units::number(sum.std_error)
+            facts::fine(sum.std_error)
         } else {
             String::new()
         };
@@ -171,7 +199,7 @@ fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
         return;
     }
     let figure = |outcome: &Outcome<membound_types::Figure>, wanted: bool| match outcome {
-        Outcome::Known(figure) => units::number(figure.value),
+        Outcome::Known(figure) => facts::fine(figure.value),
         Outcome::Missing { .. } if wanted => DASH.to_owned(),
         Outcome::Missing { .. } => String::new(),
     };
@@ -228,13 +256,19 @@ fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
     }
 }
 
-/// The components of a topology that holds no values.
-fn components(out: &mut Out, topology: &Topology) {
+/// The components of a topology of which no value is known.
+fn components(out: &mut Out, topology: &Topology, known: &[Parameter]) {
     let mut table = Table::new()
-        .words("symbol")
+        .words(if known.is_empty() {
+            "symbol"
+        } else {
+            "no value"
+        })
         .words("related to")
         .words("component");
-    for component in &topology.components {
+    let known: BTreeSet<&str> = known.iter().map(|p| p.symbol.as_str()).collect();
+    let is_open = |component: &&Component| !known.contains(component.symbol.as_str());
+    for component in topology.components.iter().filter(is_open) {
         let whose = if component.application {
             " (the measuring program)"
         } else {
@@ -247,6 +281,7 @@ fn components(out: &mut Out, topology: &Topology) {
         ]);
     }
     if !table.is_empty() {
+        out.blank();
         out.table(&table);
     }
 }

@@ -2,7 +2,7 @@
 
 use membound_report::text::{self, Style};
 use membound_report::{csv, page};
-use membound_types::{Model, Outcome, ParameterRole, Prediction};
+use membound_types::{Model, Outcome, Prediction};
 use textwrap::core::display_width;
 
 use crate::dom::Page;
@@ -404,17 +404,4 @@ fn predictions_as_csv_say_what_is_missing() {
     assert_eq!(rows[4][3], "", "no time");
     assert!(rows[4][7].contains("knows no load"));
     assert!(rows.iter().all(|row| row.len() == rows[0].len()));
-}
-
-#[test]
-fn roles_name_what_a_parameter_is() {
-    let shown = text::model(&fixture::guest(), Style::default());
-    let sizes = fixture::guest()
-        .parameters
-        .iter()
-        .filter(|p| p.role == ParameterRole::Size)
-        .count();
-    let titled = shown.lines().filter(|line| line.ends_with(", size"));
-    assert_eq!(titled.count(), sizes);
-    assert!(shown.contains("memory, once"));
 }

@@ -220,19 +220,11 @@ fn marks(model: &Model) -> Vec<Mark> {
                 kind: MarkKind::Found,
                 x: reach as f64,
                 interval: facts::reach_interval(level, model.topology.sizes),
-                name: shortened(&level.name),
+                name: facts::shortened(&level.name, MOST_LETTERS),
                 detail: units::bytes(reach),
             })
         })
         .collect()
-}
-
-fn shortened(name: &str) -> String {
-    if name.chars().count() <= MOST_LETTERS {
-        return name.to_owned();
-    }
-    let kept: String = name.chars().take(MOST_LETTERS - 1).collect();
-    format!("{kept}…")
 }
 
 /// Table 2 of document 002, with sizes.
@@ -270,12 +262,12 @@ pub(in crate::page) fn levels(model: &Model) -> Markup {
                                 @if sized { td { (size(level)) } }
                                 @if apart { td { (level.reach_bytes.map_or_else(dash, units::bytes)) } }
                                 td {
-                                    (figure(&level.ns_per_line, units::ns))
+                                    (figure(&level.ns_per_line, "ns"))
                                     @if rated && !one_line { " " small { "of " (level.line_bytes) " B" } }
                                 }
                                 @if rated {
-                                    td { (figure(&level.rate_mops, mflops)) }
-                                    td { (level.rate_gb_s.known().map_or_else(dash, |f| units::gb_s(f.value))) }
+                                    td { (figure(&level.rate_mops, "MFLOPS")) }
+                                    td { (level.rate_gb_s.known().map_or_else(dash, |f| format!("{} GB/s", facts::fine(f.value)))) }
                                 }
                                 td { (facts::path_title(&model.topology, index)) }
                             }
@@ -304,19 +296,15 @@ fn size(level: &ModelLevel) -> Markup {
     }
 }
 
-fn figure(outcome: &Outcome<Figure>, with_unit: fn(f64) -> String) -> Markup {
+fn figure(outcome: &Outcome<Figure>, unit: &str) -> Markup {
     html! {
         @match outcome {
             Outcome::Known(figure) => {
-                (with_unit(figure.value)) " " small { (units::interval(figure.low, figure.high)) }
+                (facts::fine(figure.value)) " " (unit) " " small { (facts::fine_interval(figure.low, figure.high)) }
             }
             Outcome::Missing { .. } => { "–" }
         }
     }
-}
-
-fn mflops(value: f64) -> String {
-    format!("{} MFLOPS", units::number(value))
 }
 
 fn dash() -> String {
@@ -372,7 +360,7 @@ fn row(parameter: &Parameter) -> Markup {
                 @if facts::is_marked(parameter) { " " span.differs title="not determined by the data" { "*" } }
             }
             td { (parameter.related_to) }
-            td { (facts::parameter_title(parameter)) }
+            td { (parameter.name) }
         }
     }
 }
