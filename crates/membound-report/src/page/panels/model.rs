@@ -148,7 +148,14 @@ fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Cha
         x: area_axis(model),
         y: number_axis("model ÷ measured − 1, %", Scale::Linear),
         series,
-        marks: marks(model),
+        // Without their intervals, which would be taken for the band of sigma.
+        marks: marks(model)
+            .into_iter()
+            .map(|mark| Mark {
+                interval: None,
+                ..mark
+            })
+            .collect(),
         rules: sigma
             .into_iter()
             .flat_map(|sigma| [sigma, -sigma])
@@ -263,7 +270,7 @@ pub(in crate::page) fn levels(model: &Model) -> Markup {
                                 @if apart { td { (level.reach_bytes.map_or_else(dash, units::bytes)) } }
                                 td {
                                     (figure(&level.ns_per_line, "ns"))
-                                    @if rated && !one_line { " " small { "of " (level.line_bytes) " B" } }
+                                    @if rated && !one_line && level.ns_per_line.known().is_some() { " " small { "of " (level.line_bytes) " B" } }
                                 }
                                 @if rated {
                                     td { (figure(&level.rate_mops, "MFLOPS")) }
