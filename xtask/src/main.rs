@@ -1,13 +1,14 @@
-//! Chores of the workspace: `cargo xtask ci|test|schema|bench`.
+//! Chores of the workspace: `cargo xtask ci|test|schema|fuzz|bench`.
 //!
 //! `ci` is what the continuous integration runs, here and there alike. `test` also brings
 //! in what the tests need. `schema` writes the JSON Schemas under `docs/formats/` from the
-//! types. `bench` compares the finished command with its targets and keeps raw results;
-//! timing is judged nowhere else.
+//! types. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
+//! command with its targets and keeps raw results; timing is judged nowhere else.
 
 mod bench;
 mod ci;
 mod deny;
+mod fuzz;
 mod needs;
 mod run;
 mod schema;
@@ -33,6 +34,8 @@ enum Chore {
     Test(tests::Args),
     /// Write the JSON Schemas of all documents to docs/formats/.
     Schema(schema::Args),
+    /// Fuzz what reads files, guided by coverage.
+    Fuzz(fuzz::Args),
     /// Compare membound with its targets, on a quiet machine.
     Bench(bench::Args),
 }
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Chore::Ci(args) => ci::run(&args),
         Chore::Test(args) => tests::run(&args),
         Chore::Schema(args) => schema::run(&args),
+        Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Bench(args) => bench::run(&args),
     };
     match done {

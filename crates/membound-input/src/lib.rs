@@ -1,11 +1,32 @@
 //! Files in, curves out: what `model fit` and `compare` read.
 //!
 //! Nothing here opens a file; bytes and the name to be used in messages come from the
-//! caller, and nothing here judges a curve beyond what its format says.
+//! caller, and nothing here judges a curve beyond what its format says and what no machine
+//! can do. The format is found in the content, never in the name: `json`, `csv`,
+//! `lat_mem_rd`, `multichase` and `mlc` each read one. What they accept is written down in
+//! `docs/formats/input.md`.
 
 #![forbid(unsafe_code)]
 
-use membound_types::{FitData, MachineProfile, Model, Observation};
+mod check;
+mod collect;
+mod csv;
+mod error;
+mod json;
+mod lat_mem_rd;
+mod mlc;
+mod multichase;
+mod number;
+mod points;
+mod text;
+
+use membound_types::{FitData, MachineProfile, Model, Observation, PageKind};
+
+pub use error::InputError;
+pub use number::parse_size;
+pub use points::curves_of_profile;
+
+use error::Fault;
 
 /// What a file turned out to hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,35 +48,77 @@ pub struct Curve {
     pub data: FitData,
     /// Distance between the elements in bytes, where the file says (latency curves).
     pub stride_bytes: Option<u64>,
+    /// Pages behind the values, where the file says.
+    pub page: Option<PageKind>,
     /// The values, by area and then window.
     pub observations: Vec<Observation>,
     /// What was left out or assumed, a sentence each.
     pub notes: Vec<String>,
 }
 
-/// Why a file cannot be used; names file, place and remedy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InputError {
-    /// Not a format known here, or broken.
-    #[error("{name}: {what}")]
-    Broken {
-        /// File as it was named.
-        name: String,
-        /// Place and reason.
-        what: String,
-    },
+/// A format, as far as the content gives it away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Json,
+    Csv,
+    LatMemRd,
+    Multichase,
+    Mlc,
 }
 
 /// Reads a file's bytes, whatever known format they are in.
+///
+/// Curves come with at least two values between them, every value is positive and finite,
+/// and no window is larger than its area.
 ///
 /// # Errors
 ///
 /// [`InputError`] with file, line or field, and what would be right.
 pub fn read(name: &str, bytes: &[u8]) -> Result<Content, InputError> {
-    let _ = bytes;
-    Err(InputError::Broken {
-        name: name.to_owned(),
-        what: "not a format that is known here".to_owned(),
-    })
+    let parsed = text::decode(bytes).and_then(|text| {
+        let curves = match detect(text)? {
+            Format::Json => return json::read(text),
+            Format::Csv => csv::read(text),
+            Format::LatMemRd => lat_mem_rd::read(text),
+            Format::Multichase => multichase::read(text),
+            Format::Mlc => mlc::read(text),
+        };
+        curves.map(Content::Curves)
+    });
+    parsed.map_err(|fault: Fault| fault.of(name))
+}
+
+/// The format of `text`: our own by how it begins, other programs' output by lines that
+/// only they write, because it is often saved together with prompts and messages.
+fn detect(text: &str) -> Result<Format, Fault> {
+    let Some(first) = text.lines().map(str::trim).find(|line| !line.is_empty()) else {
+        return Err(Fault::Empty);
+    };
+    if first.starts_with(['{', '[']) {
+        return Ok(Format::Json);
+    }
+    let content = text
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with('#'));
+    if content.is_some_and(csv::recognises) {
+        return Ok(Format::Csv);
+    }
+    let any = |known: fn(&str) -> bool| text.lines().any(|line| known(line.trim()));
+    if any(mlc::recognises) {
+        return Ok(Format::Mlc);
+    }
+    if any(lat_mem_rd::recognises) {
+        return Ok(Format::LatMemRd);
+    }
+    if any(multichase::recognises) {
+        return Ok(Format::Multichase);
+    }
+    match content {
+        // Comments alone: a table without even a header.
+        None => Ok(Format::Csv),
+        Some(line) if line.contains(',') => Ok(Format::Csv),
+        Some(line) if multichase::recognises_point(line) => Ok(Format::Multichase),
+        Some(_) => Err(Fault::Unknown),
+    }
 }

@@ -1,0 +1,133 @@
+//! What no machine can do. A value beyond these limits is in another unit, or broken.
+//!
+//! The limits are wide on purpose: they are met by mistakes of a factor of a thousand and
+//! more, not by odd machines.
+
+use crate::text::plural;
+
+/// Least bytes of a chase or a window: one pointer, one double.
+const LEAST_BYTES: u64 = 8;
+
+/// Beyond what page tables of five levels can map.
+const MOST_BYTES: u64 = 1 << 57;
+
+/// Least nanoseconds of a load that the next one waits for: a cycle at 100 GHz.
+const LEAST_LOAD_NS: f64 = 0.01;
+
+/// Most nanoseconds of a load from memory: a millisecond is what a disk takes.
+const MOST_LOAD_NS: f64 = 1e6;
+
+/// Least nanoseconds a byte of a window: 100 TB/s, from one core.
+const LEAST_WINDOW_NS_PER_BYTE: f64 = 1e-5;
+
+/// Bytes of the shortest line, each of which a window may take [`MOST_LOAD_NS`] for.
+const LINE_BYTES: u64 = 32;
+
+/// Whether a buffer, a window or an area can have this size.
+///
+/// # Errors
+/// A fragment that begins with the size.
+pub(crate) fn size(bytes: u64) -> Result<(), String> {
+    if bytes == 0 {
+        return Err("0 bytes hold nothing; sizes are above 0".to_owned());
+    }
+    if bytes < LEAST_BYTES {
+        let bytes = usize::try_from(bytes).unwrap_or_default();
+        return Err(format!(
+            "{} hold no pointer and no double: is this KiB or MiB? Sizes are in bytes",
+            plural(bytes, "byte")
+        ));
+    }
+    if bytes > MOST_BYTES {
+        return Err(format!(
+            "{bytes} bytes are more than any machine addresses; sizes are in bytes"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a time is one at all.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn time(value: f64) -> Result<(), String> {
+    if value.is_nan() {
+        return Err("NaN is no time; leave the line out where nothing was measured".to_owned());
+    }
+    if value.is_infinite() {
+        return Err(format!("{value} is not finite"));
+    }
+    if value < 0.0 {
+        return Err(format!("{value} is negative; times are above 0"));
+    }
+    if value == 0.0 {
+        return Err("0 is no time; times are above 0".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether one load can take `ns`.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn load(ns: f64) -> Result<(), String> {
+    time(ns)?;
+    if ns < LEAST_LOAD_NS {
+        return Err(format!(
+            "{ns} ns is too short for a load: are these seconds or microseconds? Expected are \
+             nanoseconds"
+        ));
+    }
+    if ns > MOST_LOAD_NS {
+        return Err(format!(
+            "{ns} ns would be {} ms for one load: are these picoseconds? Expected are \
+             nanoseconds",
+            ns / 1e6
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a window of `window_bytes` can take `seconds`.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn window(window_bytes: u64, seconds: f64) -> Result<(), String> {
+    time(seconds)?;
+    let ns = seconds * 1e9;
+    let lines = window_bytes.div_ceil(LINE_BYTES) as f64;
+    if ns > MOST_LOAD_NS * lines {
+        return Err(format!(
+            "{seconds} would be {seconds} s for {window_bytes} bytes: are these nanoseconds? \
+             Expected are seconds"
+        ));
+    }
+    if ns < LEAST_WINDOW_NS_PER_BYTE * window_bytes as f64 {
+        return Err(format!(
+            "{seconds} s is too short for {window_bytes} bytes; expected are seconds for a whole \
+             window"
+        ));
+    }
+    Ok(())
+}
+
+/// The ends of an interval around `value`, both or none.
+///
+/// # Errors
+/// A fragment that names the end that is wrong.
+pub(crate) fn interval(
+    value: f64,
+    low: Option<f64>,
+    high: Option<f64>,
+) -> Result<Option<(f64, f64)>, String> {
+    let (Some(low), Some(high)) = (low, high) else {
+        return Ok(None);
+    };
+    if !(low.is_finite() && high.is_finite() && low >= 0.0) {
+        return Err(format!("{low} to {high} is no interval of times"));
+    }
+    if low > value || high < value {
+        return Err(format!("{low} to {high} does not hold its value {value}"));
+    }
+    Ok(Some((low, high)))
+}

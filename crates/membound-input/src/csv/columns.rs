@@ -1,0 +1,226 @@
+//! The header of a table: which columns there are, and what is said of others.
+
+use membound_types::FitData;
+
+use crate::text::shown;
+
+/// What a column is there for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// A point cannot be without it.
+    Needed,
+    /// Separates one curve from another.
+    Condition,
+    /// Of a point; may be missing or empty.
+    Extra,
+}
+
+use Use::{Condition, Extra, Needed};
+
+/// Columns of a latency table, conditions in the order of a curve's name.
+const LATENCY: [(&str, Use); 15] = [
+    ("size_bytes", Needed),
+    ("ns", Needed),
+    ("ns_low", Extra),
+    ("ns_high", Extra),
+    ("cycles", Extra),
+    ("pattern", Condition),
+    ("access", Condition),
+    ("page", Condition),
+    ("node", Condition),
+    ("cpu", Condition),
+    ("threads", Condition),
+    ("prefetch", Condition),
+    ("stride_bytes", Condition),
+    ("samples", Extra),
+    ("disturbed", Extra),
+];
+
+/// Columns of a window table.
+const WINDOW: [(&str, Use); 11] = [
+    ("window_bytes", Needed),
+    ("area_bytes", Needed),
+    ("seconds_per_window", Needed),
+    ("seconds_low", Extra),
+    ("seconds_high", Extra),
+    ("kernel", Condition),
+    ("page", Condition),
+    ("node", Condition),
+    ("cpu", Condition),
+    ("init_cpu", Condition),
+    ("disturbed", Extra),
+];
+
+/// Whether some table has a column of this name.
+pub(super) fn is_known(name: &str) -> bool {
+    LATENCY
+        .iter()
+        .chain(&WINDOW)
+        .any(|(known, _)| *known == name)
+}
+
+/// A header that can be read.
+pub(super) struct Columns {
+    data: FitData,
+    names: Vec<String>,
+    conditions: Vec<(&'static str, usize)>,
+}
+
+impl Columns {
+    /// The columns that `line` names.
+    ///
+    /// # Errors
+    /// A fragment that names the first column that cannot be used, or the one that is
+    /// missing, and what would be right.
+    pub(super) fn of(line: &str, names: &[String]) -> Result<Self, String> {
+        separated(line, names)?;
+        if names.iter().all(|name| name.parse::<f64>().is_ok()) {
+            return Err(
+                "no header; the first line names the columns: `size_bytes,ns` or \
+                 `window_bytes,area_bytes,seconds_per_window`"
+                    .to_owned(),
+            );
+        }
+        let data = data_of(names);
+        let known = known(data);
+        for (at, name) in names.iter().enumerate() {
+            if !known.iter().any(|(column, _)| column == name) {
+                return Err(unknown(name, at, data));
+            }
+            if names[..at].contains(name) {
+                return Err(format!("column {} stands there twice", shown(name)));
+            }
+        }
+        for (column, of_use) in known {
+            if *of_use == Needed && !names.iter().any(|name| name == column) {
+                return Err(missing(column, names));
+            }
+        }
+        let position = |column: &str| names.iter().position(|name| name == column);
+        Ok(Self {
+            data,
+            names: names.to_vec(),
+            conditions: known
+                .iter()
+                .filter(|(_, of_use)| *of_use == Condition)
+                .filter_map(|(column, _)| Some((*column, position(column)?)))
+                .collect(),
+        })
+    }
+
+    pub(super) const fn data(&self) -> FitData {
+        self.data
+    }
+
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The columns that separate curves, with their positions.
+    pub(super) fn conditions(&self) -> &[(&'static str, usize)] {
+        &self.conditions
+    }
+
+    pub(super) fn position(&self, column: &str) -> Option<usize> {
+        self.names.iter().position(|name| name == column)
+    }
+}
+
+const fn known(data: FitData) -> &'static [(&'static str, Use)] {
+    match data {
+        FitData::Latency => &LATENCY,
+        FitData::Window => &WINDOW,
+    }
+}
+
+/// Which of the tables a header is meant to be.
+fn data_of(names: &[String]) -> FitData {
+    let of_windows = |name: &String| {
+        let name = name.to_lowercase();
+        name.contains("window") || name.contains("area")
+    };
+    if names.iter().any(of_windows) {
+        FitData::Window
+    } else {
+        FitData::Latency
+    }
+}
+
+/// Whether commas stand between the names.
+fn separated(line: &str, names: &[String]) -> Result<(), String> {
+    if names.len() > 1 || is_known(&names[0]) {
+        return Ok(());
+    }
+    let separator = match line.find([';', '\t', '|']) {
+        Some(at) => shown(&line[at..=at]),
+        None if line.contains(' ') => "blanks".to_owned(),
+        None => return Ok(()),
+    };
+    Err(format!(
+        "columns are separated by {separator}; expected are commas"
+    ))
+}
+
+fn missing(column: &str, names: &[String]) -> String {
+    let what = match column {
+        "size_bytes" => "bytes that a chase walks over",
+        "ns" => "nanoseconds of one load",
+        "window_bytes" => "bytes of a window",
+        "area_bytes" => "bytes of the area that windows are drawn from",
+        _ => "seconds that one window takes",
+    };
+    let cycles = if column == "ns" && names.iter().any(|name| name == "cycles") {
+        "; `cycles` are core clock cycles: divide them by the core clock in GHz"
+    } else {
+        ""
+    };
+    format!("no column `{column}` ({what}){cycles}")
+}
+
+/// What is said of a column that the table does not have: its unit, where the name ends in
+/// one, else the columns that there could be.
+fn unknown(name: &str, at: usize, data: FitData) -> String {
+    if name.is_empty() {
+        return format!("column {} has no name", at + 1);
+    }
+    if let Some((unit, is_time)) = unit_of(name) {
+        let right = match (is_time, data) {
+            (true, FitData::Latency) => "times as `ns`, in nanoseconds",
+            (true, FitData::Window) => "times as `seconds_per_window`, in seconds",
+            (false, FitData::Latency) => "sizes as `size_bytes`, in bytes",
+            (false, FitData::Window) => "sizes as `window_bytes` and `area_bytes`, in bytes",
+        };
+        return format!("column {} is in {unit}; expected are {right}", shown(name));
+    }
+    let known: Vec<&str> = known(data).iter().map(|(column, _)| *column).collect();
+    format!(
+        "unknown column {}; known are {}",
+        shown(name),
+        known.join(", ")
+    )
+}
+
+/// The unit that a column's name ends in, and whether it is one of time.
+fn unit_of(name: &str) -> Option<(&'static str, bool)> {
+    let lower = name.to_lowercase();
+    lower
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .rev()
+        .find_map(|word| {
+            Some(match word {
+                "b" | "byte" | "bytes" => ("bytes", false),
+                "k" | "kb" | "kib" | "kbytes" => ("KiB", false),
+                "m" | "mb" | "mib" | "mbytes" => ("MiB", false),
+                "g" | "gb" | "gib" | "gbytes" => ("GiB", false),
+                "ps" | "picoseconds" => ("picoseconds", true),
+                "ns" | "nsec" | "nanoseconds" => ("nanoseconds", true),
+                "us" | "µs" | "μs" | "usec" | "microseconds" => ("microseconds", true),
+                "ms" | "msec" | "milliseconds" => ("milliseconds", true),
+                "s" | "sec" | "second" | "seconds" => ("seconds", true),
+                "cycle" | "cycles" | "clocks" | "clk" => ("clock cycles", true),
+                "tick" | "ticks" => ("timer ticks", true),
+                _ => return None,
+            })
+        })
+}

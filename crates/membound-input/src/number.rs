@@ -1,0 +1,226 @@
+//! Numbers as people and other programs write them.
+
+use crate::check;
+use crate::text::shown;
+
+/// Bytes of a mebibyte.
+const MIB: f64 = 1_048_576.0;
+
+/// Bytes from `64`, `4K`, `1.5M`, `2G` or `1T` (powers of 1024; `KiB` and `KB` are the same).
+///
+/// # Errors
+///
+/// A fragment that names the text and the forms that are understood.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let bad = || {
+        format!(
+            "{} is no size: use bytes, or K, M, G, as in 16K or 1.5M",
+            shown(text)
+        )
+    };
+    let upper = text.trim().to_ascii_uppercase();
+    let plain = upper
+        .strip_suffix("IB")
+        .or_else(|| upper.strip_suffix('B'))
+        .unwrap_or(&upper);
+    let (number, shift) = match plain.char_indices().last() {
+        Some((at, 'K')) => (&plain[..at], 10),
+        Some((at, 'M')) => (&plain[..at], 20),
+        Some((at, 'G')) => (&plain[..at], 30),
+        Some((at, 'T')) => (&plain[..at], 40),
+        _ => (plain, 0),
+    };
+    let number: f64 = number.parse().map_err(|_| bad())?;
+    let bytes = number * f64::exp2(f64::from(shift));
+    if !bytes.is_finite() || bytes < 1.0 || bytes >= f64::exp2(63.0) || bytes.fract() != 0.0 {
+        return Err(bad());
+    }
+    Ok(bytes as u64)
+}
+
+/// A whole number of bytes, also as `16384.0` or `1e6`, which is how tables of floating
+/// point numbers are saved.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let bytes = match text.parse::<u64>() {
+        Ok(bytes) => bytes,
+        Err(_) => whole(text)?,
+    };
+    check::size(bytes)?;
+    Ok(bytes)
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    let value = number(text)?;
+    if value.is_nan() {
+        return Err("NaN is no size".to_owned());
+    }
+    if value < 0.0 {
+        return Err(format!("{} is negative; sizes are above 0", shown(text)));
+    }
+    if value >= f64::exp2(64.0) {
+        return Err(format!(
+            "{} is beyond 64 bits; sizes are in bytes",
+            shown(text)
+        ));
+    }
+    if value.fract() != 0.0 {
+        return Err(format!(
+            "{} is not a whole number of bytes: is this KiB or MiB? Sizes are in bytes",
+            shown(text)
+        ));
+    }
+    Ok(value as u64)
+}
+
+/// A number, NaN and infinities among them: whoever asks says what they would be.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn number(text: &str) -> Result<f64, String> {
+    text.parse()
+        .map_err(|_| format!("{} is not a number", shown(text)))
+}
+
+/// A whole number that counts something.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("{} is not a whole number", shown(text)))
+}
+
+/// Bytes that were printed as `text` MiB with `decimals` digits behind the point.
+///
+/// Many whole numbers are printed alike; the one with the most trailing zero bits is
+/// taken. Of multiples of 16 only one is printed as any five digits, so that sizes which
+/// are such multiples come back exactly.
+///
+/// # Errors
+/// A fragment that begins with the value.
+pub(crate) fn printed_mib(text: &str, decimals: i32) -> Result<u64, String> {
+    let value = number(text)?;
+    if value.is_nan() {
+        return Err("NaN is no size".to_owned());
+    }
+    if value < 0.0 {
+        return Err(format!("{} is negative; sizes are above 0", shown(text)));
+    }
+    let half = 0.5 * 10f64.powi(-decimals) * MIB;
+    let centre = value * MIB;
+    if centre >= f64::exp2(63.0) {
+        return Err(format!(
+            "{} MiB are more than any machine addresses",
+            shown(text)
+        ));
+    }
+    let least = (centre - half).ceil().max(1.0) as u64;
+    let most = (centre + half).floor() as u64;
+    let bytes = roundest(least, most);
+    check::size(bytes)?;
+    Ok(bytes)
+}
+
+/// Whether `bytes` is printed as `text` MiB with `decimals` digits.
+pub(crate) fn prints_as_mib(bytes: u64, text: &str, decimals: i32) -> bool {
+    let half = 0.5 * 10f64.powi(-decimals);
+    // Programs round halves up, down or to even.
+    let slack = 1e-9;
+    number(text).is_ok_and(|value| (bytes as f64 / MIB - value).abs() <= half + slack)
+}
+
+/// The number from `least` to `most` with the most trailing zero bits.
+fn roundest(least: u64, most: u64) -> u64 {
+    let mut best = most;
+    for shift in 0..64 {
+        // Clearing the low bits of the upper end gives the largest multiple below it.
+        let candidate = most >> shift << shift;
+        if candidate < least || candidate == 0 {
+            break;
+        }
+        best = candidate;
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_type_them() {
+        for (text, bytes) in [
+            ("64", 64),
+            ("4K", 4096),
+            ("4k", 4096),
+            (" 16KiB ", 16 << 10),
+            ("1.5M", 3 << 19),
+            ("2G", 2 << 30),
+            ("2GB", 2 << 30),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "", "K", "-1", "0", "1.3", "4Q", "nan", "inf", "1e40", "9999999T", "µ",
+        ] {
+            let error = parse_size(text).unwrap_err();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_tables_are_whole() {
+        assert_eq!(bytes("16384"), Ok(16384));
+        assert_eq!(bytes("16384.0"), Ok(16384));
+        assert_eq!(bytes("1e6"), Ok(1_000_000));
+        for (text, begin) in [
+            ("0", "0 bytes hold nothing"),
+            ("4", "4 bytes hold no pointer"),
+            ("0.5", "`0.5` is not a whole number of bytes"),
+            ("-4096", "`-4096` is negative"),
+            ("nan", "NaN is no size"),
+            ("inf", "`inf` is beyond 64 bits"),
+            ("18446744073709551616", "`18446744073709551616` is beyond"),
+            ("18446744073709551615", "18446744073709551615 bytes are"),
+            ("4K", "`4K` is not a number"),
+        ] {
+            let error = bytes(text).unwrap_err();
+            assert!(error.starts_with(begin), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn printed_mebibytes_come_back_as_the_roundest_bytes() {
+        assert_eq!(printed_mib("0.00049", 5), Ok(512));
+        assert_eq!(printed_mib("0.00098", 5), Ok(1024));
+        assert_eq!(printed_mib("0.00293", 5), Ok(3072));
+        assert_eq!(printed_mib("0.07031", 5), Ok(72 << 10));
+        assert_eq!(printed_mib("120.00000", 5), Ok(120 << 20));
+        assert_eq!(printed_mib("0.029", 3), Ok(30 << 10));
+        assert_eq!(printed_mib("2000.000", 3), Ok(2000 << 20));
+        assert!(printed_mib("0.00000", 5).is_err());
+        assert!(printed_mib("1e300", 5).is_err());
+    }
+
+    #[test]
+    fn the_roundest_number_of_a_range_lies_in_it() {
+        for (least, most, expected) in [(1, 1, 1), (5, 7, 6), (509, 519, 512), (0, 0, 0)] {
+            assert_eq!(roundest(least, most), expected, "{least} {most}");
+        }
+        assert_eq!(roundest(1, u64::MAX), 1 << 63);
+    }
+
+    #[test]
+    fn multiples_of_sixteen_survive_five_digits() {
+        for size_bytes in (16..200_000u64).step_by(16) {
+            let printed = format!("{:.5}", size_bytes as f64 / MIB);
+            let back = printed_mib(&printed, 5).unwrap();
+            assert!(prints_as_mib(back, &printed, 5), "{size_bytes}");
+            assert_eq!(back, size_bytes);
+        }
+    }
+}

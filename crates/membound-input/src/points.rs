@@ -1,0 +1,251 @@
+//! Points of membound's own documents as observations.
+
+use membound_types::{FitData, Latency, LatencyPoint, MachineProfile, Observation, Outcome};
+use membound_types::{Samples, Window, WindowPoint};
+
+use crate::Curve;
+use crate::check;
+use crate::collect::{Collector, Conditions, Mark};
+use crate::error::Fault;
+use crate::text::plural;
+
+/// What stands in the notes of curves from a document that says `incomplete`.
+const INCOMPLETE: &str = "the run was cut short or a part of it failed: there is less here than \
+                          was asked for";
+
+/// The latency curves of a profile, then its window curves; none where neither was measured.
+///
+/// A curve is one pattern, access, page kind, node, CPU, number of threads, state of the
+/// prefetchers and stride, or one kernel, page kind, node and pair of CPUs. Points that no
+/// machine can have measured are left out and counted in the notes; in a profile that came
+/// from [`read`](crate::read) there are none.
+#[must_use]
+pub fn curves_of_profile(profile: &MachineProfile) -> Vec<Curve> {
+    let mut curves = Vec::new();
+    if let Outcome::Known(latency) = &profile.latency {
+        curves.extend(possible(
+            FitData::Latency,
+            &latency.points,
+            profile.incomplete,
+            |collector, point| push_latency(collector, point).map_err(drop),
+        ));
+    }
+    if let Outcome::Known(window) = &profile.window {
+        curves.extend(possible(
+            FitData::Window,
+            &window.points,
+            profile.incomplete,
+            |collector, point| push_window(collector, point).map_err(drop),
+        ));
+    }
+    curves
+}
+
+fn possible<P>(
+    data: FitData,
+    points: &[P],
+    incomplete: bool,
+    push: impl Fn(&mut Collector, &P) -> Result<(), ()>,
+) -> Vec<Curve> {
+    let mut collector = Collector::new(data);
+    let refused = points
+        .iter()
+        .filter(|point| push(&mut collector, point).is_err())
+        .count();
+    let mut notes = notes_of(incomplete);
+    if refused > 0 {
+        notes.push(format!(
+            "{} that no machine can have measured were left out",
+            plural(refused, "point")
+        ));
+    }
+    collector.curves(&notes)
+}
+
+fn notes_of(incomplete: bool) -> Vec<String> {
+    incomplete
+        .then(|| INCOMPLETE.to_owned())
+        .into_iter()
+        .collect()
+}
+
+/// The curves of a latency document.
+///
+/// # Errors
+/// A fault with the path of the first value that cannot be, or that there are no points.
+pub(crate) fn of_latency(latency: &Latency, incomplete: bool) -> Result<Vec<Curve>, Fault> {
+    let mut collector = Collector::new(FitData::Latency);
+    latency_into(&mut collector, latency, "")?;
+    finish(collector, &latency.skipped, incomplete)
+}
+
+/// The curves of a window document.
+///
+/// # Errors
+/// A fault with the path of the first value that cannot be, or that there are no points.
+pub(crate) fn of_window(window: &Window, incomplete: bool) -> Result<Vec<Curve>, Fault> {
+    let mut collector = Collector::new(FitData::Window);
+    window_into(&mut collector, window, "")?;
+    finish(collector, &window.skipped, incomplete)
+}
+
+/// Whether every point of a profile's curves is one that a machine can have measured.
+///
+/// # Errors
+/// A fault with the path of the first value that cannot be.
+pub(crate) fn verify(profile: &MachineProfile) -> Result<(), Fault> {
+    if let Outcome::Known(latency) = &profile.latency {
+        latency_into(&mut Collector::new(FitData::Latency), latency, "latency.")?;
+    }
+    if let Outcome::Known(window) = &profile.window {
+        window_into(&mut Collector::new(FitData::Window), window, "window.")?;
+    }
+    Ok(())
+}
+
+fn finish(collector: Collector, skipped: &[String], incomplete: bool) -> Result<Vec<Curve>, Fault> {
+    collector
+        .finish(&notes_of(incomplete))
+        .map_err(|fault| match (fault, skipped.first()) {
+            (Fault::File(what), Some(reason)) => Fault::File(format!(
+                "{what}; skipped was {}",
+                crate::text::shortened(reason, 200)
+            )),
+            (fault, _) => fault,
+        })
+}
+
+fn latency_into(collector: &mut Collector, latency: &Latency, at: &str) -> Result<(), Fault> {
+    for (index, point) in latency.points.iter().enumerate() {
+        push_latency(collector, point).map_err(|wrong| wrong.at(at, index))?;
+    }
+    Ok(())
+}
+
+fn window_into(collector: &mut Collector, window: &Window, at: &str) -> Result<(), Fault> {
+    for (index, point) in window.points.iter().enumerate() {
+        push_window(collector, point).map_err(|wrong| wrong.at(at, index))?;
+    }
+    Ok(())
+}
+
+/// A value that cannot be: which field, and why.
+struct Wrong {
+    field: &'static str,
+    what: String,
+}
+
+impl Wrong {
+    fn at(self, part: &str, index: usize) -> Fault {
+        Fault::Field {
+            path: format!("{part}points[{index}].{}", self.field),
+            what: self.what,
+        }
+    }
+}
+
+fn in_field(field: &'static str) -> impl Fn(String) -> Wrong {
+    move |what| Wrong { field, what }
+}
+
+fn push_latency(collector: &mut Collector, point: &LatencyPoint) -> Result<(), Wrong> {
+    check::size(point.size_bytes).map_err(in_field("size_bytes"))?;
+    check::load(point.ns).map_err(in_field("ns"))?;
+    if point.stride_bytes == 0 {
+        return Err(in_field("stride_bytes")(
+            "0 is no stride; strides are above 0".to_owned(),
+        ));
+    }
+    let mut conditions = Conditions::default();
+    conditions.add("pattern", point.pattern.name());
+    conditions.add("access", point.access.name());
+    conditions.add("page", point.page.name());
+    conditions.add("node", &point.node.to_string());
+    conditions.add("cpu", &point.cpu.to_string());
+    conditions.add("threads", &point.threads.to_string());
+    conditions.add("prefetch", &point.prefetch.to_string());
+    conditions.add("stride_bytes", &point.stride_bytes.to_string());
+    let mut marks = marks_of(&point.batches);
+    if point.prefetch_taint.is_some() {
+        marks.push(Mark::Tainted);
+    }
+    if point.page_share.is_some_and(|share| share < 1.0) {
+        marks.push(Mark::PartlyPaged);
+    }
+    let interval = interval(point.ns, point.ns_low, point.ns_high, &mut marks);
+    collector.push(
+        &conditions,
+        Some(point.stride_bytes),
+        Observation {
+            window_bytes: None,
+            area_bytes: point.size_bytes,
+            ns: point.ns,
+            ns_low: interval.map(|(low, _)| low),
+            ns_high: interval.map(|(_, high)| high),
+        },
+        &marks,
+    );
+    Ok(())
+}
+
+fn push_window(collector: &mut Collector, point: &WindowPoint) -> Result<(), Wrong> {
+    check::size(point.window_bytes).map_err(in_field("window_bytes"))?;
+    check::size(point.area_bytes).map_err(in_field("area_bytes"))?;
+    if point.window_bytes > point.area_bytes {
+        return Err(in_field("window_bytes")(larger(
+            point.window_bytes,
+            point.area_bytes,
+        )));
+    }
+    check::window(point.window_bytes, point.seconds_per_window)
+        .map_err(in_field("seconds_per_window"))?;
+    let mut conditions = Conditions::default();
+    conditions.add("kernel", point.kernel.name());
+    conditions.add("page", point.page.name());
+    conditions.add("node", &point.node.to_string());
+    conditions.add("cpu", &point.cpu.to_string());
+    if let Some(cpu) = point.init_cpu {
+        conditions.add("init_cpu", &cpu.to_string());
+    }
+    let mut marks = marks_of(&point.batches);
+    let interval = interval(
+        point.seconds_per_window,
+        point.seconds_low,
+        point.seconds_high,
+        &mut marks,
+    );
+    collector.push(
+        &conditions,
+        None,
+        Observation {
+            window_bytes: Some(point.window_bytes),
+            area_bytes: point.area_bytes,
+            ns: point.seconds_per_window * 1e9,
+            ns_low: interval.map(|(low, _)| low * 1e9),
+            ns_high: interval.map(|(_, high)| high * 1e9),
+        },
+        &marks,
+    );
+    Ok(())
+}
+
+/// What is wrong with a window that does not fit into its area.
+pub(crate) fn larger(window_bytes: u64, area_bytes: u64) -> String {
+    format!("{window_bytes} bytes do not fit into an area of {area_bytes}")
+}
+
+fn marks_of(batches: &Samples) -> Vec<Mark> {
+    let unresolved = batches.disturbed.unresolved();
+    unresolved.then_some(Mark::Unresolved).into_iter().collect()
+}
+
+/// The interval of a point. One that cannot be is no reason to lose the point.
+fn interval(value: f64, low: f64, high: f64, marks: &mut Vec<Mark>) -> Option<(f64, f64)> {
+    match check::interval(value, Some(low), Some(high)) {
+        Ok(interval) => interval,
+        Err(_) => {
+            marks.push(Mark::NoInterval);
+            None
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Bytes to text, and text in messages.
+
+use crate::error::Fault;
+
+/// Longest piece of a file that a message repeats, in characters.
+const SHOWN: usize = 40;
+
+/// The text of a file, without a byte order mark.
+pub(crate) fn decode(bytes: &[u8]) -> Result<&str, Fault> {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(Fault::NotText {
+            offset: 0,
+            what: "UTF-16, as PowerShell's `>` writes it; save the file as UTF-8".to_owned(),
+        });
+    }
+    let not_text = |offset: usize| Fault::NotText {
+        offset,
+        what: format!(
+            "0x{:02x} is no text; expected are text files in UTF-8",
+            bytes.get(offset).copied().unwrap_or_default()
+        ),
+    };
+    let text = str::from_utf8(bytes).map_err(|error| not_text(error.valid_up_to()))?;
+    let binary = |byte: &u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
+    if let Some(offset) = bytes.iter().position(binary) {
+        return Err(not_text(offset));
+    }
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
+/// `text` without anything that would end or garble a line.
+pub(crate) fn one_line(text: &str) -> String {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    if !text.contains(breaks) {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if breaks(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// A piece of a file as messages show it: between backticks, in one line, and short.
+pub(crate) fn shown(text: &str) -> String {
+    format!("`{}`", shortened(text, SHOWN))
+}
+
+/// `text` in one line and at most `longest` characters.
+pub(crate) fn shortened(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", one_line(&text[..end])),
+        None => one_line(text),
+    }
+}
+
+/// `1 value`, `2 values`.
+pub(crate) fn plural(number: usize, noun: &str) -> String {
+    let end = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_a_file_stay_short_and_in_one_line() {
+        assert_eq!(shown("a\nb\u{2028}c"), r"`a\nb\u{2028}c`");
+        assert_eq!(shown(&"x".repeat(41)), format!("`{}…`", "x".repeat(40)));
+        assert_eq!(shown(&"µ".repeat(40)), format!("`{}`", "µ".repeat(40)));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_text() {
+        assert_eq!(decode(b"\xef\xbb\xbfns"), Ok("ns"));
+        assert_eq!(decode(b""), Ok(""));
+    }
+}

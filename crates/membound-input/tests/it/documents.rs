@@ -1,0 +1,337 @@
+//! membound's own documents, and what is said of those that cannot be read.
+
+use membound_input::{Content, Curve, curves_of_profile};
+use membound_types::{
+    Disturbance, FitData, Kind, Latency, MachineProfile, Outcome, Pattern, PrefetchTaint,
+    SCHEMA_VERSION, Window,
+};
+use serde_json::{Value, json};
+
+use crate::invariants::checked;
+use crate::samples::{self, latency, load, some_loads, some_windows, windows};
+
+fn curves(text: &str) -> Vec<Curve> {
+    match checked(text.as_bytes()) {
+        Ok(Content::Curves(curves)) => curves,
+        other => panic!("expected curves: {other:?}"),
+    }
+}
+
+fn profile() -> MachineProfile {
+    MachineProfile {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Machine,
+        incomplete: false,
+        machine: samples::machine(),
+        levels: Vec::new(),
+        line: Outcome::default(),
+        model: Outcome::default(),
+        latency: Outcome::Known(Latency {
+            points: some_loads(),
+            ..Latency::default()
+        }),
+        mlp: Outcome::default(),
+        window: Outcome::Known(Window {
+            points: some_windows(),
+            ..Window::default()
+        }),
+        bandwidth: Outcome::default(),
+        loaded: Outcome::default(),
+        tlb: Outcome::default(),
+        prefetch: Outcome::default(),
+        numa: Outcome::default(),
+        c2c: Outcome::default(),
+        elapsed_s: 1.0,
+        core_clock_hz: None,
+    }
+}
+
+#[test]
+fn a_latency_document_becomes_a_curve_for_each_set_of_conditions() {
+    let curves = curves(&samples::json(&latency(some_loads())));
+    let found: Vec<_> = curves
+        .iter()
+        .map(|curve| (curve.series.as_str(), curve.observations.len()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (
+                "random, clean, thp, node local, cpu 1, 1 thread, prefetch default, stride 64",
+                4
+            ),
+            (
+                "random, clean, 4k, node local, cpu 1, 1 thread, prefetch l2_stream, stride 64",
+                1
+            ),
+        ]
+    );
+    let first = curves[0].observations[0];
+    assert_eq!((first.area_bytes, first.ns), (1 << 14, 0.96));
+    assert_eq!(first.ns_low, Some(0.96 * 0.99));
+    assert_eq!(curves[0].stride_bytes, Some(64));
+}
+
+#[test]
+fn a_window_document_becomes_a_curve_for_each_set_of_conditions() {
+    let curves = curves(&samples::json(&windows(some_windows())));
+    let found: Vec<_> = curves
+        .iter()
+        .map(|curve| (curve.series.as_str(), curve.observations.len()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("vector, thp, node local, cpu 1", 3),
+            ("vector, thp, node local, cpu 1, initialised by cpu 0", 1),
+        ]
+    );
+    assert_eq!(curves[0].data, FitData::Window);
+    assert_eq!(curves[0].observations[0].window_bytes, Some(1024));
+}
+
+#[test]
+fn marks_of_points_are_counted_and_the_points_kept() {
+    let mut points = vec![load(4096, 1.0), load(8192, 1.1), load(16384, 1.2)];
+    points[0].prefetch_taint = Some(PrefetchTaint {
+        against: Pattern::Indexed,
+        ratio: 0.5,
+    });
+    points[1].batches.disturbed = Disturbance {
+        slow_mode: Some(2.0),
+        ..Disturbance::default()
+    };
+    points[1].page_share = Some(0.5);
+    points[2].ns_low = 1.3;
+    let mut document = latency(points);
+    document.incomplete = true;
+    let curves = curves(&samples::json(&document));
+    assert_eq!(curves[0].observations.len(), 3);
+    assert_eq!(curves[0].observations[2].ns_low, None);
+    let notes = curves[0].notes.join("\n");
+    for part in [
+        "1 of 3 values were shortened by a prefetcher",
+        "1 of 3 values have a disturbance left",
+        "1 of 3 values lie on the page kind in part",
+        "1 of 3 values lie outside their own interval",
+        "cut short",
+    ] {
+        assert!(notes.contains(part), "{notes}");
+    }
+}
+
+#[test]
+fn a_profile_comes_whole_and_gives_its_curves() {
+    let written = profile();
+    let Ok(Content::Profile(read)) = checked(samples::json(&written).as_bytes()) else {
+        panic!("expected a profile");
+    };
+    assert_eq!(*read, written);
+    let data: Vec<FitData> = curves_of_profile(&read)
+        .iter()
+        .map(|curve| curve.data)
+        .collect();
+    use FitData::{Latency, Window};
+    assert_eq!(data, [Latency, Latency, Window, Window]);
+}
+
+#[test]
+fn points_that_cannot_be_are_left_out_of_a_profile_that_was_not_read() {
+    let mut profile = profile();
+    if let Outcome::Known(latency) = &mut profile.latency {
+        latency.points[0].ns = f64::NAN;
+    }
+    let curves = curves_of_profile(&profile);
+    assert_eq!(curves[0].observations.len(), 3);
+    assert!(curves[0].notes.iter().any(|note| note.contains("1 point ")));
+}
+
+/// Sets what `pointer` names in `document`, and compares the message.
+#[track_caller]
+fn check(mut document: Value, pointer: &str, value: Value, message: &str) {
+    *document.pointer_mut(pointer).unwrap() = value;
+    let text = serde_json::to_string(&document).unwrap();
+    let error = checked(text.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains(message), "{error}\nlacks {message}");
+}
+
+#[test]
+fn a_field_that_cannot_be_used_is_named_by_its_path() {
+    let document = || serde_json::to_value(latency(some_loads())).unwrap();
+    for (pointer, value, message) in [
+        (
+            "/points/2/ns",
+            json!("x"),
+            "points[2].ns: invalid type: string",
+        ),
+        (
+            "/points/2/ns",
+            json!(null),
+            "points[2].ns: invalid type: null",
+        ),
+        ("/points/2/ns", json!(-1.0), "points[2].ns: -1 is negative"),
+        ("/points/2/ns", json!(0), "points[2].ns: 0 is no time"),
+        (
+            "/points/2/ns",
+            json!(1e9),
+            "points[2].ns: 1000000000 ns would be",
+        ),
+        (
+            "/points/0/size_bytes",
+            json!(0),
+            "points[0].size_bytes: 0 bytes",
+        ),
+        (
+            "/points/0/size_bytes",
+            json!(1.5),
+            "points[0].size_bytes: invalid",
+        ),
+        (
+            "/points/0/stride_bytes",
+            json!(0),
+            "points[0].stride_bytes: 0",
+        ),
+        (
+            "/points/0/page",
+            json!("64k"),
+            "points[0].page: unknown variant `64k`",
+        ),
+        (
+            "/points/0/node",
+            json!({}),
+            "points[0].node: expected `local`",
+        ),
+        ("/points/0", json!({}), "points[0]: missing field"),
+        ("/points", json!([]), "holds no points"),
+        (
+            "/kind",
+            json!("doctor"),
+            "kind: `doctor` holds nothing to fit; accepted are `machine`",
+        ),
+        (
+            "/kind",
+            json!("a\nb"),
+            r"kind: `a\nb` is not known here; accepted are",
+        ),
+        ("/kind", json!(7), "kind: `7` is no kind"),
+        ("/kind", json!(null), "kind: is missing"),
+        (
+            "/schema_version",
+            json!(2),
+            "schema_version: 2 was written by a newer membound; this one reads 1",
+        ),
+        (
+            "/schema_version",
+            json!(0),
+            "schema_version: 0 was written by an older membound; this one reads 1",
+        ),
+        (
+            "/schema_version",
+            json!("1"),
+            "schema_version: `\"1\"` is no version",
+        ),
+        ("/schema_version", json!(null), "schema_version: is missing"),
+    ] {
+        check(document(), pointer, value, message);
+    }
+}
+
+#[test]
+fn a_window_that_cannot_be_is_named_by_its_path() {
+    let document = || serde_json::to_value(windows(some_windows())).unwrap();
+    for (pointer, value, message) in [
+        (
+            "/points/1/window_bytes",
+            json!(1u64 << 30),
+            "points[1].window_bytes: 1073741824 bytes do not fit",
+        ),
+        (
+            "/points/1/area_bytes",
+            json!(0),
+            "points[1].area_bytes: 0 bytes",
+        ),
+        (
+            "/points/1/seconds_per_window",
+            json!(53.0),
+            "points[1].seconds_per_window: 53 would be 53 s for 1024 bytes: are these nanoseconds?",
+        ),
+    ] {
+        check(document(), pointer, value, message);
+    }
+}
+
+#[test]
+fn a_profile_says_which_field_of_which_part_is_wrong() {
+    let document = || serde_json::to_value(profile()).unwrap();
+    for (pointer, value, message) in [
+        (
+            "/latency/points/1/ns",
+            json!("x"),
+            "latency.points[1].ns: invalid type: string",
+        ),
+        (
+            "/latency/points/1/ns",
+            json!(-2),
+            "latency.points[1].ns: -2 is negative",
+        ),
+        (
+            "/window/elapsed_s",
+            json!([]),
+            "window.elapsed_s: invalid type",
+        ),
+        ("/window", json!(3), "window: invalid type"),
+        (
+            "/host",
+            json!(3),
+            "invalid type: integer `3`, expected a string",
+        ),
+        ("/levels", json!({}), "levels: invalid type"),
+    ] {
+        check(document(), pointer, value, message);
+    }
+}
+
+#[test]
+fn a_document_that_was_cut_off_says_where() {
+    let text = samples::json(&profile());
+    for end in [1, 2, 30, text.len() / 3, text.len() / 2, text.len() - 2] {
+        let error = checked(&text.as_bytes()[..end]).unwrap_err().to_string();
+        assert!(error.contains(": line "), "{error}");
+        assert!(error.contains("cut off"), "{error}");
+    }
+}
+
+#[test]
+fn a_model_whose_parts_do_not_belong_together_is_refused() {
+    let document = || serde_json::from_slice::<Value>(&samples::file("model.json")).unwrap();
+    for (pointer, value, message) in [
+        (
+            "/covariance",
+            json!([[1.0, 0.0]]),
+            "covariance: has 1 rows, but there are 2 parameters",
+        ),
+        (
+            "/covariance/1",
+            json!([1.0]),
+            "covariance[1]: has 1 columns",
+        ),
+        (
+            "/combinations/0/coefficients",
+            json!([1.0]),
+            "combinations[0].coefficients: there are 1, but 2 symbols",
+        ),
+        ("/topology/levels", json!([]), "topology.levels: is empty"),
+        (
+            "/topology/levels/0/path",
+            json!({"t_x": 1}),
+            "topology.levels[0].path: names the component `t_x`, which is none",
+        ),
+        (
+            "/levels/0/ns_per_line",
+            json!(1.0),
+            "levels[0].ns_per_line: neither a value of the right form nor",
+        ),
+    ] {
+        check(document(), pointer, value, message);
+    }
+}

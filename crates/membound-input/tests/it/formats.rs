@@ -1,0 +1,241 @@
+//! The files of other programs, and tables by hand: what comes out of them.
+
+use membound_input::{Content, Curve, curves_of_profile};
+use membound_types::FitData;
+
+use crate::invariants::checked;
+use crate::samples::file;
+
+fn curves(bytes: &[u8]) -> Vec<Curve> {
+    match checked(bytes) {
+        Ok(Content::Curves(curves)) => curves,
+        other => panic!("expected curves: {other:?}"),
+    }
+}
+
+/// A curve's series and stride, and its points as size and nanoseconds.
+type Shape<'a> = (&'a str, Option<u64>, &'a [(u64, f64)]);
+
+fn check(name: &str, expected: &[Shape]) -> Vec<Curve> {
+    let curves = curves(&file(name));
+    assert_eq!(curves.len(), expected.len(), "{name}");
+    for (curve, (series, stride_bytes, points)) in curves.iter().zip(expected) {
+        let found: Vec<(u64, f64)> = curve
+            .observations
+            .iter()
+            .map(|observation| (observation.area_bytes, observation.ns))
+            .collect();
+        assert_eq!(found, *points, "{name}");
+        assert_eq!(curve.series, *series, "{name}");
+        assert_eq!(curve.stride_bytes, *stride_bytes, "{name}");
+        assert_eq!(curve.data, FitData::Latency, "{name}");
+    }
+    curves
+}
+
+#[track_caller]
+fn notes(curve: &Curve, parts: &[&str]) {
+    assert_eq!(curve.notes.len(), parts.len(), "{:?}", curve.notes);
+    for (note, part) in curve.notes.iter().zip(parts) {
+        assert!(note.contains(part), "{note:?} lacks {part:?}");
+    }
+}
+
+#[test]
+fn a_latency_table_in_any_order() {
+    let curves = check(
+        "plain_latency.csv",
+        &[(
+            "",
+            None,
+            &[
+                (16 << 10, 0.96),
+                (256 << 10, 3.4),
+                (4 << 20, 12.5),
+                (128 << 20, 160.0),
+            ],
+        )],
+    );
+    notes(&curves[0], &[]);
+}
+
+#[test]
+fn a_table_as_a_spreadsheet_saves_it() {
+    check(
+        "excel.csv",
+        &[("", None, &[(16 << 10, 0.96), (256 << 10, 3.4)])],
+    );
+}
+
+#[test]
+fn a_window_table() {
+    let curves = curves(&file("window.csv"));
+    assert_eq!(curves.len(), 1);
+    assert_eq!(curves[0].data, FitData::Window);
+    let found: Vec<_> = curves[0]
+        .observations
+        .iter()
+        .map(|observation| {
+            let tenths = (observation.ns * 10.0).round();
+            (observation.window_bytes, observation.area_bytes, tenths)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (Some(1024), 1 << 16, 1100.0),
+            (Some(4096), 1 << 16, 4200.0),
+            (Some(1024), 1 << 24, 4400.0),
+            (Some(4096), 1 << 24, 16100.0),
+        ]
+    );
+}
+
+#[test]
+fn columns_that_separate_curves() {
+    let curves = curves(
+        b"size_bytes,page,ns,threads,disturbed\n4096,4k,1,1,true\n8192,4k,1,1,false\n\
+          4096,thp,1,2,false\n4096,4k,1.5,1,false\n",
+    );
+    let found: Vec<_> = curves
+        .iter()
+        .map(|curve| (curve.series.as_str(), curve.observations.len()))
+        .collect();
+    assert_eq!(found, [("4k, 1 thread", 3), ("thp, 2 threads", 1)]);
+    notes(
+        &curves[0],
+        &[
+            "1 of 3 values saw a disturbance",
+            "1 of 3 values repeat a size that came before",
+        ],
+    );
+}
+
+#[test]
+fn lat_mem_rd_with_two_strides_and_what_a_terminal_adds() {
+    let curves = check(
+        "lat_mem_rd.txt",
+        &[
+            (
+                "stride 64",
+                Some(64),
+                &[
+                    (512, 1.071),
+                    (1024, 1.071),
+                    (2048, 1.072),
+                    (3072, 1.071),
+                    (32 << 10, 1.071),
+                    (48 << 10, 2.31),
+                    (1 << 20, 3.442),
+                    (8 << 20, 9.876),
+                ],
+            ),
+            (
+                "stride 256",
+                Some(256),
+                &[
+                    (512, 1.071),
+                    (1024, 1.071),
+                    (32 << 10, 1.071),
+                    (1 << 20, 4.002),
+                    (8 << 20, 18.5),
+                ],
+            ),
+        ],
+    );
+    notes(
+        &curves[1],
+        &["first core cycle", "order", "2 lines that do not belong"],
+    );
+}
+
+#[test]
+fn multichase_in_a_loop() {
+    let points: &[(u64, f64)] = &[
+        (16 << 10, 0.985),
+        (256 << 10, 3.31),
+        (4 << 20, 11.25),
+        (128 << 20, 160.3),
+    ];
+    let curves = check("multichase_loop.txt", &[("", None, points)]);
+    notes(&curves[0], &["does not say the stride"]);
+    check("multichase_lines.txt", &[("", None, &points[..3])]);
+}
+
+#[test]
+fn multichase_with_its_command_lines() {
+    check(
+        "multichase_trace.txt",
+        &[(
+            "stride 128",
+            Some(128),
+            &[(64 << 10, 1.31), (64 << 20, 142.7), (256 << 20, 151.9)],
+        )],
+    );
+}
+
+#[test]
+fn multichase_with_its_settings() {
+    let curves = check(
+        "multichase_verbose.txt",
+        &[(
+            "simple, 1 thread, stride 64",
+            Some(64),
+            &[(64 << 10, 1.31), (64 << 20, 142.7)],
+        )],
+    );
+    notes(&curves[0], &[]);
+}
+
+#[test]
+fn multichase_that_overlaps_its_loads_is_told() {
+    let curves =
+        curves(b"$ multichase -m 1m -c parallel4\n 2.0\n$ multichase -m 2m -c parallel4\n 2.1\n");
+    notes(&curves[0], &["no latencies"]);
+}
+
+#[test]
+fn mlc_one_buffer_size_after_the_other() {
+    let curves = check(
+        "mlc_idle.txt",
+        &[(
+            "",
+            None,
+            &[(30 << 10, 1.9), (10 << 20, 12.6), (2000 << 20, 87.4)],
+        )],
+    );
+    notes(&curves[0], &["prefetchers"]);
+}
+
+#[test]
+fn mlc_tables_beside_a_curve_are_passed_over() {
+    let mut bytes = file("mlc_idle.txt");
+    bytes.extend(file("mlc_matrix.txt"));
+    let curves = curves(&bytes);
+    assert_eq!(curves[0].observations.len(), 3);
+    assert!(
+        curves[0].notes[1].contains("a latency matrix"),
+        "{:?}",
+        curves[0].notes
+    );
+}
+
+#[test]
+fn a_comment_that_names_another_program_does_not_decide_the_format() {
+    let curves = curves(b"# measured with multichase -m\nsize_bytes,ns\n4096,1\n8192,1\n");
+    assert_eq!(curves[0].observations.len(), 2);
+}
+
+#[test]
+fn kept_documents_of_every_accepted_kind() {
+    assert_eq!(curves(&file("latency.json")).len(), 2);
+    assert_eq!(curves(&file("window.json")).len(), 2);
+    let Ok(Content::Profile(profile)) = checked(&file("machine.json")) else {
+        panic!("expected a profile");
+    };
+    assert_eq!(curves_of_profile(&profile).len(), 4);
+    let Ok(Content::Model(model)) = checked(&file("model.json")) else {
+        panic!("expected a model");
+    };
+    assert_eq!(profile.model.known(), Some(&*model));
+}

@@ -1,0 +1,192 @@
+//! `cargo xtask fuzz`: coverage-guided fuzzing of the parsers, with the stable compiler.
+//!
+//! The fuzzers under `fuzz/` are linked with LLVM's libFuzzer, which is C++. What it needs
+//! to see of the program's way is emitted by LLVM's own pass, asked for with code
+//! generation options instead of the unstable `-Zsanitizer`; without a sanitizer only
+//! panics, failed assertions, hangs and excessive memory are found, which is what safe
+//! code can do. An input that fails is kept in `fuzz/artifacts`; what was tried and found
+//! worth keeping, in `fuzz/corpus`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::run::{cargo, note, on_path, program, root, say, shown, succeed};
+
+/// Arguments of `fuzz`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The parser to fuzz; all of them, one after the other, without.
+    target: Option<Target>,
+    /// Time for each target.
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+}
+
+/// A fuzzer under `fuzz/targets`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Target {
+    /// Every file that `model fit` reads.
+    Input,
+    /// Topology files.
+    Topology,
+}
+
+impl Target {
+    const ALL: [Self; 2] = [Self::Input, Self::Topology];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Topology => "topology",
+        }
+    }
+
+    /// Directory with the files that the fuzzer begins with.
+    const fn seeds(self) -> &'static str {
+        match self {
+            Self::Input => "crates/membound-input/tests/data",
+            Self::Topology => "crates/membound-model/topologies",
+        }
+    }
+
+    /// Words of the formats, which a fuzzer would take long to spell.
+    fn dictionary(self) -> PathBuf {
+        root().join(format!("fuzz/{}.dict", self.name()))
+    }
+
+    /// Longest input in bytes.
+    const fn longest(self) -> u32 {
+        match self {
+            Self::Input => 16_384,
+            Self::Topology => 4_096,
+        }
+    }
+}
+
+/// What libFuzzer steers by: a counter at every edge, and the operands of comparisons.
+const INSTRUMENTATION: [&str; 5] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+
+/// Longest time for one input, in seconds.
+const TIMEOUT_S: u32 = 10;
+
+/// Most memory, in MiB.
+const MEMORY_MIB: u32 = 2048;
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if !["c++", "g++", "clang++"]
+        .iter()
+        .any(|compiler| on_path(compiler).is_some())
+    {
+        bail!(
+            "no C++ compiler on PATH, which libFuzzer is built with; install g++ (Debian's \
+             package of that name) or clang"
+        );
+    }
+    let triple = host()?;
+    let built = build(&triple)?;
+    let targets = args
+        .target
+        .map_or_else(|| Target::ALL.to_vec(), |target| vec![target]);
+    let mut failed = Vec::new();
+    for target in targets {
+        if !fuzz(target, &built, args.seconds)? {
+            failed.push(target.name());
+        }
+    }
+    if failed.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    note(format_args!(
+        "fuzz: {} failed; the inputs are in fuzz/artifacts",
+        failed.join(", ")
+    ));
+    Ok(ExitCode::FAILURE)
+}
+
+/// Builds all fuzzers into `target/fuzz` and gives the directory they are in.
+fn build(triple: &str) -> Result<PathBuf> {
+    let directory = root().join("target/fuzz");
+    let mut flags = INSTRUMENTATION.map(str::to_owned).to_vec();
+    flags.push("--cfg=fuzzing".to_owned());
+    // With a target named, the flags are kept from build scripts and procedural macros,
+    // which could not be linked with them.
+    let mut command = cargo(["build", "--release", "--bins", "--manifest-path"]);
+    command
+        .arg(root().join("fuzz/Cargo.toml"))
+        .args(["--target", triple, "--target-dir"])
+        .arg(&directory)
+        .env_remove("RUSTFLAGS")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    succeed(&mut command)?;
+    Ok(directory.join(triple).join("release"))
+}
+
+/// The triple of this machine, as the compiler names it.
+fn host() -> Result<String> {
+    let version = crate::run::stdout_of(program("rustc").arg("-vV"))?;
+    version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .map(str::to_owned)
+        .context("`rustc -vV` names no host")
+}
+
+/// Runs one fuzzer; says whether it found nothing.
+fn fuzz(target: Target, built: &Path, seconds: u32) -> Result<bool> {
+    let name = target.name();
+    let corpus = root().join("fuzz/corpus").join(name);
+    let artifacts = root().join("fuzz/artifacts").join(name);
+    for directory in [&corpus, &artifacts] {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    let mut command = program(built.join(name));
+    // What is found goes to the first directory, the second is only read.
+    command.arg(&corpus).arg(root().join(target.seeds()));
+    command
+        .arg(format!("-dict={}", target.dictionary().display()))
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-max_len={}", target.longest()))
+        .arg(format!("-timeout={TIMEOUT_S}"))
+        .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .arg("-print_final_stats=1");
+    note(format_args!("── {name}: {}", shown(&command)));
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start the fuzzer `{name}`"))?;
+    say(format_args!(
+        "{name}: {}",
+        if status.success() {
+            "nothing found"
+        } else {
+            "FAILED"
+        }
+    ));
+    Ok(status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_a_source_a_dictionary_and_seeds() {
+        for target in Target::ALL {
+            let source = root().join(format!("fuzz/targets/{}.rs", target.name()));
+            assert!(source.is_file(), "{}", source.display());
+            assert!(target.dictionary().is_file(), "{target:?}");
+            let seeds = root().join(target.seeds());
+            assert!(fs::read_dir(&seeds).unwrap().count() > 0, "{target:?}");
+        }
+    }
+}
