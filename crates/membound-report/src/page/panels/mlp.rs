@@ -346,7 +346,7 @@ fn sequential(mlp: &Mlp) -> Markup {
     let chart = Chart {
         id: "mlp-sequential".into(),
         title: "T(n): loads in sequence.".into(),
-        reading: "Each load outside the window of the one before, so the times add up: T(n) = n·M + C, M for each load and C whatever their number.".into(),
+        reading: "Each load outside the window of the one before, so the times add up: T(n) = n·M + C, M for each load and C whatever their number; the band is the line's 95 % interval.".into(),
         extent: Extent::Half,
         x: number_axis("n: loads", Scale::Linear),
         y: number_axis("core cycles", Scale::Linear),
@@ -372,17 +372,34 @@ fn fitted(index: usize, run: &Mlp, line: &SequentialLine, points: &[Point]) -> S
         ),
         look: Look::Curve(index),
         shown: true,
-        points: [0.0, most]
-            .into_iter()
-            .map(|n| Point {
-                x: n,
-                y: n * load + overhead,
-                interval: None,
-                tip: format!("n={n}: {} by the line", units::cycles(n * load + overhead)),
-                hollow: false,
+        points: (0..=most.min(1000.0) as u32)
+            .map(|n| {
+                let n = f64::from(n);
+                let (y, half) = (n * load + overhead, half_width(line, n));
+                let interval = half.map(|half| (y - half, y + half));
+                let range = interval.map_or_else(String::new, |(low, high)| {
+                    format!(" {}", units::interval(low, high))
+                });
+                Point {
+                    x: n,
+                    y,
+                    interval,
+                    tip: format!("n={n}: {}{range} by the line", units::cycles(y)),
+                    hollow: false,
+                }
             })
             .collect(),
     }
+}
+
+/// Half the width of the line's 95 % interval at `n`. The mean of all n follows from the two
+/// standard errors, since C is the line's value as far from it as 0 is.
+fn half_width(line: &SequentialLine, n: f64) -> Option<f64> {
+    let quantile = (line.load_cycles.high - line.load_cycles.value) / line.load_error;
+    let centre = line.scatter_cycles.powi(2) / f64::from(line.points);
+    let mean = (line.overhead_error.powi(2) - centre).max(0.0).sqrt() / line.load_error;
+    let half = quantile * (centre + ((n - mean) * line.load_error).powi(2)).sqrt();
+    half.is_finite().then_some(half)
 }
 
 /// M and C of every condition with their intervals.
