@@ -3,9 +3,9 @@
 //! Sizes enter the time through shares, so every trial size has a linear fit of its own
 //! (variable projection, G. H. Golub and V. Pereyra 1973, with L. Kaufman's approximate
 //! Jacobian of 1975), and only the logarithms of sizes and exponents are searched:
-//! Levenberg and Marquardt's steps after a scan of each size by itself. The function has a
-//! kink wherever a size passes a measured area; scan and steps are repeated while that
-//! helps. With weights of the model what is minimised is the deviance whose estimating
+//! Levenberg and Marquardt's steps from several starts, one of them a scan of each size by
+//! itself. The function has a kink wherever a size passes a measured area, so the sides of
+//! those next to the best answer are tried too. With weights of the model what is minimised is the deviance whose estimating
 //! equations those weights solve, 2·Σ(y/m − 1 − ln y/m).
 
 use membound_types::Weights;
@@ -21,14 +21,23 @@ use super::solve::{Triangle, lengths, scaled, spectrum};
 /// Steps of one descent.
 const MOST_STEPS: usize = 60;
 
-/// Descents, each begun where a scan found something better.
-const MOST_DESCENTS: usize = 4;
+/// Factors on all reaches that a descent begins with, besides a scan of each.
+const STARTS: [f64; 3] = [1.0, 0.75, 1.35];
+
+/// Times that kinks are crossed.
+const MOST_CROSSINGS: usize = 4;
 
 /// Relative change of weights that is good enough on the way.
 const COARSE: f64 = 1e-6;
 
 /// Factors that a scan tries on a size: an octave down and up.
 const SCAN: [f64; 10] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 1.7, 2.0];
+
+/// Steps of a descent on the other side of a kink.
+const FEW_STEPS: usize = 6;
+
+/// How far beyond a kink such a descent begins.
+const BEYOND: f64 = 1e-6;
 
 /// The same for exponents.
 const STEEPNESS_SCAN: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
@@ -56,7 +65,8 @@ pub(super) enum Moved {
 
 /// What is searched: reaches of all levels but the last, and their exponents where asked.
 pub(super) fn moved(problem: &Problem<'_>, edges: &Edges) -> Vec<Moved> {
-    let levels = 0..edges.reach.len();
+    let held = &problem.options.held;
+    let levels = (0..edges.reach.len()).filter(|level| !held.contains(level));
     let mut moved: Vec<Moved> = levels.clone().map(Moved::Reach).collect();
     if problem.options.steepness == Steepness::Free {
         moved.extend(levels.map(Moved::Exponent));
@@ -75,21 +85,37 @@ struct Trial {
 /// Fits sizes and all else, beginning at `start`.
 pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, FitError> {
     let rows = problem.all_rows();
-    let mut best = trial(problem, start, &rows, None, COARSE).ok_or(FitError::Overflow)?;
-    let mut iterations = 0;
-    for descent in 0..MOST_DESCENTS {
-        let before = best.merit;
-        // The first scan is to leave wrong sizes, the others to pass kinks.
-        for _ in 0..if descent == 0 { 2 } else { 1 } {
-            best = scan(problem, best, &rows);
+    let first = |factor: f64| {
+        let mut wanted = start.clone();
+        for reach in &mut wanted.reach {
+            *reach *= factor;
         }
-        if descent > 0 && best.merit >= before * (1.0 - 1e-9) {
+        let wanted = bounded(problem, &start, wanted);
+        trial(problem, wanted, &rows, None, COARSE)
+    };
+    let given = first(1.0).ok_or(FitError::Overflow)?;
+    let scanned = scan(problem, scan(problem, given, &rows), &rows);
+    let (mut best, mut iterations) = descend(problem, scanned, &rows, MOST_STEPS);
+    for factor in STARTS {
+        let Some(first) = first(factor) else {
+            continue;
+        };
+        let (found, steps) = descend(problem, first, &rows, MOST_STEPS);
+        iterations += steps;
+        if found.merit < best.merit {
+            best = found;
+        }
+    }
+    for _ in 0..MOST_CROSSINGS {
+        let before = best.merit;
+        if before <= ROUNDING * rows.len() as f64 {
             break;
         }
-        let (found, steps) = descend(problem, best, &rows);
+        let crossed = cross(problem, best, &rows);
+        let (found, steps) = descend(problem, crossed, &rows, MOST_STEPS);
         best = found;
         iterations += steps;
-        if best.merit <= ROUNDING * rows.len() as f64 {
+        if best.merit >= before * (1.0 - 1e-9) {
             break;
         }
     }
@@ -115,7 +141,7 @@ pub(super) fn errors_without(
 ) -> Option<Vec<f64>> {
     let start = fitted.edges.clone();
     let first = trial(problem, start, kept, Some(&fitted.solved.scale), COARSE)?;
-    let (found, _) = descend(problem, first, kept);
+    let (found, _) = descend(problem, first, kept, MOST_STEPS);
     Some(
         out.iter()
             .map(|&row| (found.solved.model[row] / problem.measured[row] - 1.0).abs())
@@ -212,10 +238,41 @@ fn scan(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
     best
 }
 
+/// Tries a short descent from beyond the measured area next above each reach, and from
+/// before the one next below: there the slope is another one.
+fn cross(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
+    for level in 0..best.edges.reach.len() {
+        let centre = best.edges.clone();
+        let reach = centre.reach[level];
+        let areas = || rows.iter().map(|&row| problem.areas[row]);
+        let above = areas()
+            .filter(|&area| area > reach)
+            .fold(f64::INFINITY, f64::min);
+        let below = areas().filter(|&area| area < reach).fold(0.0, f64::max);
+        for kink in [above * (1.0 + BEYOND), below * (1.0 - BEYOND)] {
+            if !(kink.is_finite() && kink > 0.0) {
+                continue;
+            }
+            let mut wanted = centre.clone();
+            wanted.reach[level] = kink;
+            let wanted = bounded(problem, &centre, wanted);
+            let found = trial(problem, wanted, rows, Some(&best.solved.scale), COARSE);
+            let Some((found, _)) = found.map(|found| descend(problem, found, rows, FEW_STEPS))
+            else {
+                continue;
+            };
+            if found.merit < best.merit {
+                best = found;
+            }
+        }
+    }
+    best
+}
+
 /// Levenberg and Marquardt's steps from `best`, and how many there were.
-fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> (Trial, usize) {
+fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) -> (Trial, usize) {
     let mut damping = 1e-3;
-    for step in 0..MOST_STEPS {
+    for step in 0..most {
         if best.merit <= ROUNDING * rows.len() as f64 {
             return (best, step);
         }
@@ -243,7 +300,7 @@ fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> (Trial, us
             return (best, step + 1);
         }
     }
-    (best, MOST_STEPS)
+    (best, most)
 }
 
 /// The problem that is left for sizes and exponents when the linear parameters follow them.

@@ -1,13 +1,17 @@
 //! The hierarchy model of document 002: topology, fit, identifiability, rates, prediction.
 
 mod adjust;
+mod answer;
 mod derive;
 mod design;
 mod error;
 mod file;
 mod fit;
+mod free;
 mod identify;
 mod linear;
+mod measured;
+mod notes;
 mod options;
 mod predict;
 mod rates;
@@ -20,6 +24,7 @@ pub use derive::from_levels;
 pub use error::{SmallerLevel, TopologyError};
 pub use file::{BUNDLED, bundled, parse_topology};
 pub use fit::fit;
+pub use measured::{Known, fit_measured, fit_profile, tlb_terms};
 pub use options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
 pub use predict::{predict, predict_stride};
 pub use rates::{model_levels, published};

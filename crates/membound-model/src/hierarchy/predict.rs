@@ -310,10 +310,19 @@ fn locate(
     }
     let value = value(model, &row);
     slopes(model, &design, &edges, window, &area, &mut row);
+    let residual = match &model.residual {
+        Outcome::Known(residual) => residual,
+        Outcome::Missing { not_measured } => {
+            point.ns = Outcome::Missing {
+                not_measured: not_measured.clone(),
+            };
+            return;
+        }
+    };
     point.ns = match variance(model, &row) {
         Err(unknown) => not_determined(&unknown),
         Ok(variance) => {
-            let sigma = model.residual.sigma;
+            let sigma = residual.sigma;
             let scatter = match model.method.weights {
                 Weights::Equal => sigma,
                 Weights::Model | Weights::Measured => sigma * value,

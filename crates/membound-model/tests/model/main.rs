@@ -1,8 +1,16 @@
 //! Known answers: curves of machines whose caches are built in, curves of a real one, and
 //! a whole profile.
 
+mod compare;
 mod curves;
+mod hierarchies;
+mod hierarchy_cases;
+mod hierarchy_fit;
+mod levels;
 mod machines;
 mod profile;
 mod properties;
+mod random;
+mod scores;
+mod seidl_data;
 mod topology;

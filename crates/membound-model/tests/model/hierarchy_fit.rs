@@ -1,0 +1,248 @@
+//! The fit of document 002's model against data whose truth is built in.
+
+use std::collections::BTreeMap;
+
+use membound_model::hierarchy::{FitOptions, KeepPoints, LeftOut, fit};
+use membound_types::{FitData, Model, Observation, ParameterRole, SizeMode, Topology};
+
+use crate::seidl_data::{
+    NONE, Random, SIZES, SOME, WINDOWS, areas, origin2000, paper_areas, points, truth,
+};
+
+/// The paper's own grid.
+fn paper_points(topology: &Topology, truth: &BTreeMap<String, f64>) -> Vec<Observation> {
+    WINDOWS
+        .iter()
+        .flat_map(|&window| points(topology, truth, &[window], &paper_areas(window)))
+        .collect()
+}
+
+fn window_fit(topology: &Topology, points: &[Observation]) -> Model {
+    fit(topology, FitData::Window, points, &FitOptions::default()).unwrap()
+}
+
+/// Every identifiable parameter and every combination against `truth`, within `tolerance`
+/// of its value; what is zero, within that of a nanosecond.
+fn check_values(model: &Model, truth: &BTreeMap<String, f64>, tolerance: f64) {
+    for parameter in model.parameters.iter().filter(|known| known.identifiable) {
+        let expected = truth[&parameter.symbol];
+        assert!(
+            (parameter.value - expected).abs() <= tolerance * expected.abs().max(1.0),
+            "{} is {}, not {expected}",
+            parameter.symbol,
+            parameter.value
+        );
+    }
+    for combination in &model.combinations {
+        let expected = sum(&combination.symbols, &combination.coefficients, truth);
+        assert!(
+            (combination.value - expected).abs() <= tolerance * expected.abs().max(1.0),
+            "{:?} is {}, not {expected}",
+            combination.symbols,
+            combination.value
+        );
+    }
+}
+
+fn sum(symbols: &[String], factors: &[f64], truth: &BTreeMap<String, f64>) -> f64 {
+    symbols
+        .iter()
+        .zip(factors)
+        .map(|(symbol, factor)| truth[symbol] * factor)
+        .sum()
+}
+
+fn value(model: &Model, symbol: &str) -> f64 {
+    model
+        .parameters
+        .iter()
+        .find(|parameter| parameter.symbol == symbol)
+        .unwrap()
+        .value
+}
+
+/// Combinations as text: `t_hh + t_m`.
+fn combinations(model: &Model) -> Vec<String> {
+    model
+        .combinations
+        .iter()
+        .map(|combination| {
+            let terms: Vec<String> = combination
+                .symbols
+                .iter()
+                .zip(&combination.coefficients)
+                .map(|(symbol, &factor)| {
+                    if (factor - 1.0).abs() < 1e-15 {
+                        symbol.clone()
+                    } else {
+                        format!("{factor} {symbol}")
+                    }
+                })
+                .collect();
+            terms.join(" + ")
+        })
+        .collect()
+}
+
+#[test]
+fn noise_free_origin2000_gives_back_what_it_was_made_of() {
+    let topology = origin2000();
+    for constants in [NONE, SOME] {
+        let truth = truth(constants);
+        let model = window_fit(&topology, &paper_points(&topology, &truth));
+        check_values(&model, &truth, 1e-6);
+        assert_eq!(
+            combinations(&model),
+            ["t_hh0 + t_m0", "t_hr0 + t_m0", "t_hh + t_m", "t_hr + t_m"]
+        );
+        let unknown: Vec<&str> = model
+            .parameters
+            .iter()
+            .filter(|parameter| !parameter.identifiable)
+            .map(|parameter| parameter.symbol.as_str())
+            .collect();
+        assert_eq!(unknown, ["t_hh0", "t_hh", "t_hr0", "t_hr", "t_m0", "t_m"]);
+        assert_eq!(model.method.rank, 12);
+        let residual = model.residual.known().unwrap();
+        assert!(residual.max_relative < 1e-9);
+        assert!(residual.left_out_median_relative.unwrap() < 1e-9);
+    }
+}
+
+#[test]
+fn table_1_is_the_minimum_norm_answer() {
+    let topology = origin2000();
+    let truth = truth(NONE);
+    let model = window_fit(&topology, &paper_points(&topology, &truth));
+    for symbol in ["t_s", "t_hh", "t_hr", "t_r", "t_m", "t_tlb", "t_pt"] {
+        let (found, published) = (value(&model, symbol), truth[symbol]);
+        assert!(
+            (found / published - 1.0).abs() < 1e-6,
+            "{symbol} {found} {published}"
+        );
+    }
+}
+
+/// Trials in which an interval held the truth, by parameter or combination.
+fn coverage(constants: [f64; 5], noise: f64, trials: u32) -> BTreeMap<String, f64> {
+    let topology = origin2000();
+    let truth = truth(constants);
+    let clean = points(&topology, &truth, &WINDOWS, &areas(334));
+    let options = FitOptions {
+        left_out: LeftOut::Skip,
+        points: KeepPoints::Drop,
+        ..FitOptions::default()
+    };
+    let mut random = Random::new(2026);
+    let mut held: BTreeMap<String, f64> = BTreeMap::new();
+    for _ in 0..trials {
+        let noisy = random.noisy(&clean[..1000], noise);
+        let model = fit(&topology, FitData::Window, &noisy, &options).unwrap();
+        for parameter in model.parameters.iter().filter(|known| known.identifiable) {
+            let truth = truth[&parameter.symbol];
+            let inside = parameter.low.unwrap() <= truth && truth <= parameter.high.unwrap();
+            *held.entry(parameter.symbol.clone()).or_default() += f64::from(u8::from(inside));
+        }
+        for (combination, name) in model.combinations.iter().zip(combinations(&model)) {
+            let truth = sum(&combination.symbols, &combination.coefficients, &truth);
+            let inside = combination.low <= truth && truth <= combination.high;
+            *held.entry(name).or_default() += f64::from(u8::from(inside));
+        }
+    }
+    for share in held.values_mut() {
+        *share /= f64::from(trials);
+    }
+    held
+}
+
+#[test]
+fn intervals_hold_the_truth_at_any_noise() {
+    for constants in [NONE, SOME] {
+        for noise in [0.03, 0.2] {
+            let held = coverage(constants, noise, 1000);
+            assert_eq!(held.len(), 12, "{held:?}");
+            for (what, share) in &held {
+                assert!(*share >= 0.93, "{what} at {noise}: {share} of {held:?}");
+            }
+        }
+    }
+}
+
+/// Level sizes in bytes as the model has them after the fit.
+fn sizes(model: &Model) -> Vec<f64> {
+    model
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.role == ParameterRole::Size)
+        .map(|parameter| parameter.value)
+        .collect()
+}
+
+/// `truth` with the sizes too.
+fn with_sizes(truth: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let mut all = truth.clone();
+    all.extend(
+        (1..)
+            .zip(SIZES)
+            .map(|(level, size)| (format!("s{level}"), size as f64)),
+    );
+    all
+}
+
+#[test]
+fn free_sizes_are_found_from_ones_a_third_off() {
+    let real = origin2000();
+    let truth = truth(SOME);
+    let data = paper_points(&real, &truth);
+    let options = FitOptions {
+        sizes: SizeMode::Free,
+        ..FitOptions::default()
+    };
+    for factors in [[1.3; 6], [0.7; 6], [1.3, 0.7, 1.3, 0.7, 1.3, 0.7]] {
+        let mut topology = real.clone();
+        for (level, factor) in topology.levels.iter_mut().zip(factors) {
+            level.size_bytes = level.size_bytes.map(|size| (size as f64 * factor) as u64);
+        }
+        let model = fit(&topology, FitData::Window, &data, &options).unwrap();
+        for (found, expected) in sizes(&model).iter().zip(SIZES) {
+            let error = found / expected as f64 - 1.0;
+            assert!(error.abs() < 0.01, "{factors:?}: {:?}", sizes(&model));
+        }
+        check_values(&model, &with_sizes(&truth), 1e-3);
+    }
+}
+
+#[test]
+fn intervals_of_free_sizes_hold_the_truth() {
+    let topology = origin2000();
+    let mut truth = truth(NONE);
+    // Levels that differ by more than a router, so that every size shows at this noise.
+    truth.insert("t_r".to_owned(), 400.0);
+    let clean = points(&topology, &truth, &WINDOWS, &areas(120));
+    let truth = with_sizes(&truth);
+    let options = FitOptions {
+        sizes: SizeMode::Free,
+        left_out: LeftOut::Skip,
+        ..FitOptions::default()
+    };
+    let mut random = Random::new(7);
+    let mut held: BTreeMap<String, f64> = BTreeMap::new();
+    let trials = 60;
+    for _ in 0..trials {
+        let model = fit(
+            &topology,
+            FitData::Window,
+            &random.noisy(&clean, 0.01),
+            &options,
+        )
+        .unwrap();
+        for parameter in model.parameters.iter().filter(|known| known.identifiable) {
+            let truth = truth[&parameter.symbol];
+            let inside = parameter.low.unwrap() <= truth && truth <= parameter.high.unwrap();
+            *held.entry(parameter.symbol.clone()).or_default() += f64::from(u8::from(inside));
+        }
+    }
+    for (what, count) in &held {
+        assert!(count / f64::from(trials) >= 0.85, "{what}: {held:?}");
+    }
+}
