@@ -20,6 +20,12 @@ use crate::text::{plural, shown};
 
 use columns::Columns;
 
+/// Longest name that a column is expected to have, in characters.
+const LONGEST: usize = 32;
+
+/// Most words of such a name, its unit among them.
+const MOST_WORDS: usize = 3;
+
 /// Whether `line`, without blanks around it, is a header: one that names a column which is
 /// no word of other texts, whatever stands between the names.
 pub(crate) fn recognises(line: &str) -> bool {
@@ -30,6 +36,15 @@ pub(crate) fn recognises(line: &str) -> bool {
             let word = word.trim_matches([' ', '"']);
             word.contains('_') && columns::is_known(word)
         })
+}
+
+/// Whether `line`, without blanks around it, could be the header or a row of a table: short
+/// fields with commas between them, which prose is not.
+pub(crate) fn may_be(line: &str) -> bool {
+    let short = |field: &str| {
+        field.chars().count() <= LONGEST && field.split_whitespace().count() <= MOST_WORDS
+    };
+    line.contains(',') && line.split(',').all(short)
 }
 
 /// Reads a table.

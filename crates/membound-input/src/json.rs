@@ -5,11 +5,13 @@
 //! itself and not through the envelope's flattening, which would lose lines and paths.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use serde_json::error::Category;
+use serde_json::value::RawValue;
 
-use membound_types::{Kind, Latency, MachineProfile, Model, SCHEMA_VERSION, Window};
+use membound_types::{Figure, Kind, Latency, Level, MachineInfo, MachineProfile, Model};
+use membound_types::{NotMeasured, Outcome, SCHEMA_VERSION, Window};
 
 use crate::Content;
 use crate::error::Fault;
@@ -28,12 +30,17 @@ struct Head {
     incomplete: Option<Value>,
 }
 
+/// Whether `text` is a JSON list; tables of TOML begin in the same way.
+pub(crate) fn is_list(text: &str) -> bool {
+    text.trim_start().starts_with('[') && serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
 /// Reads a JSON document.
 ///
 /// # Errors
 /// A fault with line and column, or with the path of the field that cannot be used.
 pub(crate) fn read(text: &str) -> Result<Content, Fault> {
-    if text.trim_start().starts_with('[') {
+    if is_list(text) {
         return Err(Fault::File(
             "a JSON list; membound's documents are objects, one in a file".to_owned(),
         ));
@@ -52,7 +59,7 @@ pub(crate) fn read(text: &str) -> Result<Content, Fault> {
             points::of_window(&window, incomplete).map(Content::Curves)
         }
         Kind::Machine => {
-            let profile: MachineProfile = parse(text).map_err(|fault| deeper(text, fault))?;
+            let profile = profile(text)?;
             points::verify(&profile)?;
             Ok(Content::Profile(Box::new(profile)))
         }
@@ -165,55 +172,117 @@ fn plainly(message: &str) -> String {
     shortened(message, MESSAGE)
 }
 
-/// A closer look at a profile that could not be read: an `Outcome` only says that it is
-/// neither of its forms, the part by itself says which of its fields is wrong.
-fn deeper(text: &str, fault: Fault) -> Fault {
-    let Ok(Value::Object(parts)) = serde_json::from_str(text) else {
-        return fault;
-    };
-    for (name, part) in parts {
-        if part.get("not_measured").is_some() {
-            continue;
-        }
-        let found = match name.as_str() {
-            "latency" => wrong_in::<Latency>(part),
-            "window" => wrong_in::<Window>(part),
-            "model" => wrong_in::<Model>(part),
-            "line" => wrong_in::<membound_types::LineSize>(part),
-            "mlp" => wrong_in::<membound_types::Mlp>(part),
-            "bandwidth" => wrong_in::<membound_types::Bandwidth>(part),
-            "loaded" => wrong_in::<membound_types::Loaded>(part),
-            "tlb" => wrong_in::<membound_types::Tlb>(part),
-            "prefetch" => wrong_in::<membound_types::Prefetch>(part),
-            "numa" => wrong_in::<membound_types::Numa>(part),
-            "c2c" => wrong_in::<membound_types::CoreToCore>(part),
-            _ => None,
-        };
-        if let Some((path, what)) = found {
-            let inside = if path == "." {
-                String::new()
-            } else {
-                format!(".{path}")
-            };
-            return Fault::Field {
-                path: format!("{name}{}", shortened(&inside, MESSAGE)),
-                what,
-            };
-        }
-    }
-    fault
+/// A profile with its parts unread.
+///
+/// An `Outcome` has two forms and would keep a whole part in memory before it knows which,
+/// which takes several times as long and loses the place of what is wrong in it.
+#[derive(Deserialize)]
+struct Parts<'a> {
+    #[serde(default)]
+    incomplete: bool,
+    levels: Vec<Level>,
+    #[serde(borrow)]
+    line: &'a RawValue,
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+    #[serde(borrow)]
+    latency: &'a RawValue,
+    #[serde(borrow)]
+    mlp: &'a RawValue,
+    #[serde(borrow)]
+    window: &'a RawValue,
+    #[serde(borrow)]
+    bandwidth: &'a RawValue,
+    #[serde(borrow)]
+    loaded: &'a RawValue,
+    #[serde(borrow)]
+    tlb: &'a RawValue,
+    #[serde(borrow)]
+    prefetch: &'a RawValue,
+    #[serde(borrow)]
+    numa: &'a RawValue,
+    #[serde(borrow)]
+    c2c: &'a RawValue,
+    elapsed_s: f64,
+    core_clock_hz: Option<Figure>,
 }
 
-/// Path and reason, where `part` is no `T`.
-fn wrong_in<T: DeserializeOwned>(part: Value) -> Option<(String, String)> {
-    serde_path_to_error::deserialize::<_, T>(part)
-        .err()
-        .map(|error| {
-            (
-                error.path().to_string(),
-                plainly(&error.inner().to_string()),
-            )
-        })
+/// The form of an `Outcome` without a value.
+#[derive(Deserialize)]
+struct Missing {
+    not_measured: Option<NotMeasured>,
+}
+
+/// Reads a machine profile, part by part.
+fn profile(text: &str) -> Result<MachineProfile, Fault> {
+    let machine: MachineInfo = parse(text)?;
+    let parts: Parts<'_> = serde_json::from_str(text).map_err(|error| {
+        let mut again = serde_json::Deserializer::from_str(text);
+        let path = match serde_path_to_error::deserialize::<_, Parts<'_>>(&mut again) {
+            Err(error) => error.path().to_string(),
+            Ok(_) => ".".to_owned(),
+        };
+        fault(&error, &path)
+    })?;
+    let place = |raw: &RawValue| {
+        // A raw value is a piece of the text that it was parsed from.
+        let offset = (raw.get().as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+        let before = text.as_bytes().get(..offset).unwrap_or_default();
+        before.iter().filter(|&&byte| byte == b'\n').count()
+    };
+    Ok(MachineProfile {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Machine,
+        incomplete: parts.incomplete,
+        machine,
+        levels: parts.levels,
+        line: part("line", parts.line, place)?,
+        model: match parts.model {
+            Some(model) => part("model", model, place)?,
+            None => Outcome::default(),
+        },
+        latency: part("latency", parts.latency, place)?,
+        mlp: part("mlp", parts.mlp, place)?,
+        window: part("window", parts.window, place)?,
+        bandwidth: part("bandwidth", parts.bandwidth, place)?,
+        loaded: part("loaded", parts.loaded, place)?,
+        tlb: part("tlb", parts.tlb, place)?,
+        prefetch: part("prefetch", parts.prefetch, place)?,
+        numa: part("numa", parts.numa, place)?,
+        c2c: part("c2c", parts.c2c, place)?,
+        elapsed_s: parts.elapsed_s,
+        core_clock_hz: parts.core_clock_hz,
+    })
+}
+
+/// One part of a profile, or why it is missing. `lines_before` gives the number of lines
+/// that the document has before a piece of it.
+fn part<T: DeserializeOwned>(
+    name: &str,
+    raw: &RawValue,
+    lines_before: impl Fn(&RawValue) -> usize,
+) -> Result<Outcome<T>, Fault> {
+    let text = raw.get();
+    if let Ok(Missing {
+        not_measured: Some(not_measured),
+    }) = serde_json::from_str(text)
+    {
+        return Ok(Outcome::Missing { not_measured });
+    }
+    match serde_json::from_str(text) {
+        Ok(value) => Ok(Outcome::Known(value)),
+        Err(error) => {
+            let mut again = serde_json::Deserializer::from_str(text);
+            let path = match serde_path_to_error::deserialize::<_, T>(&mut again) {
+                Err(error) if error.path().to_string() != "." => format!("{name}.{}", error.path()),
+                _ => name.to_owned(),
+            };
+            Err(match fault(&error, &path) {
+                Fault::Line { line, what } => Fault::line(lines_before(raw) + line, what),
+                other => other,
+            })
+        }
+    }
 }
 
 /// Whether the parts of a model belong together, so that whoever computes with it need not

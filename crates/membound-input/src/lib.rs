@@ -94,7 +94,7 @@ fn detect(text: &str) -> Result<Format, Fault> {
     let Some(first) = text.lines().map(str::trim).find(|line| !line.is_empty()) else {
         return Err(Fault::Empty);
     };
-    if first.starts_with(['{', '[']) {
+    if first.starts_with('{') || json::is_list(text) {
         return Ok(Format::Json);
     }
     let content = text
@@ -117,7 +117,7 @@ fn detect(text: &str) -> Result<Format, Fault> {
     match content {
         // Comments alone: a table without even a header.
         None => Ok(Format::Csv),
-        Some(line) if line.contains(',') => Ok(Format::Csv),
+        Some(line) if csv::may_be(line) => Ok(Format::Csv),
         Some(line) if multichase::recognises_point(line) => Ok(Format::Multichase),
         Some(_) => Err(Fault::Unknown),
     }

@@ -45,6 +45,14 @@ fn files_in_no_known_format() {
     );
     check("<html>\n", "lat_mem_rd, multichase and Intel MLC");
     check("[1, 2]", "a JSON list");
+    check(
+        "[[level]]\nname = \"L1\"\n",
+        "not a format that is known here",
+    );
+    check(
+        "A sentence of some length, and another one.\n",
+        "not a format that is known here",
+    );
 }
 
 #[test]

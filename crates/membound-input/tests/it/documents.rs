@@ -136,6 +136,15 @@ fn a_profile_comes_whole_and_gives_its_curves() {
 }
 
 #[test]
+fn a_profile_read_part_by_part_is_what_the_type_itself_reads() {
+    let text = samples::file("machine.json");
+    let Ok(Content::Profile(read)) = checked(&text) else {
+        panic!("expected a profile");
+    };
+    assert_eq!(*read, serde_json::from_slice(&text).unwrap());
+}
+
+#[test]
 fn points_that_cannot_be_are_left_out_of_a_profile_that_was_not_read() {
     let mut profile = profile();
     if let Outcome::Known(latency) = &mut profile.latency {
@@ -334,4 +343,17 @@ fn a_model_whose_parts_do_not_belong_together_is_refused() {
     ] {
         check(document(), pointer, value, message);
     }
+}
+
+#[test]
+fn the_line_of_a_part_is_that_of_the_document() {
+    let text = samples::json(&profile()).replacen("1.1e-7", "\"1.1e-7\"", 1);
+    let line = text
+        .lines()
+        .position(|line| line.contains("\"1.1e-7\""))
+        .unwrap()
+        + 1;
+    let error = checked(text.as_bytes()).unwrap_err().to_string();
+    let expected = format!(": line {line}: window.points[2].seconds_per_window: invalid type");
+    assert!(error.contains(&expected), "{error}\nlacks {expected}");
 }
