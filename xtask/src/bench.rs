@@ -6,6 +6,7 @@
 //! be to blame, and the raw results tell.
 
 mod latency;
+mod model;
 mod quick;
 mod repeat;
 mod windows;
@@ -34,6 +35,8 @@ pub(crate) struct Args {
 enum Bench {
     /// Latency against a plain C pointer chase, run in turn.
     Latency(latency::Args),
+    /// Time of a fit of the hierarchy model, and how often its intervals hold the truth.
+    Model(model::Args),
     /// Agreement, wall time and points a second of repeated latency curves.
     Repeat(repeat::Args),
     /// Wall time and memory of `measure --quick`.
@@ -49,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let kept = match &args.bench {
         Bench::Latency(args) => latency::run(&membound, args)?,
+        Bench::Model(args) => model::run(&membound, args)?,
         Bench::Repeat(args) => repeat::run(&membound, args)?,
         Bench::Quick(args) => quick::run(&membound, args)?,
         Bench::Windows(args) => windows::run(&membound, args)?,

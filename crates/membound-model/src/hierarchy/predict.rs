@@ -365,7 +365,7 @@ fn slopes(
 ) {
     let sizes = role_places(model, ParameterRole::Size);
     let exponents = role_places(model, ParameterRole::Steepness);
-    if sizes.is_empty() && exponents.is_empty() {
+    if sizes.iter().chain(&exponents).all(Option::is_none) {
         return;
     }
     for level in 0..edges.reach.len() {
@@ -386,29 +386,32 @@ fn slopes(
             })
             .sum();
         let hits = edges.hits(level, area(level));
-        if let Some(&place) = exponents.get(level) {
+        if let Some(place) = exponents[level] {
             row[place] -= step * hits * ratio.ln();
         }
         let by_reach = -step * edges.steepness[level] * hits / edges.reach[level];
-        match model.topology.sizes {
-            SizeMeaning::Reach => {
-                if let Some(&place) = sizes.get(level) {
-                    row[place] += by_reach;
-                }
-            }
-            SizeMeaning::Own => {
-                for &place in sizes.iter().take(level + 1) {
-                    row[place] += by_reach;
-                }
-            }
+        // A level's own bytes move its edge and those outside of it, up to one that is held.
+        let inner = match model.topology.sizes {
+            SizeMeaning::Reach => level,
+            SizeMeaning::Own => 0,
+        };
+        for place in sizes[inner..=level].iter().rev().map_while(|place| *place) {
+            row[place] += by_reach;
         }
     }
 }
 
-/// Places of the parameters of one role: one for each level but the last, or none.
-fn role_places(model: &Model, role: ParameterRole) -> Vec<usize> {
-    (0..model.parameters.len())
-        .filter(|&place| model.parameters[place].role == role)
+/// Place of the parameter of one role that each level has, if any.
+fn role_places(model: &Model, role: ParameterRole) -> Vec<Option<usize>> {
+    model
+        .topology
+        .levels
+        .iter()
+        .map(|level| {
+            let mut parameters = model.parameters.iter();
+            parameters
+                .position(|parameter| parameter.role == role && parameter.related_to == level.name)
+        })
         .collect()
 }
 
