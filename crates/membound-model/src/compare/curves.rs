@@ -3,17 +3,31 @@
 use std::collections::BTreeMap;
 
 use membound_types::{
-    Basis, ComparedCurve, CurvePair, CurveVerdict, Figure, LoadsTime, NodePolicy, Outcome,
+    Basis, ComparedCurve, CurvePair, CurveVerdict, Figure, LoadsTime, NodePolicy, Outcome, Pattern,
 };
 
 use super::noise::Z95;
-use super::relation::{LEAST_PLACES, Pair, relate};
+use super::relation::{Common, LEAST_PLACES, Pair, relate};
 use super::table::Cells;
 use super::view::ProfileView;
 use crate::stats::median;
 
 /// Scatter of a point between runs beyond its own interval.
 const BETWEEN_RUNS: f64 = 0.02;
+/// The same of a few cold loads between fences.
+const BETWEEN_RUNS_OF_LOADS: f64 = 0.03;
+/// The same of a ring that prefetchers run ahead of: how far they get is their own affair.
+const BETWEEN_RUNS_OF_STREAMS: f64 = 0.08;
+/// Scatter between runs of a whole curve.
+const COMMON: Common = Common {
+    slope: 0.04,
+    shift: 0.04,
+};
+/// The same of a few cold loads.
+const COMMON_OF_LOADS: Common = Common {
+    slope: 0.06,
+    shift: 0.04,
+};
 /// Relative scatter between runs of where a cache ends: a steep point is uncertain by what
 /// the curve climbs over so much of its size.
 const SIZE_BETWEEN_RUNS: f64 = 0.06;
@@ -70,44 +84,51 @@ pub fn curves(profile: &ProfileView) -> Vec<NamedCurve> {
 }
 
 fn latency(profile: &ProfileView, out: &mut Vec<NamedCurve>) {
-    let mut found: Vec<(String, String, Vec<Raw>)> = Vec::new();
+    let mut found: Vec<(String, String, f64, Vec<Raw>)> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for point in &profile.latency.points {
         let (pattern, page, stride) = (point.pattern, point.page, point.stride_bytes);
         let (access, threads, node) = (point.access, point.threads, point.node);
         let state = &point.prefetch;
-        let name =
-            format!("latency.{pattern}.{page}.{stride}.{access}.{threads}.{node}.{state}");
+        let name = format!("latency.{pattern}.{page}.{stride}.{access}.{threads}.{node}.{state}");
         let index = *places.entry(name.clone()).or_insert_with(|| {
             let mut title = format!("{pattern}, {page}, stride {stride} B");
             for (said, text) in [
                 (access.name() != "clean", access.to_string()),
                 (threads != 1, format!("{threads} copies")),
                 (node != NodePolicy::LOCAL, format!("node {node}")),
-                (state.to_string() != "default", format!("prefetchers {state}")),
+                (
+                    state.to_string() != "default",
+                    format!("prefetchers {state}"),
+                ),
             ] {
                 if said {
                     title = format!("{title}, {text}");
                 }
             }
-            found.push((name, title, Vec::new()));
+            let between_runs = if pattern == Pattern::Stride {
+                BETWEEN_RUNS_OF_STREAMS
+            } else {
+                BETWEEN_RUNS
+            };
+            found.push((name, title, between_runs, Vec::new()));
             found.len() - 1
         });
-        found[index].2.push(Raw {
+        found[index].3.push(Raw {
             x: point.size_bytes as f64,
             y: point.ns,
             low: point.ns_low,
             high: point.ns_high,
         });
     }
-    for (name, title, raw) in found {
+    for (name, title, between_runs, raw) in found {
         out.push(NamedCurve {
             name,
             part: "latency",
             title,
             x_unit: "bytes",
             y_unit: "ns",
-            points: over_sizes(raw),
+            points: over_sizes(raw, between_runs),
         });
     }
 }
@@ -135,7 +156,7 @@ fn windows(profile: &ProfileView, out: &mut Vec<NamedCurve>) {
             title,
             x_unit: "bytes",
             y_unit: "ns",
-            points: over_sizes(raw),
+            points: over_sizes(raw, BETWEEN_RUNS),
         });
     }
 }
@@ -171,12 +192,12 @@ fn point_of_loads(time: &LoadsTime) -> Option<CurvePoint> {
     (time.cycles > 0.0).then(|| CurvePoint {
         x: f64::from(time.loads),
         y: time.cycles,
-        sigma: (time.spread / Z95).hypot(BETWEEN_RUNS * time.cycles),
+        sigma: (time.spread / Z95).hypot(BETWEEN_RUNS_OF_LOADS * time.cycles),
     })
 }
 
 /// Points of a curve over sizes with their scatter between runs.
-fn over_sizes(mut raw: Vec<Raw>) -> Vec<CurvePoint> {
+fn over_sizes(mut raw: Vec<Raw>, between_runs: f64) -> Vec<CurvePoint> {
     raw.retain(|point| {
         [point.x, point.y, point.low, point.high]
             .into_iter()
@@ -192,7 +213,9 @@ fn over_sizes(mut raw: Vec<Raw>) -> Vec<CurvePoint> {
     (0..raw.len())
         .map(|index| {
             let point = &raw[index];
-            let before = index.checked_sub(1).map_or(0.0, |before| rise(before, index));
+            let before = index
+                .checked_sub(1)
+                .map_or(0.0, |before| rise(before, index));
             let after = if index + 1 < raw.len() {
                 rise(index, index + 1)
             } else {
@@ -200,7 +223,7 @@ fn over_sizes(mut raw: Vec<Raw>) -> Vec<CurvePoint> {
             };
             let own = (point.high / point.low).ln() / (2.0 * Z95);
             let relative = own
-                .hypot(BETWEEN_RUNS)
+                .hypot(between_runs)
                 .hypot(before.max(after) * SIZE_BETWEEN_RUNS);
             CurvePoint {
                 x: point.x,
@@ -264,7 +287,12 @@ pub fn compare(first: &[NamedCurve], later: &[NamedCurve], profile: &str) -> Vec
 }
 
 fn against(curve: &NamedCurve, pairs: &[Pair], profile: &str) -> ComparedCurve {
-    let relation = relate(pairs);
+    let common = if curve.part == "mlp" {
+        COMMON_OF_LOADS
+    } else {
+        COMMON
+    };
+    let relation = relate(pairs, common);
     let figure = |value: f64, (low, high): (f64, f64)| {
         Outcome::Known(Figure {
             value,

@@ -158,12 +158,7 @@ fn levels(profile: &ProfileView, out: &mut Figures) {
             out.add(
                 label(what, "latency", unit, Worse::Higher, latency),
                 value,
-                relative.map(|error| {
-                    (
-                        value * (-Z95 * error).exp(),
-                        value * (Z95 * error).exp(),
-                    )
-                }),
+                relative.map(|error| (value * (-Z95 * error).exp(), value * (Z95 * error).exp())),
             );
         }
         if let Some(bytes) = level.size_bytes {
@@ -307,21 +302,39 @@ fn mlp(profile: &ProfileView, out: &mut Figures) {
         let cells = table::Cells::of(part);
         if let Some(one) = cells.one {
             out.add(
-                label("one_load_cycles", "one load", "cycles", Worse::Higher, Noise::MemoryLatency),
+                label(
+                    "one_load_cycles",
+                    "one load",
+                    "cycles",
+                    Worse::Higher,
+                    Noise::ColdLoads,
+                ),
                 one.value,
                 interval(one),
             );
         }
         if let Some(pair) = cells.pair {
             out.add(
-                label("pair_cycles", "two loads in sequence", "cycles", Worse::Higher, Noise::MemoryLatency),
+                label(
+                    "pair_cycles",
+                    "two loads in sequence",
+                    "cycles",
+                    Worse::Higher,
+                    Noise::ColdLoads,
+                ),
                 pair.value,
                 interval(pair),
             );
         }
         if let Outcome::Known(rule) = cells.rule {
             out.add(
-                label("rule", "parallel loads by rule", "", Worse::Lower, Noise::Parallelism),
+                label(
+                    "rule",
+                    "parallel loads by rule",
+                    "",
+                    Worse::Lower,
+                    Noise::Parallelism,
+                ),
                 rule.value,
                 interval(rule),
             );
@@ -337,7 +350,13 @@ fn mlp(profile: &ProfileView, out: &mut Figures) {
                 });
             let error = best.and_then(|point| relative_error(&point.batches.raw));
             out.add(
-                label("throughput", "parallel loads by throughput", "", Worse::Lower, Noise::Parallelism),
+                label(
+                    "throughput",
+                    "parallel loads by throughput",
+                    "",
+                    Worse::Lower,
+                    Noise::Parallelism,
+                ),
                 *throughput,
                 error.map(|error| around(*throughput, error)),
             );
@@ -470,17 +489,35 @@ fn loaded(profile: &ProfileView, out: &mut Figures) {
             noise,
         };
         out.add(
-            label("idle_ns", "latency beside no traffic", "ns", Worse::Higher, Noise::MemoryLatency),
+            label(
+                "idle_ns",
+                "latency beside no traffic",
+                "ns",
+                Worse::Higher,
+                Noise::MemoryLatency,
+            ),
             idle.ns,
             Some((idle.ns_low, idle.ns_high)),
         );
         out.add(
-            label("full_ns", "latency beside most traffic", "ns", Worse::Higher, Noise::MemoryLatency),
+            label(
+                "full_ns",
+                "latency beside most traffic",
+                "ns",
+                Worse::Higher,
+                Noise::LoadedLatency,
+            ),
             full.ns,
             Some((full.ns_low, full.ns_high)),
         );
         out.add(
-            label("max_gb_s", "most traffic", "GB/s", Worse::Lower, Noise::MemoryBandwidth),
+            label(
+                "max_gb_s",
+                "most traffic",
+                "GB/s",
+                Worse::Lower,
+                Noise::MemoryBandwidth,
+            ),
             full.gb_s,
             // The document states no interval of the traffic: the kind's scatter has to do.
             Some((full.gb_s, full.gb_s)),
@@ -505,7 +542,13 @@ fn tlb(profile: &ProfileView, out: &mut Figures) {
             Some((level.entries.low, level.entries.high)),
         );
         out.add(
-            label("miss_cycles", "miss", "cycles", Worse::Higher, Noise::TlbCost),
+            label(
+                "miss_cycles",
+                "miss",
+                "cycles",
+                Worse::Higher,
+                Noise::TlbCost,
+            ),
             level.miss_cycles.value,
             Some((level.miss_cycles.low, level.miss_cycles.high)),
         );
@@ -595,14 +638,26 @@ fn numa(profile: &ProfileView, out: &mut Figures) {
         };
         if let Some(ns) = pair.latency_ns.known() {
             out.add(
-                label("latency_ns", "latency", "ns", Worse::Higher, Noise::MemoryLatency),
+                label(
+                    "latency_ns",
+                    "latency",
+                    "ns",
+                    Worse::Higher,
+                    Noise::MemoryLatency,
+                ),
                 *ns,
                 relative_error(&pair.latency_batches.raw).map(|error| around(*ns, error)),
             );
         }
         if let Some(gb_s) = pair.read_gb_s.known() {
             out.add(
-                label("read_gb_s", "read", "GB/s", Worse::Lower, Noise::MemoryBandwidth),
+                label(
+                    "read_gb_s",
+                    "read",
+                    "GB/s",
+                    Worse::Lower,
+                    Noise::MemoryBandwidth,
+                ),
                 *gb_s,
                 relative_error(&pair.read_batches.raw).map(|error| around(*gb_s, error)),
             );

@@ -117,7 +117,9 @@ struct Member {
 
 impl Member {
     fn value(&self, figure: usize) -> Option<f64> {
-        let place = self.values.binary_search_by_key(&figure, |(index, _)| *index);
+        let place = self
+            .values
+            .binary_search_by_key(&figure, |(index, _)| *index);
         place.ok().map(|place| self.values[place].1)
     }
 }
@@ -148,7 +150,11 @@ impl Spread {
             Noise::Exact => (COUNT_SIGMA, 0.0),
             other => other.floor(),
         };
-        let granted = if values.len() < MANY_PROFILES { 1.0 } else { 1.0 / 3.0 };
+        let granted = if values.len() < MANY_PROFILES {
+            1.0
+        } else {
+            1.0 / 3.0
+        };
         if middle > 0.0 {
             // A value of nothing is as far as can be told, not infinitely far.
             let logs: Vec<f64> = values
@@ -331,7 +337,14 @@ impl Fleet {
             Some(limit) => members
                 .iter()
                 .filter_map(|member| {
-                    self.odd(member, members.len(), &spreads, limit, limit_relative, &usual)
+                    self.odd(
+                        member,
+                        members.len(),
+                        &spreads,
+                        limit,
+                        limit_relative,
+                        &usual,
+                    )
                 })
                 .collect(),
             None => Vec::new(),

@@ -24,7 +24,11 @@ pub(super) fn of(outliers: &[Outlier], values: &HashMap<&str, (f64, f64)>) -> Ve
         return busy.into_iter().collect();
     }
     let clock = pattern.clock();
-    let memory = if clock.is_none() { pattern.memory() } else { None };
+    let memory = if clock.is_none() {
+        pattern.memory()
+    } else {
+        None
+    };
     [
         clock,
         memory,
@@ -156,7 +160,10 @@ impl Pattern<'_> {
 
     fn pages(&self) -> Option<String> {
         let figure = |page: &str| format!("latency.{page}.256MiB_ns");
-        let (small, large) = (self.values.get(figure("4k").as_str()), self.values.get(figure("thp").as_str()));
+        let (small, large) = (
+            self.values.get(figure("4k").as_str()),
+            self.values.get(figure("thp").as_str()),
+        );
         if let (Some(small), Some(large)) = (small, large)
             && large.0 > 0.97 * small.0
             && large.1 < 0.93 * small.1
@@ -172,8 +179,8 @@ impl Pattern<'_> {
                 || (name.starts_with("mlp.4k.") && name.ends_with("_cycles"))
                 || (name.starts_with("tlb.4k.") && name.ends_with(".miss_cycles"))
         });
-        let large_same = self.unchanged(&figure("thp"))
-            || self.unchanged("mlp.thp.local.one_load_cycles");
+        let large_same =
+            self.unchanged(&figure("thp")) || self.unchanged("mlp.thp.local.one_load_cycles");
         (!base.is_empty() && large_same).then(|| {
             format!(
                 "loads on 4 KiB pages cost up to {} more and those on huge pages the same: page \
@@ -211,7 +218,12 @@ impl Pattern<'_> {
         for (name, values) in self.values {
             let words: Vec<&str> = name.split('.').collect();
             if let ["numa", cpu, memory, "latency_ns"] = words.as_slice() {
-                if cpu == memory { &mut local } else { &mut remote }.push(*values);
+                if cpu == memory {
+                    &mut local
+                } else {
+                    &mut remote
+                }
+                .push(*values);
             }
         }
         let mean = |values: &[(f64, f64)], read: fn(&(f64, f64)) -> f64| {
@@ -245,7 +257,8 @@ impl Pattern<'_> {
 
     fn windows(&self) -> Option<String> {
         let halved = self.outliers.iter().any(|outlier| {
-            outlier.name.ends_with(".rob_entries") && (0.4..0.65).contains(&(1.0 + outlier.relative))
+            outlier.name.ends_with(".rob_entries")
+                && (0.4..0.65).contains(&(1.0 + outlier.relative))
         });
         halved.then(|| {
             "the reorder buffer is half of the usual one: another hardware thread of the core was \

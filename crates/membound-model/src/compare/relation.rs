@@ -19,15 +19,21 @@ const LEVEL: f64 = 0.01;
 /// Residuals of so many standard deviations have no weight (Tukey's biweight: 95 % as
 /// efficient as least squares on normal noise).
 const BIWEIGHT: f64 = 4.685;
-/// Common scatter between two runs of everything at once: the clock settles elsewhere.
-const COMMON_SLOPE: f64 = 0.01;
-/// The same for what every execution costs, as a share of the median value.
-const COMMON_SHIFT: f64 = 0.003;
 /// A line is not the form of the difference when so many times the stated noise is left.
 const MISFIT: f64 = 2.5;
 /// … or when so large a share of the points lies beyond four standard deviations.
 const STRAY_SHARE: f64 = 0.2;
 const ROUNDS: usize = 60;
+
+/// What two runs of one machine differ by at all places at once: the clock settles at
+/// another step, a neighbour is awake during a whole part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Common {
+    /// Standard deviation of the slope.
+    pub slope: f64,
+    /// Standard deviation of the shift as a share of the first curve's smallest value.
+    pub shift: f64,
+}
 
 /// Two values at one place with standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,10 +81,7 @@ impl Estimate {
     /// The 95 % interval.
     #[must_use]
     pub fn interval(&self) -> (f64, f64) {
-        (
-            self.value - Z95 * self.error,
-            self.value + Z95 * self.error,
-        )
+        (self.value - Z95 * self.error, self.value + Z95 * self.error)
     }
 
     /// Whether `value` is not excluded.
@@ -136,18 +139,20 @@ enum Form {
 /// 4. where neither is excluded by itself, that of the two with the clearly better fit,
 ///    else *undecided*.
 #[must_use]
-pub fn relate(pairs: &[Pair]) -> Option<Relation> {
+pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
     let pairs: Vec<Pair> = pairs.iter().copied().filter(Pair::usable).collect();
     if pairs.len() < LEAST_PLACES {
         return None;
     }
     let line = fit(&pairs, Form::Both)?;
-    let firsts: Vec<f64> = pairs.iter().map(|pair| pair.first.abs()).collect();
-    let scale = median(&firsts)?;
+    let scale = pairs
+        .iter()
+        .map(|pair| pair.first.abs())
+        .fold(f64::INFINITY, f64::min);
     // More scatter than was stated widens the errors; less does not narrow them.
     let widened = line.misfit.max(1.0).powi(2);
-    let shift_variance = line.shift_variance * widened + (COMMON_SHIFT * scale).powi(2);
-    let slope_variance = line.slope_variance * widened + COMMON_SLOPE.powi(2);
+    let shift_variance = line.shift_variance * widened + (common.shift * scale).powi(2);
+    let slope_variance = line.slope_variance * widened + common.slope.powi(2);
     let covariance = line.covariance * widened;
     let shift = Estimate {
         value: line.shift,

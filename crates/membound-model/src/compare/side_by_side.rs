@@ -284,7 +284,10 @@ fn notes(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<String
             .iter()
             .all(|figure| figure.differences[column + 1].is_none())
         {
-            notes.push(format!("{} and {} have no figure in common", first.name, other.name));
+            notes.push(format!(
+                "{} and {} have no figure in common",
+                first.name, other.name
+            ));
         }
     }
     for profile in profiles.iter().filter(|profile| profile.incomplete) {

@@ -1,6 +1,7 @@
 //! What the page and the terminal both need to know about a document: titles of things,
 //! curves grouped out of points, the headline figures, and what disturbed a run.
 
+pub(crate) mod comparison;
 mod curves;
 mod disturbed;
 mod gaps;
@@ -12,9 +13,7 @@ mod titles;
 pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};
 pub(crate) use disturbed::{Disturbed, disturbed_points, reason, two_modes};
 pub(crate) use gaps::{gaps, missing_text, none_measured};
-pub(crate) use headline::{
-    dram_bandwidth, identity, level_bandwidth, mlp_conditions, timer_steps,
-};
+pub(crate) use headline::{dram_bandwidth, identity, level_bandwidth, mlp_conditions, timer_steps};
 pub(crate) use parallel::{
     cache_size, reach_rows, reach_text, rule, rule_between, runs, walks, walks_at_once,
     walks_reading, with_interval,

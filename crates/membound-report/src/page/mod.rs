@@ -5,6 +5,7 @@
 //! curves and of the colour scheme. Nothing is loaded from anywhere, and the page's own
 //! content security policy forbids it.
 
+mod compare;
 mod head;
 mod json;
 mod model;
@@ -12,7 +13,7 @@ mod panels;
 mod svg;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use membound_types::{MachineProfile, Model};
+use membound_types::{Comparison, MachineProfile, Model};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -31,6 +32,13 @@ pub fn render(profile: &MachineProfile) -> String {
 #[must_use]
 pub fn model(model: &Model) -> String {
     model::document(model).into_string()
+}
+
+/// The page for a `comparison`: what differs, curves over each other, parallel loads by
+/// condition, and a fleet's outliers.
+#[must_use]
+pub fn comparison(comparison: &Comparison) -> String {
+    compare::document(comparison).into_string()
 }
 
 fn document(profile: &MachineProfile) -> Markup {

@@ -7,6 +7,7 @@
 
 mod bandwidth;
 mod braille;
+mod compare;
 mod latency;
 mod mlp;
 mod model;
@@ -25,6 +26,8 @@ use membound_types::{
 };
 
 use out::Out;
+
+pub use compare::{Shown, comparison};
 
 /// How text is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

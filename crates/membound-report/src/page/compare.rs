@@ -1,0 +1,473 @@
+//! The page of a comparison: what differs, curves over each other, document 000's summary
+//! table, the fleet and what stands out of it.
+
+use maud::{Markup, html};
+use membound_types::{
+    ComparedCurve, ComparedFigure, ComparedProfile, Comparison, ComparisonSummary, CurveVerdict,
+    FleetGroup, OddProfile,
+};
+
+use super::shell;
+use super::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
+use crate::facts::comparison as facts;
+use crate::units;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Charts of curves; the table names all of them.
+const CHARTS: usize = 8;
+/// Odd profiles that are shown in full; the others are in the JSON.
+const ODD: usize = 100;
+/// Outliers of one profile that stand in the open.
+const OUTLIERS: usize = 12;
+
+pub(super) fn document(comparison: &Comparison) -> Markup {
+    let title = title(comparison);
+    let several = comparison.profiles.len() > 1;
+    let fleets = !comparison.fleets.is_empty();
+    let parts = [
+        ("figures", "What differs", several),
+        ("curves", "Curves", !comparison.curves.is_empty()),
+        (
+            "conditions",
+            "Parallel loads by condition",
+            !comparison.conditions.is_empty(),
+        ),
+        ("fleet", "Fleet", fleets),
+        ("method", "How it was judged", true),
+    ];
+    let body = html! {
+        (header(comparison, &title))
+        (super::navigation(parts.iter().filter(|part| part.2).map(|part| (part.0, part.1, false))))
+        @if several { (section("figures", "What differs", &figures(comparison))) }
+        @if !comparison.curves.is_empty() { (section("curves", "Curves", &curves(comparison))) }
+        @if !comparison.conditions.is_empty() {
+            (section("conditions", "Parallel loads by condition", &conditions(comparison)))
+        }
+        @if fleets {
+            section.card id="fleet" {
+                h2 { "Fleet" }
+                @for group in &comparison.fleets { (fleet(group)) }
+            }
+        }
+        (section("method", "How it was judged", &method(comparison)))
+        footer { "compared by membound " (VERSION) ". Brackets hold the 95 % interval, scatter between runs included." }
+    };
+    shell(
+        &format!("{title} · comparison · membound"),
+        VERSION,
+        &body,
+        &html! {},
+    )
+}
+
+fn section(id: &str, title: &str, body: &Markup) -> Markup {
+    html! { section.card id=(id) { h2 { (title) } (body) } }
+}
+
+fn title(comparison: &Comparison) -> String {
+    let profiles: usize = comparison.fleets.iter().map(|group| group.profiles).sum();
+    match comparison.profiles.as_slice() {
+        [] => units::plural(profiles, "profile"),
+        [first, second] => format!("{} and {}", first.name, second.name),
+        [first, others @ ..] => format!("{} and {} more", first.name, others.len()),
+    }
+}
+
+fn header(comparison: &Comparison, title: &str) -> Markup {
+    html! {
+        header {
+            div.top {
+                div {
+                    p.eyebrow { "membound · comparison" }
+                    h1 { (title) }
+                }
+                button.scheme id="scheme" type="button" hidden { "light / dark" }
+            }
+            @for note in &comparison.notes { p.banner { (note) } }
+            @if let Some(guard) = &comparison.guard {
+                @if guard.exceeded {
+                    p.banner role="alert" {
+                        b { (units::plural(guard.worst.len(), "figure")) }
+                        " worse by more than " (guard.limit_percent) " % and by more than noise."
+                    }
+                } @else {
+                    p.note { "No figure is worse by more than " (guard.limit_percent) " % and by more than noise." }
+                }
+            }
+            @if !comparison.profiles.is_empty() {
+                div.scroll tabindex="0" role="group" aria-label="profiles" {
+                    table {
+                        thead { tr { th scope="col" { "" } th scope="col" { "profile" } th scope="col" { "host" } th scope="col" { "processor" } th scope="col" { "kernel" } th scope="col" { "date" } th scope="col" { "file" } } }
+                        tbody {
+                            @for (index, profile) in comparison.profiles.iter().enumerate() { (profile_row(index, profile)) }
+                        }
+                    }
+                }
+            }
+            @if !comparison.skipped.is_empty() {
+                details.data {
+                    summary { (units::plural(comparison.skipped.len(), "file")) " skipped" }
+                    ul { @for file in &comparison.skipped { li { b { (file.file) } " " (file.reason) } } }
+                }
+            }
+        }
+    }
+}
+
+fn profile_row(index: usize, profile: &ComparedProfile) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (facts::letter(index)) }
+            td { (profile.name) @if profile.incomplete { " " span.differs { "incomplete" } } }
+            td { (profile.host) }
+            td { (profile.cpu) @if let Some(machine) = &profile.hypervisor { " " small { (machine) } } }
+            td { (profile.kernel) }
+            td { (profile.date) }
+            td { (profile.file) }
+        }
+    }
+}
+
+fn figures(comparison: &Comparison) -> Markup {
+    html! {
+        p.reading { "A figure differs when the difference is more than its intervals and the scatter between runs explain, corrected for the number of figures. All are listed below the ones that differ." }
+        @for (index, summary) in comparison.summaries.iter().enumerate() {
+            @let column = index + 1;
+            h3 { (facts::letter(column)) " against " (facts::letter(0)) ": " (summary.profile) }
+            (tiles(summary))
+            @let found = facts::differing(comparison, column);
+            @if !found.is_empty() { (figure_table(&found, column, "figures that differ")) }
+            details.data {
+                summary { "all figures of both" }
+                @let all: Vec<&ComparedFigure> = comparison.figures.iter()
+                    .filter(|figure| figure.values[0].is_some() || figure.values[column].is_some())
+                    .collect();
+                (figure_table(&all, column, "all figures"))
+            }
+        }
+    }
+}
+
+fn tiles(summary: &ComparisonSummary) -> Markup {
+    let tile = |title: &str, number: usize| {
+        html! { div.tile { span { (title) } b { (number) } } }
+    };
+    html! {
+        div.tiles {
+            div.tile {
+                span { "same within noise" }
+                b { (summary.same) " " small { "of " (summary.compared) } }
+            }
+            (tile("worse", summary.worse))
+            (tile("better", summary.better))
+            @if summary.unknown > 0 { (tile("cannot be told", summary.unknown)) }
+            @if summary.missing > 0 { (tile("in one of the two only", summary.missing)) }
+        }
+    }
+}
+
+fn figure_table(found: &[&ComparedFigure], column: usize, label: &str) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(label) {
+            table {
+                thead { tr {
+                    th scope="col" { "part" } th scope="col" { "figure" }
+                    th scope="col" { (facts::letter(0)) } th scope="col" { (facts::letter(column)) }
+                    th scope="col" { "change" } th scope="col" { "verdict" }
+                } }
+                tbody { @for figure in found { (figure_row(figure, column)) } }
+            }
+        }
+    }
+}
+
+fn figure_row(figure: &ComparedFigure, column: usize) -> Markup {
+    let value = |index: usize| {
+        figure.values[index].map_or_else(
+            || "–".to_owned(),
+            |value| facts::value(value.value, &figure.unit),
+        )
+    };
+    html! {
+        tr title=(figure.name) {
+            td { (figure.part) }
+            th scope="row" { (figure.title) }
+            td { (value(0)) }
+            td { (value(column)) }
+            @if let Some(difference) = figure.differences[column] {
+                td {
+                    (facts::difference(&difference, &figure.unit))
+                    @if let (Some(low), Some(high)) = (difference.relative_low, difference.relative_high) {
+                        " " small { "[" (facts::change(low)) ", " (facts::change(high)) "]" }
+                    }
+                }
+                @let verdict = facts::verdict(&difference);
+                td { @if verdict == "worse" { span.differs { (verdict) } } @else { (verdict) } }
+            } @else { td { } td { } }
+        }
+    }
+}
+
+fn curves(comparison: &Comparison) -> Markup {
+    html! {
+        p.reading { "Each curve of a later profile as a line of the first's: later = slope · first + shift. A shift is a cost that every execution has once; a slope is a cost of every access; another shape is a change at some places only." }
+        div.scroll tabindex="0" role="group" aria-label="curves" {
+            table {
+                thead { tr {
+                    th scope="col" { "curve" }
+                    @if comparison.summaries.len() > 1 { th scope="col" { "profile" } }
+                    th scope="col" { "verdict" } th scope="col" { "shift" } th scope="col" { "slope" }
+                    th scope="col" { "differs at" } th scope="col" { "median change" }
+                } }
+                tbody { @for curve in &comparison.curves { (curve_row(curve, comparison.summaries.len() > 1)) } }
+            }
+        }
+        div.pair {
+            @for (index, curve) in charted(&comparison.curves).into_iter().enumerate() {
+                (chart(index, curve, comparison))
+            }
+        }
+    }
+}
+
+fn curve_row(curve: &ComparedCurve, several: bool) -> Markup {
+    let line = curve.verdict.is_some_and(|it| it != CurveVerdict::Other);
+    html! {
+        tr title=(curve.name) {
+            th scope="row" { (curve.part) ": " (curve.title) }
+            @if several { td { (curve.profile) } }
+            td {
+                @match curve.verdict {
+                    None => { "too few places" }
+                    Some(CurveVerdict::Same) => { "same" }
+                    Some(other) => { span.differs { (facts::curve_verdict(other)) } }
+                }
+            }
+            @if let (true, Some(shift)) = (line, curve.shift.known()) {
+                td { (units::number(shift.value)) " " (curve.y_unit) " " small { (units::interval(shift.low, shift.high)) } }
+            } @else { td { "–" } }
+            @if let (true, Some(slope)) = (line, curve.slope.known()) {
+                td { (format!("{:.3}", slope.value)) " " small { (format!("[{:.3}, {:.3}]", slope.low, slope.high)) } }
+            } @else { td { "–" } }
+            td { (facts::places(curve)) }
+            td { (curve.median_relative.map_or_else(String::new, units::percent)) }
+        }
+    }
+}
+
+/// The curves that are drawn: those that differ first, but always the first latency curve
+/// and the first tables of parallel and sequential loads.
+fn charted(curves: &[ComparedCurve]) -> Vec<&ComparedCurve> {
+    let usable = || curves.iter().filter(|curve| curve.points.len() > 1);
+    let starts = |name: &str, end: &str| {
+        usable().find(|curve| curve.name.starts_with(name) && curve.name.ends_with(end))
+    };
+    let always = [
+        starts("latency.", ""),
+        starts("mlp.", ".parallel"),
+        starts("mlp.", ".sequential"),
+    ];
+    let differing = usable().filter(|curve| {
+        curve
+            .verdict
+            .is_some_and(|verdict| verdict != CurveVerdict::Same)
+    });
+    let mut out: Vec<&ComparedCurve> = Vec::new();
+    for curve in always.into_iter().flatten().chain(differing) {
+        let drawn =
+            |other: &&ComparedCurve| other.name == curve.name && other.profile == curve.profile;
+        if out.len() < CHARTS && !out.iter().any(drawn) {
+            out.push(curve);
+        }
+    }
+    out
+}
+
+fn chart(index: usize, curve: &ComparedCurve, comparison: &Comparison) -> Markup {
+    let sizes = curve.x_unit == "bytes";
+    let first = comparison
+        .profiles
+        .first()
+        .map_or("first", |profile| profile.name.as_str());
+    let series = |place: usize, name: &str, read: fn(&membound_types::CurvePair) -> f64| Series {
+        label: name.to_owned(),
+        look: Look::category(place),
+        shown: true,
+        points: curve
+            .points
+            .iter()
+            .map(|pair| Point {
+                x: pair.x,
+                y: read(pair),
+                interval: None,
+                tip: format!(
+                    "{}: {} {}",
+                    if sizes {
+                        units::bytes(pair.x.max(0.0).round() as u64)
+                    } else {
+                        units::compact(pair.x)
+                    },
+                    units::number(read(pair)),
+                    curve.y_unit
+                ),
+                hollow: false,
+            })
+            .collect(),
+    };
+    let verdict = curve
+        .verdict
+        .map_or("too few common places", facts::curve_verdict);
+    let chart = Chart {
+        id: format!("curve-{index}"),
+        title: format!("{}: {}.", curve.part, curve.title),
+        reading: format!("Verdict: {verdict}."),
+        extent: Extent::Half,
+        x: Axis {
+            title: curve.x_unit.clone(),
+            scale: if sizes { Scale::Log2 } else { Scale::Linear },
+            format: if sizes { size } else { units::compact },
+        },
+        y: Axis {
+            title: curve.y_unit.clone(),
+            scale: if sizes { Scale::Log10 } else { Scale::Linear },
+            format: units::compact,
+        },
+        series: vec![
+            series(0, first, |pair| pair.first),
+            series(1, &curve.profile, |pair| pair.later),
+        ],
+        marks: Vec::new(),
+        rules: Vec::new(),
+        end_labels: false,
+    };
+    chart.markup()
+}
+
+fn size(value: f64) -> String {
+    units::bytes(value.max(0.0).round() as u64)
+}
+
+fn conditions(comparison: &Comparison) -> Markup {
+    html! {
+        p.reading { "Effective memory-level parallelism is one less than the number of loads at once that take as long as two in sequence. Times are core cycles; a range is the middle half of the batches; the overhead is that of one load over the first row." }
+        div.scroll tabindex="0" role="group" aria-label="conditions" {
+            table {
+                thead { tr {
+                    th scope="col" { "profile" } th scope="col" { "condition" } th scope="col" { "effective MLP" }
+                    th scope="col" { "by throughput" } th scope="col" { "one load" } th scope="col" { "two in sequence" }
+                    th scope="col" { "MLP + 1 loads" } th scope="col" { "their time" } th scope="col" { "overhead" }
+                } }
+                tbody {
+                    @for (index, row) in comparison.conditions.iter().enumerate() {
+                        @let text = facts::condition(row, index == 0);
+                        tr {
+                            td { (row.profile) }
+                            th scope="row" { (row.condition) }
+                            td { b { (text.mlp) } }
+                            td { (text.throughput) }
+                            td { (text.one) } td { (text.pair) } td { (text.loads) } td { (text.time) } td { (text.overhead) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn fleet(group: &FleetGroup) -> Markup {
+    html! {
+        h3 { (group.cpu) ": " (units::plural(group.profiles, "profile")) }
+        @match group.limit_sigmas {
+            Some(limit) => {
+                p.reading {
+                    (group.odd.len()) " stand out: a figure farther from the median than " (units::compact(limit))
+                    " robust standard deviations and " (units::percent(group.limit_relative)) ", or missing."
+                }
+            }
+            None => { p.reading { "Too few profiles to say that one stands out." } }
+        }
+        @for profile in group.odd.iter().take(ODD) { (odd(profile)) }
+        @if group.odd.len() > ODD { p.note { (group.odd.len() - ODD) " more stand out; the JSON has them." } }
+        details.data {
+            summary { "distribution of every figure" }
+            div.scroll tabindex="0" role="group" aria-label="distribution of figures" {
+                table {
+                    thead { tr {
+                        th scope="col" { "part" } th scope="col" { "figure" } th scope="col" { "median" } th scope="col" { "robust σ" }
+                        th scope="col" { "5th percentile" } th scope="col" { "95th" } th scope="col" { "profiles" }
+                    } }
+                    tbody {
+                        @for figure in &group.figures {
+                            tr title=(figure.name) {
+                                td { (figure.part) } th scope="row" { (figure.title) }
+                                @for value in [figure.median, figure.robust_sigma, figure.p5, figure.p95] { td { (facts::value(value, &figure.unit)) } }
+                                td { (units::count(figure.count as u64)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn odd(profile: &OddProfile) -> Markup {
+    let worse = profile.outliers.iter().filter(|it| it.worse).count();
+    html! {
+        h3 { (profile.host) " " small { (profile.file) } }
+        @for hint in &profile.hints { p.missing { (hint) } }
+        p.note {
+            (units::plural(profile.outliers.len(), "outlier")) ", " (worse) " for the worse."
+            @for condition in &profile.conditions {
+                " " b { (condition.name) } " " (condition.value) " (usual: " (condition.usual) ")."
+            }
+            @if !profile.missing.is_empty() { " Not measured: " (profile.missing.join(", ")) "." }
+        }
+        @if !profile.outliers.is_empty() {
+            div.scroll tabindex="0" role="group" aria-label=(format!("outliers of {}", profile.host)) {
+                table {
+                    thead { tr {
+                        th scope="col" { "figure" } th scope="col" { "here" } th scope="col" { "median" }
+                        th scope="col" { "change" } th scope="col" { "robust σ" } th scope="col" { "" }
+                    } }
+                    tbody {
+                        @for outlier in profile.outliers.iter().take(OUTLIERS) {
+                            tr title=(outlier.name) {
+                                th scope="row" { (outlier.title) }
+                                td { (facts::value(outlier.value, &outlier.unit)) }
+                                td { (facts::value(outlier.median, &outlier.unit)) }
+                                td { (facts::change(outlier.relative)) }
+                                td { (units::number(outlier.sigmas.abs())) }
+                                td { @if outlier.worse { span.differs { "worse" } } @else { "better" } }
+                            }
+                        }
+                    }
+                }
+            }
+            @if profile.outliers.len() > OUTLIERS { p.note { (profile.outliers.len() - OUTLIERS) " more in the JSON." } }
+        }
+    }
+}
+
+fn method(comparison: &Comparison) -> Markup {
+    let method = &comparison.method;
+    html! {
+        p { "Figures: " (method.test) "." }
+        p { "Number of figures: " (method.correction) ", false discovery rate " (units::percent(method.false_discovery_rate)) "." }
+        p { "Curves: " (method.curves) "." }
+        details.data {
+            summary { "scatter between runs that is taken for granted" }
+            table {
+                thead { tr { th scope="col" { "figures" } th scope="col" { "standard deviation" } } }
+                tbody {
+                    @for floor in &method.floors {
+                        tr {
+                            th scope="row" { (floor.figures) }
+                            td { (units::percent(floor.relative)) @if floor.absolute > 0.0 { " and " (units::compact(floor.absolute)) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

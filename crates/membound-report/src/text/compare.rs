@@ -1,0 +1,456 @@
+//! `compare` on a terminal: what differs first, then curves, conditions and the fleet.
+
+use membound_types::{
+    ComparedCurve, ComparedFigure, ComparedProfile, Comparison, CurveVerdict, FleetGroup,
+    OddProfile,
+};
+
+use super::Style;
+use super::out::Out;
+use super::table::{Align, Table};
+use crate::facts::comparison as facts;
+use crate::units;
+
+/// Differing figures of a profile that are shown unless all are asked for.
+const ROWS: usize = 20;
+/// Odd profiles of a fleet, and outliers of each.
+const ODD: usize = 12;
+const OUTLIERS: usize = 5;
+/// Later profiles that get tables of their own; of the others only the count is told.
+const PROFILES: usize = 8;
+
+/// How much of a comparison is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// What differs.
+    Differences,
+    /// Every figure and every curve.
+    Everything,
+}
+
+/// A comparison: the profiles, what differs, curves, document 000's summary table, the
+/// fleet and its outliers.
+#[must_use]
+pub fn comparison(comparison: &Comparison, shown: Shown, style: Style) -> String {
+    let mut out = Out::new(style);
+    profiles(&mut out, comparison);
+    for (index, summary) in comparison.summaries.iter().enumerate() {
+        let column = index + 1;
+        if index >= PROFILES && shown == Shown::Differences {
+            out.note(&format!(
+                "… and {} more profiles, in the JSON",
+                comparison.summaries.len() - PROFILES
+            ));
+            break;
+        }
+        out.blank();
+        out.heading(
+            &format!("{} against {}", facts::letter(column), facts::letter(0)),
+            &count(summary),
+        );
+        match shown {
+            Shown::Differences => differing(&mut out, comparison, column),
+            Shown::Everything => everything(&mut out, comparison, column),
+        }
+    }
+    curves(&mut out, comparison, shown);
+    conditions(&mut out, comparison);
+    for group in &comparison.fleets {
+        fleet(&mut out, group, shown);
+    }
+    guard(&mut out, comparison);
+    if !comparison.notes.is_empty() {
+        out.blank();
+    }
+    for note in &comparison.notes {
+        out.warning(note);
+    }
+    out.finish()
+}
+
+fn profiles(out: &mut Out, comparison: &Comparison) {
+    for (index, profile) in comparison.profiles.iter().enumerate() {
+        if index > PROFILES {
+            break;
+        }
+        out.line(&format!("{}  {}", facts::letter(index), identity(profile)));
+    }
+}
+
+fn identity(profile: &ComparedProfile) -> String {
+    let mut words = vec![profile.name.clone()];
+    for word in [&profile.file, &profile.host, &profile.cpu, &profile.date] {
+        if !word.is_empty() && !words.contains(word) {
+            words.push(word.clone());
+        }
+    }
+    words.join(" · ")
+}
+
+/// `41 of 52 figures the same within noise, 7 worse, 2 better, 2 cannot be told`.
+fn count(summary: &membound_types::ComparisonSummary) -> String {
+    let mut words = vec![format!(
+        "{} of {} the same within noise",
+        summary.same,
+        units::plural(summary.compared, "figure")
+    )];
+    for (number, what) in [
+        (summary.worse, "worse"),
+        (summary.better, "better"),
+        (summary.unknown, "cannot be told"),
+        (summary.missing, "in one of the two only"),
+    ] {
+        if number > 0 {
+            words.push(format!("{number} {what}"));
+        }
+    }
+    words.join(", ")
+}
+
+fn figure_table(column: usize) -> Table {
+    Table::new()
+        .column("part", Align::Left, 2)
+        .words("figure")
+        .figures(&facts::letter(0))
+        .figures(&facts::letter(column))
+        .figures("change")
+        .column("interval", Align::Right, 1)
+        .words("")
+}
+
+fn row(table: &mut Table, figure: &ComparedFigure, column: usize) {
+    let value = |index: usize| {
+        figure.values[index].map_or_else(
+            || "–".to_owned(),
+            |value| facts::value(value.value, &figure.unit),
+        )
+    };
+    let difference = figure.differences[column];
+    let interval = difference.and_then(|it| it.relative_low.zip(it.relative_high));
+    table.row([
+        figure.part.clone(),
+        figure.title.clone(),
+        value(0),
+        value(column),
+        difference.map_or_else(String::new, |it| facts::difference(&it, &figure.unit)),
+        interval.map_or_else(String::new, |(low, high)| {
+            format!("[{}, {}]", facts::change(low), facts::change(high))
+        }),
+        difference.map_or_else(String::new, |it| facts::verdict(&it).to_owned()),
+    ]);
+}
+
+fn differing(out: &mut Out, comparison: &Comparison, column: usize) {
+    let found = facts::differing(comparison, column);
+    let mut table = figure_table(column);
+    for figure in found.iter().take(ROWS) {
+        row(&mut table, figure, column);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+    if found.len() > ROWS {
+        out.note(&format!("… and {} more (--all)", found.len() - ROWS));
+    }
+}
+
+fn everything(out: &mut Out, comparison: &Comparison, column: usize) {
+    let mut table = figure_table(column);
+    let in_either =
+        |figure: &&ComparedFigure| figure.values[0].is_some() || figure.values[column].is_some();
+    for figure in comparison.figures.iter().filter(in_either) {
+        row(&mut table, figure, column);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+}
+
+fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
+    if comparison.curves.is_empty() {
+        return;
+    }
+    let same = comparison
+        .curves
+        .iter()
+        .filter(|curve| curve.verdict == Some(CurveVerdict::Same))
+        .count();
+    out.blank();
+    out.heading(
+        "curves",
+        &format!(
+            "{same} of {} the same within noise; later = slope · first + shift",
+            comparison.curves.len()
+        ),
+    );
+    let several = comparison.summaries.len() > 1;
+    let mut table = Table::new()
+        .words("curve")
+        .column("profile", Align::Left, if several { 0 } else { 9 })
+        .words("verdict")
+        .figures("shift")
+        .figures("slope")
+        .column("differs at", Align::Left, 1);
+    let mut left = 0_usize;
+    let shows = |curve: &&ComparedCurve| {
+        shown == Shown::Everything || curve.verdict.is_some_and(|it| it != CurveVerdict::Same)
+    };
+    for curve in comparison.curves.iter().filter(shows) {
+        if shown == Shown::Differences && left >= ROWS {
+            left += 1;
+            continue;
+        }
+        left += 1;
+        let line = curve.verdict.is_some_and(|it| it != CurveVerdict::Other);
+        table.row([
+            format!("{}: {}", curve.part, curve.title),
+            if several {
+                column_letter(comparison, &curve.profile)
+            } else {
+                String::new()
+            },
+            curve
+                .verdict
+                .map_or("too few places", facts::curve_verdict)
+                .to_owned(),
+            shift(curve).filter(|_| line).unwrap_or_default(),
+            slope(curve).filter(|_| line).unwrap_or_default(),
+            facts::places(curve),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+    if shown == Shown::Differences && left > ROWS {
+        out.note(&format!("… and {} more (--all)", left - ROWS));
+    }
+}
+
+fn column_letter(comparison: &Comparison, name: &str) -> String {
+    comparison
+        .profiles
+        .iter()
+        .position(|profile| profile.name == name)
+        .map_or_else(|| name.to_owned(), facts::letter)
+}
+
+fn shift(curve: &ComparedCurve) -> Option<String> {
+    let shift = curve.shift.known()?;
+    let sign = if shift.value < 0.0 { "−" } else { "+" };
+    Some(format!(
+        "{sign}{}",
+        facts::value(shift.value.abs(), &curve.y_unit)
+    ))
+}
+
+fn slope(curve: &ComparedCurve) -> Option<String> {
+    let slope = curve.slope.known()?;
+    Some(format!("× {:.3}", slope.value))
+}
+
+fn conditions(out: &mut Out, comparison: &Comparison) {
+    if comparison.conditions.is_empty() {
+        return;
+    }
+    out.blank();
+    out.heading(
+        "parallel loads by condition",
+        "cycles; the time of MLP + 1 loads is that of two in sequence",
+    );
+    let mut table = Table::new()
+        .words("")
+        .words("condition")
+        .figures("MLP")
+        .figures("one load")
+        .column("pair", Align::Right, 2)
+        .column("N", Align::Right, 1)
+        .figures("time of N")
+        .figures("overhead");
+    for (index, row) in comparison.conditions.iter().enumerate() {
+        let text = facts::condition(row, index == 0);
+        table.row([
+            column_letter(comparison, &row.profile),
+            row.condition.clone(),
+            text.mlp,
+            text.one,
+            text.pair,
+            text.loads,
+            text.time,
+            text.overhead,
+        ]);
+    }
+    out.table(&table);
+}
+
+fn fleet(out: &mut Out, group: &FleetGroup, shown: Shown) {
+    out.blank();
+    let limit = group.limit_sigmas.map_or_else(
+        || "too few to name outliers".to_owned(),
+        |limit| {
+            format!(
+                "{} stand out: beyond {} robust σ and {}",
+                group.odd.len(),
+                units::compact(limit),
+                units::percent(group.limit_relative)
+            )
+        },
+    );
+    out.heading(
+        &group.cpu,
+        &format!("{}; {limit}", units::plural(group.profiles, "profile")),
+    );
+    let mut table = Table::new()
+        .words("figure")
+        .figures("median")
+        .figures("robust σ")
+        .column("5 %", Align::Right, 2)
+        .column("95 %", Align::Right, 2)
+        .column("profiles", Align::Right, 1);
+    for figure in &group.figures {
+        if shown == Shown::Differences && !facts::is_headline(&figure.name) {
+            continue;
+        }
+        let unit = figure.unit.as_str();
+        table.row([
+            figure.title.clone(),
+            facts::value(figure.median, unit),
+            if figure.median > 0.0 {
+                units::percent(figure.robust_sigma / figure.median)
+            } else {
+                facts::value(figure.robust_sigma, unit)
+            },
+            facts::value(figure.p5, unit),
+            facts::value(figure.p95, unit),
+            units::count(figure.count as u64),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+    let most = if shown == Shown::Everything {
+        usize::MAX
+    } else {
+        ODD
+    };
+    for profile in group.odd.iter().take(most) {
+        odd(out, profile, shown);
+    }
+    if group.odd.len() > most {
+        out.blank();
+        out.note(&format!(
+            "… and {} more profiles that stand out (--all)",
+            group.odd.len() - most
+        ));
+    }
+}
+
+fn odd(out: &mut Out, profile: &OddProfile, shown: Shown) {
+    out.blank();
+    let worse = profile.outliers.iter().filter(|it| it.worse).count();
+    out.heading(
+        &profile.host,
+        &format!(
+            "{}: {}, {worse} for the worse",
+            profile.file,
+            units::plural(profile.outliers.len(), "outlier")
+        ),
+    );
+    for hint in &profile.hints {
+        out.warning(hint);
+    }
+    if !profile.conditions.is_empty() {
+        let words: Vec<String> = profile
+            .conditions
+            .iter()
+            .map(|it| format!("{} {} (usual: {})", it.name, it.value, it.usual))
+            .collect();
+        out.note(&format!("conditions: {}", words.join(", ")));
+    }
+    if !profile.missing.is_empty() {
+        out.note(&format!("not measured: {}", profile.missing.join(", ")));
+    }
+    let most = if shown == Shown::Everything {
+        usize::MAX
+    } else {
+        OUTLIERS
+    };
+    let mut table = Table::new()
+        .words("  figure")
+        .figures("here")
+        .figures("median")
+        .figures("change")
+        .column("robust σ", Align::Right, 1)
+        .words("");
+    for outlier in profile.outliers.iter().take(most) {
+        table.row([
+            format!("  {}", outlier.title),
+            facts::value(outlier.value, &outlier.unit),
+            facts::value(outlier.median, &outlier.unit),
+            facts::change(outlier.relative),
+            units::number(outlier.sigmas.abs()),
+            if outlier.worse { "worse" } else { "better" }.to_owned(),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+    if profile.outliers.len() > most {
+        out.note(&format!(
+            "… and {} more (--all)",
+            profile.outliers.len() - most
+        ));
+    }
+}
+
+fn guard(out: &mut Out, comparison: &Comparison) {
+    let Some(guard) = &comparison.guard else {
+        return;
+    };
+    out.blank();
+    if guard.exceeded {
+        out.warning(&format!(
+            "{} worse by more than {} % and by more than noise",
+            units::plural(guard.worst.len(), "figure"),
+            guard.limit_percent
+        ));
+    } else {
+        out.line(&format!(
+            "no figure is worse by more than {} % and by more than noise",
+            guard.limit_percent
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::Outcome;
+
+    use super::*;
+
+    #[test]
+    fn a_shift_has_its_sign_and_unit() {
+        let curve = ComparedCurve {
+            name: String::new(),
+            part: String::new(),
+            title: String::new(),
+            x_unit: "loads".to_owned(),
+            y_unit: "cycles".to_owned(),
+            profile: String::new(),
+            shift: Outcome::Known(membound_types::Figure {
+                value: -45.0,
+                low: -50.0,
+                high: -40.0,
+                basis: membound_types::Basis::Estimated,
+            }),
+            slope: Outcome::missing("none"),
+            verdict: None,
+            differs_from: Some(2.0),
+            differs_to: Some(12.0),
+            median_relative: None,
+            points: Vec::new(),
+        };
+        assert_eq!(shift(&curve).as_deref(), Some("−45.0 cycles"));
+        assert_eq!(slope(&curve), None);
+        assert_eq!(facts::places(&curve), "2 – 12");
+    }
+}

@@ -1,0 +1,308 @@
+//! `membound compare`: profiles in, differences and outliers out, and an exit code that can
+//! guard a fleet.
+//!
+//! A directory is a fleet: its files are read on all CPUs, and of each only the figures are
+//! kept, so that thousands of profiles need little memory. Files beside a directory are
+//! compared with the fleet's median. What is compared is decided by the documents' kinds
+//! ([`read`]); a kind that comes later needs a reader there and a view in the model crate.
+
+mod read;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use membound_model::compare::{self, Fleet, NamedProfile, Reading};
+use membound_report::text::{self, Shown, Style};
+use membound_types::{Comparison, GuardHit, SkippedFile};
+
+use crate::output::{self, Target};
+
+/// A profile of a fleet stands out when a figure is off by more than this share.
+const OUTLIER_SHARE: f64 = 0.05;
+/// Skipped files and failed figures that are named one by one.
+const MOST_NAMED: usize = 5;
+
+/// How the comparison is shown on stdout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompareFormat {
+    /// A summary for a person.
+    #[default]
+    Text,
+    /// The document that `--json` writes.
+    Json,
+}
+
+/// Arguments of `compare`.
+#[derive(Args, Debug)]
+pub(crate) struct CompareArgs {
+    /// Profiles or documents of one part, the reference first; or a directory of profiles.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    paths: Vec<PathBuf>,
+    /// Write the document to FILE (`-`: stdout).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write one self-contained page to FILE.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Exit with 1 when a figure is worse by more than P per cent and by more than noise.
+    #[arg(long, value_name = "P%", value_parser = percent)]
+    fail_on: Option<f64>,
+    /// What stdout shows.
+    #[arg(long, value_enum, default_value_t)]
+    format: CompareFormat,
+    /// Show every figure, not only those that differ.
+    #[arg(long)]
+    all: bool,
+}
+
+/// Compares what the arguments name.
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
+    let (directories, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        args.paths.iter().partition(|path| path.is_dir());
+    if directories.is_empty() && files.len() == 1 {
+        output::complain(&format!(
+            "{} alone has nothing to be compared with: name a second profile or a directory \
+             (see `membound compare --help`)",
+            files[0].display()
+        ));
+        return Ok(ExitCode::from(2));
+    }
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let mut html = args.html.as_deref().map(Target::open).transpose()?;
+    if html.as_ref().is_some_and(Target::is_stdout) {
+        bail!("--html needs a file");
+    }
+    let profiles = files
+        .iter()
+        .map(|path| {
+            Ok(NamedProfile {
+                file: path.display().to_string(),
+                view: read::file(path)?,
+            })
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let comparison = compare(args, &directories, &profiles)?;
+    show(args, &comparison, json.as_mut(), html.as_mut())?;
+    Ok(verdict(&comparison))
+}
+
+fn compare(
+    args: &CompareArgs,
+    directories: &[&PathBuf],
+    profiles: &[NamedProfile],
+) -> anyhow::Result<Comparison> {
+    let mut comparison = if directories.is_empty() {
+        compare::compare(profiles, None)
+    } else {
+        let (fleet, skipped) = fleet(directories)?;
+        complain_of(&skipped);
+        let limit = args.fail_on.map_or(OUTLIER_SHARE, |percent| {
+            (percent / 100.0).min(OUTLIER_SHARE)
+        });
+        let mut comparison = against(&fleet, profiles);
+        comparison.fleets = fleet.finish(limit);
+        comparison.skipped = skipped;
+        comparison
+    };
+    comparison.guard = args
+        .fail_on
+        .map(|percent| compare::guard::judge(&comparison, percent));
+    Ok(comparison)
+}
+
+/// Files against the median of the profiles with the same processor, or of the most
+/// frequent processor where the fleet has none of that kind.
+fn against(fleet: &Fleet, profiles: &[NamedProfile]) -> Comparison {
+    let own = profiles
+        .first()
+        .and_then(|profile| fleet.reference(&profile.view.cpu_name()));
+    let reference = own.or_else(|| fleet.reference(fleet.largest_group()?));
+    match reference {
+        Some(reference) if !profiles.is_empty() => compare::compare(profiles, Some(reference)),
+        _ => compare::compare(profiles, None),
+    }
+}
+
+/// Reads every `*.json` of the directories, not of those inside them, on all CPUs.
+fn fleet(directories: &[&PathBuf]) -> anyhow::Result<(Fleet, Vec<SkippedFile>)> {
+    let mut paths = Vec::new();
+    for directory in directories {
+        let place = || format!("cannot read {}", directory.display());
+        for entry in std::fs::read_dir(directory).with_context(place)? {
+            let path = entry.with_context(place)?.path();
+            if path.extension().is_some_and(|ending| ending == "json") {
+                paths.push(path);
+            }
+        }
+    }
+    // The order of a directory is nobody's; that of names gives the same document again.
+    paths.sort();
+    let (readings, skipped) = read_all(&paths);
+    let mut fleet = Fleet::default();
+    for reading in readings {
+        fleet.add(reading);
+    }
+    if fleet.is_empty() {
+        let names: Vec<String> = directories
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        let why = skipped.first().map_or_else(
+            || "no file there ends in .json".to_owned(),
+            |first| format!("{}: {}", first.file, first.reason),
+        );
+        bail!("no profile in {}: {why}", names.join(", "));
+    }
+    Ok((fleet, skipped))
+}
+
+/// The figures of every file that can be used and the reasons of the others, both in the
+/// order of `paths`. A file's text is dropped before its thread reads the next one.
+fn read_all(paths: &[PathBuf]) -> (Vec<Reading>, Vec<SkippedFile>) {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(paths.len()));
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads.min(paths.len()) {
+            scope.spawn(|| {
+                let mut bytes = Vec::new();
+                while let Some((index, path)) = take(&next, paths) {
+                    let name = path.display().to_string();
+                    let read = read::profile_into(path, &mut bytes)
+                        .map(|view| Reading::of(&name, &view))
+                        .map_err(|reason| SkippedFile { file: name, reason });
+                    // A thread that panicked left whole entries behind.
+                    done.lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push((index, read));
+                }
+            });
+        }
+    });
+    let mut done = done
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(index, _)| *index);
+    let (mut readings, mut skipped) = (Vec::new(), Vec::new());
+    for (_, read) in done {
+        match read {
+            Ok(reading) => readings.push(reading),
+            Err(file) => skipped.push(file),
+        }
+    }
+    (readings, skipped)
+}
+
+fn take<'a>(next: &AtomicUsize, paths: &'a [PathBuf]) -> Option<(usize, &'a Path)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    paths.get(index).map(|path| (index, path.as_path()))
+}
+
+fn complain_of(skipped: &[SkippedFile]) {
+    for file in skipped.iter().take(MOST_NAMED) {
+        output::complain(&format!("{}: {}: skipped", file.file, file.reason));
+    }
+    if skipped.len() > MOST_NAMED {
+        output::complain(&format!(
+            "{} more files were skipped (--json has their names)",
+            skipped.len() - MOST_NAMED
+        ));
+    }
+}
+
+fn show(
+    args: &CompareArgs,
+    comparison: &Comparison,
+    json: Option<&mut Target>,
+    html: Option<&mut Target>,
+) -> anyhow::Result<()> {
+    let document = || {
+        serde_json::to_string_pretty(comparison)
+            .map(|text| text + "\n")
+            .context("cannot write JSON")
+    };
+    if let Some(target) = html {
+        target.write(&membound_report::page::comparison(comparison))?;
+    }
+    let on_stdout = json.as_ref().is_some_and(|target| target.is_stdout());
+    if let Some(target) = json {
+        target.write(&document()?)?;
+    }
+    if on_stdout {
+        return Ok(());
+    }
+    match args.format {
+        CompareFormat::Json => output::print(&document()?),
+        CompareFormat::Text => {
+            let style = Style {
+                color: output::colors(),
+                width: 80,
+            };
+            let shown = if args.all {
+                Shown::Everything
+            } else {
+                Shown::Differences
+            };
+            output::print(&text::comparison(comparison, shown, style));
+        }
+    }
+    Ok(())
+}
+
+/// The exit code, and on stderr what was worse than is allowed.
+fn verdict(comparison: &Comparison) -> ExitCode {
+    let Some(guard) = comparison.guard.as_ref().filter(|guard| guard.exceeded) else {
+        return ExitCode::SUCCESS;
+    };
+    let named: Vec<String> = guard.worst.iter().take(MOST_NAMED).map(worse).collect();
+    let more = match guard.worst.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    output::complain(&format!(
+        "worse by more than {} %: {}{more}",
+        guard.limit_percent,
+        named.join(", ")
+    ));
+    ExitCode::FAILURE
+}
+
+fn worse(hit: &GuardHit) -> String {
+    format!(
+        "{} {} {:+.1} %",
+        hit.profile,
+        hit.figure,
+        hit.relative * 100.0
+    )
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    text.trim()
+        .trim_end_matches('%')
+        .trim_end()
+        .parse()
+        .ok()
+        .filter(|percent: &f64| percent.is_finite() && *percent >= 0.0)
+        .ok_or_else(|| format!("`{text}` is no percentage: use 5% or 5"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_are_read_with_and_without_their_sign() {
+        for (text, value) in [("5", 5.0), ("5%", 5.0), ("2.5 %", 2.5), ("0", 0.0)] {
+            assert_eq!(percent(text), Ok(value));
+        }
+        for text in ["", "%", "five", "-1", "nan", "inf%", "5%%x"] {
+            let error = percent(text).unwrap_err();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+    }
+}

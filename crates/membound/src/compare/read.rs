@@ -1,0 +1,175 @@
+//! A document's bytes to what `compare` sees of it, or one line that says what is wrong
+//! and where.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use anyhow::anyhow;
+use membound_model::compare::{MachineView, ProfileView};
+use membound_types::{Kind, SCHEMA_VERSION};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+/// What stands around every document; for a part's document, the machine too.
+#[derive(Deserialize)]
+struct Envelope {
+    schema_version: Option<u32>,
+    kind: Option<String>,
+    #[serde(default)]
+    incomplete: bool,
+    machine: Option<MachineView>,
+}
+
+/// Reads a file that the user named: a machine profile or a document of one part.
+pub(super) fn file(path: &Path) -> anyhow::Result<ProfileView> {
+    let mut bytes = Vec::new();
+    load(path, &mut bytes)
+        .and_then(|()| document(&bytes))
+        .map_err(|reason| anyhow!("{}: {reason}", path.display()))
+}
+
+/// Reads a file of a fleet: a machine profile, into a buffer that is used again.
+pub(super) fn profile_into(path: &Path, bytes: &mut Vec<u8>) -> Result<ProfileView, String> {
+    load(path, bytes)?;
+    let view = document(bytes)?;
+    match view.kind {
+        Some(Kind::Machine) => Ok(view),
+        other => Err(format!(
+            "a document of kind `{}`, no machine profile",
+            other.map_or("?", Kind::name)
+        )),
+    }
+}
+
+fn load(path: &Path, bytes: &mut Vec<u8>) -> Result<(), String> {
+    bytes.clear();
+    File::open(path)
+        .and_then(|mut file| file.read_to_end(bytes))
+        .map(drop)
+        .map_err(|error| format!("cannot be read: {error}"))
+}
+
+fn document(bytes: &[u8]) -> Result<ProfileView, String> {
+    // One pass suffices for a profile, which is what there are thousands of.
+    let whole = serde_json::from_slice::<ProfileView>(bytes);
+    if let Ok(view) = &whole
+        && view.kind == Some(Kind::Machine)
+        && view.schema_version == Some(SCHEMA_VERSION)
+    {
+        return whole.map_err(|error| place(&error));
+    }
+    let envelope: Envelope = parse(bytes)?;
+    let (Some(version), Some(kind)) = (envelope.schema_version, &envelope.kind) else {
+        return Err(
+            "no document of membound: it has no schema_version and kind (`membound measure \
+             --json FILE` writes one)"
+                .to_owned(),
+        );
+    };
+    if version != SCHEMA_VERSION {
+        return Err(format!(
+            "schema version {version}, this membound reads {SCHEMA_VERSION} (measure again, or \
+             compare with the membound that wrote it)"
+        ));
+    }
+    let Ok(kind) = kind.parse::<Kind>() else {
+        return Err(format!(
+            "a document of kind `{kind}`, which this membound does not know"
+        ));
+    };
+    let mut view = ProfileView {
+        schema_version: Some(version),
+        kind: Some(kind),
+        incomplete: envelope.incomplete,
+        machine: envelope.machine,
+        ..ProfileView::default()
+    };
+    match kind {
+        Kind::Machine => return whole.map_err(|error| place(&error)),
+        Kind::Latency => view.latency = parse(bytes)?,
+        Kind::Mlp => view.mlp = parse(bytes)?,
+        Kind::Window => view.window = parse(bytes)?,
+        Kind::Bandwidth => view.bandwidth = parse(bytes)?,
+        Kind::Loaded => view.loaded = parse(bytes)?,
+        Kind::Tlb => view.tlb = parse(bytes)?,
+        Kind::Prefetch => view.prefetch = parse(bytes)?,
+        Kind::Numa => view.numa = parse(bytes)?,
+        Kind::C2c => view.c2c = parse(bytes)?,
+        Kind::Model => view.model = parse(bytes)?,
+        _ => {
+            return Err(format!(
+                "a document of kind `{kind}`, which has no figures to compare"
+            ));
+        }
+    }
+    Ok(view)
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(bytes).map_err(|error| place(&error))
+}
+
+/// What is wrong and where, as a fragment.
+fn place(error: &serde_json::Error) -> String {
+    match error.classify() {
+        Category::Eof => format!(
+            "ends in the middle of the document, at line {} column {} (copy or measure it again)",
+            error.line(),
+            error.column()
+        ),
+        Category::Syntax => format!("no JSON: {error}"),
+        Category::Data | Category::Io => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, parts: &[&str]) {
+        let error = document(text.as_bytes()).unwrap_err();
+        assert_eq!(error.lines().count(), 1, "{error}");
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compared_says_why_and_where() {
+        check("", &["ends in the middle", "line 1 column 0"]);
+        check(
+            "{\"schema_version\": 1, \"ki",
+            &["ends in the middle", "line 1"],
+        );
+        check("size,ns\n1,2\n", &["no JSON", "line 1 column 1"]);
+        check("{}", &["no schema_version"]);
+        check("[1]", &["line 1"]);
+        check(
+            r#"{"schema_version": 9, "kind": "machine"}"#,
+            &["schema version 9", "reads 1"],
+        );
+        check(r#"{"schema_version": 1, "kind": "zigzag"}"#, &["`zigzag`"]);
+        check(
+            r#"{"schema_version": 1, "kind": "doctor"}"#,
+            &["`doctor`", "no figures"],
+        );
+        check(
+            r#"{"schema_version": 1, "kind": "machine", "levels": [{"name": 5}]}"#,
+            &["expected a string", "line 1 column 61"],
+        );
+    }
+
+    #[test]
+    fn documents_of_one_part_are_read_with_their_machine() {
+        let text = r#"{"schema_version": 1, "kind": "tlb", "machine": {"host": "a"},
+            "levels": [{"page": "4k", "level": 1,
+                "entries": {"value": 96.0, "low": 90.0, "high": 100.0, "basis": "estimated"},
+                "reach_bytes": 393216,
+                "miss_cycles": {"value": 7.0, "low": 6.0, "high": 8.0, "basis": "estimated"}}]}"#;
+        let view = document(text.as_bytes()).unwrap();
+        assert_eq!(view.host(), "a");
+        assert_eq!(view.tlb.levels.len(), 1);
+    }
+}
