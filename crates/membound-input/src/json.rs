@@ -286,7 +286,7 @@ fn part<T: DeserializeOwned>(
 }
 
 /// Whether the parts of a model belong together, so that whoever computes with it need not
-/// ask again.
+/// ask again. A model without levels is one: of a curve that shows none.
 fn consistent(model: &Model) -> Result<(), Fault> {
     let wrong = |path: String, what: String| Err(Fault::Field { path, what });
     let parameters = model.parameters.len();
@@ -321,12 +321,6 @@ fn consistent(model: &Model) -> Result<(), Fault> {
                 ),
             );
         }
-    }
-    if model.topology.levels.is_empty() {
-        return wrong(
-            "topology.levels".to_owned(),
-            "is empty; a model has at least one level".to_owned(),
-        );
     }
     for (index, level) in model.topology.levels.iter().enumerate() {
         for symbol in level.path.keys() {

@@ -329,7 +329,6 @@ fn a_model_whose_parts_do_not_belong_together_is_refused() {
             json!([1.0]),
             "combinations[0].coefficients: there are 1, but 2 symbols",
         ),
-        ("/topology/levels", json!([]), "topology.levels: is empty"),
         (
             "/topology/levels/0/path",
             json!({"t_x": 1}),
@@ -356,4 +355,14 @@ fn the_line_of_a_part_is_that_of_the_document() {
     let error = checked(text.as_bytes()).unwrap_err().to_string();
     let expected = format!(": line {line}: window.points[2].seconds_per_window: invalid type");
     assert!(error.contains(&expected), "{error}\nlacks {expected}");
+}
+
+#[test]
+fn a_model_of_a_curve_without_levels_is_read() {
+    let mut document: Value = serde_json::from_slice(&samples::file("model.json")).unwrap();
+    for pointer in ["/topology/levels", "/levels"] {
+        *document.pointer_mut(pointer).unwrap() = json!([]);
+    }
+    let text = serde_json::to_string(&document).unwrap();
+    assert!(matches!(checked(text.as_bytes()), Ok(Content::Model(_))));
 }
