@@ -301,6 +301,10 @@ pub struct ModelLevel {
     /// Hardware time of one line from this level, per-line parts only, in nanoseconds; for
     /// a latency curve the time of one load. Missing where the data do not determine it.
     pub ns_per_line: Outcome<Figure>,
+    /// Time of one load from this level in nanoseconds, where the model is of a latency
+    /// curve and the data determine it.
+    #[serde(default)]
+    pub latency_ns: Option<f64>,
     /// Rate that an infinitely fast processor would attain from this level, in 10⁶
     /// operations a second (Table 2: MFLOPS). Missing for a latency curve.
     pub rate_mops: Outcome<Figure>,
@@ -409,8 +413,8 @@ pub struct Model {
     pub covariance: Vec<Vec<f64>>,
     /// Levels.
     pub levels: Vec<ModelLevel>,
-    /// Fit against data.
-    pub residual: Residual,
+    /// Fit against data; missing where the values show no level to fit.
+    pub residual: Outcome<Residual>,
     /// Test of the constants; `null` where the data cannot tell or there are none.
     pub vanishing: Option<VanishingTest>,
     /// Every value with the model's.

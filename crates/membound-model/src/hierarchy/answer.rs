@@ -85,7 +85,12 @@ pub(super) fn answer(
         .parameters
         .iter()
         .filter(|parameter| parameter.role == ParameterRole::Size);
-    for (level, size) in levels.iter_mut().zip(sizes) {
+    let sized = moved.iter().filter_map(|moved| match moved {
+        Moved::Reach(level) => Some(*level),
+        Moved::Exponent(_) => None,
+    });
+    for (level, size) in sized.zip(sizes) {
+        let level = &mut levels[level];
         level.size_low_bytes = size.low.map(|low| low.round() as u64);
         level.size_high_bytes = size.high.map(|high| high.round() as u64);
     }
@@ -138,12 +143,12 @@ fn linear_sources(problem: &Problem<'_>, values: &[f64]) -> Vec<Source> {
 }
 
 /// Sizes as the topology counts them, and exponents.
-fn moved_sources(problem: &Problem<'_>, fitted: &Fitted, moved: &[Moved]) -> Vec<Source> {
+fn moved_sources(problem: &Problem<'_>, fitted: &Fitted, moved_columns: &[Moved]) -> Vec<Source> {
     let topology = problem.design.topology();
     let taken = taken_symbols(topology);
     let first = problem.fitted.len();
     let reach = &fitted.edges.reach;
-    moved
+    moved_columns
         .iter()
         .enumerate()
         .map(|(place, &moved)| {
@@ -160,9 +165,12 @@ fn moved_sources(problem: &Problem<'_>, fitted: &Fitted, moved: &[Moved]) -> Vec
             let value = match moved {
                 Moved::Reach(_) => {
                     columns.push((first + place, reach[level]));
-                    // Reaches stand first among what is moved, in the order of levels.
-                    if let Some(inside) = inside {
-                        columns.push((first + inside, -reach[inside]));
+                    let within = inside.map(Moved::Reach);
+                    let within = moved_columns
+                        .iter()
+                        .position(|&other| Some(other) == within);
+                    if let (Some(within), Some(inside)) = (within, inside) {
+                        columns.push((first + within, -reach[inside]));
                     }
                     reach[level] - inside.map_or(0.0, |inside| reach[inside])
                 }

@@ -5,7 +5,7 @@
 //! parameters of it; here it all becomes a [`Model`].
 
 use membound_types::{
-    FitData, FitMethod, FittedPoint, Kind, Model, ModelSource, Observation, Residual,
+    FitData, FitMethod, FittedPoint, Kind, Model, ModelSource, Observation, Outcome, Residual,
     SCHEMA_VERSION, SizeMode, Topology,
 };
 
@@ -193,7 +193,7 @@ impl<'a> Problem<'a> {
             combinations: Vec::new(),
             covariance: Vec::new(),
             levels: Vec::new(),
-            residual: Residual {
+            residual: Outcome::Known(Residual {
                 median_relative: median(&relative).unwrap_or(0.0),
                 max_relative: relative.iter().copied().fold(0.0, f64::max),
                 sigma,
@@ -201,7 +201,7 @@ impl<'a> Problem<'a> {
                     LeftOut::Check => self.left_out(&fitted),
                     LeftOut::Skip => None,
                 },
-            },
+            }),
             vanishing: vanishing(self, &fitted, squares),
             points: Vec::new(),
             notes: notes(self, &fitted),

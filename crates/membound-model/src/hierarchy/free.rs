@@ -208,7 +208,27 @@ fn bounded(problem: &Problem<'_>, edges: &Edges, wanted: Edges) -> Edges {
         }
         wanted.steepness[level] = wanted.steepness[level].clamp(EXPONENTS.0, EXPONENTS.1);
     }
+    for &level in held(problem, edges) {
+        wanted.reach[level] = edges.reach[level];
+        wanted.steepness[level] = edges.steepness[level];
+        let inside = &mut wanted.reach[..level];
+        let mut most = edges.reach[level];
+        for reach in inside.iter_mut().rev() {
+            most /= LEAST_RATIO;
+            *reach = reach.min(most);
+        }
+    }
     wanted
+}
+
+/// Levels that do not move.
+fn held<'a>(problem: &Problem<'a>, edges: &Edges) -> impl Iterator<Item = &'a usize> {
+    let levels = edges.reach.len();
+    problem
+        .options
+        .held
+        .iter()
+        .filter(move |&&level| level < levels)
 }
 
 /// Tries factors on each size and exponent by itself.

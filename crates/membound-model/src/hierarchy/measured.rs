@@ -1,21 +1,31 @@
 //! A model for a machine that nobody has described: topology from the levels that its data
 //! show, sizes fitted.
 
+use std::collections::BTreeSet;
+
 use membound_types::{
     FitData, FitMethod, Kind, Level, MachineProfile, Model, ModelSource, NodePolicy, Observation,
-    Outcome, PageKind, Residual, SCHEMA_VERSION, SizeMode, Tlb, TlbTerm, Topology, WindowKernel,
-    WindowPoint,
+    Outcome, PageKind, SCHEMA_VERSION, SizeMode, Tlb, TlbTerm, Topology, TopologyLevel,
+    WindowKernel, WindowPoint,
 };
 
-use super::options::{FitError, FitOptions, Steepness};
+use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
+use super::topology::constant_symbol;
 use super::{fit, from_levels};
 use crate::interpret::level_curves;
 use crate::levels::{CurvePoint, LevelOptions, find_levels};
+use crate::stats::median;
 
 /// Nobody knows what cache a curve from a file may show, so none is too large.
 const ANY_CACHE: u64 = 1 << 62;
 
 const SELECTION: &str = "penalised segmentation";
+
+/// Least change of the time at the end of a level, as a share, from which these values say
+/// where that end is.
+const LEAST_STEP: f64 = 0.05;
+
+const NO_LEVEL: &str = "the values show no level: they climb smoothly, or are too few";
 
 /// What is known of a machine beside the values to be fitted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,9 +70,80 @@ pub fn fit_measured<E: From<FitError>>(
         },
         ..options.clone()
     };
+    let options = FitOptions {
+        held: if known.levels.is_empty() {
+            BTreeSet::new()
+        } else {
+            silent_levels(&topology, data, observations, &options)?
+        },
+        ..options
+    };
     let mut model = fit(&topology, data, observations, &options)?;
+    model.notes.extend(held_note(&topology, &options.held));
     model.method.selection = Some(selection.to_owned());
     Ok(model)
+}
+
+/// Levels whose end these values do not show, because the time hardly changes there: a core
+/// hides its first cache's misses behind the work on a window. Their sizes are better known
+/// from the latency curve than from a search that has nothing to hold on to.
+fn silent_levels(
+    topology: &Topology,
+    data: FitData,
+    observations: &[Observation],
+    options: &FitOptions,
+) -> Result<BTreeSet<usize>, FitError> {
+    let options = FitOptions {
+        sizes: SizeMode::Fixed,
+        steepness: Steepness::Given,
+        left_out: LeftOut::Skip,
+        points: KeepPoints::Drop,
+        ..options.clone()
+    };
+    let model = fit(topology, data, observations, &options)?;
+    let windows: Vec<f64> = observations
+        .iter()
+        .filter_map(|point| point.window_bytes.map(|bytes| bytes as f64))
+        .collect();
+    let window = median(&windows).unwrap_or(0.0);
+    let time = |level: &TopologyLevel| -> f64 {
+        let parts = topology.components.iter().map(|component| {
+            let times = f64::from(level.path.get(&component.symbol).copied().unwrap_or(0));
+            let value = |symbol: &str| {
+                let mut parameters = model.parameters.iter();
+                let found = parameters.find(|parameter| parameter.symbol == symbol);
+                found.map_or(0.0, |parameter| parameter.value)
+            };
+            times
+                * match data {
+                    FitData::Latency => value(&component.symbol),
+                    FitData::Window => {
+                        value(&constant_symbol(&component.symbol))
+                            + value(&component.symbol) * window / f64::from(component.line_bytes)
+                    }
+                }
+        });
+        parts.sum()
+    };
+    let times: Vec<f64> = topology.levels.iter().map(time).collect();
+    let pairs = times.windows(2).enumerate();
+    Ok(pairs
+        .filter(|(_, pair)| pair[1] <= pair[0] * (1.0 + LEAST_STEP))
+        .map(|(index, _)| index)
+        .collect())
+}
+
+fn held_note(topology: &Topology, held: &BTreeSet<usize>) -> Option<String> {
+    let names: Vec<&str> = held
+        .iter()
+        .map(|&level| topology.levels[level].name.as_str())
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "these values hardly change at the end of {}: its size is that of the latency curve",
+            names.join(", ")
+        )
+    })
 }
 
 /// What is said of values that show no level.
@@ -89,12 +170,10 @@ fn no_levels(data: FitData, observations: &[Observation], options: &FitOptions) 
         combinations: Vec::new(),
         covariance: Vec::new(),
         levels: Vec::new(),
-        residual: Residual::default(),
+        residual: Outcome::missing(NO_LEVEL),
         vanishing: None,
         points: Vec::new(),
-        notes: vec![
-            "the values show no level: they climb smoothly, or are too few".to_owned(),
-        ],
+        notes: vec![NO_LEVEL.to_owned()],
     }
 }
 
@@ -208,10 +287,17 @@ fn plain_values(profile: &MachineProfile) -> Option<(FitData, Series, PageKind)>
                 && point.node == NodePolicy::LOCAL
                 && point.init_cpu.is_none()
         };
-        let page = part.points.iter().filter(plain).map(|point| point.page).max();
+        let page = part
+            .points
+            .iter()
+            .filter(plain)
+            .map(|point| point.page)
+            .max();
         if let Some(page) = page {
             let points = part.points.iter().filter(plain);
-            let values = points.filter(|point| point.page == page).map(Observation::from);
+            let values = points
+                .filter(|point| point.page == page)
+                .map(Observation::from);
             let series = Series {
                 values: values.collect(),
                 series: format!("scalar windows, {page} pages, local"),

@@ -1,6 +1,6 @@
 //! What a fit may be told, what it refuses, and which parameter a user's symbol means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use membound_types::{FitData, Observation, ParameterRole, SizeMode, Topology, Weights};
 
@@ -52,6 +52,9 @@ pub struct FitOptions {
     pub sizes: SizeMode,
     /// Whether the exponents γ are fitted.
     pub steepness: Steepness,
+    /// Levels, from 0, that keep the topology's size and exponent although sizes are free:
+    /// what is known of them from elsewhere is better than what these data could say.
+    pub held: BTreeSet<usize>,
     /// Parameters to take as they are, symbol → value in nanoseconds. The paper's spellings
     /// are understood: `t_m,1` and `t_{m,1}` are `t_m`, `t_m,0` and `t_{m,0}` are `t_m0`.
     pub fixed: BTreeMap<String, f64>,

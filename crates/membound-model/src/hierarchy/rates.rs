@@ -96,6 +96,10 @@ pub fn model_levels(
                 (Outcome::missing(reason), Outcome::missing(reason))
             }
         };
+        let latency_ns = ns_per_line
+            .known()
+            .filter(|_| data == FitData::Latency)
+            .map(|figure| figure.value);
         ModelLevel {
             name: level.name.clone(),
             kind: level.kind,
@@ -106,6 +110,7 @@ pub fn model_levels(
             steepness: level.steepness,
             line_bytes,
             ns_per_line,
+            latency_ns,
             rate_mops,
             rate_gb_s,
             tlb_note: tlb_note(level, &topology.tlb),

@@ -247,7 +247,10 @@ pub(crate) fn free_parameters(parameters: &[Parameter]) -> usize {
 
 /// The fit in one line: `12 parameters, median residual 2.1 %, left out 2.6 %`.
 pub(crate) fn model_line(model: &Model) -> String {
-    let residual = &model.residual;
+    let residual = match &model.residual {
+        Outcome::Known(residual) => residual,
+        Outcome::Missing { not_measured } => return not_measured.reason.clone(),
+    };
     let mut words = vec![
         units::plural(free_parameters(&model.parameters), "parameter"),
         format!(

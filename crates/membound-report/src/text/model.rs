@@ -66,7 +66,12 @@ pub(super) fn write(out: &mut Out, model: &Model) {
     }
     let free = facts::free_parameters(&model.parameters);
     out.note(&facts::method_words(&model.topology.name, &model.method, free).join(" · "));
-    let residual = &model.residual;
+    let Some(residual) = model.residual.known() else {
+        for note in &model.notes {
+            out.warning(note);
+        }
+        return;
+    };
     let left_out = residual
         .left_out_median_relative
         .map_or_else(String::new, |share| {

@@ -121,7 +121,9 @@ fn spoil_model(model: &mut Model, next: &mut impl FnMut() -> f64) {
             *outcome = Outcome::Known(figure(next));
         }
     }
-    let residual = &mut model.residual;
+    let Outcome::Known(residual) = &mut model.residual else {
+        panic!("the fixture's model was fitted")
+    };
     residual.median_relative = next();
     residual.max_relative = next();
     residual.sigma = next();

@@ -36,10 +36,11 @@ pub(super) fn body(model: &Model) -> Markup {
 
 /// How well the model meets the data, and how it was fitted.
 pub(in crate::page) fn quality(model: &Model) -> Markup {
-    let residual = &model.residual;
+    let residual = model.residual.known();
     let free = facts::free_parameters(&model.parameters);
     let method = facts::method_words(&model.topology.name, &model.method, free);
     html! {
+        @if let Some(residual) = residual {
         div.tiles {
             (tile("median residual", &units::percent(residual.median_relative), "of |model ÷ measured − 1|"))
             @if let Some(left_out) = residual.left_out_median_relative {
@@ -47,6 +48,7 @@ pub(in crate::page) fn quality(model: &Model) -> Markup {
             }
             (tile("largest residual", &units::percent(residual.max_relative), ""))
             (tile("noise that the fit sees", &units::percent(residual.sigma), "root mean square"))
+        }
         }
         p.note { b { "Fit: " } (method.join(" · ")) "." }
     }
@@ -110,7 +112,7 @@ fn fit_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
 }
 
 fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
-    let sigma = Some(model.residual.sigma * 100.0).filter(|s| (0.0..MOST_SIGMA).contains(s));
+    let sigma = model.residual.known().map(|residual| residual.sigma * 100.0).filter(|s| (0.0..MOST_SIGMA).contains(s));
     let areas = || model.points.iter().map(|p| p.measured.area_bytes);
     let mut series = Vec::new();
     if let (Some(first), Some(last), Some(sigma)) = (areas().min(), areas().max(), sigma) {
