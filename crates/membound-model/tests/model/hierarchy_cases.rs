@@ -1,7 +1,7 @@
 //! What a fit of document 002's model says of given values, of weights, of data that do
 //! not determine it, and of input that is none; and what follows for other points.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use membound_model::hierarchy::{
     FitError, FitOptions, KeepPoints, LeftOut, Steepness, fit, predict, predict_stride,
@@ -412,6 +412,43 @@ fn predictions_hold_measurements_as_often_as_they_say() {
     }
     let share: f64 = held / count;
     assert!((0.93..=0.97).contains(&share), "{share}");
+}
+
+#[test]
+fn predictions_know_that_sizes_are_fitted_or_held() {
+    let topology = origin2000();
+    let mut truth = truth(NONE);
+    // A router whose steps show in the noise: levels that coincide have no size of their own.
+    truth.insert("t_r".to_owned(), 600.0);
+    let clean = points(&topology, &truth, &WINDOWS, &areas(100));
+    let unseen = points(&topology, &truth, &[2048], &areas(47));
+    for held in [BTreeSet::new(), BTreeSet::from([1, 4, 5])] {
+        let options = FitOptions {
+            sizes: SizeMode::Free,
+            held: held.clone(),
+            left_out: LeftOut::Skip,
+            ..FitOptions::default()
+        };
+        let mut random = Random::new(17);
+        let (mut inside, mut count) = (0.0, 0.0);
+        for _ in 0..12 {
+            let model = fit_with(&random.noisy(&clean, 0.01), &options).unwrap();
+            let sizes = model.levels.iter().map(|level| level.size_low_bytes);
+            let fitted: Vec<bool> = sizes.map(|low| low.is_some()).collect();
+            let expected: Vec<bool> = (0..7)
+                .map(|level| level < 6 && !held.contains(&level))
+                .collect();
+            assert_eq!(fitted, expected);
+            for point in random.noisy(&unseen, 0.01) {
+                let predicted = predict(&model, point.window_bytes, point.area_bytes);
+                let figure = *predicted.ns.known().unwrap();
+                inside += f64::from(u8::from((figure.low..=figure.high).contains(&point.ns)));
+                count += 1.0;
+            }
+        }
+        let share: f64 = inside / count;
+        assert!((0.92..=0.98).contains(&share), "{held:?}: {share}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_model::hierarchy::{FitOptions, KeepPoints, LeftOut, fit};
+use membound_model::hierarchy::{FitOptions, KeepPoints, LeftOut, bundled, fit};
 use membound_types::{FitData, Model, Observation, ParameterRole, SizeMode, Topology};
 
 use crate::seidl_data::{
@@ -121,6 +121,23 @@ fn table_1_is_the_minimum_norm_answer() {
             "{symbol} {found} {published}"
         );
     }
+}
+
+#[test]
+fn the_bundled_topology_gives_table_2_from_a_fit() {
+    let bundled = bundled("origin2000").unwrap();
+    let (topology, _) = membound_model::hierarchy::with_sizes(&bundled, &SIZES[2..]).unwrap();
+    let truth = truth(NONE);
+    let model = window_fit(&topology, &paper_points(&origin2000(), &truth));
+    check_values(&model, &truth, 1e-6);
+    assert_eq!(combinations(&model).len(), 4);
+    let rates: Vec<String> = model
+        .levels
+        .iter()
+        .filter_map(|level| level.rate_mops.known())
+        .map(|rate| format!("{:.1}", rate.value))
+        .collect();
+    assert_eq!(rates, ["75.5", "20.3", "14.5", "13.6", "12.9", "12.2"]);
 }
 
 /// Trials in which an interval held the truth, by parameter or combination.
