@@ -291,7 +291,7 @@ pub(crate) fn vanishing_verdict(test: &VanishingTest) -> String {
 /// Why parameters are not determined, each reason once with the symbols it holds for.
 pub(crate) fn undetermined(parameters: &[Parameter]) -> Vec<(String, Vec<&str>)> {
     let mut found: Vec<(String, Vec<&str>)> = Vec::new();
-    for parameter in parameters.iter().filter(|p| !p.identifiable && !p.fixed) {
+    for parameter in parameters.iter().filter(|p| is_marked(p)) {
         let reason = parameter.reason.clone().unwrap_or_default();
         match found.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, symbols)) => symbols.push(&parameter.symbol),
@@ -301,9 +301,9 @@ pub(crate) fn undetermined(parameters: &[Parameter]) -> Vec<(String, Vec<&str>)>
     found
 }
 
-/// Whether a parameter is marked as not determined by the data.
+/// Whether a parameter is marked as one that data do not determine by itself.
 pub(crate) const fn is_marked(parameter: &Parameter) -> bool {
-    !parameter.identifiable && !parameter.fixed
+    !parameter.identifiable
 }
 
 /// The size of a level with the interval it was found in: (`11 MiB`, `[9.8, 11.8]`).

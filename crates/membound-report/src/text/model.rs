@@ -150,8 +150,8 @@ fn parameter(parameter: &Parameter, marked: bool) -> [String; 6] {
     let (value, unit) = facts::quantity(parameter.value, &parameter.unit);
     let mark = match (marked, facts::is_marked(parameter)) {
         (false, _) => "",
-        (true, true) => "*",
-        (true, false) => " ",
+        (true, true) => " *",
+        (true, false) => "  ",
     };
     // An error in bytes stands in the interval already, in the unit of the value.
     let error = parameter
