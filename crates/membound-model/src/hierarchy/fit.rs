@@ -61,6 +61,8 @@ pub(super) struct Fitted {
 /// Standard errors are σ²·(XᵀWX)⁺ with σ from the weighted residuals, for the problem
 /// without the limit at zero: where a parameter is held there its own interval and its
 /// neighbours' are wider than need be, never narrower. Intervals are Student's, cut at zero.
+/// They take for granted that noise is as the weights say: relative, or with
+/// [`Weights::Equal`](membound_types::Weights::Equal) the same for every point.
 ///
 /// # Errors
 /// A topology that is not sound or lacks sizes, no points or too few, a value that is no

@@ -1,14 +1,12 @@
 //! What a fit of document 002's model says of given values, of weights, of data that do
-//! not determine it, and of input that is none; and what follows for other points.
+//! not determine it, and of input that is none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use membound_model::hierarchy::{
-    FitError, FitOptions, KeepPoints, LeftOut, Steepness, fit, predict, predict_stride,
-};
+use membound_model::hierarchy::{FitError, FitOptions, LeftOut, Steepness, fit, predict};
 use membound_types::{
-    Component, FitData, LevelKind, Model, Observation, Parameter, SizeMeaning, SizeMode, TlbTerm,
-    Topology, TopologyLevel, Weights,
+    Component, FitData, LevelKind, Model, Observation, Parameter, SizeMeaning, SizeMode, Topology,
+    TopologyLevel, Weights,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,7 +16,7 @@ use crate::seidl_data::{
     points, truth,
 };
 
-fn fit_with(points: &[Observation], options: &FitOptions) -> Result<Model, FitError> {
+pub(crate) fn fit_with(points: &[Observation], options: &FitOptions) -> Result<Model, FitError> {
     fit(&origin2000(), FitData::Window, points, options)
 }
 
@@ -32,14 +30,14 @@ fn fixed(pairs: &[(&str, f64)]) -> FitOptions {
     }
 }
 
-fn parameter<'a>(model: &'a Model, symbol: &str) -> &'a Parameter {
+pub(crate) fn parameter<'a>(model: &'a Model, symbol: &str) -> &'a Parameter {
     let mut parameters = model.parameters.iter();
     parameters
         .find(|parameter| parameter.symbol == symbol)
-        .unwrap()
+        .expect("a symbol of the topology")
 }
 
-fn close(found: f64, expected: f64, tolerance: f64) {
+pub(crate) fn close(found: f64, expected: f64, tolerance: f64) {
     assert!(
         (found - expected).abs() <= tolerance * expected.abs().max(1e-300),
         "{found} is not {expected}"
@@ -47,7 +45,7 @@ fn close(found: f64, expected: f64, tolerance: f64) {
 }
 
 /// Noise-free points with 60 areas.
-fn clean(constants: [f64; 5]) -> Vec<Observation> {
+pub(crate) fn clean(constants: [f64; 5]) -> Vec<Observation> {
     points(&origin2000(), &truth(constants), &WINDOWS, &areas(60))
 }
 
@@ -244,7 +242,7 @@ fn compare(first: &Model, second: &Model, unit: f64) {
 }
 
 /// A hierarchy of caches in front of memory, for loads.
-fn chain(sizes: &[u64], lines: u32) -> Topology {
+pub(crate) fn chain(sizes: &[u64], lines: u32) -> Topology {
     let symbols: Vec<String> = (1..=sizes.len() + 1)
         .map(|level| format!("l{level}"))
         .collect();
@@ -286,7 +284,7 @@ fn chain(sizes: &[u64], lines: u32) -> Topology {
     }
 }
 
-fn loads(topology: &Topology, times: &[f64], areas: &[u64]) -> Vec<Observation> {
+pub(crate) fn loads(topology: &Topology, times: &[f64], areas: &[u64]) -> Vec<Observation> {
     let mut truth: BTreeMap<String, f64> = (1..)
         .zip(times)
         .map(|(level, &time)| (format!("l{level}"), time))
@@ -387,148 +385,6 @@ fn exponents_are_found_with_the_sizes() {
         predict(&model, None, area).ns.known().unwrap().value,
         expected,
         1e-3,
-    );
-}
-
-#[test]
-fn predictions_hold_measurements_as_often_as_they_say() {
-    let topology = origin2000();
-    let truth = truth(SOME);
-    let clean = points(&topology, &truth, &[1024, 4096], &areas(60));
-    let unseen = points(&topology, &truth, &[2048], &areas(47));
-    let mut random = Random::new(5);
-    let (mut held, mut count) = (0.0, 0.0);
-    for _ in 0..60 {
-        let model = fit_with(&random.noisy(&clean, 0.05), &FitOptions::default()).unwrap();
-        for point in random.noisy(&unseen, 0.05) {
-            let predicted = predict(&model, point.window_bytes, point.area_bytes);
-            assert_eq!(predicted.caution, None);
-            let figure = *predicted.ns.known().unwrap();
-            held += f64::from(u8::from((figure.low..=figure.high).contains(&point.ns)));
-            count += 1.0;
-            let shares: f64 = predicted.expected.iter().map(|hits| hits.share).sum();
-            close(shares, 1.0, 1e-12);
-        }
-    }
-    let share: f64 = held / count;
-    assert!((0.93..=0.97).contains(&share), "{share}");
-}
-
-#[test]
-fn predictions_know_that_sizes_are_fitted_or_held() {
-    let topology = origin2000();
-    let mut truth = truth(NONE);
-    // A router whose steps show in the noise: levels that coincide have no size of their own.
-    truth.insert("t_r".to_owned(), 600.0);
-    let clean = points(&topology, &truth, &WINDOWS, &areas(100));
-    let unseen = points(&topology, &truth, &[2048], &areas(47));
-    for held in [BTreeSet::new(), BTreeSet::from([1, 4, 5])] {
-        let options = FitOptions {
-            sizes: SizeMode::Free,
-            held: held.clone(),
-            left_out: LeftOut::Skip,
-            ..FitOptions::default()
-        };
-        let mut random = Random::new(17);
-        let (mut inside, mut count) = (0.0, 0.0);
-        for _ in 0..12 {
-            let model = fit_with(&random.noisy(&clean, 0.01), &options).unwrap();
-            let sizes = model.levels.iter().map(|level| level.size_low_bytes);
-            let fitted: Vec<bool> = sizes.map(|low| low.is_some()).collect();
-            let expected: Vec<bool> = (0..7)
-                .map(|level| level < 6 && !held.contains(&level))
-                .collect();
-            assert_eq!(fitted, expected);
-            for point in random.noisy(&unseen, 0.01) {
-                let predicted = predict(&model, point.window_bytes, point.area_bytes);
-                let figure = *predicted.ns.known().unwrap();
-                inside += f64::from(u8::from((figure.low..=figure.high).contains(&point.ns)));
-                count += 1.0;
-            }
-        }
-        let share: f64 = inside / count;
-        assert!((0.92..=0.98).contains(&share), "{held:?}: {share}");
-    }
-}
-
-#[test]
-fn predictions_outside_of_the_points_say_so() {
-    let model = fit_with(&clean(SOME), &FitOptions::default()).unwrap();
-    let caution = |window, area| predict(&model, Some(window), area).caution;
-    assert_eq!(caution(2048, GIB), None);
-    assert!(
-        caution(512, GIB)
-            .unwrap()
-            .starts_with("the window lies outside")
-    );
-    assert!(
-        caution(1024, 64 * GIB)
-            .unwrap()
-            .starts_with("the area lies outside")
-    );
-    let shares = predict(&model, Some(1024), 8 * MIB).expected;
-    close(shares[0].share, 32.0 / 8192.0, 1e-12);
-    close(shares[1].share, 0.5, 1e-12);
-    for (window, area, reason) in [
-        (None, MIB, "the model is of windows: say of how many bytes"),
-        (Some(2 * MIB), MIB, "the window is larger than the area"),
-        (Some(0), MIB, "there is no window of 0 bytes"),
-        (Some(1), 0, "there is no area of 0 bytes"),
-    ] {
-        let point = predict(&model, window, area);
-        assert_eq!(point.ns.why_missing().unwrap().reason, reason);
-    }
-    let options = FitOptions {
-        points: KeepPoints::Drop,
-        ..FitOptions::default()
-    };
-    let bare = fit_with(&clean(SOME), &options).unwrap();
-    assert!(bare.points.is_empty());
-    let point = predict(&bare, Some(1024), MIB);
-    assert!(point.ns.known().is_some() && point.caution.is_some());
-}
-
-#[test]
-fn strides_leave_out_lines_and_pages() {
-    let mut topology = chain(&[32 * KIB, MIB], 64);
-    topology.tlb.push(TlbTerm {
-        symbol: "t_tlb".to_owned(),
-        entries: 64,
-        page_bytes: 4 * KIB,
-        miss_ns: None,
-    });
-    let areas: Vec<u64> = (12..30)
-        .flat_map(|shift| [1 << shift, 3 << (shift - 1)])
-        .collect();
-    let data = loads(&topology, &[1.0, 3.0, 80.0], &areas);
-    let model = fit(&topology, FitData::Latency, &data, &FitOptions::default()).unwrap();
-    let at = |size, stride| predict_stride(&model, size, stride);
-    let ns = |size, stride| at(size, stride).ns.known().unwrap().value;
-    let whole = |size| predict(&model, None, size).ns.known().unwrap().value;
-    // Up to a line, a stride changes nothing.
-    for stride in [8, 16, 64] {
-        close(ns(8 * MIB, stride), whole(8 * MIB), 1e-12);
-        assert_eq!(at(8 * MIB, stride).caution, None);
-    }
-    // Elements four lines apart: a quarter of the lines, all of the pages.
-    let lines = 1.0 + 3.0 * (1.0 - 1.0 / 64.0) + 80.0 * 0.5;
-    close(ns(8 * MIB, 256), lines + 25.0 * (1.0 - 1.0 / 32.0), 1e-6);
-    // Elements four pages apart: a 256th of the lines, a quarter of the pages.
-    close(ns(8 * MIB, 16 * KIB), 1.0 + 25.0 * (1.0 - 1.0 / 8.0), 1e-6);
-    let caution = at(8 * MIB, 16 * KIB).caution.unwrap();
-    assert!(caution.contains("power of two"), "{caution}");
-    assert_eq!(at(8 * MIB, 192).caution, None);
-    for (size, stride, reason) in [
-        (MIB, 0, "there is no stride of 0 bytes"),
-        (64, 128, "the stride is larger than the buffer"),
-    ] {
-        assert_eq!(at(size, stride).ns.why_missing().unwrap().reason, reason);
-    }
-    let windows = fit_with(&clean(NONE), &FitOptions::default()).unwrap();
-    let point = predict_stride(&windows, MIB, 64);
-    assert_eq!(
-        point.ns.why_missing().unwrap().reason,
-        "the model is of windows: strides need one of loads"
     );
 }
 

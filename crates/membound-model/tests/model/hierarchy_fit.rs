@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use membound_model::hierarchy::{FitOptions, KeepPoints, LeftOut, bundled, fit};
-use membound_types::{FitData, Model, Observation, ParameterRole, SizeMode, Topology};
+use membound_types::{FitData, Model, Observation, Parameter, ParameterRole, SizeMode, Topology};
 
 use crate::seidl_data::{
     NONE, Random, SIZES, SOME, WINDOWS, areas, origin2000, paper_areas, points, truth,
@@ -18,7 +18,7 @@ fn paper_points(topology: &Topology, truth: &BTreeMap<String, f64>) -> Vec<Obser
 }
 
 fn window_fit(topology: &Topology, points: &[Observation]) -> Model {
-    fit(topology, FitData::Window, points, &FitOptions::default()).unwrap()
+    fit(topology, FitData::Window, points, &FitOptions::default()).expect("sound points")
 }
 
 /// Every identifiable parameter and every combination against `truth`, within `tolerance`
@@ -57,7 +57,7 @@ fn value(model: &Model, symbol: &str) -> f64 {
         .parameters
         .iter()
         .find(|parameter| parameter.symbol == symbol)
-        .unwrap()
+        .expect("a symbol of the topology")
         .value
 }
 
@@ -140,6 +140,13 @@ fn the_bundled_topology_gives_table_2_from_a_fit() {
     assert_eq!(rates, ["75.5", "20.3", "14.5", "13.6", "12.9", "12.2"]);
 }
 
+/// 1 where the interval of an identifiable parameter holds `truth`, else 0.
+fn holds(parameter: &Parameter, truth: f64) -> f64 {
+    let low = parameter.low.expect("identifiable");
+    let high = parameter.high.expect("identifiable");
+    f64::from(u8::from((low..=high).contains(&truth)))
+}
+
 /// Trials in which an interval held the truth, by parameter or combination.
 fn coverage(constants: [f64; 5], noise: f64, trials: u32) -> BTreeMap<String, f64> {
     let topology = origin2000();
@@ -154,11 +161,10 @@ fn coverage(constants: [f64; 5], noise: f64, trials: u32) -> BTreeMap<String, f6
     let mut held: BTreeMap<String, f64> = BTreeMap::new();
     for _ in 0..trials {
         let noisy = random.noisy(&clean[..1000], noise);
-        let model = fit(&topology, FitData::Window, &noisy, &options).unwrap();
+        let model = fit(&topology, FitData::Window, &noisy, &options).expect("sound points");
         for parameter in model.parameters.iter().filter(|known| known.identifiable) {
             let truth = truth[&parameter.symbol];
-            let inside = parameter.low.unwrap() <= truth && truth <= parameter.high.unwrap();
-            *held.entry(parameter.symbol.clone()).or_default() += f64::from(u8::from(inside));
+            *held.entry(parameter.symbol.clone()).or_default() += holds(parameter, truth);
         }
         for (combination, name) in model.combinations.iter().zip(combinations(&model)) {
             let truth = sum(&combination.symbols, &combination.coefficients, &truth);
@@ -255,8 +261,7 @@ fn intervals_of_free_sizes_hold_the_truth() {
         .unwrap();
         for parameter in model.parameters.iter().filter(|known| known.identifiable) {
             let truth = truth[&parameter.symbol];
-            let inside = parameter.low.unwrap() <= truth && truth <= parameter.high.unwrap();
-            *held.entry(parameter.symbol.clone()).or_default() += f64::from(u8::from(inside));
+            *held.entry(parameter.symbol.clone()).or_default() += holds(parameter, truth);
         }
     }
     for (what, count) in &held {

@@ -6,6 +6,7 @@ mod curves;
 mod hierarchies;
 mod hierarchy_cases;
 mod hierarchy_fit;
+mod hierarchy_predict;
 mod levels;
 mod machines;
 mod profile;

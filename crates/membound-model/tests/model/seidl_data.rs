@@ -174,7 +174,7 @@ pub(crate) fn expected_ns(
                 let mut components = topology.components.iter();
                 let line = components
                     .find(|component| component.symbol == *symbol)
-                    .unwrap()
+                    .expect("a component of the topology")
                     .line_bytes;
                 let lines = window.map(|window| window as f64 / f64::from(line));
                 let per_line = truth[symbol];
