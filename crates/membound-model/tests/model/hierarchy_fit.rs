@@ -110,6 +110,32 @@ fn noise_free_origin2000_gives_back_what_it_was_made_of() {
 }
 
 #[test]
+fn noise_free_data_of_any_sizes_and_grid_give_back_what_they_were_made_of() {
+    let mut random = Random::new(41);
+    for _ in 0..100 {
+        let mut topology = origin2000();
+        let mut size = 8192.0 * (1.0 + 7.0 * random.unit());
+        for level in &mut topology.levels {
+            level.size_bytes = Some(size as u64);
+            size *= 1.2 + 20.0 * random.unit() * random.unit();
+        }
+        let mut constant = || 600.0 * (random.unit() - 0.4).max(0.0);
+        let constants = std::array::from_fn(|_| constant());
+        let truth = truth(constants);
+        // Few areas leave some edges without one between them.
+        let grid = areas(12 + (60.0 * random.unit()) as u32);
+        let windows = &WINDOWS[..2 + usize::from(random.unit() < 0.5)];
+        let model = window_fit(&topology, &points(&topology, &truth, windows, &grid));
+        check_values(&model, &truth, 1e-6);
+        let determined = model.parameters.iter().filter(|known| known.identifiable);
+        assert_eq!(
+            determined.count() + model.combinations.len(),
+            model.method.rank
+        );
+    }
+}
+
+#[test]
 fn table_1_is_the_minimum_norm_answer() {
     let topology = origin2000();
     let truth = truth(NONE);
