@@ -7,6 +7,9 @@ use super::CurvePoint;
 /// Least error of ln(ns): buffers of neighbouring sizes lie differently in sets and pages.
 const LEAST_SIGMA: f64 = 0.01;
 
+/// Least scatter of ln(ns): sizes are whole bytes and times have few digits.
+const LEAST_SCATTER: f64 = 0.003;
+
 /// Largest error of ln(ns): beyond it a point is no longer noisy but wrong, and must not
 /// make a plateau out of whatever lies around it.
 const MOST_SIGMA: f64 = 0.08;
@@ -33,6 +36,8 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<Prepared>,
     /// Sizes of the points left out.
     pub(crate) outliers: Vec<u64>,
+    /// Scatter of ln(ns) about the trend of the neighbours, over the whole curve.
+    pub(crate) scatter: f64,
 }
 
 /// Sorts, merges, weighs and filters.
@@ -56,11 +61,16 @@ pub(crate) fn prepare(curve: &[CurvePoint]) -> Curve {
         })
         .collect();
     let outliers = drop_outliers(&mut points);
+    let scatter = scatter(&points);
     let rough = roughness(&points);
     for (point, rough) in points.iter_mut().zip(rough) {
         point.sigma = point.sigma.max(rough).clamp(LEAST_SIGMA, MOST_SIGMA);
     }
-    Curve { points, outliers }
+    Curve {
+        points,
+        outliers,
+        scatter,
+    }
 }
 
 /// Half the relative width of a point's interval; 0 where it has none.
@@ -105,23 +115,53 @@ fn drop_outliers(points: &mut Vec<Prepared>) -> Vec<u64> {
     dropped
 }
 
-/// Local scatter: how far points lie from the line between their neighbours, as a median
-/// over nine points. Curvature hardly shows in it, an outlier or a step does not at all.
-fn roughness(points: &[Prepared]) -> Vec<f64> {
-    let deviations: Vec<f64> = (0..points.len())
+/// Scatter over the whole curve, at least [`LEAST_SCATTER`]. Points crowd where a refined
+/// curve bends, so each counts for the octaves between its neighbours.
+fn scatter(points: &[Prepared]) -> f64 {
+    let mut known: Vec<(f64, f64)> = deviations(points)
+        .into_iter()
+        .enumerate()
+        .filter(|(_, deviation)| !deviation.is_nan())
+        .map(|(index, deviation)| {
+            let span = points[index + 1].octave - points[index - 1].octave;
+            (deviation, span)
+        })
+        .collect();
+    known.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = known.iter().map(|(_, span)| span).sum::<f64>() / 2.0;
+    let mut sum = 0.0;
+    let middle = known
+        .iter()
+        .find(|(_, span)| {
+            sum += span;
+            sum >= half
+        })
+        .map_or(0.0, |(deviation, _)| *deviation);
+    (middle * MAD_TO_SIGMA).max(LEAST_SCATTER)
+}
+
+/// How far each point lies from the line between its neighbours, in standard deviations of
+/// a point if all had the same; not a number at the ends.
+fn deviations(points: &[Prepared]) -> Vec<f64> {
+    (0..points.len())
         .map(|index| {
             if index == 0 || index + 1 == points.len() {
-                return None;
+                return f64::NAN;
             }
             let (before, here, after) = (points[index - 1], points[index], points[index + 1]);
             let share = (here.octave - before.octave) / (after.octave - before.octave);
             let between = before.log_ns + share * (after.log_ns - before.log_ns);
             // The variance of the point itself plus that of the interpolation.
             let scale = (1.0 + (1.0 - share).powi(2) + share.powi(2)).sqrt();
-            Some((here.log_ns - between).abs() / scale)
+            (here.log_ns - between).abs() / scale
         })
-        .map(|deviation| deviation.unwrap_or(f64::NAN))
-        .collect();
+        .collect()
+}
+
+/// Local scatter: how far points lie from the line between their neighbours, as a median
+/// over nine points. Curvature hardly shows in it, an outlier or a step does not at all.
+fn roughness(points: &[Prepared]) -> Vec<f64> {
+    let deviations = deviations(points);
     (0..points.len())
         .map(|index| {
             let window: Vec<f64> = deviations

@@ -1,23 +1,31 @@
 //! Levels of the hierarchy, found from a latency curve and nothing else.
 //!
 //! The curve is that of a cyclic random walk over all lines of a buffer, in steady state,
-//! against the size of the buffer. Three steps, each in a module of its own:
+//! against the size of the buffer, or that of random windows. Each step is a module:
 //!
 //! 1. `clean`: points are brought into order, each gets an error in ln(ns) from its
 //!    interval and from its neighbours, and points that stand above their successors are
 //!    left out (a latency curve never falls, and disturbance only lengthens).
-//! 2. `segment`: the plateaus, by an exact penalised segmentation in log-log space.
-//! 3. `knee`: between two plateaus, where the lower one ends, by the family of climbs in
+//! 2. `steps`: the curve as a sum of steps, one a level, which accesses leave in one of the
+//!    ways of `leaving`. Where such a sum describes the curve to within its scatter, and
+//!    better than a smooth ramp does (`smooth`), its steps are the levels (`estimate`).
+//! 3. `segment`: otherwise (a TLB tilts the plateaus, a cache's share shrinks) the
+//!    plateaus, by an exact penalised segmentation in log-log space.
+//! 4. `knee`: between two plateaus, where the lower one ends, by the family of climbs in
 //!    `family`.
 //!
 //! [`suggest_refinement`] is the counterpart for the sweep: where another point would tell
 //! most.
 
 mod clean;
+mod estimate;
 mod family;
 mod knee;
+mod leaving;
 mod refine;
 mod segment;
+mod smooth;
+mod steps;
 
 pub use refine::suggest_refinement;
 
@@ -28,6 +36,9 @@ use clean::Prepared;
 
 /// Largest buffer that a cache might still hold when nobody says better.
 const UNKNOWN_CACHE_BOUND: u64 = 512 << 20;
+
+/// Errors of ln(ns) that neighbouring points may share.
+const SHARED_SIGMAS: [f64; 1] = [0.01];
 
 /// One point of a latency curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,6 +65,9 @@ pub struct LevelOptions {
     /// Least ratio between the latencies of neighbouring levels. A TLB miss that the next
     /// TLB answers stays below it.
     pub least_ratio: f64,
+    /// Least ratio between neighbouring latencies where the curve is a sum of steps through
+    /// and through: there nothing else can be meant by a step.
+    pub least_step: f64,
     /// Least steepness that a climb between levels must reach over half an octave, as
     /// change of ln(ns) per octave. Reach of a TLB fades in more slowly.
     pub least_climb: f64,
@@ -75,6 +89,7 @@ impl Default for LevelOptions {
             least_span_octaves: 0.7,
             steepest_plateau: 0.2,
             least_ratio: 1.4,
+            least_step: 1.1,
             least_climb: 0.42,
             least_separation_octaves: 1.3,
             page_bytes: 4096,
@@ -138,6 +153,41 @@ pub enum CurveEnd {
     },
 }
 
+/// How the number of levels was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// By Schwarz's criterion among sums of steps, which describe the curve to within its
+    /// scatter.
+    Steps,
+    /// By the cheapest division into plateaus and climbs; no sum of steps describes the
+    /// curve to within its scatter.
+    Segments,
+    /// A smooth ramp describes the curve better than any sum of steps: no levels.
+    Ramp,
+}
+
+impl Selection {
+    /// A sentence for the reader.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::Steps => {
+                "sums of steps that describe the curve to within its scatter, their number by \
+                 Schwarz's criterion (BIC) and against smooth ramps"
+            }
+            Self::Segments => {
+                "penalised division into plateaus and climbs, as no sum of steps describes the \
+                 curve to within its scatter; steps that differ too little or climb too gently \
+                 are merged"
+            }
+            Self::Ramp => {
+                "a smooth ramp describes the curve better than any sum of steps by Schwarz's \
+                 criterion (BIC): no levels"
+            }
+        }
+    }
+}
+
 /// The levels of a curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Levels {
@@ -147,6 +197,8 @@ pub struct Levels {
     pub end: Option<CurveEnd>,
     /// Sizes of points that were left out as disturbed.
     pub outliers: Vec<u64>,
+    /// How the number of plateaus was chosen.
+    pub selection: Selection,
 }
 
 impl Levels {
@@ -254,6 +306,22 @@ impl Levels {
 pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
     let prepared = clean::prepare(curve);
     let points = &prepared.points;
+    match read_as_steps(points, prepared.scatter, options) {
+        steps::Answer::Levels(found) => {
+            if let Some(levels) = of_steps(&prepared, &found, options) {
+                return levels;
+            }
+        }
+        steps::Answer::Ramp => {
+            return Levels {
+                plateaus: Vec::new(),
+                end: None,
+                outliers: prepared.outliers,
+                selection: Selection::Ramp,
+            };
+        }
+        steps::Answer::Neither => {}
+    }
     let flats = segment::plateaus(points, options);
     let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
     let plateaus: Vec<Plateau> = flats
@@ -292,7 +360,88 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
         plateaus,
         end,
         outliers: prepared.outliers,
+        selection: Selection::Segments,
     }
+}
+
+/// Reads the curve as a sum of steps, first to within its scatter. What neighbouring points
+/// share (where their pages lie, a table that is nearly right) does not show in that, so
+/// smooth curves are tried with more.
+fn read_as_steps(points: &[Prepared], scatter: f64, options: &LevelOptions) -> steps::Answer {
+    let mut answer = steps::fit(points, scatter, options);
+    for sigma in SHARED_SIGMAS {
+        if scatter < sigma && matches!(answer, steps::Answer::Neither) {
+            answer = steps::fit(points, sigma, options);
+        }
+    }
+    answer
+}
+
+/// Levels from a sum of steps; `None` where a level has no point of its own.
+fn of_steps(
+    prepared: &clean::Curve,
+    found: &[estimate::Found],
+    options: &LevelOptions,
+) -> Option<Levels> {
+    let points = &prepared.points;
+    let largest_bytes = points.last()?.size_bytes;
+    let flats = segment::plateaus(points, options);
+    let mut from = 0;
+    let mut plateaus = Vec::with_capacity(found.len());
+    for (index, level) in found.iter().enumerate() {
+        let to = match level.size {
+            Some((size, _)) => {
+                points.partition_point(|point| point.size_bytes as f64 <= size.value)
+            }
+            None => points.len(),
+        };
+        let inside = points.get(from..to)?;
+        // A climb that the sweep has refined shows more of itself than a step tells.
+        let closely = match (level.size, flats.get(index), flats.get(index + 1)) {
+            (Some((size, _)), Some(flat), Some(next))
+                if flats.len() == found.len() && refined(points, size.value.log2()) =>
+            {
+                knee::locate(
+                    points,
+                    flat,
+                    Some(next.first..=next.last),
+                    options.page_bytes,
+                )
+            }
+            _ => None,
+        };
+        plateaus.push(Plateau {
+            from_bytes: inside.first()?.size_bytes,
+            to_bytes: inside.last()?.size_bytes,
+            latency_ns: level.latency,
+            size: closely.or(level.size),
+        });
+        from = to;
+    }
+    let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
+    let end = if plateaus.last()?.size.is_some() {
+        CurveEnd::Climbing { largest_bytes }
+    } else if largest_bytes >= bound {
+        CurveEnd::Memory
+    } else {
+        CurveEnd::MaybeCache { largest_bytes }
+    };
+    Some(Levels {
+        plateaus,
+        end: Some(end),
+        outliers: prepared.outliers.clone(),
+        selection: Selection::Steps,
+    })
+}
+
+/// Whether points crowd around a size as the sweep lets them where it refines.
+fn refined(points: &[Prepared], octave: f64) -> bool {
+    points
+        .windows(2)
+        .filter(|pair| (pair[0].octave - octave).abs() <= 0.5)
+        .filter(|pair| pair[1].octave - pair[0].octave < 0.1)
+        .count()
+        >= 3
 }
 
 /// Whether what follows point `last` is a climb and not just a stray point or two.
@@ -343,6 +492,7 @@ mod tests {
             plateaus: vec![plateau(1.0, 49_152.0), plateau(150.0, 6.5e8)],
             end: Some(CurveEnd::Memory),
             outliers: Vec::new(),
+            selection: Selection::Segments,
         };
         let found = levels.to_levels(4e9);
         assert_eq!(found[0].size_bytes, Some(49_152));

@@ -4,7 +4,8 @@ use membound_model::levels::{CurveEnd, Knee};
 use membound_model::{CurvePoint, LevelOptions, Levels, find_levels};
 use membound_types::LevelKind;
 
-use crate::machines::{Machine, Noise, Policy, Random, machines};
+use crate::machines::{Machine, Noise, Policy, machines};
+use crate::random::Random;
 
 const QUIET: Noise = Noise {
     relative: 0.005,

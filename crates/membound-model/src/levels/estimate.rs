@@ -1,0 +1,255 @@
+//! What a sum of steps says: latencies and sizes with their intervals, and which of its
+//! steps are levels at all.
+//!
+//! A latency's error follows from the derivatives of the model by heights, sizes and
+//! shapes; a size's from the likelihood over sizes and ways with the other steps in place,
+//! or from derivatives where that is wider.
+
+use nalgebra::DMatrix;
+
+use super::leaving::Leaving;
+use super::steps::{MOST_DEVIATION, Search, Step, Sum};
+use super::{Interval, Knee};
+
+/// Steps an octave of the grid on which sizes are refined at the end.
+const FINE: f64 = 24.0;
+
+/// How steep the flattest place between two steps may be, as a share of the second's climb.
+const MOST_FLATTEST: f64 = 0.6;
+
+/// Share of misses from which on a point tells of the next level.
+const REACHED_SHARE: f64 = 0.6;
+
+/// Fewest points that tell of the last level.
+const LEAST_REACHING: usize = 2;
+
+/// What another way than the chosen one costs a size when all are weighed for its interval.
+const OTHER_COST: f64 = 2.0;
+
+/// Standard deviation of a step's shape, as a share of the way to its neighbour.
+const SHAPE_ERROR: f64 = 0.7;
+
+/// A level found by the sum of steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// Nanoseconds.
+    pub(crate) latency: Interval,
+    /// Bytes at which it is left; `None` where the curve ends on it.
+    pub(crate) size: Option<(Interval, Knee)>,
+}
+
+impl Search<'_> {
+    /// Whether the curve bends up at every step: between two steps it has to be flatter than
+    /// where the second rises, or they are pieces of one ramp.
+    pub(super) fn bends(&self, sum: &Sum) -> bool {
+        const EIGHTH: f64 = 0.125;
+        let at = |octave: f64| {
+            let risen: f64 = sum
+                .steps
+                .iter()
+                .zip(&sum.heights[1..])
+                .map(|(step, height)| {
+                    height * Leaving::all()[step.way].misses(octave - step.octave)
+                })
+                .sum();
+            (sum.heights[0] + risen).ln()
+        };
+        let slopes = |from: f64, to: f64| {
+            let count = ((to - from) / EIGHTH).max(1.0) as u32;
+            (0..count).map(move |eighth| {
+                let octave = from + f64::from(eighth) * EIGHTH;
+                at(octave + EIGHTH) - at(octave)
+            })
+        };
+        sum.steps.windows(2).all(|pair| {
+            let (inner, outer) = (pair[0].octave, pair[1].octave);
+            let flattest = slopes(inner, outer).fold(f64::INFINITY, f64::min);
+            let steepest = slopes(outer - 2.0 * EIGHTH, outer + 1.0).fold(0.0, f64::max);
+            flattest <= MOST_FLATTEST * steepest
+        })
+    }
+
+    /// Latencies and sizes of the levels of a sum, with intervals.
+    pub(super) fn levels(&self, sum: &Sum) -> Vec<Found> {
+        let (latency_errors, octave_errors) = self.errors(sum);
+        let mut latency = sum.heights[0];
+        let mut found = Vec::new();
+        let interval = |value: f64, error: f64| Interval {
+            value,
+            low: (value - 1.96 * error).max(value / 4.0),
+            high: value + 1.96 * error,
+        };
+        let mut inner = interval(latency, latency_errors[0]);
+        for (index, step) in sum.steps.iter().enumerate() {
+            let height = sum.heights[index + 1];
+            if self.is_level(sum, index, latency) {
+                let size = self.size(sum, index, octave_errors[index]);
+                found.push(Found {
+                    latency: inner,
+                    size: Some((size, Leaving::all()[step.way].knee)),
+                });
+                inner = interval(latency + height, latency_errors[index + 1]);
+            }
+            latency += height;
+        }
+        if self.reaches_last(sum) {
+            found.push(Found {
+                latency: inner,
+                size: None,
+            });
+        }
+        found
+    }
+
+    /// Whether the curve goes far enough beyond the last step to show its latency.
+    fn reaches_last(&self, sum: &Sum) -> bool {
+        sum.steps.last().is_none_or(|step| {
+            let way = &Leaving::all()[step.way];
+            self.octaves
+                .iter()
+                .filter(|octave| way.misses(*octave - step.octave) >= REACHED_SHARE)
+                .count()
+                >= LEAST_REACHING
+        })
+    }
+
+    /// Whether a step ends a level. Where accesses leave caches steeply, a step that fades
+    /// in slowly is the reach of a TLB; where all do so, as with random windows, it is none.
+    fn is_level(&self, sum: &Sum, index: usize, below: f64) -> bool {
+        let gentle = |step: &Step| Leaving::all()[step.way].gentle;
+        let gentle_steps = sum.steps.iter().filter(|step| gentle(step)).count();
+        if index == 0 || !gentle(&sum.steps[index]) || 2 * gentle_steps > sum.steps.len() {
+            return true;
+        }
+        let way = &Leaving::all()[sum.steps[index].way];
+        let height = sum.heights[index + 1];
+        let climb = (0..8)
+            .map(|eighth| {
+                let from = f64::from(eighth - 4) / 8.0;
+                let at = |octaves: f64| (below + height * way.misses(octaves)).ln();
+                (at(from + 0.5) - at(from)) / 0.5
+            })
+            .fold(0.0, f64::max);
+        climb >= self.options.least_climb
+    }
+
+    /// Standard errors of the latencies and of log₂ of the sizes, from derivatives.
+    fn errors(&self, sum: &Sum) -> (Vec<f64>, Vec<f64>) {
+        let count = sum.steps.len();
+        let excess = (sum.cost / self.ns.len() as f64).max(1.0);
+        let features: Vec<Vec<f64>> = sum.steps.iter().map(|step| self.feature(*step)).collect();
+        let smooth: Vec<usize> = (0..count)
+            .filter(|&index| Leaving::all()[sum.steps[index].way].smooth)
+            .collect();
+        let shapes = 1 + count + smooth.len();
+        let columns = shapes + count;
+        let mut normal = DMatrix::<f64>::zeros(columns, columns);
+        let mut row = vec![0.0; columns];
+        for point in 0..self.ns.len() {
+            let model = sum.model[point];
+            let off = (self.logs[point] - model.ln()) / self.sigma;
+            if off * off > MOST_DEVIATION {
+                continue;
+            }
+            let scale = (model * self.sigma).recip();
+            row[0] = scale * sum.heights[0];
+            for index in 0..count {
+                row[1 + index] = scale * sum.heights[1 + index] * features[index][point];
+            }
+            for (place, &index) in smooth.iter().enumerate() {
+                const HALF: f64 = 1.0 / 24.0;
+                let way = &Leaving::all()[sum.steps[index].way];
+                let at = self.octaves[point] - sum.steps[index].octave;
+                let slope = (way.misses(at - HALF) - way.misses(at + HALF)) / (2.0 * HALF);
+                row[1 + count + place] = scale * sum.heights[1 + index] * slope;
+            }
+            for (index, step) in sum.steps.iter().enumerate() {
+                let at = self.octaves[point] - step.octave;
+                let like = &Leaving::all()[Leaving::all()[step.way].neighbour];
+                let other = like.misses(at) - features[index][point];
+                row[shapes + index] = scale * sum.heights[1 + index] * other;
+            }
+            for first in 0..columns {
+                for second in 0..columns {
+                    normal[(first, second)] += row[first] * row[second];
+                }
+            }
+        }
+        for column in 0..columns {
+            normal[(column, column)] += 1e-9 * normal[(column, column)] + 1e-12;
+        }
+        for shape in 0..count {
+            normal[(shapes + shape, shapes + shape)] += SHAPE_ERROR.powi(-2);
+        }
+        let Some(inverse) = normal.cholesky().map(|factor| factor.inverse()) else {
+            return (vec![0.0; count + 1], vec![0.0; count]);
+        };
+        let latencies = (0..=count)
+            .map(|level| {
+                let mut variance = 0.0;
+                for first in 0..=level {
+                    for second in 0..=level {
+                        variance +=
+                            sum.heights[first] * sum.heights[second] * inverse[(first, second)];
+                    }
+                }
+                (excess * variance.max(0.0)).sqrt()
+            })
+            .collect();
+        let mut octaves = vec![0.0; count];
+        for (place, &index) in smooth.iter().enumerate() {
+            let at = 1 + count + place;
+            octaves[index] = (excess * inverse[(at, at)]).sqrt();
+        }
+        (latencies, octaves)
+    }
+
+    /// Size of step `index`: mean and 95 % of the likelihood over sizes and ways, the other
+    /// steps in place, and no narrower than `error` (in octaves) has it.
+    fn size(&self, sum: &Sum, index: usize, error: f64) -> Interval {
+        let basis = self.basis(sum, Some(index));
+        let here = sum.steps[index];
+        let excess = (sum.cost / self.ns.len() as f64).max(1.0);
+        let cells = FINE as i32;
+        let mut places: Vec<(f64, f64)> = Vec::new();
+        let mut all: Vec<(f64, f64)> = Vec::new();
+        for cell in -cells..=cells {
+            let octave = here.octave + f64::from(cell) / FINE;
+            for way in 0..Leaving::all().len() {
+                let gain = basis.gain(self, Step { octave, way }) / excess;
+                let cost = if way == here.way { 0.0 } else { OTHER_COST };
+                all.push((octave, gain - cost));
+            }
+        }
+        let most = all.iter().map(|(_, gain)| *gain).fold(0.0, f64::max);
+        for (octave, gain) in all {
+            let weight = ((gain - most) / 2.0).exp();
+            match places.last_mut() {
+                Some((last, sum)) if *last == octave => *sum += weight,
+                _ => places.push((octave, weight)),
+            }
+        }
+        let total: f64 = places.iter().map(|(_, weight)| weight).sum();
+        let mean = places
+            .iter()
+            .map(|(octave, weight)| octave * weight)
+            .sum::<f64>()
+            / total;
+        let quantile = |share: f64| {
+            let mut sum = 0.0;
+            places
+                .iter()
+                .find(|(_, weight)| {
+                    sum += weight;
+                    sum >= share * total
+                })
+                .map_or(mean, |(octave, _)| *octave)
+        };
+        let half = 0.5 / FINE;
+        Interval {
+            value: mean.exp2(),
+            low: (quantile(0.025) - half).min(mean - 1.96 * error).exp2(),
+            high: (quantile(0.975) + half).max(mean + 1.96 * error).exp2(),
+        }
+    }
+}
