@@ -12,7 +12,7 @@ use membound_types::{
 
 use crate::compare::CompareArgs;
 use crate::model::args::ModelCommand;
-use crate::sizes;
+use membound_input::parse_size;
 
 /// Measures a machine's memory hierarchy: no PMU, no root, no recompiling.
 #[derive(Debug, Parser)]
@@ -173,13 +173,13 @@ pub(crate) struct MeasureArgs {
     pub(crate) prefetch_off: Vec<String>,
 
     /// Sizes in bytes (latency, bandwidth) [default: a grid, denser where the curve bends].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "latency")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "latency")]
     pub(crate) sizes: Vec<u64>,
     /// Largest size of the grid.
-    #[arg(long, value_name = "SIZE", value_parser = sizes::parse, help_heading = "latency")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "latency")]
     pub(crate) max: Option<u64>,
     /// Distances between elements in bytes [default: 64].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "latency")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "latency")]
     pub(crate) strides: Vec<u64>,
     /// random, stride, page-random, indexed [default: random].
     #[arg(
@@ -212,10 +212,10 @@ pub(crate) struct MeasureArgs {
     pub(crate) fence: Option<Fence>,
 
     /// Window sizes in bytes [default: 1K,2K,4K].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "window")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "window")]
     pub(crate) windows: Vec<u64>,
     /// Areas in bytes (window; the largest one for mlp) [default: half-octaves from 16K].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, help_heading = "window")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "window")]
     pub(crate) areas: Vec<u64>,
     /// scalar, scalar-prefetch, vector, vector-prefetch [default: scalar,scalar-prefetch].
     #[arg(

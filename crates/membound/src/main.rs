@@ -11,7 +11,6 @@ mod model;
 mod output;
 mod progress;
 mod restore;
-mod sizes;
 mod tour;
 
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use membound_model::hierarchy::PageTableChoice;
 use membound_types::{FitData, Weights};
 
-use crate::sizes;
+use membound_input::parse_size;
 
 /// What to do with a hierarchy model.
 #[derive(Debug, Subcommand)]
@@ -27,7 +27,7 @@ pub(crate) struct FitOptionArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) topology: Option<String>,
     /// Sizes of the levels that the topology leaves open, or of all.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<u64>,
     /// Take a parameter as given instead of fitting it, in ns. May be repeated.
     #[arg(long, value_name = "SYMBOL=VALUE", value_parser = fixed)]
@@ -46,7 +46,7 @@ pub(crate) struct FitOptionArgs {
     #[arg(long, value_name = "N")]
     pub(crate) tlb_entries: Option<u64>,
     /// Page size behind the areas [default: as topology or profile have it].
-    #[arg(long, value_name = "SIZE", value_parser = sizes::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) page_size: Option<u64>,
     /// Which values of a file that holds both: window, latency [default: window].
     #[arg(long, value_name = "DATA")]
@@ -100,7 +100,7 @@ pub(crate) struct ShowArgs {
     #[arg(value_name = "NAME|FILE")]
     pub(crate) model: String,
     /// Sizes of the levels that the topology leaves open, or of all.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<u64>,
     /// Write JSON to FILE, or to stdout for `-` or nothing.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
@@ -114,22 +114,22 @@ pub(crate) struct PredictArgs {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Windows in bytes, each in every area.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, requires = "areas")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, requires = "areas")]
     pub(crate) windows: Vec<u64>,
     /// Areas in bytes that the windows are drawn from.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, requires = "windows")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, requires = "windows")]
     pub(crate) areas: Vec<u64>,
     /// Buffers in bytes that a random chase walks over.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, required_unless_present = "windows")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, required_unless_present = "windows")]
     pub(crate) sizes: Vec<u64>,
     /// Distances between the elements of the chase in bytes [default: one line].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, requires = "sizes")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, requires = "sizes")]
     pub(crate) strides: Vec<u64>,
     /// Topology: a bundled name or a TOML file [default: the levels that the data show].
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) topology: Option<String>,
     /// Sizes of the topology's levels.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = sizes::parse, requires = "topology")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, requires = "topology")]
     pub(crate) level_sizes: Vec<u64>,
     /// Which series of a file that holds several: the one whose description has TEXT.
     #[arg(long, value_name = "TEXT")]
@@ -176,7 +176,7 @@ fn page_table(text: &str) -> Result<PageTableChoice, String> {
             let (start, reference) = text.split_once(',').ok_or_else(|| {
                 format!("`{text}` is no page-table term: use off, paper or START,REFERENCE")
             })?;
-            let (start_bytes, reference_bytes) = (sizes::parse(start)?, sizes::parse(reference)?);
+            let (start_bytes, reference_bytes) = (parse_size(start)?, parse_size(reference)?);
             if reference_bytes < 2 || start_bytes < reference_bytes {
                 return Err(format!(
                     "`{text}`: the start cannot be below the reference, nor that below 2"

@@ -112,7 +112,11 @@ fn fit_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
 }
 
 fn residual_chart(model: &Model, curves: &[FittedCurve<'_>], step: usize) -> Chart {
-    let sigma = model.residual.known().map(|residual| residual.sigma * 100.0).filter(|s| (0.0..MOST_SIGMA).contains(s));
+    let sigma = model
+        .residual
+        .known()
+        .map(|residual| residual.sigma * 100.0)
+        .filter(|s| (0.0..MOST_SIGMA).contains(s));
     let areas = || model.points.iter().map(|p| p.measured.area_bytes);
     let mut series = Vec::new();
     if let (Some(first), Some(last), Some(sigma)) = (areas().min(), areas().max(), sigma) {
