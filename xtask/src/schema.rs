@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, CoreToCore, Doctor, Document, Latency, Loaded, MachineProfile, Mlp, Model, Numa,
-    Prediction, Prefetch, Tlb, TopologyDocument, Window,
+    Bandwidth, Comparison, CoreToCore, Doctor, Document, Latency, Loaded, MachineProfile, Mlp,
+    Model, Numa, Prediction, Prefetch, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -75,6 +75,7 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
             schema::<TopologyDocument>("membound model show"),
         ),
         ("prediction", schema::<Prediction>("membound model predict")),
+        ("comparison", schema::<Comparison>("membound compare")),
     ];
     schemas
         .into_iter()
@@ -105,8 +106,8 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 #[cfg(test)]
 mod tests {
     use membound_types::{
-        BandwidthPoint, Capability, CorePair, LatencyPoint, Level, LoadedPoint, MlpCell,
-        ModelLevel, NumaPair, Outcome, Parameter, PredictedPoint, PrefetchPoint, TlbLevel,
+        BandwidthPoint, Capability, ComparedFigure, CorePair, LatencyPoint, Level, LoadedPoint,
+        MlpCell, ModelLevel, NumaPair, Outcome, Parameter, PredictedPoint, PrefetchPoint, TlbLevel,
         WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
@@ -143,6 +144,7 @@ mod tests {
         check::<PrefetchPoint>("prefetch.md");
         check::<NumaPair>("numa.md");
         check::<CorePair>("c2c.md");
+        check::<ComparedFigure>("comparison.md");
         check::<Parameter>("model.md");
         check::<ModelLevel>("model-show.md");
         check::<PredictedPoint>("prediction.md");

@@ -180,10 +180,10 @@ pub struct ComparedCurve {
     pub y_unit: String,
     /// Name of the later profile.
     pub profile: String,
-    /// Shift in the unit of the values, with its 95 % interval; missing where too few
-    /// places are common.
+    /// Shift in the unit of the values, with its 95 % interval; with a slope of 1 where the
+    /// verdict is a shift. Missing where too few places are common.
     pub shift: Outcome<Figure>,
-    /// Slope, with its 95 % interval.
+    /// Slope, with its 95 % interval; with a shift of 0 where the verdict is a slope.
     pub slope: Outcome<Figure>,
     /// What the two come to; `null` where too few places are common.
     pub verdict: Option<CurveVerdict>,

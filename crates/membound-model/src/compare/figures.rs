@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use membound_types::{
-    Access, Filler, Level, LevelKind, NodePolicy, Outcome, PageKind, Pattern, PrefetchPattern,
-    PrefetchState, Worse,
+    Access, BandwidthKernel, Filler, Level, LevelKind, NodePolicy, Outcome, PageKind, Pattern,
+    PrefetchPattern, PrefetchState, Worse,
 };
 
 use super::noise::{Noise, Uncertain, Z95};
@@ -421,7 +421,9 @@ fn bandwidth(profile: &ProfileView, out: &mut Figures) {
         if level == memory && most.is_none_or(|most| point.gb_s > most.gb_s) {
             most = Some(point);
         }
-        let noise = if levels.is_empty() || outer.contains(&level.as_str()) {
+        // Non-temporal stores go to memory from wherever their source lies.
+        let to_memory = point.kernel == BandwidthKernel::NtWrite;
+        let noise = if to_memory || levels.is_empty() || outer.contains(&level.as_str()) {
             Noise::MemoryBandwidth
         } else {
             Noise::CacheBandwidth

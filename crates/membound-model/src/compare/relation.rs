@@ -23,6 +23,8 @@ const BIWEIGHT: f64 = 4.685;
 const MISFIT: f64 = 2.5;
 /// … or when so large a share of the points lies beyond four standard deviations.
 const STRAY_SHARE: f64 = 0.2;
+/// A slope beyond this factor joins curves that have little to do with each other.
+const STEEPEST: f64 = 8.0;
 const ROUNDS: usize = 60;
 
 /// What two runs of one machine differ by at all places at once: the clock settles at
@@ -93,9 +95,9 @@ impl Estimate {
 /// How the later curve follows from the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Relation {
-    /// Added to every value.
+    /// Added to every value; with a slope of 1 where the verdict is a shift.
     pub shift: Estimate,
-    /// Factor of every value.
+    /// Factor of every value; with a shift of 0 where the verdict is a slope.
     pub slope: Estimate,
     /// What the two come to.
     pub verdict: CurveVerdict,
@@ -132,7 +134,8 @@ enum Form {
 /// The verdict, at 1 % a test:
 ///
 /// 1. *other* where no line fits: the residuals are 2.5 times the stated noise, or a fifth
-///    of the points lies beyond four standard deviations;
+///    of the points lies beyond four standard deviations, or the slope is beyond a factor
+///    of eight;
 /// 2. *same* where shift 0 and slope 1 together are not excluded;
 /// 3. *shift* where the slope of 1 is not excluded and a shift of 0 is; *slope* the other
 ///    way round; *both* where both are excluded;
@@ -163,18 +166,25 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
         error: slope_variance.sqrt(),
     };
     let misfit = line.misfit;
-    let verdict = if misfit > MISFIT || line.strays > STRAY_SHARE {
+    let shifted = fit(&pairs, Form::Shift);
+    let scaled = fit(&pairs, Form::Slope);
+    // A form that is not excluded by its parameter must still fit.
+    let serves = |one: Option<Line>| {
+        one.is_some_and(|one| one.misfit <= 1.5 * misfit.max(1.0) && one.strays <= STRAY_SHARE)
+    };
+    let steep = !(1.0 / STEEPEST..=STEEPEST).contains(&line.slope);
+    let bent = misfit > MISFIT || line.strays > STRAY_SHARE;
+    let verdict = if bent || (steep && !slope.allows(1.0)) {
         CurveVerdict::Other
     } else if joint(shift, slope, covariance) > LEVEL {
         CurveVerdict::Same
     } else {
         match (shift.allows(0.0), slope.allows(1.0)) {
-            (false, true) => CurveVerdict::Shift,
-            (true, false) => CurveVerdict::Slope,
-            (false, false) => CurveVerdict::Both,
+            (false, true) if serves(shifted) => CurveVerdict::Shift,
+            (true, false) if serves(scaled) => CurveVerdict::Slope,
             (true, true) => {
-                let loss = |form| fit(&pairs, form).map_or(f64::INFINITY, |line| line.loss);
-                let (shifted, scaled) = (loss(Form::Shift), loss(Form::Slope));
+                let loss = |one: Option<Line>| one.map_or(f64::INFINITY, |one| one.loss);
+                let (shifted, scaled) = (loss(shifted), loss(scaled));
                 // As a likelihood ratio: e^(4/2) is seven to one.
                 if scaled - shifted > 4.0 {
                     CurveVerdict::Shift
@@ -184,7 +194,25 @@ pub fn relate(pairs: &[Pair], common: Common) -> Option<Relation> {
                     CurveVerdict::Undecided
                 }
             }
+            _ => CurveVerdict::Both,
         }
+    };
+    // What the verdict names is given as its form has it, the other parameter held.
+    let shift = match (verdict, shifted) {
+        (CurveVerdict::Shift, Some(one)) => Estimate {
+            value: one.shift,
+            error: (one.shift_variance * widened)
+                .sqrt()
+                .hypot(common.shift * scale),
+        },
+        _ => shift,
+    };
+    let slope = match (verdict, scaled) {
+        (CurveVerdict::Slope, Some(one)) => Estimate {
+            value: one.slope,
+            error: (one.slope_variance * widened).sqrt().hypot(common.slope),
+        },
+        _ => slope,
     };
     Some(Relation {
         shift,

@@ -114,6 +114,16 @@ pub(crate) fn places(curve: &ComparedCurve) -> String {
     }
 }
 
+/// Whether the verdict leaves a shift and a slope to be shown.
+pub(crate) const fn parameters(curve: &ComparedCurve) -> (bool, bool) {
+    match curve.verdict {
+        None | Some(CurveVerdict::Other) => (false, false),
+        Some(CurveVerdict::Shift) => (true, false),
+        Some(CurveVerdict::Slope) => (false, true),
+        Some(_) => (true, true),
+    }
+}
+
 /// `340–360`, or one number where the range is narrow.
 pub(crate) fn range(low: f64, high: f64) -> String {
     if high - low <= NARROW * high.abs() {

@@ -231,7 +231,7 @@ fn curves(comparison: &Comparison) -> Markup {
 }
 
 fn curve_row(curve: &ComparedCurve, several: bool) -> Markup {
-    let line = curve.verdict.is_some_and(|it| it != CurveVerdict::Other);
+    let (shifted, scaled) = facts::parameters(curve);
     html! {
         tr title=(curve.name) {
             th scope="row" { (curve.part) ": " (curve.title) }
@@ -243,10 +243,10 @@ fn curve_row(curve: &ComparedCurve, several: bool) -> Markup {
                     Some(other) => { span.differs { (facts::curve_verdict(other)) } }
                 }
             }
-            @if let (true, Some(shift)) = (line, curve.shift.known()) {
+            @if let (true, Some(shift)) = (shifted, curve.shift.known()) {
                 td { (units::number(shift.value)) " " (curve.y_unit) " " small { (units::interval(shift.low, shift.high)) } }
             } @else { td { "–" } }
-            @if let (true, Some(slope)) = (line, curve.slope.known()) {
+            @if let (true, Some(slope)) = (scaled, curve.slope.known()) {
                 td { (format!("{:.3}", slope.value)) " " small { (format!("[{:.3}, {:.3}]", slope.low, slope.high)) } }
             } @else { td { "–" } }
             td { (facts::places(curve)) }
@@ -380,7 +380,7 @@ fn fleet(group: &FleetGroup) -> Markup {
         @match group.limit_sigmas {
             Some(limit) => {
                 p.reading {
-                    (group.odd.len()) " stand out: a figure farther from the median than " (units::compact(limit))
+                    "Standing out: " (group.odd.len()) ", with a figure farther from the median than " (units::compact(limit))
                     " robust standard deviations and " (units::percent(group.limit_relative)) ", or missing."
                 }
             }

@@ -201,7 +201,7 @@ fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
             continue;
         }
         left += 1;
-        let line = curve.verdict.is_some_and(|it| it != CurveVerdict::Other);
+        let (shifted, scaled) = facts::parameters(curve);
         table.row([
             format!("{}: {}", curve.part, curve.title),
             if several {
@@ -213,8 +213,8 @@ fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
                 .verdict
                 .map_or("too few places", facts::curve_verdict)
                 .to_owned(),
-            shift(curve).filter(|_| line).unwrap_or_default(),
-            slope(curve).filter(|_| line).unwrap_or_default(),
+            shift(curve).filter(|_| shifted).unwrap_or_default(),
+            slope(curve).filter(|_| scaled).unwrap_or_default(),
             facts::places(curve),
         ]);
     }
@@ -288,7 +288,7 @@ fn fleet(out: &mut Out, group: &FleetGroup, shown: Shown) {
         || "too few to name outliers".to_owned(),
         |limit| {
             format!(
-                "{} stand out: beyond {} robust σ and {}",
+                "standing out: {}, beyond {} robust σ and {}",
                 group.odd.len(),
                 units::compact(limit),
                 units::percent(group.limit_relative)
