@@ -457,3 +457,15 @@ fn crowded_sets(model: &Model, stride_bytes: u64) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_the_tables() {
+        for (freedom, expected) in [(1, 12.706), (5, 2.571), (30, 2.042), (100_000, 1.960)] {
+            assert!((student_t(freedom) - expected).abs() < 6e-4, "{freedom}");
+        }
+    }
+}

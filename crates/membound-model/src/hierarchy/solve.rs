@@ -439,3 +439,74 @@ pub(super) fn nearest_non_negative(
     let step = residual.rows(0, freedom) * (size / scale);
     (start + directions * step).map(|entry| entry.max(0.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries between −1 and 1 that follow no rule, the same every time.
+    fn entries(seed: f64) -> impl Fn(usize, usize) -> f64 {
+        move |row, column| {
+            (((row * 31 + column * 17) as f64 * 12.9898 + seed).sin() * 43758.5453).fract()
+        }
+    }
+
+    #[test]
+    fn blocks_of_rows_give_the_triangle_of_the_whole() {
+        let rows = 3 * BLOCK + 7;
+        let whole = DMatrix::from_fn(rows, 4, entries(0.5));
+        let columns: Vec<&[f64]> = (0..3)
+            .map(|column| &whole.as_slice()[column * rows..(column + 1) * rows])
+            .collect();
+        let right = &whole.as_slice()[3 * rows..];
+        let scale: Vec<f64> = (0..rows).map(|row| 1.0 + row as f64 / 100.0).collect();
+        let places: Vec<usize> = (0..rows).collect();
+        let triangle = Triangle::of(&columns, right, &scale, &places);
+        let (first, second) = places.split_at(300);
+        let parts = [first, second].map(|rows| Triangle::of(&columns, right, &scale, rows));
+        let together = Triangle::together(parts.iter()).unwrap();
+        let weighted = DMatrix::from_fn(rows, 4, |row, column| whole[(row, column)] * scale[row]);
+        let expected = weighted.columns(0, 3).tr_mul(&weighted.columns(0, 3));
+        for found in [&triangle, &together] {
+            let found = found.matrix().tr_mul(&found.matrix());
+            assert!((found - &expected).amax() < 1e-9 * expected.amax());
+        }
+    }
+
+    #[test]
+    fn singular_values_of_ones_are_right() {
+        // Rank one: what nalgebra 0.35 gets wrong.
+        let found = spectrum(&DMatrix::from_element(3, 5, 1.0));
+        assert!((found.values[0] - 15.0_f64.sqrt()).abs() < 1e-14);
+        assert!(found.values[1..].iter().all(|&value| value < 1e-15));
+        assert_eq!(found.rank(1e-13), 1);
+    }
+
+    #[test]
+    fn non_negative_solutions_are_optimal() {
+        for seed in 0..50 {
+            let seed = f64::from(seed);
+            let matrix = DMatrix::from_fn(12, 6, entries(seed));
+            let lengths = lengths(&matrix);
+            let matrix = scaled(matrix, &lengths);
+            let right = DVector::from_fn(12, |row, _| entries(seed + 0.3)(row, 9));
+            let cold = non_negative(&matrix, &right, &DVector::zeros(6), 1e-12);
+            let warm = non_negative(&matrix, &right, &DVector::from_element(6, 1.0), 1e-12);
+            assert!((&cold - &warm).amax() < 1e-12, "{cold} {warm}");
+            let gradient = matrix.tr_mul(&(&right - &matrix * &cold));
+            for (value, slope) in cold.iter().zip(gradient.iter()) {
+                assert!(*value >= 0.0 && *slope < 1e-12, "{value} {slope}");
+                assert!(*value == 0.0 || slope.abs() < 1e-12, "{value} {slope}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_non_negative_point_is_on_the_line_and_at_its_end() {
+        let direction = DMatrix::from_row_slice(3, 1, &[1.0, -1.0, 1.0]) / 3.0_f64.sqrt();
+        let start = DVector::from_row_slice(&[-2.0, 5.0, 3.0]);
+        let found = nearest_non_negative(&start, &direction);
+        let expected = DVector::from_row_slice(&[0.0, 3.0, 5.0]);
+        assert!((found - expected).amax() < 1e-12);
+    }
+}
