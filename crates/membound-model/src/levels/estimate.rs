@@ -145,8 +145,7 @@ impl Search<'_> {
         let columns = shapes + count;
         let mut normal = DMatrix::<f64>::zeros(columns, columns);
         let mut row = vec![0.0; columns];
-        for point in 0..self.ns.len() {
-            let model = sum.model[point];
+        for (point, &model) in sum.model.iter().enumerate() {
             let off = (self.logs[point] - model.ln()) / self.sigma;
             if off * off > MOST_DEVIATION {
                 continue;

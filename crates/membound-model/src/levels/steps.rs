@@ -155,7 +155,7 @@ impl Search<'_> {
             .filter(|&way| Leaving::all()[way].common)
             .filter_map(|way| self.of_way(way))
             .collect();
-        common.sort_by(|a, b| by_criterion(a, b));
+        common.sort_by(by_criterion);
         common.truncate(2);
         common.retain(|sum| sum.cost <= MOST_EXCESS_COMMON * self.ns.len() as f64);
         common
@@ -349,7 +349,7 @@ impl Search<'_> {
             .into_iter()
             .enumerate()
             .min_by(|a, b| a.1.total_cmp(&b.1))?;
-        (!(ratio >= self.options.least_step)).then_some(index)
+        (ratio.is_nan() || ratio < self.options.least_step).then_some(index)
     }
 
     /// Solves for the heights of `steps`, weighted by the model, from `model` on.
@@ -376,10 +376,10 @@ impl Search<'_> {
                 0 => 1.0,
                 _ => features[column - 1][point],
             };
-            for point in 0..self.ns.len() {
+            for (point, (weight, ns)) in weights.iter().zip(&self.ns).enumerate() {
                 for row in 0..count {
-                    let weighted = weights[point] * at(row, point);
-                    right[row] += weighted * self.ns[point];
+                    let weighted = weight * at(row, point);
+                    right[row] += weighted * ns;
                     for column in 0..=row {
                         normal[(row, column)] += weighted * at(column, point);
                     }
@@ -417,7 +417,10 @@ impl Search<'_> {
                 *value = sum.max(least);
             }
         }
-        if heights.iter().any(|height| !(*height > 0.0)) {
+        if heights
+            .iter()
+            .any(|height| height.is_nan() || *height <= 0.0)
+        {
             return None;
         }
         let cost: f64 = self
