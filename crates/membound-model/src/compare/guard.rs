@@ -58,8 +58,11 @@ fn side_by_side(comparison: &Comparison, limit: f64) -> impl Iterator<Item = Gua
 
 fn in_fleet(group: &FleetGroup, limit: f64) -> impl Iterator<Item = GuardHit> {
     group.odd.iter().flat_map(move |profile| {
-        profile.outliers.iter().filter_map(move |outlier| {
-            (outlier.worse && outlier.relative.abs() > limit).then(|| GuardHit {
+        profile
+            .outliers
+            .iter()
+            .filter(move |outlier| outlier.worse && outlier.relative.abs() > limit)
+            .map(|outlier| GuardHit {
                 profile: profile.file.clone(),
                 figure: outlier.name.clone(),
                 title: outlier.title.clone(),
@@ -68,7 +71,6 @@ fn in_fleet(group: &FleetGroup, limit: f64) -> impl Iterator<Item = GuardHit> {
                 reference: outlier.median,
                 relative: outlier.relative,
             })
-        })
     })
 }
 
