@@ -44,8 +44,8 @@ pub use machine::{
     ThpState, Timer,
 };
 pub use mlp::{
-    AreaPoint, ExpectedHits, Fence, Filler, Misses, Mlp, MlpCell, MlpMode, PageWalks,
-    RuleBracket, RuleTime, SequentialLine, ThroughputPoint, WindowLimit,
+    AreaPoint, ExpectedHits, Fence, Filler, Misses, Mlp, MlpCell, MlpMode, PageWalks, RuleBracket,
+    RuleTime, SequentialLine, ThroughputPoint, WindowLimit,
 };
 pub use model::*;
 pub use numa::{Numa, NumaPair};

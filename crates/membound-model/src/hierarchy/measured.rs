@@ -10,6 +10,7 @@ use membound_types::{
 };
 
 use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
+use super::robust::fit_robustly;
 use super::topology::constant_symbol;
 use super::{fit, from_levels};
 use crate::interpret::level_curves;
@@ -38,9 +39,10 @@ pub struct Known {
 
 /// Fits values to a topology made of the levels that are `known`, or that the values show.
 ///
-/// Sizes are fitted too, and with a latency curve the exponents γ: a chase that visits its
-/// buffer in a cycle leaves a cache faster than independent windows do. `adjust` may change
-/// the topology before the fit. Values that show no level give a model without levels and
+/// Sizes are fitted too, and with a latency curve the exponents γ where the curve asks for
+/// them: a chase that visits its buffer in a cycle leaves a cache faster than independent
+/// windows do. Single values far off the curve are left out and named in a note. `adjust`
+/// may change the topology before the fit. Values that show no level give a model without levels and
 /// parameters, and a note that says so.
 ///
 /// # Errors
@@ -64,10 +66,6 @@ pub fn fit_measured<E: From<FitError>>(
     let topology = adjust(topology)?;
     let options = FitOptions {
         sizes: SizeMode::Free,
-        steepness: match data {
-            FitData::Window => Steepness::Given,
-            FitData::Latency => Steepness::Free,
-        },
         ..options.clone()
     };
     let options = FitOptions {
@@ -78,7 +76,7 @@ pub fn fit_measured<E: From<FitError>>(
         },
         ..options
     };
-    let mut model = fit(&topology, data, observations, &options)?;
+    let mut model = fit_robustly(&topology, data, observations, &options)?;
     model.notes.extend(held_note(&topology, &options.held));
     model.method.selection = Some(selection.to_owned());
     Ok(model)

@@ -15,6 +15,7 @@ mod notes;
 mod options;
 mod predict;
 mod rates;
+mod robust;
 mod solve;
 mod topology;
 mod vanish;

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod command;
+mod compare;
 mod interrupted;
 mod latency;
 mod machines;

@@ -170,8 +170,8 @@ fn the_papers_tables_are_printed() {
     let shown = membound.run("model show origin2000");
     assert_eq!(shown.code, Some(0), "{}", shown.stderr);
     for figure in [
-        "53.0", "110", "358", "68.0", "468", "1005", "8356", "75.5", "20.3", "14.5", "13.6", "12.9",
-        "12.2",
+        "53.0", "110", "358", "68.0", "468", "1005", "8356", "75.5", "20.3", "14.5", "13.6",
+        "12.9", "12.2",
     ] {
         assert!(
             shown.stdout.split_whitespace().any(|word| word == figure),

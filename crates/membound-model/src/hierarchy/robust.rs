@@ -1,0 +1,162 @@
+//! Fits of curves that nobody has looked at: single disturbed values left out by name, and
+//! exponents only where the data ask for them.
+
+use membound_types::{FitData, Model, Observation, Topology};
+
+use super::fit;
+use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
+use crate::declared::bytes;
+use crate::stats::robust_sigma;
+
+/// Robust standard deviations beyond which a value is not of the same population …
+const FAR_SIGMAS: f64 = 6.0;
+/// … if its neighbours lie within so many, since a model that is wrong is wrong for several
+/// values in a row …
+const NEAR_SIGMAS: f64 = 3.0;
+/// … and if it is off by at least this share: computed data have no scatter.
+const LEAST_SHARE: f64 = 0.1;
+/// Largest share of the values that may be left out.
+const MOST_SHARE: f64 = 0.05;
+
+/// Fits with exponents given or free, whichever the data prefer, without single values far
+/// off the model; these are named in the notes.
+///
+/// # Errors
+/// Those of [`fit()`].
+pub(super) fn fit_robustly(
+    topology: &Topology,
+    data: FitData,
+    observations: &[Observation],
+    options: &FitOptions,
+) -> Result<Model, FitError> {
+    let quick = FitOptions {
+        left_out: LeftOut::Skip,
+        points: KeepPoints::Keep,
+        ..options.clone()
+    };
+    let first = preferred(topology, data, observations, &quick)?.0;
+    let lonely = lonely(&first);
+    if lonely.is_empty() {
+        let steepness = preferred(topology, data, observations, &quick)?.1;
+        return fit(
+            topology,
+            data,
+            observations,
+            &FitOptions {
+                steepness,
+                ..options.clone()
+            },
+        );
+    }
+    let kept: Vec<Observation> = observations
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !lonely.contains(index))
+        .map(|(_, observation)| *observation)
+        .collect();
+    let steepness = preferred(topology, data, &kept, &quick)?.1;
+    let options = FitOptions {
+        steepness,
+        ..options.clone()
+    };
+    let mut model = fit(topology, data, &kept, &options)?;
+    let places: Vec<String> = lonely
+        .iter()
+        .map(|&index| bytes(observations[index].area_bytes))
+        .collect();
+    model.notes.push(format!(
+        "{} of {} values stand far off the curve while their neighbours do not, and were left \
+         out as disturbed: at {}",
+        lonely.len(),
+        observations.len(),
+        places.join(", ")
+    ));
+    Ok(model)
+}
+
+/// The fit with the exponents that the data prefer by Schwarz's criterion (BIC), and which
+/// exponents these are.
+fn preferred(
+    topology: &Topology,
+    data: FitData,
+    observations: &[Observation],
+    options: &FitOptions,
+) -> Result<(Model, Steepness), FitError> {
+    let with = |steepness| {
+        let options = FitOptions {
+            steepness,
+            ..options.clone()
+        };
+        fit(topology, data, observations, &options)
+    };
+    let given = with(Steepness::Given)?;
+    if data == FitData::Window {
+        return Ok((given, Steepness::Given));
+    }
+    let free = with(Steepness::Free)?;
+    Ok(if criterion(&free) < criterion(&given) {
+        (free, Steepness::Free)
+    } else {
+        (given, Steepness::Given)
+    })
+}
+
+/// Schwarz's criterion of a fit with relative errors, from the spread of its residuals.
+fn criterion(model: &Model) -> f64 {
+    let residuals = residuals(model);
+    let count = residuals.len() as f64;
+    // A few disturbed values must not decide on the shape of all others.
+    let spread = robust_sigma(&residuals).unwrap_or(f64::INFINITY).max(1e-9);
+    let scale: f64 = residuals
+        .iter()
+        .map(|residual| {
+            let sigmas = (residual / spread).abs().min(NEAR_SIGMAS);
+            sigmas * sigmas
+        })
+        .sum::<f64>()
+        * spread
+        * spread
+        / count;
+    count * scale.ln() + model.method.rank as f64 * count.ln()
+}
+
+/// Measured ÷ modelled, as logarithms, in the order of the observations.
+fn residuals(model: &Model) -> Vec<f64> {
+    let points = model.points.iter();
+    points
+        .map(|point| (point.measured.ns / point.model_ns.max(f64::MIN_POSITIVE)).ln())
+        .collect()
+}
+
+/// Places of the values that stand off by themselves; none when there are too many to be
+/// the exception.
+fn lonely(model: &Model) -> Vec<usize> {
+    let residuals = residuals(model);
+    let Some(sigma) = robust_sigma(&residuals).filter(|sigma| *sigma > 0.0) else {
+        return Vec::new();
+    };
+    let mut order: Vec<usize> = (0..residuals.len()).collect();
+    order.sort_by_key(|&index| {
+        let measured = &model.points[index].measured;
+        (measured.window_bytes, measured.area_bytes)
+    });
+    let near = |place: Option<usize>| {
+        place
+            .and_then(|place| order.get(place))
+            .is_none_or(|&index| residuals[index].abs() <= NEAR_SIGMAS * sigma)
+    };
+    let mut found: Vec<usize> = (0..order.len())
+        .filter(|&place| {
+            let off = residuals[order[place]].abs();
+            off > (FAR_SIGMAS * sigma).max(LEAST_SHARE)
+                && near(place.checked_sub(1))
+                && near(Some(place + 1))
+        })
+        .map(|place| order[place])
+        .collect();
+    if found.len() as f64 > (MOST_SHARE * residuals.len() as f64).max(1.0) {
+        found.clear();
+    }
+    found.sort_unstable();
+    found
+}
