@@ -80,14 +80,15 @@ fn list(sizes: &[u64]) -> String {
 }
 
 fn fit(membound: &Membound, csv: &str, more: &str) -> Finished {
-    fs::write(membound.home.path().join("w.csv"), csv).unwrap();
+    fs::write(membound.home.path().join("w.csv"), csv).expect("there is room for a file");
     membound.run(&format!("model fit w.csv {more} --json -"))
 }
 
 fn parameter<'a>(model: &'a Value, symbol: &str) -> &'a Value {
-    let parameters = model["parameters"].as_array().unwrap();
+    let parameters = model["parameters"].as_array();
     parameters
-        .iter()
+        .into_iter()
+        .flatten()
         .find(|parameter| parameter["symbol"] == symbol)
         .unwrap_or_else(|| panic!("no {symbol}"))
 }
