@@ -42,7 +42,7 @@ fn profile(host: &str, memory: f64) -> Value {
 }
 
 fn write(place: &Path, name: &str, document: &Value) {
-    fs::write(place.join(name), document.to_string()).unwrap();
+    fs::write(place.join(name), document.to_string()).expect("there is room for a file");
 }
 
 #[test]
