@@ -6,17 +6,13 @@
 
 use membound_types::{
     Access, Bandwidth, Cache, CacheKind, Latency, LatencyPoint, Level, LevelKind, LineSize,
-    MachineInfo, MachineProfile, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, PageWalks,
-    Pattern, PrefetchState, Tlb,
+    MachineInfo, MachineProfile, Mlp, NodePolicy, Outcome, PageKind, PageWalks, Pattern,
+    PrefetchState, Tlb,
 };
 
 use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
-use crate::mlp::RuleReading;
+use crate::mlp::Run;
 use crate::{area, crowding, declared, line, mlp, stats, taint, tlb, walks};
-
-/// Least time of two sequential loads, in times of one. What every execution costs whatever
-/// its loads keeps it below two.
-const LEAST_SEQUENCE: f64 = 1.5;
 
 /// Fewest points of a curve that levels are looked for in.
 const LEAST_POINTS: usize = 8;
@@ -150,14 +146,13 @@ pub fn interpret_mlp(part: &mut Mlp, levels: &[Level]) {
 
 /// All that one condition says by itself.
 fn interpret_run(part: &mut Mlp, levels: &[Level]) {
-    let main_area = main_area(part);
     if part.sequential_pair_cycles.known().is_none()
-        && let Some(cycles) = stats::median(&sequential(part, main_area, 2, |cell| cell.cycles))
+        && let Some(cycles) = stats::median(&cells(part).sequential(2, |cell| cell.cycles))
     {
         part.sequential_pair_cycles = Outcome::Known(cycles);
     }
-    part.sequential_line = mlp::sequential_fit(&sequential_series(part, main_area));
-    let reading = read_rule(part, main_area);
+    part.sequential_line = mlp::sequential_fit(&cells(part).sequential_series());
+    let reading = cells(part).read_rule(part.sequential_pair_cycles.known().copied());
     part.mlp_rule = reading.clone().map(|reading| reading.parallelism);
     part.mlp_rule_between = reading.known().map(|reading| reading.between);
     part.mlp_rule_interval = match reading {
@@ -173,56 +168,31 @@ fn interpret_run(part: &mut Mlp, levels: &[Level]) {
     }
 }
 
-/// The rule, unless the pair it reads was not in sequence.
-fn read_rule(part: &Mlp, main_area: Option<u64>) -> Outcome<RuleReading> {
-    let Some(area_bytes) = main_area else {
-        return Outcome::missing("no parallel loads were measured");
-    };
-    let Some(pair) = part.sequential_pair_cycles.known().copied() else {
-        return Outcome::missing("the time of two sequential loads is not known");
-    };
-    let single = stats::median(&sequential(part, main_area, 1, |cell| cell.cycles));
-    if let Some(single) = single.filter(|single| pair < LEAST_SEQUENCE * single) {
-        return Outcome::missing_with(
-            format!(
-                "two loads meant to be sequential take {pair:.0} cycles, one {single:.0}: the \
-                 fillers did not keep them apart"
-            ),
-            "measure again on a quieter machine, or with more fillers (`--fillers`)",
-        );
-    }
-    // As for cells that nothing can be compared with: the spread of the pair's own batches
-    // stands in for its standard error.
-    let spread = stats::median(&sequential(part, main_area, 2, |cell| cell.spread));
-    mlp::read_rule(
-        &mlp::rule_points(&part.cells, part.page, part.node, area_bytes),
-        pair,
-        1.96 * spread.unwrap_or(0.0),
-    )
+/// The cells under the part's own pages and node.
+fn cells(part: &Mlp) -> Run<'_> {
+    Run::new(&part.cells, part.page, part.node)
 }
 
 /// Page walks of `run` against the largest pages among all runs of `part` on the same node
 /// and an area of like size.
 fn page_walks(run: &Mlp, part: &Mlp) -> Outcome<PageWalks> {
-    let Some(area_bytes) = main_area(run) else {
+    let Some(area_bytes) = cells(run).main_area() else {
         return Outcome::missing("no parallel loads were measured");
     };
     let larger = runs(part)
         .filter(|other| {
             other.node == run.node && tlb::page_bytes(other.page) > tlb::page_bytes(run.page)
         })
-        .filter_map(|other| Some((other, main_area(other)?)))
+        .filter_map(|other| Some((other, cells(other).main_area()?)))
         .filter(|(_, other_bytes)| *other_bytes >= area_bytes / 2 && *other_bytes / 2 <= area_bytes)
         .max_by_key(|(other, _)| tlb::page_bytes(other.page));
-    let Some((other, other_bytes)) = larger else {
+    let Some((other, _)) = larger else {
         return Outcome::missing_with(
             "no larger pages were measured on the same node",
             "measure with several page kinds (`--page 4k,thp`)",
         );
     };
-    let table =
-        |run: &Mlp, area_bytes| mlp::rule_points(&run.cells, run.page, run.node, area_bytes);
-    let (small, large) = (table(run, area_bytes), table(other, other_bytes));
+    let (small, large) = (cells(run).rule_points(), cells(other).rule_points());
     walks::compare(
         walks::Times {
             parallel: &small,
@@ -392,46 +362,4 @@ fn cache_bound(caches: &[Cache], online: usize) -> Option<u64> {
         _ => 1,
     };
     Some(cache.size_bytes.saturating_mul(2 * copies as u64))
-}
-
-/// The area that the parallel loads of the N × K plane fall into: the one with most cells.
-fn main_area(part: &Mlp) -> Option<u64> {
-    let mine = || {
-        part.cells.iter().filter(|cell| {
-            cell.mode == MlpMode::Parallel && cell.page == part.page && cell.node == part.node
-        })
-    };
-    mine()
-        .map(|cell| cell.area_bytes)
-        .max_by_key(|&area| (mine().filter(|cell| cell.area_bytes == area).count(), area))
-}
-
-/// Cells of sequential loads in the main area under the part's own pages and node.
-fn sequential_cells(part: &Mlp, area_bytes: Option<u64>) -> impl Iterator<Item = &MlpCell> {
-    part.cells.iter().filter(move |cell| {
-        cell.mode == MlpMode::Sequential
-            && cell.page == part.page
-            && cell.node == part.node
-            && area_bytes.is_none_or(|area| cell.area_bytes == area)
-    })
-}
-
-/// What `of` says of every cell of `loads` sequential loads.
-fn sequential(
-    part: &Mlp,
-    area_bytes: Option<u64>,
-    loads: u32,
-    of: fn(&MlpCell) -> f64,
-) -> Vec<f64> {
-    sequential_cells(part, area_bytes)
-        .filter(|cell| cell.loads == loads)
-        .map(of)
-        .collect()
-}
-
-/// (n, cycles) of sequential loads.
-fn sequential_series(part: &Mlp, area_bytes: Option<u64>) -> Vec<(u32, f64)> {
-    sequential_cells(part, area_bytes)
-        .map(|cell| (cell.loads, cell.cycles))
-        .collect()
 }

@@ -4,11 +4,14 @@
 //! Times are core clock cycles. Nothing here knows which CPU they come from.
 
 pub mod document_000;
+mod run;
 
 use membound_types::{
     Basis, Figure, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, RuleBracket, RuleTime,
     SequentialLine, ThroughputPoint,
 };
+
+pub(crate) use run::Run;
 
 use crate::stats::{isotonic_median, median, robust_line, robust_sigma, student_95};
 
@@ -114,22 +117,7 @@ pub fn rule_points(
 ) -> Vec<RulePoint> {
     let table = rule_table(cells, page, node, area_bytes);
     let scatter = neighbour_scatter(&table);
-    let spread = |loads: u32| {
-        let of_n: Vec<&MlpCell> = cells
-            .iter()
-            .filter(|cell| {
-                cell.mode == MlpMode::Parallel
-                    && cell.loads == loads
-                    && cell.page == page
-                    && cell.node == node
-                    && cell.area_bytes == area_bytes
-                    && cell.spread.is_finite()
-            })
-            .collect();
-        of_n.iter()
-            .min_by_key(|cell| cell.fillers)
-            .map_or(0.0, |cell| cell.spread)
-    };
+    let spread = |loads| parallel_spread(cells, page, node, area_bytes, loads).unwrap_or(0.0);
     table
         .iter()
         .map(|&(loads, cycles)| RulePoint {
@@ -138,6 +126,25 @@ pub fn rule_points(
             half_width: NORMAL_95 * scatter.map_or_else(|| spread(loads), |share| share * cycles),
         })
         .collect()
+}
+
+/// Spread of the parallel cells of `loads` with the fewest fillers, in cycles.
+fn parallel_spread(
+    cells: &[MlpCell],
+    page: PageKind,
+    node: NodePolicy,
+    area_bytes: u64,
+    loads: u32,
+) -> Option<f64> {
+    let of_n = cells.iter().filter(|cell| {
+        cell.mode == MlpMode::Parallel
+            && cell.loads == loads
+            && cell.page == page
+            && cell.node == node
+            && cell.area_bytes == area_bytes
+            && cell.spread.is_finite()
+    });
+    of_n.min_by_key(|cell| cell.fillers).map(|cell| cell.spread)
 }
 
 /// Standard deviation of the times as a share of themselves, from their distances to the

@@ -1,6 +1,6 @@
 //! Several profiles against the first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use membound_types::{
     ComparedFigure, ComparedProfile, ComparedValue, Comparison, ComparisonSummary,
@@ -101,10 +101,17 @@ fn head(profile: &NamedProfile, name: &str) -> ComparedProfile {
 /// The shortest names that tell the profiles apart: condition labels, hosts, or the files
 /// without what all have in common.
 fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
+    let labelled = profiles
+        .iter()
+        .any(|profile| !telling_labels(profile, profiles).is_empty());
     let labels = |profile: &NamedProfile| {
-        let labels = &profile.view.conditions().labels;
-        let words: Vec<String> = labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        words.join(",")
+        let words = table::label_words(&telling_labels(profile, profiles));
+        if labelled && words.is_empty() {
+            // One run may be the one without a label.
+            "no label".to_owned()
+        } else {
+            words.join(",")
+        }
     };
     let host = |profile: &NamedProfile| profile.view.host().to_owned();
     let stem = |profile: &NamedProfile| {
@@ -130,6 +137,23 @@ fn short_names(profiles: &[NamedProfile]) -> Vec<String> {
         .iter()
         .enumerate()
         .map(|(index, profile)| format!("{} ({})", stem(profile), index + 1))
+        .collect()
+}
+
+/// The labels of a profile without those that all profiles have alike. Of host's and
+/// guest's huge pages both stay when either differs: the document's short form needs both.
+fn telling_labels(profile: &NamedProfile, all: &[NamedProfile]) -> BTreeMap<String, String> {
+    let labels = &profile.view.conditions().labels;
+    let differs = |name: &str| {
+        all.iter()
+            .any(|other| other.view.conditions().labels.get(name) != labels.get(name))
+    };
+    let huge = ["host-thp", "guest-thp"];
+    let huge_differ = huge.into_iter().any(differs);
+    labels
+        .iter()
+        .filter(|(name, _)| differs(name) || (huge_differ && huge.contains(&name.as_str())))
+        .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }
 

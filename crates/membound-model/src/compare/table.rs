@@ -1,12 +1,11 @@
 //! Document 000's Table 6.1: one condition a row, and what it does to parallel loads.
 
-use membound_types::{
-    ComparedValue, ConditionRow, LoadsTime, MlpCell, MlpMode, NodePolicy, Outcome, PageKind,
-};
+use std::collections::BTreeMap;
+
+use membound_types::{ComparedValue, ConditionRow, LoadsTime, NodePolicy, Outcome, PageKind};
 
 use super::view::{MlpView, ProfileView};
-use crate::mlp;
-use crate::stats::{isotonic_median, median};
+use crate::mlp::{RuleReading, Run};
 
 /// What the cells of one condition say, read as the rule reads them.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,9 +14,10 @@ pub(super) struct Cells {
     pub(super) one: Option<ComparedValue>,
     /// Two loads in sequence.
     pub(super) pair: Option<ComparedValue>,
-    /// Parallelism by the rule; its interval follows from the scatter of the pair and of
-    /// the parallel times.
+    /// Parallelism by the rule.
     pub(super) rule: Outcome<ComparedValue>,
+    /// The parallel times that it lies between.
+    pub(super) between: (Option<LoadsTime>, Option<LoadsTime>),
     /// T(N) inside the window.
     pub(super) parallel: Vec<LoadsTime>,
     /// T(n) in sequence.
@@ -26,33 +26,35 @@ pub(super) struct Cells {
 
 impl Cells {
     pub(super) fn of(part: &MlpView) -> Self {
-        let area = main_area(part);
-        let sequential = series(part, area, MlpMode::Sequential);
-        let parallel = series(part, area, MlpMode::Parallel);
+        let run = Run::new(&part.cells, part.page, part.node);
+        let sequential = run.sequential_times();
+        let parallel = run.parallel_times();
         // The sequential series has one load without fillers that only shift it.
         let one = [&sequential, &parallel]
             .into_iter()
             .find_map(|series| series.iter().find(|time| time.loads == 1))
             .map(scattered);
         let from_cells = sequential.iter().find(|time| time.loads == 2);
-        let pair = match (part.sequential_pair_cycles.known(), from_cells) {
-            (Some(&value), Some(cell)) => Some(ComparedValue {
+        let stated = part.sequential_pair_cycles.known().copied();
+        let pair = match (stated.filter(|cycles| cycles.is_finite()), from_cells) {
+            (Some(value), Some(cell)) => Some(ComparedValue {
                 value,
                 low: Some(value - cell.spread),
                 high: Some(value + cell.spread),
             }),
-            (Some(&value), None) => Some(ComparedValue {
+            (Some(value), None) => Some(ComparedValue {
                 value,
                 low: None,
                 high: None,
             }),
             (None, cell) => cell.map(scattered),
         };
-        let rule = rule(part, &parallel, pair);
+        let reading = run.read_rule(pair.map(|pair| pair.value));
         Self {
             one,
             pair,
-            rule,
+            rule: rule(part, &reading),
+            between: between(&reading, &parallel, pair),
             parallel,
             sequential,
         }
@@ -67,93 +69,49 @@ const fn scattered(time: &LoadsTime) -> ComparedValue {
     }
 }
 
-/// The profile's own answer where it has one, with the interval that comes of moving the
-/// pair against the table by what the two scatter.
-fn rule(
-    part: &MlpView,
-    parallel: &[LoadsTime],
-    pair: Option<ComparedValue>,
-) -> Outcome<ComparedValue> {
-    let points: Vec<(u32, f64)> = parallel
-        .iter()
-        .map(|time| (time.loads, time.cycles))
-        .collect();
-    let value = match (&part.mlp_rule, pair) {
+/// The profile's own answer where it has one. Its interval is that of the cells where the
+/// profile was written without.
+fn rule(part: &MlpView, reading: &Outcome<RuleReading>) -> Outcome<ComparedValue> {
+    let value = match (&part.mlp_rule, reading) {
         (Outcome::Known(value), _) => *value,
-        (Outcome::Missing { not_measured }, None) => {
+        (Outcome::Missing { .. }, Outcome::Known(reading)) => reading.parallelism,
+        (Outcome::Missing { not_measured }, Outcome::Missing { .. }) => {
             return Outcome::Missing {
                 not_measured: not_measured.clone(),
             };
         }
-        // A document that was never interpreted.
-        (Outcome::Missing { .. }, Some(pair)) => match mlp::rule(&points, pair.value) {
-            Outcome::Known(value) => value,
-            Outcome::Missing { not_measured } => return Outcome::Missing { not_measured },
-        },
     };
-    let spreads: Vec<f64> = parallel.iter().map(|time| time.spread).collect();
-    let ends = pair.and_then(|pair| {
-        let scatter = (pair.high? - pair.value).hypot(median(&spreads)?);
-        let low = *mlp::rule(&points, pair.value - scatter).known()?;
-        let high = *mlp::rule(&points, pair.value + scatter).known()?;
-        Some((low.min(value), high.max(value)))
+    let interval = part.mlp_rule_interval.known().or_else(|| {
+        let reading = reading.known()?;
+        reading.interval.known()
     });
     Outcome::Known(ComparedValue {
         value,
-        low: ends.map(|(low, _)| low),
-        high: ends.map(|(_, high)| high),
+        low: interval.map(|interval| interval.low.min(value)),
+        high: interval.map(|interval| interval.high.max(value)),
     })
 }
 
-/// The area that most parallel cells fall into.
-fn main_area(part: &MlpView) -> Option<u64> {
-    let mine = || {
-        part.cells.iter().filter(|cell| {
-            cell.mode == MlpMode::Parallel && cell.page == part.page && cell.node == part.node
-        })
-    };
-    mine()
-        .map(|cell| cell.area_bytes)
-        .max_by_key(|&area| (mine().filter(|cell| cell.area_bytes == area).count(), area))
-}
-
-/// The cells of one mode with the fewest fillers, by loads; the median of those measured
-/// twice.
-fn series(part: &MlpView, area: Option<u64>, mode: MlpMode) -> Vec<LoadsTime> {
-    let mine: Vec<&MlpCell> = part
-        .cells
-        .iter()
-        .filter(|cell| {
-            cell.mode == mode
-                && cell.page == part.page
-                && cell.node == part.node
-                && area.is_none_or(|area| cell.area_bytes == area)
-                && cell.cycles.is_finite()
-                && cell.spread.is_finite()
-        })
-        .collect();
-    let mut counts: Vec<u32> = mine.iter().map(|cell| cell.loads).collect();
-    counts.sort_unstable();
-    counts.dedup();
-    counts
-        .into_iter()
-        .filter_map(|loads| {
-            let of_n = || mine.iter().filter(move |cell| cell.loads == loads);
-            let fewest = of_n().map(|cell| cell.fillers).min()?;
-            let read = |value: fn(&MlpCell) -> f64| {
-                let values: Vec<f64> = of_n()
-                    .filter(|cell| cell.fillers == fewest)
-                    .map(|cell| value(cell))
-                    .collect();
-                median(&values)
-            };
-            Some(LoadsTime {
-                loads,
-                cycles: read(|cell| cell.cycles)?,
-                spread: read(|cell| cell.spread)?,
-            })
-        })
-        .collect()
+/// The most loads at once that take less than the pair and the fewest that do not, where
+/// the rule reads them on times made monotone; the times are those measured.
+fn between(
+    reading: &Outcome<RuleReading>,
+    parallel: &[LoadsTime],
+    pair: Option<ComparedValue>,
+) -> (Option<LoadsTime>, Option<LoadsTime>) {
+    let at = |loads: u32| parallel.iter().find(|time| time.loads == loads).copied();
+    match (reading, parallel.last()) {
+        (Outcome::Known(reading), _) => (
+            reading.between.below.and_then(|time| at(time.loads)),
+            at(reading.between.reached.loads),
+        ),
+        // No number of loads reaches the pair.
+        (Outcome::Missing { .. }, Some(last)) => {
+            let short = pair.is_some_and(|pair| last.loads >= 2 && last.cycles < pair.value);
+            (short.then_some(*last), None)
+        }
+        (Outcome::Missing { .. }, None) => (None, None),
+    }
 }
 
 /// The rows of a profile; `profile` is its short name. Overheads are filled by [`finish`].
@@ -163,7 +121,7 @@ pub fn rows(profile: &str, view: &ProfileView) -> Vec<ConditionRow> {
         .conditions()
         .map(|part| {
             let cells = Cells::of(part);
-            let (below, reached) = crossing(&cells);
+            let (below, reached) = cells.between;
             let known = |value: Option<ComparedValue>, what: &str| {
                 value.map_or_else(
                     || Outcome::missing(format!("{what} was not measured")),
@@ -207,35 +165,19 @@ pub fn finish(rows: &mut [ConditionRow]) {
     }
 }
 
-/// The most loads at once that take less than the pair and the fewest that do not, on the
-/// times made monotone as the rule makes them; the times are those measured.
-fn crossing(cells: &Cells) -> (Option<LoadsTime>, Option<LoadsTime>) {
-    let Some(pair) = cells.pair else {
-        return (None, None);
-    };
-    let table: Vec<LoadsTime> = cells
-        .parallel
-        .iter()
-        .copied()
-        .filter(|time| time.loads >= 2)
-        .collect();
-    let times: Vec<f64> = table.iter().map(|time| time.cycles).collect();
-    match isotonic_median(&times)
-        .iter()
-        .position(|time| *time >= pair.value)
-    {
-        Some(first) => (
-            first.checked_sub(1).map(|below| table[below]),
-            Some(table[first]),
-        ),
-        None => (table.last().copied(), None),
+/// The labels of the run, then pages and node where they say more.
+fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) -> String {
+    let mut words = label_words(&view.conditions().labels);
+    words.push(format!("{page} pages"));
+    if node != NodePolicy::LOCAL {
+        words.push(format!("node {node}"));
     }
+    words.join(", ")
 }
 
-/// The labels of the run, in the document's short form where host's and guest's huge pages
-/// are labelled, then pages and node where they say more.
-fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) -> String {
-    let labels = &view.conditions().labels;
+/// Labels as words, in the document's short form where host's and guest's huge pages are
+/// among them: `H0G1`, 0 where they are enabled.
+pub(super) fn label_words(labels: &BTreeMap<String, String>) -> Vec<String> {
     let digit = |name: &str| match labels.get(name)?.to_lowercase().as_str() {
         "on" | "always" | "enabled" | "yes" | "1" => Some(0),
         "off" | "never" | "disabled" | "no" | "0" => Some(1),
@@ -251,9 +193,5 @@ fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) -> String {
             words.push(format!("{name}={value}"));
         }
     }
-    words.push(format!("{page} pages"));
-    if node != NodePolicy::LOCAL {
-        words.push(format!("node {node}"));
-    }
-    words.join(", ")
+    words
 }

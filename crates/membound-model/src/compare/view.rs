@@ -219,6 +219,8 @@ pub struct MlpView {
     pub windows: Vec<WindowLimit>,
     /// Parallelism by the rule.
     pub mlp_rule: Outcome<f64>,
+    /// The same with its interval.
+    pub mlp_rule_interval: Outcome<Figure>,
     /// Parallelism by throughput.
     pub mlp_throughput: Outcome<f64>,
     /// Parallel chases.
@@ -241,6 +243,7 @@ impl Default for MlpView {
             rob_size: Outcome::default(),
             windows: Vec::new(),
             mlp_rule: Outcome::default(),
+            mlp_rule_interval: Outcome::default(),
             mlp_throughput: Outcome::default(),
             throughput: Vec::new(),
             sequential_pair_cycles: Outcome::default(),

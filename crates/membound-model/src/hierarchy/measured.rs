@@ -20,8 +20,6 @@ use crate::stats::median;
 /// Nobody knows what cache a curve from a file may show, so none is too large.
 const ANY_CACHE: u64 = 1 << 62;
 
-const SELECTION: &str = "penalised segmentation";
-
 /// Least change of the time at the end of a level, as a share, from which these values say
 /// where that end is.
 const LEAST_STEP: f64 = 0.05;
@@ -55,12 +53,12 @@ pub fn fit_measured<E: From<FitError>>(
     options: &FitOptions,
 ) -> Result<Model, E> {
     let (levels, selection) = if known.levels.is_empty() {
-        (levels_of(data, observations), SELECTION)
+        levels_of(data, observations)
     } else {
         (known.levels.clone(), "levels of the machine profile")
     };
     if levels.is_empty() {
-        return Ok(no_levels(data, observations, options));
+        return Ok(no_levels(data, observations, options, selection));
     }
     let topology = from_levels(&levels, &known.tlb, data).map_err(FitError::from)?;
     let topology = adjust(topology)?;
@@ -145,7 +143,12 @@ fn held_note(topology: &Topology, held: &BTreeSet<usize>) -> Option<String> {
 }
 
 /// What is said of values that show no level.
-fn no_levels(data: FitData, observations: &[Observation], options: &FitOptions) -> Model {
+fn no_levels(
+    data: FitData,
+    observations: &[Observation],
+    options: &FitOptions,
+    selection: &str,
+) -> Model {
     Model {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Model,
@@ -162,7 +165,7 @@ fn no_levels(data: FitData, observations: &[Observation], options: &FitOptions) 
             rank: 0,
             iterations: 0,
             condition: 1.0,
-            selection: Some(SELECTION.to_owned()),
+            selection: Some(selection.to_owned()),
         },
         parameters: Vec::new(),
         combinations: Vec::new(),
@@ -175,8 +178,9 @@ fn no_levels(data: FitData, observations: &[Observation], options: &FitOptions) 
     }
 }
 
-/// Levels that a curve shows: that of the smallest windows, in which they stand out most.
-fn levels_of(data: FitData, observations: &[Observation]) -> Vec<Level> {
+/// Levels that a curve shows, that of the smallest windows, in which they stand out most;
+/// and how their number was chosen.
+fn levels_of(data: FitData, observations: &[Observation]) -> (Vec<Level>, &'static str) {
     let window = match data {
         FitData::Window => observations.iter().map(|point| point.window_bytes).min(),
         FitData::Latency => Some(None),
@@ -190,7 +194,8 @@ fn levels_of(data: FitData, observations: &[Observation]) -> Vec<Level> {
         cache_bound_bytes: Some(ANY_CACHE),
         ..LevelOptions::default()
     };
-    find_levels(&curve, &options).to_levels(0.0)
+    let found = find_levels(&curve, &options);
+    (found.to_levels(0.0), found.selection.sentence())
 }
 
 impl From<&Observation> for CurvePoint {

@@ -8,13 +8,13 @@ use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
 use crate::declared::bytes;
 use crate::stats::robust_sigma;
 
-/// Robust standard deviations beyond which a value is not of the same population …
+/// Robust standard deviations that a value stands off its neighbours on either side …
 const FAR_SIGMAS: f64 = 6.0;
-/// … if its neighbours lie within so many, since a model that is wrong is wrong for several
-/// values in a row …
-const NEAR_SIGMAS: f64 = 3.0;
-/// … and if it is off by at least this share: computed data have no scatter.
+/// … and share by which it leaves the range between them. A model that is wrong is wrong for
+/// several values in a row, and a steep climb lies between its neighbours.
 const LEAST_SHARE: f64 = 0.1;
+/// Robust standard deviations beyond which a residual counts no more in a criterion.
+const CUT_SIGMAS: f64 = 3.0;
 /// Largest share of the values that may be left out.
 const MOST_SHARE: f64 = 0.05;
 
@@ -34,10 +34,9 @@ pub(super) fn fit_robustly(
         points: KeepPoints::Keep,
         ..options.clone()
     };
-    let first = preferred(topology, data, observations, &quick)?.0;
+    let (first, steepness) = preferred(topology, data, observations, &quick)?;
     let lonely = lonely(&first);
     if lonely.is_empty() {
-        let steepness = preferred(topology, data, observations, &quick)?.1;
         return fit(
             topology,
             data,
@@ -110,7 +109,7 @@ fn criterion(model: &Model) -> f64 {
     let scale: f64 = residuals
         .iter()
         .map(|residual| {
-            let sigmas = (residual / spread).abs().min(NEAR_SIGMAS);
+            let sigmas = (residual / spread).abs().min(CUT_SIGMAS);
             sigmas * sigmas
         })
         .sum::<f64>()
@@ -128,8 +127,8 @@ fn residuals(model: &Model) -> Vec<f64> {
         .collect()
 }
 
-/// Places of the values that stand off by themselves; none when there are too many to be
-/// the exception.
+/// Places of the values that stand off by themselves, above or below both of their
+/// neighbours; none when there are too many to be the exception.
 fn lonely(model: &Model) -> Vec<usize> {
     let residuals = residuals(model);
     let Some(sigma) = robust_sigma(&residuals).filter(|sigma| *sigma > 0.0) else {
@@ -140,19 +139,34 @@ fn lonely(model: &Model) -> Vec<usize> {
         let measured = &model.points[index].measured;
         (measured.window_bytes, measured.area_bytes)
     });
-    let near = |place: Option<usize>| {
-        place
-            .and_then(|place| order.get(place))
-            .is_none_or(|&index| residuals[index].abs() <= NEAR_SIGMAS * sigma)
+    let window = |index: usize| model.points[index].measured.window_bytes;
+    let ns = |index: usize| model.points[index].measured.ns;
+    let beside = |index: usize, place: Option<usize>| {
+        let other = *order.get(place?)?;
+        (window(other) == window(index)).then_some(other)
     };
-    let mut found: Vec<usize> = (0..order.len())
-        .filter(|&place| {
-            let off = residuals[order[place]].abs();
-            off > (FAR_SIGMAS * sigma).max(LEAST_SHARE)
-                && near(place.checked_sub(1))
-                && near(Some(place + 1))
+    let mut found: Vec<usize> = order
+        .iter()
+        .enumerate()
+        .filter(|&(place, &index)| {
+            let before = beside(index, place.checked_sub(1));
+            let after = beside(index, Some(place + 1));
+            // At an end the next two on the one side have to do.
+            let pair = match (before, after) {
+                (Some(before), Some(after)) => Some((before, after)),
+                (Some(near), None) => beside(index, place.checked_sub(2)).map(|far| (near, far)),
+                (None, Some(near)) => beside(index, Some(place + 2)).map(|far| (near, far)),
+                (None, None) => None,
+            };
+            pair.is_some_and(|(one, other)| {
+                let offs = [one, other].map(|near| residuals[index] - residuals[near]);
+                let above = ns(index) > ns(one).max(ns(other)) * (1.0 + LEAST_SHARE);
+                let below = ns(index) < ns(one).min(ns(other)) / (1.0 + LEAST_SHARE);
+                above && offs.iter().all(|off| *off > FAR_SIGMAS * sigma)
+                    || below && offs.iter().all(|off| *off < -FAR_SIGMAS * sigma)
+            })
         })
-        .map(|place| order[place])
+        .map(|(_, &index)| index)
         .collect();
     if found.len() as f64 > (MOST_SHARE * residuals.len() as f64).max(1.0) {
         found.clear();

@@ -9,6 +9,7 @@ mod hierarchy_fit;
 mod hierarchy_predict;
 mod levels;
 mod machines;
+mod measured;
 mod profile;
 mod properties;
 mod random;
