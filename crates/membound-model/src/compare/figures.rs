@@ -3,10 +3,10 @@
 //! Names are stable: a part, what tells the figure apart inside it, and the quantity with
 //! its unit, with dots between, as in `levels.L3.latency_ns`.
 
-mod core;
 mod levels;
 mod parallel;
 mod places;
+mod tlb;
 mod traffic;
 
 use membound_types::Worse;
@@ -74,8 +74,8 @@ pub fn figures(profile: &ProfileView) -> Vec<ProfileFigure> {
     parallel::mlp(profile, &mut out);
     traffic::bandwidth(profile, &mut out);
     traffic::loaded(profile, &mut out);
-    core::tlb(profile, &mut out);
-    core::prefetch(profile, &mut out);
+    tlb::tlb(profile, &mut out);
+    traffic::prefetch(profile, &mut out);
     places::numa(profile, &mut out);
     places::c2c(profile, &mut out);
     model(profile, &mut out);

@@ -24,17 +24,16 @@ pub(super) fn of(outliers: &[Outlier], values: &HashMap<&str, (f64, f64)>) -> Ve
         return busy.into_iter().collect();
     }
     let clock = pattern.clock();
-    let memory = if clock.is_none() {
-        pattern.memory()
-    } else {
-        None
-    };
+    let nodes = pattern.nodes();
+    // Each of these makes memory look slow as well, and says more.
+    let explained = clock.is_some() || nodes.is_some() || pattern.huge_pages_lost();
+    let memory = if explained { None } else { pattern.memory() };
     [
         clock,
         memory,
         pattern.pages(),
         pattern.prefetchers(),
-        pattern.nodes(),
+        nodes,
         pattern.shared_cache(),
         pattern.windows(),
     ]
@@ -158,16 +157,23 @@ impl Pattern<'_> {
         }
     }
 
-    fn pages(&self) -> Option<String> {
-        let figure = |page: &str| format!("latency.{page}.256MiB_ns");
-        let (small, large) = (
-            self.values.get(figure("4k").as_str()),
-            self.values.get(figure("thp").as_str()),
-        );
-        if let (Some(small), Some(large)) = (small, large)
-            && large.0 > 0.97 * small.0
+    /// Huge pages cost as much as small ones, elsewhere less, and small ones what they cost
+    /// elsewhere.
+    fn huge_pages_lost(&self) -> bool {
+        let at = |page: &str| {
+            self.values
+                .get(format!("latency.{page}.256MiB_ns").as_str())
+        };
+        let (Some(small), Some(large)) = (at("4k"), at("thp")) else {
+            return false;
+        };
+        large.0 > 0.97 * small.0
             && large.1 < 0.93 * small.1
-        {
+            && (small.0 / small.1 - 1.0).abs() < 2.0 * UNCHANGED
+    }
+
+    fn pages(&self) -> Option<String> {
+        if self.huge_pages_lost() {
             return Some(
                 "loads on huge pages take as long as on 4 KiB pages, elsewhere less: the host of \
                  this guest backs it with small pages, or huge pages are off"
@@ -179,8 +185,8 @@ impl Pattern<'_> {
                 || (name.starts_with("mlp.4k.") && name.ends_with("_cycles"))
                 || (name.starts_with("tlb.4k.") && name.ends_with(".miss_cycles"))
         });
-        let large_same =
-            self.unchanged(&figure("thp")) || self.unchanged("mlp.thp.local.one_load_cycles");
+        let large_same = self.unchanged("latency.thp.256MiB_ns")
+            || self.unchanged("mlp.thp.local.one_load_cycles");
         (!base.is_empty() && large_same).then(|| {
             format!(
                 "loads on 4 KiB pages cost up to {} more and those on huge pages the same: page \

@@ -1,10 +1,10 @@
-//! Bandwidth, and latency beside traffic.
+//! Bandwidth, latency beside traffic, and what prefetchers make of patterns.
 
 use std::collections::BTreeMap;
 
-use membound_types::{BandwidthKernel, LevelKind, Worse};
+use membound_types::{BandwidthKernel, LevelKind, PrefetchPattern, PrefetchState, Worse};
 
-use super::{Figures, Label};
+use super::{Figures, Label, around, relative_error};
 use crate::compare::noise::Noise;
 use crate::compare::view::{BandwidthPointView, ProfileView};
 
@@ -146,6 +146,47 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
             full.gb_s,
             // The document states no interval of the traffic: the kind's scatter has to do.
             Some((full.gb_s, full.gb_s)),
+        );
+    }
+}
+
+pub(super) fn prefetch(profile: &ProfileView, out: &mut Figures) {
+    for point in &profile.prefetch.points {
+        let (name, title) = match point.pattern {
+            PrefetchPattern::Forward { stride_bytes } => (
+                format!("forward-{stride_bytes}"),
+                format!("forward, stride {stride_bytes} B"),
+            ),
+            PrefetchPattern::Backward { stride_bytes } => (
+                format!("backward-{stride_bytes}"),
+                format!("backward, stride {stride_bytes} B"),
+            ),
+            PrefetchPattern::Interleaved { streams } => (
+                format!("streams-{streams}"),
+                format!("{streams} streams in turns"),
+            ),
+            PrefetchPattern::AdjacentLine => ("adjacent-line".into(), "adjacent line".into()),
+            PrefetchPattern::PageRandom => ("page-random".into(), "random inside a page".into()),
+            PrefetchPattern::PointerArray => ("pointer-array".into(), "array of pointers".into()),
+            PrefetchPattern::NextPage => ("next-page".into(), "into the next page".into()),
+            // Divided by itself.
+            PrefetchPattern::Random => continue,
+        };
+        let (state, remark) = match &point.prefetch {
+            PrefetchState::Default => (String::new(), String::new()),
+            other => (format!(".{other}"), format!(", prefetchers {other}")),
+        };
+        out.add(
+            Label {
+                name: format!("prefetch.{name}{state}.ratio"),
+                part: "prefetch",
+                title: format!("{title}{remark}"),
+                unit: "",
+                worse: Worse::Higher,
+                noise: Noise::PrefetchRatio,
+            },
+            point.ratio,
+            relative_error(&point.batches.raw).map(|error| around(point.ratio, error)),
         );
     }
 }

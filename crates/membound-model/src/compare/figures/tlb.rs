@@ -1,0 +1,51 @@
+//! Address translation.
+
+use membound_types::Worse;
+
+use super::{Figures, Label};
+use crate::compare::noise::Noise;
+use crate::compare::view::ProfileView;
+
+pub(super) fn tlb(profile: &ProfileView, out: &mut Figures) {
+    for level in &profile.tlb.levels {
+        let (page, number) = (level.page, level.level);
+        let label = |what: &str, title: &str, unit, worse, noise| Label {
+            name: format!("tlb.{page}.L{number}.{what}"),
+            part: "tlb",
+            title: format!("L{number} TLB {title}, {page}"),
+            unit,
+            worse,
+            noise,
+        };
+        out.add(
+            label("entries", "entries", "", Worse::Lower, Noise::TlbEntries),
+            level.entries.value,
+            Some((level.entries.low, level.entries.high)),
+        );
+        out.add(
+            label(
+                "miss_cycles",
+                "miss",
+                "cycles",
+                Worse::Higher,
+                Noise::TlbCost,
+            ),
+            level.miss_cycles.value,
+            Some((level.miss_cycles.low, level.miss_cycles.high)),
+        );
+    }
+    if let Some(walks) = profile.tlb.parallel_walks.known() {
+        out.add(
+            Label {
+                name: "tlb.parallel_walks".to_owned(),
+                part: "tlb",
+                title: "page walks at once".to_owned(),
+                unit: "",
+                worse: Worse::Lower,
+                noise: Noise::Parallelism,
+            },
+            *walks,
+            None,
+        );
+    }
+}
