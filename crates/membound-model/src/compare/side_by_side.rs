@@ -312,6 +312,16 @@ fn notes(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<String
                 "{} and {} have no figure in common",
                 first.name, other.name
             ));
+            continue;
+        }
+        for (name, mine, with, theirs) in [
+            (&other.name, column + 1, &first.name, 0),
+            (&first.name, 0, &other.name, column + 1),
+        ] {
+            let absent = absent_parts(figures, mine, theirs);
+            if !absent.is_empty() {
+                notes.push(format!("{name} has no {}, which {with} has", absent.join(", ")));
+            }
         }
     }
     for profile in profiles.iter().filter(|profile| profile.incomplete) {
@@ -321,4 +331,17 @@ fn notes(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<String
         ));
     }
     notes
+}
+
+/// Parts of which the profile in column `theirs` has figures and that in `mine` none.
+fn absent_parts(figures: &[ComparedFigure], mine: usize, theirs: usize) -> Vec<&str> {
+    let has = |part: &str, column: usize| {
+        figures
+            .iter()
+            .any(|figure| figure.part == part && figure.values[column].is_some())
+    };
+    let mut parts: Vec<&str> = figures.iter().map(|figure| figure.part.as_str()).collect();
+    parts.dedup();
+    parts.retain(|part| has(part, theirs) && !has(part, mine));
+    parts
 }

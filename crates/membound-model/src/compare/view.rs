@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 /// A machine profile, or a document of one part, as `compare` sees it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct ProfileView {
     /// Version of the schema of the writer; `None` in what is no document of membound.
     pub schema_version: Option<u32>,
@@ -104,7 +104,7 @@ impl ProfileView {
 
 /// The machine of a document of one part.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct MachineView {
     /// Host name.
     pub host: String,
@@ -118,7 +118,7 @@ pub struct MachineView {
 
 /// A fitted model: what it says of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct ModelView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -130,6 +130,7 @@ pub struct ModelView {
 
 /// A parameter of a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct ParameterView {
     /// Symbol.
     pub symbol: String,
@@ -153,6 +154,7 @@ pub struct ParameterView {
 
 /// A determined sum of parameters.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct CombinationView {
     /// Symbols of the terms.
     pub symbols: Vec<String>,
@@ -170,7 +172,7 @@ pub struct CombinationView {
 
 /// The part `latency`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct LatencyView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -180,6 +182,7 @@ pub struct LatencyView {
 
 /// A point of a latency curve.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct LatencyPointView {
     /// Bytes.
     pub size_bytes: u64,
@@ -207,7 +210,7 @@ pub struct LatencyPointView {
 
 /// The part `mlp`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct MlpView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -265,7 +268,7 @@ impl MlpView {
 
 /// The part `window`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct WindowView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -275,6 +278,7 @@ pub struct WindowView {
 
 /// Windows of one size in an area.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct WindowPointView {
     /// Window in bytes.
     pub window_bytes: u64,
@@ -296,7 +300,7 @@ pub struct WindowPointView {
 
 /// The part `bandwidth`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct BandwidthView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -306,6 +310,7 @@ pub struct BandwidthView {
 
 /// A bandwidth.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct BandwidthPointView {
     /// Kernel.
     pub kernel: BandwidthKernel,
@@ -326,7 +331,7 @@ pub struct BandwidthPointView {
 
 /// The part `loaded`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct LoadedView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -336,6 +341,7 @@ pub struct LoadedView {
 
 /// A latency under load.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct LoadedPointView {
     /// Mix of the traffic.
     pub mix: TrafficMix,
@@ -351,7 +357,7 @@ pub struct LoadedPointView {
 
 /// The part `tlb`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct TlbView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -365,7 +371,7 @@ pub struct TlbView {
 
 /// The part `prefetch`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct PrefetchView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -375,6 +381,7 @@ pub struct PrefetchView {
 
 /// A pattern.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct PrefetchPointView {
     /// Pattern.
     pub pattern: PrefetchPattern,
@@ -393,7 +400,7 @@ pub struct PrefetchPointView {
 
 /// The few batches that an interval is computed from where a document states none.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct RawView {
     /// Batch means.
     pub raw: Vec<f64>,
@@ -401,7 +408,7 @@ pub struct RawView {
 
 /// The part `numa`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct NumaView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -413,7 +420,7 @@ pub struct NumaView {
 
 /// The part `c2c`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
+#[serde(default, expecting = "an object")]
 pub struct C2cView {
     /// Why there is none.
     pub not_measured: Option<NotMeasured>,
@@ -423,6 +430,7 @@ pub struct C2cView {
 
 /// Two CPUs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(expecting = "an object")]
 pub struct CorePairView {
     /// CPU that starts.
     pub from: CpuId,

@@ -46,7 +46,7 @@ const STEEPNESS_SCAN: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
 const LEAST_RATIO: f64 = 1.001;
 
 /// Exponents that a level can have: what is steeper is a step at any resolution.
-const EXPONENTS: (f64, f64) = (0.1, 20.0);
+const EXPONENTS: (f64, f64) = (0.1, 200.0);
 
 /// Largest step of a logarithm.
 const LONGEST_STEP: f64 = 0.7;

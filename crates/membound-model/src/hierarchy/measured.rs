@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use membound_types::{
     FitData, FitMethod, Kind, Level, MachineProfile, Model, ModelSource, NodePolicy, Observation,
-    Outcome, PageKind, SCHEMA_VERSION, SizeMode, Tlb, TlbTerm, Topology, TopologyLevel,
-    WindowKernel, WindowPoint,
+    Outcome, PageKind, ParameterRole, SCHEMA_VERSION, SizeMode, Tlb, TlbTerm, Topology,
+    TopologyLevel, WindowKernel, WindowPoint,
 };
 
 use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
@@ -75,9 +75,51 @@ pub fn fit_measured<E: From<FitError>>(
         ..options
     };
     let mut model = fit_robustly(&topology, data, observations, &options)?;
+    widen_sizes(&mut model);
     model.notes.extend(held_note(&topology, &options.held));
     model.method.selection = Some(selection.to_owned());
     Ok(model)
+}
+
+/// Widens the intervals of sizes to the measured areas around the nearest one, where
+/// exponents were fitted: a chase leaves a cache somewhere between two areas, and the family
+/// of curves that the exponents span is an assumption that a finer interval would rest on.
+fn widen_sizes(model: &mut Model) {
+    let steep = |role| role == ParameterRole::Steepness;
+    if !model.parameters.iter().any(|found| steep(found.role)) {
+        return;
+    }
+    let areas = model
+        .points
+        .iter()
+        .map(|point| point.measured.area_bytes as f64);
+    let mut areas: Vec<f64> = areas.collect();
+    areas.sort_by(f64::total_cmp);
+    areas.dedup();
+    let mut parameters = model.parameters.iter_mut();
+    for level in &mut model.levels {
+        let Some(size) = level.size_bytes.filter(|_| level.size_low_bytes.is_some()) else {
+            continue;
+        };
+        let nearest = (0..areas.len()).min_by(|&one, &other| {
+            let off = |index: usize| (areas[index] / size as f64).ln().abs();
+            off(one).total_cmp(&off(other))
+        });
+        let around = nearest.and_then(|nearest| {
+            let below = nearest.checked_sub(1).map(|index| areas[index])?;
+            Some((below, *areas.get(nearest + 1)?))
+        });
+        let Some((below, beyond)) = around else {
+            continue;
+        };
+        let parameter = parameters.find(|parameter| parameter.role == ParameterRole::Size);
+        if let Some(parameter) = parameter {
+            parameter.low = parameter.low.map(|low| low.min(below));
+            parameter.high = parameter.high.map(|high| high.max(beyond));
+            level.size_low_bytes = parameter.low.map(|low| low.round() as u64);
+            level.size_high_bytes = parameter.high.map(|high| high.round() as u64);
+        }
+    }
 }
 
 /// Levels whose end these values do not show, because the time hardly changes there: a core

@@ -108,7 +108,7 @@ pub(super) fn loaded(profile: &ProfileView, out: &mut Figures) {
         let label = |what: &str, title: &str, unit, worse, noise| Label {
             name: format!("loaded.{mix}.{what}"),
             part: "loaded",
-            title: format!("{title}, {mix}"),
+            title: format!("{title}, {mix} reads to writes"),
             unit,
             worse,
             noise,
