@@ -11,7 +11,7 @@ use membound_types::{
 };
 
 use crate::declared::bytes;
-use crate::levels::{CurvePoint, LevelOptions, Levels, Plateau, find_levels};
+use crate::levels::{CurvePoint, Interval, LevelOptions, Levels, Plateau, find_levels};
 use crate::stats::{median, median_error};
 
 /// What counts as a level here: a second TLB adds seven or so cycles to an L1 hit of four
@@ -76,6 +76,10 @@ fn of_kind(points: &[TlbPoint], page: PageKind) -> Vec<TlbLevel> {
         .enumerate()
         .filter_map(|(index, plateau)| {
             let (entries, _) = plateau.size?;
+            let next = levels.plateaus.get(index + 1);
+            let entries = next.map_or(entries, |next| {
+                along_the_climb(&curve, plateau, next, entries)
+            });
             let miss = miss_cycles(&curve, &levels, index, plateau)?;
             let reach = entries.value * page_bytes(page) as f64;
             Some(TlbLevel {
@@ -97,6 +101,48 @@ fn of_kind(points: &[TlbPoint], page: PageKind) -> Vec<TlbLevel> {
         .position(|level| level.miss_cycles.value >= WALK_CYCLES);
     found.truncate(walks.map_or(found.len(), |last| last + 1));
     found
+}
+
+/// Share of the climb to the next plateau at which pages surely begin to miss …
+const ONSET: f64 = 0.05;
+/// … and at which as many miss as hit.
+const HALF: f64 = 0.5;
+
+/// Ratio of the two from which the climb is no sharp end.
+const LONG_CLIMB: f64 = 1.5;
+
+/// Entries of a TLB that misses more and more pages over an octave or more, because pages
+/// crowd in some of its sets or its replacement is random: the capacity lies between the
+/// onset of the climb and its middle, and nothing in the curve says where.
+fn along_the_climb(
+    curve: &[CurvePoint],
+    plateau: &Plateau,
+    next: &Plateau,
+    found: Interval,
+) -> Interval {
+    let (from, to) = (plateau.latency_ns.value, next.latency_ns.value);
+    let crossing = |share: f64| {
+        let wanted = from + share * (to - from);
+        let inside = |point: &&CurvePoint| point.size_bytes >= plateau.from_bytes;
+        let points: Vec<&CurvePoint> = curve.iter().filter(inside).collect();
+        // The last time that the curve comes up through the value: what is disturbed on the
+        // plateau is no climb.
+        let pair = points
+            .windows(2)
+            .filter(|pair| pair[1].size_bytes <= next.to_bytes)
+            .rfind(|pair| pair[0].ns < wanted && pair[1].ns >= wanted)?;
+        let place = (wanted - pair[0].ns) / (pair[1].ns - pair[0].ns);
+        let ln = |point: &CurvePoint| (point.size_bytes as f64).ln();
+        Some((ln(pair[0]) + place * (ln(pair[1]) - ln(pair[0]))).exp())
+    };
+    match (crossing(ONSET), crossing(HALF)) {
+        (Some(onset), Some(half)) if half > onset * LONG_CLIMB => Interval {
+            value: (onset * half).sqrt(),
+            low: onset.min(found.low),
+            high: half.max(found.high),
+        },
+        _ => found,
+    }
 }
 
 /// A cache that the reach is laid beside.
@@ -344,6 +390,108 @@ mod tests {
                 }
             })
             .collect()
+    }
+
+    /// What translation cost a guest on a processor whose second TLB has 4096 entries: two
+    /// runs, the second on a finer grid.
+    const SLOWLY: [&[(u64, f64)]; 2] = [
+        &[
+            (512, 7.0),
+            (609, 7.0),
+            (724, 7.3),
+            (861, 6.9),
+            (1024, 7.0),
+            (1218, 7.1),
+            (1448, 7.7),
+            (1722, 6.8),
+            (2048, 6.0),
+            (2435, 7.0),
+            (2896, 7.8),
+            (3444, 12.2),
+            (4096, 20.7),
+            (4871, 29.3),
+            (5793, 34.8),
+            (6889, 41.7),
+            (8192, 47.6),
+            (9742, 58.2),
+            (11585, 74.3),
+            (13777, 85.2),
+            (16384, 85.2),
+            (19484, 82.5),
+            (23170, 79.0),
+            (27554, 79.0),
+            (32768, 82.0),
+        ],
+        &[
+            (512, 7.0),
+            (575, 7.0),
+            (645, 7.1),
+            (724, 7.3),
+            (813, 7.1),
+            (912, 7.0),
+            (1024, 7.0),
+            (1149, 7.0),
+            (1290, 6.9),
+            (1448, 6.9),
+            (1625, 6.3),
+            (1825, 5.6),
+            (2048, 5.3),
+            (2299, 4.9),
+            (2580, 5.2),
+            (2896, 5.5),
+            (3251, 7.9),
+            (3649, 12.5),
+            (4096, 16.3),
+            (4598, 22.0),
+            (5161, 30.5),
+            (5793, 33.6),
+            (6502, 39.4),
+            (7298, 42.9),
+            (8192, 47.9),
+            (9195, 55.9),
+            (10321, 63.8),
+            (11585, 74.0),
+            (13004, 83.0),
+            (14596, 85.6),
+            (16384, 83.8),
+            (18390, 82.8),
+            (20643, 80.0),
+            (23170, 80.0),
+            (26008, 79.0),
+            (29193, 81.0),
+            (32768, 82.0),
+        ],
+    ];
+
+    #[test]
+    fn a_second_tlb_that_fills_slowly_is_found_alike_in_two_runs() {
+        let found = SLOWLY.map(|run| {
+            let first = (8..36).map(|k| {
+                let pages = (f64::from(k) / 4.0).exp2().round() as u64;
+                (pages, if pages <= 96 { 0.0 } else { 7.0 })
+            });
+            let mut all: Vec<(u64, f64)> = first.collect();
+            all.extend_from_slice(run);
+            let clock = 4.0;
+            let points: Vec<TlbPoint> = all
+                .into_iter()
+                .map(|(pages, cycles)| TlbPoint {
+                    page: PageKind::Base,
+                    pages,
+                    ns: 1.0 + cycles / clock,
+                    packed_ns: 1.0,
+                    translation_cycles: cycles,
+                    batches: Samples::default(),
+                })
+                .collect();
+            let levels = find(&points);
+            levels.get(1).expect("a second TLB").entries
+        });
+        for entries in found {
+            assert!(entries.low < 4096.0 && 4096.0 < entries.high, "{entries:?}");
+        }
+        let apart = found[0].value / found[1].value;
+        assert!((0.8..1.25).contains(&apart), "{found:?}");
     }
 
     #[test]

@@ -109,7 +109,9 @@ pub fn seconds(value_s: f64) -> String {
 /// A frequency given in hertz: `4.06 GHz`, `26 MHz`.
 #[must_use]
 pub fn hertz(value_hz: f64) -> String {
-    let (factor, unit) = if value_hz >= 1e9 {
+    let (factor, unit) = if value_hz.abs() >= 1e15 {
+        return with_unit(value_hz, "Hz");
+    } else if value_hz >= 1e9 {
         (1e-9, "GHz")
     } else if value_hz >= 1e6 {
         (1e-6, "MHz")
@@ -134,7 +136,9 @@ pub fn percent(share: f64) -> String {
     if !value.is_finite() {
         return NO_VALUE.to_owned();
     }
-    if value == 0.0 || value.abs() >= 9.95 {
+    if value.abs() >= 1e10 {
+        format!("{} %", number(value))
+    } else if value == 0.0 || value.abs() >= 9.95 {
         format!("{value:.0} %")
     } else {
         format!("{value:.1} %")

@@ -50,7 +50,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Exit with 1 when a figure is worse by more than P per cent and by more than noise.
-    #[arg(long, value_name = "P%", value_parser = percent)]
+    #[arg(long, value_name = "P%", value_parser = percent, allow_negative_numbers = true)]
     fail_on: Option<f64>,
     /// What stdout shows.
     #[arg(long, value_enum, default_value_t)]
@@ -64,11 +64,14 @@ pub(crate) struct CompareArgs {
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let (directories, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
         args.paths.iter().partition(|path| path.is_dir());
-    if directories.is_empty() && files.len() == 1 {
+    if directories.is_empty()
+        && let [file] = files.as_slice()
+        && file.exists()
+    {
         output::complain(&format!(
             "{} alone has nothing to be compared with: name a second profile or a directory \
              (see `membound compare --help`)",
-            files[0].display()
+            file.display()
         ));
         return Ok(ExitCode::from(2));
     }
@@ -256,6 +259,17 @@ fn show(
 
 /// The exit code, and on stderr what was worse than is allowed.
 fn verdict(comparison: &Comparison) -> ExitCode {
+    let empty = comparison.summaries.iter().find(|it| it.compared == 0);
+    if let (Some(_), Some(empty), Some(first)) =
+        (&comparison.guard, empty, comparison.profiles.first())
+    {
+        // A guard that looked at nothing must not let pass.
+        output::complain(&format!(
+            "--fail-on has nothing to guard: {} has no figure in common with {}",
+            empty.profile, first.name
+        ));
+        return ExitCode::FAILURE;
+    }
     let Some(guard) = comparison.guard.as_ref().filter(|guard| guard.exceeded) else {
         return ExitCode::SUCCESS;
     };
@@ -282,8 +296,9 @@ fn worse(hit: &GuardHit) -> String {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    text.trim()
-        .trim_end_matches('%')
+    let text = text.trim();
+    text.strip_suffix('%')
+        .unwrap_or(text)
         .trim_end()
         .parse()
         .ok()
@@ -300,7 +315,7 @@ mod tests {
         for (text, value) in [("5", 5.0), ("5%", 5.0), ("2.5 %", 2.5), ("0", 0.0)] {
             assert_eq!(percent(text), Ok(value));
         }
-        for text in ["", "%", "five", "-1", "nan", "inf%", "5%%x"] {
+        for text in ["", "%", "five", "-1", "nan", "inf%", "5%%", "5%%x"] {
             let error = percent(text).unwrap_err();
             assert!(error.contains(&format!("`{text}`")), "{error}");
         }

@@ -320,7 +320,10 @@ fn notes(profiles: &[ComparedProfile], figures: &[ComparedFigure]) -> Vec<String
         ] {
             let absent = absent_parts(figures, mine, theirs);
             if !absent.is_empty() {
-                notes.push(format!("{name} has no {}, which {with} has", absent.join(", ")));
+                notes.push(format!(
+                    "{name} has no {}, which {with} has",
+                    absent.join(", ")
+                ));
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Words and numbers of a comparison that the page and the terminal share.
 
 use membound_types::{
-    ComparedCurve, ComparedFigure, ComparedValue, Comparison, ConditionRow, CurveVerdict,
-    FigureDifference, FigureVerdict, LoadsTime, Outcome,
+    ComparedCurve, ComparedFigure, ComparedValue, Comparison, ConditionRow, CurveVerdict, Figure,
+    FigureDifference, FigureVerdict, FleetFigure, LoadsTime, Outcome,
 };
+
+use textwrap::core::display_width;
 
 use crate::units;
 
@@ -20,6 +22,33 @@ pub(crate) fn letter(index: usize) -> String {
     }
 }
 
+/// What stands over the column of a profile: its name, or its letter where the names of all
+/// profiles are not short enough to stand beside each other.
+pub(crate) fn title(comparison: &Comparison, index: usize, most_columns: usize) -> String {
+    let short = |name: &str| (1..=most_columns).contains(&display_width(name));
+    let profiles = &comparison.profiles;
+    match profiles.get(index) {
+        Some(profile) if profiles.iter().all(|it| short(&it.name)) => profile.name.clone(),
+        _ => letter(index),
+    }
+}
+
+/// What a figure has for profile `column`; nothing beyond the profiles.
+pub(crate) fn at<T: Copy>(of_profiles: &[Option<T>], column: usize) -> Option<T> {
+    of_profiles.get(column).copied().flatten()
+}
+
+/// A figure's value in profile `column`, or a dash.
+pub(crate) fn value_at(figure: &ComparedFigure, column: usize) -> String {
+    at(&figure.values, column)
+        .map_or_else(|| "–".to_owned(), |found| value(found.value, &figure.unit))
+}
+
+/// Whether either of the first profile and `column` has a figure.
+pub(crate) fn in_either(figure: &ComparedFigure, column: usize) -> bool {
+    at(&figure.values, 0).is_some() || at(&figure.values, column).is_some()
+}
+
 /// A value in the unit of its figure.
 pub(crate) fn value(value: f64, unit: &str) -> String {
     match unit {
@@ -34,7 +63,7 @@ pub(crate) fn value(value: f64, unit: &str) -> String {
 /// `+12 %`, `−3.4 %`; times where more than threefold.
 pub(crate) fn change(relative: f64) -> String {
     let ratio = 1.0 + relative;
-    if !ratio.is_finite() {
+    if !ratio.is_finite() || ratio < 0.0 {
         units::NO_VALUE.to_owned()
     } else if ratio >= 3.0 {
         format!("× {}", units::compact(ratio))
@@ -72,7 +101,7 @@ pub(crate) const fn verdict(difference: &FigureDifference) -> &'static str {
 /// The figures that differ in profile `column`, the ones for the worse first and of those
 /// the most changed.
 pub(crate) fn differing(comparison: &Comparison, column: usize) -> Vec<&ComparedFigure> {
-    let of = |figure: &ComparedFigure| figure.differences.get(column).copied().flatten();
+    let of = |figure: &ComparedFigure| at(&figure.differences, column);
     let mut found: Vec<&ComparedFigure> = comparison
         .figures
         .iter()
@@ -114,13 +143,60 @@ pub(crate) fn places(curve: &ComparedCurve) -> String {
     }
 }
 
-/// Whether the verdict leaves a shift and a slope to be shown.
-pub(crate) const fn parameters(curve: &ComparedCurve) -> (bool, bool) {
-    match curve.verdict {
+/// The shift and the slope of a curve as far as its verdict leaves them to be told, with
+/// their intervals. A curve that is flat determines neither.
+pub(crate) fn parameters(curve: &ComparedCurve) -> (Option<ValueText>, Option<ValueText>) {
+    let (shifted, scaled) = match curve.verdict {
         None | Some(CurveVerdict::Other) => (false, false),
         Some(CurveVerdict::Shift) => (true, false),
         Some(CurveVerdict::Slope) => (false, true),
         Some(_) => (true, true),
+    };
+    let known = |outcome: &Outcome<Figure>| {
+        let figure = outcome.known().copied()?;
+        let finite = [figure.value, figure.low, figure.high];
+        finite.iter().all(|it| it.is_finite()).then_some(figure)
+    };
+    let slope = known(&curve.slope);
+    if scaled && shifted && slope.is_some_and(|slope| slope.low <= 0.0) {
+        return (None, None);
+    }
+    let shift = known(&curve.shift).map(|shift| ValueText {
+        value: format!("{} {}", signed(shift.value), curve.y_unit),
+        interval: format!("[{}, {}]", signed(shift.low), signed(shift.high)),
+    });
+    let slope = slope.map(|slope| ValueText {
+        value: format!("× {}", factor(slope.value)),
+        interval: format!("[{}, {}]", factor(slope.low), factor(slope.high)),
+    });
+    (shift.filter(|_| shifted), slope.filter(|_| scaled))
+}
+
+/// A value and its interval as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ValueText {
+    pub(crate) value: String,
+    pub(crate) interval: String,
+}
+
+fn signed(value: f64) -> String {
+    let digits = units::number(value.abs());
+    let sign = if digits == units::number(0.0) {
+        ""
+    } else if value < 0.0 {
+        "−"
+    } else {
+        "+"
+    };
+    format!("{sign}{digits}")
+}
+
+/// Three digits behind the point: slopes are near 1, and 1 % of them matters.
+fn factor(value: f64) -> String {
+    if value.abs() < 1000.0 {
+        format!("{value:.3}").replace('-', "−")
+    } else {
+        units::number(value)
     }
 }
 
@@ -164,7 +240,9 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
     let known = |outcome: &Outcome<ComparedValue>| outcome.known().map_or_else(dash, scattered);
     let mlp = row.effective_mlp.known().map_or_else(dash, |mlp| {
         let whole = mlp.value.round();
-        if (mlp.value - whole).abs() < 0.05 {
+        if !mlp.value.is_finite() || mlp.value.abs() >= 1e6 {
+            units::number(mlp.value)
+        } else if (mlp.value - whole).abs() < 0.05 {
             units::compact(whole)
         } else {
             format!(
@@ -215,6 +293,33 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
     }
 }
 
+/// The middle nine tenths of a fleet: `147–151 ns`, `1 MiB – 1.2 MiB`.
+pub(crate) fn middle(figure: &FleetFigure) -> String {
+    let (low, high) = (figure.p5, figure.p95);
+    match figure.unit.as_str() {
+        "bytes" | "Hz" => {
+            let (low, high) = (value(low, &figure.unit), value(high, &figure.unit));
+            if low == high {
+                low
+            } else {
+                format!("{low} – {high}")
+            }
+        }
+        "" => range(low, high),
+        unit => format!("{} {unit}", range(low, high)),
+    }
+}
+
+/// The robust standard deviation of a fleet's figure as a share of its median where that is
+/// positive.
+pub(crate) fn scatter(figure: &FleetFigure) -> String {
+    if figure.median > 0.0 {
+        units::percent(figure.robust_sigma / figure.median)
+    } else {
+        value(figure.robust_sigma, &figure.unit)
+    }
+}
+
 /// Figures of a fleet that say what its machines are; the others on request.
 pub(crate) fn is_headline(name: &str) -> bool {
     let level = name.starts_with("levels.")
@@ -249,6 +354,54 @@ mod tests {
         assert_eq!(value(160.23, "ns"), "160 ns");
         assert_eq!(value(f64::NAN, "ns"), units::NO_VALUE);
         assert_eq!([letter(0), letter(25), letter(26)], ["A", "Z", "#27"]);
+    }
+
+    fn curve(verdict: CurveVerdict, shift: [f64; 3], slope: [f64; 3]) -> ComparedCurve {
+        let figure = |[low, value, high]: [f64; 3]| {
+            Outcome::Known(Figure {
+                value,
+                low,
+                high,
+                basis: membound_types::Basis::Estimated,
+            })
+        };
+        ComparedCurve {
+            name: String::new(),
+            part: String::new(),
+            title: String::new(),
+            x_unit: "loads".to_owned(),
+            y_unit: "cycles".to_owned(),
+            profile: String::new(),
+            shift: figure(shift),
+            slope: figure(slope),
+            verdict: Some(verdict),
+            differs_from: Some(2.0),
+            differs_to: Some(12.0),
+            median_relative: None,
+            points: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_shift_has_its_sign_and_unit_and_a_flat_curve_has_neither() {
+        let check = |verdict, slope, right: (Option<&str>, Option<&str>)| {
+            let curve = curve(verdict, [-50.0, -45.0, -40.0], slope);
+            let (shift, slope) = parameters(&curve);
+            let text =
+                |found: Option<ValueText>| found.map(|it| format!("{} {}", it.value, it.interval));
+            let (shift, slope) = (text(shift), text(slope));
+            assert_eq!((shift.as_deref(), slope.as_deref()), right);
+            assert_eq!(places(&curve), "2 – 12");
+        };
+        let near = [0.98, 1.01, 1.04];
+        let shift = Some("−45.0 cycles [−50.0, −40.0]");
+        let slope = Some("× 1.010 [0.980, 1.040]");
+        check(CurveVerdict::Same, near, (shift, slope));
+        check(CurveVerdict::Shift, near, (shift, None));
+        check(CurveVerdict::Slope, near, (None, slope));
+        check(CurveVerdict::Other, near, (None, None));
+        check(CurveVerdict::Same, [-41.0, -3.5, 34.0], (None, None));
+        check(CurveVerdict::Same, [0.9, f64::NAN, 1.1], (shift, None));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedProfile, Comparison, ComparisonSummary, CurveVerdict,
-    FleetGroup, OddProfile,
+    FleetFigure, FleetGroup, OddProfile, Outlier,
 };
 
 use super::shell;
@@ -17,6 +17,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const CHARTS: usize = 8;
 /// Odd profiles that are shown in full; the others are in the JSON.
 const ODD: usize = 100;
+/// Longest name that stands over a column of its own.
+const NAME: usize = 28;
 /// Outliers of one profile that stand in the open.
 const OUTLIERS: usize = 12;
 
@@ -88,10 +90,10 @@ fn header(comparison: &Comparison, title: &str) -> Markup {
                 @if guard.exceeded {
                     p.banner role="alert" {
                         b { (units::plural(guard.worst.len(), "figure")) }
-                        " worse by more than " (guard.limit_percent) " % and by more than noise."
+                        " worse by more than " (units::compact(guard.limit_percent)) " % and by more than noise."
                     }
                 } @else {
-                    p.note { "No figure is worse by more than " (guard.limit_percent) " % and by more than noise." }
+                    p.note { "No figure is worse by more than " (units::compact(guard.limit_percent)) " % and by more than noise." }
                 }
             }
             @if !comparison.profiles.is_empty() {
@@ -133,16 +135,20 @@ fn figures(comparison: &Comparison) -> Markup {
         p.reading { "A figure differs when the difference is more than its intervals and the scatter between runs explain, corrected for the number of figures. All are listed below the ones that differ." }
         @for (index, summary) in comparison.summaries.iter().enumerate() {
             @let column = index + 1;
-            h3 { (facts::letter(column)) " against " (facts::letter(0)) ": " (summary.profile) }
+            @let (first, later) = (facts::title(comparison, 0, NAME), facts::title(comparison, column, NAME));
+            h3 {
+                (later) " against " (first)
+                @if later != summary.profile { ": " (summary.profile) }
+            }
             (tiles(summary))
             @let found = facts::differing(comparison, column);
-            @if !found.is_empty() { (figure_table(&found, column, "figures that differ")) }
+            @if !found.is_empty() { (figure_table(&found, [&first, &later], column, "figures that differ")) }
             details.data {
                 summary { "all figures of both" }
                 @let all: Vec<&ComparedFigure> = comparison.figures.iter()
-                    .filter(|figure| figure.values[0].is_some() || figure.values[column].is_some())
+                    .filter(|figure| facts::in_either(figure, column))
                     .collect();
-                (figure_table(&all, column, "all figures"))
+                (figure_table(&all, [&first, &later], column, "all figures"))
             }
         }
     }
@@ -166,13 +172,18 @@ fn tiles(summary: &ComparisonSummary) -> Markup {
     }
 }
 
-fn figure_table(found: &[&ComparedFigure], column: usize, label: &str) -> Markup {
+fn figure_table(
+    found: &[&ComparedFigure],
+    [first, later]: [&str; 2],
+    column: usize,
+    label: &str,
+) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label=(label) {
             table {
                 thead { tr {
                     th scope="col" { "part" } th scope="col" { "figure" }
-                    th scope="col" { (facts::letter(0)) } th scope="col" { (facts::letter(column)) }
+                    th scope="col" { (first) } th scope="col" { (later) }
                     th scope="col" { "change" } th scope="col" { "verdict" }
                 } }
                 tbody { @for figure in found { (figure_row(figure, column)) } }
@@ -182,19 +193,13 @@ fn figure_table(found: &[&ComparedFigure], column: usize, label: &str) -> Markup
 }
 
 fn figure_row(figure: &ComparedFigure, column: usize) -> Markup {
-    let value = |index: usize| {
-        figure.values[index].map_or_else(
-            || "–".to_owned(),
-            |value| facts::value(value.value, &figure.unit),
-        )
-    };
     html! {
         tr title=(figure.name) {
             td { (figure.part) }
             th scope="row" { (figure.title) }
-            td { (value(0)) }
-            td { (value(column)) }
-            @if let Some(difference) = figure.differences[column] {
+            td { (facts::value_at(figure, 0)) }
+            td { (facts::value_at(figure, column)) }
+            @if let Some(difference) = facts::at(&figure.differences, column) {
                 td {
                     (facts::difference(&difference, &figure.unit))
                     @if let (Some(low), Some(high)) = (difference.relative_low, difference.relative_high) {
@@ -211,16 +216,19 @@ fn figure_row(figure: &ComparedFigure, column: usize) -> Markup {
 fn curves(comparison: &Comparison) -> Markup {
     html! {
         p.reading { "Each curve of a later profile as a line of the first's: later = slope · first + shift. A shift is a cost that every execution has once; a slope is a cost of every access; another shape is a change at some places only." }
-        div.scroll tabindex="0" role="group" aria-label="curves" {
-            table {
-                thead { tr {
-                    th scope="col" { "curve" }
-                    @if comparison.summaries.len() > 1 { th scope="col" { "profile" } }
-                    th scope="col" { "verdict" } th scope="col" { "shift" } th scope="col" { "slope" }
-                    th scope="col" { "differs at" } th scope="col" { "median change" }
-                } }
-                tbody { @for curve in &comparison.curves { (curve_row(curve, comparison.summaries.len() > 1)) } }
-            }
+        @let several = comparison.summaries.len() > 1;
+        @let differing: Vec<&ComparedCurve> = comparison.curves.iter()
+            .filter(|curve| curve.verdict.is_some_and(|it| it != CurveVerdict::Same))
+            .collect();
+        @if differing.is_empty() {
+            p { "No curve differs by more than noise." }
+        } @else {
+            (curve_table(&differing, several, "curves that differ"))
+        }
+        details.data {
+            summary { "all curves" }
+            @let all: Vec<&ComparedCurve> = comparison.curves.iter().collect();
+            (curve_table(&all, several, "all curves"))
         }
         div.pair {
             @for (index, curve) in charted(&comparison.curves).into_iter().enumerate() {
@@ -230,8 +238,24 @@ fn curves(comparison: &Comparison) -> Markup {
     }
 }
 
+fn curve_table(curves: &[&ComparedCurve], several: bool, label: &str) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(label) {
+            table {
+                thead { tr {
+                    th scope="col" { "curve" }
+                    @if several { th scope="col" { "profile" } }
+                    th scope="col" { "verdict" } th scope="col" { "shift" } th scope="col" { "slope" }
+                    th scope="col" { "differs at" } th scope="col" { "change" }
+                } }
+                tbody { @for curve in curves { (curve_row(curve, several)) } }
+            }
+        }
+    }
+}
+
 fn curve_row(curve: &ComparedCurve, several: bool) -> Markup {
-    let (shifted, scaled) = facts::parameters(curve);
+    let (shift, slope) = facts::parameters(curve);
     html! {
         tr title=(curve.name) {
             th scope="row" { (curve.part) ": " (curve.title) }
@@ -243,12 +267,9 @@ fn curve_row(curve: &ComparedCurve, several: bool) -> Markup {
                     Some(other) => { span.differs { (facts::curve_verdict(other)) } }
                 }
             }
-            @if let (true, Some(shift)) = (shifted, curve.shift.known()) {
-                td { (units::number(shift.value)) " " (curve.y_unit) " " small { (units::interval(shift.low, shift.high)) } }
-            } @else { td { "–" } }
-            @if let (true, Some(slope)) = (scaled, curve.slope.known()) {
-                td { (format!("{:.3}", slope.value)) " " small { (format!("[{:.3}, {:.3}]", slope.low, slope.high)) } }
-            } @else { td { "–" } }
+            @for found in [shift, slope] {
+                td { @if let Some(found) = found { (found.value) " " small { (found.interval) } } @else { "–" } }
+            }
             td { (facts::places(curve)) }
             td { (curve.median_relative.map_or_else(String::new, units::percent)) }
         }
@@ -388,21 +409,35 @@ fn fleet(group: &FleetGroup) -> Markup {
         }
         @for profile in group.odd.iter().take(ODD) { (odd(profile)) }
         @if group.odd.len() > ODD { p.note { (group.odd.len() - ODD) " more stand out; the JSON has them." } }
+        @let headline: Vec<&FleetFigure> = group.figures.iter().filter(|it| facts::is_headline(&it.name)).collect();
+        @if !headline.is_empty() {
+            h3 { "What is usual" }
+            (distribution(&headline, "usual figures"))
+        }
         details.data {
             summary { "distribution of every figure" }
-            div.scroll tabindex="0" role="group" aria-label="distribution of figures" {
-                table {
-                    thead { tr {
-                        th scope="col" { "part" } th scope="col" { "figure" } th scope="col" { "median" } th scope="col" { "robust σ" }
-                        th scope="col" { "5th percentile" } th scope="col" { "95th" } th scope="col" { "profiles" }
-                    } }
-                    tbody {
-                        @for figure in &group.figures {
-                            tr title=(figure.name) {
-                                td { (figure.part) } th scope="row" { (figure.title) }
-                                @for value in [figure.median, figure.robust_sigma, figure.p5, figure.p95] { td { (facts::value(value, &figure.unit)) } }
-                                td { (units::count(figure.count as u64)) }
-                            }
+            @let all: Vec<&FleetFigure> = group.figures.iter().collect();
+            (distribution(&all, "distribution of figures"))
+        }
+    }
+}
+
+fn distribution(figures: &[&FleetFigure], label: &str) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(label) {
+            table {
+                thead { tr {
+                    th scope="col" { "part" } th scope="col" { "figure" } th scope="col" { "median" } th scope="col" { "robust σ" }
+                    th scope="col" { "5 % to 95 %" } th scope="col" { "profiles" }
+                } }
+                tbody {
+                    @for figure in figures {
+                        tr title=(figure.name) {
+                            td { (figure.part) } th scope="row" { (figure.title) }
+                            td { (facts::value(figure.median, &figure.unit)) }
+                            td { (facts::scatter(figure)) }
+                            td { (facts::middle(figure)) }
+                            td { (units::count(figure.count as u64)) }
                         }
                     }
                 }
@@ -423,28 +458,38 @@ fn odd(profile: &OddProfile) -> Markup {
             }
             @if !profile.missing.is_empty() { " Not measured: " (profile.missing.join(", ")) "." }
         }
-        @if !profile.outliers.is_empty() {
-            div.scroll tabindex="0" role="group" aria-label=(format!("outliers of {}", profile.host)) {
-                table {
-                    thead { tr {
-                        th scope="col" { "figure" } th scope="col" { "here" } th scope="col" { "median" }
-                        th scope="col" { "change" } th scope="col" { "robust σ" } th scope="col" { "" }
-                    } }
-                    tbody {
-                        @for outlier in profile.outliers.iter().take(OUTLIERS) {
-                            tr title=(outlier.name) {
-                                th scope="row" { (outlier.title) }
-                                td { (facts::value(outlier.value, &outlier.unit)) }
-                                td { (facts::value(outlier.median, &outlier.unit)) }
-                                td { (facts::change(outlier.relative)) }
-                                td { (units::number(outlier.sigmas.abs())) }
-                                td { @if outlier.worse { span.differs { "worse" } } @else { "better" } }
-                            }
+        @let (shown, others) = profile.outliers.split_at(profile.outliers.len().min(OUTLIERS));
+        @if !shown.is_empty() { (outliers(shown, &format!("outliers of {}", profile.host))) }
+        @if !others.is_empty() {
+            details.data {
+                summary { (units::plural(others.len(), "more outlier")) }
+                (outliers(others, &format!("more outliers of {}", profile.host)))
+            }
+        }
+    }
+}
+
+fn outliers(outliers: &[Outlier], label: &str) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(label) {
+            table {
+                thead { tr {
+                    th scope="col" { "figure" } th scope="col" { "here" } th scope="col" { "median" }
+                    th scope="col" { "change" } th scope="col" { "robust σ" } th scope="col" { "verdict" }
+                } }
+                tbody {
+                    @for outlier in outliers {
+                        tr title=(outlier.name) {
+                            th scope="row" { (outlier.title) }
+                            td { (facts::value(outlier.value, &outlier.unit)) }
+                            td { (facts::value(outlier.median, &outlier.unit)) }
+                            td { (facts::change(outlier.relative)) }
+                            td { (units::number(outlier.sigmas.abs())) }
+                            td { @if outlier.worse { span.differs { "worse" } } @else { "better" } }
                         }
                     }
                 }
             }
-            @if profile.outliers.len() > OUTLIERS { p.note { (profile.outliers.len() - OUTLIERS) " more in the JSON." } }
         }
     }
 }

@@ -19,6 +19,9 @@ const OUTLIERS: usize = 5;
 /// Later profiles that get tables of their own; of the others only the count is told.
 const PROFILES: usize = 8;
 
+/// Longest name that stands over a column of its own.
+const NAME: usize = 16;
+
 /// How much of a comparison is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
@@ -45,7 +48,11 @@ pub fn comparison(comparison: &Comparison, shown: Shown, style: Style) -> String
         }
         out.blank();
         out.heading(
-            &format!("{} against {}", facts::letter(column), facts::letter(0)),
+            &format!(
+                "{} against {}",
+                facts::title(comparison, column, NAME),
+                facts::title(comparison, 0, NAME)
+            ),
             &count(summary),
         );
         match shown {
@@ -77,13 +84,22 @@ fn profiles(out: &mut Out, comparison: &Comparison) {
     }
 }
 
+/// Name, file, host, processor and date, none of them twice.
 fn identity(profile: &ComparedProfile) -> String {
     let mut words = vec![profile.name.clone()];
-    for word in [&profile.file, &profile.host, &profile.cpu, &profile.date] {
-        if !word.is_empty() && !words.contains(word) {
+    let stem = profile.file.strip_suffix(".json").unwrap_or(&profile.file);
+    if stem == profile.name || stem.ends_with(&format!("/{}", profile.name)) {
+        // The file says all that its name does.
+        words = vec![profile.file.clone()];
+    } else {
+        words.push(profile.file.clone());
+    }
+    for word in [&profile.host, &profile.cpu, &profile.date] {
+        if !words.contains(word) {
             words.push(word.clone());
         }
     }
+    words.retain(|word| !word.is_empty());
     words.join(" · ")
 }
 
@@ -107,31 +123,25 @@ fn count(summary: &membound_types::ComparisonSummary) -> String {
     words.join(", ")
 }
 
-fn figure_table(column: usize) -> Table {
+fn figure_table(comparison: &Comparison, column: usize) -> Table {
     Table::new()
         .column("part", Align::Left, 2)
         .words("figure")
-        .figures(&facts::letter(0))
-        .figures(&facts::letter(column))
+        .figures(&facts::title(comparison, 0, NAME))
+        .figures(&facts::title(comparison, column, NAME))
         .figures("change")
         .column("interval", Align::Right, 1)
         .words("")
 }
 
 fn row(table: &mut Table, figure: &ComparedFigure, column: usize) {
-    let value = |index: usize| {
-        figure.values[index].map_or_else(
-            || "–".to_owned(),
-            |value| facts::value(value.value, &figure.unit),
-        )
-    };
-    let difference = figure.differences[column];
+    let difference = facts::at(&figure.differences, column);
     let interval = difference.and_then(|it| it.relative_low.zip(it.relative_high));
     table.row([
         figure.part.clone(),
         figure.title.clone(),
-        value(0),
-        value(column),
+        facts::value_at(figure, 0),
+        facts::value_at(figure, column),
         difference.map_or_else(String::new, |it| facts::difference(&it, &figure.unit)),
         interval.map_or_else(String::new, |(low, high)| {
             format!("[{}, {}]", facts::change(low), facts::change(high))
@@ -142,7 +152,7 @@ fn row(table: &mut Table, figure: &ComparedFigure, column: usize) {
 
 fn differing(out: &mut Out, comparison: &Comparison, column: usize) {
     let found = facts::differing(comparison, column);
-    let mut table = figure_table(column);
+    let mut table = figure_table(comparison, column);
     for figure in found.iter().take(ROWS) {
         row(&mut table, figure, column);
     }
@@ -155,11 +165,11 @@ fn differing(out: &mut Out, comparison: &Comparison, column: usize) {
 }
 
 fn everything(out: &mut Out, comparison: &Comparison, column: usize) {
-    let mut table = figure_table(column);
-    let in_either =
-        |figure: &&ComparedFigure| figure.values[0].is_some() || figure.values[column].is_some();
-    for figure in comparison.figures.iter().filter(in_either) {
-        row(&mut table, figure, column);
+    let mut table = figure_table(comparison, column);
+    for figure in &comparison.figures {
+        if facts::in_either(figure, column) {
+            row(&mut table, figure, column);
+        }
     }
     if !table.is_empty() {
         out.table(&table);
@@ -188,8 +198,7 @@ fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
         .words("curve")
         .column("profile", Align::Left, if several { 0 } else { 9 })
         .words("verdict")
-        .figures("shift")
-        .figures("slope")
+        .words("by")
         .column("differs at", Align::Left, 1);
     let mut left = 0_usize;
     let shows = |curve: &&ComparedCurve| {
@@ -201,7 +210,14 @@ fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
             continue;
         }
         left += 1;
-        let (shifted, scaled) = facts::parameters(curve);
+        let (shift, slope) = facts::parameters(curve);
+        let by: Vec<String> = [slope, shift]
+            .into_iter()
+            .flatten()
+            .map(|it| it.value)
+            .collect();
+        let (by, places) = (by.join(" "), facts::places(curve));
+        let other = by.is_empty();
         table.row([
             format!("{}: {}", curve.part, curve.title),
             if several {
@@ -213,9 +229,8 @@ fn curves(out: &mut Out, comparison: &Comparison, shown: Shown) {
                 .verdict
                 .map_or("too few places", facts::curve_verdict)
                 .to_owned(),
-            shift(curve).filter(|_| shifted).unwrap_or_default(),
-            slope(curve).filter(|_| scaled).unwrap_or_default(),
-            facts::places(curve),
+            if by.is_empty() { places.clone() } else { by },
+            if other { String::new() } else { places },
         ]);
     }
     if !table.is_empty() {
@@ -234,20 +249,6 @@ fn column_letter(comparison: &Comparison, name: &str) -> String {
         .map_or_else(|| name.to_owned(), facts::letter)
 }
 
-fn shift(curve: &ComparedCurve) -> Option<String> {
-    let shift = curve.shift.known()?;
-    let sign = if shift.value < 0.0 { "−" } else { "+" };
-    Some(format!(
-        "{sign}{}",
-        facts::value(shift.value.abs(), &curve.y_unit)
-    ))
-}
-
-fn slope(curve: &ComparedCurve) -> Option<String> {
-    let slope = curve.slope.known()?;
-    Some(format!("× {:.3}", slope.value))
-}
-
 fn conditions(out: &mut Out, comparison: &Comparison) {
     if comparison.conditions.is_empty() {
         return;
@@ -255,7 +256,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
     out.blank();
     out.heading(
         "parallel loads by condition",
-        "cycles; the time of MLP + 1 loads is that of two in sequence",
+        "cycles; MLP + 1 loads at once take as long as two in sequence",
     );
     let mut table = Table::new()
         .words("")
@@ -264,7 +265,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         .figures("one load")
         .column("pair", Align::Right, 2)
         .column("N", Align::Right, 1)
-        .figures("time of N")
+        .figures("MLP + 1 loads")
         .figures("overhead");
     for (index, row) in comparison.conditions.iter().enumerate() {
         let text = facts::condition(row, index == 0);
@@ -303,25 +304,26 @@ fn fleet(out: &mut Out, group: &FleetGroup, shown: Shown) {
         .words("figure")
         .figures("median")
         .figures("robust σ")
-        .column("5 %", Align::Right, 2)
-        .column("95 %", Align::Right, 2)
-        .column("profiles", Align::Right, 1);
+        .column("5 % to 95 %", Align::Right, 1)
+        .column("profiles", Align::Right, 2);
+    let all_have = group
+        .figures
+        .iter()
+        .all(|figure| figure.count == group.profiles);
     for figure in &group.figures {
         if shown == Shown::Differences && !facts::is_headline(&figure.name) {
             continue;
         }
-        let unit = figure.unit.as_str();
         table.row([
             figure.title.clone(),
-            facts::value(figure.median, unit),
-            if figure.median > 0.0 {
-                units::percent(figure.robust_sigma / figure.median)
+            facts::value(figure.median, &figure.unit),
+            facts::scatter(figure),
+            facts::middle(figure),
+            if all_have {
+                String::new()
             } else {
-                facts::value(figure.robust_sigma, unit)
+                units::count(figure.count as u64)
             },
-            facts::value(figure.p5, unit),
-            facts::value(figure.p95, unit),
-            units::count(figure.count as u64),
         ]);
     }
     if !table.is_empty() {
@@ -411,46 +413,12 @@ fn guard(out: &mut Out, comparison: &Comparison) {
         out.warning(&format!(
             "{} worse by more than {} % and by more than noise",
             units::plural(guard.worst.len(), "figure"),
-            guard.limit_percent
+            units::compact(guard.limit_percent)
         ));
     } else {
         out.line(&format!(
             "no figure is worse by more than {} % and by more than noise",
-            guard.limit_percent
+            units::compact(guard.limit_percent)
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use membound_types::Outcome;
-
-    use super::*;
-
-    #[test]
-    fn a_shift_has_its_sign_and_unit() {
-        let curve = ComparedCurve {
-            name: String::new(),
-            part: String::new(),
-            title: String::new(),
-            x_unit: "loads".to_owned(),
-            y_unit: "cycles".to_owned(),
-            profile: String::new(),
-            shift: Outcome::Known(membound_types::Figure {
-                value: -45.0,
-                low: -50.0,
-                high: -40.0,
-                basis: membound_types::Basis::Estimated,
-            }),
-            slope: Outcome::missing("none"),
-            verdict: None,
-            differs_from: Some(2.0),
-            differs_to: Some(12.0),
-            median_relative: None,
-            points: Vec::new(),
-        };
-        assert_eq!(shift(&curve).as_deref(), Some("−45.0 cycles"));
-        assert_eq!(slope(&curve), None);
-        assert_eq!(facts::places(&curve), "2 – 12");
     }
 }

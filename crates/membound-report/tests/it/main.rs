@@ -1,5 +1,6 @@
 //! What membound-report makes of whole documents.
 
+mod compare;
 mod dom;
 mod exports;
 mod fixture;

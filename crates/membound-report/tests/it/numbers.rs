@@ -1,7 +1,9 @@
 //! Whatever numbers stand in a document, no drawing and no text says NaN or infinity.
 
 use membound_report::{csv, page, text};
-use membound_types::{Basis, Figure, MachineProfile, Model, Outcome, Prediction};
+use membound_types::{
+    Basis, ComparedValue, Comparison, Figure, MachineProfile, Model, Outcome, Prediction,
+};
 use proptest::prelude::*;
 
 use crate::dom::Page;
@@ -151,6 +153,92 @@ fn spoil_prediction(prediction: &mut Prediction, next: &mut impl FnMut() -> f64)
     }
 }
 
+/// Puts numbers into every figure of a comparison.
+fn spoil_comparison(comparison: &mut Comparison, next: &mut impl FnMut() -> f64) {
+    for figure in &mut comparison.figures {
+        for value in figure.values.iter_mut().flatten() {
+            *value = compared(next);
+        }
+        for difference in figure.differences.iter_mut().flatten() {
+            difference.absolute = next();
+            difference.relative = difference.relative.map(|_| next());
+            (difference.relative_low, difference.relative_high) = (Some(next()), Some(next()));
+            difference.p_value = Some(next());
+        }
+    }
+    for curve in &mut comparison.curves {
+        (curve.shift, curve.slope) = (Outcome::Known(figure(next)), Outcome::Known(figure(next)));
+        (curve.differs_from, curve.differs_to) = (Some(next()), Some(next()));
+        curve.median_relative = Some(next());
+        for pair in &mut curve.points {
+            (pair.x, pair.first, pair.later) = (next(), next(), next());
+        }
+    }
+    for row in &mut comparison.conditions {
+        row.effective_mlp = Outcome::Known(compared(next));
+        row.throughput_mlp = Outcome::Known(next());
+        row.one_load_cycles = Outcome::Known(compared(next));
+        row.pair_cycles = Outcome::Known(compared(next));
+        row.overhead_cycles = Outcome::Known(compared(next));
+        for time in [&mut row.below, &mut row.reached].into_iter().flatten() {
+            (time.cycles, time.spread) = (next(), next());
+        }
+    }
+    for group in &mut comparison.fleets {
+        group.limit_sigmas = Some(next());
+        group.limit_relative = next();
+        for figure in &mut group.figures {
+            (figure.median, figure.robust_sigma) = (next(), next());
+            (figure.p5, figure.p95) = (next(), next());
+        }
+        for outlier in group.odd.iter_mut().flat_map(|odd| &mut odd.outliers) {
+            (outlier.value, outlier.median) = (next(), next());
+            (outlier.sigmas, outlier.relative) = (next(), next());
+        }
+    }
+    if let Some(guard) = &mut comparison.guard {
+        guard.limit_percent = next();
+        for hit in &mut guard.worst {
+            (hit.value, hit.reference, hit.relative) = (next(), next(), next());
+        }
+    }
+    comparison.method.false_discovery_rate = next();
+    for floor in &mut comparison.method.floors {
+        (floor.relative, floor.absolute) = (next(), next());
+    }
+}
+
+fn compared(next: &mut impl FnMut() -> f64) -> ComparedValue {
+    ComparedValue {
+        value: next(),
+        low: Some(next()),
+        high: Some(next()),
+    }
+}
+
+/// Comparisons full of `values`, in every form.
+fn check_comparison(values: &[f64]) {
+    let mut turn = values.iter().copied().cycle();
+    let mut next = || turn.next().unwrap_or(f64::NAN);
+    let mut one_median = fixture::comparison::against_a_median();
+    one_median.curves = fixture::comparison::two_profiles().curves;
+    for mut comparison in [
+        fixture::comparison::two_profiles(),
+        fixture::comparison::fleet(),
+        one_median,
+    ] {
+        spoil_comparison(&mut comparison, &mut next);
+        check_drawing(&page::comparison(&comparison));
+        for shown in [text::Shown::Differences, text::Shown::Everything] {
+            check_lines(&text::comparison(
+                &comparison,
+                shown,
+                text::Style::default(),
+            ));
+        }
+    }
+}
+
 fn figure(next: &mut impl FnMut() -> f64) -> Figure {
     Figure {
         value: next(),
@@ -241,6 +329,8 @@ fn check_words(text: &str) {
 fn the_drawing_of_a_sound_profile_is_sound() {
     check_drawing(&page::render(&fixture::profile(Extent::Thorough)));
     check_drawing(&page::render(&fixture::two_nodes(64)));
+    check_drawing(&page::comparison(&fixture::comparison::two_profiles()));
+    check_drawing(&page::comparison(&fixture::comparison::fleet()));
 }
 
 #[test]
@@ -260,6 +350,7 @@ fn special_values_are_left_out() {
         check_drawing(&page::render(&profile));
         check_words(&text::profile(&profile, text::Style::default()));
         check_model(&values);
+        check_comparison(&values);
     }
 }
 
@@ -293,5 +384,6 @@ proptest! {
             prop_assert!(textwrap::core::display_width(line) <= 80, "{}", line);
         }
         check_model(&values);
+        check_comparison(&values);
     }
 }

@@ -27,13 +27,14 @@ pub(super) fn file(path: &Path) -> anyhow::Result<ProfileView> {
     let mut bytes = Vec::new();
     load(path, &mut bytes)
         .and_then(|()| document(&bytes))
+        .and_then(sound)
         .map_err(|reason| anyhow!("{}: {reason}", path.display()))
 }
 
 /// Reads a file of a fleet: a machine profile, into a buffer that is used again.
 pub(super) fn profile_into(path: &Path, bytes: &mut Vec<u8>) -> Result<ProfileView, String> {
     load(path, bytes)?;
-    let view = document(bytes)?;
+    let view = document(bytes).and_then(sound)?;
     match view.kind {
         Some(Kind::Machine) => Ok(view),
         other => Err(format!(
@@ -105,6 +106,32 @@ fn document(bytes: &[u8]) -> Result<ProfileView, String> {
         }
     }
     Ok(view)
+}
+
+/// The view, unless a time, a size or a rate in it is none: comparing with it would look
+/// like a change of the machine.
+fn sound(view: ProfileView) -> Result<ProfileView, String> {
+    let levels = view.levels.iter().map(|it| it.latency_ns);
+    let latency = view.latency.points.iter().map(|it| it.ns);
+    let window = view.window.points.iter().map(|it| it.seconds_per_window);
+    let bandwidth = view.bandwidth.points.iter().map(|it| it.gb_s);
+    let loaded = view.loaded.points.iter().map(|it| it.ns);
+    let c2c = view.c2c.pairs.iter().map(|it| it.one_way_ns);
+    let wrong = first_wrong("levels", "latency_ns", levels)
+        .or_else(|| first_wrong("latency.points", "ns", latency))
+        .or_else(|| first_wrong("window.points", "seconds_per_window", window))
+        .or_else(|| first_wrong("bandwidth.points", "gb_s", bandwidth))
+        .or_else(|| first_wrong("loaded.points", "ns", loaded))
+        .or_else(|| first_wrong("c2c.pairs", "one_way_ns", c2c));
+    wrong.map_or(Ok(view), Err)
+}
+
+fn first_wrong(list: &str, field: &str, values: impl Iterator<Item = f64>) -> Option<String> {
+    let usable = |value: f64| value > 0.0 && value.is_finite();
+    let (index, value) = values.enumerate().find(|(_, value)| !usable(*value))?;
+    Some(format!(
+        "{list}[{index}].{field} is {value}, which is no positive number (measure again)"
+    ))
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {

@@ -141,6 +141,126 @@ fn a_directory_names_the_bad_host_and_skips_what_is_no_profile() {
     assert_eq!(mine["summaries"][0]["worse"], 4);
 }
 
+/// The same profile with this run's labels and times of a few loads.
+fn labelled(host_thp: &str, guest_thp: &str, load: f64) -> Value {
+    let mut document = profile("vm", 1.0);
+    document["conditions"] = json!({
+        "labels": { "host-thp": host_thp, "guest-thp": guest_thp }, "kernel": "6.1",
+    });
+    let cell = |mode: &str, loads: u32, cycles: f64| {
+        json!({
+            "mode": mode, "loads": loads, "fillers": 1, "filler": "nop",
+            "area_bytes": 1 << 28, "node": "local", "page": "thp", "cycles": cycles,
+            "spread": 2.0, "misses": { "not_measured": { "reason": "no counters" } },
+        })
+    };
+    document["mlp"] = json!({
+        "cells": [
+            cell("sequential", 1, load),
+            cell("sequential", 2, 2.1 * load),
+            cell("parallel", 2, 1.1 * load),
+            cell("parallel", 10, 1.7 * load),
+            cell("parallel", 11, 2.1 * load),
+        ],
+        "page": "thp", "node": "local",
+    });
+    document
+}
+
+#[test]
+fn labels_of_conditions_name_columns_and_rows() {
+    let membound = Membound::new();
+    let home = membound.home.path();
+    write(home, "a.json", &labelled("on", "on", 200.0));
+    write(home, "b.json", &labelled("on", "off", 350.0));
+    let found = membound.run("compare a.json b.json --html page.html");
+    assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""));
+    let header = found.stdout.lines().find(|line| line.contains("change"));
+    let header = header.expect("one load differs");
+    assert!(
+        header.contains("H0G0") && header.contains("H0G1"),
+        "{header}"
+    );
+    for row in ["A  H0G0, thp pages   10", "B  H0G1, thp pages   10"] {
+        assert!(found.stdout.contains(row), "{}", found.stdout);
+    }
+    let page = fs::read_to_string(home.join("page.html")).unwrap();
+    assert!(page.contains(">H0G0</th>") && page.contains(">H0G1</th>"));
+    let document = membound.run("compare a.json b.json --format json").json();
+    assert_eq!(document["profiles"][1]["name"], "H0G1");
+    assert_eq!(document["profiles"][1]["labels"]["guest-thp"], "off");
+    assert_eq!(document["conditions"][1]["condition"], "H0G1, thp pages");
+    let overhead = &document["conditions"][1]["overhead_cycles"]["value"];
+    assert!((number(overhead) - 150.0).abs() < 1e-9);
+    // Other labels than the document's stand as they are.
+    let mut numa = [profile("vm", 1.0), profile("vm", 1.5)];
+    for (document, value) in numa.iter_mut().zip(["on", "off"]) {
+        document["conditions"] = json!({ "labels": { "numa": value, "rack": "7" } });
+    }
+    write(home, "a.json", &numa[0]);
+    write(home, "b.json", &numa[1]);
+    let found = membound.run("compare a.json b.json");
+    assert!(
+        found.stdout.contains("numa=off against numa=on"),
+        "{}",
+        found.stdout
+    );
+}
+
+#[test]
+fn the_same_file_twice_and_other_processors_are_compared_and_said() {
+    let membound = Membound::new();
+    let home = membound.home.path();
+    write(home, "a.json", &profile("a", 1.0));
+    let mut other = profile("b", 1.0);
+    other["cpu"]["model_name"] = json!("Another");
+    write(home, "b.json", &other);
+    let twice = membound.run("compare a.json a.json --fail-on 0");
+    assert_eq!((twice.code, twice.stderr.as_str()), (Some(0), ""));
+    assert!(
+        twice.stdout.contains("a (2) against a (1)"),
+        "{}",
+        twice.stdout
+    );
+    let processors = membound.run("compare a.json b.json");
+    assert_eq!(processors.code, Some(0));
+    assert!(
+        processors
+            .stdout
+            .contains("! b is another processor than a"),
+        "{}",
+        processors.stdout
+    );
+}
+
+#[test]
+fn missing_parts_are_named_and_a_guard_of_nothing_fails() {
+    let membound = Membound::new();
+    let home = membound.home.path();
+    write(home, "a.json", &profile("a", 1.0));
+    let mut partial = profile("b", 1.0);
+    partial["incomplete"] = json!(true);
+    partial["bandwidth"] = json!({ "not_measured": { "reason": "interrupted" } });
+    write(home, "b.json", &partial);
+    let found = membound.run("compare a.json b.json --fail-on 5");
+    assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""));
+    for note in ["! b has no bandwidth, which a has", "! b is incomplete"] {
+        assert!(found.stdout.contains(note), "{}", found.stdout);
+    }
+    let mut nothing = partial;
+    nothing["levels"] = json!([]);
+    write(home, "b.json", &nothing);
+    assert_eq!(membound.run("compare a.json b.json").code, Some(0));
+    let failed = membound.run("compare a.json b.json --fail-on 5");
+    assert_eq!(failed.code, Some(1));
+    assert_eq!(failed.stderr.lines().count(), 1, "{}", failed.stderr);
+    assert!(
+        failed.stderr.contains("no figure in common"),
+        "{}",
+        failed.stderr
+    );
+}
+
 #[test]
 fn what_cannot_be_compared_is_one_line() {
     let membound = Membound::new();
@@ -157,10 +277,48 @@ fn what_cannot_be_compared_is_one_line() {
         "doctor.json",
         &json!({ "schema_version": 1, "kind": "doctor" }),
     );
+    let mut negative = profile("a", 1.0);
+    negative["levels"][1]["latency_ns"] = json!(-4.0);
+    write(home, "negative.json", &negative);
+    let mut wrong = profile("a", 1.0);
+    wrong["mlp"] = json!(5);
+    write(home, "wrong.json", &wrong);
+    fs::write(home.join("text.json"), "size,ns\n1,2\n").unwrap();
     fs::create_dir(home.join("empty")).unwrap();
+    fs::create_dir(home.join("notes")).unwrap();
+    fs::write(home.join("notes/a.txt"), "no profile").unwrap();
+    fs::create_dir(home.join("broken")).unwrap();
+    fs::write(home.join("broken/cut.json"), "{\"schema_version\": 1, ").unwrap();
     for (line, code, parts) in [
         ("compare a.json", 2, &["a.json alone"][..]),
+        ("compare none", 1, &["none", "cannot be read"]),
         ("compare", 2, &["FILE|DIR"]),
+        ("compare a.json a.json --fail-on x", 2, &["`x`", "5%"]),
+        ("compare a.json a.json --fail-on -1", 2, &["`-1`"]),
+        ("compare a.json a.json --fail-on nan", 2, &["`nan`"]),
+        ("compare a.json a.json --fail-on inf", 2, &["`inf`"]),
+        ("compare a.json a.json --fail-on 5%%", 2, &["`5%%`"]),
+        (
+            "compare a.json negative.json",
+            1,
+            &["negative.json", "levels[1].latency_ns is -4"],
+        ),
+        (
+            "compare wrong.json a.json",
+            1,
+            &["wrong.json", "expected an object", "line 1 column"],
+        ),
+        (
+            "compare a.json text.json",
+            1,
+            &["text.json", "no JSON", "line 1 column 1"],
+        ),
+        ("compare notes", 1, &["no profile in notes", ".json"]),
+        (
+            "compare broken",
+            1,
+            &["no profile in broken", "broken/cut.json", "line 1"],
+        ),
         ("compare a.json a.json --fail-on much", 2, &["`much`"]),
         (
             "compare a.json none.json",
