@@ -12,7 +12,7 @@ use membound_types::{
 
 use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
 use crate::mlp::Run;
-use crate::{area, crowding, declared, line, mlp, stats, taint, tlb, walks};
+use crate::{area, crowding, declared, line, mlp, reach, stats, taint, tlb, walks};
 
 /// Fewest points of a curve that levels are looked for in.
 const LEAST_POINTS: usize = 8;
@@ -240,7 +240,7 @@ pub fn interpret_bandwidth(part: &mut Bandwidth, levels: &[Level], caches: &[Cac
 /// `caches` as declared. `kinds` are the page kinds that the machine is known to have.
 pub fn interpret_tlb(part: &mut Tlb, levels: &[Level], caches: &[Cache], kinds: &[PageKind]) {
     part.levels = tlb::find(&part.points);
-    part.reach = tlb::reach(part, &tlb::cache_sizes(levels, caches), kinds);
+    part.reach = reach::reach(part, &reach::cache_sizes(levels, caches), kinds);
 }
 
 /// The curves that levels are looked for in, the most telling one first: random loads,

@@ -12,7 +12,7 @@
 //! - [`crowding`]: a cache as one copy sees it and as several do;
 //! - [`mlp`], [`area`]: document 000's rules;
 //! - [`walks`]: page walks, their cost and how many overlap;
-//! - [`tlb`]: entries, reach and cost of a miss;
+//! - [`tlb`]: entries, reach and cost of a miss; [`reach`](mod@reach): the caches beside it;
 //! - [`hierarchy`]: the model of document 002, fitted to windows and to latency curves;
 //! - [`compare`]: machine profiles side by side, and a fleet's outliers.
 
@@ -27,6 +27,7 @@ pub mod interpret;
 pub mod levels;
 pub mod line;
 pub mod mlp;
+pub mod reach;
 pub mod stats;
 pub mod taint;
 #[cfg(test)]

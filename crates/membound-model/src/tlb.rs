@@ -6,11 +6,8 @@
 //! themselves cost has been taken away point by point (the packed chase), so the curve
 //! that is searched is the cost of translation on top of that of an L1 hit.
 
-use membound_types::{
-    Basis, Cache, CacheKind, Figure, Level, LevelKind, PageKind, Tlb, TlbLevel, TlbPoint, TlbReach,
-};
+use membound_types::{Basis, Figure, PageKind, TlbLevel, TlbPoint};
 
-use crate::declared::bytes;
 use crate::levels::{CurvePoint, Interval, LevelOptions, Levels, Plateau, find_levels};
 use crate::stats::{median, median_error};
 
@@ -30,7 +27,7 @@ const OPTIONS: LevelOptions = LevelOptions {
 
 /// A miss that costs at least so many cycles is a page walk: TLBs that stand behind another
 /// answer within ten or so. A later step is no TLB, but page tables that leave a cache.
-const WALK_CYCLES: f64 = 20.0;
+pub(crate) const WALK_CYCLES: f64 = 20.0;
 
 /// How well the packed chase tells what the lines cost, as a share of that.
 const PACKED_ERROR: f64 = 0.01;
@@ -145,154 +142,6 @@ fn along_the_climb(
     }
 }
 
-/// A cache that the reach is laid beside.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CacheSize {
-    /// Its name.
-    pub name: String,
-    /// Bytes.
-    pub size_bytes: u64,
-    /// Estimated or declared.
-    pub basis: Basis,
-}
-
-/// The caches among `levels` whose size was found, innermost first; without any, those of
-/// `declared` that hold data.
-#[must_use]
-pub fn cache_sizes(levels: &[Level], declared: &[Cache]) -> Vec<CacheSize> {
-    let found: Vec<CacheSize> = levels
-        .iter()
-        .filter(|level| level.kind == LevelKind::Cache)
-        .filter_map(|level| {
-            Some(CacheSize {
-                name: level.name.clone(),
-                size_bytes: level.size_bytes?,
-                basis: Basis::Estimated,
-            })
-        })
-        .collect();
-    if !found.is_empty() {
-        return found;
-    }
-    let mut data: Vec<&Cache> = declared
-        .iter()
-        .filter(|cache| cache.kind != CacheKind::Instruction)
-        .collect();
-    data.sort_by_key(|cache| cache.level);
-    data.into_iter()
-        .map(|cache| CacheSize {
-            name: format!("L{}", cache.level),
-            size_bytes: cache.size_bytes,
-            basis: Basis::Declared,
-        })
-        .collect()
-}
-
-/// What the TLB reaches without a page walk, beside every cache and with every page kind of
-/// `part`, and the advice of document 002 where that is less than the cache holds: larger
-/// pages. Those that reach far enough are named; `kinds` are others that the machine has.
-#[must_use]
-pub fn reach(part: &Tlb, caches: &[CacheSize], kinds: &[PageKind]) -> Vec<TlbReach> {
-    let measured: Vec<(PageKind, u64, Option<&TlbLevel>)> = PageKind::ALL
-        .into_iter()
-        .filter_map(|page| walk_free(part, page).map(|(bytes, level)| (page, bytes, level)))
-        .collect();
-    let mut all = Vec::new();
-    for cache in caches {
-        let enough: Vec<PageKind> = measured
-            .iter()
-            .filter(|(_, bytes, _)| *bytes >= cache.size_bytes)
-            .map(|(page, _, _)| *page)
-            .collect();
-        for &(page, reach_bytes, level) in &measured {
-            let covered = match level {
-                _ if reach_bytes >= cache.size_bytes => Some(true),
-                Some(_) => Some(false),
-                None => None,
-            };
-            let advice = level
-                .filter(|_| covered == Some(false))
-                .map(|level| advice(cache, level, &enough, &measured, kinds));
-            all.push(TlbReach {
-                level: cache.name.clone(),
-                size_bytes: cache.size_bytes,
-                size_basis: cache.basis,
-                page,
-                reach_bytes,
-                tlb_level: level.map(|level| level.level),
-                covered,
-                advice,
-            });
-        }
-    }
-    all
-}
-
-/// Bytes that are reached with pages of kind `page` before walks begin, and the level of
-/// the TLB that ends there. Where none was seen to end in walks, the most that was visited.
-/// `None` without points.
-fn walk_free(part: &Tlb, page: PageKind) -> Option<(u64, Option<&TlbLevel>)> {
-    let most = part
-        .points
-        .iter()
-        .filter(|point| point.page == page)
-        .map(|point| point.pages)
-        .max()?;
-    let last = part
-        .levels
-        .iter()
-        .filter(|level| level.page == page && level.miss_cycles.value >= WALK_CYCLES)
-        .max_by_key(|level| level.level);
-    Some(match last {
-        Some(level) => (level.reach_bytes, Some(level)),
-        None => (most.saturating_mul(page_bytes(page)), None),
-    })
-}
-
-/// A sentence for a cache that is larger than what `level` reaches.
-fn advice(
-    cache: &CacheSize,
-    level: &TlbLevel,
-    enough: &[PageKind],
-    measured: &[(PageKind, u64, Option<&TlbLevel>)],
-    kinds: &[PageKind],
-) -> String {
-    let own = page_bytes(level.page);
-    let names = |pages: Vec<PageKind>| {
-        let names: Vec<String> = pages
-            .iter()
-            .map(|page| format!("{page} ({})", bytes(page_bytes(*page))))
-            .collect();
-        names.join(" or ")
-    };
-    let larger = |page: &PageKind| page_bytes(*page) > own;
-    let suffice: Vec<PageKind> = enough.iter().copied().filter(larger).collect();
-    let untried: Vec<PageKind> = kinds
-        .iter()
-        .copied()
-        .filter(|page| larger(page) && !measured.iter().any(|(known, _, _)| known == page))
-        .collect();
-    let begin = format!(
-        "with {} pages the TLB reaches {} of the {} of {}; random loads beyond that wait {:.0} \
-         cycles for a page walk although the cache holds their data",
-        level.page,
-        bytes(level.reach_bytes),
-        bytes(cache.size_bytes),
-        cache.name,
-        level.miss_cycles.value
-    );
-    if !suffice.is_empty() {
-        format!(
-            "{begin}: use larger pages, which reach it: {}",
-            names(suffice)
-        )
-    } else if !untried.is_empty() {
-        format!("{begin}: try larger pages: {}", names(untried))
-    } else {
-        format!("{begin}: larger pages would help, but none that were measured here reach it")
-    }
-}
-
 /// Cycles of a packed chase over the fewest pages (an L1 hit), and cycles per nanosecond,
 /// which the points hold implicitly. `None` where translation never costs anything.
 fn base(points: &[&TlbPoint]) -> Option<(f64, f64)> {
@@ -358,7 +207,6 @@ pub(crate) const fn page_bytes(page: PageKind) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::level;
     use membound_types::Samples;
 
     /// A TLB of `first` entries and one of `second`, LRU, then walks that grow slowly.
@@ -531,171 +379,6 @@ mod tests {
             (found[1].entries.value / 1024.0 - 1.0).abs() < 0.12,
             "{found:?}"
         );
-    }
-
-    fn tlb_level(page: PageKind, level: u32, entries: f64, miss: f64) -> TlbLevel {
-        let figure = |value| Figure {
-            value,
-            low: value,
-            high: value,
-            basis: Basis::Estimated,
-        };
-        TlbLevel {
-            page,
-            level,
-            entries: figure(entries),
-            reach_bytes: entries as u64 * page_bytes(page),
-            miss_cycles: figure(miss),
-        }
-    }
-
-    fn part(pages: &[(PageKind, u64)], levels: Vec<TlbLevel>) -> Tlb {
-        let points = pages
-            .iter()
-            .map(|&(page, pages)| TlbPoint {
-                page,
-                pages,
-                ns: 1.0,
-                packed_ns: 1.0,
-                translation_cycles: 0.0,
-                batches: Samples::default(),
-            })
-            .collect();
-        Tlb {
-            points,
-            levels,
-            ..Tlb::default()
-        }
-    }
-
-    fn sizes() -> Vec<CacheSize> {
-        let levels = [
-            level("L1", Some(48 << 10)),
-            level("L2", Some(1 << 20)),
-            level("L3", Some(14 << 20)),
-            level("DRAM", None),
-        ];
-        cache_sizes(&levels, &[])
-    }
-
-    #[test]
-    fn larger_pages_are_advised_where_the_tlb_reaches_less_than_a_cache() {
-        let part = part(
-            &[(PageKind::Base, 1 << 16), (PageKind::Thp, 512)],
-            vec![
-                tlb_level(PageKind::Base, 1, 96.0, 7.0),
-                tlb_level(PageKind::Base, 2, 3072.0, 73.0),
-                // What lies behind a miss of seven cycles is another TLB, not a walk.
-                tlb_level(PageKind::Thp, 1, 96.0, 7.0),
-            ],
-        );
-        let found = reach(&part, &sizes(), &[PageKind::Base, PageKind::Thp]);
-        let row = |level: &str, page| {
-            found
-                .iter()
-                .find(|row| row.level == level && row.page == page)
-                .unwrap()
-        };
-        assert_eq!(found.len(), 6);
-        assert_eq!(row("L2", PageKind::Base).covered, Some(true));
-        let bent = row("L3", PageKind::Base);
-        assert_eq!((bent.covered, bent.tlb_level), (Some(false), Some(2)));
-        assert_eq!(bent.reach_bytes, 12 << 20);
-        let advice = bent.advice.as_deref().unwrap();
-        assert!(
-            advice.contains("12 MiB of the 14 MiB of L3")
-                && advice.contains("73 cycles")
-                && advice.ends_with("use larger pages, which reach it: thp (2 MiB)"),
-            "{advice}"
-        );
-        let large = row("L3", PageKind::Thp);
-        assert_eq!((large.covered, large.tlb_level), (Some(true), None));
-        assert_eq!(large.reach_bytes, 1 << 30);
-        assert!(found.iter().filter(|row| row.advice.is_some()).count() == 1);
-    }
-
-    #[test]
-    fn only_pages_that_the_machine_has_are_named() {
-        let small = vec![tlb_level(PageKind::Base, 1, 512.0, 40.0)];
-        let check =
-            |pages: &[(PageKind, u64)], levels: &[TlbLevel], kinds: &[PageKind], end: &str| {
-                let found = reach(&part(pages, levels.to_vec()), &sizes(), kinds);
-                let row = found
-                    .iter()
-                    .find(|row| row.level == "L3" && row.page == PageKind::Base)
-                    .unwrap();
-                let advice = row.advice.as_deref().unwrap();
-                assert!(advice.ends_with(end), "{advice}");
-            };
-        let base = [(PageKind::Base, 4096)];
-        check(
-            &base,
-            &small,
-            &[PageKind::Base],
-            "none that were measured here reach it",
-        );
-        check(
-            &base,
-            &small,
-            &[PageKind::Thp],
-            "try larger pages: thp (2 MiB)",
-        );
-        // Four entries for large pages do not reach either, and are no advice.
-        let both = [(PageKind::Base, 4096), (PageKind::Huge2M, 64)];
-        let mut levels = small.clone();
-        levels.push(tlb_level(PageKind::Huge2M, 1, 4.0, 40.0));
-        check(
-            &both,
-            &levels,
-            &[PageKind::Huge2M],
-            "none that were measured here reach it",
-        );
-        check(
-            &[
-                (PageKind::Base, 4096),
-                (PageKind::Huge2M, 64),
-                (PageKind::Huge1G, 2),
-            ],
-            &levels,
-            &[],
-            "use larger pages, which reach it: 1g (1 GiB)",
-        );
-    }
-
-    #[test]
-    fn a_reach_that_was_not_met_is_not_judged() {
-        // Pages up to 4 MiB, all of them reached: L3 is larger, but who knows.
-        let part = part(&[(PageKind::Base, 1024)], vec![]);
-        let found = reach(&part, &sizes(), &[]);
-        assert_eq!(found[1].covered, Some(true));
-        assert_eq!((found[2].covered, found[2].tlb_level), (None, None));
-        assert_eq!(found[2].reach_bytes, 4 << 20);
-        assert_eq!(found[2].advice, None);
-        assert!(reach(&Tlb::default(), &sizes(), &[]).is_empty());
-    }
-
-    #[test]
-    fn declared_sizes_stand_in_for_levels() {
-        let cache = |level, kind, size_bytes| Cache {
-            level,
-            kind,
-            size_bytes,
-            line_bytes: None,
-            ways: None,
-            shared_by: vec![],
-            source: "sysfs".to_owned(),
-        };
-        let declared = [
-            cache(2, CacheKind::Unified, 1 << 20),
-            cache(1, CacheKind::Instruction, 32 << 10),
-            cache(1, CacheKind::Data, 48 << 10),
-        ];
-        let sizes = cache_sizes(&[], &declared);
-        let names: Vec<(&str, Basis)> = sizes
-            .iter()
-            .map(|size| (size.name.as_str(), size.basis))
-            .collect();
-        assert_eq!(names, [("L1", Basis::Declared), ("L2", Basis::Declared)]);
     }
 
     #[test]
