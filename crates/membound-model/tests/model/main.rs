@@ -3,6 +3,7 @@
 
 mod compare;
 mod curves;
+#[allow(dead_code, reason = "shared with the campaign in examples/levels.rs")]
 mod hierarchies;
 mod hierarchy_cases;
 mod hierarchy_fit;
@@ -13,6 +14,7 @@ mod measured;
 mod profile;
 mod properties;
 mod random;
+#[allow(dead_code, reason = "shared with the campaign in examples/levels.rs")]
 mod scores;
 mod seidl_data;
 mod topology;

@@ -2,7 +2,7 @@
 
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedValue, Comparison, ConditionRow, CurveVerdict, Figure,
-    FigureDifference, FigureVerdict, FleetFigure, LoadsTime, Outcome,
+    FigureDifference, FigureVerdict, FleetFigure, LoadsTime, OddProfile, Outcome,
 };
 
 use textwrap::core::display_width;
@@ -291,6 +291,18 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
         time: times,
         overhead,
     }
+}
+
+/// `28 outliers, 26 for the worse`; nothing for a profile that stands out by what it lacks.
+pub(crate) fn outlier_count(profile: &OddProfile) -> String {
+    if profile.outliers.is_empty() {
+        return String::new();
+    }
+    let worse = profile.outliers.iter().filter(|it| it.worse).count();
+    format!(
+        "{}, {worse} for the worse",
+        units::plural(profile.outliers.len(), "outlier")
+    )
 }
 
 /// The middle nine tenths of a fleet: `147–151 ns`, `1 MiB – 1.2 MiB`.

@@ -447,12 +447,12 @@ fn distribution(figures: &[&FleetFigure], label: &str) -> Markup {
 }
 
 fn odd(profile: &OddProfile) -> Markup {
-    let worse = profile.outliers.iter().filter(|it| it.worse).count();
+    let count = facts::outlier_count(profile);
     html! {
         h3 { (profile.host) " " small { (profile.file) } }
         @for hint in &profile.hints { p.missing { (hint) } }
         p.note {
-            (units::plural(profile.outliers.len(), "outlier")) ", " (worse) " for the worse."
+            @if !count.is_empty() { (count) "." }
             @for condition in &profile.conditions {
                 " " b { (condition.name) } " " (condition.value) " (usual: " (condition.usual) ")."
             }

@@ -348,15 +348,13 @@ fn fleet(out: &mut Out, group: &FleetGroup, shown: Shown) {
 
 fn odd(out: &mut Out, profile: &OddProfile, shown: Shown) {
     out.blank();
-    let worse = profile.outliers.iter().filter(|it| it.worse).count();
-    out.heading(
-        &profile.host,
-        &format!(
-            "{}: {}, {worse} for the worse",
-            profile.file,
-            units::plural(profile.outliers.len(), "outlier")
-        ),
-    );
+    let count = facts::outlier_count(profile);
+    let remark = if count.is_empty() {
+        profile.file.clone()
+    } else {
+        format!("{}: {count}", profile.file)
+    };
+    out.heading(&profile.host, &remark);
     for hint in &profile.hints {
         out.warning(hint);
     }

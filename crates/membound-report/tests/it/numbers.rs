@@ -6,6 +6,7 @@ use membound_types::{
 };
 use proptest::prelude::*;
 
+use crate::compare::fixture as comparison;
 use crate::dom::Page;
 use crate::fixture::{self, Extent};
 
@@ -220,13 +221,9 @@ fn compared(next: &mut impl FnMut() -> f64) -> ComparedValue {
 fn check_comparison(values: &[f64]) {
     let mut turn = values.iter().copied().cycle();
     let mut next = || turn.next().unwrap_or(f64::NAN);
-    let mut one_median = fixture::comparison::against_a_median();
-    one_median.curves = fixture::comparison::two_profiles().curves;
-    for mut comparison in [
-        fixture::comparison::two_profiles(),
-        fixture::comparison::fleet(),
-        one_median,
-    ] {
+    let mut one_median = comparison::against_a_median();
+    one_median.curves = comparison::two_profiles().curves;
+    for mut comparison in [comparison::two_profiles(), comparison::fleet(), one_median] {
         spoil_comparison(&mut comparison, &mut next);
         check_drawing(&page::comparison(&comparison));
         for shown in [text::Shown::Differences, text::Shown::Everything] {
@@ -329,8 +326,8 @@ fn check_words(text: &str) {
 fn the_drawing_of_a_sound_profile_is_sound() {
     check_drawing(&page::render(&fixture::profile(Extent::Thorough)));
     check_drawing(&page::render(&fixture::two_nodes(64)));
-    check_drawing(&page::comparison(&fixture::comparison::two_profiles()));
-    check_drawing(&page::comparison(&fixture::comparison::fleet()));
+    check_drawing(&page::comparison(&comparison::two_profiles()));
+    check_drawing(&page::comparison(&comparison::fleet()));
 }
 
 #[test]

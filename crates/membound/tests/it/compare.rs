@@ -141,12 +141,19 @@ fn a_directory_names_the_bad_host_and_skips_what_is_no_profile() {
     assert_eq!(mine["summaries"][0]["worse"], 4);
 }
 
+/// Conditions of a run of which only the labels are known.
+fn conditions(labels: &Value) -> Value {
+    let unknown = json!({ "not_measured": { "reason": "not looked at" } });
+    json!({
+        "thp": unknown, "governor": unknown, "turbo": unknown, "hypervisor": null,
+        "prefetchers": unknown, "kernel": "6.1", "labels": labels,
+    })
+}
+
 /// The same profile with this run's labels and times of a few loads.
 fn labelled(host_thp: &str, guest_thp: &str, load: f64) -> Value {
     let mut document = profile("vm", 1.0);
-    document["conditions"] = json!({
-        "labels": { "host-thp": host_thp, "guest-thp": guest_thp }, "kernel": "6.1",
-    });
+    document["conditions"] = conditions(&json!({ "host-thp": host_thp, "guest-thp": guest_thp }));
     let cell = |mode: &str, loads: u32, cycles: f64| {
         json!({
             "mode": mode, "loads": loads, "fillers": 1, "filler": "nop",
@@ -195,7 +202,7 @@ fn labels_of_conditions_name_columns_and_rows() {
     // Other labels than the document's stand as they are.
     let mut numa = [profile("vm", 1.0), profile("vm", 1.5)];
     for (document, value) in numa.iter_mut().zip(["on", "off"]) {
-        document["conditions"] = json!({ "labels": { "numa": value, "rack": "7" } });
+        document["conditions"] = conditions(&json!({ "numa": value, "rack": "7" }));
     }
     write(home, "a.json", &numa[0]);
     write(home, "b.json", &numa[1]);
