@@ -1,0 +1,311 @@
+//! Comparisons as text and as a page.
+
+pub(crate) mod fixture;
+
+use std::collections::BTreeSet;
+
+use membound_report::page;
+use membound_report::text::{self, Shown, Style};
+use membound_types::Comparison;
+use textwrap::core::display_width;
+
+use crate::dom::Page;
+
+fn all() -> [(&'static str, Comparison); 5] {
+    [
+        ("two profiles", fixture::two_profiles()),
+        ("a fleet", fixture::fleet()),
+        ("against a median", fixture::against_a_median()),
+        ("many", fixture::many_profiles(40)),
+        ("nothing", fixture::empty()),
+    ]
+}
+
+fn shown(comparison: &Comparison) -> String {
+    text::comparison(comparison, Shown::Differences, Style::default())
+}
+
+fn plain(text: &str) -> String {
+    ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m"]
+        .into_iter()
+        .fold(text.to_owned(), |text, escape| text.replace(escape, ""))
+}
+
+#[test]
+fn at_eighty_columns() {
+    insta::assert_snapshot!("compare_two_profiles", shown(&fixture::two_profiles()));
+    insta::assert_snapshot!("compare_fleet", shown(&fixture::fleet()));
+    insta::assert_snapshot!(
+        "compare_everything",
+        text::comparison(
+            &fixture::two_profiles(),
+            Shown::Everything,
+            Style::default()
+        )
+    );
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
+    for (name, comparison) in all() {
+        for shown in [Shown::Differences, Shown::Everything] {
+            for width in [40, 60, 80, 132] {
+                let text = |color| text::comparison(&comparison, shown, Style { color, width });
+                let without = text(false);
+                assert!(!without.contains('\x1b'), "{name}");
+                assert_eq!(plain(&text(true)), without, "{name} at {width}");
+                for line in without.lines() {
+                    assert!(display_width(line) <= width, "{name} at {width}: {line}");
+                    assert_eq!(line, line.trim_end(), "{name} at {width}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn labels_stand_over_the_columns_and_in_the_documents_table() {
+    let text = shown(&fixture::two_profiles());
+    let header = text
+        .lines()
+        .find(|line| line.contains("figure") && line.contains("change"))
+        .expect("there is a table of figures");
+    assert!(
+        header.contains("H0G0") && header.contains("H0G1"),
+        "{header}"
+    );
+    for row in ["H0G0, thp pages", "H0G1, 4k pages"] {
+        assert!(text.contains(row), "{row} is not in\n{text}");
+    }
+    let page = Page::parse(&page::comparison(&fixture::two_profiles()));
+    for label in ["H0G0", "H0G1"] {
+        let heads = page.named("th").filter(|head| head.text == label);
+        assert!(heads.count() >= 2, "{label} heads no column");
+    }
+    // Names too long to stand over a column are letters that the list of profiles explains.
+    let many = shown(&fixture::many_profiles(3));
+    assert!(
+        many.contains("C against A") && many.contains("C  cluster-west-002"),
+        "{many}"
+    );
+}
+
+#[test]
+fn the_documents_table_has_ranges_fractions_and_words() {
+    let text = shown(&fixture::two_profiles());
+    for part in [
+        "4.4 (4–5)",
+        "490–500 / 560–570",
+        "196–204",
+        "418–422",
+        "52.0–68.0",
+        "within noise",
+        "> 410",
+        "nil",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_browser_has_nothing_to_mend_and_nothing_to_load() {
+    for (name, comparison) in all() {
+        let html = page::comparison(&comparison);
+        let page = Page::parse(&html);
+        assert!(page.errors.is_empty(), "{name}: {:?}", page.errors);
+        for bad in [
+            "http:", "https:", "url(", "@import", "src=", "xlink", "fetch(", "NaN",
+        ] {
+            assert!(!html.contains(bad), "{name}: {bad}");
+        }
+        let ids: Vec<&str> = page
+            .elements
+            .iter()
+            .map(|element| element.attribute("id"))
+            .filter(|id| !id.is_empty())
+            .collect();
+        let distinct: BTreeSet<_> = ids.iter().collect();
+        assert_eq!(ids.len(), distinct.len(), "{name}: an id twice");
+        for link in page.named("a").chain(page.named("use")) {
+            let target = link.attribute("href").strip_prefix('#');
+            assert!(
+                target.is_some_and(|id| ids.contains(&id)),
+                "{name}: link to {}",
+                link.attribute("href")
+            );
+        }
+        assert_eq!(page.named("h1").count(), 1, "{name}");
+        assert!(page.named("h2").count() >= 1, "{name}");
+    }
+}
+
+#[test]
+fn every_section_is_there_when_it_has_something_to_say() {
+    let check = |comparison: &Comparison, right: &[&str]| {
+        let page = Page::parse(&page::comparison(comparison));
+        let sections: Vec<&str> = page
+            .named("section")
+            .map(|section| section.attribute("id"))
+            .collect();
+        assert_eq!(sections, right);
+    };
+    check(
+        &fixture::two_profiles(),
+        &["figures", "curves", "conditions", "method"],
+    );
+    check(&fixture::fleet(), &["fleet", "method"]);
+    check(
+        &fixture::against_a_median(),
+        &["figures", "conditions", "fleet", "method"],
+    );
+    check(&fixture::empty(), &["method"]);
+}
+
+#[test]
+fn everything_can_be_read_without_a_script() {
+    let comparison = fixture::two_profiles();
+    let page = Page::parse(&page::comparison(&comparison));
+    for figure in &comparison.figures {
+        let rows: Vec<_> = page
+            .named("tr")
+            .filter(|row| row.attribute("title") == figure.name)
+            .collect();
+        assert!(
+            rows.iter().any(|row| row.text.contains(&figure.title)),
+            "{} is in no table",
+            figure.name
+        );
+    }
+    for curve in &comparison.curves {
+        let row = page
+            .named("tr")
+            .find(|row| row.attribute("title") == curve.name)
+            .unwrap_or_else(|| panic!("{} is in no table", curve.name));
+        assert!(row.text.contains(&curve.title));
+    }
+    let dram = page
+        .named("tr")
+        .find(|row| row.attribute("title") == "levels.DRAM.latency_ns")
+        .expect("DRAM differs");
+    for text in ["160 ns", "178 ns", "+11 %", "worse"] {
+        assert!(dram.text.contains(text), "{text} is not in {}", dram.text);
+    }
+    for chart in page.with_class("chart") {
+        assert_eq!(chart.attribute("role"), "img");
+        assert!(chart.attribute("aria-label").len() > 20);
+    }
+    assert!(page.named("figure").count() >= 5);
+    for figure in page.named("figure") {
+        assert!(figure.text.contains("data"), "a chart without its table");
+    }
+    for table in page.named("table") {
+        let head = table.text.trim();
+        assert!(!head.is_empty(), "an empty table");
+    }
+    for scroll in page.with_class("scroll") {
+        assert_eq!(scroll.attribute("tabindex"), "0", "no way there by key");
+        assert!(!scroll.attribute("aria-label").is_empty());
+    }
+}
+
+#[test]
+fn a_bad_host_is_named_first_with_all_its_outliers() {
+    let comparison = fixture::fleet();
+    let page = Page::parse(&page::comparison(&comparison));
+    let fleet = page.by_id("fleet").expect("there is a fleet");
+    for text in [
+        "node17",
+        "a slow or missing DIMM",
+        "powersave (usual: performance)",
+        "16 outliers, 15 for the worse",
+        "4 more outliers",
+        "the part bandwidth",
+        "Too few profiles",
+    ] {
+        assert!(fleet.text.contains(text), "{text} is not in the fleet");
+    }
+    for outlier in &comparison.fleets[0].odd[0].outliers {
+        assert!(fleet.text.contains(&outlier.title), "{}", outlier.title);
+    }
+    let place = |text: &str| fleet.text.find(text);
+    assert!(place("node17") < place("What is usual"));
+    let text = shown(&comparison);
+    assert!(text.contains("node17") && text.contains("DIMM"), "{text}");
+    assert!(page.elements.iter().any(|it| it.text.contains("cut.json")));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let evil = "</script></title><img src=x onerror=alert(1)>\"'&\u{2028}<!--\x1b[31m";
+    let mut comparison = fixture::against_a_median();
+    comparison.curves = fixture::two_profiles().curves;
+    for profile in &mut comparison.profiles {
+        for field in [
+            &mut profile.name,
+            &mut profile.file,
+            &mut profile.host,
+            &mut profile.date,
+            &mut profile.cpu,
+            &mut profile.kernel,
+        ] {
+            *field = evil.into();
+        }
+        profile.hypervisor = Some(evil.into());
+    }
+    for figure in &mut comparison.figures {
+        (figure.name, figure.part) = (evil.into(), evil.into());
+        (figure.title, figure.unit) = (evil.into(), evil.into());
+    }
+    for curve in &mut comparison.curves {
+        (curve.name, curve.part, curve.title) = (evil.into(), evil.into(), evil.into());
+        (curve.x_unit, curve.y_unit, curve.profile) = (evil.into(), evil.into(), evil.into());
+    }
+    for row in &mut comparison.conditions {
+        (row.profile, row.condition) = (evil.into(), evil.into());
+    }
+    for group in &mut comparison.fleets {
+        group.cpu = evil.into();
+        for profile in &mut group.odd {
+            (profile.host, profile.file) = (evil.into(), evil.into());
+            profile.hints = vec![evil.into()];
+            profile.missing = vec![evil.into()];
+            for outlier in &mut profile.outliers {
+                (outlier.name, outlier.title) = (evil.into(), evil.into());
+            }
+        }
+    }
+    comparison.notes = vec![evil.into()];
+    let page = Page::parse(&page::comparison(&comparison));
+    assert_eq!(page.named("img").count(), 0);
+    for element in &page.elements {
+        for attribute in element.attributes.keys() {
+            assert!(!attribute.starts_with("on"), "{} {attribute}", element.name);
+        }
+    }
+    for width in [40, 80] {
+        let style = Style {
+            color: false,
+            width,
+        };
+        let text = text::comparison(&comparison, Shown::Everything, style);
+        assert!(!text.contains('\x1b'));
+        for line in text.lines() {
+            assert!(display_width(line) <= width, "{line}");
+        }
+    }
+}
+
+#[test]
+fn columns_that_a_document_lacks_are_dashes() {
+    let mut comparison = fixture::two_profiles();
+    for figure in &mut comparison.figures {
+        figure.values.truncate(1);
+        figure.differences.clear();
+    }
+    assert!(shown(&comparison).contains("H0G1 against H0G0"));
+    assert!(
+        Page::parse(&page::comparison(&comparison))
+            .errors
+            .is_empty()
+    );
+}
