@@ -70,10 +70,12 @@ fn outliers(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
         .max_by(|left, right| left.1.abs().total_cmp(&right.1.abs()))?;
     Some(format!(
         "{outlying} of {} points lie more than {:.1} % from the model (5 robust standard \
-         deviations), the worst {:+.0} % at an area of {}; none was left out",
+         deviations), most of all at an area of {}, measured {:.0} % {} than modelled; none of \
+         these was left out",
         residuals.len(),
         limit * 100.0,
-        residual * 100.0,
-        bytes(problem.areas[worst] as u64)
+        bytes(problem.areas[worst] as u64),
+        residual.abs() * 100.0,
+        if *residual > 0.0 { "slower" } else { "faster" },
     ))
 }

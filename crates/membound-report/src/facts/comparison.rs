@@ -130,15 +130,19 @@ pub(crate) const fn curve_verdict(verdict: CurveVerdict) -> &'static str {
     }
 }
 
-/// Where two curves differ: `32 KiB – 1 MiB`, `from 5 loads`.
+/// Where two curves differ: `32 KiB – 1 MiB`, `5 – 12 loads`.
 pub(crate) fn places(curve: &ComparedCurve) -> String {
     let place = |x: f64| match curve.x_unit.as_str() {
         "bytes" => units::bytes(x.max(0.0).round() as u64),
         _ => units::compact(x),
     };
+    let unit = match curve.x_unit.as_str() {
+        "bytes" => String::new(),
+        other => format!(" {other}"),
+    };
     match (curve.differs_from, curve.differs_to) {
-        (Some(from), Some(to)) if from < to => format!("{} – {}", place(from), place(to)),
-        (Some(from), _) => place(from),
+        (Some(from), Some(to)) if from < to => format!("{} – {}{unit}", place(from), place(to)),
+        (Some(from), _) => format!("{}{unit}", place(from)),
         _ => String::new(),
     }
 }
@@ -203,7 +207,10 @@ fn factor(value: f64) -> String {
 /// `340–360`, or one number where the range is narrow.
 pub(crate) fn range(low: f64, high: f64) -> String {
     if high - low <= NARROW * high.abs() {
-        units::number(f64::midpoint(low, high))
+        units::number(f64::midpoint(low, high)).replace('-', "−")
+    } else if low < 0.0 {
+        // A dash between signs could not be told from them.
+        format!("{} to {}", units::number(low), units::number(high)).replace('-', "−")
     } else {
         format!("{}–{}", units::number(low), units::number(high))
     }
@@ -219,7 +226,7 @@ fn scattered(value: &ComparedValue) -> String {
 /// A row of document 000's Table 6.1 as text, in its columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConditionText {
-    /// `4.4 (4–5)`, or a whole number.
+    /// `4.4 (4–5)`, with the two numbers that were measured around it, or a whole number.
     pub(crate) mlp: String,
     pub(crate) throughput: String,
     /// One load, cycles.
@@ -245,12 +252,15 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
         } else if (mlp.value - whole).abs() < 0.05 {
             units::compact(whole)
         } else {
-            format!(
-                "{} ({:.0}–{:.0})",
-                units::compact((mlp.value * 10.0).round() / 10.0),
-                mlp.value.floor(),
-                mlp.value.ceil()
-            )
+            let (low, high) = match (row.below, row.reached) {
+                (Some(below), Some(reached)) => {
+                    let loads = |time: LoadsTime| f64::from(time.loads) - 1.0;
+                    (loads(below), loads(reached))
+                }
+                _ => (mlp.value.floor(), mlp.value.ceil()),
+            };
+            let tenths = (mlp.value * 10.0).round() / 10.0;
+            format!("{} ({low:.0}–{high:.0})", units::compact(tenths))
         }
     });
     let pair = row.pair_cycles.known().map(|pair| pair.value);
@@ -403,7 +413,7 @@ mod tests {
                 |found: Option<ValueText>| found.map(|it| format!("{} {}", it.value, it.interval));
             let (shift, slope) = (text(shift), text(slope));
             assert_eq!((shift.as_deref(), slope.as_deref()), right);
-            assert_eq!(places(&curve), "2 – 12");
+            assert_eq!(places(&curve), "2 – 12 loads");
         };
         let near = [0.98, 1.01, 1.04];
         let shift = Some("−45.0 cycles [−50.0, −40.0]");
@@ -420,5 +430,7 @@ mod tests {
     fn ranges_are_written_as_the_document_writes_them() {
         assert_eq!(range(490.0, 500.0), "490–500");
         assert_eq!(range(199.9, 200.1), "200");
+        assert_eq!(range(-262.0, -179.0), "−262 to −179");
+        assert_eq!(range(-45.0, -45.0), "−45.0");
     }
 }
