@@ -20,7 +20,7 @@ use args::Command;
 fn main() -> ExitCode {
     let cli = match args::parse(std::env::args_os()) {
         Ok(cli) => cli,
-        Err(code) => return code,
+        Err(code) => return output::settled(code),
     };
     let done = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
@@ -30,5 +30,5 @@ fn main() -> ExitCode {
         Command::Tour(args) => tour::run(&args),
         Command::Restore => Ok(restore::run()),
     };
-    done.unwrap_or_else(|error| output::fail(&error))
+    output::settled(done.unwrap_or_else(|error| output::fail(&error)))
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use membound_report::text::Style;
@@ -118,13 +119,28 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Writes to stdout; a reader that has gone is no error.
+/// Set when a result could not be written to stdout.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// The exit code of a command that ended with `code`: a result that nobody got is a
+/// failure, whatever else went well.
+pub(crate) fn settled(code: ExitCode) -> ExitCode {
+    if LOST.load(Ordering::Relaxed) && code == ExitCode::SUCCESS {
+        ExitCode::FAILURE
+    } else {
+        code
+    }
+}
+
+/// Writes to stdout; a reader that has gone is no error. Any other failure is told at once
+/// and makes the command fail when it ends, so that files are still written.
 pub(crate) fn print(text: &str) {
     let mut stdout = io::stdout().lock();
     let written = stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush());
     if let Err(error) = ignore_broken_pipe(written) {
+        LOST.store(true, Ordering::Relaxed);
         complain(&format!("cannot write to stdout: {error}"));
     }
 }

@@ -45,8 +45,9 @@ const STEEPNESS_SCAN: [f64; 4] = [0.6, 0.8, 1.3, 1.8];
 /// Levels reach at least this much further than the level inside.
 const LEAST_RATIO: f64 = 1.001;
 
-/// Exponents that a level can have: what is steeper is a step at any resolution.
-const EXPONENTS: (f64, f64) = (0.1, 200.0);
+/// Exponents that a level can have: a cyclic chase never hits more often than independent
+/// draws do (1), and what is steeper than the last is a step at any resolution.
+const EXPONENTS: (f64, f64) = (1.0, 200.0);
 
 /// Largest step of a logarithm.
 const LONGEST_STEP: f64 = 0.7;

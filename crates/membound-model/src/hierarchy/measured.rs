@@ -9,6 +9,7 @@ use membound_types::{
     TopologyLevel, WindowKernel, WindowPoint,
 };
 
+use super::misfit::{Miss, misfit};
 use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
 use super::robust::fit_robustly;
 use super::topology::constant_symbol;
@@ -75,10 +76,30 @@ pub fn fit_measured<E: From<FitError>>(
         ..options
     };
     let mut model = fit_robustly(&topology, data, observations, &options)?;
+    // A ramp that no level describes is not one level of its mean.
+    if known.levels.is_empty() && model.levels.len() == 1 && misses(&model).is_some() {
+        return Ok(no_levels(data, observations, &options, selection));
+    }
     widen_sizes(&mut model);
     model.notes.extend(held_note(&topology, &options.held));
     model.method.selection = Some(selection.to_owned());
     Ok(model)
+}
+
+/// How far a model misses its values where it does not describe them.
+fn misses(model: &Model) -> Option<f64> {
+    let points = model.points.iter();
+    let mut misses: Vec<Miss> = points
+        .map(|point| Miss {
+            window: point
+                .measured
+                .window_bytes
+                .map_or(0.0, |bytes| bytes as f64),
+            area: point.measured.area_bytes as f64,
+            relative: point.model_ns / point.measured.ns - 1.0,
+        })
+        .collect();
+    misfit(&mut misses)
 }
 
 /// Widens the intervals of sizes to the measured areas around the nearest one, where

@@ -11,6 +11,7 @@ mod free;
 mod identify;
 mod linear;
 mod measured;
+mod misfit;
 mod notes;
 mod options;
 mod predict;

@@ -3,6 +3,7 @@
 use membound_types::SizeMeaning;
 
 use super::fit::{Fitted, Problem};
+use super::misfit::{Miss, misfit};
 use crate::declared::bytes;
 use crate::stats::robust_sigma;
 
@@ -42,8 +43,33 @@ pub(super) fn notes(problem: &Problem<'_>, fitted: &Fitted) -> Vec<String> {
             fitted.solved.iterations
         ));
     }
+    notes.extend(poor(problem, fitted));
     notes.extend(outliers(problem, fitted));
     notes
+}
+
+/// A sentence on a model that does not describe its data.
+fn poor(problem: &Problem<'_>, fitted: &Fitted) -> Option<String> {
+    let places = problem.windows.iter().zip(&problem.areas);
+    let values = fitted.solved.model.iter().zip(&problem.measured);
+    let mut misses: Vec<Miss> = places
+        .zip(values)
+        .map(|((window, &area), (model, measured))| Miss {
+            window: window.unwrap_or(0.0),
+            area,
+            relative: model / measured - 1.0,
+        })
+        .collect();
+    let typical = misfit(&mut misses)?;
+    let given = match problem.options.fixed.is_empty() {
+        true => "the topology or its sizes are",
+        false => "the topology, its sizes or the values given are",
+    };
+    Some(format!(
+        "this model does not describe these values: half of them are off by more than {:.1} %, \
+         neighbours the same way; {given} not those of the machine",
+        typical * 100.0
+    ))
 }
 
 /// A sentence on points far from the model, when there are many.

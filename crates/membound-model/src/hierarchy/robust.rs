@@ -127,6 +127,23 @@ fn residuals(model: &Model) -> Vec<f64> {
         .collect()
 }
 
+/// Values in `order`, those of one window and area together, each group by time.
+fn grouped(model: &Model, order: &[usize]) -> Vec<Vec<usize>> {
+    let place = |index: usize| {
+        let measured = &model.points[index].measured;
+        (measured.window_bytes, measured.area_bytes)
+    };
+    let ns = |index: &usize| model.points[*index].measured.ns;
+    order
+        .chunk_by(|one, other| place(*one) == place(*other))
+        .map(|group| {
+            let mut group = group.to_vec();
+            group.sort_by(|one, other| ns(one).total_cmp(&ns(other)));
+            group
+        })
+        .collect()
+}
+
 /// Places of the values that stand off by themselves, above or below both of their
 /// neighbours; none when there are too many to be the exception.
 fn lonely(model: &Model) -> Vec<usize> {
@@ -141,6 +158,9 @@ fn lonely(model: &Model) -> Vec<usize> {
     });
     let window = |index: usize| model.points[index].measured.window_bytes;
     let ns = |index: usize| model.points[index].measured.ns;
+    // Repeated measurements of a place stand or fall together, by their middle one.
+    let groups = grouped(model, &order);
+    let order: Vec<usize> = groups.iter().map(|group| group[group.len() / 2]).collect();
     let beside = |index: usize, place: Option<usize>| {
         let other = *order.get(place?)?;
         (window(other) == window(index)).then_some(other)
@@ -166,7 +186,7 @@ fn lonely(model: &Model) -> Vec<usize> {
                     || below && offs.iter().all(|off| *off < -FAR_SIGMAS * sigma)
             })
         })
-        .map(|(_, &index)| index)
+        .flat_map(|(place, _)| groups[place].iter().copied())
         .collect();
     if found.len() as f64 > (MOST_SHARE * residuals.len() as f64).max(1.0) {
         found.clear();

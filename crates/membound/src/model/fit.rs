@@ -68,7 +68,10 @@ pub(super) fn fit(chosen: Data, args: &FitOptionArgs) -> anyhow::Result<Model> {
         ..FitOptions::default()
     };
     for (symbol, value) in args.fix.iter().flat_map(|fixes| &fixes.0) {
-        options.fixed.insert(symbol.clone(), *value);
+        let earlier = options.fixed.insert(symbol.clone(), *value);
+        if let Some(earlier) = earlier.filter(|earlier| earlier != value) {
+            bail!("--fix gives {symbol} two values, {earlier} and {value}");
+        }
     }
     let place = || chosen.source.files.join(", ");
     let mut notes = chosen.notes.clone();

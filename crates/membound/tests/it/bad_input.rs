@@ -39,6 +39,27 @@ fn usage_errors_are_one_line_and_code_2() {
 }
 
 #[test]
+fn a_result_that_nobody_got_is_a_failure() {
+    let membound = Membound::new();
+    for line in [
+        "model show origin2000",
+        "model show generic --json",
+        "--help",
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full");
+        let _busy = busy();
+        let output = membound
+            .command(line.split_whitespace())
+            .stdout(full.unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains("stdout"), "{line}: {stderr}");
+    }
+}
+
+#[test]
 fn options_that_mean_nothing_to_the_part_are_refused() {
     let membound = Membound::new();
     membound

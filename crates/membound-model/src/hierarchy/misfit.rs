@@ -1,0 +1,89 @@
+//! Telling a model that is wrong from data that are noisy: noise changes sign from one area
+//! to the next, a wrong model is wrong the same way for many in a row.
+
+use crate::stats::{median, robust_sigma};
+
+/// Median of the relative residuals below which nobody needs to be warned.
+const SMALL: f64 = 0.04;
+/// Correlation of neighbouring residuals from which they are no noise.
+const PERSISTENT: f64 = 0.4;
+/// Fewest neighbours that say something.
+const LEAST_PAIRS: usize = 5;
+/// Robust standard deviations beyond which a residual counts no more.
+const CUT_SIGMAS: f64 = 3.0;
+
+/// A relative residual (model ÷ measured − 1) and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Miss {
+    /// Window in bytes; anything for loads, the same for all.
+    pub(super) window: f64,
+    /// Area in bytes.
+    pub(super) area: f64,
+    /// model ÷ measured − 1.
+    pub(super) relative: f64,
+}
+
+/// How far a model that does not describe its data misses them: the median of the relative
+/// residuals, where neighbouring ones go together. `None` for a model that does, and where
+/// there are too few values to tell.
+pub(super) fn misfit(misses: &mut [Miss]) -> Option<f64> {
+    misses.sort_by(|one, other| {
+        let window = one.window.total_cmp(&other.window);
+        window.then(one.area.total_cmp(&other.area))
+    });
+    let sizes: Vec<f64> = misses.iter().map(|miss| miss.relative.abs()).collect();
+    let typical = median(&sizes).filter(|typical| *typical > SMALL)?;
+    let all: Vec<f64> = misses.iter().map(|miss| miss.relative).collect();
+    let most = CUT_SIGMAS * robust_sigma(&all)?.max(typical);
+    let cut = |miss: &Miss| miss.relative.clamp(-most, most);
+    let pairs = misses
+        .windows(2)
+        .filter(|pair| pair[0].window.total_cmp(&pair[1].window).is_eq());
+    let (mut together, mut apart, mut count) = (0.0, 0.0, 0);
+    for pair in pairs {
+        let (one, other) = (cut(&pair[0]), cut(&pair[1]));
+        together += one * other;
+        apart += (one * one + other * other) / 2.0;
+        count += 1;
+    }
+    (count >= LEAST_PAIRS && together > PERSISTENT * apart).then_some(typical)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Draws;
+
+    fn misses(relative: impl Fn(usize) -> f64) -> Vec<Miss> {
+        (0..60)
+            .map(|index| Miss {
+                window: if index % 2 == 0 { 1024.0 } else { 4096.0 },
+                area: 2_f64.powi(14 + index as i32 / 2),
+                relative: relative(index / 2),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn noise_is_no_misfit_whatever_its_size() {
+        for seed in 0..50 {
+            let noise: Vec<f64> = {
+                let mut draws = Draws::new(seed);
+                (0..60).map(|_| 0.2 * draws.normal()).collect()
+            };
+            let mut all = misses(|_| 0.0);
+            for (miss, noise) in all.iter_mut().zip(noise) {
+                miss.relative = noise;
+            }
+            assert_eq!(misfit(&mut all), None, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn values_off_the_same_way_in_a_row_are_a_misfit() {
+        let wave = |index: usize| 0.3 * (index as f64 / 5.0).sin();
+        assert!(misfit(&mut misses(wave)).is_some_and(|typical| typical > 0.1));
+        assert_eq!(misfit(&mut misses(|index| 0.02 * wave(index))), None);
+        assert_eq!(misfit(&mut misses(wave)[..4]), None);
+    }
+}
