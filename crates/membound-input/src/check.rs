@@ -3,7 +3,7 @@
 //! The limits are wide on purpose: they are met by mistakes of a factor of a thousand and
 //! more, not by odd machines.
 
-use crate::text::plural;
+use crate::text::{figure, plural};
 
 /// Least bytes of a chase or a window: one pointer, one double.
 const LEAST_BYTES: u64 = 8;
@@ -55,10 +55,10 @@ pub(crate) fn time(value: f64) -> Result<(), String> {
         return Err("NaN is no time; leave the line out where nothing was measured".to_owned());
     }
     if value.is_infinite() {
-        return Err(format!("{value} is not finite"));
+        return Err(format!("{} is not finite", figure(value)));
     }
     if value < 0.0 {
-        return Err(format!("{value} is negative; times are above 0"));
+        return Err(format!("{} is negative; times are above 0", figure(value)));
     }
     if value == 0.0 {
         return Err("0 is no time; times are above 0".to_owned());
@@ -74,15 +74,17 @@ pub(crate) fn load(ns: f64) -> Result<(), String> {
     time(ns)?;
     if ns < LEAST_LOAD_NS {
         return Err(format!(
-            "{ns} ns is too short for a load: are these seconds or microseconds? Expected are \
-             nanoseconds"
+            "{} ns is too short for a load: are these seconds or microseconds? Expected are \
+             nanoseconds",
+            figure(ns)
         ));
     }
     if ns > MOST_LOAD_NS {
         return Err(format!(
-            "{ns} ns would be {} ms for one load: are these picoseconds? Expected are \
+            "{} ns would be {} ms for one load: are these picoseconds? Expected are \
              nanoseconds",
-            ns / 1e6
+            figure(ns),
+            figure(ns / 1e6)
         ));
     }
     Ok(())
@@ -98,14 +100,15 @@ pub(crate) fn window(window_bytes: u64, seconds: f64) -> Result<(), String> {
     let lines = window_bytes.div_ceil(LINE_BYTES) as f64;
     if ns > MOST_LOAD_NS * lines {
         return Err(format!(
-            "{seconds} would be {seconds} s for {window_bytes} bytes: are these nanoseconds? \
-             Expected are seconds"
+            "{0} would be {0} s for {window_bytes} bytes: are these nanoseconds? Expected are \
+             seconds",
+            figure(seconds)
         ));
     }
     if ns < LEAST_WINDOW_NS_PER_BYTE * window_bytes as f64 {
         return Err(format!(
-            "{seconds} s is too short for {window_bytes} bytes; expected are seconds for a whole \
-             window"
+            "{} s is too short for {window_bytes} bytes; expected are seconds for a whole window",
+            figure(seconds)
         ));
     }
     Ok(())
@@ -124,10 +127,19 @@ pub(crate) fn interval(
         return Ok(None);
     };
     if !(low.is_finite() && high.is_finite() && low >= 0.0) {
-        return Err(format!("{low} to {high} is no interval of times"));
+        return Err(format!(
+            "{} to {} is no interval of times",
+            figure(low),
+            figure(high)
+        ));
     }
     if low > value || high < value {
-        return Err(format!("{low} to {high} does not hold its value {value}"));
+        return Err(format!(
+            "{} to {} does not hold its value {}",
+            figure(low),
+            figure(high),
+            figure(value)
+        ));
     }
     Ok(Some((low, high)))
 }

@@ -121,8 +121,13 @@ fn closed(quoted: &str) -> Result<(String, &str), String> {
 
 fn push(collector: &mut Collector, columns: &Columns, fields: &[String]) -> Result<(), String> {
     if fields.len() != columns.names().len() {
+        let commas = if fields.len() > columns.names().len() {
+            " (decimal commas? Numbers take points)"
+        } else {
+            ""
+        };
         return Err(format!(
-            "{}, but the header has {}",
+            "{}, but the header has {}{commas}",
             plural(fields.len(), "field"),
             columns.names().len()
         ));

@@ -10,11 +10,12 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use membound_types::{Figure, Kind, Latency, Level, MachineInfo, MachineProfile, Model};
-use membound_types::{NotMeasured, Outcome, SCHEMA_VERSION, Window};
+use membound_types::{Figure, Kind, Level, MachineInfo, MachineProfile, Model};
+use membound_types::{NotMeasured, Outcome, SCHEMA_VERSION};
 
 use crate::Content;
 use crate::error::Fault;
+use crate::fields::{Loads, Windows};
 use crate::points;
 use crate::text::{shortened, shown};
 
@@ -51,12 +52,12 @@ pub(crate) fn read(text: &str) -> Result<Content, Fault> {
     let incomplete = head.incomplete == Some(Value::Bool(true));
     match kind {
         Kind::Latency => {
-            let latency: Latency = parse(text)?;
-            points::of_latency(&latency, incomplete).map(Content::Curves)
+            let loads: Loads = parse(text)?;
+            points::of_loads(&loads, incomplete).map(Content::Curves)
         }
         Kind::Window => {
-            let window: Window = parse(text)?;
-            points::of_window(&window, incomplete).map(Content::Curves)
+            let windows: Windows = parse(text)?;
+            points::of_windows(&windows, incomplete).map(Content::Curves)
         }
         Kind::Machine => {
             let profile = profile(text)?;

@@ -20,6 +20,9 @@ const CONVENTION: &str = "lat_mem_rd leaves the load's first core cycle out; the
                           give the core clock, so it is not added back and every latency is one \
                           cycle below membound's";
 
+const LOCALE: &str = "expected are points: put them in, or save the output again under \
+                      `LC_ALL=C`";
+
 const ORDER: &str = "the file does not say in which order the buffer was visited; without -t \
                      lat_mem_rd goes through it stride by stride, which prefetchers shorten";
 
@@ -46,6 +49,11 @@ pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
             continue;
         };
         if number::number(size).is_err() {
+            // Prose may begin with such a number, but has more than one word behind it.
+            if number::has_decimal_comma(size) && rest.len() == 1 {
+                let what = format!("{} has a decimal comma; {LOCALE}", shown(size));
+                return Err(Fault::line(line, what));
+            }
             passed_over += 1;
             continue;
         }

@@ -12,6 +12,7 @@ mod check;
 mod collect;
 mod csv;
 mod error;
+mod fields;
 mod json;
 mod lat_mem_rd;
 mod mlc;
@@ -76,6 +77,7 @@ enum Format {
 /// [`InputError`] with file, line or field, and what would be right.
 pub fn read(name: &str, bytes: &[u8]) -> Result<Content, InputError> {
     let parsed = text::decode(bytes).and_then(|text| {
+        let text = text.as_ref();
         let curves = match detect(text)? {
             Format::Json => return json::read(text),
             Format::Csv => csv::read(text),
@@ -117,6 +119,7 @@ fn detect(text: &str) -> Result<Format, Fault> {
     match content {
         // Comments alone: a table without even a header.
         None => Ok(Format::Csv),
+        Some(line) if multichase::recognises_decimal_commas(line) => Ok(Format::Multichase),
         Some(line) if csv::may_be(line) => Ok(Format::Csv),
         Some(line) if multichase::recognises_point(line) => Ok(Format::Multichase),
         Some(_) => Err(Fault::Unknown),

@@ -40,7 +40,8 @@ const TABLES: [(&str, &str); 5] = [
 ];
 
 const REMEDY: &str = "which belong to one buffer size and make no curve; a curve comes from \
-                      `mlc --idle_latency -b<KiB>` run once for each size, all saved in one file";
+                      `mlc --idle_latency -b<KiB>` run once for each size, four sizes or so an \
+                      octave, all saved in one file";
 
 /// Reads the output of one run or of several.
 ///
@@ -82,7 +83,8 @@ pub(crate) fn read(text: &str) -> Result<Vec<Curve>, Fault> {
             Some((line, what)) => Fault::line(line, format!("{what}, {REMEDY}")),
             None => Fault::File(
                 "output of Intel MLC without a result; a curve comes from \
-                 `mlc --idle_latency -b<KiB>` run once for each size, all saved in one file"
+                 `mlc --idle_latency -b<KiB>` run once for each size, four sizes or so an octave, \
+                 all saved in one file"
                     .to_owned(),
             ),
         });

@@ -22,8 +22,8 @@ const DEFAULT_STRIDE: u64 = 256;
 /// A first number above this, with a second one behind it, is the time of day of `-y`.
 const TIMESTAMP_S: f64 = 1e9;
 
-const LOOP: &str = "print the size before each run: `for s in 16k 64k 256k 1m 4m; do echo -n \
-                    \"$s \"; multichase -m $s; done`";
+const LOOP: &str = "print the size before each run: `for k in $(seq 0 17); do for q in 4 5 6 7; do \
+                    s=$((q << k))k; echo -n \"$s \"; multichase -s 64 -T 1g -m $s; done; done`";
 
 /// Whether `line`, without blanks around it, is one that this program or its user writes.
 pub(crate) fn recognises(line: &str) -> bool {
@@ -38,6 +38,17 @@ pub(crate) fn recognises_point(line: &str) -> bool {
     matches!(fields.len(), 1 | 2) && is_number_like(fields[0])
 }
 
+/// Whether `line` is a result with its size, but with a comma in place of a point.
+pub(crate) fn recognises_decimal_commas(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let (Some(size), Some(ns), None) = (words.next(), words.next(), words.next()) else {
+        return false;
+    };
+    let has_comma = number::has_decimal_comma;
+    // A comma behind the first word would separate fields of a table.
+    !size.ends_with(',') && is_number_like(size) && (has_comma(size) || has_comma(ns))
+}
+
 fn is_command(line: &str) -> bool {
     line.split_whitespace().any(is_program)
 }
@@ -48,7 +59,9 @@ fn is_program(word: &str) -> bool {
 
 fn is_number_like(word: &str) -> bool {
     let word = size_word(word);
-    number::parse_size(word).is_ok() || number::number(word).is_ok()
+    number::parse_size(word).is_ok()
+        || number::number(word).is_ok()
+        || number::has_decimal_comma(word)
 }
 
 /// A size as loops print it, `4k:` or `4k=` among them.
@@ -212,6 +225,7 @@ impl Reader {
                 self.run.promised = Some(line);
                 Ok(())
             }
+            _ if number::has_decimal_comma(word) => number::number(word).map(drop),
             _ => Err(format!("{} stands without a size; {LOOP}", shown(word))),
         }
     }

@@ -80,8 +80,23 @@ fn whole(text: &str) -> Result<u64, String> {
 /// # Errors
 /// A fragment that begins with the value.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
-    text.parse()
-        .map_err(|_| format!("{} is not a number", shown(text)))
+    text.parse().map_err(|_| {
+        if has_decimal_comma(text) {
+            format!("{} has a decimal comma; expected is a point", shown(text))
+        } else {
+            format!("{} is not a number", shown(text))
+        }
+    })
+}
+
+/// Whether `text` is a number but for the comma that stands in place of its point.
+pub(crate) fn has_decimal_comma(text: &str) -> bool {
+    text.split_once(',').is_some_and(|(whole, rest)| {
+        let digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+        digit(whole.as_bytes().last())
+            && digit(rest.as_bytes().first())
+            && format!("{whole}.{rest}").parse::<f64>().is_ok()
+    })
 }
 
 /// A whole number that counts something.

@@ -1,12 +1,12 @@
 //! Points of membound's own documents as observations.
 
-use membound_types::{FitData, Latency, LatencyPoint, MachineProfile, Observation, Outcome};
-use membound_types::{Samples, Window, WindowPoint};
+use membound_types::{FitData, MachineProfile, Observation, Outcome};
 
 use crate::Curve;
 use crate::check;
 use crate::collect::{Collector, Conditions, Mark};
 use crate::error::Fault;
+use crate::fields::{Batches, Drawn, Load, Loads, Windows};
 use crate::text::plural;
 
 /// What stands in the notes of curves from a document that says `incomplete`.
@@ -27,7 +27,7 @@ pub fn curves_of_profile(profile: &MachineProfile) -> Vec<Curve> {
             FitData::Latency,
             &latency.points,
             profile.incomplete,
-            |collector, point| push_latency(collector, point).map_err(drop),
+            |collector, point| push_load(collector, &Load::from(point)).map_err(drop),
         ));
     }
     if let Outcome::Known(window) = &profile.window {
@@ -35,7 +35,7 @@ pub fn curves_of_profile(profile: &MachineProfile) -> Vec<Curve> {
             FitData::Window,
             &window.points,
             profile.incomplete,
-            |collector, point| push_window(collector, point).map_err(drop),
+            |collector, point| push_window(collector, &Drawn::from(point)).map_err(drop),
         ));
     }
     curves
@@ -73,20 +73,24 @@ fn notes_of(incomplete: bool) -> Vec<String> {
 ///
 /// # Errors
 /// A fault with the path of the first value that cannot be, or that there are no points.
-pub(crate) fn of_latency(latency: &Latency, incomplete: bool) -> Result<Vec<Curve>, Fault> {
+pub(crate) fn of_loads(loads: &Loads, incomplete: bool) -> Result<Vec<Curve>, Fault> {
     let mut collector = Collector::new(FitData::Latency);
-    latency_into(&mut collector, latency, "")?;
-    finish(collector, &latency.skipped, incomplete)
+    for (index, point) in loads.points.iter().enumerate() {
+        push_load(&mut collector, point).map_err(|wrong| wrong.at("", index))?;
+    }
+    finish(collector, &loads.skipped, incomplete)
 }
 
 /// The curves of a window document.
 ///
 /// # Errors
 /// A fault with the path of the first value that cannot be, or that there are no points.
-pub(crate) fn of_window(window: &Window, incomplete: bool) -> Result<Vec<Curve>, Fault> {
+pub(crate) fn of_windows(windows: &Windows, incomplete: bool) -> Result<Vec<Curve>, Fault> {
     let mut collector = Collector::new(FitData::Window);
-    window_into(&mut collector, window, "")?;
-    finish(collector, &window.skipped, incomplete)
+    for (index, point) in windows.points.iter().enumerate() {
+        push_window(&mut collector, point).map_err(|wrong| wrong.at("", index))?;
+    }
+    finish(collector, &windows.skipped, incomplete)
 }
 
 /// Whether every point of a profile's curves is one that a machine can have measured.
@@ -95,10 +99,18 @@ pub(crate) fn of_window(window: &Window, incomplete: bool) -> Result<Vec<Curve>,
 /// A fault with the path of the first value that cannot be.
 pub(crate) fn verify(profile: &MachineProfile) -> Result<(), Fault> {
     if let Outcome::Known(latency) = &profile.latency {
-        latency_into(&mut Collector::new(FitData::Latency), latency, "latency.")?;
+        let mut collector = Collector::new(FitData::Latency);
+        for (index, point) in latency.points.iter().enumerate() {
+            push_load(&mut collector, &Load::from(point))
+                .map_err(|wrong| wrong.at("latency.", index))?;
+        }
     }
     if let Outcome::Known(window) = &profile.window {
-        window_into(&mut Collector::new(FitData::Window), window, "window.")?;
+        let mut collector = Collector::new(FitData::Window);
+        for (index, point) in window.points.iter().enumerate() {
+            push_window(&mut collector, &Drawn::from(point))
+                .map_err(|wrong| wrong.at("window.", index))?;
+        }
     }
     Ok(())
 }
@@ -113,20 +125,6 @@ fn finish(collector: Collector, skipped: &[String], incomplete: bool) -> Result<
             )),
             (fault, _) => fault,
         })
-}
-
-fn latency_into(collector: &mut Collector, latency: &Latency, at: &str) -> Result<(), Fault> {
-    for (index, point) in latency.points.iter().enumerate() {
-        push_latency(collector, point).map_err(|wrong| wrong.at(at, index))?;
-    }
-    Ok(())
-}
-
-fn window_into(collector: &mut Collector, window: &Window, at: &str) -> Result<(), Fault> {
-    for (index, point) in window.points.iter().enumerate() {
-        push_window(collector, point).map_err(|wrong| wrong.at(at, index))?;
-    }
-    Ok(())
 }
 
 /// A value that cannot be: which field, and why.
@@ -148,23 +146,33 @@ fn in_field(field: &'static str) -> impl Fn(String) -> Wrong {
     move |what| Wrong { field, what }
 }
 
-fn push_latency(collector: &mut Collector, point: &LatencyPoint) -> Result<(), Wrong> {
+fn push_load(collector: &mut Collector, point: &Load) -> Result<(), Wrong> {
     check::size(point.size_bytes).map_err(in_field("size_bytes"))?;
     check::load(point.ns).map_err(in_field("ns"))?;
-    if point.stride_bytes == 0 {
+    if point.stride_bytes == Some(0) {
         return Err(in_field("stride_bytes")(
             "0 is no stride; strides are above 0".to_owned(),
         ));
     }
+    if point.threads == Some(0) {
+        return Err(in_field("threads")(
+            "0 threads measure nothing; expected is a number above 0".to_owned(),
+        ));
+    }
     let mut conditions = Conditions::default();
-    conditions.add("pattern", point.pattern.name());
-    conditions.add("access", point.access.name());
-    conditions.add("page", point.page.name());
-    conditions.add("node", &point.node.to_string());
-    conditions.add("cpu", &point.cpu.to_string());
-    conditions.add("threads", &point.threads.to_string());
-    conditions.add("prefetch", &point.prefetch.to_string());
-    conditions.add("stride_bytes", &point.stride_bytes.to_string());
+    let mut add = |column: &str, value: Option<String>| {
+        if let Some(value) = value {
+            conditions.add(column, &value);
+        }
+    };
+    add("pattern", point.pattern.map(|it| it.name().to_owned()));
+    add("access", point.access.map(|it| it.name().to_owned()));
+    add("page", point.page.map(|it| it.name().to_owned()));
+    add("node", point.node.map(|it| it.to_string()));
+    add("cpu", point.cpu.map(|it| it.to_string()));
+    add("threads", point.threads.map(|it| it.to_string()));
+    add("prefetch", point.prefetch.as_ref().map(|it| it.to_string()));
+    add("stride_bytes", point.stride_bytes.map(|it| it.to_string()));
     let mut marks = marks_of(&point.batches);
     if point.prefetch_taint.is_some() {
         marks.push(Mark::Tainted);
@@ -175,7 +183,7 @@ fn push_latency(collector: &mut Collector, point: &LatencyPoint) -> Result<(), W
     let interval = interval(point.ns, point.ns_low, point.ns_high, &mut marks);
     collector.push(
         &conditions,
-        Some(point.stride_bytes),
+        point.stride_bytes,
         Observation {
             window_bytes: None,
             area_bytes: point.size_bytes,
@@ -188,7 +196,7 @@ fn push_latency(collector: &mut Collector, point: &LatencyPoint) -> Result<(), W
     Ok(())
 }
 
-fn push_window(collector: &mut Collector, point: &WindowPoint) -> Result<(), Wrong> {
+fn push_window(collector: &mut Collector, point: &Drawn) -> Result<(), Wrong> {
     check::size(point.window_bytes).map_err(in_field("window_bytes"))?;
     check::size(point.area_bytes).map_err(in_field("area_bytes"))?;
     if point.window_bytes > point.area_bytes {
@@ -200,13 +208,16 @@ fn push_window(collector: &mut Collector, point: &WindowPoint) -> Result<(), Wro
     check::window(point.window_bytes, point.seconds_per_window)
         .map_err(in_field("seconds_per_window"))?;
     let mut conditions = Conditions::default();
-    conditions.add("kernel", point.kernel.name());
-    conditions.add("page", point.page.name());
-    conditions.add("node", &point.node.to_string());
-    conditions.add("cpu", &point.cpu.to_string());
-    if let Some(cpu) = point.init_cpu {
-        conditions.add("init_cpu", &cpu.to_string());
-    }
+    let mut add = |column: &str, value: Option<String>| {
+        if let Some(value) = value {
+            conditions.add(column, &value);
+        }
+    };
+    add("kernel", point.kernel.map(|it| it.name().to_owned()));
+    add("page", point.page.map(|it| it.name().to_owned()));
+    add("node", point.node.map(|it| it.to_string()));
+    add("cpu", point.cpu.map(|it| it.to_string()));
+    add("init_cpu", point.init_cpu.map(|it| it.to_string()));
     let mut marks = marks_of(&point.batches);
     let interval = interval(
         point.seconds_per_window,
@@ -234,14 +245,22 @@ pub(crate) fn larger(window_bytes: u64, area_bytes: u64) -> String {
     format!("{window_bytes} bytes do not fit into an area of {area_bytes}")
 }
 
-fn marks_of(batches: &Samples) -> Vec<Mark> {
-    let unresolved = batches.disturbed.unresolved();
-    unresolved.then_some(Mark::Unresolved).into_iter().collect()
+fn marks_of(batches: &Batches) -> Vec<Mark> {
+    batches
+        .unresolved()
+        .then_some(Mark::Unresolved)
+        .into_iter()
+        .collect()
 }
 
 /// The interval of a point. One that cannot be is no reason to lose the point.
-fn interval(value: f64, low: f64, high: f64, marks: &mut Vec<Mark>) -> Option<(f64, f64)> {
-    match check::interval(value, Some(low), Some(high)) {
+fn interval(
+    value: f64,
+    low: Option<f64>,
+    high: Option<f64>,
+    marks: &mut Vec<Mark>,
+) -> Option<(f64, f64)> {
+    match check::interval(value, low, high) {
         Ok(interval) => interval,
         Err(_) => {
             marks.push(Mark::NoInterval);

@@ -1,12 +1,18 @@
 //! Bytes to text, and text in messages.
 
+use std::borrow::Cow;
+
 use crate::error::Fault;
 
 /// Longest piece of a file that a message repeats, in characters.
 const SHOWN: usize = 40;
 
-/// The text of a file, without a byte order mark.
-pub(crate) fn decode(bytes: &[u8]) -> Result<&str, Fault> {
+/// Most characters of a number that is written without an exponent.
+const LONGEST_FIGURE: usize = 20;
+
+/// The text of a file, without a byte order mark, in lines that end as Rust's do: carriage
+/// returns alone end lines where there is no line feed.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, Fault> {
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(Fault::NotText {
             offset: 0,
@@ -25,7 +31,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<&str, Fault> {
     if let Some(offset) = bytes.iter().position(binary) {
         return Err(not_text(offset));
     }
-    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    Ok(if text.contains('\r') && !text.contains('\n') {
+        Cow::Owned(text.replace('\r', "\n"))
+    } else {
+        Cow::Borrowed(text)
+    })
 }
 
 /// `text` without anything that would end or garble a line.
@@ -58,6 +69,16 @@ pub(crate) fn shortened(text: &str, longest: usize) -> String {
     }
 }
 
+/// A number as messages show it: with an exponent where it has many digits.
+pub(crate) fn figure(value: f64) -> String {
+    let plain = value.to_string();
+    if plain.len() > LONGEST_FIGURE {
+        format!("{value:e}")
+    } else {
+        plain
+    }
+}
+
 /// `1 value`, `2 values`.
 pub(crate) fn plural(number: usize, noun: &str) -> String {
     let end = if number == 1 { "" } else { "s" };
@@ -77,7 +98,26 @@ mod tests {
 
     #[test]
     fn a_byte_order_mark_is_no_text() {
-        assert_eq!(decode(b"\xef\xbb\xbfns"), Ok("ns"));
-        assert_eq!(decode(b""), Ok(""));
+        assert_eq!(decode(b"\xef\xbb\xbfns").unwrap(), "ns");
+        assert_eq!(decode(b"").unwrap(), "");
+    }
+
+    #[test]
+    fn carriage_returns_alone_end_lines() {
+        assert_eq!(decode(b"a\rb\r").unwrap(), "a\nb\n");
+        assert_eq!(decode(b"a\r\nb\r").unwrap(), "a\r\nb\r");
+    }
+
+    #[test]
+    fn figures_with_many_digits_are_shown_with_an_exponent() {
+        for (value, text) in [
+            (-4.2, "-4.2"),
+            (1e-8, "0.00000001"),
+            (1e300, "1e300"),
+            (-5e-324, "-5e-324"),
+            (f64::INFINITY, "inf"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
     }
 }

@@ -51,12 +51,18 @@ const WINDOW: [(&str, Use); 11] = [
     ("disturbed", Extra),
 ];
 
-/// Whether some table has a column of this name.
+/// Whether some table has a column of this name, in whatever case.
 pub(super) fn is_known(name: &str) -> bool {
+    of_any_case(name).is_some()
+}
+
+/// The column that `name` is, in whatever case.
+fn of_any_case(name: &str) -> Option<&'static str> {
     LATENCY
         .iter()
         .chain(&WINDOW)
-        .any(|(known, _)| *known == name)
+        .map(|(known, _)| *known)
+        .find(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// A header that can be read.
@@ -81,11 +87,15 @@ impl Columns {
                     .to_owned(),
             );
         }
-        let data = data_of(names);
+        let names: Vec<String> = names
+            .iter()
+            .map(|name| of_any_case(name).map_or_else(|| name.clone(), str::to_owned))
+            .collect();
+        let data = data_of(&names);
         let known = known(data);
         for (at, name) in names.iter().enumerate() {
             if !known.iter().any(|(column, _)| column == name) {
-                return Err(unknown(name, at, data));
+                return Err(unknown(name, at, data, &names));
             }
             if names[..at].contains(name) {
                 return Err(format!("column {} stands there twice", shown(name)));
@@ -93,18 +103,19 @@ impl Columns {
         }
         for (column, of_use) in known {
             if *of_use == Needed && !names.iter().any(|name| name == column) {
-                return Err(missing(column, names));
+                return Err(missing(column, &names));
             }
         }
         let position = |column: &str| names.iter().position(|name| name == column);
+        let conditions = known
+            .iter()
+            .filter(|(_, of_use)| *of_use == Condition)
+            .filter_map(|(column, _)| Some((*column, position(column)?)))
+            .collect();
         Ok(Self {
             data,
-            names: names.to_vec(),
-            conditions: known
-                .iter()
-                .filter(|(_, of_use)| *of_use == Condition)
-                .filter_map(|(column, _)| Some((*column, position(column)?)))
-                .collect(),
+            names,
+            conditions,
         })
     }
 
@@ -177,13 +188,22 @@ fn missing(column: &str, names: &[String]) -> String {
     format!("no column `{column}` ({what}){cycles}")
 }
 
-/// What is said of a column that the table does not have: its unit, where the name ends in
-/// one, else the columns that there could be.
-fn unknown(name: &str, at: usize, data: FitData) -> String {
+/// What is said of a column that the table does not have: that it belongs to the other
+/// table, its unit, where the name ends in another one, else which columns it could be.
+fn unknown(name: &str, at: usize, data: FitData, names: &[String]) -> String {
     if name.is_empty() {
         return format!("column {} has no name", at + 1);
     }
-    if let Some((unit, is_time)) = unit_of(name) {
+    if name == "size_bytes" {
+        return "both `size_bytes` and columns of windows: a table holds loads (`size_bytes,ns`) \
+                or windows (`window_bytes,area_bytes,seconds_per_window`); write two files"
+            .to_owned();
+    }
+    if let Some(column) = meant(name, data) {
+        if !names.iter().any(|other| other == column) {
+            return format!("unknown column {}: did you mean `{column}`?", shown(name));
+        }
+    } else if let Some((unit, is_time)) = unit_of(name) {
         let right = match (is_time, data) {
             (true, FitData::Latency) => "times as `ns`, in nanoseconds",
             (true, FitData::Window) => "times as `seconds_per_window`, in seconds",
@@ -198,6 +218,18 @@ fn unknown(name: &str, at: usize, data: FitData) -> String {
         shown(name),
         known.join(", ")
     )
+}
+
+/// The column that a name means which ends in that column's own unit.
+fn meant(name: &str, data: FitData) -> Option<&'static str> {
+    Some(match (unit_of(name)?.0, data) {
+        ("bytes", FitData::Latency) => "size_bytes",
+        ("nanoseconds", FitData::Latency) => "ns",
+        ("bytes", FitData::Window) if name.to_lowercase().contains("window") => "window_bytes",
+        ("bytes", FitData::Window) => "area_bytes",
+        ("seconds", FitData::Window) => "seconds_per_window",
+        _ => return None,
+    })
 }
 
 /// The unit that a column's name ends in, and whether it is one of time.

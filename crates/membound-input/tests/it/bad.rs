@@ -97,6 +97,31 @@ fn headers_of_tables() {
         ("window_bytes,seconds_per_window", "no column `area_bytes`"),
         ("size_bytes,cycles", "divide them by the core clock in GHz"),
         ("size_bytes,ns,ns", "column `ns` stands there twice"),
+        ("size_bytes,ns,NS", "column `ns` stands there twice"),
+        (
+            "window_bytes,area_bytes,seconds_per_window,size_bytes,ns",
+            "line 1: both `size_bytes` and columns of windows: a table holds loads",
+        ),
+        (
+            "bytes,ns",
+            "unknown column `bytes`: did you mean `size_bytes`?",
+        ),
+        (
+            "size_bytes,latency_ns",
+            "unknown column `latency_ns`: did you mean `ns`?",
+        ),
+        (
+            "size_bytes,ns,line_bytes",
+            "unknown column `line_bytes`; known are size_bytes",
+        ),
+        (
+            "window_bytes,area_b,seconds_per_window",
+            "unknown column `area_b`: did you mean `area_bytes`?",
+        ),
+        (
+            "window_bytes,area_bytes,seconds",
+            "unknown column `seconds`: did you mean `seconds_per_window`?",
+        ),
         ("size_bytes,ns,", "column 3 has no name"),
         (
             "size_kib,ns",
@@ -157,6 +182,16 @@ fn fields_of_a_latency_table() {
         ("4096,NaN", "line 4: ns: NaN is no time"),
         ("4096,inf", "line 4: ns: inf is not finite"),
         ("4096,1e999", "line 4: ns: inf is not finite"),
+        ("4096,1e300", "line 4: ns: 1e300 ns would be 1e294 ms"),
+        ("4096,-1e300", "line 4: ns: -1e300 is negative"),
+        (
+            "4096,1,2",
+            "line 4: 3 fields, but the header has 2 (decimal commas? Numbers take points)",
+        ),
+        (
+            "4096,\"1,2\"",
+            "line 4: ns: `1,2` has a decimal comma; expected is a point",
+        ),
         (
             "4096,1e-8",
             "line 4: ns: 0.00000001 ns is too short for a load: are these seconds",
@@ -256,6 +291,14 @@ fn lines_of_lat_mem_rd() {
         ("0.00098", "line 3: 0 fields after the size `0.00098`"),
         ("0.00098 1.0 2.0", "line 3: 2 fields after the size"),
         ("0.00098 x", "line 3: latency: `x` is not a number"),
+        (
+            "0.00098 1,180",
+            "line 3: latency: `1,180` has a decimal comma",
+        ),
+        (
+            "0,00098 1,180",
+            "line 3: `0,00098` has a decimal comma; expected are points: put them in",
+        ),
         ("0.00098 -1.0", "line 3: latency: -1 is negative"),
         ("0.00098 nan", "line 3: latency: NaN is no time"),
         ("-0.00098 1.0", "line 3: size: `-0.00098` is negative"),
@@ -291,6 +334,8 @@ fn lines_of_multichase() {
     for (line, message) in [
         ("8k abc", "line 2: latency: `abc` is not a number"),
         ("8k -1", "line 2: latency: -1 is negative"),
+        ("8k 1,5", "line 2: latency: `1,5` has a decimal comma"),
+        ("1,5", "line 2: `1,5` has a decimal comma"),
         ("8k 1 2", "line 2: 3 fields in `8k 1 2`"),
         (
             "8k",
@@ -309,6 +354,23 @@ fn lines_of_multichase() {
     ] {
         check(format!("4k 1.2\n{line}\n"), message);
     }
+}
+
+#[test]
+fn decimal_commas_from_the_first_line_on() {
+    check(
+        "4k 1,2\n8k 1,3\n",
+        "line 1: latency: `1,2` has a decimal comma",
+    );
+    check(
+        "\"stride=64\n0,00049 1,180\n0,00098 1,180\n",
+        "line 2: `0,00049` has a decimal comma",
+    );
+    check("4096, 1.2\n", "line 1: no header");
+    check(
+        "Using buffer size of 1.000MiB\nEach iteration took 3,6 clocks ( 1,9 ns)\n",
+        "line 2: latency: `1,9` has a decimal comma",
+    );
 }
 
 #[test]

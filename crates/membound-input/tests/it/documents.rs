@@ -211,6 +211,27 @@ fn a_field_that_cannot_be_used_is_named_by_its_path() {
             "points[0].node: expected `local`",
         ),
         ("/points/0", json!({}), "points[0]: missing field"),
+        (
+            "/points/0/threads",
+            json!(0),
+            "points[0].threads: 0 threads",
+        ),
+        (
+            "/points/0/ns",
+            json!(1e300),
+            "points[0].ns: 1e300 ns would be 1e294 ms",
+        ),
+        (
+            "/points/0/ns_low",
+            json!("x"),
+            "points[0].ns_low: invalid type",
+        ),
+        ("/points/0/cpu", json!("x"), "points[0].cpu: invalid type"),
+        (
+            "/points/0/batches/disturbed",
+            json!(7),
+            "points[0].batches.disturbed: invalid type",
+        ),
         ("/points", json!([]), "holds no points"),
         (
             "/kind",
@@ -243,6 +264,66 @@ fn a_field_that_cannot_be_used_is_named_by_its_path() {
     ] {
         check(document(), pointer, value, message);
     }
+}
+
+/// The points of a document with nothing but a version, a kind and these points.
+fn of_fewest_fields(kind: &str, points: Value) -> Vec<Curve> {
+    curves(&json!({"schema_version": 1, "kind": kind, "points": points}).to_string())
+}
+
+#[test]
+fn a_document_of_another_program_needs_sizes_and_times_only() {
+    let loads = of_fewest_fields(
+        "latency",
+        json!([{"size_bytes": 8192, "ns": 1.5}, {"size_bytes": 4096, "ns": 1.0}]),
+    );
+    assert_eq!(loads.len(), 1);
+    assert_eq!(
+        (loads[0].series.as_str(), loads[0].stride_bytes),
+        ("", None)
+    );
+    assert!(loads[0].notes.is_empty(), "{:?}", loads[0].notes);
+    let found: Vec<_> = loads[0]
+        .observations
+        .iter()
+        .map(|point| (point.area_bytes, point.ns, point.ns_low))
+        .collect();
+    assert_eq!(found, [(4096, 1.0, None), (8192, 1.5, None)]);
+
+    let windows = of_fewest_fields(
+        "window",
+        json!([
+            {"window_bytes": 1024, "area_bytes": 4096, "seconds_per_window": 1e-7},
+            {"window_bytes": 1024, "area_bytes": 8192, "seconds_per_window": 2e-7},
+        ]),
+    );
+    assert_eq!(windows[0].data, FitData::Window);
+    assert_eq!(windows[0].observations.len(), 2);
+}
+
+#[test]
+fn the_fields_that_other_programs_rely_on_are_enough() {
+    let point = |size_bytes: u64, threads: u32| {
+        json!({
+            "size_bytes": size_bytes, "stride_bytes": 64, "pattern": "random",
+            "access": "clean", "page": "4k", "cpu": 0, "node": "local",
+            "prefetch": "default", "threads": threads, "ns": 1.0, "ns_low": 0.9,
+            "ns_high": 1.1, "cycles": 4.0, "samples": 3,
+        })
+    };
+    let curves = of_fewest_fields(
+        "latency",
+        json!([point(4096, 1), point(8192, 1), point(4096, 2)]),
+    );
+    let series: Vec<_> = curves.iter().map(|curve| curve.series.as_str()).collect();
+    assert_eq!(
+        series,
+        [
+            "random, clean, 4k, node local, cpu 0, 1 thread, prefetch default, stride 64",
+            "random, clean, 4k, node local, cpu 0, 2 threads, prefetch default, stride 64",
+        ]
+    );
+    assert_eq!(curves[0].observations[0].ns_high, Some(1.1));
 }
 
 #[test]

@@ -68,6 +68,38 @@ fn a_table_as_a_spreadsheet_saves_it() {
 }
 
 #[test]
+fn columns_are_known_in_any_case() {
+    let curves = curves(b"Size_Bytes,NS,Page\n4096,1,4k\n8192,2,4k\n");
+    assert_eq!(curves[0].series, "4k");
+    assert_eq!(curves[0].observations[1].ns, 2.0);
+}
+
+#[test]
+fn lines_that_end_in_carriage_returns_alone() {
+    let table = curves(b"size_bytes,ns\r4096,1\r8192,2\r");
+    assert_eq!(table[0].observations.len(), 2);
+}
+
+#[test]
+fn the_documented_loop_of_multichase() {
+    let mut text = String::new();
+    for octave in 0..18 {
+        for quarter in 4_u64..8 {
+            let kib = quarter << octave;
+            text.push_str(&format!("{kib}k 1.{quarter}\n"));
+        }
+    }
+    let curves = curves(text.as_bytes());
+    let sizes: Vec<u64> = curves[0]
+        .observations
+        .iter()
+        .map(|it| it.area_bytes)
+        .collect();
+    assert_eq!(sizes.len(), 72);
+    assert_eq!((sizes[0], sizes[71]), (4 << 10, 896 << 20));
+}
+
+#[test]
 fn a_window_table() {
     let curves = curves(&file("window.csv"));
     assert_eq!(curves.len(), 1);

@@ -1,0 +1,141 @@
+//! The fields of documents that a curve is made of.
+//!
+//! Other programs write documents of kind `latency` and `window` with fewer fields than
+//! membound does. Read through these types, a document needs a point's sizes and its time;
+//! whatever else it says of a point is used, and has to be of the right type.
+
+use serde::Deserialize;
+
+use membound_types::{Access, CpuId, LatencyPoint, NodePolicy, PageKind, Pattern};
+use membound_types::{PrefetchState, Samples, WindowKernel, WindowPoint};
+
+/// What a curve needs of the part `latency`.
+#[derive(Deserialize)]
+pub(crate) struct Loads {
+    pub(crate) points: Vec<Load>,
+    #[serde(default)]
+    pub(crate) skipped: Vec<String>,
+}
+
+/// What a curve needs of the part `window`.
+#[derive(Deserialize)]
+pub(crate) struct Windows {
+    pub(crate) points: Vec<Drawn>,
+    #[serde(default)]
+    pub(crate) skipped: Vec<String>,
+}
+
+/// A point of a latency curve.
+#[derive(Deserialize)]
+pub(crate) struct Load {
+    pub(crate) size_bytes: u64,
+    pub(crate) ns: f64,
+    pub(crate) ns_low: Option<f64>,
+    pub(crate) ns_high: Option<f64>,
+    pub(crate) pattern: Option<Pattern>,
+    pub(crate) access: Option<Access>,
+    pub(crate) page: Option<PageKind>,
+    pub(crate) node: Option<NodePolicy>,
+    pub(crate) cpu: Option<CpuId>,
+    pub(crate) threads: Option<u32>,
+    pub(crate) prefetch: Option<PrefetchState>,
+    pub(crate) stride_bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) batches: Batches,
+    pub(crate) page_share: Option<f64>,
+    pub(crate) prefetch_taint: Option<Taint>,
+}
+
+/// A point of a window curve.
+#[derive(Deserialize)]
+pub(crate) struct Drawn {
+    pub(crate) window_bytes: u64,
+    pub(crate) area_bytes: u64,
+    pub(crate) seconds_per_window: f64,
+    pub(crate) seconds_low: Option<f64>,
+    pub(crate) seconds_high: Option<f64>,
+    pub(crate) kernel: Option<WindowKernel>,
+    pub(crate) page: Option<PageKind>,
+    pub(crate) node: Option<NodePolicy>,
+    pub(crate) cpu: Option<CpuId>,
+    pub(crate) init_cpu: Option<CpuId>,
+    #[serde(default)]
+    pub(crate) batches: Batches,
+}
+
+/// What a curve's notes say of the batches behind a point.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Batches {
+    disturbed: Disturbed,
+}
+
+/// What may be left of disturbances in a point.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Disturbed {
+    kept_batches: u32,
+    slow_mode: Option<f64>,
+}
+
+/// That a prefetcher shortened a point.
+#[derive(Deserialize)]
+pub(crate) struct Taint {}
+
+impl Batches {
+    /// Whether a disturbance is left in the value.
+    pub(crate) const fn unresolved(&self) -> bool {
+        self.disturbed.slow_mode.is_some() || self.disturbed.kept_batches > 0
+    }
+}
+
+impl From<&Samples> for Batches {
+    fn from(samples: &Samples) -> Self {
+        Self {
+            disturbed: Disturbed {
+                kept_batches: samples.disturbed.kept_batches,
+                slow_mode: samples.disturbed.slow_mode,
+            },
+        }
+    }
+}
+
+impl From<&LatencyPoint> for Load {
+    fn from(point: &LatencyPoint) -> Self {
+        Self {
+            size_bytes: point.size_bytes,
+            ns: point.ns,
+            ns_low: Some(point.ns_low),
+            ns_high: Some(point.ns_high),
+            pattern: Some(point.pattern),
+            access: Some(point.access),
+            page: Some(point.page),
+            node: Some(point.node),
+            cpu: Some(point.cpu),
+            threads: Some(point.threads),
+            prefetch: Some(point.prefetch.clone()),
+            stride_bytes: Some(point.stride_bytes),
+            batches: Batches::from(&point.batches),
+            page_share: point.page_share,
+            prefetch_taint: point.prefetch_taint.as_ref().map(|_| Taint {}),
+        }
+    }
+}
+
+impl From<&WindowPoint> for Drawn {
+    fn from(point: &WindowPoint) -> Self {
+        Self {
+            window_bytes: point.window_bytes,
+            area_bytes: point.area_bytes,
+            seconds_per_window: point.seconds_per_window,
+            seconds_low: Some(point.seconds_low),
+            seconds_high: Some(point.seconds_high),
+            kernel: Some(point.kernel),
+            page: Some(point.page),
+            node: Some(point.node),
+            cpu: Some(point.cpu),
+            init_cpu: point.init_cpu,
+            batches: Batches::from(&point.batches),
+        }
+    }
+}
