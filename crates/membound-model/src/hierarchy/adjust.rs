@@ -6,6 +6,7 @@ use membound_types::{PageTableTerm, TlbTerm, Topology};
 
 use super::error::TopologyError;
 use super::topology::{fresh_symbol, listed, taken_symbols, validate};
+use crate::declared::bytes;
 
 /// The page-table term of the paper (equation 7) begins at 2²⁸ bytes …
 const PAPER_START_BYTES: u64 = 1 << 28;
@@ -50,7 +51,19 @@ pub fn with_sizes(
             counts: size_counts(topology, &open, open_end),
         });
     }
-    let warnings = validate(&sized)?;
+    let mut warnings = validate(&sized)?;
+    for (level, before) in sized.levels.iter().zip(&topology.levels) {
+        if let (Some(size), Some(known)) = (level.size_bytes, before.size_bytes)
+            && size != known
+        {
+            warnings.push(format!(
+                "level `{}` is taken to hold {} instead of the topology's {}",
+                level.name,
+                bytes(size),
+                bytes(known)
+            ));
+        }
+    }
     Ok((sized, warnings))
 }
 

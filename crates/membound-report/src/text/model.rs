@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use membound_types::{
-    Combination, Component, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter, Topology,
-    TopologyLevel,
+    Combination, Component, FitData, FittedPoint, Model, ModelLevel, Outcome, Parameter,
+    ParameterRole, Topology, TopologyLevel,
 };
 
 use textwrap::core::display_width;
@@ -131,6 +131,12 @@ fn parameters(out: &mut Out, known: &[Parameter]) {
         table.row(cells.into_iter().chain([name]));
     }
     out.table(&table);
+    if known.iter().any(|p| p.role == ParameterRole::Steepness) {
+        out.note(
+            "steepness: accesses hit a level in (size ÷ area)^g of the cases; 1 for independent \
+             draws, more for a chase that visits its buffer in a cycle",
+        );
+    }
     for (reason, symbols) in facts::undetermined(known) {
         let reason = if reason.is_empty() {
             String::new()
@@ -209,22 +215,30 @@ fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
         Outcome::Missing { .. } => String::new(),
     };
     let rated = levels.iter().any(|l| l.rate_mops.known().is_some());
+    let loads = levels.iter().any(|l| l.latency_ns.is_some());
     let mut table = Table::new()
         .words("mnemonic")
         .figures("level")
         .figures("MFLOPS")
         .figures("GB/s")
         .column("ns", Align::Right, 1)
+        .column("interval", Align::Right, 5)
         .column("of", Align::Left, 1)
         .column("size", Align::Right, 2)
         .column("interval", Align::Right, 4)
         .column("reach", Align::Right, 3);
     for (index, level) in levels.iter().enumerate() {
         let (size, interval) = facts::level_size(level);
-        let of = if rated {
-            format!("{} B", level.line_bytes)
-        } else {
+        let of = if loads {
             "1 load".to_owned()
+        } else {
+            format!("{} B", level.line_bytes)
+        };
+        let time = match &level.ns_per_line {
+            Outcome::Known(time) if loads => {
+                facts::interval(time.value, Some(time.low), Some(time.high), "ns")
+            }
+            _ => String::new(),
         };
         // Where a level holds all that is inside it, the reach says nothing more.
         let reach = level
@@ -238,6 +252,7 @@ fn table_of_levels(out: &mut Out, levels: &[ModelLevel]) {
             figure(&level.rate_mops, rated),
             figure(&level.rate_gb_s, rated),
             figure(&level.ns_per_line, true),
+            time,
             of,
             size,
             interval,
