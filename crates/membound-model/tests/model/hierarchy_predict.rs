@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use membound_model::hierarchy::{FitOptions, KeepPoints, LeftOut, fit, predict, predict_stride};
+use membound_model::hierarchy::{
+    FitError, FitOptions, KeepPoints, Known, LeftOut, fit, fit_measured, predict, predict_stride,
+};
 use membound_types::{FitData, SizeMode, TlbTerm};
 
 use crate::hierarchy_cases::{chain, clean, close, fit_with, loads};
@@ -76,15 +78,15 @@ fn predictions_outside_of_the_points_say_so() {
     let model = fit_with(&clean(SOME), &FitOptions::default()).unwrap();
     let caution = |window, area| predict(&model, Some(window), area).caution;
     assert_eq!(caution(2048, GIB), None);
+    let window = caution(512, GIB).unwrap();
     assert!(
-        caution(512, GIB)
-            .unwrap()
-            .starts_with("the window lies outside")
+        window.starts_with("the window of 512 B lies outside of those measured (1 KiB to "),
+        "{window}"
     );
+    let area = caution(1024, 64 * GIB).unwrap();
     assert!(
-        caution(1024, 64 * GIB)
-            .unwrap()
-            .starts_with("the area lies outside")
+        area.starts_with("the area of 64 GiB lies outside of those measured ("),
+        "{area}"
     );
     let shares = predict(&model, Some(1024), 8 * MIB).expected;
     close(shares[0].share, 32.0 / 8192.0, 1e-12);
@@ -109,7 +111,7 @@ fn predictions_outside_of_the_points_say_so() {
 }
 
 #[test]
-fn strides_leave_out_lines_and_pages() {
+fn strides_leave_out_lines_and_pages_but_not_the_sets_they_crowd_into() {
     let mut topology = chain(&[32 * KIB, MIB], 64);
     topology.tlb.push(TlbTerm {
         symbol: "t_tlb".to_owned(),
@@ -125,19 +127,38 @@ fn strides_leave_out_lines_and_pages() {
     let at = |size, stride| predict_stride(&model, size, stride);
     let ns = |size, stride| at(size, stride).ns.known().unwrap().value;
     let whole = |size| predict(&model, None, size).ns.known().unwrap().value;
-    // Up to a line, a stride changes nothing.
+    // Draws, which a γ of 1 means, do not notice that elements share a line.
     for stride in [8, 16, 64] {
         close(ns(8 * MIB, stride), whole(8 * MIB), 1e-12);
-        assert_eq!(at(8 * MIB, stride).caution, None);
     }
-    // Elements four lines apart: a quarter of the lines, all of the pages.
-    let lines = 1.0 + 3.0 * (1.0 - 1.0 / 64.0) + 80.0 * 0.5;
-    close(ns(8 * MIB, 256), lines + 25.0 * (1.0 - 1.0 / 32.0), 1e-6);
-    // Elements four pages apart: a 256th of the lines, a quarter of the pages.
-    close(ns(8 * MIB, 16 * KIB), 1.0 + 25.0 * (1.0 - 1.0 / 8.0), 1e-6);
-    let caution = at(8 * MIB, 16 * KIB).caution.unwrap();
-    assert!(caution.contains("power of two"), "{caution}");
-    assert_eq!(at(8 * MIB, 192).caution, None);
+    let time = |l1: f64, l2: f64, tlb: f64| {
+        1.0 + 3.0 * (1.0 - 1.0 / l1) + 80.0 * (1.0 - 1.0 / l2) + 25.0 * (1.0 - 1.0 / tlb)
+    };
+    for (stride, expected, spread, crowded) in [
+        // Four lines apart: a quarter of the lines in a quarter of the sets, all pages.
+        (256, time(256.0, 8.0, 32.0), time(64.0, 2.0, 32.0), None),
+        // Four pages apart: a quarter of the pages; sets as a page's bits tell, or all.
+        (
+            16 * KIB,
+            time(64.0, 2.0, 8.0),
+            time(1.0, 1.0, 8.0),
+            Some(time(256.0, 8.0, 8.0)),
+        ),
+    ] {
+        let point = at(8 * MIB, stride);
+        let figure = *point.ns.known().unwrap();
+        close(figure.value, expected, 1e-6);
+        close(figure.low, spread, 1e-4);
+        close(figure.high, crowded.unwrap_or(expected), 1e-4);
+        assert_eq!(point.caution, None);
+    }
+    // Three lines apart: a third of the lines, and all sets.
+    let lines = 8.0 * MIB as f64 / 192.0;
+    let area = lines.floor() * 64.0;
+    let odd = time(area / (32.0 * 1024.0), area / MIB as f64, 32.0);
+    close(ns(8 * MIB, 192), odd, 1e-6);
+    let far = at(8 * GIB, 64).caution.unwrap();
+    assert!(far.starts_with("the area of 8 GiB lies outside"), "{far}");
     for (size, stride, reason) in [
         (MIB, 0, "there is no stride of 0 bytes"),
         (64, 128, "the stride is larger than the buffer"),
@@ -150,4 +171,32 @@ fn strides_leave_out_lines_and_pages() {
         point.ns.why_missing().unwrap().reason,
         "the model is of windows: strides need one of loads"
     );
+}
+
+#[test]
+fn a_model_without_levels_predicts_nothing_and_says_why() {
+    let ramp: Vec<_> = (10..30)
+        .map(|shift| membound_types::Observation {
+            window_bytes: None,
+            area_bytes: 1 << shift,
+            ns: 1.0 + 0.01 * f64::from(shift),
+            ns_low: None,
+            ns_high: None,
+        })
+        .collect();
+    let fitted: Result<_, FitError> = fit_measured(
+        FitData::Latency,
+        &ramp,
+        &Known::default(),
+        Ok,
+        &FitOptions::default(),
+    );
+    let mut model = fitted.unwrap();
+    model.levels.clear();
+    model.topology.levels.clear();
+    for point in [predict(&model, None, MIB), predict_stride(&model, MIB, 128)] {
+        let reason = &point.ns.why_missing().unwrap().reason;
+        assert_eq!(reason, "the model has no levels");
+        assert_eq!(point.caution, None);
+    }
 }
