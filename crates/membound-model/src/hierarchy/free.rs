@@ -15,7 +15,7 @@ use super::design::Edges;
 use super::fit::{Fitted, Problem};
 use super::identify::identify;
 use super::linear::{Linear, STILL, Solved};
-use super::options::{FitError, Steepness};
+use super::options::{FitError, Start, Steepness};
 use super::solve::{Triangle, lengths, scaled, spectrum};
 
 /// Steps of one descent.
@@ -35,6 +35,10 @@ const SCAN: [f64; 10] = [0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 1.7, 2.0];
 
 /// Steps of a descent on the other side of a kink.
 const FEW_STEPS: usize = 6;
+
+/// Share of what is minimised that a step gains at least to be followed by another one,
+/// where the start was near: far below what sizes are known to.
+const NEAR_GAIN: f64 = 1e-7;
 
 /// How far beyond a kink such a descent begins.
 const BEYOND: f64 = 1e-6;
@@ -95,6 +99,10 @@ pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, Fi
         trial(problem, wanted, &rows, None, COARSE)
     };
     let given = first(1.0).ok_or(FitError::Overflow)?;
+    if problem.options.start == Start::Near {
+        let (best, steps) = descend(problem, given, &rows, FEW_STEPS);
+        return finished(problem, best, steps, &rows);
+    }
     let scanned = scan(problem, scan(problem, given, &rows), &rows);
     let (mut best, mut iterations) = descend(problem, scanned, &rows, MOST_STEPS);
     for factor in STARTS {
@@ -120,9 +128,19 @@ pub(super) fn fit_free(problem: &Problem<'_>, start: Edges) -> Result<Fitted, Fi
             break;
         }
     }
-    let best = trial(problem, best.edges, &rows, Some(&best.solved.scale), STILL)
+    finished(problem, best, iterations, &rows)
+}
+
+/// The last fit at the sizes of `best`, found in `iterations`.
+fn finished(
+    problem: &Problem<'_>,
+    best: Trial,
+    iterations: usize,
+    rows: &[usize],
+) -> Result<Fitted, FitError> {
+    let best = trial(problem, best.edges, rows, Some(&best.solved.scale), STILL)
         .ok_or(FitError::Overflow)?;
-    let joint = joint(problem, &best, &rows);
+    let joint = joint(problem, &best, rows);
     Ok(Fitted {
         identified: identify(&joint.matrix(), rows.len()),
         edges: best.edges,
@@ -142,7 +160,11 @@ pub(super) fn errors_without(
 ) -> Option<Vec<f64>> {
     let start = fitted.edges.clone();
     let first = trial(problem, start, kept, Some(&fitted.solved.scale), COARSE)?;
-    let (found, _) = descend(problem, first, kept, MOST_STEPS);
+    let most = match problem.options.start {
+        Start::Wide => MOST_STEPS,
+        Start::Near => FEW_STEPS,
+    };
+    let (found, _) = descend(problem, first, kept, most);
     Some(
         out.iter()
             .map(|&row| (found.solved.model[row] / problem.measured[row] - 1.0).abs())
@@ -293,6 +315,10 @@ fn cross(problem: &Problem<'_>, mut best: Trial, rows: &[usize]) -> Trial {
 /// Levenberg and Marquardt's steps from `best`, and how many there were.
 fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) -> (Trial, usize) {
     let mut damping = 1e-3;
+    let least_gain = match problem.options.start {
+        Start::Wide => 1e-12,
+        Start::Near => NEAR_GAIN,
+    };
     for step in 0..most {
         if best.merit <= ROUNDING * rows.len() as f64 {
             return (best, step);
@@ -317,7 +343,7 @@ fn descend(problem: &Problem<'_>, mut best: Trial, rows: &[usize], most: usize) 
                 break;
             }
         }
-        if before - best.merit <= 1e-12 * before || moved_by < 1e-12 {
+        if before - best.merit <= least_gain * before || moved_by < 1e-12 {
             return (best, step + 1);
         }
     }

@@ -10,9 +10,11 @@ use membound_types::{
 };
 
 use super::misfit::{Miss, misfit};
-use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
+use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Start, Steepness};
 use super::robust::fit_robustly;
+use super::thin::{thin_curve, thin_windows};
 use super::topology::constant_symbol;
+use super::window_levels::{TLB_NOTE, levels_of_windows};
 use super::{fit, from_levels};
 use crate::interpret::level_curves;
 use crate::levels::{CurvePoint, LevelOptions, find_levels};
@@ -24,6 +26,9 @@ const ANY_CACHE: u64 = 1 << 62;
 /// Least change of the time at the end of a level, as a share, from which these values say
 /// where that end is.
 const LEAST_STEP: f64 = 0.05;
+
+/// Values from which on sizes are first fitted to fewer.
+const MANY: usize = 2000;
 
 const NO_LEVEL: &str = "the values show no level: they climb smoothly, or are too few";
 
@@ -54,7 +59,7 @@ pub fn fit_measured<E: From<FitError>>(
     options: &FitOptions,
 ) -> Result<Model, E> {
     let (levels, selection) = if known.levels.is_empty() {
-        levels_of(data, observations)
+        levels_of(data, observations, &known.tlb)
     } else {
         (known.levels.clone(), "levels of the machine profile")
     };
@@ -75,6 +80,7 @@ pub fn fit_measured<E: From<FitError>>(
         },
         ..options
     };
+    let (topology, options) = nearer(topology, data, observations, options);
     let mut model = fit_robustly(&topology, data, observations, &options)?;
     // A ramp that no level describes is not one level of its mean.
     if known.levels.is_empty() && model.levels.len() == 1 && misses(&model).is_some() {
@@ -82,8 +88,52 @@ pub fn fit_measured<E: From<FitError>>(
     }
     widen_sizes(&mut model);
     model.notes.extend(held_note(&topology, &options.held));
+    let found = known.levels.is_empty() && model.levels.len() > 1;
+    if found && data == FitData::Window && topology.tlb.is_empty() {
+        model.notes.push(TLB_NOTE.to_owned());
+    }
     model.method.selection = Some(selection.to_owned());
     Ok(model)
+}
+
+/// The topology with the sizes and exponents of a fit to fewer values, to begin the fit to
+/// all of them with, where these are so many that a wide search would take long.
+fn nearer(
+    mut topology: Topology,
+    data: FitData,
+    observations: &[Observation],
+    options: FitOptions,
+) -> (Topology, FitOptions) {
+    if observations.len() < MANY {
+        return (topology, options);
+    }
+    let thinned = match data {
+        FitData::Latency => thin_curve(observations),
+        FitData::Window => thin_windows(observations),
+    };
+    let quick = FitOptions {
+        left_out: LeftOut::Skip,
+        ..options.clone()
+    };
+    let Ok(model) = fit_robustly(&topology, data, &thinned, &quick) else {
+        return (topology, options);
+    };
+    for (level, found) in topology.levels.iter_mut().zip(&model.levels) {
+        level.size_bytes = level.size_bytes.and(found.size_bytes);
+        level.steepness = found.steepness;
+    }
+    let steep = |role| role == ParameterRole::Steepness;
+    let steepness = if model.parameters.iter().any(|found| steep(found.role)) {
+        Steepness::Free
+    } else {
+        Steepness::Given
+    };
+    let options = FitOptions {
+        start: Start::Near,
+        steepness,
+        ..options
+    };
+    (topology, options)
 }
 
 /// How far a model misses its values where it does not describe them.
@@ -241,18 +291,17 @@ fn no_levels(
     }
 }
 
-/// Levels that a curve shows, that of the smallest windows, in which they stand out most;
-/// and how their number was chosen.
-fn levels_of(data: FitData, observations: &[Observation]) -> (Vec<Level>, &'static str) {
-    let window = match data {
-        FitData::Window => observations.iter().map(|point| point.window_bytes).min(),
-        FitData::Latency => Some(None),
-    };
-    let curve: Vec<CurvePoint> = observations
-        .iter()
-        .filter(|point| Some(point.window_bytes) == window)
-        .map(CurvePoint::from)
-        .collect();
+/// Levels that the values show, and how their number was chosen.
+fn levels_of(
+    data: FitData,
+    observations: &[Observation],
+    tlb: &[TlbTerm],
+) -> (Vec<Level>, &'static str) {
+    if data == FitData::Window {
+        return levels_of_windows(observations, tlb);
+    }
+    let thinned = thin_curve(observations);
+    let curve: Vec<CurvePoint> = thinned.iter().map(CurvePoint::from).collect();
     let options = LevelOptions {
         cache_bound_bytes: Some(ANY_CACHE),
         ..LevelOptions::default()

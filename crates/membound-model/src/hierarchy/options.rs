@@ -43,6 +43,17 @@ pub enum KeepPoints {
     Drop,
 }
 
+/// Where the search for free sizes begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Anywhere: sizes are scanned, and several descents compared.
+    #[default]
+    Wide,
+    /// Near the answer: the topology's sizes and exponents are those of a fit to some of the
+    /// values, and a few steps lead from there.
+    Near,
+}
+
 /// How to fit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FitOptions {
@@ -50,6 +61,8 @@ pub struct FitOptions {
     pub weights: Weights,
     /// Whether level sizes are fitted.
     pub sizes: SizeMode,
+    /// Where the search for free sizes begins.
+    pub start: Start,
     /// Whether the exponents γ are fitted.
     pub steepness: Steepness,
     /// Levels, from 0, that keep the topology's size and exponent although sizes are free:

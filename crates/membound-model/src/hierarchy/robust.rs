@@ -4,7 +4,7 @@
 use membound_types::{FitData, Model, Observation, Topology};
 
 use super::fit;
-use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Steepness};
+use super::options::{FitError, FitOptions, KeepPoints, LeftOut, Start, Steepness};
 use crate::declared::bytes;
 use crate::stats::robust_sigma;
 
@@ -88,6 +88,10 @@ fn preferred(
         };
         fit(topology, data, observations, &options)
     };
+    if options.start == Start::Near {
+        // The fit that found the start has decided.
+        return Ok((with(options.steepness)?, options.steepness));
+    }
     let given = with(Steepness::Given)?;
     if data == FitData::Window {
         return Ok((given, Steepness::Given));

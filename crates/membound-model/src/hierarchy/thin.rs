@@ -1,0 +1,76 @@
+//! Fewer values for the searches whose time grows with a power of their number: neighbours
+//! in size become one, by medians. A fit sees all values.
+
+use std::collections::BTreeMap;
+
+use membound_types::Observation;
+
+use crate::stats::median;
+
+/// Sizes of a latency curve that a search for levels sees at most.
+const MOST_SIZES: usize = 250;
+
+/// Areas of each window that it sees at most.
+const MOST_AREAS: usize = 100;
+
+/// A latency curve of at most 250 sizes.
+pub(super) fn thin_curve(observations: &[Observation]) -> Vec<Observation> {
+    thin(observations, MOST_SIZES)
+}
+
+/// Windows with at most 100 areas each, of which no two are the same.
+pub(super) fn thin_windows(observations: &[Observation]) -> Vec<Observation> {
+    let mut by_window: BTreeMap<Option<u64>, Vec<Observation>> = BTreeMap::new();
+    for point in observations {
+        by_window
+            .entry(point.window_bytes)
+            .or_default()
+            .push(*point);
+    }
+    let windows = by_window.values();
+    windows
+        .flat_map(|points| thin(points, MOST_AREAS))
+        .collect()
+}
+
+/// At most `most` values, from bins of the same extent in ln(area); the values themselves
+/// where they are no more than that and no two have the same area.
+fn thin(observations: &[Observation], most: usize) -> Vec<Observation> {
+    let mut areas: Vec<u64> = observations.iter().map(|point| point.area_bytes).collect();
+    areas.sort_unstable();
+    areas.dedup();
+    let (Some(&least), Some(&largest)) = (areas.first(), areas.last()) else {
+        return Vec::new();
+    };
+    if areas.len() <= most && areas.len() == observations.len() {
+        return observations.to_vec();
+    }
+    let by_area = areas.len() <= most;
+    let extent = (largest as f64 / least.max(1) as f64).ln();
+    let mut bins: BTreeMap<u64, Vec<&Observation>> = BTreeMap::new();
+    for point in observations {
+        let bin = if by_area {
+            point.area_bytes
+        } else {
+            let place = (point.area_bytes as f64 / least.max(1) as f64).ln() / extent;
+            ((place * most as f64) as u64).min(most as u64 - 1)
+        };
+        bins.entry(bin).or_default().push(point);
+    }
+    bins.values().filter_map(|bin| together(bin)).collect()
+}
+
+/// The medians of a bin.
+fn together(bin: &[&Observation]) -> Option<Observation> {
+    let of = |value: fn(&Observation) -> f64| {
+        let values: Vec<f64> = bin.iter().map(|point| value(point)).collect();
+        median(&values)
+    };
+    Some(Observation {
+        window_bytes: bin.first()?.window_bytes,
+        area_bytes: of(|point| point.area_bytes as f64)?.round() as u64,
+        ns: of(|point| point.ns)?,
+        ns_low: Some(of(|point| point.ns_low.unwrap_or(point.ns))?),
+        ns_high: Some(of(|point| point.ns_high.unwrap_or(point.ns))?),
+    })
+}
