@@ -145,16 +145,16 @@ impl Edges {
     }
 }
 
-/// Share of the accesses that each level serves, in an area that takes `area(level)` bytes
-/// of a level. The last level takes the rest: it goes on however large the area.
+/// Share of the accesses that each level serves, from what the levels up to each but the
+/// last keep together. The last level takes the rest: it goes on however large the area.
 ///
 /// Exponents that differ could let an outer level hold less than an inner one; it then
 /// serves nothing.
-pub(super) fn shares(edges: &Edges, area: impl Fn(usize) -> f64) -> Vec<f64> {
+pub(super) fn shares(hits: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut inside = 0.0;
-    let mut shares = Vec::with_capacity(edges.reach.len() + 1);
-    for level in 0..edges.reach.len() {
-        let hits = edges.hits(level, area(level)).max(inside);
+    let mut shares = Vec::new();
+    for hits in hits {
+        let hits = hits.max(inside);
         shares.push(hits - inside);
         inside = hits;
     }
@@ -250,7 +250,7 @@ impl<'a> Design<'a> {
 
     /// The whole row for windows or loads all over an area.
     pub(super) fn row(&self, edges: &Edges, window: Option<f64>, area: f64) -> Vec<f64> {
-        let shares = shares(edges, |_| area);
+        let shares = shares((0..edges.reach.len()).map(|level| edges.hits(level, area)));
         let place = Place {
             window,
             shares: &shares,

@@ -18,6 +18,7 @@ mod predict;
 mod rates;
 mod robust;
 mod solve;
+mod stride;
 mod thin;
 mod topology;
 mod vanish;

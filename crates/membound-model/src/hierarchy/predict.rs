@@ -13,10 +13,14 @@ use membound_types::{
 };
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-use super::design::{Design, Edges, Place, shares, touched};
+use super::design::{Design, Edges, Place, shares};
+use super::stride::{Keeping, Kept, Spread, kept};
+use crate::declared::bytes;
 
 /// Part of a row's largest factor that rounding can leave of a factor that is zero.
 const ROUNDING: f64 = 1e-8;
+
+const NO_LEVELS: &str = "the model has no levels";
 
 /// A 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -193,6 +197,7 @@ pub fn predict(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Pre
         caution: None,
     };
     let refusal = match (model.method.data, window_bytes) {
+        _ if model.topology.levels.is_empty() => Some(NO_LEVELS),
         _ if area_bytes == 0 => Some("there is no area of 0 bytes"),
         (FitData::Latency, Some(_)) => Some("the model is of loads, not of windows"),
         (FitData::Window, None) => Some("the model is of windows: say of how many bytes"),
@@ -206,7 +211,11 @@ pub fn predict(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Pre
         point.ns = Outcome::missing(refusal);
         return point;
     }
-    locate(model, &mut point, window_bytes, area_bytes as f64, 0.0);
+    let spread = Spread {
+        span: area_bytes as f64,
+        spacing: 0.0,
+    };
+    locate(model, &mut point, spread);
     point.caution = outside(model, window_bytes, area_bytes);
     point
 }
@@ -214,11 +223,19 @@ pub fn predict(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Pre
 /// The time of one load of a random chase through `size_bytes` whose elements lie
 /// `stride_bytes` apart, from a model of latencies.
 ///
-/// What is taken for granted: every element is visited as often as any other, in an order
-/// that no prefetcher follows; a cache keeps any lines, whichever sets they fall into. Then
-/// a stride below the line changes nothing, since neighbours share a line and all lines are
-/// in use; a larger one leaves lines out, so that a level has to hold size ÷ stride lines;
-/// and a stride above the page leaves pages out of the TLB's work in the same way. The
+/// Every element is visited once a cycle, in an order that no prefetcher follows. What
+/// follows for strides other than the line:
+///
+/// - m lines apart, elements use one set in g, g the largest power of two in m, and take as
+///   much of a cache as g times as many lines. For the value g is at most a base page of
+///   lines (4096 ÷ line), since frames can be random beyond and the slices of a last level
+///   hashed; the interval goes from sets that are not shared at all (g = 1) to those that
+///   all address bits say, in a cache that keeps nothing of a cycle that does not fit.
+/// - k elements a line share its visits: with least recently used replacement a level that
+///   holds a share r of the lines serves 1 − (1 − r)^(1 − 1/k) of the accesses. The interval
+///   goes from there to independent draws, which serve r.
+///
+/// Strides up to a page touch all pages, longer ones leave some out of the TLB's work. The
 /// page-table term sees the whole size.
 #[must_use]
 pub fn predict_stride(model: &Model, size_bytes: u64, stride_bytes: u64) -> PredictedPoint {
@@ -230,7 +247,9 @@ pub fn predict_stride(model: &Model, size_bytes: u64, stride_bytes: u64) -> Pred
         expected: Vec::new(),
         caution: None,
     };
-    let refusal = if model.method.data == FitData::Window {
+    let refusal = if model.topology.levels.is_empty() {
+        Some(NO_LEVELS)
+    } else if model.method.data == FitData::Window {
         Some("the model is of windows: strides need one of loads")
     } else if stride_bytes == 0 {
         Some("there is no stride of 0 bytes")
@@ -243,100 +262,101 @@ pub fn predict_stride(model: &Model, size_bytes: u64, stride_bytes: u64) -> Pred
         point.ns = Outcome::missing(refusal);
         return point;
     }
-    locate(
-        model,
-        &mut point,
-        None,
-        size_bytes as f64,
-        stride_bytes as f64,
-    );
-    let cautions: Vec<String> = [
-        outside(model, None, size_bytes),
-        crowded_sets(model, stride_bytes),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    point.caution = (!cautions.is_empty()).then(|| cautions.join("; "));
+    let spread = Spread {
+        span: size_bytes as f64,
+        spacing: stride_bytes as f64,
+    };
+    locate(model, &mut point, spread);
+    point.caution = outside(model, None, size_bytes);
     point
 }
 
-/// Fills time and shares.
-fn locate(
-    model: &Model,
-    point: &mut PredictedPoint,
-    window_bytes: Option<u64>,
-    span: f64,
-    spacing: f64,
-) {
-    let topology = &model.topology;
-    let Some(edges) = Edges::of(topology) else {
+/// Fills time and shares of a point whose accesses fall into `spread`.
+fn locate(model: &Model, point: &mut PredictedPoint, spread: Spread) {
+    let Some(edges) = Edges::of(&model.topology) else {
         point.ns = Outcome::missing("the model does not say how large its levels are");
         return;
     };
-    let window = window_bytes.map(|bytes| bytes as f64);
-    let design = Design::new(topology, model.method.data);
-    let area = |level: usize| touched(span, spacing, line_of(model, level));
-    let shares = shares(&edges, area);
-    let place = Place {
-        window,
-        shares: &shares,
-        span,
-        spacing,
-    };
-    point.expected = topology
-        .levels
-        .iter()
-        .zip(&shares)
-        .map(|(level, &share)| ExpectedHits {
-            level: level.name.clone(),
-            share,
-        })
-        .collect();
+    let design = Design::new(&model.topology, model.method.data);
+    let window = point.window_bytes.map(|bytes| bytes as f64);
+    let mut stated: Option<Figure> = None;
+    for keeping in Keeping::ALL {
+        let kept: Vec<Kept> = (0..edges.reach.len())
+            .map(|level| kept(&edges, level, spread, line_of(model, level), keeping))
+            .collect();
+        let shares = shares(kept.iter().map(|kept| kept.hits));
+        if point.expected.is_empty() {
+            let levels = model.topology.levels.iter().zip(&shares);
+            point.expected = levels
+                .map(|(level, &share)| ExpectedHits {
+                    level: level.name.clone(),
+                    share,
+                })
+                .collect();
+        }
+        let place = Place {
+            window,
+            shares: &shares,
+            span: spread.span,
+            spacing: spread.spacing,
+        };
+        let figure = match figure(model, &design, &place, &kept) {
+            Outcome::Known(figure) => figure,
+            missing @ Outcome::Missing { .. } => {
+                point.ns = missing;
+                return;
+            }
+        };
+        // The interval holds what each of the assumptions leads to.
+        stated = Some(stated.map_or(figure, |stated| Figure {
+            low: stated.low.min(figure.low),
+            high: stated.high.max(figure.high),
+            ..stated
+        }));
+    }
+    if let Some(figure) = stated {
+        point.ns = Outcome::Known(figure);
+    }
+}
+
+/// The time of `place`, with the interval of a measurement.
+fn figure(model: &Model, design: &Design<'_>, place: &Place<'_>, kept: &[Kept]) -> Outcome<Figure> {
     let mut row = vec![0.0; model.parameters.len()];
     for term in &design.terms {
-        let found = model
-            .parameters
-            .iter()
-            .position(|parameter| parameter.symbol == term.symbol);
-        match found {
-            Some(found) => row[found] = design.entry(term, &place),
+        let mut parameters = model.parameters.iter();
+        match parameters.position(|parameter| parameter.symbol == term.symbol) {
+            Some(found) => row[found] = design.entry(term, place),
             None => {
-                point.ns =
-                    Outcome::missing(format!("the model has no parameter `{}`", term.symbol));
-                return;
+                return Outcome::missing(format!("the model has no parameter `{}`", term.symbol));
             }
         }
     }
     let value = value(model, &row);
-    slopes(model, &design, &edges, window, &area, &mut row);
-    let residual = match &model.residual {
-        Outcome::Known(residual) => residual,
+    slopes(model, design, place.window, kept, &mut row);
+    let sigma = match &model.residual {
+        Outcome::Known(residual) => residual.sigma,
         Outcome::Missing { not_measured } => {
-            point.ns = Outcome::Missing {
+            return Outcome::Missing {
                 not_measured: not_measured.clone(),
             };
-            return;
         }
     };
-    point.ns = match variance(model, &row) {
-        Err(unknown) => not_determined(&unknown),
-        Ok(variance) => {
-            let sigma = residual.sigma;
-            let scatter = match model.method.weights {
-                Weights::Equal => sigma,
-                Weights::Model | Weights::Measured => sigma * value,
-            };
-            let error = variance.sqrt().hypot(scatter);
-            let interval = Interval::of(value, error, student_t(freedom(model)));
-            Outcome::Known(Figure {
-                value,
-                low: interval.low,
-                high: interval.high,
-                basis: Basis::Modelled,
-            })
-        }
+    let variance = match variance(model, &row) {
+        Ok(variance) => variance,
+        Err(unknown) => return not_determined(&unknown),
     };
+    let scatter = match model.method.weights {
+        Weights::Equal => sigma,
+        Weights::Model | Weights::Measured => sigma * value,
+    };
+    let error = variance.sqrt().hypot(scatter);
+    let interval = Interval::of(value, error, student_t(freedom(model)));
+    Outcome::Known(Figure {
+        value,
+        low: interval.low,
+        high: interval.high,
+        basis: Basis::Modelled,
+    })
 }
 
 /// Bytes that move into the caches up to `level` at once: the longest line on the path to
@@ -355,24 +375,13 @@ fn line_of(model: &Model, level: usize) -> f64 {
 }
 
 /// Derivatives of the time by fitted sizes and exponents, in their units, into `row`.
-fn slopes(
-    model: &Model,
-    design: &Design<'_>,
-    edges: &Edges,
-    window: Option<f64>,
-    area: &dyn Fn(usize) -> f64,
-    row: &mut [f64],
-) {
+fn slopes(model: &Model, design: &Design<'_>, window: Option<f64>, kept: &[Kept], row: &mut [f64]) {
     let sizes = role_places(model, ParameterRole::Size);
     let exponents = role_places(model, ParameterRole::Steepness);
     if sizes.iter().chain(&exponents).all(Option::is_none) {
         return;
     }
-    for level in 0..edges.reach.len() {
-        let ratio = edges.reach[level] / area(level);
-        if ratio >= 1.0 {
-            continue;
-        }
+    for (level, kept) in kept.iter().enumerate() {
         let step: f64 = design
             .step(level, window)
             .iter()
@@ -385,11 +394,10 @@ fn slopes(
                         .map_or(0.0, |parameter| parameter.value)
             })
             .sum();
-        let hits = edges.hits(level, area(level));
         if let Some(place) = exponents[level] {
-            row[place] -= step * hits * ratio.ln();
+            row[place] -= step * kept.by_steepness;
         }
-        let by_reach = -step * edges.steepness[level] * hits / edges.reach[level];
+        let by_reach = -step * kept.by_reach;
         // A level's own bytes move its edge and those outside of it, up to one that is held.
         let inner = match model.topology.sizes {
             SizeMeaning::Reach => level,
@@ -430,32 +438,24 @@ fn outside(model: &Model, window_bytes: Option<u64>, area_bytes: u64) -> Option<
         .filter_map(|point| point.measured.window_bytes);
     let mut parts = Vec::new();
     if !(least..=most).contains(&area_bytes) {
-        parts.push(format!(
-            "the area lies outside of those measured ({least} to {most} bytes)"
-        ));
+        parts.push(beyond("area", area_bytes, least, most));
     }
     if let (Some(window), Some(least), Some(most)) =
         (window_bytes, windows.clone().min(), windows.max())
         && !(least..=most).contains(&window)
     {
-        parts.push(format!(
-            "the window lies outside of those measured ({least} to {most} bytes)"
-        ));
+        parts.push(beyond("window", window, least, most));
     }
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// What to say of strides that leave most sets of a cache without work.
-fn crowded_sets(model: &Model, stride_bytes: u64) -> Option<String> {
-    let longest = (0..model.topology.levels.len())
-        .map(|level| line_of(model, level))
-        .fold(1.0, f64::max);
-    (stride_bytes.is_power_of_two() && stride_bytes as f64 > longest).then(|| {
-        format!(
-            "elements {stride_bytes} bytes apart, a power of two, fall into few sets of a cache: \
-             it can hold less of them than is assumed here"
-        )
-    })
+fn beyond(what: &str, size: u64, least: u64, most: u64) -> String {
+    format!(
+        "the {what} of {} lies outside of those measured ({} to {})",
+        bytes(size),
+        bytes(least),
+        bytes(most)
+    )
 }
 
 #[cfg(test)]

@@ -9,7 +9,12 @@ use crate::units;
 
 /// Shares below this are not worth a word.
 const LEAST_SHARE: f64 = 0.005;
-/// Points that are named beside a caution before the rest is counted.
+/// Cautions that are written before the rest is counted. Each names what it is about, so
+/// that the points need not stand beside it.
+const MOST_CAUTIONS: usize = 6;
+const STRIDES: &str = "at strides other than a cache line, brackets also hold what differs \
+                       between ways that caches may place and replace lines";
+/// Points that are named beside a reason before the rest is counted.
 const MOST_NAMED: usize = 4;
 
 pub(super) fn write(out: &mut Out, prediction: &Prediction) {
@@ -33,7 +38,7 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
         .column("interval", Align::Right, 1)
         .column("served by", Align::Left, 2);
     let marked = prediction.points.iter().any(|p| p.caution.is_some());
-    let mut cautions: Vec<(&str, Vec<String>)> = Vec::new();
+    let mut cautions: Vec<&str> = Vec::new();
     let mut missing: Vec<(String, Vec<String>)> = Vec::new();
     for point in &prediction.points {
         let area = units::bytes(point.area_bytes);
@@ -43,7 +48,11 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
             (true, None) => " ",
         };
         if let Some(caution) = &point.caution {
-            gather(&mut cautions, caution.as_str(), area.clone());
+            for part in caution.split("; ") {
+                if !cautions.contains(&part) {
+                    cautions.push(part);
+                }
+            }
         }
         let (ns, interval) = match &point.ns {
             Outcome::Known(figure) => (
@@ -73,8 +82,14 @@ pub(super) fn write(out: &mut Out, prediction: &Prediction) {
         return;
     }
     out.table(&table);
-    for (caution, areas) in &cautions {
-        out.warning(&format!("{}: {caution}", named(areas)));
+    for caution in cautions.iter().take(MOST_CAUTIONS) {
+        out.warning(caution);
+    }
+    if let Some(rest @ 1..) = cautions.len().checked_sub(MOST_CAUTIONS) {
+        out.warning(&format!("and {rest} more of the kind: see the JSON"));
+    }
+    if prediction.points.iter().any(|p| p.stride_bytes.is_some()) {
+        out.note(STRIDES);
     }
     for (reason, areas) in &missing {
         out.note(&format!("– {}: {reason}", named(areas)));

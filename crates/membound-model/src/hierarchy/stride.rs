@@ -1,0 +1,289 @@
+//! What a level keeps of a chase whose elements do not lie a line apart.
+//!
+//! A model is fitted to chases that visit one element of every line, once a cycle. Other
+//! strides need two assumptions, and each is carried as a range instead of being trusted:
+//!
+//! - Above the line, `m` lines from element to element, only one in g sets is used, g the
+//!   largest power of two in m, so that the elements crowd into a cache as g times as many
+//!   lines would. A set is told for sure by address bits inside a page; beyond those, frames
+//!   may be random and the slices of a last level hashed.
+//! - Below the line, several elements share it and their visits fall at random times into a
+//!   cycle. With least recently used replacement a line is still there when fewer lines
+//!   than the level holds were visited since; any other policy lies between that and
+//!   independent draws.
+
+use super::design::Edges;
+
+/// Smallest page of any machine here: address bits inside of it are those that programs see.
+const BASE_PAGE_BYTES: f64 = 4096.0;
+
+/// Share of the lines outside of a level from which on a derivative is taken: that of a
+/// power below 1 has no end at 0.
+const LEAST_OUTSIDE: f64 = 0.01;
+
+/// How much caches are taken to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// Sets as the bits inside a base page say; the least recently used line goes.
+    Likely,
+    /// Sets as all bits say, as in a page that is as large as the buffer; the least recently
+    /// used line goes without exception.
+    Least,
+    /// All sets used evenly; lines met again as independent draws are.
+    Most,
+}
+
+impl Keeping {
+    /// Both ends and what is likely, which comes first.
+    pub(super) const ALL: [Self; 3] = [Self::Likely, Self::Least, Self::Most];
+}
+
+/// Where the elements of a chase lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    /// Bytes from the first to the last.
+    pub(super) span: f64,
+    /// Bytes from one to the next; 0 where all bytes are used.
+    pub(super) spacing: f64,
+}
+
+/// What the levels up to one keep of the accesses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Kept {
+    /// Share of the accesses, 0 to 1.
+    pub(super) hits: f64,
+    /// Derivative by the reach, per byte.
+    pub(super) by_reach: f64,
+    /// Derivative by the exponent γ.
+    pub(super) by_steepness: f64,
+}
+
+impl Kept {
+    const NOTHING: Self = Self {
+        hits: 0.0,
+        by_reach: 0.0,
+        by_steepness: 0.0,
+    };
+    const ALL: Self = Self {
+        hits: 1.0,
+        by_reach: 0.0,
+        by_steepness: 0.0,
+    };
+}
+
+/// What the levels up to `level`, filled in lines of `line` bytes, keep of the accesses.
+pub(super) fn kept(
+    edges: &Edges,
+    level: usize,
+    spread: Spread,
+    line: f64,
+    keeping: Keeping,
+) -> Kept {
+    let Spread { span, spacing } = spread;
+    if spacing > line {
+        let area = crowded(spread, line, keeping);
+        return match keeping {
+            // What drops the least recent keeps nothing of a cycle that does not fit.
+            Keeping::Least if area > edges.reach[level] => Kept::NOTHING,
+            _ => cyclic(edges, level, area),
+        };
+    }
+    let as_fitted = cyclic(edges, level, span);
+    if spacing <= 0.0 || spacing >= line {
+        return as_fitted;
+    }
+    let ratio = edges.reach[level] / span;
+    if ratio >= 1.0 {
+        return Kept::ALL;
+    }
+    let drawn = Kept {
+        hits: ratio,
+        by_reach: 1.0 / span,
+        by_steepness: 0.0,
+    };
+    let shared = match keeping {
+        Keeping::Most => drawn,
+        Keeping::Likely | Keeping::Least => shared_lines(ratio, span, spacing / line),
+    };
+    if shared.hits > as_fitted.hits {
+        shared
+    } else {
+        as_fitted
+    }
+}
+
+/// Least recently used replacement with 1/`alone` elements a line, visited in a random
+/// cycle. A line is away for a share u of the cycle with the density of the smallest of
+/// k − 1 uniform draws, and 1 − (1 − u)ᵏ of the lines are visited meanwhile; it is kept when
+/// those are fewer than `ratio` of all: 1 − (1 − ratio)^(1 − 1/k).
+fn shared_lines(ratio: f64, span: f64, alone: f64) -> Kept {
+    let power = 1.0 - alone;
+    let outside = 1.0 - ratio;
+    Kept {
+        hits: 1.0 - outside.powf(power),
+        by_reach: power * outside.max(LEAST_OUTSIDE).powf(power - 1.0) / span,
+        by_steepness: 0.0,
+    }
+}
+
+/// As fitted: (reach ÷ area)^γ.
+fn cyclic(edges: &Edges, level: usize, area: f64) -> Kept {
+    let reach = edges.reach[level];
+    if reach >= area {
+        return Kept::ALL;
+    }
+    let hits = edges.hits(level, area);
+    Kept {
+        hits,
+        by_reach: edges.steepness[level] * hits / reach,
+        by_steepness: hits * (reach / area).ln(),
+    }
+}
+
+/// Bytes of lines that would fill a cache as full as elements more than a line apart do.
+fn crowded(spread: Spread, line: f64, keeping: Keeping) -> f64 {
+    let elements = (spread.span / spread.spacing).floor().max(1.0);
+    let sharing = power_of_two_in(spread.spacing / line);
+    let sharing = match keeping {
+        Keeping::Likely => sharing.min((BASE_PAGE_BYTES / line).max(1.0)),
+        Keeping::Least => sharing,
+        Keeping::Most => 1.0,
+    };
+    elements * line * sharing
+}
+
+/// Largest power of two that divides `lines`; 1 where they are no whole number.
+fn power_of_two_in(lines: f64) -> f64 {
+    let whole = lines as u64;
+    if lines.fract() != 0.0 || whole == 0 {
+        return 1.0;
+    }
+    (whole & whole.wrapping_neg()) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edges(reach: f64, steepness: f64) -> Edges {
+        Edges {
+            reach: vec![reach],
+            steepness: vec![steepness],
+        }
+    }
+
+    #[test]
+    fn strides_above_the_line_crowd_into_sets() {
+        let mib = f64::from(1 << 20);
+        for (spacing, keeping, expected) in [
+            (128.0, Keeping::Likely, mib),
+            (128.0, Keeping::Most, mib / 2.0),
+            (4096.0, Keeping::Likely, mib),
+            (192.0, Keeping::Likely, (mib / 192.0).floor() * 64.0),
+            (384.0, Keeping::Least, (mib / 384.0).floor() * 128.0),
+            (100.0, Keeping::Likely, (mib / 100.0).floor() * 64.0),
+            // A set further than a page away is told by none of a page's bits.
+            (16384.0, Keeping::Likely, mib / 4.0),
+            (16384.0, Keeping::Least, mib),
+        ] {
+            let spread = Spread { span: mib, spacing };
+            let found = crowded(spread, 64.0, keeping);
+            assert!((found - expected).abs() < 1e-6, "{spacing} {keeping:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_apart_and_everywhere_are_as_fitted() {
+        let edges = edges(3072.0, 5.0);
+        for spacing in [0.0, 64.0] {
+            let spread = Spread {
+                span: 4096.0,
+                spacing,
+            };
+            for keeping in Keeping::ALL {
+                let found = kept(&edges, 0, spread, 64.0, keeping).hits;
+                assert!((found - 0.75_f64.powi(5)).abs() < 1e-12);
+            }
+        }
+    }
+
+    /// Share of hits of `lines` lines, each with `elements`, that a cache of `held` lines
+    /// with least recently used replacement has in a random cycle.
+    fn simulated(lines: usize, elements: usize, held: usize) -> f64 {
+        let mut order: Vec<usize> = (0..lines * elements).map(|e| e / elements).collect();
+        let mut state = 88_172_645_463_325_252_u64;
+        for place in (1..order.len()).rev() {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            order.swap(place, (state % (place as u64 + 1)) as usize);
+        }
+        let mut recent: Vec<usize> = Vec::new();
+        let mut hits = 0;
+        for cycle in 0..2 {
+            for line in &order {
+                let found = recent.iter().position(|kept| kept == line);
+                match found {
+                    Some(place) => {
+                        recent.remove(place);
+                        hits += cycle;
+                    }
+                    None if recent.len() == held => {
+                        recent.pop();
+                    }
+                    None => {}
+                }
+                recent.insert(0, *line);
+            }
+        }
+        f64::from(hits) / order.len() as f64
+    }
+
+    #[test]
+    fn shared_lines_are_kept_as_in_a_cache_that_drops_the_least_recent() {
+        for (elements, ratio) in [(2, 0.25), (2, 0.75), (4, 0.5), (8, 0.75), (8, 0.1)] {
+            let (lines, held) = (800, (800.0 * ratio) as usize);
+            let expected = simulated(lines, elements, held);
+            let spread = Spread {
+                span: lines as f64 * 64.0,
+                spacing: 64.0 / elements as f64,
+            };
+            let edges = edges(held as f64 * 64.0, 100.0);
+            let likely = kept(&edges, 0, spread, 64.0, Keeping::Likely).hits;
+            assert!(
+                (likely - expected).abs() < 0.03,
+                "{elements} {ratio}: {likely} {expected}"
+            );
+            let most = kept(&edges, 0, spread, 64.0, Keeping::Most).hits;
+            assert!(most >= likely);
+        }
+    }
+
+    #[test]
+    fn derivatives_are_those_of_the_share() {
+        for (spacing, keeping) in [
+            (0.0, Keeping::Likely),
+            (16.0, Keeping::Likely),
+            (16.0, Keeping::Most),
+            (256.0, Keeping::Most),
+        ] {
+            let spread = Spread {
+                span: 262_144.0,
+                spacing,
+            };
+            let at = |reach, steepness| kept(&edges(reach, steepness), 0, spread, 64.0, keeping);
+            let (reach, steepness, step) = (40_000.0, 3.0, 1e-4);
+            let found = at(reach, steepness);
+            let by_reach =
+                (at(reach + 1.0, steepness).hits - at(reach - 1.0, steepness).hits) / 2.0;
+            let by_steepness = (at(reach, steepness + step).hits
+                - at(reach, steepness - step).hits)
+                / (2.0 * step);
+            assert!((found.by_reach - by_reach).abs() < 1e-9, "{spacing}");
+            assert!(
+                (found.by_steepness - by_steepness).abs() < 1e-6,
+                "{spacing}"
+            );
+        }
+    }
+}
