@@ -121,9 +121,9 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
             .max_by_key(|curve| curve.observations.len());
         let Some(curve) = longest else {
             bail!(
-                "{name}: no series with `{}`; there are: {}",
+                "{name}: no series with `{}`; {}",
                 choice.series.unwrap_or_default(),
-                all.join("; ")
+                there_are(&all)
             );
         };
         if all.len() > 1 && choice.series.is_none() {
@@ -149,4 +149,21 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
         chosen.observations.extend(curve.observations);
     }
     Ok(chosen)
+}
+
+/// The series of a file by their descriptions, which may be empty.
+fn there_are(series: &[String]) -> String {
+    if let [only] = series
+        && only.is_empty()
+    {
+        return "the file holds one series, which has no name: leave --series out".to_owned();
+    }
+    let names: Vec<&str> = series
+        .iter()
+        .map(|name| match name.as_str() {
+            "" => "one without a name",
+            name => name,
+        })
+        .collect();
+    format!("there are: {}", names.join("; "))
 }

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
+use membound_input::Content;
 use membound_model::hierarchy::published;
 use membound_report::text;
-use membound_types::{Kind, Model, Outcome, SCHEMA_VERSION, TopologyDocument};
+use membound_types::{Kind, Model, Outcome, SCHEMA_VERSION, Topology, TopologyDocument};
 
 use super::args::ShowArgs;
 use super::data::Loaded;
@@ -25,7 +26,7 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         let model = fitted(&args.model)?;
         (model.topology, (model.parameters, model.levels))
     } else {
-        let (topology, warnings) = topology(&args.model, &args.sizes)?;
+        let (topology, warnings) = topology_or_hint(&args.model, &args.sizes)?;
         for warning in warnings {
             output::complain(&warning);
         }
@@ -63,8 +64,29 @@ fn fitted(name: &str) -> anyhow::Result<Model> {
     match (file.model(), file.profile().map(|profile| &profile.model)) {
         (Some(model), _) | (None, Some(Outcome::Known(model))) => Ok(model.clone()),
         (None, Some(Outcome::Missing { not_measured })) => {
-            bail!("{name}: no model in this profile: {}", not_measured.reason)
+            bail!(
+                "{name}: no model in this profile: {}: `membound model fit {name}` makes one",
+                not_measured.reason
+            )
         }
-        (None, None) => bail!("{name}: values, but no model: `membound model fit` makes one"),
+        (None, None) => bail!(no_model(name)),
     }
+}
+
+/// A topology, or what the file holds that is none.
+fn topology_or_hint(name: &str, sizes: &[u64]) -> anyhow::Result<(Topology, Vec<String>)> {
+    topology(name, sizes).map_err(|error| {
+        let is_values = fs::read(name).is_ok_and(|bytes| {
+            matches!(membound_input::read(name, &bytes), Ok(Content::Curves(_)))
+        });
+        if is_values {
+            anyhow!(no_model(name))
+        } else {
+            error
+        }
+    })
+}
+
+fn no_model(name: &str) -> String {
+    format!("{name}: values, but no model: `membound model fit {name}` makes one")
 }

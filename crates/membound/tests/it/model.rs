@@ -400,3 +400,19 @@ fn bad_topologies_are_one_line_that_says_where_and_what() {
     fit(&membound, &csv, "--topology origin2000 --fix t_m").complains(2, &["`t_m`"]);
     fit(&membound, &csv, "--weights heavy").complains(2, &["heavy"]);
 }
+
+#[test]
+fn files_that_hold_no_model_say_what_they_hold() {
+    let membound = Membound::new();
+    let table = membound.home.path().join("plain.csv");
+    fs::write(&table, "size_bytes,ns\n4096,1\n8192,1\n16384,2\n").unwrap();
+    let table = table.to_str().unwrap();
+    let shown = membound.run(&format!("model show {table}"));
+    assert_eq!(shown.code, Some(1));
+    let message = format!("values, but no model: `membound model fit {table}` makes one");
+    assert!(shown.stderr.contains(&message), "{}", shown.stderr);
+    let fitted = membound.run(&format!("model fit {table} --series nonsense"));
+    assert_eq!(fitted.code, Some(1));
+    let message = "no series with `nonsense`; the file holds one series, which has no name";
+    assert!(fitted.stderr.contains(message), "{}", fitted.stderr);
+}
