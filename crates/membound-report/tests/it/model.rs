@@ -400,7 +400,10 @@ fn predictions_as_csv_say_what_is_missing() {
     );
     assert_eq!(rows.len(), prediction.points.len() + 1);
     assert_eq!(rows[2][..4], ["1024", "25165824", "", "212"]);
-    assert_eq!(rows[3][6], "64 times beyond the largest area measured");
+    assert_eq!(
+        rows[3][6],
+        "the area of 64 GiB lies outside of those measured (16 KiB to 1 GiB)"
+    );
     assert_eq!(rows[4][3], "", "no time");
     assert!(rows[4][7].contains("knows no load"));
     assert!(rows.iter().all(|row| row.len() == rows[0].len()));
