@@ -18,6 +18,9 @@ const CUT_SIGMAS: f64 = 3.0;
 /// Largest share of the values that may be left out.
 const MOST_SHARE: f64 = 0.05;
 
+/// Places that a note names.
+const MOST_NAMED: usize = 8;
+
 /// Fits with exponents given or free, whichever the data prefer, without single values far
 /// off the model; these are named in the notes.
 ///
@@ -59,10 +62,14 @@ pub(super) fn fit_robustly(
         ..options.clone()
     };
     let mut model = fit(topology, data, &kept, &options)?;
-    let places: Vec<String> = lonely
+    let mut places: Vec<String> = lonely
         .iter()
+        .take(MOST_NAMED)
         .map(|&index| bytes(observations[index].area_bytes))
         .collect();
+    if lonely.len() > MOST_NAMED {
+        places.push(format!("and {} more", lonely.len() - MOST_NAMED));
+    }
     model.notes.push(format!(
         "{} of {} values stand far off the curve while their neighbours do not, and were left \
          out as disturbed: at {}",
