@@ -264,7 +264,13 @@ pub fn level_curves(points: &[LatencyPoint]) -> Vec<Vec<CurvePoint>> {
         .iter()
         .filter(|point| point.pattern == Pattern::Random && point.prefetch_taint.is_some())
         .count();
-    let patterns = if tainted > 2 {
+    let harder = usable
+        .iter()
+        .filter(|point| point.pattern == Pattern::Indexed)
+        .count();
+    // A prefetcher that follows pointers shortens every size beyond the caches; a few sizes
+    // alone are a neighbour that was busy while the other pattern ran.
+    let patterns = if tainted > 2 && 4 * tainted > harder {
         [Pattern::Indexed, Pattern::Random, Pattern::PageRandom]
     } else {
         [Pattern::Random, Pattern::Indexed, Pattern::PageRandom]

@@ -30,6 +30,10 @@ const LEAST_STEP: f64 = 0.05;
 /// Values from which on sizes are first fitted to fewer.
 const MANY: usize = 2000;
 
+/// Share of the residuals to which levels from the values themselves must bring them down to
+/// be taken instead of known ones.
+const MUCH_BETTER: f64 = 0.7;
+
 const NO_LEVEL: &str = "the values show no level: they climb smoothly, or are too few";
 
 /// What is known of a machine beside the values to be fitted.
@@ -55,44 +59,95 @@ pub fn fit_measured<E: From<FitError>>(
     data: FitData,
     observations: &[Observation],
     known: &Known,
-    adjust: impl FnOnce(Topology) -> Result<Topology, E>,
+    adjust: impl Fn(Topology) -> Result<Topology, E>,
     options: &FitOptions,
 ) -> Result<Model, E> {
-    let (levels, selection) = if known.levels.is_empty() {
-        levels_of(data, observations, &known.tlb)
-    } else {
-        (known.levels.clone(), "levels of the machine profile")
+    let with = |levels: &Choice| {
+        if levels.levels.is_empty() {
+            return Ok(no_levels(data, observations, options, levels.selection));
+        }
+        let topology = from_levels(&levels.levels, &known.tlb, data).map_err(FitError::from)?;
+        fit_levels(adjust(topology)?, data, observations, levels, options).map_err(E::from)
     };
-    if levels.is_empty() {
-        return Ok(no_levels(data, observations, options, selection));
+    let shown = || {
+        let (levels, selection) = levels_of(data, observations, &known.tlb);
+        Choice {
+            levels,
+            selection,
+            known: false,
+        }
+    };
+    if known.levels.is_empty() {
+        return with(&shown());
     }
-    let topology = from_levels(&levels, &known.tlb, data).map_err(FitError::from)?;
-    let topology = adjust(topology)?;
+    let model = with(&Choice {
+        levels: known.levels.clone(),
+        selection: "levels of the machine profile",
+        known: true,
+    })?;
+    if data == FitData::Latency || misses(&model).is_none() {
+        return Ok(model);
+    }
+    // Another guest may have taken a cache away while the latency curve was measured.
+    let mut other = with(&shown())?;
+    if typical(&other) > MUCH_BETTER * typical(&model) {
+        return Ok(model);
+    }
+    other.notes.push(
+        "the levels of the latency curve do not describe these windows: these are the levels \
+         that the windows show"
+            .to_owned(),
+    );
+    Ok(other)
+}
+
+/// Levels to fit, and where they come from.
+struct Choice {
+    levels: Vec<Level>,
+    selection: &'static str,
+    /// From elsewhere: a size that the values do not show stays as it is.
+    known: bool,
+}
+
+/// Median of the relative residuals; infinite for a model without levels.
+fn typical(model: &Model) -> f64 {
+    let residual = model.residual.known();
+    residual.map_or(f64::INFINITY, |residual| residual.median_relative)
+}
+
+/// Fits sizes and times to a topology made of chosen levels.
+fn fit_levels(
+    topology: Topology,
+    data: FitData,
+    observations: &[Observation],
+    choice: &Choice,
+    options: &FitOptions,
+) -> Result<Model, FitError> {
     let options = FitOptions {
         sizes: SizeMode::Free,
         ..options.clone()
     };
     let options = FitOptions {
-        held: if known.levels.is_empty() {
-            BTreeSet::new()
-        } else {
+        held: if choice.known {
             silent_levels(&topology, data, observations, &options)?
+        } else {
+            BTreeSet::new()
         },
         ..options
     };
     let (topology, options) = nearer(topology, data, observations, options);
     let mut model = fit_robustly(&topology, data, observations, &options)?;
     // A ramp that no level describes is not one level of its mean.
-    if known.levels.is_empty() && model.levels.len() == 1 && misses(&model).is_some() {
-        return Ok(no_levels(data, observations, &options, selection));
+    if !choice.known && model.levels.len() == 1 && misses(&model).is_some() {
+        return Ok(no_levels(data, observations, &options, choice.selection));
     }
     widen_sizes(&mut model);
     model.notes.extend(held_note(&topology, &options.held));
-    let found = known.levels.is_empty() && model.levels.len() > 1;
+    let found = !choice.known && model.levels.len() > 1;
     if found && data == FitData::Window && topology.tlb.is_empty() {
         model.notes.push(TLB_NOTE.to_owned());
     }
-    model.method.selection = Some(selection.to_owned());
+    model.method.selection = Some(choice.selection.to_owned());
     Ok(model)
 }
 

@@ -235,3 +235,43 @@ fn windows_move_the_sizes_that_they_show_and_leave_the_others_to_the_latency_cur
             .is_some_and(|left| left < 0.02)
     );
 }
+
+#[test]
+fn levels_of_a_disturbed_latency_curve_give_way_to_those_that_the_windows_show() {
+    let sound = Known {
+        levels: Vec::new(),
+        tlb: vec![TlbTerm {
+            symbol: "t_tlb".to_owned(),
+            entries: 96,
+            page_bytes: 2 << 20,
+            miss_ns: None,
+        }],
+    };
+    let values = windows(&sound, 0.01, 6);
+    // As a run found them while a neighbour held the third-level cache.
+    let disturbed = Known {
+        levels: vec![
+            level("L1", LevelKind::Cache, Some(32.0 * KIB)),
+            level("L2", LevelKind::Cache, Some(2.1 * MIB)),
+            level("DRAM", LevelKind::Memory, None),
+        ],
+        ..sound
+    };
+    let model = fitted(FitData::Window, &values, &disturbed);
+    let residual = model.residual.known().expect("a fit");
+    assert!(residual.median_relative < 0.02, "{residual:?}");
+    let note = model
+        .notes
+        .iter()
+        .find(|note| note.contains("that the windows show"));
+    assert!(note.is_some(), "{:?}", model.notes);
+    for truth in [MIB, 16.0 * MIB] {
+        let near = |size: u64| (size as f64 / truth - 1.0).abs() < 0.1;
+        let mut levels = model.levels.iter();
+        assert!(
+            levels.any(|level| level.size_bytes.is_some_and(near)),
+            "{:#?}",
+            model.levels
+        );
+    }
+}

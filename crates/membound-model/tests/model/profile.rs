@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use membound_model::interpret::level_curves;
 use membound_model::{CurvePoint, interpret, interpret_latency, interpret_mlp};
 use membound_types::{
     Access, AreaPoint, Bandwidth, BandwidthKernel, BandwidthPoint, Basis, Cache, CacheKind,
     Conditions, Cpu, CpuId, Fence, Filler, Kind, Latency, LatencyPoint, LevelKind, MachineInfo,
     MachineProfile, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, Pattern, Prefetch,
-    PrefetchPattern, PrefetchPoint, PrefetchState, SCHEMA_VERSION, Samples, ThroughputPoint, Timer,
-    Tlb, TlbPoint, VectorWidth,
+    PrefetchPattern, PrefetchPoint, PrefetchState, PrefetchTaint, SCHEMA_VERSION, Samples,
+    ThroughputPoint, Timer, Tlb, TlbPoint, VectorWidth,
 };
 
 use crate::machines::{Machine, Noise, machines};
@@ -520,4 +521,41 @@ fn nothing_measured_is_nothing_claimed() {
     assert!(found.levels.is_empty());
     assert!(found.line.known().is_none());
     assert!(empty.crowding.is_empty());
+}
+
+#[test]
+fn a_neighbour_that_disturbed_the_harder_pattern_does_not_choose_the_curve() {
+    let points = |tainted: usize| {
+        let mut points = Vec::new();
+        for index in 0..36_u32 {
+            let point = CurvePoint {
+                size_bytes: (4096.0 * (f64::from(index) / 2.0).exp2()) as u64,
+                ns: 1.0,
+                ns_low: 1.0,
+                ns_high: 1.0,
+            };
+            let mut random = latency_point(point, PageKind::Thp);
+            random.prefetch_taint = (index as usize >= 36 - tainted).then_some(PrefetchTaint {
+                against: Pattern::Indexed,
+                ratio: 0.5,
+            });
+            let indexed = LatencyPoint {
+                pattern: Pattern::Indexed,
+                ns: 2.0,
+                prefetch_taint: None,
+                ..random.clone()
+            };
+            points.extend([random, indexed]);
+        }
+        points
+    };
+    let chosen = |tainted| level_curves(&points(tainted))[0][0].ns;
+    assert!(
+        (chosen(5) - 1.0).abs() < 1e-9,
+        "a few sizes: the random chase"
+    );
+    assert!(
+        (chosen(16) - 2.0).abs() < 1e-9,
+        "most sizes: the harder one"
+    );
 }
