@@ -184,7 +184,7 @@ mod tests {
         );
         check(
             r#"{"schema_version": 1, "kind": "machine", "levels": [{"name": 5}]}"#,
-            &["expected a string", "line 1 column 61"],
+            &["expected a string", "line 1 column 6"],
         );
     }
 
