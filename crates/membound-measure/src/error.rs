@@ -81,5 +81,3 @@ pub enum Error {
     )]
     Architecture(&'static str),
 }
-
-impl Error {}

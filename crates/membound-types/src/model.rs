@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{ExpectedHits, Figure, Kind, LatencyPoint, LevelKind, Outcome, WindowPoint};
+use crate::{ExpectedHits, Figure, Kind, LevelKind, Outcome, WindowPoint};
 
 /// One measured value that a model is fitted to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -46,18 +46,6 @@ impl From<&WindowPoint> for Observation {
             ns: point.seconds_per_window * 1e9,
             ns_low: Some(point.seconds_low * 1e9),
             ns_high: Some(point.seconds_high * 1e9),
-        }
-    }
-}
-
-impl From<&LatencyPoint> for Observation {
-    fn from(point: &LatencyPoint) -> Self {
-        Self {
-            window_bytes: None,
-            area_bytes: point.size_bytes,
-            ns: point.ns,
-            ns_low: Some(point.ns_low),
-            ns_high: Some(point.ns_high),
         }
     }
 }

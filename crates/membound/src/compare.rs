@@ -17,7 +17,7 @@ use std::thread;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use membound_model::compare::{self, Fleet, NamedProfile, Reading};
-use membound_report::text::{self, Shown, Style};
+use membound_report::text::{self, Shown};
 use membound_types::{Comparison, GuardHit, SkippedFile};
 
 use crate::output::{self, Target};
@@ -224,34 +224,25 @@ fn show(
     json: Option<&mut Target>,
     html: Option<&mut Target>,
 ) -> anyhow::Result<()> {
-    let document = || {
-        serde_json::to_string_pretty(comparison)
-            .map(|text| text + "\n")
-            .context("cannot write JSON")
-    };
     if let Some(target) = html {
         target.write(&membound_report::page::comparison(comparison))?;
     }
     let on_stdout = json.as_ref().is_some_and(|target| target.is_stdout());
     if let Some(target) = json {
-        target.write(&document()?)?;
+        target.write(&output::json(comparison)?)?;
     }
     if on_stdout {
         return Ok(());
     }
     match args.format {
-        CompareFormat::Json => output::print(&document()?),
+        CompareFormat::Json => output::print(&output::json(comparison)?),
         CompareFormat::Text => {
-            let style = Style {
-                color: output::colors(),
-                width: 80,
-            };
             let shown = if args.all {
                 Shown::Everything
             } else {
                 Shown::Differences
             };
-            output::print(&text::comparison(comparison, shown, style));
+            output::print(&text::comparison(comparison, shown, output::style()));
         }
     }
     Ok(())

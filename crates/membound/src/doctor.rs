@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
 use membound_measure::{Effort, Session, Silent};
 use membound_platform::{Root, doctor};
 use membound_types::Timer;
@@ -18,8 +17,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let doctor = doctor::examine(&root, timer(&root)?);
     match &mut json {
         Some(target) => {
-            let text = serde_json::to_string_pretty(&doctor).context("cannot write JSON")?;
-            target.write(&(text + "\n"))?;
+            target.write(&output::json(&doctor)?)?;
         }
         None => output::print(&membound_report::doctor::text(&doctor, output::colors())),
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use membound_report::text::Style;
+use serde::Serialize;
 use tempfile::NamedTempFile;
 
 /// A place that a document goes to.
@@ -154,6 +155,12 @@ pub(crate) fn complain(line: &str) {
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&format!("{error:#}").replace('\n', " "));
     ExitCode::FAILURE
+}
+
+/// A document as it is written to files and to stdout.
+pub(crate) fn json<T: Serialize>(document: &T) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
+    Ok(text + "\n")
 }
 
 /// How text on stdout looks.

@@ -50,8 +50,8 @@ pub struct Known {
 /// Sizes are fitted too, and with a latency curve the exponents γ where the curve asks for
 /// them: a chase that visits its buffer in a cycle leaves a cache faster than independent
 /// windows do. Single values far off the curve are left out and named in a note. `adjust`
-/// may change the topology before the fit. Values that show no level give a model without levels and
-/// parameters, and a note that says so.
+/// may change the topology before the fit. Values that show no level give a model without
+/// levels and parameters, and a note that says so.
 ///
 /// # Errors
 /// Those of [`fit()`], and what `adjust` returns.
@@ -62,12 +62,12 @@ pub fn fit_measured<E: From<FitError>>(
     adjust: impl Fn(Topology) -> Result<Topology, E>,
     options: &FitOptions,
 ) -> Result<Model, E> {
-    let with = |levels: &Choice| {
-        if levels.levels.is_empty() {
-            return Ok(no_levels(data, observations, options, levels.selection));
+    let with = |choice: &Choice| {
+        if choice.levels.is_empty() {
+            return Ok(no_levels(data, observations, options, choice.selection));
         }
-        let topology = from_levels(&levels.levels, &known.tlb, data).map_err(FitError::from)?;
-        fit_levels(adjust(topology)?, data, observations, levels, options).map_err(E::from)
+        let topology = from_levels(&choice.levels, &known.tlb, data).map_err(FitError::from)?;
+        fit_levels(adjust(topology)?, data, observations, choice, options).map_err(E::from)
     };
     let shown = || {
         let (levels, selection) = levels_of(data, observations, &known.tlb);
@@ -125,15 +125,12 @@ fn fit_levels(
 ) -> Result<Model, FitError> {
     let options = FitOptions {
         sizes: SizeMode::Free,
-        ..options.clone()
-    };
-    let options = FitOptions {
         held: if choice.known {
-            silent_levels(&topology, data, observations, &options)?
+            silent_levels(&topology, data, observations, options)?
         } else {
             BTreeSet::new()
         },
-        ..options
+        ..options.clone()
     };
     let (topology, options) = nearer(topology, data, observations, options);
     let mut model = fit_robustly(&topology, data, observations, &options)?;

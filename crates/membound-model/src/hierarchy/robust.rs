@@ -32,23 +32,10 @@ pub(super) fn fit_robustly(
     observations: &[Observation],
     options: &FitOptions,
 ) -> Result<Model, FitError> {
-    let quick = FitOptions {
-        left_out: LeftOut::Skip,
-        points: KeepPoints::Keep,
-        ..options.clone()
-    };
-    let (first, steepness) = preferred(topology, data, observations, &quick)?;
-    let lonely = lonely(&first);
+    let model = preferred(topology, data, observations, options)?;
+    let lonely = lonely(&model);
     if lonely.is_empty() {
-        return fit(
-            topology,
-            data,
-            observations,
-            &FitOptions {
-                steepness,
-                ..options.clone()
-            },
-        );
+        return Ok(model);
     }
     let kept: Vec<Observation> = observations
         .iter()
@@ -56,12 +43,7 @@ pub(super) fn fit_robustly(
         .filter(|(index, _)| !lonely.contains(index))
         .map(|(_, observation)| *observation)
         .collect();
-    let steepness = preferred(topology, data, &kept, &quick)?.1;
-    let options = FitOptions {
-        steepness,
-        ..options.clone()
-    };
-    let mut model = fit(topology, data, &kept, &options)?;
+    let mut model = preferred(topology, data, &kept, options)?;
     let mut places: Vec<String> = lonely
         .iter()
         .take(MOST_NAMED)
@@ -80,35 +62,37 @@ pub(super) fn fit_robustly(
     Ok(model)
 }
 
-/// The fit with the exponents that the data prefer by Schwarz's criterion (BIC), and which
-/// exponents these are.
+/// The fit with the exponents that the data prefer by Schwarz's criterion (BIC).
 fn preferred(
     topology: &Topology,
     data: FitData,
     observations: &[Observation],
     options: &FitOptions,
-) -> Result<(Model, Steepness), FitError> {
-    let with = |steepness| {
+) -> Result<Model, FitError> {
+    let with = |steepness, left_out| {
         let options = FitOptions {
             steepness,
+            left_out,
+            points: KeepPoints::Keep,
             ..options.clone()
         };
         fit(topology, data, observations, &options)
     };
-    if options.start == Start::Near {
+    let decided = match (options.start, data) {
         // The fit that found the start has decided.
-        return Ok((with(options.steepness)?, options.steepness));
-    }
-    let given = with(Steepness::Given)?;
-    if data == FitData::Window {
-        return Ok((given, Steepness::Given));
-    }
-    let free = with(Steepness::Free)?;
-    Ok(if criterion(&free) < criterion(&given) {
-        (free, Steepness::Free)
-    } else {
-        (given, Steepness::Given)
-    })
+        (Start::Near, _) => options.steepness,
+        (Start::Wide, FitData::Window) => Steepness::Given,
+        (Start::Wide, FitData::Latency) => {
+            let given = with(Steepness::Given, LeftOut::Skip)?;
+            let free = with(Steepness::Free, LeftOut::Skip)?;
+            if criterion(&free) < criterion(&given) {
+                Steepness::Free
+            } else {
+                Steepness::Given
+            }
+        }
+    };
+    with(decided, options.left_out)
 }
 
 /// Schwarz's criterion of a fit with relative errors, from the spread of its residuals.

@@ -69,9 +69,9 @@ pub(super) fn json(profile: &MachineProfile, parts: &[Part]) -> anyhow::Result<S
         outcome: &Outcome<P>,
     ) -> anyhow::Result<String> {
         let document = document(profile, kind, outcome).context("nothing was measured")?;
-        Ok(serde_json::to_string_pretty(&document)?)
+        output::json(&document)
     }
-    let text = match parts {
+    match parts {
         [Part::Latency] => part(profile, Kind::Latency, &profile.latency),
         [Part::Mlp] => part(profile, Kind::Mlp, &profile.mlp),
         [Part::Window] => part(profile, Kind::Window, &profile.window),
@@ -81,9 +81,8 @@ pub(super) fn json(profile: &MachineProfile, parts: &[Part]) -> anyhow::Result<S
         [Part::Prefetch] => part(profile, Kind::Prefetch, &profile.prefetch),
         [Part::Numa] => part(profile, Kind::Numa, &profile.numa),
         [Part::C2c] => part(profile, Kind::C2c, &profile.c2c),
-        _ => Ok(serde_json::to_string_pretty(profile)?),
-    };
-    Ok(text.context("cannot write JSON")? + "\n")
+        _ => output::json(profile),
+    }
 }
 
 fn document<P: Clone>(

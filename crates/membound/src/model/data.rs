@@ -16,6 +16,8 @@ const MOST_BYTES: u64 = 1 << 30;
 pub(super) struct Loaded {
     name: String,
     content: Content,
+    /// Of a profile, which holds points; those of a plain file are its content.
+    curves: Vec<Curve>,
 }
 
 /// Which of several curves is meant.
@@ -51,7 +53,15 @@ impl Loaded {
             bail!("{name}: larger than 1 GiB, which no file of measurements is");
         }
         let content = membound_input::read(&name, &bytes)?;
-        Ok(Self { name, content })
+        let curves = match &content {
+            Content::Profile(profile) => curves_of_profile(profile),
+            Content::Curves(_) | Content::Model(_) => Vec::new(),
+        };
+        Ok(Self {
+            name,
+            content,
+            curves,
+        })
     }
 
     /// The fitted model in it, where it holds one.
@@ -75,11 +85,10 @@ impl Loaded {
         self.curves().iter().any(|curve| curve.data == data)
     }
 
-    fn curves(&self) -> Vec<Curve> {
+    fn curves(&self) -> &[Curve] {
         match &self.content {
-            Content::Curves(curves) => curves.clone(),
-            Content::Profile(profile) => curves_of_profile(profile),
-            Content::Model(_) => Vec::new(),
+            Content::Curves(curves) => curves,
+            Content::Profile(_) | Content::Model(_) => &self.curves,
         }
     }
 }
@@ -104,13 +113,12 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
         if file.model().is_some() {
             bail!("{name}: a fitted model, not values to fit (see `membound model predict`)");
         }
-        let mut curves = file.curves();
-        let of_data = |curve: &Curve| curve.data == data;
-        if !curves.iter().any(of_data) {
+        let of_data = file.curves().iter().filter(|curve| curve.data == data);
+        let mut curves: Vec<&Curve> = of_data.collect();
+        if curves.is_empty() {
             bail!("{name}: holds no {data} values");
         }
-        curves.retain(of_data);
-        let all: Vec<String> = curves.iter().map(|curve| curve.series.clone()).collect();
+        let all: Vec<&str> = curves.iter().map(|curve| curve.series.as_str()).collect();
         if let Some(text) = choice.series {
             curves.retain(|curve| curve.series.contains(text));
         }
@@ -143,16 +151,16 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
             chosen.source.host = Some(profile.machine.host.clone());
         }
         if chosen.source.series.is_empty() {
-            chosen.source.series = curve.series;
+            chosen.source.series.clone_from(&curve.series);
         }
         chosen.source.files.push(name.clone());
-        chosen.observations.extend(curve.observations);
+        chosen.observations.extend(&curve.observations);
     }
     Ok(chosen)
 }
 
 /// The series of a file by their descriptions, which may be empty.
-fn there_are(series: &[String]) -> String {
+fn there_are(series: &[&str]) -> String {
     if let [only] = series
         && only.is_empty()
     {
@@ -160,7 +168,7 @@ fn there_are(series: &[String]) -> String {
     }
     let names: Vec<&str> = series
         .iter()
-        .map(|name| match name.as_str() {
+        .map(|name| match *name {
             "" => "one without a name",
             name => name,
         })

@@ -35,7 +35,7 @@ pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
         series: args.fit.series.as_deref(),
     };
     let model = fit(choose(&files, choice)?, &args.fit)?;
-    let document = json_text(&model)?;
+    let document = output::json(&model)?;
     if let Some(target) = &mut html {
         target.write(&page::model(&model))?;
     }
@@ -141,10 +141,4 @@ fn terms(mut topology: Topology, args: &FitOptionArgs) -> anyhow::Result<Topolog
         entries => topology = with_tlb(&topology, entries, args.page_size)?,
     }
     Ok(topology)
-}
-
-/// The document.
-pub(super) fn json_text<T: serde::Serialize>(document: &T) -> anyhow::Result<String> {
-    let text = serde_json::to_string_pretty(document).context("cannot write JSON")?;
-    Ok(text + "\n")
 }

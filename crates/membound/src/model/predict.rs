@@ -10,7 +10,7 @@ use membound_types::{FitData, Kind, Model, PredictedPoint, Prediction, SCHEMA_VE
 
 use super::args::{FitOptionArgs, ModelFormat, PredictArgs};
 use super::data::{Choice, Loaded, choose};
-use super::fit::{complain, fit, json_text};
+use super::fit::{complain, fit};
 use crate::output::{self, Target};
 
 /// Predicts windows, loads or both.
@@ -40,7 +40,7 @@ pub(super) fn run(args: &PredictArgs) -> anyhow::Result<ExitCode> {
         topology: model.topology.name,
         points,
     };
-    let document = json_text(&prediction)?;
+    let document = output::json(&prediction)?;
     if let Some(target) = &mut json {
         target.write(&document)?;
     }

@@ -12,7 +12,7 @@ use membound_types::{Kind, Model, Outcome, SCHEMA_VERSION, Topology, TopologyDoc
 
 use super::args::ShowArgs;
 use super::data::Loaded;
-use super::fit::{json_text, topology};
+use super::fit::topology;
 use crate::output::{self, Target};
 
 /// Shows components and attainable rates.
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         levels,
     };
     match &mut json {
-        Some(target) => target.write(&json_text(&document)?)?,
+        Some(target) => target.write(&output::json(&document)?)?,
         None => output::print(&text::model_show(
             &document.topology.name,
             &document.topology,
