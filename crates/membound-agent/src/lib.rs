@@ -1,0 +1,1 @@
+//! The agent: executes, inside a program, what the launcher decided.

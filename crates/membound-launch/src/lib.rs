@@ -1,0 +1,1 @@
+//! Starts programs with the agent in them, and serves the agent.

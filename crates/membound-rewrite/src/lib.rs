@@ -1,0 +1,20 @@
+//! What can be patched in x86-64 code, and how: bytes in, patches out.
+//!
+//! - [`image`]: an ELF file as a set of mapped bytes with functions, landing pads, rseq
+//!   sections, and what is known of its language's calling convention.
+//! - [`code`]: one function, decoded: instructions, basic blocks and their edges; what
+//!   could not be resolved is marked.
+//! - [`flow`]: facts about a function: liveness, dominators, loops, reaching definitions.
+//! - [`patch`]: displaced groups, trampolines, bodies, tables; the plan of a module.
+//!
+//! Nothing here knows a process: addresses are those of the file (`vaddr`), and a plan is
+//! placed into a process by whoever knows where its module lies.
+#![forbid(unsafe_code)]
+
+pub mod code;
+pub mod flow;
+pub mod image;
+pub mod patch;
+mod registers;
+
+pub use registers::{Flag, Gpr, RegisterSet, VectorPart};

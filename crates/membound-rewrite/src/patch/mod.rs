@@ -1,0 +1,67 @@
+//! From a function and its facts to displaced groups, trampolines, tables and a plan.
+
+use std::fmt;
+
+/// What a patch does before the instruction it stands at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// Nothing: the instruction is displaced and executed.
+    Displace,
+    /// Counts executions in a word of the site's own.
+    Count {
+        /// By locked increments: true counts under any number of threads, at the cost of a
+        /// locked operation. Otherwise increments of threads that race may be lost.
+        exact: bool,
+    },
+    /// Writes rubbish into everything that is held to be dead.
+    Rubbish,
+    /// Counts, and about once in a period fences, times the load and records it.
+    Sample,
+    /// Records address and site while a burst is on.
+    Record,
+    /// Prefetches the operand and calls the agent's yield.
+    PrefetchYield,
+}
+
+/// Why an instruction is not patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The block offers no five bytes, and no punned jump fits.
+    NoRoom,
+    /// Branches into its neighbours cannot be excluded, and no punned jump fits.
+    UnresolvedFlow,
+    /// A call's own operand with no instruction before it in its block.
+    CallAtBlockStart,
+    /// It cannot be executed elsewhere (`xbegin`, far branches, …).
+    NotRelocatable,
+    /// It lies in an rseq critical section or the signature before an abort handler.
+    Rseq,
+    /// The body needs the stack, and rsp is no stack pointer here.
+    NoStack,
+    /// The body cannot handle this operand (segment-relative, vector-indexed, too wide).
+    Operand,
+    /// The function's bytes cannot all be decoded.
+    Undecodable,
+    /// Found only when placed: no free page where a punned jump must lead.
+    NoIsland,
+    /// Found only when placed: the text in memory is not the file's.
+    TextDiffers,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::NoRoom => "no-room",
+            Self::UnresolvedFlow => "unresolved-flow",
+            Self::CallAtBlockStart => "call-at-block-start",
+            Self::NotRelocatable => "not-relocatable",
+            Self::Rseq => "rseq",
+            Self::NoStack => "no-stack",
+            Self::Operand => "operand",
+            Self::Undecodable => "undecodable",
+            Self::NoIsland => "no-island",
+            Self::TextDiffers => "text-differs",
+        })
+    }
+}

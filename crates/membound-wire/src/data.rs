@@ -1,0 +1,74 @@
+//! What lies in the data pages beside a module's trampolines.
+//!
+//! They are shared with the launcher and begin with [`Slots`]; the sites' own words follow
+//! at [`SLOTS_BYTES`], one [`Probe`] or one `u64` counter a site, as the plan's body says.
+
+/// Bytes before the first site's words.
+pub const SLOTS_BYTES: usize = 256;
+
+/// Entry points of the agent, by their index in [`Slots`] and in `Hello::entries`.
+///
+/// All are called from trampolines by `call [slot]` with the red zone skipped and no other
+/// convention than: the stack need not be aligned, and every register, the flags and the vector state are
+/// as they were when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Entry {
+    /// A system call of which the program's result must be kept true (`rt_sigaction`,
+    /// `execve`, `mprotect`, …). Number and arguments are in the kernel's registers. On
+    /// return, the carry flag tells whether it was done (rax holds the result; rcx and r11 are lost as
+    /// after `syscall`) or the trampoline is to execute the instruction itself.
+    Syscall = 0,
+    /// The loader's list of objects has changed.
+    Modules = 1,
+    /// A probe's countdown has run out. On the stack, above the return address: the `u32`
+    /// site number, then the accessed address, then the ticks that the timed load took.
+    Sample = 2,
+    /// A recording burst is on. On the stack as for [`Entry::Sample`], without ticks.
+    Record = 3,
+    /// A yield. Nothing to switch to yet: it returns.
+    Yield = 4,
+}
+
+/// The first [`SLOTS_BYTES`] bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Slots {
+    /// Addresses by [`Entry`].
+    pub entries: [u64; 8],
+    /// Not 0 while a recording burst is on.
+    pub burst: u32,
+    /// Mean number of executions between two samples of a site.
+    pub period: u32,
+    /// Number of the module (given by the launcher; goes into every [`crate::Record`]).
+    pub module: u32,
+    /// Reserved, 0.
+    pub reserved: u32,
+    /// Reserved, 0.
+    pub rest: [u64; 22],
+}
+
+/// A sampled site's words. Several threads may change them without locks: a lost decrement
+/// delays a sample and nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Probe {
+    /// Executions until the next sample; a sample is due when it is not positive after the
+    /// decrement.
+    pub countdown: i32,
+    /// What `countdown` was set to last.
+    pub armed: i32,
+    /// Executions up to the last time it was set. Executions = `done + armed - countdown`.
+    pub done: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slots_fill_their_room() {
+        assert_eq!(size_of::<Slots>(), SLOTS_BYTES);
+        assert_eq!(size_of::<Probe>(), 16);
+    }
+}

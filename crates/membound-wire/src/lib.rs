@@ -1,0 +1,29 @@
+//! The binary interface between the command and the agent inside the program.
+//!
+//! The launcher decides and the agent executes: the agent reports what happened
+//! ([`Hello`]), receives commands ([`Command`]) that map pages, replace text and register
+//! tables, answers each ([`Reply`]), and lets the program go on. What it needs later
+//! without asking (the way back from a trampoline to the original code) lies in tables
+//! ([`Place`], [`Shape`], [`Step`], [`Undo`]) that come with the trampolines.
+//!
+//! Everything here is `repr(C)`, without padding that is not named, in the byte order of
+//! the machine: both sides run on it. No allocation, no standard library, no policy.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod data;
+mod edit;
+mod message;
+mod ring;
+mod table;
+
+pub use data::{Entry, Probe, SLOTS_BYTES, Slots};
+pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
+pub use message::{
+    Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Reply, TextMode,
+};
+pub use ring::{RECORDS, Record, Ring, RingSet};
+pub use table::{Place, Shape, Step, TableHeader, Undo, UndoKind};
+
+/// Environment variable that carries the path of the control socket into the program.
+pub const CONTROL_VARIABLE: &str = "MEMBOUND_AGENT";

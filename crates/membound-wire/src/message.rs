@@ -1,0 +1,151 @@
+//! Messages on the control socket (`SOCK_SEQPACKET`, one struct a packet).
+//!
+//! The agent opens a connection for each conversation and closes it afterwards, so that no
+//! descriptor of its own stays in the program. It sends one [`Hello`]; then the launcher
+//! sends [`Command`]s, each answered by one [`Reply`], until [`Action::Go`], which is not
+//! answered. A descriptor travels with a command as `SCM_RIGHTS`.
+
+/// `b"mbnd"` in the machine's byte order.
+pub const HELLO_MAGIC: u32 = u32::from_ne_bytes(*b"mbnd");
+
+/// Both sides come out of one binary, so this only guards against a stale agent.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Why the agent speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Event {
+    /// A new process image; its program has not begun to run.
+    Start = 1,
+    /// The dynamic loader has mapped or unmapped objects.
+    Modules = 2,
+    /// The program is about to make patched text writable; `Hello::range` says where. The
+    /// patches there are to be taken back.
+    Writable = 3,
+    /// The control thread was woken (live sessions only).
+    Doorbell = 4,
+    /// A probe asked for attention (a ring is nearly full); sampling sessions only.
+    Attention = 5,
+}
+
+/// The agent's first words in a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Hello {
+    /// [`HELLO_MAGIC`].
+    pub magic: u32,
+    /// [`PROTOCOL_VERSION`].
+    pub version: u32,
+    /// An [`Event`] as its number.
+    pub event: u32,
+    /// Bit 0: the process has more than one thread.
+    pub flags: u32,
+    /// The agent's view of its process number (a namespace may show the launcher another).
+    pub pid: u32,
+    /// Thread that speaks.
+    pub tid: u32,
+    /// Address of the function that the loader calls when its list changes (`r_brk`), or 0.
+    pub loader_hook: u64,
+    /// The first bytes at `loader_hook`.
+    pub loader_hook_bytes: [u8; 16],
+    /// Start and end of what [`Event::Writable`] is about.
+    pub range: [u64; 2],
+    /// The agent's entry points, by [`crate::Entry`].
+    pub entries: [u64; 8],
+    /// Start and end of the agent's own mapping: never to be patched.
+    pub agent: [u64; 2],
+}
+
+/// What the launcher wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Action {
+    /// The conversation is over; the program goes on.
+    Go = 1,
+    /// Maps `length` bytes of the descriptor from `offset` at `address`, which must be free
+    /// (`MAP_FIXED_NOREPLACE`), with [`Protection`] in `mode`. Bit 8 of `mode`: shared.
+    /// Without a descriptor: anonymous memory.
+    Map = 2,
+    /// Unmaps `length` bytes at `address`.
+    Unmap = 3,
+    /// Applies `count` [`crate::TextEdit`]s, sorted by address, that lie in the descriptor
+    /// from `offset`; `mode` is a [`TextMode`]. The reply's `count` is the number of edits
+    /// applied; one whose text is not what was planned for is left out, and its index is
+    /// put into the array of `u32` at `extra` (in the same descriptor, writable) while
+    /// there is room.
+    Text = 4,
+    /// Registers trampolines: `address` and `length` of the code, `extra` the address of a
+    /// [`crate::TableHeader`] (already mapped), `base` the address that the table's
+    /// `original` offsets are relative to.
+    Register = 5,
+    /// Forgets the trampolines whose code begins at `address`.
+    Forget = 6,
+    /// Starts the control thread, whose doorbell is the `u32` at `address` (mapped, shared
+    /// with the launcher; it waits while the value is unchanged). Live sessions only.
+    Listen = 7,
+    /// Wraps the signal handlers that the program has installed already, and from now on
+    /// every one it installs. Needs the hook of `rt_sigaction` in place.
+    AdoptSignals = 8,
+    /// Registers the set of rings for [`crate::Entry::Sample`] and [`crate::Entry::Record`]: `address`
+    /// of a [`crate::RingSet`], mapped and shared.
+    Rings = 9,
+}
+
+/// How text is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum TextMode {
+    /// Nobody can be executing it: the process has one thread, or the text was just mapped.
+    Quiet = 0,
+    /// Threads may be running in it: int3 first, every core serialised, every thread that
+    /// stands inside a group moved to the same place in its trampoline.
+    Live = 1,
+}
+
+/// Protection bits of [`Action::Map`], as `mmap` takes them.
+pub struct Protection;
+
+impl Protection {
+    /// Readable.
+    pub const READ: u32 = 1;
+    /// Readable and writable.
+    pub const READ_WRITE: u32 = 3;
+    /// Readable and executable.
+    pub const READ_EXECUTE: u32 = 5;
+    /// Flag beside the protection: shared with the launcher rather than private.
+    pub const SHARED: u32 = 1 << 8;
+}
+
+/// One thing to do. Fields that an [`Action`] does not name are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Command {
+    /// An [`Action`] as its number.
+    pub action: u32,
+    /// See [`Action`].
+    pub mode: u32,
+    /// See [`Action`].
+    pub address: u64,
+    /// See [`Action`].
+    pub length: u64,
+    /// Offset in the descriptor.
+    pub offset: u64,
+    /// See [`Action`].
+    pub count: u64,
+    /// See [`Action`].
+    pub extra: u64,
+    /// See [`Action`].
+    pub base: u64,
+}
+
+/// The agent's answer to one command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Reply {
+    /// 0, or the kernel's error number (positive).
+    pub errno: u32,
+    /// Explains an `errno` that is not the kernel's: see the agent's `Refusal`.
+    pub detail: u32,
+    /// See [`Action`].
+    pub count: u64,
+}

@@ -1,0 +1,73 @@
+//! Rings of records, one a thread, shared with the launcher.
+//!
+//! A [`RingSet`] is followed in memory by its [`Ring`]s. A thread takes a ring by putting
+//! its number into `owner` (0 is free) with a compare-and-swap; only the owner writes
+//! records and `head`, only the launcher moves `tail`. A full ring loses records and counts
+//! them in `lost`: the program never waits.
+
+/// Records a ring holds.
+pub const RECORDS: usize = 1022;
+
+/// Leads a set of rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct RingSet {
+    /// Number of [`Ring`]s that follow.
+    pub rings: u32,
+    /// Reserved, 0.
+    pub reserved: u32,
+    /// Records lost because no ring was free.
+    pub homeless: u64,
+    /// Fills up to the alignment of a ring.
+    pub rest: [u64; 6],
+}
+
+/// One access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Record {
+    /// Time stamp counter when it was recorded.
+    pub tsc: u64,
+    /// Address accessed.
+    pub address: u64,
+    /// Site number within its module's plan.
+    pub site: u32,
+    /// Module number, from [`crate::Slots::module`].
+    pub module: u16,
+    /// Bit 0: store; bit 1: timed (`ticks` holds).
+    pub flags: u16,
+    /// Ticks of the time stamp counter that the fenced load took, overhead included.
+    pub ticks: u32,
+    /// Reserved, 0.
+    pub reserved: u32,
+}
+
+/// One thread's ring. Indices run freely; a record lies at index modulo [`RECORDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Ring {
+    /// Thread that owns it, 0 when free.
+    pub owner: u32,
+    /// Records lost because it was full.
+    pub lost: u32,
+    /// Next index to write (owner).
+    pub head: u64,
+    /// Next index to read (launcher).
+    pub tail: u64,
+    /// Reserved, 0.
+    pub rest: [u64; 5],
+    /// The records.
+    pub records: [Record; RECORDS],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_without_holes() {
+        assert_eq!(size_of::<RingSet>(), 64);
+        assert_eq!(size_of::<Record>(), 32);
+        assert_eq!(size_of::<Ring>(), 64 + RECORDS * 32);
+    }
+}

@@ -1,0 +1,111 @@
+//! From a place in a trampoline back to the original code.
+//!
+//! A trampoline consists of **places**: for each displaced instruction its body (if any)
+//! and the instruction itself, and at the end the jump back. A place says to which original
+//! address it belongs; its **shape** (shared by all places that look alike) says for each
+//! stretch of its bytes how the original registers are had (**undo**) and from where
+//! execution goes on with them.
+//!
+//! A thread found at byte `b` of the code: the last place with `code <= b`; of its shape's
+//! steps the last with `offset <= b - code`; apply its undos in order; then the thread's
+//! state is that of the original program at `original`, and it may go on at
+//! `code + resume`.
+
+/// Where the tables of one mapped trampoline area lie: offsets in bytes from this header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct TableHeader {
+    /// [`Place`]s, sorted by `code`.
+    pub places_offset: u64,
+    /// Number of places.
+    pub places: u64,
+    /// [`Shape`]s.
+    pub shapes_offset: u64,
+    /// Number of shapes.
+    pub shapes: u64,
+    /// [`Step`]s.
+    pub steps_offset: u64,
+    /// Number of steps.
+    pub steps: u64,
+    /// [`Undo`]s.
+    pub undos_offset: u64,
+    /// Number of undos.
+    pub undos: u64,
+    /// `u32` indices of those places at which a thread inside overwritten text goes on,
+    /// sorted by `original`: one for every original instruction that begins inside
+    /// overwritten bytes (the first of a group included).
+    pub entries_offset: u64,
+    /// Number of those.
+    pub entries: u64,
+}
+
+/// One displaced instruction with its body, or the jump back at a trampoline's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Place {
+    /// Offset of its first byte in the code.
+    pub code: u32,
+    /// Original address, relative to the module's `base`.
+    pub original: u32,
+    /// Index into the shapes.
+    pub shape: u32,
+}
+
+/// A stretch of [`Step`]s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Shape {
+    /// Index of the first step.
+    pub first: u32,
+    /// Number of steps; the first has offset 0.
+    pub count: u32,
+}
+
+/// How to get the original state from a stretch of a place's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Step {
+    /// First byte, from the place's start. It holds up to the next step.
+    pub offset: u16,
+    /// Where execution goes on once the state is restored, from the place's start: 0 while
+    /// the body has had no effect, the displaced instruction afterwards.
+    pub resume: u16,
+    /// Index of the first undo.
+    pub undo: u16,
+    /// Number of undos.
+    pub undos: u16,
+}
+
+/// What is done to a thread's registers. Undos are applied in order; offsets are from the
+/// thread's stack pointer as it was found, until [`UndoKind::Stack`] moves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Undo {
+    /// An [`UndoKind`] as its number.
+    pub kind: u8,
+    /// General register by its number in the instruction set (rax 0 … r15 15).
+    pub register: u8,
+    /// Reserved, 0.
+    pub reserved: u16,
+    /// Offset from the stack pointer, or the number of bytes to add to it.
+    pub value: i32,
+}
+
+/// The kinds of [`Undo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum UndoKind {
+    /// `register` = the 8 bytes at `rsp + value`.
+    Load = 1,
+    /// Arithmetic flags = the flags image (as `pushfq` writes it) at `rsp + value`.
+    LoadFlags = 2,
+    /// Arithmetic flags from `register` (rax) as `lahf` and `seto al` leave them: SF ZF AF
+    /// PF CF in bits 15…8, OF in bit 0.
+    FlagsFromRegister = 3,
+    /// As [`UndoKind::FlagsFromRegister`], from the 8 bytes at `rsp + value`.
+    FlagsFromStack = 4,
+    /// `register` = `value`th general register as it was found (a copy was kept there).
+    Copy = 5,
+    /// `rsp` += `value`.
+    Stack = 6,
+}
