@@ -5,8 +5,8 @@
 //! of curves with the right number of levels, the errors of sizes and latencies, and how
 //! often the stated intervals hold the truth; SHOWN wrong ones a row. The generator is that of the tests.
 
-#![allow(dead_code)] // The tests use more of the generator.
-#![allow(clippy::print_stdout)] // What the example is for.
+#![expect(dead_code, reason = "the tests use more of the generator")]
+#![expect(clippy::print_stdout, reason = "what the example is for")]
 
 #[path = "../tests/model/hierarchies.rs"]
 mod hierarchies;

@@ -7,10 +7,11 @@ use super::design::Column;
 use super::fit::{Fitted, Problem};
 use super::free::{Moved, moved};
 use super::identify::Group;
-use super::predict::{Interval, estimate, student_t};
+use super::predict::{Interval, estimate};
 use super::rates::model_levels;
 use super::topology::{fresh_symbol, taken_symbols};
 use crate::declared::bytes;
+use crate::stats::student_95;
 
 /// A fitted parameter and how it follows from the columns of the joint problem: column and
 /// derivative by it.
@@ -38,7 +39,7 @@ pub(super) fn answer(
     sources.extend(moved_sources(problem, fitted, &moved));
     model.covariance = covariance(&sources, &identified.covariance, sigma);
     let symbols = column_symbols(&sources, values.len() + moved.len());
-    let student = student_t(freedom);
+    let student = student_95(freedom.max(1));
     for (place, source) in sources.iter_mut().enumerate() {
         let parameter = &mut source.parameter;
         if parameter.fixed {

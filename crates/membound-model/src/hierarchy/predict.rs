@@ -11,11 +11,11 @@ use membound_types::{
     Basis, ExpectedHits, Figure, FitData, Model, Outcome, ParameterRole, PredictedPoint,
     SizeMeaning, Weights,
 };
-use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use super::design::{Design, Edges, Place, shares};
 use super::stride::{Keeping, Kept, Spread, kept};
 use crate::declared::bytes;
+use crate::stats::student_95;
 
 /// Part of a row's largest factor that rounding can leave of a factor that is zero.
 const ROUNDING: f64 = 1e-8;
@@ -62,18 +62,9 @@ impl Interval {
     }
 }
 
-/// Standard errors that 95 % of a Student distribution lie within, for `freedom` degrees of
-/// freedom, at least one.
-pub(super) fn student_t(freedom: usize) -> f64 {
-    /// The normal distribution's, which is the limit.
-    const NORMAL: f64 = 1.959_963_984_540_054;
-    StudentsT::new(0.0, 1.0, freedom.max(1) as f64)
-        .map_or(NORMAL, |student| student.inverse_cdf(0.975))
-}
-
-/// Degrees of freedom that `model` was fitted with.
+/// Degrees of freedom that `model` was fitted with, at least one.
 fn freedom(model: &Model) -> usize {
-    model.method.points.saturating_sub(model.method.rank)
+    model.method.points.saturating_sub(model.method.rank).max(1)
 }
 
 /// A linear combination of the parameters of `model`, symbol → factor, with its 95 %
@@ -95,7 +86,7 @@ pub(super) fn estimate(model: &Model, factors: &BTreeMap<String, f64>) -> Outcom
         Err(unknown) => return not_determined(&unknown),
     };
     let value = value(model, &row);
-    let student = student_t(freedom(model));
+    let student = student_95(freedom(model));
     let interval = if row.iter().any(|&factor| factor < 0.0) {
         Interval::unlimited(value, variance.sqrt(), student)
     } else {
@@ -350,7 +341,7 @@ fn figure(model: &Model, design: &Design<'_>, place: &Place<'_>, kept: &[Kept]) 
         Weights::Model | Weights::Measured => sigma * value,
     };
     let error = variance.sqrt().hypot(scatter);
-    let interval = Interval::of(value, error, student_t(freedom(model)));
+    let interval = Interval::of(value, error, student_95(freedom(model)));
     Outcome::Known(Figure {
         value,
         low: interval.low,
@@ -456,16 +447,4 @@ fn beyond(what: &str, size: u64, least: u64, most: u64) -> String {
         bytes(least),
         bytes(most)
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_those_of_the_tables() {
-        for (freedom, expected) in [(1, 12.706), (5, 2.571), (30, 2.042), (100_000, 1.960)] {
-            assert!((student_t(freedom) - expected).abs() < 6e-4, "{freedom}");
-        }
-    }
 }

@@ -3,7 +3,7 @@
 
 mod compare;
 mod curves;
-#[allow(dead_code, reason = "shared with the campaign in examples/levels.rs")]
+#[expect(dead_code, reason = "shared with the campaign in examples/levels.rs")]
 mod hierarchies;
 mod hierarchy_cases;
 mod hierarchy_fit;
@@ -15,7 +15,7 @@ mod misfit;
 mod profile;
 mod properties;
 mod random;
-#[allow(dead_code, reason = "shared with the campaign in examples/levels.rs")]
+#[expect(dead_code, reason = "shared with the campaign in examples/levels.rs")]
 mod scores;
 mod seidl_data;
 mod topology;
