@@ -18,11 +18,31 @@ struct Need {
     present: fn() -> bool,
 }
 
-const NEEDS: [Need; 3] = [
+const NEEDS: [Need; 7] = [
     Need {
         what: "a C compiler and its headers (fixtures)",
         packages: &["gcc", "libc6-dev"],
         present: || on_path("cc").is_some() && Path::new("/usr/include/stdio.h").is_file(),
+    },
+    Need {
+        what: "a C++ compiler (programs to be patched)",
+        packages: &["g++"],
+        present: || on_path("g++").is_some(),
+    },
+    Need {
+        what: "another C compiler (its forms of code)",
+        packages: &["clang"],
+        present: || on_path("clang").is_some(),
+    },
+    Need {
+        what: "another C library (musl programs to be patched)",
+        packages: &["musl-tools"],
+        present: || on_path("musl-gcc").is_some(),
+    },
+    Need {
+        what: "a debugger (attached to patched programs)",
+        packages: &["gdb"],
+        present: || on_path("gdb").is_some(),
     },
     Need {
         what: "a browser (the page is opened in it)",
