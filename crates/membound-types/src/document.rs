@@ -43,6 +43,10 @@ named! {
         Prediction = "prediction",
         /// `compare`.
         Comparison = "comparison",
+        /// `rewrite plan`.
+        RewritePlan = "rewrite-plan",
+        /// `rewrite check`.
+        RewriteCheck = "rewrite-check",
     }
 }
 

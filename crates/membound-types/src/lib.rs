@@ -24,6 +24,7 @@ mod model;
 mod names;
 mod numa;
 mod prefetch;
+mod rewrite;
 mod sample;
 mod tlb;
 mod units;
@@ -50,6 +51,7 @@ pub use mlp::{
 pub use model::*;
 pub use numa::{Numa, NumaPair};
 pub use prefetch::{Prefetch, PrefetchPattern, PrefetchPoint};
+pub use rewrite::*;
 pub use sample::{Disturbance, Samples, Stopped};
 pub use tlb::{Tlb, TlbLevel, TlbOverlap, TlbPoint, TlbReach};
 pub use units::{CpuId, NamedPolicy, NodeId, NodePolicy, PageKind};

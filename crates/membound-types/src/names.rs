@@ -63,8 +63,8 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use crate::{
-        Access, BandwidthKernel, Basis, CacheKind, CapabilityState, Fence, Filler, Kind, LevelKind,
-        MlpMode, NamedPolicy, PageKind, Pattern, Stopped, ThpState, VectorWidth, WindowKernel,
+        Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, Fence, Filler, Kind, LevelKind,
+        MlpMode, NamedPolicy, PageKind, PatchBody, Pattern, Stopped, ThpState, VectorWidth, WindowKernel,
     };
 
     fn check<T>(all: &[T], name: fn(T) -> &'static str)
@@ -89,6 +89,7 @@ mod tests {
     #[test]
     fn every_value_has_the_name_that_serde_writes_and_reads() {
         check(&Access::ALL, Access::name);
+        check(&AccessKind::ALL, AccessKind::name);
         check(&BandwidthKernel::ALL, BandwidthKernel::name);
         check(&Basis::ALL, Basis::name);
         check(&CacheKind::ALL, CacheKind::name);
@@ -100,6 +101,7 @@ mod tests {
         check(&MlpMode::ALL, MlpMode::name);
         check(&NamedPolicy::ALL, NamedPolicy::name);
         check(&PageKind::ALL, PageKind::name);
+        check(&PatchBody::ALL, PatchBody::name);
         check(&Pattern::ALL, Pattern::name);
         check(&Stopped::ALL, Stopped::name);
         check(&ThpState::ALL, ThpState::name);
