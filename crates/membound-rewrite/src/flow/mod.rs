@@ -1,45 +1,20 @@
 //! Facts about a function that hold whenever it runs.
+//!
+//! - [`Effects`]: the state that one instruction reads, may write and certainly overwrites;
+//!   an [`Analyst`] finds them out. [`access`] is its explicit access to memory.
+//! - [`Summary`]: what a function as a whole does to state; [`Conventions`] what may be
+//!   assumed of calls and returns, from the summaries of a module's functions.
+//! - [`Liveness`]: what may still be read, at each instruction.
+//!
+//! Everything errs to one side: state is dead only where that is certain.
 
-use crate::RegisterSet;
+mod access;
+mod effects;
+mod liveness;
+mod summary;
+mod traits;
 
-/// What is alive before each instruction of a function.
-#[derive(Clone, Debug)]
-pub struct Liveness {
-    before: Vec<RegisterSet>,
-    red_zone: bool,
-    stack_usable: bool,
-}
-
-impl Liveness {
-    /// Everything is alive everywhere: true of any function of `instructions` instructions.
-    #[must_use]
-    pub fn everything(instructions: usize) -> Self {
-        Self {
-            before: vec![RegisterSet::ALL; instructions],
-            red_zone: true,
-            stack_usable: false,
-        }
-    }
-
-    /// What may be read later before it is written, seen from before instruction `index`.
-    ///
-    /// # Panics
-    /// When the function has no such instruction.
-    #[must_use]
-    pub fn before(&self, index: usize) -> RegisterSet {
-        self.before[index]
-    }
-
-    /// Whether the 128 bytes below the stack pointer may hold something.
-    #[must_use]
-    pub const fn red_zone(&self) -> bool {
-        self.red_zone
-    }
-
-    /// Whether rsp points to a stack wherever the function runs, so that a patch may push
-    /// below the red zone. False where the function loads rsp from elsewhere.
-    #[must_use]
-    pub const fn stack_usable(&self) -> bool {
-        self.stack_usable
-    }
-}
+pub use access::{Access, Addressing, Direction, Segment, access};
+pub use effects::{Analyst, Effects};
+pub use liveness::Liveness;
+pub use summary::{Conventions, Summaries, Summary};

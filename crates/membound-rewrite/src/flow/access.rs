@@ -1,0 +1,164 @@
+//! Explicit accesses of single instructions to memory.
+
+use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
+
+use super::traits;
+
+/// What is done to the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// It is read.
+    Load,
+    /// It is written.
+    Store,
+    /// Both.
+    Both,
+}
+
+impl Direction {
+    /// Whether memory is read.
+    #[must_use]
+    pub const fn loads(self) -> bool {
+        matches!(self, Self::Load | Self::Both)
+    }
+
+    /// Whether memory is written.
+    #[must_use]
+    pub const fn stores(self) -> bool {
+        matches!(self, Self::Store | Self::Both)
+    }
+}
+
+/// A segment whose base is not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Segment {
+    /// Thread-local storage.
+    Fs,
+    /// Free for programs.
+    Gs,
+}
+
+/// How the address comes about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Addressing {
+    /// Base + scaled index + displacement, relative to rip too: what `lea` of the same
+    /// operand gives (plus the segment's base).
+    Operand,
+    /// One address an element of a vector of indices: gather and scatter.
+    Vector,
+    /// A string instruction: rsi, rdi or both.
+    String,
+    /// Otherwise: `xlat` and masked moves through rdi, bits chosen by a register
+    /// (`bt [mem], reg` reaches beyond its operand), tiles.
+    Other,
+}
+
+/// An explicit access to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    /// What is done to it.
+    pub direction: Direction,
+    /// Bytes of one access (of an element, where there are several); 0 when it depends on
+    /// the machine (`xsave`).
+    pub bytes: u32,
+    /// Relative to a segment.
+    pub segment: Option<Segment>,
+    /// How the address comes about.
+    pub addressing: Addressing,
+    /// Whether it may happen in part or not at all, by a mask or a count of zero.
+    pub conditional: bool,
+}
+
+/// The explicit memory operand of `instruction`, if it is accessed.
+///
+/// String instructions count, and operands of `push`, `pop`, `call` and `jmp` in memory; the
+/// stack slot that these use does not. Operands that only name an address (`lea`, `nop`,
+/// prefetches, cache control) are no access.
+#[must_use]
+pub fn access(instruction: &Instruction) -> Option<Access> {
+    let operands = instruction.op_count();
+    let mut loads = false;
+    let mut stores = false;
+    let mut conditional = false;
+    let mut addressing = None;
+    let mut memory = None;
+    for operand in 0..operands {
+        let found = match instruction.op_kind(operand) {
+            OpKind::Memory => Addressing::Operand,
+            OpKind::MemorySegSI
+            | OpKind::MemorySegESI
+            | OpKind::MemorySegRSI
+            | OpKind::MemoryESDI
+            | OpKind::MemoryESEDI
+            | OpKind::MemoryESRDI => Addressing::String,
+            OpKind::MemorySegDI | OpKind::MemorySegEDI | OpKind::MemorySegRDI => Addressing::Other,
+            _ => continue,
+        };
+        let known = memory.get_or_insert_with(|| traits::of(instruction.code()).memory);
+        match known[operand as usize] {
+            OpAccess::Read => loads = true,
+            OpAccess::CondRead => {
+                loads = true;
+                conditional = true;
+            }
+            OpAccess::Write => stores = true,
+            OpAccess::CondWrite => {
+                stores = true;
+                conditional = true;
+            }
+            OpAccess::ReadWrite => {
+                loads = true;
+                stores = true;
+            }
+            OpAccess::ReadCondWrite => {
+                loads = true;
+                stores = true;
+            }
+            _ => continue,
+        }
+        addressing = Some(found);
+    }
+    let direction = match (loads, stores) {
+        (true, false) => Direction::Load,
+        (false, true) => Direction::Store,
+        (true, true) => Direction::Both,
+        (false, false) => return None,
+    };
+    let addressing = match addressing? {
+        Addressing::Operand if instruction.is_vsib() => Addressing::Vector,
+        Addressing::Operand if is_elsewhere(instruction) => Addressing::Other,
+        known => known,
+    };
+    let segment = match instruction.memory_segment() {
+        Register::FS => Some(Segment::Fs),
+        Register::GS => Some(Segment::Gs),
+        _ => None,
+    };
+    let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    Some(Access {
+        direction,
+        bytes: u32::try_from(instruction.memory_size().size()).unwrap_or(0),
+        segment,
+        addressing,
+        conditional: conditional
+            || instruction.has_op_mask()
+            || addressing == Addressing::String && repeated
+            || addressing == Addressing::Vector,
+    })
+}
+
+/// Whether an ordinary operand does not say where memory is accessed.
+fn is_elsewhere(instruction: &Instruction) -> bool {
+    match instruction.mnemonic() {
+        Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc => {
+            instruction.op1_kind() == OpKind::Register
+        }
+        Mnemonic::Xlatb => true,
+        _ => matches!(
+            instruction.code(),
+            Code::VEX_Tileloadd_tmm_sibmem
+                | Code::VEX_Tileloaddt1_tmm_sibmem
+                | Code::VEX_Tilestored_sibmem_tmm
+        ),
+    }
+}

@@ -1,0 +1,353 @@
+//! What holds for every instruction of one encoding, whatever its operands: found out once
+//! for all encodings.
+
+use std::sync::LazyLock;
+
+use iced_x86::{
+    Code, CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, InstructionInfoOptions,
+    Mnemonic, OpAccess, OpKind,
+};
+
+/// How the effects of an encoding are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// From its operands and flags.
+    Ordinary,
+    /// As [`Kind::Ordinary`], with corrections for its mnemonic.
+    Corrected,
+    /// It may read and write everything: it enters another privilege level, ends or
+    /// repeats code elsewhere, or is not known.
+    Everything,
+}
+
+/// What an encoding does to MXCSR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mxcsr {
+    /// Nothing.
+    Untouched,
+    /// Its control bits are obeyed and its status bits raised.
+    Arithmetic,
+}
+
+/// What holds for an encoding.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traits {
+    /// How its effects are found.
+    pub(super) kind: Kind,
+    /// What it does to MXCSR.
+    pub(super) mxcsr: Mxcsr,
+    /// Whether it uses x87 or MMX registers that are no operands of it.
+    pub(super) x87: X87,
+    /// How each operand is accessed if it lies in memory.
+    pub(super) memory: [OpAccess; 5],
+    /// VEX, EVEX or XOP: a vector register that is written is written up to its end.
+    pub(super) clears_upper: UpperParts,
+}
+
+/// Whether an encoding uses the x87 unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum X87 {
+    /// Only if an operand is one of its registers.
+    ByOperands,
+    /// Always.
+    Always,
+}
+
+/// What becomes of the bytes of a vector register above those that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UpperParts {
+    /// They stay.
+    Stay,
+    /// They become zero.
+    Cleared,
+}
+
+/// What holds for `code`.
+pub(super) fn of(code: Code) -> &'static Traits {
+    static TABLE: LazyLock<Vec<Traits>> = LazyLock::new(table);
+    &TABLE[code as usize]
+}
+
+fn table() -> Vec<Traits> {
+    let mut factory = InstructionInfoFactory::new();
+    Code::values()
+        .map(|code| traits(code, &mut factory))
+        .collect()
+}
+
+fn traits(code: Code, factory: &mut InstructionInfoFactory) -> Traits {
+    let mut instruction = Instruction::default();
+    instruction.set_code(code);
+    let features = instruction.cpuid_features();
+    let mnemonic = code.mnemonic();
+    let operands = instruction.op_count();
+    for operand in 0..operands {
+        if operand < 4 {
+            instruction.set_op_kind(operand, OpKind::Memory);
+        }
+    }
+    let options = InstructionInfoOptions::NO_MEMORY_USAGE | InstructionInfoOptions::NO_REGISTER_USAGE;
+    let info = factory.info_options(&instruction, options);
+    let mut memory = [OpAccess::None; 5];
+    if !names_an_address_only(mnemonic) {
+        for operand in 0..operands {
+            memory[operand as usize] = info.op_access(operand);
+        }
+    }
+    let is_x87 = features.iter().any(|feature| {
+        matches!(
+            feature,
+            CpuidFeature::FPU
+                | CpuidFeature::FPU287
+                | CpuidFeature::FPU287XL_ONLY
+                | CpuidFeature::FPU387
+                | CpuidFeature::FPU387SL_ONLY
+                | CpuidFeature::D3NOW
+                | CpuidFeature::D3NOWEXT
+                | CpuidFeature::CYRIX_D3NOW
+        )
+    }) || matches!(mnemonic, Mnemonic::Emms | Mnemonic::Femms | Mnemonic::Fisttp);
+    Traits {
+        kind: kind(code, mnemonic, &instruction),
+        mxcsr: if computes_floats(mnemonic) {
+            Mxcsr::Arithmetic
+        } else {
+            Mxcsr::Untouched
+        },
+        x87: if is_x87 { X87::Always } else { X87::ByOperands },
+        memory,
+        clears_upper: match instruction.encoding() {
+            EncodingKind::Legacy | EncodingKind::D3NOW => UpperParts::Stay,
+            _ => UpperParts::Cleared,
+        },
+    }
+}
+
+/// Whether the memory operand is an address and no access.
+fn names_an_address_only(mnemonic: Mnemonic) -> bool {
+    matches!(
+        mnemonic,
+        Mnemonic::Lea
+            | Mnemonic::Nop
+            | Mnemonic::Reservednop
+            | Mnemonic::Prefetch
+            | Mnemonic::Prefetchw
+            | Mnemonic::Prefetchwt1
+            | Mnemonic::Prefetchnta
+            | Mnemonic::Prefetcht0
+            | Mnemonic::Prefetcht1
+            | Mnemonic::Prefetcht2
+            | Mnemonic::Prefetchit0
+            | Mnemonic::Prefetchit1
+            | Mnemonic::Clflush
+            | Mnemonic::Clflushopt
+            | Mnemonic::Clwb
+            | Mnemonic::Cldemote
+            | Mnemonic::Invlpg
+            | Mnemonic::Bndmk
+            | Mnemonic::Bndcl
+            | Mnemonic::Bndcu
+            | Mnemonic::Bndcn
+            | Mnemonic::Bndmov
+            | Mnemonic::Bndldx
+            | Mnemonic::Bndstx
+    )
+}
+
+fn kind(code: Code, mnemonic: Mnemonic, instruction: &Instruction) -> Kind {
+    use Mnemonic as M;
+    let lists = |list: &[Mnemonic]| list.contains(&mnemonic);
+    // Of these, iced says less or other than what the processor does.
+    let everything = [
+        M::INVALID,
+        M::Db,
+        M::Dw,
+        M::Dd,
+        M::Dq,
+        M::Ud0,
+        M::Ud1,
+        M::Ud2,
+        M::Int,
+        M::Int1,
+        M::Int3,
+        M::Into,
+        M::Iret,
+        M::Iretd,
+        M::Iretq,
+        M::Retf,
+        M::Sysenter,
+        M::Sysexit,
+        M::Sysexitq,
+        M::Sysret,
+        M::Sysretq,
+        M::Hlt,
+        M::Xbegin,
+        M::Xend,
+        M::Xabort,
+        M::Vmcall,
+        M::Vmmcall,
+        M::Vmgexit,
+        M::Vmlaunch,
+        M::Vmresume,
+        M::Vmrun,
+        M::Vmfunc,
+        M::Rsm,
+        M::Uiret,
+        M::Senduipi,
+        M::Enclu,
+        M::Encls,
+        M::Enclv,
+        M::Skinit,
+        M::Loadall,
+        M::Tdcall,
+        M::Seamcall,
+        M::Seamret,
+        M::Seamops,
+        M::Eretu,
+        M::Erets,
+        M::Llwpcb,
+        M::Slwpcb,
+        M::Pvalidate,
+        M::Hreset,
+    ];
+    let corrected = [
+        M::Syscall,
+        M::Bsf,
+        M::Bsr,
+        M::Vzeroall,
+        M::Vzeroupper,
+        M::Ldmxcsr,
+        M::Vldmxcsr,
+        M::Stmxcsr,
+        M::Vstmxcsr,
+        M::Fxsave,
+        M::Fxsave64,
+        M::Fxrstor,
+        M::Fxrstor64,
+        M::Xsave,
+        M::Xsave64,
+        M::Xsavec,
+        M::Xsavec64,
+        M::Xsaveopt,
+        M::Xsaveopt64,
+        M::Xsaves,
+        M::Xsaves64,
+        M::Xrstor,
+        M::Xrstor64,
+        M::Xrstors,
+        M::Xrstors64,
+        M::Xgetbv,
+        M::Nop,
+        M::Reservednop,
+        M::Rdsspd,
+        M::Rdsspq,
+        M::Rcl,
+        M::Rcr,
+        M::Rol,
+        M::Ror,
+        M::Sal,
+        M::Sar,
+        M::Shl,
+        M::Shr,
+        M::Shld,
+        M::Shrd,
+        M::Sbb,
+    ];
+    if lists(&everything)
+        || instruction.is_privileged()
+        || instruction.encoding() == EncodingKind::MVEX
+        || matches!(
+            code,
+            Code::Call_m1616 | Code::Call_m1632 | Code::Call_m1664 | Code::Jmp_m1616 | Code::Jmp_m1632 | Code::Jmp_m1664
+        )
+    {
+        Kind::Everything
+    } else if lists(&corrected) || is_constant_idiom(mnemonic) {
+        Kind::Corrected
+    } else {
+        Kind::Ordinary
+    }
+}
+
+/// Whether the result is a constant when both sources are the same register.
+pub(super) fn is_constant_idiom(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        mnemonic,
+        M::Xor
+            | M::Sub
+            | M::Pxor
+            | M::Xorps
+            | M::Xorpd
+            | M::Vpxor
+            | M::Vpxord
+            | M::Vpxorq
+            | M::Vxorps
+            | M::Vxorpd
+            | M::Pandn
+            | M::Andnps
+            | M::Andnpd
+            | M::Vpandn
+            | M::Vpandnd
+            | M::Vpandnq
+            | M::Vandnps
+            | M::Vandnpd
+            | M::Psubb
+            | M::Psubw
+            | M::Psubd
+            | M::Psubq
+            | M::Vpsubb
+            | M::Vpsubw
+            | M::Vpsubd
+            | M::Vpsubq
+            | M::Pcmpeqb
+            | M::Pcmpeqw
+            | M::Pcmpeqd
+            | M::Pcmpeqq
+            | M::Vpcmpeqb
+            | M::Vpcmpeqw
+            | M::Vpcmpeqd
+            | M::Vpcmpeqq
+            | M::Pcmpgtb
+            | M::Pcmpgtw
+            | M::Pcmpgtd
+            | M::Pcmpgtq
+            | M::Vpcmpgtb
+            | M::Vpcmpgtw
+            | M::Vpcmpgtd
+            | M::Vpcmpgtq
+            | M::Kxorb
+            | M::Kxorw
+            | M::Kxord
+            | M::Kxorq
+            | M::Kxnorb
+            | M::Kxnorw
+            | M::Kxnord
+            | M::Kxnorq
+            | M::Kandnb
+            | M::Kandnw
+            | M::Kandnd
+            | M::Kandnq
+    )
+}
+
+/// Whether SSE or AVX floating-point arithmetic is done, which obeys and raises bits of
+/// MXCSR. Instructions that take floats for bits or move them do not.
+fn computes_floats(mnemonic: Mnemonic) -> bool {
+    let name = format!("{mnemonic:?}").to_ascii_lowercase();
+    let name = name.strip_prefix('v').unwrap_or(&name);
+    const SUFFIXES: [&str; 10] = [
+        "ps", "pd", "ss", "sd", "ph", "sh", "pi", "si", "si64", "bf16",
+    ];
+    const ARITHMETIC: [&str; 48] = [
+        "add", "sub", "mul", "div", "sqrt", "min", "max", "cmp", "comi", "ucomi", "cvt", "round",
+        "rndscale", "dpp", "hadd", "hsub", "addsub", "fmadd", "fmsub", "fnmadd", "fnmsub",
+        "fmaddsub", "fmsubadd", "range", "reduce", "getexp", "getmant", "fixupimm", "scalef",
+        "rcp", "rsqrt", "exp2", "frcz", "fcmadd", "fcmul", "fmul", "4fmadd", "4fnmadd", "minmax",
+        "dpbf16", "fpclass", "p4d", "fcm", "cvtt", "cvtps", "cvtph", "cvtne", "hadd",
+    ];
+    let integers = ["pd", "ps"].iter().all(|_| false);
+    !integers
+        && ARITHMETIC.iter().any(|prefix| name.starts_with(prefix))
+        && (SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) || name.starts_with("cvt"))
+}

@@ -1,0 +1,1 @@
+//! Everything that needs a machine, a compiler or a whole file.
