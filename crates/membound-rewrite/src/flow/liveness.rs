@@ -25,11 +25,7 @@ impl Liveness {
 
     /// What is alive in `function`, as far as `conventions` allow to say.
     #[must_use]
-    pub fn of(
-        function: &Function,
-        conventions: &Conventions<'_>,
-        analyst: &mut Analyst,
-    ) -> Self {
+    pub fn of(function: &Function, conventions: &Conventions<'_>, analyst: &mut Analyst) -> Self {
         let _ = (conventions, analyst);
         Self::everything(function.instructions.len())
     }

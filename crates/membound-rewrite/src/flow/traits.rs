@@ -86,7 +86,8 @@ fn traits(code: Code, factory: &mut InstructionInfoFactory) -> Traits {
             instruction.set_op_kind(operand, OpKind::Memory);
         }
     }
-    let options = InstructionInfoOptions::NO_MEMORY_USAGE | InstructionInfoOptions::NO_REGISTER_USAGE;
+    let options =
+        InstructionInfoOptions::NO_MEMORY_USAGE | InstructionInfoOptions::NO_REGISTER_USAGE;
     let info = factory.info_options(&instruction, options);
     let mut memory = [OpAccess::None; 5];
     if !names_an_address_only(mnemonic) {
@@ -106,7 +107,10 @@ fn traits(code: Code, factory: &mut InstructionInfoFactory) -> Traits {
                 | CpuidFeature::D3NOWEXT
                 | CpuidFeature::CYRIX_D3NOW
         )
-    }) || matches!(mnemonic, Mnemonic::Emms | Mnemonic::Femms | Mnemonic::Fisttp);
+    }) || matches!(
+        mnemonic,
+        Mnemonic::Emms | Mnemonic::Femms | Mnemonic::Fisttp
+    );
     Traits {
         kind: kind(code, mnemonic, &instruction),
         mxcsr: if computes_floats(mnemonic) {
@@ -258,7 +262,12 @@ fn kind(code: Code, mnemonic: Mnemonic, instruction: &Instruction) -> Kind {
         || instruction.encoding() == EncodingKind::MVEX
         || matches!(
             code,
-            Code::Call_m1616 | Code::Call_m1632 | Code::Call_m1664 | Code::Jmp_m1616 | Code::Jmp_m1632 | Code::Jmp_m1664
+            Code::Call_m1616
+                | Code::Call_m1632
+                | Code::Call_m1664
+                | Code::Jmp_m1616
+                | Code::Jmp_m1632
+                | Code::Jmp_m1664
         )
     {
         Kind::Everything
