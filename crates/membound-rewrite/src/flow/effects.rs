@@ -18,6 +18,7 @@ use iced_x86::{
     Register, RflagsBits, UsedRegister,
 };
 
+use super::backward::Scratch;
 use super::traits::{self, Kind, Mxcsr, Traits, UpperParts, X87};
 use super::{Access, access};
 use crate::{Flag, Gpr, RegisterSet, VectorPart};
@@ -50,7 +51,8 @@ impl State {
         kills: RegisterSet::EMPTY,
     };
 
-    const EVERYTHING: Self = Self {
+    /// What any instruction may do.
+    pub(super) const EVERYTHING: Self = Self {
         reads: RegisterSet::ALL,
         writes: RegisterSet::ALL,
         kills: RegisterSet::EMPTY,
@@ -78,6 +80,7 @@ impl State {
 #[derive(Debug)]
 pub struct Analyst {
     factory: InstructionInfoFactory,
+    scratch: Scratch,
 }
 
 impl Default for Analyst {
@@ -92,7 +95,18 @@ impl Analyst {
     pub fn new() -> Self {
         Self {
             factory: InstructionInfoFactory::new(),
+            scratch: Scratch::default(),
         }
+    }
+
+    /// Lends the space in which facts are worked out.
+    pub(super) fn take_scratch(&mut self) -> Scratch {
+        std::mem::take(&mut self.scratch)
+    }
+
+    /// Takes it back.
+    pub(super) fn return_scratch(&mut self, scratch: Scratch) {
+        self.scratch = scratch;
     }
 
     /// What `instruction` does.
@@ -336,21 +350,18 @@ fn correct(instruction: &Instruction, state: &mut State) {
             state.read(destination);
             state.spare(destination);
         }
-        M::Rcl | M::Rcr | M::Rol | M::Ror | M::Sal | M::Sar | M::Shl | M::Shr => {
-            if instruction.op1_kind() == OpKind::Register {
-                state.spare(ALL_FLAGS);
-            }
+        M::Rcl | M::Rcr | M::Rol | M::Ror | M::Sal | M::Sar | M::Shl | M::Shr
+            if instruction.op1_kind() == OpKind::Register =>
+        {
+            // A count of zero leaves the flags as they are.
+            state.spare(ALL_FLAGS);
         }
-        M::Shld | M::Shrd => {
-            if instruction.op2_kind() == OpKind::Register {
-                state.spare(ALL_FLAGS);
-            }
+        M::Shld | M::Shrd if instruction.op2_kind() == OpKind::Register => {
+            state.spare(ALL_FLAGS);
         }
-        M::Sbb => {
-            if same_register(instruction, 0, 1) {
-                let register = gpr(instruction.op0_register());
-                state.reads = state.reads.without(register);
-            }
+        M::Sbb if same_register(instruction, 0, 1) => {
+            let register = gpr(instruction.op0_register());
+            state.reads = state.reads.without(register);
         }
         mnemonic if traits::is_constant_idiom(mnemonic) => {
             let sources = if instruction.op_count() == 2 { 0 } else { 1 };

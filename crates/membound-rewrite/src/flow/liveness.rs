@@ -1,8 +1,33 @@
 //! What may still be read, at each instruction of a function.
+//!
+//! What holds where control leaves for code that is not looked at:
+//!
+//! - **Return**: a unit is dead only if the ABI lets a callee overwrite it, nothing is
+//!   returned in it, and this function itself overwrites it. The last is for callers
+//!   compiled with `-fipa-ra`: they may keep values in what this function does not write.
+//! - **Call of a function of the module**: it reads what its summary says and overwrites
+//!   for certain at most what it writes itself.
+//! - **Any other call**: it may read every general register and every vector register that
+//!   carries arguments. It overwrites what is caller-saved if it is indirect and not by its
+//!   form the call of a TLS descriptor; of a direct call to unknown code only the flags are
+//!   taken for lost.
+//! - **Call that does not return**: an exception may begin there, and an unwinder hands what
+//!   is callee-saved to the frames above.
+//! - **Jump to another function, unresolved jump, trap**: everything is alive.
+//! - **Landing pad**: what it reads is alive at the call; the unwinder's own writes of rax
+//!   and rdx are not counted.
+//! - Functions of an unknown convention or in assembly: everything is alive at every call
+//!   and return.
+//!
+//! rsp is alive everywhere, because signals arrive anywhere.
 
+use super::backward::{Boundary, Callee, STACK_POINTER, may_call_descriptor};
+use super::convention::{ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, alive_at_return};
+use super::stack::Stack;
 use super::{Analyst, Conventions};
 use crate::RegisterSet;
-use crate::code::Function;
+use crate::code::{Block, BlockEnd, Function};
+use crate::image::Convention;
 
 /// What is alive before each instruction of a function.
 #[derive(Clone, Debug)]
@@ -26,8 +51,34 @@ impl Liveness {
     /// What is alive in `function`, as far as `conventions` allow to say.
     #[must_use]
     pub fn of(function: &Function, conventions: &Conventions<'_>, analyst: &mut Analyst) -> Self {
-        let _ = (conventions, analyst);
-        Self::everything(function.instructions.len())
+        let stack = Stack::of(function, conventions);
+        let mut scratch = analyst.take_scratch();
+        let written = scratch.load(function, analyst);
+        let known = conventions.convention == Convention::SystemV && !function.bounds.assembly;
+        let before = if known {
+            scratch.solve(
+                function,
+                &SystemV {
+                    function,
+                    conventions,
+                    clobbered: written.clobbered,
+                },
+            );
+            scratch.spread(function, RegisterSet::ALL)
+        } else {
+            scratch.solve(function, &Opaque);
+            scratch.spread(function, RegisterSet::ALL)
+        };
+        analyst.return_scratch(scratch);
+        let mut liveness = Self {
+            before,
+            red_zone: stack.red_zone,
+            stack_usable: stack.usable,
+        };
+        for alive in &mut liveness.before {
+            *alive = alive.union(STACK_POINTER);
+        }
+        liveness
     }
 
     /// What may be read later before it is written, seen from before instruction `index`.
@@ -50,5 +101,78 @@ impl Liveness {
     #[must_use]
     pub const fn stack_usable(&self) -> bool {
         self.stack_usable
+    }
+}
+
+/// Compilers' code under the System V ABI.
+struct SystemV<'a> {
+    function: &'a Function,
+    conventions: &'a Conventions<'a>,
+    clobbered: RegisterSet,
+}
+
+impl Boundary for SystemV<'_> {
+    fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
+        match leaves_by {
+            BlockEnd::FallsThrough
+            | BlockEnd::Jump
+            | BlockEnd::Table
+            | BlockEnd::Call { returns: true, .. } => None,
+            BlockEnd::Call { returns: false, .. } => Some(CALLEE_SAVED),
+            BlockEnd::Return => Some(alive_at_return(self.clobbered)),
+            BlockEnd::TailCall => Some(alive_at_return(self.clobbered).union(ARGUMENTS)),
+            BlockEnd::Leaves { .. } | BlockEnd::Unresolved | BlockEnd::Stops => {
+                Some(RegisterSet::ALL)
+            }
+        }
+    }
+
+    fn callee(&self, block: &Block) -> Callee {
+        let BlockEnd::Call { target, .. } = block.leaves_by else {
+            return Callee {
+                reads: RegisterSet::ALL,
+                kills: RegisterSet::EMPTY,
+            };
+        };
+        match target.map(|target| self.conventions.summaries.get(target)) {
+            Some(Some(callee)) => Callee {
+                reads: callee.reads_before_write,
+                kills: callee.clobbers.intersection(CALLER_SAVED),
+            },
+            Some(None) => Callee {
+                reads: ARGUMENTS,
+                kills: RegisterSet::ARITHMETIC_FLAGS,
+            },
+            None if may_call_descriptor(self.function, block) => Callee {
+                reads: ARGUMENTS,
+                kills: RegisterSet::EMPTY,
+            },
+            None => Callee {
+                reads: ARGUMENTS,
+                kills: CALLER_SAVED,
+            },
+        }
+    }
+}
+
+/// Code of which no convention is assumed.
+struct Opaque;
+
+impl Boundary for Opaque {
+    fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
+        match leaves_by {
+            BlockEnd::FallsThrough
+            | BlockEnd::Jump
+            | BlockEnd::Table
+            | BlockEnd::Call { returns: true, .. } => None,
+            _ => Some(RegisterSet::ALL),
+        }
+    }
+
+    fn callee(&self, _: &Block) -> Callee {
+        Callee {
+            reads: RegisterSet::ALL,
+            kills: RegisterSet::EMPTY,
+        }
     }
 }

@@ -9,8 +9,11 @@
 //! Everything errs to one side: state is dead only where that is certain.
 
 mod access;
+mod backward;
+mod convention;
 mod effects;
 mod liveness;
+mod stack;
 mod summary;
 mod traits;
 

@@ -1,0 +1,274 @@
+//! Facts that flow backward through the blocks of a function.
+
+use iced_x86::{Code, Mnemonic, OpKind};
+
+use super::Analyst;
+use super::effects::State;
+use crate::code::{Block, BlockEnd, Function};
+use crate::{Gpr, RegisterSet};
+
+/// What happens where control leaves a block for code that is not looked at.
+pub(super) trait Boundary {
+    /// What is read by what follows the last instruction of a block that leaves the function
+    /// for good. `None` where the function goes on.
+    fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet>;
+
+    /// What the callee of a block's last instruction reads, and what it certainly
+    /// overwrites.
+    fn callee(&self, block: &Block) -> Callee;
+}
+
+/// What a called function does to state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Callee {
+    pub(super) reads: RegisterSet,
+    pub(super) kills: RegisterSet,
+}
+
+/// The states of a function's instructions, and what follows from them alone.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    states: Vec<State>,
+    blocks: Vec<Transfer>,
+    predecessors: Vec<u32>,
+    predecessors_of: Vec<u32>,
+    pending: Vec<u32>,
+    queued: Vec<Queued>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queued {
+    No,
+    Yes,
+}
+
+/// What a block does to the facts at its end.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    reads: RegisterSet,
+    kills: RegisterSet,
+    /// What holds at its beginning, so far.
+    before: RegisterSet,
+    /// What holds at its end whatever follows.
+    always: RegisterSet,
+    /// What the callee at its end overwrites.
+    callee_kills: RegisterSet,
+}
+
+/// What a function writes by its own instructions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// Anything.
+    pub(super) any: RegisterSet,
+    /// Without what it pops, which may be put back.
+    pub(super) clobbered: RegisterSet,
+}
+
+impl Scratch {
+    /// Takes in `function`: the states of its instructions.
+    pub(super) fn load(&mut self, function: &Function, analyst: &mut Analyst) -> Written {
+        let mut written = RegisterSet::EMPTY;
+        let mut popped = RegisterSet::EMPTY;
+        self.states.clear();
+        self.states.reserve(function.instructions.len());
+        for instruction in &function.instructions {
+            let state = analyst.state(instruction);
+            if state != State::EVERYTHING {
+                written = written.union(state.writes);
+            }
+            if instruction.mnemonic() == Mnemonic::Pop && instruction.op0_kind() == OpKind::Register
+            {
+                popped = popped.union(state.writes);
+            }
+            self.states.push(state);
+        }
+        Written {
+            any: written,
+            clobbered: written.without(popped),
+        }
+    }
+
+    /// Finds the facts at the beginnings of all blocks.
+    pub(super) fn solve(&mut self, function: &Function, boundary: &impl Boundary) {
+        let blocks = &function.blocks;
+        self.blocks.clear();
+        for block in blocks {
+            let mut reads = RegisterSet::EMPTY;
+            let mut kills = RegisterSet::EMPTY;
+            for state in self.states[block.first as usize..block.end as usize]
+                .iter()
+                .rev()
+            {
+                reads = reads.without(state.kills).union(state.reads);
+                kills = kills.union(state.kills);
+            }
+            let exit = boundary.exit(block.leaves_by);
+            let mut transfer = Transfer {
+                reads,
+                kills,
+                before: RegisterSet::EMPTY,
+                always: exit.unwrap_or(RegisterSet::EMPTY),
+                callee_kills: RegisterSet::EMPTY,
+            };
+            if exit.is_none() && block.successors.is_empty() {
+                transfer.always = RegisterSet::ALL;
+            }
+            if let BlockEnd::Call { .. } = block.leaves_by {
+                let callee = boundary.callee(block);
+                transfer.always = transfer.always.without(callee.kills).union(callee.reads);
+                transfer.callee_kills = callee.kills;
+            }
+            self.blocks.push(transfer);
+        }
+        self.link(function);
+        self.keep_what_endless_loops_owe(function, boundary);
+        self.iterate(function);
+    }
+
+    /// What holds before the first instruction of `block`.
+    pub(super) fn at_block(&self, block: usize) -> RegisterSet {
+        self.blocks[block].before
+    }
+
+    /// What holds before every instruction; `outside` before those that no block has.
+    pub(super) fn spread(&self, function: &Function, outside: RegisterSet) -> Vec<RegisterSet> {
+        let mut before = vec![outside; function.instructions.len()];
+        for (index, block) in function.blocks.iter().enumerate() {
+            let (mut alive, everywhere) = self.at_end(function, index);
+            for at in (block.first as usize..block.end as usize).rev() {
+                let state = &self.states[at];
+                alive = alive
+                    .without(state.kills)
+                    .union(state.reads)
+                    .union(everywhere);
+                before[at] = alive;
+            }
+        }
+        before
+    }
+
+    fn link(&mut self, function: &Function) {
+        let blocks = &function.blocks;
+        self.predecessors_of.clear();
+        self.predecessors_of.resize(blocks.len() + 1, 0);
+        for block in blocks {
+            for next in block.successors.iter().chain(&block.landing_pad) {
+                self.predecessors_of[next.index() + 1] += 1;
+            }
+        }
+        for index in 0..blocks.len() {
+            self.predecessors_of[index + 1] += self.predecessors_of[index];
+        }
+        self.predecessors.clear();
+        self.predecessors
+            .resize(self.predecessors_of[blocks.len()] as usize, 0);
+        // Filling moves each start to its end; they are moved back afterwards.
+        for (index, block) in blocks.iter().enumerate() {
+            for next in block.successors.iter().chain(&block.landing_pad) {
+                let place = &mut self.predecessors_of[next.index()];
+                self.predecessors[*place as usize] = index as u32;
+                *place += 1;
+            }
+        }
+        for index in (1..=blocks.len()).rev() {
+            self.predecessors_of[index] = self.predecessors_of[index - 1];
+        }
+        self.predecessors_of[0] = 0;
+    }
+
+    fn predecessors(&self, block: usize) -> std::ops::Range<usize> {
+        self.predecessors_of[block] as usize..self.predecessors_of[block + 1] as usize
+    }
+
+    /// A loop that is never left except by an exception still owes the frames above what
+    /// they saved nowhere.
+    fn keep_what_endless_loops_owe(&mut self, function: &Function, boundary: &impl Boundary) {
+        self.queued.clear();
+        self.queued.resize(function.blocks.len(), Queued::No);
+        self.pending.clear();
+        for (index, block) in function.blocks.iter().enumerate() {
+            if boundary.exit(block.leaves_by).is_some() || block.successors.is_empty() {
+                self.queued[index] = Queued::Yes;
+                self.pending.push(index as u32);
+            }
+        }
+        while let Some(block) = self.pending.pop() {
+            for edge in self.predecessors(block as usize) {
+                let before = self.predecessors[edge] as usize;
+                if self.queued[before] == Queued::No {
+                    self.queued[before] = Queued::Yes;
+                    self.pending.push(before as u32);
+                }
+            }
+        }
+        for (transfer, reaches_exit) in self.blocks.iter_mut().zip(&self.queued) {
+            if *reaches_exit == Queued::No {
+                transfer.always = transfer.always.union(super::convention::CALLEE_SAVED);
+            }
+        }
+    }
+
+    fn iterate(&mut self, function: &Function) {
+        self.pending.clear();
+        self.pending.extend(0..function.blocks.len() as u32);
+        self.queued.clear();
+        self.queued.resize(function.blocks.len(), Queued::Yes);
+        while let Some(block) = self.pending.pop() {
+            let block = block as usize;
+            self.queued[block] = Queued::No;
+            let (end, everywhere) = self.at_end(function, block);
+            let transfer = &mut self.blocks[block];
+            let before = end
+                .without(transfer.kills)
+                .union(transfer.reads)
+                .union(everywhere);
+            if before == transfer.before {
+                continue;
+            }
+            transfer.before = before;
+            for edge in self.predecessors(block) {
+                let earlier = self.predecessors[edge];
+                if self.queued[earlier as usize] == Queued::No {
+                    self.queued[earlier as usize] = Queued::Yes;
+                    self.pending.push(earlier);
+                }
+            }
+        }
+    }
+
+    /// What holds after the last instruction of `block`, its callee's effects taken back,
+    /// and what holds at all of its instructions because any of them may go elsewhere.
+    fn at_end(&self, function: &Function, index: usize) -> (RegisterSet, RegisterSet) {
+        let block = &function.blocks[index];
+        let transfer = &self.blocks[index];
+        let mut end = RegisterSet::EMPTY;
+        for next in &block.successors {
+            end = end.union(self.blocks[next.index()].before);
+        }
+        end = end.without(transfer.callee_kills).union(transfer.always);
+        let Some(pad) = block.landing_pad else {
+            return (end, RegisterSet::EMPTY);
+        };
+        let pad = self.blocks[pad.index()].before;
+        match block.leaves_by {
+            BlockEnd::Call { .. } => (end.union(pad), RegisterSet::EMPTY),
+            _ => (end.union(pad), pad),
+        }
+    }
+}
+
+/// Whether this is the call of a thread-local storage descriptor by its form, `call [rax]`:
+/// the resolver leaves everything but rax as it was.
+pub(super) fn may_call_descriptor(function: &Function, block: &Block) -> bool {
+    let Some(call) = function.block_instructions(block).last() else {
+        return true;
+    };
+    call.code() == Code::Call_rm64
+        && call.op0_kind() == OpKind::Memory
+        && call.memory_base() == iced_x86::Register::RAX
+        && call.memory_index() == iced_x86::Register::None
+        && call.memory_displacement64() == 0
+}
+
+/// rsp: a signal may arrive at any instruction.
+pub(super) const STACK_POINTER: RegisterSet = RegisterSet::gpr(Gpr::RSP);
