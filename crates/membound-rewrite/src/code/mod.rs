@@ -1,10 +1,30 @@
 //! One function, decoded: instructions, basic blocks and their edges.
+//!
+//! [`Knowledge::gather`] looks at all of an image once, for what its functions have to know
+//! of each other; [`Function::decode`] then takes any of them. Decoding follows control
+//! flow from every known entry, reads jump tables until they lead to nothing new, and last
+//! takes in what nothing was seen to reach.
 
+mod blocks;
+mod descent;
+mod knowledge;
+mod landing;
+mod noreturn;
+mod rseq;
+mod sweep;
+mod table;
+
+use std::collections::HashMap;
 use std::fmt;
 
 use iced_x86::Instruction;
 
-use crate::image::FunctionBounds;
+use crate::image::{FunctionBounds, Image};
+use blocks::Graph;
+use descent::{Descent, Flow, Surroundings, flow};
+use knowledge::Trust;
+pub use knowledge::{Knowledge, Tables};
+use table::Resolution;
 
 /// Index of a block in [`Function::blocks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,14 +46,18 @@ pub enum BlockEnd {
     /// A direct jump inside the function, conditional or not.
     Jump,
     /// A direct jump to another function (tail call, cold part): `target`. When
-    /// `conditional`, the block after it is a successor.
+    /// `conditional`, the block after it is a successor. So is an indirect jump through a
+    /// table of which some entries lead to another function, the others being successors;
+    /// and any instruction after which control runs off what could be decoded, `target`
+    /// being the address it runs to.
     Leaves {
-        /// Where to.
+        /// Where to, or one of the places.
         target: u64,
         /// Whether control may stay.
         conditional: bool,
     },
-    /// A call. The return site, if it returns, is the successor.
+    /// A call. The return site, if it returns, is the successor; in hand-written code that
+    /// ends with a call there may be none.
     Call {
         /// A direct call's target.
         target: Option<u64>,
@@ -114,10 +138,156 @@ pub struct Function {
     pub untouchable: Vec<std::ops::Range<u64>>,
 }
 
+/// Rounds of finding tables, decoding what they lead to, and looking again. Two or three
+/// are usual: tables that lead to further tables.
+const ROUNDS: usize = 32;
+
 impl Function {
     /// The instructions of a block.
     #[must_use]
     pub fn block_instructions(&self, block: &Block) -> &[Instruction] {
         &self.instructions[block.first as usize..block.end as usize]
     }
+
+    /// Decodes the function of this index in [`Image::functions`].
+    ///
+    /// # Panics
+    /// When the image has no such function.
+    #[must_use]
+    pub fn decode(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> Self {
+        let bounds = image.functions()[index].clone();
+        let surroundings = Surroundings {
+            image: Some(image),
+            knowledge,
+        };
+        let bytes = image.bytes(bounds.range.clone()).unwrap_or_default();
+        let (graph, unresolved, _) = decode(surroundings, bytes, &bounds);
+        Self::assemble(bounds, graph, unresolved, knowledge)
+    }
+
+    /// Decodes code that stands alone, with nothing known of its surroundings.
+    #[must_use]
+    pub fn from_code(bytes: &[u8], address: u64) -> Self {
+        let bounds = FunctionBounds {
+            range: address..address.saturating_add(bytes.len() as u64),
+            name: None,
+            exported: false,
+            assembly: false,
+        };
+        let knowledge = Knowledge::nothing(Tables::Resolve);
+        let surroundings = Surroundings {
+            image: None,
+            knowledge: &knowledge,
+        };
+        let (graph, unresolved, _) = decode(surroundings, bytes, &bounds);
+        Self::assemble(bounds, graph, unresolved, &knowledge)
+    }
+
+    /// Where the function's jump tables lead outside of it.
+    fn table_targets_outside(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> Vec<u64> {
+        let bounds = &image.functions()[index];
+        let surroundings = Surroundings {
+            image: Some(image),
+            knowledge,
+        };
+        let bytes = image.bytes(bounds.range.clone()).unwrap_or_default();
+        let (_, _, resolutions) = decode(surroundings, bytes, bounds);
+        let mut found = Vec::new();
+        for resolution in resolutions.into_values() {
+            if let Resolution::Table { outside, .. } = resolution {
+                found.extend(outside);
+            }
+        }
+        found
+    }
+
+    fn assemble(
+        mut bounds: FunctionBounds,
+        graph: Graph,
+        unresolved: Option<Unresolved>,
+        knowledge: &Knowledge,
+    ) -> Self {
+        // Registers that a handler elsewhere reads are not seen to be read here.
+        bounds.assembly |= graph.caught_elsewhere;
+        Self {
+            untouchable: knowledge.untouchable(&bounds.range),
+            bounds,
+            instructions: graph.instructions,
+            blocks: graph.blocks,
+            unresolved,
+        }
+    }
+}
+
+/// Decodes one function: its graph, why not all of it is known, and what its indirect
+/// jumps were found to do.
+fn decode(
+    surroundings: Surroundings<'_, '_>,
+    bytes: &[u8],
+    bounds: &FunctionBounds,
+) -> (Graph, Option<Unresolved>, HashMap<u64, Resolution>) {
+    let knowledge = surroundings.knowledge;
+    let mut descent = Descent::new(surroundings, bytes, bounds);
+    descent.enter(bounds.range.start);
+    let entries = knowledge.entries(&bounds.range);
+    for (address, _) in entries.iter().filter(|(_, trust)| *trust == Trust::Jumped) {
+        descent.enter(*address);
+    }
+    descent.follow();
+    let mut resolutions = HashMap::new();
+    let mut graph = settle(&mut descent, &mut resolutions);
+    // Addresses that somebody has the value of may be data: they count where they do not
+    // contradict what control flow shows.
+    for (address, _) in entries.iter().filter(|(_, trust)| *trust == Trust::Taken) {
+        if descent.may_begin(*address) {
+            descent.enter(*address);
+        }
+    }
+    descent.follow();
+    descent.follow_unreached(&[]);
+    if graph.instructions.len() != descent.instructions.len() || !entries.is_empty() {
+        graph = settle(&mut descent, &mut resolutions);
+    }
+    let jump = graph
+        .blocks
+        .iter()
+        .find(|block| block.leaves_by == BlockEnd::Unresolved)
+        .map(|block| Unresolved::IndirectJump(graph.instructions[block.end as usize - 1].ip()));
+    let unresolved = descent.unresolved().or(jump);
+    (graph, unresolved, resolutions)
+}
+
+/// Reads tables and follows them until nothing new is found.
+fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resolution>) -> Graph {
+    for _ in 0..ROUNDS {
+        let graph = blocks::build(descent, resolutions);
+        let jumps: Vec<Instruction> = graph
+            .blocks
+            .iter()
+            .map(|block| graph.instructions[block.end as usize - 1])
+            .filter(|last| flow(last) == Flow::Indirect)
+            .collect();
+        let mut changed = false;
+        for jump in jumps {
+            let resolution = table::resolve(descent, &graph, &jump);
+            if let Resolution::Table { inside, .. } = &resolution {
+                for &target in inside {
+                    changed |= descent.lead(target);
+                }
+            }
+            if resolutions.get(&jump.ip()) != Some(&resolution) {
+                changed = true;
+                resolutions.insert(jump.ip(), resolution);
+            }
+        }
+        if !changed {
+            return graph;
+        }
+        descent.follow();
+    }
+    // Nothing that is still in motion is believed.
+    for resolution in resolutions.values_mut() {
+        *resolution = Resolution::Unresolved;
+    }
+    blocks::build(descent, resolutions)
 }

@@ -1,6 +1,21 @@
 //! An ELF file as the bytes that a process would see.
+//!
+//! [`Image::parse`] reads what the file says of itself: segments, functions, what the
+//! loader will write. It does not follow code; that is [`crate::code`]'s. Every count is
+//! bounded by the file's size, whatever its headers claim.
+
+mod elf;
+mod frames;
+mod functions;
+mod identity;
+mod padding;
+mod relocations;
+mod symbols;
 
 use std::ops::Range;
+
+use elf::Layout;
+pub(crate) use padding::leading_padding;
 
 /// Why a file is left alone as a whole. Its functions are not looked at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,4 +84,247 @@ pub struct FunctionBounds {
     /// Hand-written assembly, as far as known (no `STT_FUNC` type, or no unwind
     /// information): no convention is assumed of it.
     pub assembly: bool,
+}
+
+/// What kind of module a file makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An executable whose addresses are fixed.
+    Executable,
+    /// An executable that may lie anywhere.
+    PositionIndependentExecutable,
+    /// A shared object, the loader among them.
+    SharedObject,
+    /// An executable that no loader prepares, whether its addresses are fixed or not.
+    Static,
+}
+
+/// A file, read.
+#[derive(Clone, Debug)]
+pub struct Image<'data> {
+    layout: Layout<'data>,
+    text: Vec<Range<u64>>,
+    functions: Vec<FunctionBounds>,
+    inner_symbols: Vec<u64>,
+    frames: Vec<frames::Frame>,
+    relocations: relocations::Relocations<'data>,
+    identity: Identity,
+    convention: Convention,
+}
+
+impl<'data> Image<'data> {
+    /// Reads an ELF file.
+    ///
+    /// # Errors
+    /// When it is malformed, or of a kind that is not patched.
+    pub fn parse(data: &'data [u8]) -> Result<Self, Error> {
+        let layout = Layout::parse(data)?;
+        if identity::is_go(&layout) {
+            return Err(Error::Unsupported(Unsupported::Go));
+        }
+        let text: Vec<Range<u64>> = layout
+            .segments
+            .iter()
+            .filter(|segment| segment.executable && !segment.backed.is_empty())
+            .map(|segment| segment.backed.clone())
+            .collect();
+        let dynamic = symbols::DynamicSymbols::read(&layout);
+        let relocations = relocations::Relocations::read(&layout, &dynamic);
+        let symbols = symbols::code_symbols(&layout, &dynamic);
+        let frames = frames::frames(&layout, &text);
+        let found = functions::find(&layout, &text, &frames, &symbols, &relocations);
+        let covered = frames
+            .iter()
+            .map(|frame| frame.range.end - frame.range.start)
+            .sum();
+        Ok(Self {
+            identity: identity::identity(&layout),
+            convention: identity::convention(&layout, &symbols, covered),
+            layout,
+            text,
+            functions: found.functions,
+            inner_symbols: found.inner,
+            frames,
+            relocations,
+        })
+    }
+
+    /// The bytes of a range of addresses, when one segment of the file holds them all.
+    #[must_use]
+    pub fn bytes(&self, range: Range<u64>) -> Option<&'data [u8]> {
+        self.layout.bytes(range)
+    }
+
+    /// The bytes from an address to the end of its segment in the file.
+    #[must_use]
+    pub fn bytes_from(&self, address: u64) -> Option<&'data [u8]> {
+        self.layout.bytes_from(address)
+    }
+
+    /// The file-backed parts of executable segments, ascending.
+    #[must_use]
+    pub fn text(&self) -> &[Range<u64>] {
+        &self.text
+    }
+
+    /// Whether an address lies in text.
+    #[must_use]
+    pub fn is_text(&self, address: u64) -> bool {
+        self.text.iter().any(|range| range.contains(&address))
+    }
+
+    /// Whether an address lies in a part of the file that the program may write to. What
+    /// the loader relocates and then protects counts as writable.
+    #[must_use]
+    pub fn is_writable(&self, address: u64) -> bool {
+        self.layout.segments.iter().any(|segment| {
+            segment.writable && (segment.backed.start..segment.end).contains(&address)
+        })
+    }
+
+    /// From the lowest to the highest address of all segments.
+    #[must_use]
+    pub fn span(&self) -> Range<u64> {
+        match (self.layout.segments.first(), self.layout.segments.last()) {
+            (Some(first), Some(last)) => first.backed.start..last.end,
+            _ => 0..0,
+        }
+    }
+
+    /// Functions, sorted and disjoint.
+    #[must_use]
+    pub fn functions(&self) -> &[FunctionBounds] {
+        &self.functions
+    }
+
+    /// Index of the function that an address lies in.
+    #[must_use]
+    pub fn function_at(&self, address: u64) -> Option<usize> {
+        let after = self
+            .functions
+            .partition_point(|function| function.range.start <= address);
+        let index = after.checked_sub(1)?;
+        self.functions[index]
+            .range
+            .contains(&address)
+            .then_some(index)
+    }
+
+    /// Whether a function begins at an address.
+    #[must_use]
+    pub fn is_function_start(&self, address: u64) -> bool {
+        self.functions
+            .binary_search_by(|function| function.range.start.cmp(&address))
+            .is_ok()
+    }
+
+    /// What the file is called in caches.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What may be assumed at calls and returns.
+    #[must_use]
+    pub const fn convention(&self) -> Convention {
+        self.convention
+    }
+
+    /// The interpreter's path, as `PT_INTERP` names it.
+    #[must_use]
+    pub const fn interpreter(&self) -> Option<&'data [u8]> {
+        self.layout.interpreter
+    }
+
+    /// What kind of module it makes.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.layout.kind
+    }
+
+    /// Whether its addresses are fixed, so that they may stand in its code and data
+    /// without a relocation.
+    #[must_use]
+    pub const fn position_dependent(&self) -> bool {
+        self.layout.position_dependent
+    }
+
+    /// Where the program begins, 0 where there is no such place.
+    #[must_use]
+    pub const fn entry(&self) -> u64 {
+        self.layout.entry
+    }
+
+    /// Words that will hold addresses within the image: where each lies, and the address
+    /// (both the file's), sorted.
+    #[must_use]
+    pub fn relative_relocations(&self) -> &[(u64, u64)] {
+        &self.relocations.pointers
+    }
+
+    /// The address within the image that the word at `at` will hold.
+    #[must_use]
+    pub fn pointer_at(&self, at: u64) -> Option<u64> {
+        let pointers = &self.relocations.pointers;
+        let index = pointers.partition_point(|&(address, _)| address < at);
+        pointers
+            .get(index)
+            .filter(|&&(address, _)| address == at)
+            .map(|&(_, value)| value)
+    }
+
+    /// The name of the symbol whose address the word at `slot` will hold.
+    #[must_use]
+    pub fn import_at(&self, slot: u64) -> Option<&'data [u8]> {
+        let imports = &self.relocations.imports;
+        let index = imports.partition_point(|&(address, _)| address < slot);
+        imports
+            .get(index)
+            .filter(|&&(address, _)| address == slot)
+            .map(|&(_, name)| name)
+    }
+
+    /// Addresses inside functions, not their starts, that a symbol or an unwind entry
+    /// names, sorted.
+    #[must_use]
+    pub fn inner_symbols(&self) -> &[u64] {
+        &self.inner_symbols
+    }
+
+    /// A file-backed section with this name, if the file has section headers.
+    #[must_use]
+    pub fn section(&self, name: &str) -> Option<Range<u64>> {
+        self.layout
+            .sections
+            .iter()
+            .find(|section| section.name == name.as_bytes())
+            .map(|section| section.range.clone())
+    }
+
+    /// Parts of the file that hold data, file-backed, ascending.
+    pub(crate) fn data_segments(&self) -> impl Iterator<Item = (u64, &'data [u8])> {
+        self.layout
+            .segments
+            .iter()
+            .filter(|segment| !segment.executable)
+            .filter_map(|segment| {
+                let bytes = self.layout.bytes(segment.backed.clone())?;
+                Some((segment.backed.start, bytes))
+            })
+    }
+
+    /// Exception tables of the unwind entries that begin in `range`: the extent of each
+    /// entry and the address of its table.
+    pub(crate) fn exception_tables(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = (Range<u64>, u64)> {
+        let first = self
+            .frames
+            .partition_point(|frame| frame.range.start < range.start);
+        self.frames[first..]
+            .iter()
+            .take_while(move |frame| frame.range.start < range.end)
+            .filter_map(|frame| Some((frame.range.clone(), frame.exception_table?)))
+    }
 }

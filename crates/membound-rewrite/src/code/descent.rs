@@ -1,0 +1,324 @@
+//! Decoding by following control flow.
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+
+use super::Unresolved;
+use super::knowledge::Knowledge;
+use crate::image::{FunctionBounds, Image, leading_padding};
+
+/// The longest function that is looked at: beyond any real one, and little enough that the
+/// maps of a hostile file's functions cost no memory to speak of.
+const LONGEST_FUNCTION: usize = 16 << 20;
+
+/// What an instruction does to control flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    /// The next instruction runs.
+    Next,
+    /// The kernel runs, then the next instruction.
+    SystemCall,
+    /// A direct jump.
+    Jump(u64),
+    /// A direct jump or the next instruction.
+    Branch(u64),
+    /// A call; its target when it is direct.
+    Call(Option<u64>),
+    /// A jump through a register or memory.
+    Indirect,
+    /// A return, near, far or from an interrupt.
+    Return,
+    /// Nothing runs after it.
+    Stops,
+}
+
+/// Classifies an instruction.
+pub(super) fn flow(instruction: &Instruction) -> Flow {
+    match instruction.flow_control() {
+        FlowControl::Next => match instruction.mnemonic() {
+            Mnemonic::Hlt => Flow::Stops,
+            _ => Flow::Next,
+        },
+        FlowControl::UnconditionalBranch => match near_target(instruction) {
+            Some(target) => Flow::Jump(target),
+            None => Flow::Indirect,
+        },
+        FlowControl::ConditionalBranch => Flow::Branch(instruction.near_branch_target()),
+        FlowControl::IndirectBranch => Flow::Indirect,
+        FlowControl::Return => Flow::Return,
+        FlowControl::Call => match instruction.mnemonic() {
+            Mnemonic::Call => Flow::Call(near_target(instruction)),
+            _ => Flow::SystemCall,
+        },
+        FlowControl::IndirectCall => Flow::Call(None),
+        FlowControl::Interrupt => match instruction.mnemonic() {
+            Mnemonic::Int => Flow::SystemCall,
+            _ => Flow::Stops,
+        },
+        FlowControl::XbeginXabortXend => match instruction.mnemonic() {
+            Mnemonic::Xbegin => Flow::Branch(instruction.near_branch_target()),
+            _ => Flow::SystemCall,
+        },
+        FlowControl::Exception => Flow::Stops,
+    }
+}
+
+fn near_target(instruction: &Instruction) -> Option<u64> {
+    matches!(
+        instruction.op0_kind(),
+        iced_x86::OpKind::NearBranch16
+            | iced_x86::OpKind::NearBranch32
+            | iced_x86::OpKind::NearBranch64
+    )
+    .then(|| instruction.near_branch_target())
+}
+
+/// What is known outside the function.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a, 'data> {
+    pub(super) image: Option<&'a Image<'data>>,
+    pub(super) knowledge: &'a Knowledge,
+}
+
+impl Surroundings<'_, '_> {
+    /// Whether control never comes back from a call.
+    pub(super) fn call_returns(&self, call: &Instruction, target: Option<u64>) -> bool {
+        match target {
+            Some(target) => !self.knowledge.never_returns(target),
+            None if call.is_ip_rel_memory_operand() => !self
+                .knowledge
+                .slot_never_returns(call.memory_displacement64()),
+            None => true,
+        }
+    }
+}
+
+const UNKNOWN: u32 = 0;
+const INSIDE: u32 = u32::MAX;
+
+/// A function while it is decoded.
+pub(super) struct Descent<'a, 'data> {
+    pub(super) surroundings: Surroundings<'a, 'data>,
+    bytes: &'a [u8],
+    start: u64,
+    /// For each byte: nothing known, inside an instruction, or one more than the index of
+    /// the instruction that begins there.
+    map: Vec<u32>,
+    /// For each byte whether a block must begin there, and whether it is entered from
+    /// outside.
+    leader: Vec<bool>,
+    entered: Vec<bool>,
+    /// In the order in which they were found.
+    pub(super) instructions: Vec<Instruction>,
+    work: Vec<u64>,
+    pub(super) undecodable: Option<u64>,
+    pub(super) entered_inside: Option<u64>,
+    pub(super) hand_written: bool,
+}
+
+impl<'a, 'data> Descent<'a, 'data> {
+    pub(super) fn new(
+        surroundings: Surroundings<'a, 'data>,
+        bytes: &'a [u8],
+        bounds: &FunctionBounds,
+    ) -> Self {
+        let start = bounds.range.start;
+        let too_long = bytes.len() > LONGEST_FUNCTION;
+        let bytes = if too_long { &[] } else { bytes };
+        Self {
+            surroundings,
+            bytes,
+            start,
+            map: vec![UNKNOWN; bytes.len()],
+            leader: vec![false; bytes.len()],
+            entered: vec![false; bytes.len()],
+            instructions: Vec::with_capacity(bytes.len() / 4),
+            work: Vec::new(),
+            undecodable: (too_long || bytes.is_empty()).then_some(start),
+            entered_inside: None,
+            hand_written: bounds.assembly,
+        }
+    }
+
+    /// The offset of an address inside the function.
+    pub(super) fn offset(&self, address: u64) -> Option<usize> {
+        let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        (offset < self.bytes.len()).then_some(offset)
+    }
+
+    /// One past the function's last address.
+    pub(super) const fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// Whether a decoded instruction begins at an address.
+    pub(super) fn is_boundary(&self, address: u64) -> bool {
+        self.offset(address)
+            .is_some_and(|offset| !matches!(self.map[offset], UNKNOWN | INSIDE))
+    }
+
+    /// Whether an address is inside the function and not in the middle of an instruction.
+    pub(super) fn may_begin(&self, address: u64) -> bool {
+        self.offset(address)
+            .is_some_and(|offset| self.map[offset] != INSIDE)
+    }
+
+    pub(super) fn is_leader(&self, address: u64) -> bool {
+        self.offset(address)
+            .is_some_and(|offset| self.leader[offset])
+    }
+
+    pub(super) fn is_entered(&self, address: u64) -> bool {
+        self.offset(address)
+            .is_some_and(|offset| self.entered[offset])
+    }
+
+    /// A block begins at `address`. True when that was not known.
+    pub(super) fn lead(&mut self, address: u64) -> bool {
+        let Some(offset) = self.offset(address) else {
+            return false;
+        };
+        let new = !self.leader[offset];
+        self.leader[offset] = true;
+        if self.map[offset] == UNKNOWN {
+            self.work.push(address);
+        } else if self.map[offset] == INSIDE {
+            self.entered_inside.get_or_insert(address);
+        }
+        new
+    }
+
+    /// A block begins at `address` and is entered from outside.
+    pub(super) fn enter(&mut self, address: u64) {
+        if let Some(offset) = self.offset(address) {
+            self.entered[offset] = true;
+            self.lead(address);
+        }
+    }
+
+    /// Follows control flow from everything that was led to.
+    pub(super) fn follow(&mut self) {
+        while let Some(address) = self.work.pop() {
+            self.run(address);
+        }
+    }
+
+    /// Decodes from `address` to where control does not go on.
+    fn run(&mut self, address: u64) {
+        let Some(mut at) = self.offset(address) else {
+            return;
+        };
+        let mut decoder = Decoder::with_ip(64, &self.bytes[at..], address, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        while at < self.bytes.len() {
+            match self.map[at] {
+                UNKNOWN => {}
+                INSIDE => {
+                    self.entered_inside.get_or_insert(self.start + at as u64);
+                    return;
+                }
+                _ => return,
+            }
+            decoder.decode_out(&mut instruction);
+            let next = at + instruction.len();
+            if instruction.is_invalid() {
+                self.undecodable.get_or_insert(self.start + at as u64);
+                return;
+            }
+            if self.map[at + 1..next].iter().any(|&byte| byte != UNKNOWN) {
+                self.entered_inside
+                    .get_or_insert(self.start + next as u64 - 1);
+                return;
+            }
+            self.instructions.push(instruction);
+            self.map[at] = u32::try_from(self.instructions.len())
+                .expect("a function has fewer bytes than 2^32");
+            self.map[at + 1..next].fill(INSIDE);
+            if !self.continues(&instruction) {
+                return;
+            }
+            at = next;
+        }
+    }
+
+    /// Notes where an instruction leads. Whether the next one runs.
+    fn continues(&mut self, instruction: &Instruction) -> bool {
+        let next = instruction.next_ip();
+        match flow(instruction) {
+            Flow::Next => true,
+            Flow::SystemCall => {
+                self.mark(next);
+                true
+            }
+            Flow::Jump(target) => {
+                self.lead(target);
+                false
+            }
+            Flow::Branch(target) => {
+                self.lead(target);
+                self.mark(next);
+                true
+            }
+            Flow::Call(target) => {
+                self.mark(next);
+                if let Some(target) = target
+                    && target != self.start
+                {
+                    self.enter(target);
+                }
+                self.surroundings.call_returns(instruction, target)
+            }
+            Flow::Indirect | Flow::Return | Flow::Stops => false,
+        }
+    }
+
+    /// A block begins at `address` if there is code at all.
+    fn mark(&mut self, address: u64) {
+        if let Some(offset) = self.offset(address) {
+            self.leader[offset] = true;
+        }
+    }
+
+    /// Decodes what control was not seen to reach and is no padding: it is entered from
+    /// outside as far as anybody knows. Ranges of `data` are left alone.
+    pub(super) fn follow_unreached(&mut self, data: &[std::ops::Range<u64>]) {
+        let mut at = 0;
+        while at < self.map.len() {
+            if self.map[at] != UNKNOWN {
+                at += 1;
+                continue;
+            }
+            let address = self.start + at as u64;
+            if let Some(range) = data.iter().find(|range| range.contains(&address)) {
+                at += usize::try_from(range.end - address).unwrap_or(usize::MAX - at);
+                continue;
+            }
+            let open = self.map[at..]
+                .iter()
+                .take_while(|&&byte| byte == UNKNOWN)
+                .count();
+            let padding = leading_padding(&self.bytes[at..at + open]);
+            at += padding;
+            if padding == open {
+                continue;
+            }
+            let address = self.start + at as u64;
+            if data.iter().any(|range| range.contains(&address)) {
+                continue;
+            }
+            self.enter(address);
+            self.follow();
+            if self.map[at] == UNKNOWN {
+                // It could not be decoded, and that has been noted; neither can what follows.
+                self.undecodable.get_or_insert(address);
+                return;
+            }
+        }
+    }
+
+    /// Why not every branch into the function is known, as far as decoding shows.
+    pub(super) fn unresolved(&self) -> Option<Unresolved> {
+        self.undecodable
+            .map(Unresolved::Undecodable)
+            .or(self.entered_inside.map(Unresolved::EnteredInside))
+    }
+}

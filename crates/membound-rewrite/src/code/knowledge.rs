@@ -1,0 +1,259 @@
+//! What is to be known of a whole image before one of its functions is decoded.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use iced_x86::Instruction;
+use rayon::prelude::*;
+
+use super::landing::{LandingPad, landing_pads};
+use super::noreturn::{self, Callee, NeverReturns};
+use super::{Function, rseq, sweep};
+use crate::image::Image;
+
+/// Whether jump tables are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tables {
+    /// They are, and their entries become successors.
+    Resolve,
+    /// They are not: every indirect jump that is no tail call counts as unresolved.
+    Ignore,
+}
+
+/// How sure it is that an address begins an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trust {
+    /// Code jumps there, the kernel or an exception may.
+    Jumped,
+    /// Something has its value: it may be a label, or data.
+    Taken,
+}
+
+/// Facts about an image that its functions need of each other.
+#[derive(Clone, Debug)]
+pub struct Knowledge {
+    tables: Tables,
+    /// Addresses inside functions that are reached from outside, sorted.
+    entries: Vec<(u64, Trust)>,
+    /// Targets of calls that never come back.
+    never_returns: HashSet<u64>,
+    /// Words that hold the address of such a function.
+    never_returning_slots: HashSet<u64>,
+    /// Sorted by the calls' addresses.
+    landing_pads: Vec<LandingPad>,
+    /// What must stay as it is, sorted by start.
+    untouchable: Vec<Range<u64>>,
+    /// Addresses inside functions that data hold, sorted.
+    code_pointers: Vec<u64>,
+}
+
+impl Knowledge {
+    /// Looks at every function once.
+    #[must_use]
+    pub fn gather(image: &Image<'_>, tables: Tables) -> Self {
+        let functions = image.functions();
+        let sweeps: Vec<sweep::Sweep> = functions
+            .par_iter()
+            .map(|function| sweep::sweep(image, function))
+            .collect();
+        let mut knowledge = Self::nothing(tables);
+        knowledge.learn_what_never_returns(image, &sweeps);
+        knowledge.learn_pointers(image);
+        for sweep in &sweeps {
+            knowledge.entries.extend_from_slice(&sweep.entries);
+        }
+        let jumping: Vec<usize> = (0..functions.len())
+            .filter(|&index| sweeps[index].jumps_indirectly)
+            .collect();
+        drop(sweeps);
+        for &address in image.inner_symbols() {
+            knowledge.entries.push((address, Trust::Taken));
+        }
+        knowledge.learn_landing_pads(image);
+        for sequence in rseq::sequences(image) {
+            knowledge.entries.push((sequence.abort, Trust::Jumped));
+            knowledge.untouchable.push(sequence.signature());
+            knowledge.untouchable.push(sequence.range);
+        }
+        knowledge
+            .untouchable
+            .sort_unstable_by_key(|range| range.start);
+        knowledge.sort();
+        if tables == Tables::Resolve {
+            knowledge.learn_tables(image, &jumping);
+        }
+        knowledge
+    }
+
+    /// For a function that stands alone.
+    pub(super) fn nothing(tables: Tables) -> Self {
+        Self {
+            tables,
+            entries: Vec::new(),
+            never_returns: HashSet::new(),
+            never_returning_slots: HashSet::new(),
+            landing_pads: Vec::new(),
+            untouchable: Vec::new(),
+            code_pointers: Vec::new(),
+        }
+    }
+
+    fn sort(&mut self) {
+        self.entries.sort_unstable();
+        // Of one address the surer word counts, which sorts first.
+        self.entries.dedup_by_key(|(address, _)| *address);
+    }
+
+    fn learn_what_never_returns(&mut self, image: &Image<'_>, sweeps: &[sweep::Sweep]) {
+        let functions = image.functions();
+        let stubs: std::collections::HashMap<u64, u64> = sweeps
+            .iter()
+            .flat_map(|sweep| sweep.stubs.iter().copied())
+            .collect();
+        let start = |address: u64| {
+            functions
+                .binary_search_by(|function| function.range.start.cmp(&address))
+                .ok()
+        };
+        let through = |slot: u64| match image.import_at(slot) {
+            Some(name) if noreturn::by_name(name) => Err(NeverReturns),
+            // What another module may define anew is not looked into.
+            Some(_) => Ok(None),
+            None => Ok(image.pointer_at(slot).and_then(start)),
+        };
+        let leads_to = |callee| match callee {
+            Callee::Direct(target) => match stubs.get(&target) {
+                Some(&slot) => through(slot),
+                None => Ok(start(target)),
+            },
+            Callee::Slot(slot) => through(slot),
+        };
+        let mut known: Vec<bool> = functions
+            .iter()
+            .map(|function| {
+                let name = function.name.as_deref().unwrap_or_default();
+                noreturn::by_name(name.as_bytes())
+            })
+            .collect();
+        let exits: Vec<_> = sweeps.iter().map(|sweep| sweep.exits.clone()).collect();
+        noreturn::derive(&exits, &mut known, leads_to);
+        let never = |callee| match leads_to(callee) {
+            Err(NeverReturns) => true,
+            Ok(Some(function)) => known[function],
+            Ok(None) => false,
+        };
+        let starts = functions.iter().map(|function| function.range.start);
+        self.never_returns = starts
+            .chain(stubs.keys().copied())
+            .filter(|&address| never(Callee::Direct(address)))
+            .collect();
+        self.never_returning_slots = sweeps
+            .iter()
+            .flat_map(|sweep| sweep.slots.iter().copied())
+            .filter(|&slot| never(Callee::Slot(slot)))
+            .collect();
+    }
+
+    /// Addresses in the middle of functions that data hold. Where addresses are fixed, any
+    /// word may be one.
+    fn learn_pointers(&mut self, image: &Image<'_>) {
+        let mut take = |value: u64| {
+            if image.is_text(value) && !image.is_function_start(value) {
+                self.code_pointers.push(value);
+            }
+        };
+        for &(_, value) in image.relative_relocations() {
+            take(value);
+        }
+        if image.position_dependent() {
+            for (start, bytes) in image.data_segments() {
+                // Words lie at multiples of their size.
+                let skip = usize::try_from(start.wrapping_neg() % 8).unwrap_or(0);
+                for word in bytes.get(skip..).unwrap_or_default().chunks_exact(8) {
+                    if let Ok(word) = word.try_into() {
+                        take(u64::from_le_bytes(word));
+                    }
+                }
+            }
+        }
+        self.code_pointers.sort_unstable();
+        self.code_pointers.dedup();
+        self.entries.extend(
+            self.code_pointers
+                .iter()
+                .map(|&value| (value, Trust::Taken)),
+        );
+    }
+
+    fn learn_landing_pads(&mut self, image: &Image<'_>) {
+        self.landing_pads = image
+            .functions()
+            .par_iter()
+            .flat_map_iter(|function| landing_pads(image, function.range.clone()))
+            .collect();
+        self.landing_pads.sort_unstable();
+        self.entries
+            .extend(self.landing_pads.iter().map(|pad| (pad.pad, Trust::Jumped)));
+    }
+
+    /// Tables of one function may lead into another, its cold part.
+    fn learn_tables(&mut self, image: &Image<'_>, jumping: &[usize]) {
+        let outside: Vec<(u64, Trust)> = jumping
+            .par_iter()
+            .flat_map_iter(|&index| Function::table_targets_outside(image, self, index))
+            .map(|target| (target, Trust::Jumped))
+            .collect();
+        self.entries.extend(outside);
+        self.sort();
+    }
+
+    /// Whether jump tables are read.
+    #[must_use]
+    pub const fn tables(&self) -> Tables {
+        self.tables
+    }
+
+    /// Whether a direct call of this address never comes back.
+    #[must_use]
+    pub fn never_returns(&self, target: u64) -> bool {
+        self.never_returns.contains(&target)
+    }
+
+    /// Whether a call through the word at this address never comes back.
+    #[must_use]
+    pub fn slot_never_returns(&self, slot: u64) -> bool {
+        self.never_returning_slots.contains(&slot)
+    }
+
+    /// Addresses in `range` that are reached from outside.
+    pub(super) fn entries(&self, range: &Range<u64>) -> &[(u64, Trust)] {
+        let first = self.entries.partition_point(|(at, _)| *at < range.start);
+        let end = self.entries.partition_point(|(at, _)| *at < range.end);
+        &self.entries[first..end]
+    }
+
+    /// Addresses in `range` that data hold.
+    pub(super) fn code_pointers(&self, range: &Range<u64>) -> &[u64] {
+        let first = self.code_pointers.partition_point(|at| *at < range.start);
+        let end = self.code_pointers.partition_point(|at| *at < range.end);
+        &self.code_pointers[first..end]
+    }
+
+    /// Where what a call throws goes on, inside its function or elsewhere.
+    pub(super) fn landing_pad(&self, call: &Instruction) -> Option<u64> {
+        let after = self
+            .landing_pads
+            .partition_point(|pad| pad.start <= call.ip());
+        let pad = self.landing_pads[..after].last()?;
+        (call.ip() < pad.end).then_some(pad.pad)
+    }
+
+    /// What must stay as it is in `range`.
+    pub(super) fn untouchable(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        self.untouchable
+            .iter()
+            .filter(|part| part.start < range.end && range.start < part.end)
+            .map(|part| part.start.max(range.start)..part.end.min(range.end))
+            .collect()
+    }
+}

@@ -1,0 +1,178 @@
+//! Functions that never return.
+//!
+//! Known by name where they are imported or named by the ABI, and derived: a function
+//! without a return whose every way out leads to such a function. When in doubt, a function
+//! returns.
+
+/// Names that standards and language runtimes reserve for functions that do not return.
+/// Names that a program may use for something of its own are not among them.
+const NAMES: [&str; 36] = [
+    "exit",
+    "_exit",
+    "_Exit",
+    "quick_exit",
+    "abort",
+    "longjmp",
+    "_longjmp",
+    "siglongjmp",
+    "__longjmp_chk",
+    "pthread_exit",
+    "thrd_exit",
+    "__assert",
+    "__assert_fail",
+    "__assert_perror_fail",
+    "__stack_chk_fail",
+    "__stack_chk_fail_local",
+    "__fortify_fail",
+    "__chk_fail",
+    "__libc_fatal",
+    "__libc_start_main",
+    "__cxa_throw",
+    "__cxa_rethrow",
+    "__cxa_bad_cast",
+    "__cxa_bad_typeid",
+    "__cxa_throw_bad_array_new_length",
+    "__cxa_throw_bad_array_length",
+    "__cxa_call_unexpected",
+    "__cxa_call_terminate",
+    "__clang_call_terminate",
+    "__cxa_pure_virtual",
+    "__cxa_deleted_virtual",
+    "_Unwind_Resume",
+    "_ZSt9terminatev",
+    "_ZSt10unexpectedv",
+    "_ZSt17rethrow_exceptionNSt15__exception_ptr13exception_ptrE",
+    "rust_begin_unwind",
+];
+
+/// Whether a function of this name never returns.
+pub(super) fn by_name(name: &[u8]) -> bool {
+    let Ok(name) = std::str::from_utf8(name) else {
+        return false;
+    };
+    // `std::__throw_bad_alloc()` and its like.
+    let throws = name.strip_prefix("_ZSt").is_some_and(|rest| {
+        rest.trim_start_matches(|c: char| c.is_ascii_digit())
+            .starts_with("__throw_")
+    });
+    throws || NAMES.contains(&name)
+}
+
+/// How control can leave a function, from a look at all of its instructions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Exits {
+    /// It contains a return, an indirect jump, or something unreadable.
+    pub(super) may_return: bool,
+    /// Direct jumps out of it.
+    pub(super) jumps: Vec<u64>,
+    /// It ends with a call: its target, or the slot it goes through.
+    pub(super) last_call: Option<Callee>,
+}
+
+/// What a call leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callee {
+    /// This address.
+    Direct(u64),
+    /// Whatever the word at this address holds.
+    Slot(u64),
+}
+
+/// Which functions never return, to the least fixpoint: `known` for those known at the
+/// outset, `leads_to` giving the index of the function that a callee is, or whether it is
+/// known never to return (`Err`).
+pub(super) fn derive(
+    exits: &[Exits],
+    known: &mut [bool],
+    leads_to: impl Fn(Callee) -> Result<Option<usize>, NeverReturns>,
+) {
+    // Who is to be looked at again when this function turns out not to return.
+    let mut dependants: Vec<Vec<u32>> = vec![Vec::new(); exits.len()];
+    let callees = |exits: &Exits| {
+        exits
+            .jumps
+            .iter()
+            .map(|&target| Callee::Direct(target))
+            .chain(exits.last_call)
+            .collect::<Vec<_>>()
+    };
+    for (index, exits) in exits.iter().enumerate() {
+        if exits.may_return {
+            continue;
+        }
+        for callee in callees(exits) {
+            if let Ok(Some(function)) = leads_to(callee) {
+                dependants[function]
+                    .push(u32::try_from(index).expect("functions are counted in fewer than 2^32"));
+            }
+        }
+    }
+    let mut work: Vec<u32> = (0..u32::try_from(exits.len()).unwrap_or(0)).collect();
+    while let Some(index) = work.pop() {
+        let index = index as usize;
+        if exits[index].may_return || known[index] {
+            continue;
+        }
+        let never = callees(&exits[index])
+            .into_iter()
+            .all(|callee| match leads_to(callee) {
+                Err(NeverReturns) => true,
+                Ok(Some(function)) => known[function],
+                Ok(None) => false,
+            });
+        if never {
+            known[index] = true;
+            work.extend(&dependants[index]);
+        }
+    }
+}
+
+/// A callee is known never to return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NeverReturns;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_names_and_nothing_else() {
+        for name in ["exit", "_ZSt20__throw_length_errorPKc", "__stack_chk_fail"] {
+            assert!(by_name(name.as_bytes()), "{name}");
+        }
+        for name in [
+            "exit_group_leader",
+            "error",
+            "err",
+            "_Unwind_RaiseException",
+        ] {
+            assert!(!by_name(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_cannot_return_is_derived() {
+        let function = |may_return, jumps: &[u64], last_call: Option<u64>| Exits {
+            may_return,
+            jumps: jumps.to_vec(),
+            last_call: last_call.map(Callee::Direct),
+        };
+        let exits = [
+            function(false, &[], Some(900)), // 0: ends by calling exit
+            function(false, &[0], None),     // 1: jumps to 0
+            function(true, &[1], None),      // 2: jumps to 1 or returns
+            function(false, &[1, 2], None),  // 3: jumps to 1 or 2
+            function(false, &[5], None),     // 4 and 5 jump to each other
+            function(false, &[4], None),
+            function(false, &[], None),      // 6: loops for ever
+            function(false, &[], Some(800)), // 7: falls off its end after an unknown call
+        ];
+        let mut known = vec![false; exits.len()];
+        derive(&exits, &mut known, |callee| match callee {
+            Callee::Direct(900) => Err(NeverReturns),
+            Callee::Direct(target) if target < 8 => Ok(Some(usize::try_from(target).unwrap())),
+            _ => Ok(None),
+        });
+        assert_eq!(known, [true, true, false, false, false, false, true, false]);
+    }
+}

@@ -1,0 +1,149 @@
+//! One look at every instruction of a function, in order: what it says about others.
+//!
+//! A sweep decodes straight on, so data among the code may be read as code. What it finds
+//! then is too much rather than too little.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
+
+use super::descent::{Flow, flow};
+use super::knowledge::Trust;
+use super::noreturn::{Callee, Exits};
+use crate::image::{FunctionBounds, Image, leading_padding};
+
+/// What a sweep finds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sweep {
+    pub(super) exits: Exits,
+    /// Addresses in text, not the starts of functions, to which this function jumps or
+    /// whose address it takes.
+    pub(super) entries: Vec<(u64, Trust)>,
+    /// Targets of direct calls and jumps whose bytes are a jump through a slot.
+    pub(super) stubs: Vec<(u64, u64)>,
+    /// Slots that it calls through.
+    pub(super) slots: Vec<u64>,
+    /// Whether it jumps through registers or tables.
+    pub(super) jumps_indirectly: bool,
+}
+
+pub(super) fn sweep(image: &Image<'_>, function: &FunctionBounds) -> Sweep {
+    let mut found = Sweep::default();
+    let Some(bytes) = image.bytes(function.range.clone()) else {
+        found.exits.may_return = true;
+        return found;
+    };
+    let start = function.range.start;
+    let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    let mut last = Flow::Next;
+    while decoder.can_decode() {
+        let at = decoder.position();
+        // Padding at the end is not where a function ends.
+        if !matches!(last, Flow::Next) && leading_padding(&bytes[at..]) == bytes.len() - at {
+            break;
+        }
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            found.exits.may_return = true;
+            last = Flow::Stops;
+            continue;
+        }
+        last = flow(&instruction);
+        found.exits.last_call = None;
+        match last {
+            Flow::Next => found.take_address(image, function, &instruction),
+            Flow::SystemCall | Flow::Stops => {}
+            Flow::Return => found.exits.may_return = true,
+            Flow::Jump(target) | Flow::Branch(target) => {
+                if !function.range.contains(&target) {
+                    found.exits.jumps.push(target);
+                    found.leads(image, target);
+                }
+            }
+            Flow::Call(Some(target)) => {
+                found.exits.last_call = Some(Callee::Direct(target));
+                found.leads(image, target);
+            }
+            Flow::Call(None) => {
+                // Through a register, or a slot that anything may stand in.
+                found.exits.last_call = Some(Callee::Slot(0));
+                if instruction.is_ip_rel_memory_operand() {
+                    let slot = instruction.memory_displacement64();
+                    found.exits.last_call = Some(Callee::Slot(slot));
+                    found.slots.push(slot);
+                }
+            }
+            Flow::Indirect => {
+                found.exits.may_return = true;
+                found.jumps_indirectly |= !instruction.is_ip_rel_memory_operand();
+            }
+        }
+    }
+    if matches!(last, Flow::Next | Flow::SystemCall | Flow::Branch(_)) {
+        found.exits.may_return = true;
+    }
+    found.slots.sort_unstable();
+    found.slots.dedup();
+    found
+}
+
+impl Sweep {
+    /// A direct jump or call to another function.
+    fn leads(&mut self, image: &Image<'_>, target: u64) {
+        if let Some(slot) = stub(image, target) {
+            self.stubs.push((target, slot));
+        }
+        if !image.is_function_start(target) && image.is_text(target) {
+            self.entries.push((target, Trust::Jumped));
+        }
+    }
+
+    /// Addresses of code that an instruction computes or names.
+    fn take_address(
+        &mut self,
+        image: &Image<'_>,
+        function: &FunctionBounds,
+        instruction: &Instruction,
+    ) {
+        let mut take = |address: u64| {
+            if image.is_text(address)
+                && (function.range.contains(&address) || !image.is_function_start(address))
+                && address != function.range.start
+            {
+                self.entries.push((address, Trust::Taken));
+            }
+        };
+        if instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand() {
+            take(instruction.memory_displacement64());
+        }
+        if !image.position_dependent() {
+            return;
+        }
+        for operand in 0..instruction.op_count() {
+            match instruction.op_kind(operand) {
+                OpKind::Immediate32 | OpKind::Immediate64 | OpKind::Immediate32to64 => {
+                    take(instruction.immediate(operand))
+                }
+                OpKind::Memory
+                    if instruction.mnemonic() == Mnemonic::Lea
+                        && !instruction.is_ip_rel_memory_operand() =>
+                {
+                    take(instruction.memory_displacement64());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The slot that a stub of the procedure linkage table jumps through.
+pub(super) fn stub(image: &Image<'_>, address: u64) -> Option<u64> {
+    let bytes = image.bytes(address..address.checked_add(16)?)?;
+    let after_marker = bytes
+        .strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa])
+        .unwrap_or(bytes);
+    let after_bound = after_marker.strip_prefix(&[0xf2]).unwrap_or(after_marker);
+    let displacement = after_bound.strip_prefix(&[0xff, 0x25])?;
+    let displacement = i32::from_le_bytes(displacement.get(..4)?.try_into().ok()?);
+    let length = (bytes.len() - after_bound.len()) as u64 + 6;
+    Some((address + length).wrapping_add_signed(displacement.into()))
+}

@@ -1,0 +1,322 @@
+//! Where functions begin and end.
+//!
+//! Sources by trust: unwind information (its extents are the compiler's), sized symbols,
+//! then starts without an end (symbols without a size, entry points, sections of stubs),
+//! which reach to whatever comes next; last, stretches of text that nothing describes but
+//! something jumps to. A less trusted source only fills what better ones left open.
+
+use std::ops::Range;
+
+use super::FunctionBounds;
+use super::elf::Layout;
+use super::frames::Frame;
+use super::padding::leading_padding;
+use super::relocations::Relocations;
+use super::symbols::{Symbol, SymbolKind};
+
+/// Functions, sorted and disjoint, and the described addresses inside them that are not
+/// their starts, sorted.
+pub(super) struct Found {
+    pub(super) functions: Vec<FunctionBounds>,
+    pub(super) inner: Vec<u64>,
+}
+
+/// A stretch of text that some source calls a function.
+#[derive(Clone, Debug)]
+struct Candidate {
+    start: u64,
+    /// `None`: up to what comes next.
+    end: Option<u64>,
+    assembly: bool,
+}
+
+pub(super) fn find(
+    layout: &Layout<'_>,
+    text: &[Range<u64>],
+    frames: &[Frame],
+    symbols: &[Symbol<'_>],
+    relocations: &Relocations<'_>,
+) -> Found {
+    let mut inner = Vec::new();
+    let mut functions = Vec::new();
+
+    let described = frames.iter().map(|frame| Candidate {
+        start: frame.range.start,
+        end: Some(frame.range.end),
+        assembly: false,
+    });
+    fill(&mut functions, described, text, &mut inner);
+
+    let sized = symbols
+        .iter()
+        .filter(|symbol| symbol.size > 0)
+        .map(|symbol| Candidate {
+            start: symbol.address,
+            end: symbol.address.checked_add(symbol.size),
+            assembly: true,
+        });
+    fill(&mut functions, sized, text, &mut inner);
+
+    let sections = layout
+        .sections
+        .iter()
+        .filter(|section| section.executable && is_stubs(section.name))
+        .map(|section| Candidate {
+            start: section.range.start,
+            end: Some(section.range.end),
+            assembly: true,
+        });
+    let mut sections: Vec<_> = sections.collect();
+    sections.sort_by_key(|candidate| candidate.start);
+    fill(&mut functions, sections.into_iter(), text, &mut inner);
+
+    let mut starts: Vec<u64> = symbols
+        .iter()
+        .filter(|symbol| symbol.size == 0)
+        .map(|symbol| symbol.address)
+        .chain([layout.entry, layout.dynamic.init, layout.dynamic.fini])
+        .chain(relocations.resolvers.iter().copied())
+        .filter(|start| *start != 0)
+        .collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let open = starts.into_iter().map(|start| Candidate {
+        start,
+        end: None,
+        assembly: true,
+    });
+    fill(&mut functions, open, text, &mut inner);
+
+    fill_gaps(layout, text, relocations, &mut functions);
+    name(&mut functions, symbols);
+    inner.sort_unstable();
+    inner.dedup();
+    inner.retain(|address| {
+        functions
+            .binary_search_by(|function| function.range.start.cmp(address))
+            .is_err()
+    });
+    Found { functions, inner }
+}
+
+/// Sections that consist of stubs or of pieces put together by the linker.
+fn is_stubs(name: &[u8]) -> bool {
+    name == b".init" || name == b".fini" || name.starts_with(b".plt")
+}
+
+/// Puts candidates (sorted by start) where `functions` leave room. Starts that lie inside a
+/// function already there go to `inner`.
+fn fill(
+    functions: &mut Vec<FunctionBounds>,
+    candidates: impl Iterator<Item = Candidate>,
+    text: &[Range<u64>],
+    inner: &mut Vec<u64>,
+) {
+    let existing = std::mem::take(functions);
+    let mut existing = existing.into_iter().peekable();
+    let mut candidates = candidates.peekable();
+    while let Some(candidate) = candidates.next() {
+        while let Some(function) =
+            existing.next_if(|function| function.range.start <= candidate.start)
+        {
+            functions.push(function);
+        }
+        if let Some(last) = functions.last()
+            && candidate.start < last.range.end
+        {
+            if candidate.start != last.range.start {
+                inner.push(candidate.start);
+            }
+            continue;
+        }
+        let Some(text) = text.iter().find(|text| text.contains(&candidate.start)) else {
+            continue;
+        };
+        let mut end = text.end;
+        if let Some(next) = existing.peek() {
+            end = end.min(next.range.start);
+        }
+        match candidate.end {
+            Some(own) => end = end.min(own),
+            None => {
+                if let Some(next) = candidates.peek()
+                    && next.start > candidate.start
+                {
+                    end = end.min(next.start);
+                }
+            }
+        }
+        if end > candidate.start {
+            functions.push(FunctionBounds {
+                range: candidate.start..end,
+                name: None,
+                exported: false,
+                assembly: candidate.assembly,
+            });
+        }
+    }
+    functions.extend(existing);
+}
+
+/// Makes functions of text between functions that is not padding and that something jumps
+/// to.
+fn fill_gaps(
+    layout: &Layout<'_>,
+    text: &[Range<u64>],
+    relocations: &Relocations<'_>,
+    functions: &mut Vec<FunctionBounds>,
+) {
+    let gaps = gaps(layout, text, functions);
+    if gaps.is_empty() {
+        return;
+    }
+    let mut reached = vec![false; gaps.len()];
+    let mut reach = |target: u64| {
+        let after = gaps.partition_point(|gap| gap.start <= target);
+        if after > 0 && target < gaps[after - 1].end {
+            reached[after - 1] = true;
+        }
+    };
+    for &(_, value) in &relocations.pointers {
+        reach(value);
+    }
+    for range in text {
+        let bytes = layout.bytes(range.clone()).unwrap_or_default();
+        for (index, window) in bytes.windows(5).enumerate() {
+            // A call, a jump, or the last five bytes of a long conditional jump. What only
+            // looks like one makes at worst a function that nobody runs.
+            if !matches!(window[0], 0xe8 | 0xe9 | 0x80..=0x8f) {
+                continue;
+            }
+            let displacement = i32::from_le_bytes([window[1], window[2], window[3], window[4]]);
+            let next = range.start + index as u64 + 5;
+            let target = next.wrapping_add_signed(i64::from(displacement));
+            if target >= range.start && target < range.end {
+                reach(target);
+            }
+        }
+    }
+    let candidates = gaps
+        .iter()
+        .zip(&reached)
+        .filter(|(_, reached)| **reached)
+        .map(|(gap, _)| Candidate {
+            start: gap.start,
+            end: Some(gap.end),
+            assembly: true,
+        });
+    fill(functions, candidates, text, &mut Vec::new());
+}
+
+/// Text that belongs to no function, without the padding it begins with.
+fn gaps(layout: &Layout<'_>, text: &[Range<u64>], functions: &[FunctionBounds]) -> Vec<Range<u64>> {
+    let mut gaps = Vec::new();
+    let mut functions = functions.iter().peekable();
+    for range in text {
+        let mut at = range.start;
+        loop {
+            let next = functions.next_if(|function| function.range.start < range.end);
+            let end = next.map_or(range.end, |function| function.range.start);
+            if at < end {
+                let bytes = layout.bytes(at..end).unwrap_or_default();
+                let start = at + leading_padding(bytes) as u64;
+                if start < end {
+                    gaps.push(start..end);
+                }
+            }
+            let Some(function) = next else { break };
+            at = function.range.end;
+        }
+    }
+    gaps
+}
+
+/// Gives functions their names and what symbols say of them. Symbols are sorted by address,
+/// the most telling first.
+fn name(functions: &mut [FunctionBounds], symbols: &[Symbol<'_>]) {
+    let mut symbols = symbols.iter().peekable();
+    for function in functions {
+        while symbols
+            .next_if(|symbol| symbol.address < function.range.start)
+            .is_some()
+        {}
+        let mut typed = None;
+        while let Some(symbol) = symbols.next_if(|symbol| function.range.contains(&symbol.address))
+        {
+            function.exported |= symbol.exported;
+            if symbol.address != function.range.start {
+                continue;
+            }
+            if function.name.is_none() && !symbol.name.is_empty() {
+                function.name = Some(String::from_utf8_lossy(symbol.name).into());
+            }
+            typed = Some(typed.unwrap_or(false) | (symbol.kind == SymbolKind::Function));
+        }
+        if typed == Some(false) {
+            function.assembly = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `FunctionBounds` as `start..end`, and the starts inside others.
+    #[track_caller]
+    fn check(layers: &[&[(u64, Option<u64>)]], functions: &[Range<u64>], inner: &[u64]) {
+        let text = std::slice::from_ref(&(0x1000..0x2000));
+        let mut found = Vec::new();
+        let mut inside = Vec::new();
+        for layer in layers {
+            let candidates = layer.iter().map(|&(start, end)| Candidate {
+                start,
+                end,
+                assembly: false,
+            });
+            fill(&mut found, candidates, text, &mut inside);
+        }
+        let found: Vec<_> = found.into_iter().map(|function| function.range).collect();
+        assert_eq!(found, functions);
+        assert_eq!(inside, inner);
+    }
+
+    #[test]
+    fn the_less_trusted_fill_what_is_open() {
+        check(
+            &[
+                &[(0x1000, Some(0x1100)), (0x1200, Some(0x1300))],
+                // An alias, a label inside, one in the open, one that reaches too far.
+                &[
+                    (0x1000, Some(0x1010)),
+                    (0x1080, Some(0x1090)),
+                    (0x1100, Some(0x1180)),
+                    (0x1190, Some(0x1290)),
+                ],
+                &[(0x1300, None), (0x1400, None), (0x3000, None)],
+            ],
+            &[
+                0x1000..0x1100,
+                0x1100..0x1180,
+                0x1190..0x1200,
+                0x1200..0x1300,
+                0x1300..0x1400,
+                0x1400..0x2000,
+            ],
+            &[0x1080],
+        );
+    }
+
+    #[test]
+    fn overlapping_extents_are_cut() {
+        check(
+            &[&[
+                (0x1000, Some(0x1100)),
+                (0x1080, Some(0x1200)),
+                (0x1100, Some(0x9000)),
+            ]],
+            &[0x1000..0x1100, 0x1100..0x2000],
+            &[0x1080],
+        );
+    }
+}

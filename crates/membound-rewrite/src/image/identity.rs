@@ -1,0 +1,141 @@
+//! What an image is called, and which compilers made it.
+
+use sha2::{Digest as _, Sha256};
+
+use super::elf::Layout;
+use super::symbols::Symbol;
+use super::{Convention, Identity};
+
+const NT_GNU_BUILD_ID: u32 = 3;
+const NT_GO_BUILD_ID: u32 = 4;
+/// What Go's linker puts where `go version` looks for it.
+const GO_BUILD_INFO: &[u8] = b"\xff Go buildinf:";
+
+pub(super) fn identity(layout: &Layout<'_>) -> Identity {
+    for (name, kind, contents) in layout.notes() {
+        if name == b"GNU" && kind == NT_GNU_BUILD_ID && !contents.is_empty() {
+            return Identity::BuildId(contents.to_vec());
+        }
+    }
+    let mut hash = Sha256::new();
+    hash.update(object::pod::bytes_of_slice(layout.program_headers));
+    for segment in layout.segments.iter().filter(|segment| segment.executable) {
+        hash.update(layout.bytes(segment.backed.clone()).unwrap_or_default());
+    }
+    Identity::TextHash(hash.finalize().into())
+}
+
+/// Whether Go made it.
+pub(super) fn is_go(layout: &Layout<'_>) -> bool {
+    let noted = layout
+        .notes()
+        .iter()
+        .any(|&(name, kind, _)| name == b"Go" && kind == NT_GO_BUILD_ID);
+    noted
+        || layout.raw_section(b".gopclntab").is_some()
+        || layout.raw_section(b".go.buildinfo").is_some()
+        || layout
+            .segments
+            .iter()
+            .filter(|segment| segment.writable)
+            .filter_map(|segment| layout.bytes(segment.backed.clone()))
+            .any(|bytes| {
+                bytes
+                    .chunks_exact(16)
+                    .take(4096)
+                    .any(|chunk| chunk.starts_with(GO_BUILD_INFO))
+            })
+}
+
+/// Compilers name themselves in `.comment`, or as producers in the debug strings. Where
+/// both were stripped, unwind information for all text is taken for their work, unless
+/// something there is known to come from a compiler with conventions of its own.
+pub(super) fn convention(
+    layout: &Layout<'_>,
+    symbols: &[Symbol<'_>],
+    covered_by_frames: u64,
+) -> Convention {
+    let foreign = symbols.iter().any(|symbol| {
+        // The runtimes of OCaml and of Haskell.
+        symbol.name.starts_with(b"caml_") || symbol.name.starts_with(b"stg_")
+    });
+    if foreign || runtime_of_another_language(layout) {
+        return Convention::Unknown;
+    }
+    let comment = layout.raw_section(b".comment").unwrap_or_default();
+    if !comment.is_empty() {
+        let mut makers = comment.split(|&byte| byte == 0).filter(|s| !s.is_empty());
+        return if makers.all(follows_the_abi) {
+            Convention::SystemV
+        } else {
+            Convention::Unknown
+        };
+    }
+    let text: u64 = layout
+        .segments
+        .iter()
+        .filter(|segment| segment.executable)
+        .map(|segment| segment.backed.end - segment.backed.start)
+        .sum();
+    if covered_by_frames >= text / 4 * 3 {
+        Convention::SystemV
+    } else {
+        Convention::Unknown
+    }
+}
+
+fn follows_the_abi(maker: &[u8]) -> bool {
+    const KNOWN: [&[u8]; 6] = [b"GCC:", b"clang", b"LLD", b"rustc", b"mold", b"Linker:"];
+    KNOWN
+        .iter()
+        .any(|known| maker.windows(known.len()).any(|part| part == *known))
+}
+
+/// Stripped programs still hold the names of the environment variables that their runtimes
+/// read.
+fn runtime_of_another_language(layout: &Layout<'_>) -> bool {
+    layout
+        .segments
+        .iter()
+        .filter(|segment| !segment.executable && !segment.writable)
+        .filter_map(|segment| layout.bytes(segment.backed.clone()))
+        .any(|bytes| {
+            ["OCAMLRUNPARAM", "GHCRTS"]
+                .iter()
+                // With the terminator that C strings have, or this program would find itself.
+                .any(|name| contains(bytes, &[name.as_bytes(), &[0]].concat()))
+        })
+}
+
+/// Horspool's search: most bytes are never looked at.
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    let length = wanted.len();
+    let mut skip = [length; 256];
+    for (index, &byte) in wanted[..length - 1].iter().enumerate() {
+        skip[usize::from(byte)] = length - 1 - index;
+    }
+    let mut at = 0;
+    while let Some(window) = bytes.get(at..at + length) {
+        if window == wanted {
+            return true;
+        }
+        at += skip[usize::from(window[length - 1])];
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::contains;
+
+    #[test]
+    fn a_word_is_found_wherever_it_stands() {
+        for prefix in 0..40 {
+            let mut bytes = vec![b'G'; prefix];
+            bytes.extend_from_slice(b"GHCRTS");
+            assert!(contains(&bytes, b"GHCRTS"), "{prefix}");
+            bytes.pop();
+            assert!(!contains(&bytes, b"GHCRTS"), "{prefix}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Symbols that name code, from the dynamic table and the one left for debuggers.
+
+use object::LittleEndian as LE;
+use object::elf::{self, FileHeader64, HashHeader, Rela64, Sym64};
+use object::pod;
+use object::read::elf::GnuHashTable;
+
+use super::elf::Layout;
+
+/// What a symbol says of the address it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SymbolKind {
+    /// `STT_FUNC` or `STT_GNU_IFUNC`.
+    Function,
+    /// A label of code without a type.
+    Label,
+}
+
+/// A symbol defined in text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Symbol<'data> {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) kind: SymbolKind,
+    pub(super) name: &'data [u8],
+    pub(super) exported: bool,
+}
+
+/// The dynamic symbols as the loader sees them, by index.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DynamicSymbols<'data> {
+    symbols: &'data [Sym64<LE>],
+    strings: &'data [u8],
+}
+
+impl<'data> DynamicSymbols<'data> {
+    pub(super) fn read(layout: &Layout<'data>) -> Self {
+        let dynamic = &layout.dynamic;
+        let strings = layout.bytes(dynamic.strings.clone()).unwrap_or_default();
+        let bytes = if dynamic.symbols == 0 {
+            None
+        } else {
+            layout.bytes_from(dynamic.symbols)
+        };
+        let symbols = bytes.map_or(&[][..], |bytes| {
+            let fits = bytes.len() / size_of::<Sym64<LE>>();
+            let count = count(layout).min(fits);
+            pod::slice_from_bytes(bytes, count).map_or(&[][..], |(symbols, _)| symbols)
+        });
+        Self { symbols, strings }
+    }
+
+    fn get(&self, index: u32) -> Option<&'data Sym64<LE>> {
+        self.symbols.get(index as usize)
+    }
+
+    /// A symbol's name.
+    pub(super) fn name(&self, index: u32) -> Option<&'data [u8]> {
+        string(self.strings, self.get(index)?.st_name.get(LE))
+    }
+
+    /// A symbol's address, when it is defined here.
+    pub(super) fn address(&self, index: u32) -> Option<u64> {
+        let symbol = self.get(index)?;
+        (symbol.st_shndx.get(LE) != elf::SHN_UNDEF).then(|| symbol.st_value.get(LE))
+    }
+}
+
+/// How many dynamic symbols there are: the loader never needs to know, so it is derived
+/// from the hash tables and from what relocations refer to.
+fn count(layout: &Layout<'_>) -> usize {
+    let dynamic = &layout.dynamic;
+    let mut count = 0_u32;
+    if dynamic.gnu_hash != 0
+        && let Some(bytes) = layout.bytes_from(dynamic.gnu_hash)
+        && let Ok(table) = GnuHashTable::<FileHeader64<LE>>::parse(LE, bytes)
+    {
+        count = count.max(table.symbol_table_length(LE).unwrap_or(0));
+    }
+    if dynamic.hash != 0
+        && let Some(bytes) = layout.bytes_from(dynamic.hash)
+        && let Ok((header, _)) = pod::from_bytes::<HashHeader<LE>>(bytes)
+    {
+        count = count.max(header.chain_count.get(LE));
+    }
+    for range in [&dynamic.relocations, &dynamic.plt_relocations] {
+        for relocation in entries::<Rela64<LE>>(layout, range.clone()) {
+            count = count.max(relocation.r_sym(LE, false).saturating_add(1));
+        }
+    }
+    count as usize
+}
+
+/// A table of fixed-size entries at a range of addresses; empty when it is not there.
+pub(super) fn entries<'data, T: pod::Pod>(
+    layout: &Layout<'data>,
+    range: std::ops::Range<u64>,
+) -> &'data [T] {
+    let bytes = layout.bytes(range).unwrap_or_default();
+    pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
+}
+
+fn string(strings: &[u8], at: u32) -> Option<&[u8]> {
+    let rest = strings.get(at as usize..)?;
+    rest.split(|&byte| byte == 0).next()
+}
+
+/// Every symbol that names an address in text, sorted by address; of several at one
+/// address the most telling first.
+pub(super) fn code_symbols<'data>(
+    layout: &Layout<'data>,
+    dynamic: &DynamicSymbols<'data>,
+) -> Vec<Symbol<'data>> {
+    let in_text = |address: u64| {
+        layout
+            .segments
+            .iter()
+            .any(|segment| segment.executable && segment.backed.contains(&address))
+    };
+    let read = |symbol: &Sym64<LE>, exported| {
+        let kind = match symbol.st_type() {
+            elf::STT_FUNC | elf::STT_GNU_IFUNC => SymbolKind::Function,
+            elf::STT_NOTYPE => SymbolKind::Label,
+            _ => return None,
+        };
+        let address = symbol.st_value.get(LE);
+        let section = symbol.st_shndx.get(LE);
+        (section != elf::SHN_UNDEF && section != elf::SHN_ABS && in_text(address)).then(|| Symbol {
+            address,
+            size: symbol.st_size.get(LE),
+            kind,
+            name: &[],
+            exported,
+        })
+    };
+    let mut found = Vec::new();
+    for symbol in dynamic.symbols {
+        if let Some(mut read) = read(symbol, true) {
+            read.name = string(dynamic.strings, symbol.st_name.get(LE)).unwrap_or_default();
+            found.push(read);
+        }
+    }
+    if let Some((symbols, strings)) = layout.debug_symbols() {
+        for symbol in symbols {
+            if let Some(mut read) = read(symbol, false) {
+                read.name = strings.get(symbol.st_name.get(LE)).unwrap_or_default();
+                // Labels that assemblers make up say nothing.
+                if read.kind == SymbolKind::Function || !read.name.starts_with(b".L") {
+                    found.push(read);
+                }
+            }
+        }
+    }
+    found.sort_by_key(|symbol| {
+        (
+            symbol.address,
+            symbol.kind,
+            std::cmp::Reverse(symbol.size),
+            !symbol.exported,
+        )
+    });
+    found
+}
