@@ -1,1 +1,75 @@
 //! The agent: executes, inside a program, what the launcher decided.
+//!
+//! It is preloaded into glibc and musl programs alike and therefore stands alone: no libc, no
+//! standard library, no thread-local storage, no allocation but mappings of its own, no panic, and no
+//! lock that a signal handler or a forked child could find held for ever. The decisions are
+//! all the launcher's; see `membound-wire` for what the two say to each other.
+//!
+//! - [`start`]: before the program's first instruction: finds the launcher, hides itself.
+//! - [`control`]: one conversation; [`text`] and [`live`] replace text in it.
+//! - [`areas`]: the registered trampolines and the way back out of them.
+//! - [`entry`]: where trampolines call in; [`handlers`], [`exec`], [`sample`] serve them.
+//! - [`listen`]: the thread that waits for the launcher in live sessions.
+//!
+//! Outside the profile `agent` the crate is only checked and unit-tested: then the standard
+//! library is linked, whose panic handler would collide with the one here.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![no_std]
+
+#[cfg(panic = "unwind")]
+extern crate std as _;
+
+mod areas;
+mod assembly;
+mod control;
+mod entry;
+mod exec;
+mod handlers;
+mod listen;
+mod live;
+mod memory;
+mod sample;
+mod start;
+mod sys;
+mod text;
+
+/// Why a command was refused where the kernel's error number alone does not say it; goes into
+/// `Reply::detail`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Refusal {
+    /// Nothing to add to the error number.
+    None = 0,
+    /// The command is unknown or its numbers contradict each other.
+    Malformed = 1,
+    /// A descriptor should have come with the command.
+    NoDescriptor = 2,
+    /// The kernel put the mapping somewhere else.
+    Elsewhere = 3,
+    /// `/proc/self/mem` could not be opened.
+    MemoryClosed = 4,
+    /// Text could not be read or written through `/proc/self/mem`.
+    MemoryRefused = 5,
+    /// No more areas can be registered.
+    AreasFull = 6,
+    /// A debugger is attached: it would see the signals that live changes need.
+    Traced = 7,
+    /// The kernel offers no core serialisation (membarrier).
+    NoBarrier = 8,
+    /// Another thread is changing text.
+    Occupied = 9,
+    /// A thread could not be shown to stand outside the text to be changed.
+    ThreadUnknown = 10,
+    /// `/proc/self/task` could not be read.
+    ThreadsHidden = 11,
+    /// The control thread could not be started.
+    NoThread = 12,
+}
+
+#[cfg(not(panic = "unwind"))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // Not reached: the code is written so that nothing can panic, and a test looks for
+    // panicking symbols in the object.
+    assembly::trap()
+}

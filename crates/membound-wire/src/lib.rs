@@ -27,3 +27,9 @@ pub use table::{Place, Shape, Step, TableHeader, Undo, UndoKind};
 
 /// Environment variable that carries the path of the control socket into the program.
 pub const CONTROL_VARIABLE: &str = "MEMBOUND_AGENT";
+
+/// Set beside [`CONTROL_VARIABLE`] (its value does not matter) when `LD_PRELOAD` names objects
+/// of the user's too, behind the agent. The agent then takes two variables out of the
+/// environment, and two otherwise (the second is `LD_PRELOAD`): with an even number it can
+/// leave the initial stack in the form that runtimes which read it by themselves expect.
+pub const PADDING_VARIABLE: &str = "MEMBOUND_AGENT_PADDING";

@@ -1,0 +1,64 @@
+//! How the agent is built into a shared object: for the build script that embeds it, and for the
+//! agent's own tests.
+
+use std::env;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What belongs to the build around this one.
+const FOREIGN: [&str; 9] = [
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTFLAGS",
+    "CARGO_ENCODED_RUSTFLAGS",
+    "CARGO_MAKEFLAGS",
+    "MAKEFLAGS",
+    "CARGO_BUILD_TARGET",
+    "CARGO_TARGET_DIR",
+    "CARGO_INCREMENTAL",
+];
+
+/// No start files, whose functions expect a libc; first of all initialisers; never unloaded;
+/// nothing left to bind when a signal handler runs.
+const LINK: [&str; 2] = [
+    "link-arg=-nostartfiles",
+    "link-arg=-Wl,-z,initfirst,-z,nodelete,-z,now,--hash-style=both",
+];
+
+/// Builds the agent, whose manifest is `manifest`, for `target` below `directory`, and says
+/// where the object is.
+pub(crate) fn build(
+    manifest: &Path,
+    directory: &Path,
+    target: &str,
+) -> Result<PathBuf, Box<dyn Error>> {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .args([
+            "rustc",
+            "--lib",
+            "--crate-type",
+            "cdylib",
+            "--profile",
+            "agent",
+        ])
+        .args(["--target", target])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .arg("--target-dir")
+        .arg(directory)
+        .arg("--");
+    for argument in LINK {
+        cargo.args(["-C", argument]);
+    }
+    for variable in FOREIGN {
+        cargo.env_remove(variable);
+    }
+    let output = cargo.output()?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the agent could not be built:\n{words}").into());
+    }
+    Ok(directory.join(target).join("agent/libmembound_agent.so"))
+}

@@ -1,0 +1,313 @@
+//! The registered trampolines, and the way out of them and into them.
+//!
+//! Read by signal handlers at any moment, so there is no lock: each slot has a version,
+//! odd while it is being changed, and a reader whose version changed under it looks again.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+use membound_wire::{Command, Place, Shape, Step, TableHeader, Undo};
+
+use crate::Refusal;
+use crate::control::Failure;
+use crate::memory;
+use crate::sys::Errno;
+
+const AREAS: usize = 4096;
+
+#[derive(Debug)]
+struct Slot {
+    version: AtomicU64,
+    code: AtomicU64,
+    end: AtomicU64,
+    table: AtomicU64,
+    base: AtomicU64,
+    text_start: AtomicU64,
+    text_end: AtomicU64,
+}
+
+impl Slot {
+    const FREE: Self = Self {
+        version: AtomicU64::new(0),
+        code: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        table: AtomicU64::new(0),
+        base: AtomicU64::new(0),
+        text_start: AtomicU64::new(0),
+        text_end: AtomicU64::new(0),
+    };
+}
+
+static SLOTS: [Slot; AREAS] = [Slot::FREE; AREAS];
+/// Slots from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A registered area, as it was at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    /// First byte of the trampolines, and the one behind their last.
+    pub(crate) code: u64,
+    pub(crate) end: u64,
+    /// Address of the [`TableHeader`].
+    table: u64,
+    /// What the table's original addresses are relative to.
+    base: u64,
+    /// The first original address with an entry, and the one behind the last.
+    text_start: u64,
+    text_end: u64,
+}
+
+fn snapshot(slot: &Slot) -> Option<Area> {
+    loop {
+        let version = slot.version.load(Ordering::Acquire);
+        if version & 1 != 0 {
+            // Being changed: it is no area yet, or none any more.
+            return None;
+        }
+        let area = Area {
+            code: slot.code.load(Ordering::Relaxed),
+            end: slot.end.load(Ordering::Relaxed),
+            table: slot.table.load(Ordering::Relaxed),
+            base: slot.base.load(Ordering::Relaxed),
+            text_start: slot.text_start.load(Ordering::Relaxed),
+            text_end: slot.text_end.load(Ordering::Relaxed),
+        };
+        fence(Ordering::Acquire);
+        if slot.version.load(Ordering::Relaxed) == version {
+            return (area.end != 0).then_some(area);
+        }
+    }
+}
+
+fn change(slot: &Slot, version: u64, area: Area) {
+    slot.code.store(area.code, Ordering::Relaxed);
+    slot.end.store(area.end, Ordering::Relaxed);
+    slot.table.store(area.table, Ordering::Relaxed);
+    slot.base.store(area.base, Ordering::Relaxed);
+    slot.text_start.store(area.text_start, Ordering::Relaxed);
+    slot.text_end.store(area.text_end, Ordering::Relaxed);
+    slot.version
+        .store(version.wrapping_add(2), Ordering::Release);
+}
+
+fn used() -> impl Iterator<Item = &'static Slot> {
+    SLOTS.iter().take(USED.load(Ordering::Acquire))
+}
+
+/// Takes a slot for changing; gives the version it had.
+fn claim(slot: &Slot, wanted: impl Fn(&Slot) -> bool) -> Option<u64> {
+    let version = slot.version.load(Ordering::Acquire);
+    if version & 1 != 0 || !wanted(slot) {
+        return None;
+    }
+    slot.version
+        .compare_exchange(version, version | 1, Ordering::AcqRel, Ordering::Relaxed)
+        .ok()?;
+    fence(Ordering::Release);
+    Some(version)
+}
+
+/// Registers the trampolines that `command` describes.
+pub(crate) fn register(command: &Command) -> Result<(), Failure> {
+    let end = command
+        .address
+        .checked_add(command.length)
+        .ok_or_else(Failure::malformed)?;
+    if command.extra == 0 || command.length == 0 {
+        return Err(Failure::malformed());
+    }
+    let mut area = Area {
+        code: command.address,
+        end,
+        table: command.extra,
+        base: command.base,
+        text_start: 0,
+        text_end: 0,
+    };
+    let entries = area.header().entries;
+    if let Some(last) = entries.checked_sub(1) {
+        // An instruction has at most 15 bytes.
+        area.text_start = area.entry(0).map_or(0, |place| area.original(place));
+        area.text_end = area
+            .entry(last)
+            .map_or(0, |place| area.original(place) + 15);
+    }
+    for (index, slot) in SLOTS.iter().enumerate() {
+        if let Some(version) = claim(slot, |slot| slot.end.load(Ordering::Relaxed) == 0) {
+            change(slot, version, area);
+            USED.fetch_max(index + 1, Ordering::AcqRel);
+            return Ok(());
+        }
+    }
+    Err(Failure::new(Errno::ENOSPC, Refusal::AreasFull))
+}
+
+/// Forgets the trampolines whose code begins at `code`.
+pub(crate) fn forget(code: u64) {
+    for slot in used() {
+        let wanted = |slot: &Slot| {
+            slot.end.load(Ordering::Relaxed) != 0 && slot.code.load(Ordering::Relaxed) == code
+        };
+        if let Some(version) = claim(slot, wanted) {
+            let free = Area {
+                code: 0,
+                end: 0,
+                table: 0,
+                base: 0,
+                text_start: 0,
+                text_end: 0,
+            };
+            change(slot, version, free);
+        }
+    }
+}
+
+/// The area whose trampolines contain `ip`.
+pub(crate) fn find(ip: u64) -> Option<Area> {
+    used()
+        .filter_map(snapshot)
+        .find(|area| (area.code..area.end).contains(&ip))
+}
+
+/// Whether text that has trampolines lies in `start..end`.
+pub(crate) fn patched_text_in(start: u64, end: u64) -> bool {
+    used()
+        .filter_map(snapshot)
+        .any(|area| area.text_start < end && start < area.text_end)
+}
+
+/// Where in a trampoline a thread goes on that is to execute the original instruction at
+/// `ip`, if that may be overwritten.
+pub(crate) fn entrance(ip: u64) -> Option<u64> {
+    used()
+        .filter_map(snapshot)
+        .filter(|area| (area.text_start..area.text_end).contains(&ip))
+        .find_map(|area| area.entrance(ip))
+}
+
+/// A place in a trampoline, with what is known of one byte of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    area: Area,
+    place: Place,
+    step: Step,
+}
+
+impl Found {
+    /// The address in the original text.
+    pub(crate) fn original(&self) -> u64 {
+        self.area.original(self.place)
+    }
+
+    /// Where a thread with the original registers goes on.
+    pub(crate) fn resume(&self) -> u64 {
+        self.area
+            .code
+            .wrapping_add(u64::from(self.place.code))
+            .wrapping_add(u64::from(self.step.resume))
+    }
+
+    /// What gives the original registers, in order.
+    pub(crate) fn undos(&self) -> impl Iterator<Item = Undo> + use<> {
+        let header = self.area.header();
+        let first = u64::from(self.step.undo);
+        let area = self.area;
+        (first..first + u64::from(self.step.undos))
+            .take_while(move |&index| index < header.undos)
+            .map(move |index| area.element(header.undos_offset, index))
+    }
+}
+
+impl Area {
+    fn header(&self) -> TableHeader {
+        // SAFETY: the launcher mapped the table before it registered the area, and unmaps it
+        // after it was forgotten.
+        unsafe { memory::get(self.table as usize) }
+    }
+
+    fn element<T: Copy>(&self, offset: u64, index: u64) -> T {
+        let address = self
+            .table
+            .wrapping_add(offset)
+            .wrapping_add(index.wrapping_mul(size_of::<T>() as u64));
+        // SAFETY: as for the header; the index is below the header's count.
+        unsafe { memory::get(address as usize) }
+    }
+
+    fn original(&self, place: Place) -> u64 {
+        self.base.wrapping_add(u64::from(place.original))
+    }
+
+    fn entry(&self, index: u64) -> Option<Place> {
+        let header = self.header();
+        let place: u32 = self.element(header.entries_offset, index);
+        (u64::from(place) < header.places)
+            .then(|| self.element(header.places_offset, u64::from(place)))
+    }
+
+    fn entrance(&self, ip: u64) -> Option<u64> {
+        let wanted = u32::try_from(ip.checked_sub(self.base)?).ok()?;
+        let header = self.header();
+        let after = partition(header.entries, |index| {
+            self.entry(index)
+                .is_some_and(|place| place.original < wanted)
+        });
+        let place = (after < header.entries).then(|| self.entry(after))??;
+        (place.original == wanted).then(|| self.code.wrapping_add(u64::from(place.code)))
+    }
+
+    /// The place and step of the byte at `ip` of the trampolines.
+    pub(crate) fn at(&self, ip: u64) -> Option<Found> {
+        let byte = u32::try_from(ip.checked_sub(self.code)?).ok()?;
+        let header = self.header();
+        let after = partition(header.places, |index| {
+            self.element::<Place>(header.places_offset, index).code <= byte
+        });
+        let place: Place = self.element(header.places_offset, after.checked_sub(1)?);
+        if u64::from(place.shape) >= header.shapes {
+            return None;
+        }
+        let shape: Shape = self.element(header.shapes_offset, u64::from(place.shape));
+        let first = u64::from(shape.first);
+        if first + u64::from(shape.count) > header.steps {
+            return None;
+        }
+        let inside = byte - place.code;
+        let after = partition(u64::from(shape.count), |index| {
+            let step: Step = self.element(header.steps_offset, first + index);
+            u32::from(step.offset) <= inside
+        });
+        let step = self.element(header.steps_offset, first + after.checked_sub(1)?);
+        Some(Found {
+            area: *self,
+            place,
+            step,
+        })
+    }
+}
+
+/// The first index below `count` for which `before` does not hold; it holds for a beginning only.
+fn partition(count: u64, before: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, count);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if before(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partition_finds_the_first_that_is_not_before() {
+        let sorted = [1, 3, 3, 7];
+        for (wanted, index) in [(0, 0), (1, 0), (2, 1), (3, 1), (4, 3), (7, 3), (8, 4)] {
+            assert_eq!(partition(4, |at| sorted[at as usize] < wanted), index);
+        }
+    }
+}

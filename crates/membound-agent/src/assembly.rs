@@ -1,0 +1,150 @@
+//! What cannot be said in Rust: symbols of the loader, and the memory functions that
+//! compiled code expects from a libc.
+
+use core::arch::global_asm;
+
+// Compiled code calls these by name. The program's would do, but they may be patched, and a
+// patched one would call back into the agent. Hidden, so that the program never gets ours.
+#[cfg(not(panic = "unwind"))]
+global_asm!(
+    ".pushsection .text.membound_memory, \"ax\", @progbits",
+    ".globl memcpy",
+    ".hidden memcpy",
+    ".type memcpy, @function",
+    "memcpy:",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "rep movsb",
+    "ret",
+    ".size memcpy, . - memcpy",
+    ".globl memmove",
+    ".hidden memmove",
+    ".type memmove, @function",
+    "memmove:",
+    "mov rax, rdi",
+    "mov rcx, rdx",
+    "mov r8, rdi",
+    "sub r8, rsi",
+    "cmp r8, rdx",
+    "jb 2f",
+    "rep movsb",
+    "ret",
+    "2:",
+    "lea rdi, [rdi + rdx - 1]",
+    "lea rsi, [rsi + rdx - 1]",
+    "std",
+    "rep movsb",
+    "cld",
+    "ret",
+    ".size memmove, . - memmove",
+    ".globl memset",
+    ".hidden memset",
+    ".type memset, @function",
+    "memset:",
+    "mov r8, rdi",
+    "mov eax, esi",
+    "mov rcx, rdx",
+    "rep stosb",
+    "mov rax, r8",
+    "ret",
+    ".size memset, . - memset",
+    ".globl memcmp",
+    ".hidden memcmp",
+    ".type memcmp, @function",
+    ".globl bcmp",
+    ".hidden bcmp",
+    ".type bcmp, @function",
+    "memcmp:",
+    "bcmp:",
+    "mov rcx, rdx",
+    "xor eax, eax",
+    "cmp rcx, rcx",
+    "repe cmpsb",
+    "je 2f",
+    "movzx eax, byte ptr [rdi - 1]",
+    "movzx ecx, byte ptr [rsi - 1]",
+    "sub eax, ecx",
+    "2:",
+    "ret",
+    ".size memcmp, . - memcmp",
+    ".size bcmp, . - bcmp",
+    ".popsection",
+);
+
+// Weak, because each belongs to one libc or the other; a getter each, because a weak symbol
+// has no stable form in Rust.
+global_asm!(
+    ".pushsection .text.membound_symbols, \"ax\", @progbits",
+    ".weak __environ",
+    ".weak __libc_stack_end",
+    ".weak _r_debug",
+    ".hidden __ehdr_start",
+    ".hidden _end",
+    ".globl membound_environ",
+    ".hidden membound_environ",
+    "membound_environ:",
+    "mov rax, [rip + __environ@GOTPCREL]",
+    "ret",
+    ".globl membound_stack_end",
+    ".hidden membound_stack_end",
+    "membound_stack_end:",
+    "mov rax, [rip + __libc_stack_end@GOTPCREL]",
+    "ret",
+    ".globl membound_r_debug",
+    ".hidden membound_r_debug",
+    "membound_r_debug:",
+    "mov rax, [rip + _r_debug@GOTPCREL]",
+    "ret",
+    ".globl membound_own_start",
+    ".hidden membound_own_start",
+    "membound_own_start:",
+    "lea rax, [rip + __ehdr_start]",
+    "ret",
+    ".globl membound_own_end",
+    ".hidden membound_own_end",
+    "membound_own_end:",
+    "lea rax, [rip + _end]",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe fn membound_environ() -> usize;
+    safe fn membound_stack_end() -> usize;
+    safe fn membound_r_debug() -> usize;
+    safe fn membound_own_start() -> usize;
+    safe fn membound_own_end() -> usize;
+}
+
+/// Address of libc's `__environ`, 0 without one.
+pub(crate) fn environ() -> usize {
+    membound_environ()
+}
+
+/// Address of glibc's `__libc_stack_end`, 0 without one.
+pub(crate) fn stack_end() -> usize {
+    membound_stack_end()
+}
+
+/// Address of the loader's `_r_debug`, 0 without one.
+pub(crate) fn r_debug() -> usize {
+    membound_r_debug()
+}
+
+/// Where the agent itself lies.
+pub(crate) fn own_range() -> [u64; 2] {
+    [membound_own_start() as u64, membound_own_end() as u64]
+}
+
+/// Ends the process at once.
+#[cfg(not(panic = "unwind"))]
+pub(crate) fn trap() -> ! {
+    // SAFETY: the instruction raises a signal and touches nothing.
+    unsafe { core::arch::asm!("ud2", options(noreturn, nostack)) }
+}
+
+/// The time stamp counter.
+pub(crate) fn time_stamp() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}

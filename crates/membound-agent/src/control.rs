@@ -1,0 +1,344 @@
+//! One conversation with the launcher: connect, say what happened, obey until `Go`.
+//!
+//! Signals are blocked meanwhile, and the socket is closed at the end, so that the program
+//! finds neither a descriptor nor a half-told story.
+
+use membound_wire::{
+    Action, Command, Entry, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Reply, TextMode,
+};
+
+use crate::memory::{self, bytes_of};
+use crate::start::{self, settings};
+use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
+use crate::{Refusal, areas, assembly, entry, handlers, listen, live, sample, sys, text};
+
+/// What went wrong with a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    pub(crate) errno: Errno,
+    pub(crate) refusal: Refusal,
+}
+
+impl Failure {
+    pub(crate) fn new(errno: Errno, refusal: Refusal) -> Self {
+        Self { errno, refusal }
+    }
+
+    pub(crate) fn malformed() -> Self {
+        Self::new(Errno::EINVAL, Refusal::Malformed)
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::new(errno, Refusal::None)
+    }
+}
+
+/// Tells the launcher of `event` and does what it wants done. An error means that it could
+/// not be reached or went away.
+pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
+    let settings = settings().ok_or(Errno::EINVAL)?;
+    let quiet = Quiet::new();
+    let socket = connect(settings.control_path())?;
+    let hello = hello(event, range, settings);
+    send(&socket, bytes_of(&hello))?;
+    loop {
+        let (command, descriptor) = receive(&socket)?;
+        if command.action == Action::Go as u32 {
+            return Ok(());
+        }
+        let reply = match obey(&command, descriptor.as_ref(), &quiet) {
+            Ok(count) => Reply {
+                count,
+                ..Reply::default()
+            },
+            Err(failure) => Reply {
+                errno: failure.errno.0,
+                detail: failure.refusal as u32,
+                count: 0,
+            },
+        };
+        send(&socket, bytes_of(&reply))?;
+    }
+}
+
+fn hello(event: Event, range: [u64; 2], settings: &start::Settings) -> Hello {
+    let hook = start::loader_state(settings).hook;
+    let mut loader_hook_bytes = [0; 16];
+    if hook != 0 {
+        // SAFETY: the loader's function is mapped readable, and a page does not end right
+        // behind so short a function in any loader; its text goes on.
+        loader_hook_bytes = unsafe { memory::get(hook as usize) };
+    }
+    Hello {
+        magic: HELLO_MAGIC,
+        version: PROTOCOL_VERSION,
+        event: event as u32,
+        flags: u32::from(start::many_threads()),
+        pid: sys::process(),
+        tid: sys::thread(),
+        loader_hook: hook,
+        loader_hook_bytes,
+        range,
+        entries: entry::addresses(),
+        agent: assembly::own_range(),
+    }
+}
+
+/// A `sockaddr_un`.
+#[repr(C)]
+struct Address {
+    family: u16,
+    path: [u8; 108],
+}
+
+fn connect(path: &[u8]) -> Result<Descriptor, Errno> {
+    const AF_UNIX: u16 = 1;
+    const SEQPACKET_CLOEXEC: usize = 5 | 0o2_000_000;
+    let mut address = Address {
+        family: AF_UNIX,
+        path: [0; 108],
+    };
+    address
+        .path
+        .get_mut(..path.len())
+        .ok_or(Errno::EINVAL)?
+        .copy_from_slice(path);
+    // As other programs write them: @ leads a name in the abstract space, which has no end
+    // mark but its length.
+    let mut length = 2 + path.len() + 1;
+    if path.first() == Some(&b'@') {
+        address.path[0] = 0;
+        length -= 1;
+    }
+    // SAFETY: making a socket touches no memory.
+    let result = unsafe {
+        call(
+            number::SOCKET,
+            [usize::from(AF_UNIX), SEQPACKET_CLOEXEC, 0, 0, 0, 0],
+        )
+    };
+    let socket = Descriptor::new(check(result)?);
+    loop {
+        // SAFETY: the address outlives the call and has `length` bytes.
+        let result = unsafe {
+            call(
+                number::CONNECT,
+                [socket.raw(), (&raw const address) as usize, length, 0, 0, 0],
+            )
+        };
+        match check(result) {
+            Ok(_) => return Ok(socket),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn send(socket: &Descriptor, packet: &[u8]) -> Result<(), Errno> {
+    const NOSIGNAL: usize = 0x4000;
+    loop {
+        // SAFETY: the packet outlives the call.
+        let result = unsafe {
+            call(
+                number::SENDTO,
+                [
+                    socket.raw(),
+                    packet.as_ptr() as usize,
+                    packet.len(),
+                    NOSIGNAL,
+                    0,
+                    0,
+                ],
+            )
+        };
+        match check(result) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[repr(C)]
+struct Vector {
+    base: usize,
+    length: usize,
+}
+
+#[repr(C)]
+struct MessageHeader {
+    name: usize,
+    name_length: u64,
+    vectors: usize,
+    vector_count: usize,
+    control: usize,
+    control_length: usize,
+    flags: u64,
+}
+
+/// Room for one descriptor: a `cmsghdr` and an int, rounded up.
+#[repr(C)]
+struct ControlMessage {
+    length: usize,
+    level: i32,
+    kind: i32,
+    descriptor: i32,
+    padding: i32,
+}
+
+fn receive(socket: &Descriptor) -> Result<(Command, Option<Descriptor>), Errno> {
+    const CMSG_CLOEXEC: usize = 0x4000_0000;
+    const SOL_SOCKET: i32 = 1;
+    const SCM_RIGHTS: i32 = 1;
+    const WITH_DESCRIPTOR: usize = 20;
+    let mut command = Command::default();
+    let mut control = ControlMessage {
+        length: 0,
+        level: 0,
+        kind: 0,
+        descriptor: -1,
+        padding: 0,
+    };
+    let vector = Vector {
+        base: (&raw mut command) as usize,
+        length: size_of::<Command>(),
+    };
+    let mut header = MessageHeader {
+        name: 0,
+        name_length: 0,
+        vectors: (&raw const vector) as usize,
+        vector_count: 1,
+        control: (&raw mut control) as usize,
+        control_length: size_of::<ControlMessage>(),
+        flags: 0,
+    };
+    let received = loop {
+        // SAFETY: header, vector, command and control message outlive the call and have the
+        // sizes given.
+        let result = unsafe {
+            call(
+                number::RECVMSG,
+                [
+                    socket.raw(),
+                    (&raw mut header) as usize,
+                    CMSG_CLOEXEC,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        };
+        match check(result) {
+            Err(Errno::EINTR) => {}
+            other => break other?,
+        }
+    };
+    let descriptor = (header.control_length >= WITH_DESCRIPTOR
+        && control.length >= WITH_DESCRIPTOR
+        && control.level == SOL_SOCKET
+        && control.kind == SCM_RIGHTS
+        && control.descriptor >= 0)
+        .then(|| Descriptor::new(control.descriptor as usize));
+    if received != size_of::<Command>() {
+        return Err(Errno::EPROTO);
+    }
+    Ok((command, descriptor))
+}
+
+fn obey(command: &Command, descriptor: Option<&Descriptor>, quiet: &Quiet) -> Result<u64, Failure> {
+    let is = |action: Action| command.action == action as u32;
+    if is(Action::Map) {
+        map(command, descriptor)
+    } else if is(Action::Unmap) {
+        unmap(command)
+    } else if is(Action::Text) {
+        let file = descriptor.ok_or_else(|| Failure::new(Errno::EINVAL, Refusal::NoDescriptor))?;
+        let batch = text::Batch::open(command, file)?;
+        if command.mode == TextMode::Quiet as u32 {
+            text::replace(&batch)
+        } else if command.mode == TextMode::Live as u32 {
+            live::replace(&batch)
+        } else {
+            Err(Failure::malformed())
+        }
+    } else if is(Action::Register) {
+        areas::register(command).map(|()| 0)
+    } else if is(Action::Forget) {
+        areas::forget(command.address);
+        Ok(0)
+    } else if is(Action::Listen) {
+        listen::start(command.address).map(|()| 0)
+    } else if is(Action::AdoptSignals) {
+        Ok(handlers::adopt())
+    } else if is(Action::Rings) {
+        sample::use_rings(command.address);
+        Ok(0)
+    } else {
+        // A stranger's command must not run with the mask of the conversation for ever.
+        let _ = quiet.before();
+        Err(Failure::malformed())
+    }
+}
+
+fn map(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failure> {
+    const PRIVATE: usize = 2;
+    const SHARED: usize = 1;
+    const ANONYMOUS: usize = 0x20;
+    const FIXED_NOREPLACE: usize = 0x10_0000;
+    let sharing = if command.mode & membound_wire::Protection::SHARED != 0 {
+        SHARED
+    } else {
+        PRIVATE
+    };
+    let (file, backing) = descriptor.map_or((usize::MAX, ANONYMOUS), |file| (file.raw(), 0));
+    let address = command.address as usize;
+    let length = command.length as usize;
+    // SAFETY: the flag makes the kernel refuse a place that is in use.
+    let result = unsafe {
+        call(
+            number::MMAP,
+            [
+                address,
+                length,
+                (command.mode & 7) as usize,
+                sharing | backing | FIXED_NOREPLACE,
+                file,
+                command.offset as usize,
+            ],
+        )
+    };
+    let got = check(result)?;
+    if got != address {
+        // Kernels before 4.17 do not know the flag and take the address as a hint.
+        // SAFETY: the mapping is new and nobody knows it.
+        let _ = unsafe { call(number::MUNMAP, [got, length, 0, 0, 0, 0]) };
+        return Err(Failure::new(Errno::EEXIST, Refusal::Elsewhere));
+    }
+    Ok(0)
+}
+
+fn unmap(command: &Command) -> Result<u64, Failure> {
+    // SAFETY: the launcher names only what it had mapped and nobody runs in any more.
+    let result = unsafe {
+        call(
+            number::MUNMAP,
+            [
+                command.address as usize,
+                command.length as usize,
+                0,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    check(result)?;
+    Ok(0)
+}
+
+/// The index of an entry point in `Hello::entries` and `Slots::entries`.
+pub(crate) const fn entry_index(entry: Entry) -> usize {
+    entry as usize
+}

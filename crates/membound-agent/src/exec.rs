@@ -1,0 +1,216 @@
+//! `execve` and `execveat`: the new image gets the agent too, though the program that
+//! starts it does not see the agent in its environment.
+//!
+//! A child of `vfork` shares its parent's memory and never returns from a successful call,
+//! so nothing may be taken that would have to be given back: the new environment stands on the stack, and
+//! only an unusually large one in a mapping.
+
+use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE};
+
+use crate::entry::Frame;
+use crate::memory;
+use crate::start::{Settings, settings, value_of};
+use crate::sys::{self, Scratch, call, number};
+
+const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// Pointers and bytes of an environment that is put on the stack.
+const POINTERS: usize = 768;
+const STRING_BYTES: usize = 4096;
+
+/// Makes the call. `None`: the trampoline is to make it as it stands.
+pub(crate) fn execute(frame: &Frame) -> Option<isize> {
+    let settings = settings()?;
+    let at = frame.rax as usize == number::EXECVEAT;
+    let (directory, path, environment, flags) = if at {
+        (frame.rdi, frame.rsi, frame.r10, frame.r8)
+    } else {
+        (AT_FDCWD, frame.rdi, frame.rdx, 0)
+    };
+    if !reachable(settings) || foreign(directory, path, flags) {
+        return None;
+    }
+    let plan = Plan::new(environment as usize, settings);
+    if plan.pointers() <= POINTERS && plan.string_bytes() <= STRING_BYTES {
+        on_stack(frame, &plan)
+    } else {
+        in_mapping(frame, &plan)
+    }
+}
+
+const AT_FDCWD: u64 = (-100_i64).cast_unsigned();
+
+/// Whether the new image could load the agent: a loader that cannot find it would complain
+/// on the program's standard error.
+fn reachable(settings: &Settings) -> bool {
+    settings.own_path.as_c_str().is_some_and(sys::readable)
+}
+
+/// Whether the file is an ELF file that cannot load this agent, with the same effect.
+fn foreign(directory: u64, path: u64, flags: u64) -> bool {
+    let Ok(file) = sys::open_at(directory as usize, path as usize, flags as usize) else {
+        return false;
+    };
+    let mut head = [0_u8; 20];
+    if sys::read_all_at(&file, &mut head, 0).is_err() {
+        return false;
+    }
+    const CLASS_64: u8 = 2;
+    const X86_64: u8 = 62;
+    head.starts_with(b"\x7fELF") && (head[4] != CLASS_64 || head[18] != X86_64)
+}
+
+/// What the new environment is made of.
+struct Plan<'a> {
+    environment: usize,
+    count: usize,
+    /// Slot and value of the program's own `LD_PRELOAD`, the last one, which is the one that counts.
+    preload: Option<(usize, &'a [u8])>,
+    settings: &'static Settings,
+}
+
+impl Plan<'_> {
+    fn new(environment: usize, settings: &'static Settings) -> Self {
+        let mut plan = Self {
+            environment,
+            count: 0,
+            preload: None,
+            settings,
+        };
+        if environment == 0 {
+            return plan;
+        }
+        loop {
+            let pointer = plan.pointer(plan.count);
+            if pointer == 0 {
+                return plan;
+            }
+            // SAFETY: the program passes C strings, as the kernel wants them.
+            let text: &[u8] = unsafe { memory::c_string(pointer) };
+            if let Some(value) = text.strip_prefix(LD_PRELOAD) {
+                plan.preload = Some((plan.count, value));
+            }
+            plan.count += 1;
+        }
+    }
+
+    fn pointer(&self, slot: usize) -> usize {
+        // SAFETY: slots up to the null pointer belong to the program's array.
+        unsafe { memory::get(self.environment + slot * 8) }
+    }
+
+    /// Most pointers needed: one more LD_PRELOAD, the control and padding variables, the end.
+    fn pointers(&self) -> usize {
+        self.count + 4
+    }
+
+    /// Most bytes of strings needed.
+    fn string_bytes(&self) -> usize {
+        let users = self.preload.map_or(0, |(_, value)| value.len());
+        LD_PRELOAD.len() + self.settings.own_path.as_bytes().len() + 1 + users + 1
+    }
+
+    /// Writes the strings at `strings` and the array at `array`, for both of which there is room.
+    ///
+    /// # Safety
+    ///
+    /// There must be room for [`Plan::pointers`] and [`Plan::string_bytes`].
+    unsafe fn write(&self, array: usize, strings: usize) {
+        let users = self.preload.map(|(_, value)| value);
+        // An empty value of the program's is kept apart from none by the separator.
+        let separator: &[u8] = if users.is_some() { b":" } else { b"" };
+        let mut at = strings;
+        let parts = [
+            LD_PRELOAD,
+            self.settings.own_path.as_bytes(),
+            separator,
+            users.unwrap_or_default(),
+            b"\0",
+        ];
+        for part in parts {
+            for &byte in part {
+                // SAFETY: the caller made room for all parts.
+                unsafe { memory::put(at, byte) };
+                at += 1;
+            }
+        }
+        let mut next = array;
+        let mut put = |pointer: usize| {
+            // SAFETY: the caller made room for all pointers.
+            unsafe { memory::put(next, pointer) };
+            next += 8;
+        };
+        for slot in 0..self.count {
+            let pointer = self.pointer(slot);
+            // SAFETY: as when they were counted.
+            let text: &[u8] = unsafe { memory::c_string(pointer) };
+            let merged = self.preload.is_some_and(|(own, _)| own == slot);
+            let stale = value_of(text, CONTROL_VARIABLE).is_some()
+                || value_of(text, PADDING_VARIABLE).is_some();
+            if merged {
+                put(strings);
+            } else if !stale {
+                put(pointer);
+            }
+        }
+        put(self.settings.control.address());
+        put(if users.is_some() {
+            // The new image removes an even number of variables (see `start`).
+            PADDING.as_ptr() as usize
+        } else {
+            strings
+        });
+        put(0);
+    }
+}
+
+/// The padding variable, empty.
+static PADDING: [u8; PADDING_VARIABLE.len() + 2] = padding();
+
+const fn padding() -> [u8; PADDING_VARIABLE.len() + 2] {
+    let name = PADDING_VARIABLE.as_bytes();
+    let mut text = [0; PADDING_VARIABLE.len() + 2];
+    let mut at = 0;
+    while at < name.len() {
+        text[at] = name[at];
+        at += 1;
+    }
+    text[at] = b'=';
+    text
+}
+
+/// Makes the call with another environment.
+fn with_environment(frame: &Frame, environment: usize) -> isize {
+    let mut arguments = [
+        frame.rdi as usize,
+        frame.rsi as usize,
+        frame.rdx as usize,
+        frame.r10 as usize,
+        frame.r8 as usize,
+        frame.r9 as usize,
+    ];
+    if frame.rax as usize == number::EXECVEAT {
+        arguments[3] = environment;
+    } else {
+        arguments[2] = environment;
+    }
+    // SAFETY: the program asked for this call; the environment is a copy of its own.
+    unsafe { call(frame.rax as usize, arguments) }
+}
+
+#[inline(never)]
+fn on_stack(frame: &Frame, plan: &Plan<'_>) -> Option<isize> {
+    let mut array = [0_usize; POINTERS];
+    let mut strings = [0_u8; STRING_BYTES];
+    let array = array.as_mut_ptr() as usize;
+    // SAFETY: the caller compared both needs with this room.
+    unsafe { plan.write(array, strings.as_mut_ptr() as usize) };
+    Some(with_environment(frame, array))
+}
+
+fn in_mapping(frame: &Frame, plan: &Plan<'_>) -> Option<isize> {
+    let pointers = plan.pointers() * 8;
+    let room = Scratch::new(pointers + plan.string_bytes()).ok()?;
+    // SAFETY: the mapping was made this large.
+    unsafe { plan.write(room.address(), room.address() + pointers) };
+    Some(with_environment(frame, room.address()))
+}

@@ -1,0 +1,423 @@
+//! The program's signal handlers, which must never see a trampoline.
+//!
+//! The kernel is given, in place of each handler, one of a pool of stubs that belongs to this
+//! handler for ever. So the kernel's table stays the only truth about what is installed:
+//! nothing is to be kept in step, also not with children of `vfork`, which share our memory
+//! but not that table. Flags, mask and restorer stay the program's.
+//!
+//! A stub lets [`enter`] put the original program's state into the context, calls the
+//! handler, and lets [`leave`] find where the thread really goes on.
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use membound_wire::{Undo, UndoKind};
+
+use crate::entry::Frame;
+use crate::sys::{call, check, number};
+use crate::{areas, live, memory};
+
+/// Stubs; the assembly below has the same number.
+const STUBS: usize = 1024;
+const STUB_BYTES: u64 = 16;
+
+// The stubs differ in their address only, which rax carries. Unwinders pass through: the
+// frame's return address is the kernel's restorer, as the handler's own would be.
+global_asm!(
+    ".pushsection .text.membound_handlers, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl membound_signal_stubs",
+    ".hidden membound_signal_stubs",
+    ".type membound_signal_stubs, @function",
+    "membound_signal_stubs:",
+    ".cfi_startproc",
+    ".rept 1024",
+    ".p2align 4",
+    "lea rax, [rip - 7]",
+    "jmp 2f",
+    ".endr",
+    "2:",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "sub rsp, 48",
+    "mov [rbp - 8], rdi",
+    "mov [rbp - 16], rsi",
+    "mov [rbp - 24], rdx",
+    "lea rcx, [rbp - 40]",
+    "mov r8, rax",
+    "call {enter}",
+    "mov rdi, [rbp - 8]",
+    "mov rsi, [rbp - 16]",
+    "mov rdx, [rbp - 24]",
+    "mov r11, rax",
+    "xor eax, eax",
+    "test r11, r11",
+    "jz 3f",
+    "call r11",
+    "3:",
+    "mov rdi, [rbp - 24]",
+    "lea rsi, [rbp - 40]",
+    "call {leave}",
+    "leave",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    ".size membound_signal_stubs, . - membound_signal_stubs",
+    ".popsection",
+    enter = sym enter,
+    leave = sym leave,
+);
+
+unsafe extern "C" {
+    fn membound_signal_stubs();
+}
+
+/// The handler of each stub; 0 where the stub is free. Written once.
+static HANDLERS: [AtomicU64; STUBS] = [const { AtomicU64::new(0) }; STUBS];
+/// Set by the launcher's order, once the hook is in place.
+static ADOPTED: AtomicBool = AtomicBool::new(false);
+
+/// The kernel's `struct sigaction`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Disposition {
+    pub(crate) handler: u64,
+    pub(crate) flags: u64,
+    pub(crate) restorer: u64,
+    pub(crate) mask: u64,
+}
+
+impl Disposition {
+    pub(crate) const DEFAULT: Self = Self {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+}
+
+fn stub_address(index: usize) -> u64 {
+    membound_signal_stubs as *const () as u64 + index as u64 * STUB_BYTES
+}
+
+/// The handler behind the stub at `address`, if it is one.
+fn handler_of(address: u64) -> Option<u64> {
+    let offset = address.checked_sub(stub_address(0))?;
+    let handler = HANDLERS
+        .get((offset / STUB_BYTES) as usize)?
+        .load(Ordering::Acquire);
+    (handler != 0 && offset.is_multiple_of(STUB_BYTES)).then_some(handler)
+}
+
+/// The stub of `handler`. `None` when the pool is used up: then the handler gets what the
+/// kernel saw.
+fn stub_of(handler: u64) -> Option<u64> {
+    const DEFAULT_AND_IGNORE: u64 = 1;
+    if handler <= DEFAULT_AND_IGNORE || handler_of(handler).is_some() {
+        return None;
+    }
+    for (index, slot) in HANDLERS.iter().enumerate() {
+        let taken = slot
+            .compare_exchange(0, handler, Ordering::AcqRel, Ordering::Acquire)
+            .err();
+        if taken.is_none_or(|owner| owner == handler) {
+            return Some(stub_address(index));
+        }
+    }
+    None
+}
+
+/// Reads or replaces what the kernel does on `signal`.
+pub(crate) fn disposition(signal: u64, new: Option<&Disposition>) -> Option<Disposition> {
+    let mut old = Disposition::DEFAULT;
+    let new = new.map_or(0, |new| (&raw const *new) as usize);
+    // SAFETY: both structures have the kernel's layout and outlive the call.
+    let result = unsafe {
+        call(
+            number::RT_SIGACTION,
+            [signal as usize, new, (&raw mut old) as usize, 8, 0, 0],
+        )
+    };
+    check(result).ok().map(|_| old)
+}
+
+/// Wraps the handlers that are installed, and from now on every new one. Returns how many
+/// there were.
+pub(crate) fn adopt() -> u64 {
+    let mut adopted = 0;
+    ADOPTED.store(true, Ordering::Release);
+    for signal in 1..=64 {
+        let Some(mut found) = disposition(signal, None) else {
+            continue;
+        };
+        if let Some(stub) = stub_of(found.handler) {
+            found.handler = stub;
+            if disposition(signal, Some(&found)).is_some() {
+                adopted += 1;
+            }
+        }
+    }
+    adopted
+}
+
+/// `rt_sigaction` as the program calls it. `None`: nothing in it concerns the agent.
+pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
+    if !ADOPTED.load(Ordering::Acquire) {
+        return None;
+    }
+    let new = frame.rsi as usize;
+    let old = frame.rdx as usize;
+    let mut wrapped = Disposition::DEFAULT;
+    let mut passed = new;
+    if new != 0 {
+        // SAFETY: the program passes the kernel's structure.
+        wrapped = unsafe { memory::get(new) };
+        if let Some(stub) = stub_of(wrapped.handler) {
+            wrapped.handler = stub;
+            passed = (&raw const wrapped) as usize;
+        }
+    }
+    if let Some(result) = live::trap_sigaction(frame.rdi, new, old) {
+        return Some(result);
+    }
+    // SAFETY: the program's call, with the handler's stub in the handler's place.
+    let result = unsafe {
+        call(
+            number::RT_SIGACTION,
+            [frame.rdi as usize, passed, old, frame.r10 as usize, 0, 0],
+        )
+    };
+    if result == 0 && old != 0 {
+        // SAFETY: the kernel has just written the structure there.
+        let handler: u64 = unsafe { memory::get(old) };
+        if let Some(users) = handler_of(handler) {
+            // SAFETY: the handler is the structure's first word.
+            unsafe { memory::put(old, users) };
+        }
+    }
+    Some(result)
+}
+
+/// The general registers in a signal frame's `ucontext`, as the kernel orders them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Registers {
+    /// r8 to r15.
+    high: [u64; 8],
+    rdi: u64,
+    rsi: u64,
+    rbp: u64,
+    rbx: u64,
+    rdx: u64,
+    rax: u64,
+    rcx: u64,
+    rsp: u64,
+    pub(crate) rip: u64,
+    flags: u64,
+}
+
+/// Bytes before the registers in a `ucontext`.
+pub(crate) const REGISTERS_OFFSET: usize = 40;
+
+impl Registers {
+    /// The register by its number in the instruction set.
+    fn general(&mut self, register: u8) -> Option<&mut u64> {
+        Some(match register {
+            0 => &mut self.rax,
+            1 => &mut self.rcx,
+            2 => &mut self.rdx,
+            3 => &mut self.rbx,
+            4 => &mut self.rsp,
+            5 => &mut self.rbp,
+            6 => &mut self.rsi,
+            7 => &mut self.rdi,
+            8..=15 => self.high.get_mut(usize::from(register) - 8)?,
+            _ => return None,
+        })
+    }
+
+    fn set_arithmetic_flags(&mut self, image: u64) {
+        // CF, PF, AF, ZF, SF, OF.
+        const ARITHMETIC: u64 = 0x8d5;
+        self.flags = self.flags & !ARITHMETIC | image & ARITHMETIC;
+    }
+
+    /// Flags as `lahf` and `seto al` left them in `image`.
+    fn set_flags_from_halves(&mut self, image: u64) {
+        const OVERFLOW: u64 = 0x800;
+        let overflow = if image & 1 != 0 { OVERFLOW } else { 0 };
+        self.set_arithmetic_flags(image >> 8 & 0xff | overflow);
+    }
+
+    /// Applies `undo`; `found` is the state before the first one, `load` reads the stack.
+    fn undo(&mut self, undo: Undo, found: &mut Self, load: impl Fn(u64) -> u64) {
+        let place = self.rsp.wrapping_add_signed(i64::from(undo.value));
+        let kind = |wanted: UndoKind| undo.kind == wanted as u8;
+        if kind(UndoKind::Load) {
+            let value = load(place);
+            if let Some(register) = self.general(undo.register) {
+                *register = value;
+            }
+        } else if kind(UndoKind::LoadFlags) {
+            self.set_arithmetic_flags(load(place));
+        } else if kind(UndoKind::FlagsFromRegister) {
+            // The register as it was found: an earlier undo may have given rax back.
+            if let Some(&mut image) = found.general(undo.register) {
+                self.set_flags_from_halves(image);
+            }
+        } else if kind(UndoKind::FlagsFromStack) {
+            self.set_flags_from_halves(load(place));
+        } else if kind(UndoKind::Copy) {
+            let copy = found.general(undo.value as u8).map(|register| *register);
+            if let (Some(copy), Some(register)) = (copy, self.general(undo.register)) {
+                *register = copy;
+            }
+        } else if kind(UndoKind::Stack) {
+            self.rsp = place;
+        }
+    }
+}
+
+/// What a stub keeps between the two calls.
+#[derive(Debug)]
+#[repr(C)]
+struct Kept {
+    /// The address that the handler was shown; 0 if the thread was not in a trampoline.
+    shown: u64,
+    /// Where it goes on if the handler leaves that as it is.
+    resume: u64,
+}
+
+/// Puts the original program's state into the context and returns the handler to call.
+///
+/// # Safety
+///
+/// Called by a stub with what the kernel passed to it.
+unsafe extern "C" fn enter(
+    signal: u64,
+    information: usize,
+    context: usize,
+    kept: &mut Kept,
+    stub: u64,
+) -> u64 {
+    kept.shown = 0;
+    kept.resume = 0;
+    let place = context + REGISTERS_OFFSET;
+    // SAFETY: the kernel put the registers there.
+    let found: Registers = unsafe { memory::get(place) };
+    if let Some(at) = areas::find(found.rip).and_then(|area| area.at(found.rip)) {
+        let mut original = found;
+        let mut copy = found;
+        for undo in at.undos() {
+            original.undo(undo, &mut copy, |address| {
+                // SAFETY: the table names stack that the trampoline has written.
+                unsafe { memory::get(address as usize) }
+            });
+        }
+        original.rip = at.original();
+        kept.shown = original.rip;
+        kept.resume = at.resume();
+        // SAFETY: the frame is the handler's to change, hence ours.
+        unsafe { memory::put(place, original) };
+        show_original_fault(signal, information, found.rip, original.rip);
+    }
+    handler_of(stub).unwrap_or(0)
+}
+
+/// Signals of which the information names the instruction get the original one.
+fn show_original_fault(signal: u64, information: usize, found: u64, original: u64) {
+    const ILL: u64 = 4;
+    const TRAP: u64 = 5;
+    const FPE: u64 = 8;
+    const CODE: usize = 8;
+    const ADDRESS: usize = 16;
+    if !matches!(signal, ILL | TRAP | FPE) {
+        return;
+    }
+    // SAFETY: the frame has room for a siginfo, filled or not.
+    let code: i32 = unsafe { memory::get(information + CODE) };
+    // SAFETY: as above.
+    let address: u64 = unsafe { memory::get(information + ADDRESS) };
+    if code > 0 && address == found {
+        // SAFETY: as above; the kernel does not read it back.
+        unsafe { memory::put(information + ADDRESS, original) };
+    }
+}
+
+/// Sends the thread back to where it goes on.
+///
+/// # Safety
+///
+/// Called by a stub with the context that the kernel passed to it.
+unsafe extern "C" fn leave(context: usize, kept: &Kept) {
+    let place = context + REGISTERS_OFFSET;
+    // SAFETY: the kernel put the registers there, and takes them back from there.
+    let mut registers: Registers = unsafe { memory::get(place) };
+    let rip = registers.rip;
+    // The handler may have sent the thread elsewhere, also into text that is overwritten.
+    registers.rip = if kept.shown != 0 && rip == kept.shown {
+        kept.resume
+    } else {
+        areas::entrance(rip).unwrap_or(rip)
+    };
+    if registers.rip != rip {
+        // SAFETY: as above.
+        unsafe { memory::put(place, registers) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EMPTY: Registers = Registers {
+        high: [0; 8],
+        rdi: 0,
+        rsi: 0,
+        rbp: 0,
+        rbx: 0,
+        rdx: 0,
+        rax: 0,
+        rcx: 0,
+        rsp: 0x1000,
+        rip: 0,
+        flags: 0x202,
+    };
+
+    fn undone(kind: UndoKind, register: u8, value: i32, from: &Registers) -> Registers {
+        let mut registers = *from;
+        let undo = Undo {
+            kind: kind as u8,
+            register,
+            reserved: 0,
+            value,
+        };
+        registers.undo(undo, &mut from.clone(), |address| address + 1);
+        registers
+    }
+
+    #[test]
+    fn undos_give_registers_back() {
+        assert_eq!(undone(UndoKind::Load, 3, 8, &EMPTY).rbx, 0x1009);
+        assert_eq!(undone(UndoKind::Load, 13, -8, &EMPTY).high[5], 0xff9);
+        assert_eq!(undone(UndoKind::Stack, 0, 128, &EMPTY).rsp, 0x1080);
+        let copied = Registers { rsi: 77, ..EMPTY };
+        assert_eq!(undone(UndoKind::Copy, 8, 6, &copied).high[0], 77);
+    }
+
+    #[test]
+    fn flags_come_back_in_all_forms() {
+        // SF, ZF and CF by lahf, OF by seto.
+        let halves = Registers {
+            rax: 0xc301,
+            ..EMPTY
+        };
+        let flags = undone(UndoKind::FlagsFromRegister, 0, 0, &halves).flags;
+        assert_eq!(flags, 0x202 | 0xc1 | 0x800);
+        // The image at 0x1000 is 0x1001: CF and a bit that is not arithmetic.
+        assert_eq!(undone(UndoKind::LoadFlags, 0, 0, &EMPTY).flags, 0x203);
+    }
+}

@@ -1,0 +1,191 @@
+//! Probes that ran out, and recording bursts: records into the thread's ring.
+//!
+//! A thread finds its ring by its number and keeps it; the launcher takes back those of threads that
+//! are gone. The program never waits: a full ring, or none free, loses the record and
+//! counts it.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use membound_wire::{Entry, Probe, RECORDS, Record, Ring, RingSet, SLOTS_BYTES, Slots};
+
+use crate::entry::Frame;
+use crate::{assembly, memory, sys};
+
+/// Address of the [`RingSet`], 0 without one.
+static RINGS: AtomicUsize = AtomicUsize::new(0);
+
+const OWNER: usize = core::mem::offset_of!(Ring, owner);
+const LOST: usize = core::mem::offset_of!(Ring, lost);
+const HEAD: usize = core::mem::offset_of!(Ring, head);
+const TAIL: usize = core::mem::offset_of!(Ring, tail);
+/// The stack pointer of the call that is writing, 0 if none is.
+const WRITER: usize = core::mem::offset_of!(Ring, rest);
+const FIRST_RECORD: usize = core::mem::offset_of!(Ring, records);
+
+const STORE_BIT: u32 = 1 << 31;
+const STORE: u16 = 1;
+const TIMED: u16 = 2;
+
+/// Uses the rings at `address` from now on; 0: none.
+pub(crate) fn use_rings(address: u64) {
+    RINGS.store(address as usize, Ordering::Release);
+}
+
+/// [`Entry::Sample`]: records the timed load and sets the countdown again.
+pub(crate) fn sample(frame: &Frame) {
+    let slots = slots_of(frame, Entry::Sample);
+    let site = frame.arguments[0] as u32;
+    rearm(slots, site & !STORE_BIT);
+    write(frame, slots, site, TIMED);
+}
+
+/// [`Entry::Record`]: records the access.
+pub(crate) fn record(frame: &Frame) {
+    let slots = slots_of(frame, Entry::Record);
+    write(frame, slots, frame.arguments[0] as u32, 0);
+}
+
+/// The slots of the area that called: the call was `call [rip + slot]`, so the four bytes before
+/// the return address say where its slot is.
+fn slots_of(frame: &Frame, entry: Entry) -> usize {
+    let after = frame.return_address as usize;
+    // SAFETY: the trampoline's call instruction ends there.
+    let displacement: i32 = unsafe { memory::get(after - 4) };
+    after
+        .wrapping_add_signed(displacement as isize)
+        .wrapping_sub(core::mem::offset_of!(Slots, entries) + entry as usize * 8)
+}
+
+fn rearm(slots: usize, site: u32) {
+    let place = slots + SLOTS_BYTES + site as usize * size_of::<Probe>();
+    // SAFETY: the trampoline has just counted in this probe.
+    let mut probe: Probe = unsafe { memory::get(place) };
+    // SAFETY: the slots lie before the probes.
+    let period: u32 = unsafe { memory::get(slots + core::mem::offset_of!(Slots, period)) };
+    let done = i64::from(probe.armed) - i64::from(probe.countdown);
+    probe.done = probe.done.wrapping_add_signed(done);
+    probe.armed = interval(period, assembly::time_stamp() ^ place as u64);
+    probe.countdown = probe.armed;
+    // SAFETY: as above; a count that another thread makes meanwhile may be lost, which the
+    // format permits.
+    unsafe { memory::put(place, probe) };
+}
+
+/// A number drawn evenly from 1 to twice `period`, so that sampling keeps no step with the
+/// program's own rhythm.
+fn interval(period: u32, seed: u64) -> i32 {
+    let mut state = seed | 1;
+    // One turn of xorshift64* (Vigna 2016): the low bits of the counter alone come in steps.
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    let drawn = state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+    let span = (u64::from(period) * 2).clamp(1, i32::MAX as u64);
+    ((drawn * span) >> 32) as i32 + 1
+}
+
+/// A word of the shared rings.
+fn word32(address: usize) -> &'static AtomicU32 {
+    // SAFETY: the rings stay mapped for the session, and both sides use atomics.
+    unsafe { &*(address as *const AtomicU32) }
+}
+
+fn word64(address: usize) -> &'static AtomicU64 {
+    // SAFETY: as for 32 bits.
+    unsafe { &*(address as *const AtomicU64) }
+}
+
+/// The calling thread's ring.
+fn ring() -> Option<usize> {
+    let set = RINGS.load(Ordering::Acquire);
+    if set == 0 {
+        return None;
+    }
+    let count = word32(set + core::mem::offset_of!(RingSet, rings)).load(Ordering::Relaxed);
+    let thread = sys::thread();
+    let ring = |index: u32| set + size_of::<RingSet>() + index as usize * size_of::<Ring>();
+    // Threads' numbers follow each other, so the first look nearly always finds the ring.
+    let start = thread.checked_rem(count)?;
+    let order = (start..count).chain(0..start);
+    for index in order {
+        let owner = word32(ring(index) + OWNER);
+        let found = owner.load(Ordering::Relaxed);
+        let taken = found == thread
+            || (found == 0
+                && owner
+                    .compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok());
+        if taken {
+            return Some(ring(index));
+        }
+    }
+    word64(set + core::mem::offset_of!(RingSet, homeless)).fetch_add(1, Ordering::Relaxed);
+    None
+}
+
+fn write(frame: &Frame, slots: usize, site: u32, flags: u16) {
+    let Some(ring) = ring() else {
+        return;
+    };
+    let stack = (&raw const *frame) as u64;
+    let writer = word64(ring + WRITER);
+    let outer = writer.load(Ordering::Relaxed);
+    // A handler that interrupts a writing call of its own thread, deeper in the stack, must
+    // not mix its record with that one. A writer that lies deeper than we was left by a long jump.
+    if outer != 0 && outer > stack {
+        word32(ring + LOST).fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    writer.store(stack, Ordering::Relaxed);
+    let head = word64(ring + HEAD).load(Ordering::Relaxed);
+    let tail = word64(ring + TAIL).load(Ordering::Acquire);
+    if head.wrapping_sub(tail) >= RECORDS as u64 {
+        word32(ring + LOST).fetch_add(1, Ordering::Relaxed);
+    } else {
+        // SAFETY: the slots lie where the trampoline's call found its target.
+        let module: u32 = unsafe { memory::get(slots + core::mem::offset_of!(Slots, module)) };
+        let store = if site & STORE_BIT != 0 { STORE } else { 0 };
+        let record = Record {
+            tsc: assembly::time_stamp(),
+            address: frame.arguments[1],
+            site: site & !STORE_BIT,
+            module: module as u16,
+            flags: flags | store,
+            ticks: if flags & TIMED != 0 {
+                u32::try_from(frame.arguments[2]).unwrap_or(u32::MAX)
+            } else {
+                0
+            },
+            reserved: 0,
+        };
+        let index = (head % RECORDS as u64) as usize;
+        let place = ring + FIRST_RECORD + index * size_of::<Record>();
+        // SAFETY: the index is inside the ring, which this thread owns, and the launcher
+        // does not read it before `head` has passed it.
+        unsafe { memory::put(place, record) };
+        word64(ring + HEAD).store(head.wrapping_add(1), Ordering::Release);
+    }
+    writer.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_even_from_one_to_twice_the_period() {
+        let period = 1000;
+        let mut sum = 0_i64;
+        let rounds = 100_000;
+        for turn in 0..rounds {
+            // Time stamps come in quanta; 26 ticks on the machine that this was written on.
+            let drawn = interval(period, 0x1234_5678_9abc + turn * 26 * 37);
+            assert!((1..=2000).contains(&drawn), "{drawn}");
+            sum += i64::from(drawn);
+        }
+        let mean = sum as f64 / rounds as f64;
+        // Six standard errors of a uniform distribution's mean.
+        assert!((mean - 1000.5).abs() < 11.0, "{mean}");
+        assert_eq!(interval(0, 99), 1);
+    }
+}

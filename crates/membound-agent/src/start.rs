@@ -1,0 +1,303 @@
+//! Before the program's first instruction: finds the launcher's socket, takes its own
+//! traces out of the environment, and lets the launcher do its work.
+//!
+//! The loader runs this as an initialiser, the first of all (`-z initfirst`). glibc passes arguments, musl
+//! does not, so the initial stack is found by symbols instead. Whatever goes wrong, the
+//! program goes on as if nothing had been preloaded.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use membound_wire::{CONTROL_VARIABLE, Event, PADDING_VARIABLE};
+
+use crate::control;
+use crate::memory::{self, Line};
+use crate::{assembly, sys};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
+const AT_IGNORE: u64 = 1;
+const AT_PHDR: u64 = 3;
+const AT_PHNUM: u64 = 5;
+const AT_SECURE: u64 = 23;
+
+/// What is remembered of the start, for the rest of the process's life.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// `MEMBOUND_AGENT=<socket>`.
+    pub(crate) control: Line<160>,
+    /// Bytes of it before the path.
+    pub(crate) control_name: usize,
+    /// Path of the agent's own file.
+    pub(crate) own_path: Line<1024>,
+    /// Address of the loader's `struct r_debug`, 0 if unknown.
+    pub(crate) r_debug: usize,
+}
+
+impl Settings {
+    /// The socket's path.
+    pub(crate) fn control_path(&self) -> &[u8] {
+        self.control
+            .as_bytes()
+            .get(self.control_name..)
+            .unwrap_or_default()
+    }
+}
+
+struct Cell(UnsafeCell<Settings>);
+
+// SAFETY: written once by the initialiser, before `READY` is set and before any other
+// thread exists; only read afterwards.
+unsafe impl Sync for Cell {}
+
+static SETTINGS: Cell = Cell(UnsafeCell::new(Settings {
+    control: Line::new(),
+    control_name: 0,
+    own_path: Line::new(),
+    r_debug: 0,
+}));
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// The settings, once the agent has found its launcher.
+pub(crate) fn settings() -> Option<&'static Settings> {
+    if !READY.load(Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: `READY` was set after the last write.
+    Some(unsafe { &*SETTINGS.0.get() })
+}
+
+extern "C" fn begin() {
+    if prepare().is_some() {
+        // What the launcher could not do it knows; the program runs in any case.
+        let _ = control::converse(Event::Start, [0; 2]);
+    }
+}
+
+/// Reads and cleans the environment. `None`: nobody called for the agent.
+fn prepare() -> Option<()> {
+    let environment = Environment::find()?;
+    let auxiliary = environment.auxiliary();
+    if auxiliary.value(AT_SECURE).unwrap_or(0) != 0 {
+        return None;
+    }
+    let control_slot = environment.last(|text| value_of(text, CONTROL_VARIABLE).is_some())?;
+    let preload_slot = environment.last(|text| text.starts_with(LD_PRELOAD))?;
+
+    // SAFETY: nobody reads the settings before `READY`, and no other thread runs.
+    let settings = unsafe { &mut *SETTINGS.0.get() };
+    settings.control_name = CONTROL_VARIABLE.len() + 1;
+    settings.control.push(environment.text(control_slot))?;
+    let preload = environment.text(preload_slot).get(LD_PRELOAD.len()..)?;
+    let end = preload
+        .iter()
+        .position(|&byte| byte == b':' || byte == b' ')
+        .unwrap_or(preload.len());
+    settings.own_path.push(preload.get(..end)?)?;
+    settings.r_debug = loader_record(&auxiliary).unwrap_or_else(assembly::r_debug);
+
+    environment.hide(preload_slot, end);
+    READY.store(true, Ordering::Release);
+    Some(())
+}
+
+/// The value of `text`, if it is the variable `name`.
+pub(crate) fn value_of<'a>(text: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    text.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+}
+
+/// The program's environment as the kernel laid it out: pointers, a null pointer, and then
+/// the auxiliary vector.
+struct Environment {
+    first: usize,
+    count: usize,
+}
+
+impl Environment {
+    fn find() -> Option<Self> {
+        let stack_end = assembly::stack_end();
+        let environ = assembly::environ();
+        let first = if stack_end != 0 {
+            // SAFETY: it is glibc's variable of that name.
+            let bottom: usize = unsafe { memory::get(stack_end) };
+            if bottom == 0 {
+                return None;
+            }
+            // SAFETY: the variable points to the argument count on the initial stack.
+            let arguments: usize = unsafe { memory::get(bottom) };
+            bottom.checked_add(arguments.checked_add(2)?.checked_mul(8)?)?
+        } else if environ != 0 {
+            // SAFETY: it is libc's variable of that name; musl has set it by now.
+            unsafe { memory::get(environ) }
+        } else {
+            return None;
+        };
+        if first == 0 {
+            return None;
+        }
+        let mut count = 0;
+        // SAFETY: the array ends with a null pointer, which is not passed.
+        while (unsafe { memory::get::<usize>(first + count * 8) }) != 0 {
+            count += 1;
+        }
+        Some(Self { first, count })
+    }
+
+    fn pointer(&self, slot: usize) -> usize {
+        // SAFETY: slots are below `count`, and the array is on the initial stack.
+        unsafe { memory::get(self.first + slot * 8) }
+    }
+
+    fn set_pointer(&self, slot: usize, pointer: usize) {
+        // SAFETY: slots are at most `count`; nobody else runs, and libc has no copy yet.
+        unsafe { memory::put(self.first + slot * 8, pointer) }
+    }
+
+    fn text(&self, slot: usize) -> &'static [u8] {
+        // SAFETY: the strings lie on the initial stack for as long as the process lives.
+        unsafe { memory::c_string(self.pointer(slot)) }
+    }
+
+    fn last(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<usize> {
+        (0..self.count).rev().find(|&slot| wanted(self.text(slot)))
+    }
+
+    fn auxiliary(&self) -> Auxiliary {
+        Auxiliary {
+            first: self.first + (self.count + 1) * 8,
+        }
+    }
+
+    /// Takes the agent out of the variable `preload`, of which `own` bytes of the value are
+    /// the agent's, and removes the variables that are the agent's alone.
+    fn hide(&self, preload: usize, own: usize) {
+        let text = self.text(preload);
+        let rest = text.get(LD_PRELOAD.len() + own..).unwrap_or_default();
+        let alone = rest.is_empty();
+        if let Some(users) = rest.get(1..) {
+            let pointer = self.pointer(preload);
+            for (at, &byte) in users.iter().chain([0].iter()).enumerate() {
+                // SAFETY: the shorter value is moved down inside the old string's room, byte
+                // by byte upwards, so that nothing is read after it was overwritten.
+                unsafe { memory::put(pointer + LD_PRELOAD.len() + at, byte) };
+            }
+        }
+        let mut kept = 0;
+        for slot in 0..self.count {
+            let text = self.text(slot);
+            let ours = value_of(text, CONTROL_VARIABLE).is_some()
+                || value_of(text, PADDING_VARIABLE).is_some()
+                || (slot == preload && alone);
+            if !ours {
+                self.set_pointer(kept, self.pointer(slot));
+                kept += 1;
+            }
+        }
+        // Some runtimes look for the auxiliary vector right behind the null pointer. It
+        // cannot move, for the loader remembers its place; entries to be ignored fill the
+        // gap where an even number of pointers went, and launcher and agent see to that.
+        let gap = self.count - kept;
+        self.set_pointer(kept, 0);
+        let mut slot = kept + 1;
+        while slot < kept + gap {
+            self.set_pointer(slot, AT_IGNORE as usize);
+            self.set_pointer(slot + 1, 0);
+            slot += 2;
+        }
+    }
+}
+
+/// The kernel's auxiliary vector.
+struct Auxiliary {
+    first: usize,
+}
+
+impl Auxiliary {
+    fn value(&self, wanted: u64) -> Option<u64> {
+        let mut at = self.first;
+        loop {
+            // SAFETY: the vector ends with an entry of type 0, which is not passed.
+            let kind: u64 = unsafe { memory::get(at) };
+            if kind == 0 {
+                return None;
+            }
+            if kind == wanted {
+                // SAFETY: each entry has a value behind its type.
+                return Some(unsafe { memory::get(at + 8) });
+            }
+            at += 16;
+        }
+    }
+}
+
+/// Address of `struct r_debug` by the main program's dynamic section.
+fn loader_record(auxiliary: &Auxiliary) -> Option<usize> {
+    const PT_DYNAMIC: u32 = 2;
+    const PT_PHDR: u32 = 6;
+    const HEADER_BYTES: usize = 56;
+    const DT_DEBUG: u64 = 21;
+    let headers = auxiliary.value(AT_PHDR)? as usize;
+    let count = auxiliary.value(AT_PHNUM)? as usize;
+    let mut bias = 0_usize;
+    let mut dynamic = None;
+    for index in 0..count {
+        let header = headers + index * HEADER_BYTES;
+        // SAFETY: the kernel counted the program headers it mapped.
+        let kind: u32 = unsafe { memory::get(header) };
+        // SAFETY: the virtual address lies 16 bytes into the header.
+        let address: usize = unsafe { memory::get(header + 16) };
+        match kind {
+            PT_PHDR => bias = headers.wrapping_sub(address),
+            PT_DYNAMIC => dynamic = Some(address),
+            _ => {}
+        }
+    }
+    let mut at = bias.wrapping_add(dynamic?);
+    loop {
+        // SAFETY: the dynamic section ends with an entry of tag 0, which is not passed.
+        let tag: u64 = unsafe { memory::get(at) };
+        if tag == 0 {
+            return None;
+        }
+        if tag == DT_DEBUG {
+            // SAFETY: each entry has a value behind its tag.
+            let value: usize = unsafe { memory::get(at + 8) };
+            return (value != 0).then_some(value);
+        }
+        at += 16;
+    }
+}
+
+/// The loader's hook for debuggers, and whether its list is consistent.
+pub(crate) struct LoaderState {
+    /// Address of the function called on every change, 0 if unknown.
+    pub(crate) hook: u64,
+    /// Nothing is being added or removed.
+    pub(crate) consistent: bool,
+}
+
+/// Reads `struct r_debug`.
+pub(crate) fn loader_state(settings: &Settings) -> LoaderState {
+    if settings.r_debug == 0 {
+        return LoaderState {
+            hook: 0,
+            consistent: true,
+        };
+    }
+    // SAFETY: the loader's record lives as long as the process.
+    let hook: u64 = unsafe { memory::get(settings.r_debug + 16) };
+    // SAFETY: as above.
+    let state: u32 = unsafe { memory::get(settings.r_debug + 24) };
+    LoaderState {
+        hook,
+        consistent: state == 0,
+    }
+}
+
+/// Whether the process has, or may have, more than one thread.
+pub(crate) fn many_threads() -> bool {
+    sys::threads() != 1
+}

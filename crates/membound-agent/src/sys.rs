@@ -1,0 +1,475 @@
+//! System calls, made directly: the agent has no libc, no `errno`, and must not touch the
+//! program's.
+//!
+//! Wrappers whose arguments the type system can vouch for are safe; those that change the address
+//! space are not.
+
+use core::arch::asm;
+use core::ffi::CStr;
+
+/// An error number of the kernel, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) u32);
+
+impl Errno {
+    pub(crate) const EINTR: Self = Self(4);
+    pub(crate) const EIO: Self = Self(5);
+    pub(crate) const ENOMEM: Self = Self(12);
+    pub(crate) const EBUSY: Self = Self(16);
+    pub(crate) const EEXIST: Self = Self(17);
+    pub(crate) const EINVAL: Self = Self(22);
+    pub(crate) const ENOSPC: Self = Self(28);
+    pub(crate) const EPROTO: Self = Self(71);
+}
+
+/// System call numbers.
+pub(crate) mod number {
+    pub(crate) const READ: usize = 0;
+    pub(crate) const CLOSE: usize = 3;
+    pub(crate) const FSTAT: usize = 5;
+    pub(crate) const MMAP: usize = 9;
+    pub(crate) const MPROTECT: usize = 10;
+    pub(crate) const MUNMAP: usize = 11;
+    pub(crate) const RT_SIGACTION: usize = 13;
+    pub(crate) const RT_SIGPROCMASK: usize = 14;
+    pub(crate) const PREAD64: usize = 17;
+    pub(crate) const PWRITE64: usize = 18;
+    pub(crate) const SCHED_YIELD: usize = 24;
+    pub(crate) const GETPID: usize = 39;
+    pub(crate) const SOCKET: usize = 41;
+    pub(crate) const CONNECT: usize = 42;
+    pub(crate) const SENDTO: usize = 44;
+    pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const CLONE: usize = 56;
+    pub(crate) const EXECVE: usize = 59;
+    pub(crate) const EXIT: usize = 60;
+    pub(crate) const GETTID: usize = 186;
+    pub(crate) const FUTEX: usize = 202;
+    pub(crate) const GETDENTS64: usize = 217;
+    pub(crate) const TGKILL: usize = 234;
+    pub(crate) const OPENAT: usize = 257;
+    pub(crate) const NEWFSTATAT: usize = 262;
+    pub(crate) const FACCESSAT: usize = 269;
+    pub(crate) const RT_TGSIGQUEUEINFO: usize = 297;
+    pub(crate) const EXECVEAT: usize = 322;
+    pub(crate) const MEMBARRIER: usize = 324;
+}
+
+const AT_FDCWD: isize = -100;
+const AT_EMPTY_PATH: usize = 0x1000;
+
+/// Makes a system call.
+///
+/// # Safety
+///
+/// The call and its arguments must be sound for the program, as in assembly.
+#[inline(always)]
+pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel changes rax, rcx, r11 and what the caller vouches for.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Separates results from error numbers.
+pub(crate) fn check(result: isize) -> Result<usize, Errno> {
+    if (-4095..0).contains(&result) {
+        Err(Errno(result.unsigned_abs() as u32))
+    } else {
+        Ok(result.cast_unsigned())
+    }
+}
+
+/// A descriptor that is closed when dropped: none of ours stays in the program.
+#[derive(Debug)]
+pub(crate) struct Descriptor(i32);
+
+impl Descriptor {
+    pub(crate) fn new(number: usize) -> Self {
+        Self(number as i32)
+    }
+
+    pub(crate) fn raw(&self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours, and nobody else closes it.
+        let _ = unsafe { call(number::CLOSE, [self.raw(), 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Open {
+    Read,
+    ReadWrite,
+    Directory,
+}
+
+/// Opens `path`, close-on-exec.
+pub(crate) fn open(path: &CStr, how: Open) -> Result<Descriptor, Errno> {
+    const CLOEXEC: usize = 0o2_000_000;
+    const DIRECTORY: usize = 0o200_000;
+    const NOCTTY: usize = 0o400;
+    const NONBLOCK: usize = 0o4000;
+    let flags = CLOEXEC
+        | match how {
+            // A pipe in place of a file must not hold the program up.
+            Open::Read => NOCTTY | NONBLOCK,
+            Open::ReadWrite => 2,
+            Open::Directory => DIRECTORY,
+        };
+    loop {
+        // SAFETY: the path is a C string that outlives the call.
+        let result = unsafe {
+            call(
+                number::OPENAT,
+                [
+                    AT_FDCWD.cast_unsigned(),
+                    path.as_ptr() as usize,
+                    flags,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        };
+        match check(result) {
+            Err(Errno::EINTR) => {}
+            other => return other.map(Descriptor::new),
+        }
+    }
+}
+
+/// Whether `path` can be read from here.
+pub(crate) fn readable(path: &CStr) -> bool {
+    const R_OK: usize = 4;
+    // SAFETY: the path is a C string that outlives the call.
+    let result = unsafe {
+        call(
+            number::FACCESSAT,
+            [
+                AT_FDCWD.cast_unsigned(),
+                path.as_ptr() as usize,
+                R_OK,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    result == 0
+}
+
+/// Reads once; fewer bytes than there is room for are no error.
+pub(crate) fn read(file: &Descriptor, room: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        // SAFETY: the kernel writes into `room` only.
+        let result = unsafe {
+            call(
+                number::READ,
+                [file.raw(), room.as_mut_ptr() as usize, room.len(), 0, 0, 0],
+            )
+        };
+        match check(result) {
+            Err(Errno::EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Reads directory entries as the kernel packs them.
+pub(crate) fn directory_entries(directory: &Descriptor, room: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes into `room` only.
+    let result = unsafe {
+        call(
+            number::GETDENTS64,
+            [
+                directory.raw(),
+                room.as_mut_ptr() as usize,
+                room.len(),
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    check(result)
+}
+
+/// Reads all of `room` from `offset`.
+pub(crate) fn read_all_at(file: &Descriptor, room: &mut [u8], offset: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while let Some(rest) = room.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        // SAFETY: the kernel writes into `rest` only.
+        let result = unsafe {
+            call(
+                number::PREAD64,
+                [
+                    file.raw(),
+                    rest.as_mut_ptr() as usize,
+                    rest.len(),
+                    offset as usize + done,
+                    0,
+                    0,
+                ],
+            )
+        };
+        match check(result) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(count) => done += count,
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` at `offset`.
+///
+/// # Safety
+///
+/// Where the file is the process's own memory, `bytes` must be right for that place.
+pub(crate) unsafe fn write_all_at(
+    file: &Descriptor,
+    bytes: &[u8],
+    offset: u64,
+) -> Result<(), Errno> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        // SAFETY: what is written where is the caller's promise.
+        let result = unsafe {
+            call(
+                number::PWRITE64,
+                [
+                    file.raw(),
+                    rest.as_ptr() as usize,
+                    rest.len(),
+                    offset as usize + done,
+                    0,
+                    0,
+                ],
+            )
+        };
+        match check(result) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(count) => done += count,
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's `struct stat`, as far as it is looked at.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Stat {
+    device: u64,
+    inode: u64,
+    links: u64,
+    head: [u64; 3],
+    size: u64,
+    rest: [u64; 11],
+}
+
+impl Stat {
+    const EMPTY: Self = Self {
+        device: 0,
+        inode: 0,
+        links: 0,
+        head: [0; 3],
+        size: 0,
+        rest: [0; 11],
+    };
+}
+
+/// Size of the file in bytes.
+pub(crate) fn size(file: &Descriptor) -> Result<u64, Errno> {
+    let mut stat = Stat::EMPTY;
+    // SAFETY: the kernel writes one `struct stat`, for which there is room.
+    let result = unsafe {
+        call(
+            number::FSTAT,
+            [file.raw(), (&raw mut stat) as usize, 0, 0, 0, 0],
+        )
+    };
+    check(result).map(|_| stat.size)
+}
+
+/// Number of the process's threads, 0 if it cannot be found out.
+pub(crate) fn threads() -> u64 {
+    let mut stat = Stat::EMPTY;
+    let path = c"/proc/self/task";
+    // SAFETY: the path is a C string and the kernel writes one `struct stat`.
+    let result = unsafe {
+        call(
+            number::NEWFSTATAT,
+            [
+                AT_FDCWD.cast_unsigned(),
+                path.as_ptr() as usize,
+                (&raw mut stat) as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    // A directory has two links and one more for each directory in it.
+    if result == 0 {
+        stat.links.saturating_sub(2)
+    } else {
+        0
+    }
+}
+
+/// The process's number.
+pub(crate) fn process() -> u32 {
+    // SAFETY: it takes no arguments and changes nothing.
+    (unsafe { call(number::GETPID, [0; 6]) }) as u32
+}
+
+/// The calling thread's number.
+pub(crate) fn thread() -> u32 {
+    // SAFETY: it takes no arguments and changes nothing.
+    (unsafe { call(number::GETTID, [0; 6]) }) as u32
+}
+
+/// Memory of our own, from the kernel, released when dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    address: usize,
+    length: usize,
+}
+
+impl Scratch {
+    /// Zeroed anonymous memory.
+    pub(crate) fn new(length: usize) -> Result<Self, Errno> {
+        const PRIVATE_ANONYMOUS: usize = 0x22;
+        Self::map(length, 3, PRIVATE_ANONYMOUS, usize::MAX)
+    }
+
+    /// The whole of `file`, shared; read-only where it cannot be written.
+    pub(crate) fn file(file: &Descriptor, length: usize) -> Result<(Self, Access), Errno> {
+        const SHARED: usize = 1;
+        match Self::map(length, 3, SHARED, file.raw()) {
+            Ok(map) => Ok((map, Access::ReadWrite)),
+            Err(_) => Self::map(length, 1, SHARED, file.raw()).map(|map| (map, Access::Read)),
+        }
+    }
+
+    fn map(
+        length: usize,
+        protection: usize,
+        flags: usize,
+        descriptor: usize,
+    ) -> Result<Self, Errno> {
+        // SAFETY: the kernel chooses a free place, so nothing of the program is touched.
+        let result = unsafe { call(number::MMAP, [0, length, protection, flags, descriptor, 0]) };
+        check(result).map(|address| Self { address, length })
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Its bytes. Only for anonymous memory, which nobody else knows.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let start = self.address as *mut u8;
+        // SAFETY: the mapping has `length` bytes, lives as long as `self` and is borrowed
+        // exclusively.
+        unsafe { core::slice::from_raw_parts_mut(start, self.length) }
+    }
+
+    /// Leaves the memory mapped for good.
+    pub(crate) fn keep(self) -> usize {
+        let address = self.address;
+        core::mem::forget(self);
+        address
+    }
+}
+
+/// What a mapping permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    ReadWrite,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and no reference into it can outlive `self`.
+        let _ = unsafe { call(number::MUNMAP, [self.address, self.length, 0, 0, 0, 0]) };
+    }
+}
+
+/// Blocks every signal for the calling thread until dropped: a handler that left a
+/// conversation by a long jump would leave its descriptors behind.
+#[derive(Debug)]
+pub(crate) struct Quiet(u64);
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        Self(set_mask(u64::MAX))
+    }
+
+    /// The mask as it was before.
+    pub(crate) fn before(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        set_mask(self.0);
+    }
+}
+
+/// Replaces the calling thread's signal mask and returns the one before.
+pub(crate) fn set_mask(mask: u64) -> u64 {
+    const SETMASK: usize = 2;
+    let mut before = 0_u64;
+    // SAFETY: both masks are 8 bytes that outlive the call.
+    let _ = unsafe {
+        call(
+            number::RT_SIGPROCMASK,
+            [
+                SETMASK,
+                (&raw const mask) as usize,
+                (&raw mut before) as usize,
+                8,
+                0,
+                0,
+            ],
+        )
+    };
+    before
+}
+
+/// Opens the file of a descriptor that `openat`-like calls name by number and path.
+pub(crate) fn open_at(directory: usize, path: usize, flags: usize) -> Result<Descriptor, Errno> {
+    const CLOEXEC_NONBLOCK: usize = 0o2_004_400;
+    if flags & AT_EMPTY_PATH != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the kernel refuses a path that is not readable.
+    let result = unsafe { call(number::OPENAT, [directory, path, CLOEXEC_NONBLOCK, 0, 0, 0]) };
+    check(result).map(Descriptor::new)
+}
