@@ -1,0 +1,62 @@
+//! Programs with few descriptors, little memory, filters, no rights: patched where that is
+//! possible, and otherwise run as they are.
+
+use std::path::PathBuf;
+
+use crate::build::{Compiler, build};
+use crate::case::{Case, cases};
+
+fn processes() -> Option<PathBuf> {
+    build(Compiler::Gcc, "processes.c", "-O2")
+}
+
+cases! { processes();
+    all_descriptors_are_closed: "close-all";
+    no_descriptor_is_left_open: "descriptors";
+    // The loader of the program that is executed finds no descriptor for its libraries.
+    descriptors_run_out: "few-files".exits(127);
+    address_space_runs_out: "little-memory".exits(31);
+    a_filter_is_installed_later: "filter-later";
+    strict_filtering_is_kept_to: "strict";
+    a_process_hides_itself: "no-dump";
+}
+
+/// Whether the tests run as root. Those that need it say so when they do not.
+fn is_root() -> bool {
+    // SAFETY: the call has no conditions.
+    let user = unsafe { libc::geteuid() };
+    if user != 0 {
+        membound_testkit::skipped("root is needed to change root and user");
+    }
+    user == 0
+}
+
+#[test]
+fn the_root_is_changed() {
+    if let Some(program) = processes()
+        && is_root()
+    {
+        Case::new(program, "change-root").check();
+    }
+}
+
+#[test]
+fn rights_are_dropped() {
+    if let Some(program) = processes()
+        && is_root()
+    {
+        Case::new(program, "drop-rights").check();
+    }
+}
+
+/// Filters that deny what patching needs: the program is run all the same.
+#[test]
+fn filters_are_in_the_way() {
+    let Some(program) = processes() else { return };
+    for denied in ["socket", "connect", "pwrite", "membarrier"] {
+        Case::new(&program, &format!("filter-exec {denied}"))
+            .arg(&program)
+            .arg("shells")
+            .check();
+    }
+}

@@ -1,0 +1,39 @@
+//! Signals: where they arrive, and what handlers see and do.
+
+use crate::build::{Compiler, build};
+use crate::case::{Case, cases};
+
+cases! { build(Compiler::Gcc, "faults.c", "-O2");
+    a_fault_is_left_by_siglongjmp: "fault-longjmp";
+    a_fault_is_stepped_over: "fault-advance";
+    a_fault_is_mended_and_tried_again: "fault-retry";
+    flags_survive_a_fault: "fault-flags";
+    a_division_by_zero_is_stepped_over: "fpe";
+    an_illegal_instruction_is_stepped_over: "ill";
+    a_fault_is_handled_on_another_stack: "altstack";
+    a_stack_overflows: "overflow";
+    handlers_are_nested: "nested";
+    a_handler_is_for_once: "resethand".killed_by(libc::SIGUSR1);
+    handlers_are_read_back: "readback";
+    vectors_survive_a_storm: "storm";
+    a_timer_finds_the_program_in_its_own_text: "timer-ip";
+    queued_signals_keep_their_values: "realtime";
+    calls_are_interrupted_and_restarted: "interrupted";
+    a_handler_changes_registers: "context";
+}
+
+#[test]
+fn faults_unoptimised() {
+    let Some(program) = build(Compiler::Gcc, "faults.c", "-O0") else {
+        return;
+    };
+    for name in [
+        "fault-longjmp",
+        "fault-retry",
+        "overflow",
+        "readback",
+        "timer-ip",
+    ] {
+        Case::new(&program, name).check();
+    }
+}
