@@ -344,9 +344,17 @@ fn correct(instruction: &Instruction, state: &mut State) {
         // It may tell which components are in use.
         M::Xgetbv => state.read(EXTENDED),
         M::Nop | M::Reservednop => *state = State::NOTHING,
-        M::Rdsspd | M::Rdsspq => {
-            // Nothing happens where shadow stacks are off.
+        // `rdssp` does nothing where shadow stacks are off; of the others the kernel, where it
+        // emulates them, writes 16 bits.
+        M::Rdsspd | M::Rdsspq | M::Sldt | M::Str | M::Smsw
+            if instruction.op0_kind() == OpKind::Register =>
+        {
             let destination = gpr(instruction.op0_register());
+            state.read(destination);
+            state.spare(destination);
+        }
+        M::Insertq => {
+            let destination = parts(instruction.op0_register());
             state.read(destination);
             state.spare(destination);
         }

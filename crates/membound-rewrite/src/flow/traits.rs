@@ -256,6 +256,10 @@ fn kind(code: Code, mnemonic: Mnemonic, instruction: &Instruction) -> Kind {
         M::Shld,
         M::Shrd,
         M::Sbb,
+        M::Insertq,
+        M::Sldt,
+        M::Str,
+        M::Smsw,
     ];
     if lists(&everything)
         || instruction.is_privileged()
@@ -341,22 +345,22 @@ pub(super) fn is_constant_idiom(mnemonic: Mnemonic) -> bool {
 }
 
 /// Whether SSE or AVX floating-point arithmetic is done, which obeys and raises bits of
-/// MXCSR. Instructions that take floats for bits or move them do not.
+/// MXCSR. Instructions that take floats for bits or move them do not. Told by the name,
+/// because the names are regular: an operation, then the type.
 fn computes_floats(mnemonic: Mnemonic) -> bool {
+    const OPERATIONS: [&str; 36] = [
+        "add", "sub", "mul", "div", "sqrt", "min", "max", "cmp", "comi", "ucomi", "comx", "ucomx",
+        "round", "rndscale", "dp", "hadd", "hsub", "fmadd", "fmsub", "fnmadd", "fnmsub", "fmul",
+        "fcmadd", "fcmul", "4fmadd", "4fnmadd", "range", "reduce", "getexp", "getmant", "fixupimm",
+        "scalef", "rcp", "rsqrt", "exp2", "fpclass",
+    ];
+    const TYPES: [&str; 6] = ["ps", "pd", "ss", "sd", "ph", "sh"];
     let name = format!("{mnemonic:?}").to_ascii_lowercase();
     let name = name.strip_prefix('v').unwrap_or(&name);
-    const SUFFIXES: [&str; 10] = [
-        "ps", "pd", "ss", "sd", "ph", "sh", "pi", "si", "si64", "bf16",
-    ];
-    const ARITHMETIC: [&str; 48] = [
-        "add", "sub", "mul", "div", "sqrt", "min", "max", "cmp", "comi", "ucomi", "cvt", "round",
-        "rndscale", "dpp", "hadd", "hsub", "addsub", "fmadd", "fmsub", "fnmadd", "fnmsub",
-        "fmaddsub", "fmsubadd", "range", "reduce", "getexp", "getmant", "fixupimm", "scalef",
-        "rcp", "rsqrt", "exp2", "frcz", "fcmadd", "fcmul", "fmul", "4fmadd", "4fnmadd", "minmax",
-        "dpbf16", "fpclass", "p4d", "fcm", "cvtt", "cvtps", "cvtph", "cvtne", "hadd",
-    ];
-    let integers = ["pd", "ps"].iter().all(|_| false);
-    !integers
-        && ARITHMETIC.iter().any(|prefix| name.starts_with(prefix))
-        && (SUFFIXES.iter().any(|suffix| name.ends_with(suffix)) || name.starts_with("cvt"))
+    name.starts_with("cvt")
+        || name.starts_with("frcz")
+        || TYPES.iter().any(|kind| name.ends_with(kind))
+            && OPERATIONS
+                .iter()
+                .any(|operation| name.starts_with(operation))
 }

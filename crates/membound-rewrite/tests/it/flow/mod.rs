@@ -1,0 +1,3 @@
+//! What the analyses say, held to what happens.
+
+mod effects;
