@@ -1,0 +1,11 @@
+//! The agent inside real programs, with the launcher's part played by the test.
+//!
+//! Programs are built from `programs/` here, for glibc and for musl, without position
+//! independence, so that the addresses of their symbols are known before they run.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod environment;
+mod harness;
+mod object_file;
+mod signals;
+mod texts;
