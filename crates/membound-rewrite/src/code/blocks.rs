@@ -18,22 +18,6 @@ pub(super) struct Graph {
     pub(super) caught_elsewhere: bool,
 }
 
-impl Graph {
-    /// The block that an instruction is the last of.
-    pub(super) fn block_ending_at(&self, ip: u64) -> Option<BlockId> {
-        let index = self
-            .instructions
-            .binary_search_by(|instruction| instruction.ip().cmp(&ip))
-            .ok()?;
-        let end = u32::try_from(index).ok()? + 1;
-        let block = self
-            .blocks
-            .binary_search_by(|block| block.end.cmp(&end))
-            .ok()?;
-        Some(block_id(block))
-    }
-}
-
 fn block_id(index: usize) -> BlockId {
     BlockId(u32::try_from(index).expect("a function has fewer blocks than 2^32"))
 }
@@ -151,7 +135,9 @@ fn ending(
             ends(BlockEnd::Call { target, returns }, successors)
         }
         Flow::Indirect => match resolutions.get(&last.ip()) {
-            Some(Resolution::Table { inside, outside }) => {
+            Some(Resolution::Table {
+                inside, outside, ..
+            }) => {
                 let mut successors: Vec<BlockId> =
                     inside.iter().filter_map(|&target| find(target)).collect();
                 successors.sort_unstable();

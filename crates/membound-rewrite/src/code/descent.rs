@@ -10,6 +10,9 @@ use crate::image::{FunctionBounds, Image, leading_padding};
 /// maps of a hostile file's functions cost no memory to speak of.
 const LONGEST_FUNCTION: usize = 16 << 20;
 
+/// So many instructions in a row are code.
+const CONVINCING: usize = 256;
+
 /// What an instruction does to control flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
@@ -145,15 +148,14 @@ impl<'a, 'data> Descent<'a, 'data> {
         (offset < self.bytes.len()).then_some(offset)
     }
 
+    /// The function's first address.
+    pub(super) const fn start(&self) -> u64 {
+        self.start
+    }
+
     /// One past the function's last address.
     pub(super) const fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
-    }
-
-    /// Whether a decoded instruction begins at an address.
-    pub(super) fn is_boundary(&self, address: u64) -> bool {
-        self.offset(address)
-            .is_some_and(|offset| !matches!(self.map[offset], UNKNOWN | INSIDE))
     }
 
     /// Whether an address is inside the function and not in the middle of an instruction.
@@ -170,6 +172,46 @@ impl<'a, 'data> Descent<'a, 'data> {
     pub(super) fn is_entered(&self, address: u64) -> bool {
         self.offset(address)
             .is_some_and(|offset| self.entered[offset])
+    }
+
+    /// Whether `address` begins an instruction, or what is not decoded yet and reads like
+    /// code up to where control leaves it or meets what is known.
+    pub(super) fn reads_like_code(&self, address: u64) -> bool {
+        let Some(mut at) = self.offset(address) else {
+            return false;
+        };
+        let mut decoder = Decoder::with_ip(64, &self.bytes[at..], address, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        for _ in 0..CONVINCING {
+            match self.map.get(at) {
+                Some(&UNKNOWN) => {}
+                Some(&INSIDE) | None => return false,
+                Some(_) => return true,
+            }
+            decoder.decode_out(&mut instruction);
+            let next = at + instruction.len();
+            if instruction.is_invalid()
+                || self.map[at + 1..next].iter().any(|&byte| byte != UNKNOWN)
+            {
+                return false;
+            }
+            let flow = flow(&instruction);
+            if let Flow::Jump(target) | Flow::Branch(target) = flow
+                && self
+                    .offset(target)
+                    .is_some_and(|offset| self.map[offset] == INSIDE)
+            {
+                return false;
+            }
+            if matches!(
+                flow,
+                Flow::Jump(_) | Flow::Indirect | Flow::Return | Flow::Stops
+            ) {
+                return true;
+            }
+            at = next;
+        }
+        true
     }
 
     /// A block begins at `address`. True when that was not known.

@@ -44,7 +44,15 @@ pub struct Knowledge {
     /// What must stay as it is, sorted by start.
     untouchable: Vec<Range<u64>>,
     /// Addresses inside functions that data hold, sorted.
-    code_pointers: Vec<u64>,
+    code_pointers: Vec<CodePointer>,
+}
+
+/// A word of data that holds an address inside a function, not its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CodePointer {
+    pub(super) value: u64,
+    /// Where the word lies.
+    pub(super) at: u64,
 }
 
 impl Knowledge {
@@ -157,21 +165,23 @@ impl Knowledge {
     /// Addresses in the middle of functions that data hold. Where addresses are fixed, any
     /// word may be one.
     fn learn_pointers(&mut self, image: &Image<'_>) {
-        let mut take = |value: u64| {
+        let mut take = |at: u64, value: u64| {
             if image.is_text(value) && !image.is_function_start(value) {
-                self.code_pointers.push(value);
+                self.code_pointers.push(CodePointer { value, at });
             }
         };
-        for &(_, value) in image.relative_relocations() {
-            take(value);
+        for &(at, value) in image.relative_relocations() {
+            take(at, value);
         }
         if image.position_dependent() {
             for (start, bytes) in image.data_segments() {
                 // Words lie at multiples of their size.
                 let skip = usize::try_from(start.wrapping_neg() % 8).unwrap_or(0);
-                for word in bytes.get(skip..).unwrap_or_default().chunks_exact(8) {
+                let words = bytes.get(skip..).unwrap_or_default().chunks_exact(8);
+                for (index, word) in words.enumerate() {
                     if let Ok(word) = word.try_into() {
-                        take(u64::from_le_bytes(word));
+                        let at = start + (skip + 8 * index) as u64;
+                        take(at, u64::from_le_bytes(word));
                     }
                 }
             }
@@ -181,7 +191,7 @@ impl Knowledge {
         self.entries.extend(
             self.code_pointers
                 .iter()
-                .map(|&value| (value, Trust::Taken)),
+                .map(|pointer| (pointer.value, Trust::Taken)),
         );
     }
 
@@ -233,9 +243,10 @@ impl Knowledge {
     }
 
     /// Addresses in `range` that data hold.
-    pub(super) fn code_pointers(&self, range: &Range<u64>) -> &[u64] {
-        let first = self.code_pointers.partition_point(|at| *at < range.start);
-        let end = self.code_pointers.partition_point(|at| *at < range.end);
+    pub(super) fn code_pointers(&self, range: &Range<u64>) -> &[CodePointer] {
+        let pointers = &self.code_pointers;
+        let first = pointers.partition_point(|pointer| pointer.value < range.start);
+        let end = pointers.partition_point(|pointer| pointer.value < range.end);
         &self.code_pointers[first..end]
     }
 

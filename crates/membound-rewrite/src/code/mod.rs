@@ -11,6 +11,7 @@ mod knowledge;
 mod landing;
 mod noreturn;
 mod rseq;
+mod stack;
 mod sweep;
 mod table;
 
@@ -24,7 +25,7 @@ use blocks::Graph;
 use descent::{Descent, Flow, Surroundings, flow};
 use knowledge::Trust;
 pub use knowledge::{Knowledge, Tables};
-use table::Resolution;
+use table::{Resolution, Resolver};
 
 /// Index of a block in [`Function::blocks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -239,12 +240,12 @@ fn decode(
     // Addresses that somebody has the value of may be data: they count where they do not
     // contradict what control flow shows.
     for (address, _) in entries.iter().filter(|(_, trust)| *trust == Trust::Taken) {
-        if descent.may_begin(*address) {
+        if descent.reads_like_code(*address) {
             descent.enter(*address);
+            descent.follow();
         }
     }
-    descent.follow();
-    descent.follow_unreached(&[]);
+    descent.follow_unreached(&table_ranges(&resolutions));
     if graph.instructions.len() != descent.instructions.len() || !entries.is_empty() {
         graph = settle(&mut descent, &mut resolutions);
     }
@@ -257,19 +258,37 @@ fn decode(
     (graph, unresolved, resolutions)
 }
 
+/// Where known tables lie.
+fn table_ranges(resolutions: &HashMap<u64, Resolution>) -> Vec<std::ops::Range<u64>> {
+    let mut ranges = Vec::new();
+    for resolution in resolutions.values() {
+        if let Resolution::Table { data, .. } = resolution {
+            ranges.extend_from_slice(data);
+        }
+    }
+    ranges
+}
+
 /// Reads tables and follows them until nothing new is found.
 fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resolution>) -> Graph {
     for _ in 0..ROUNDS {
         let graph = blocks::build(descent, resolutions);
-        let jumps: Vec<Instruction> = graph
-            .blocks
-            .iter()
-            .map(|block| graph.instructions[block.end as usize - 1])
-            .filter(|last| flow(last) == Flow::Indirect)
+        let jumps: Vec<(BlockId, Instruction)> = (0..)
+            .map(BlockId)
+            .zip(&graph.blocks)
+            .map(|(id, block)| (id, graph.instructions[block.end as usize - 1]))
+            .filter(|(_, last)| flow(last) == Flow::Indirect)
+            .collect();
+        if jumps.is_empty() {
+            return graph;
+        }
+        let resolver = Resolver::new(descent, &graph, &table_ranges(resolutions));
+        let found: Vec<(Instruction, Resolution)> = jumps
+            .into_iter()
+            .map(|(id, jump)| (jump, resolver.resolve(id, &jump)))
             .collect();
         let mut changed = false;
-        for jump in jumps {
-            let resolution = table::resolve(descent, &graph, &jump);
+        for (jump, resolution) in found {
             if let Resolution::Table { inside, .. } = &resolution {
                 for &target in inside {
                     changed |= descent.lead(target);

@@ -1,30 +1,261 @@
 //! Where indirect jumps lead.
+//!
+//! A jump's target is computed symbolically along every way that leads to it, as far back
+//! as it takes to find what its index was checked against ([`path`]). Where no such check
+//! is found, a table is read for as long as its entries could be the function's: too many
+//! targets only cost patches, too few would cost correctness.
+
+mod constants;
+mod path;
+mod state;
+mod value;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use iced_x86::{Instruction, OpKind};
 
+use super::BlockId;
 use super::blocks::Graph;
 use super::descent::Descent;
 use super::knowledge::Tables;
+use super::stack::Stack;
+use crate::image::Image;
+use path::{Entry, Table, Ways};
+
+/// The most entries that a table is believed to have. Compilers do not get near.
+const LARGEST: u64 = 1 << 16;
 
 /// What is known of an indirect jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Resolution {
-    /// It leads to these addresses, sorted: inside the function, and in others.
-    Table { inside: Vec<u64>, outside: Vec<u64> },
+    /// It leads to these addresses, sorted: inside the function, and in others; by entries
+    /// in these ranges of addresses.
+    Table {
+        inside: Vec<u64>,
+        outside: Vec<u64>,
+        data: Vec<Range<u64>>,
+    },
     /// It leaves the function for good.
     TailCall,
     /// It may lead anywhere.
     Unresolved,
 }
 
-/// Finds out where the jump that ends a block leads.
-pub(super) fn resolve(descent: &Descent<'_, '_>, _graph: &Graph, jump: &Instruction) -> Resolution {
-    // Through a word at a fixed place: a slot that the loader fills.
-    if jump.op0_kind() == OpKind::Memory && jump.is_ip_rel_memory_operand() {
-        return Resolution::TailCall;
+/// What is known while the jumps of one function are resolved.
+pub(super) struct Resolver<'a, 'b, 'data> {
+    descent: &'a Descent<'b, 'data>,
+    graph: &'a Graph,
+    stack: Stack,
+    /// Code addresses that data outside of known tables hold.
+    labels: Vec<u64>,
+    /// Functions that this one branches into, by index.
+    parts: BTreeSet<usize>,
+}
+
+impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
+    /// `tables` are the ranges of tables that other jumps of the function use.
+    pub(super) fn new(
+        descent: &'a Descent<'b, 'data>,
+        graph: &'a Graph,
+        tables: &[Range<u64>],
+    ) -> Self {
+        let surroundings = descent.surroundings;
+        let range = descent.start()..descent.end();
+        let labels = surroundings
+            .knowledge
+            .code_pointers(&range)
+            .iter()
+            .filter(|pointer| !tables.iter().any(|table| table.contains(&pointer.at)))
+            .map(|pointer| pointer.value)
+            .collect();
+        let parts = surroundings.image.map_or_else(BTreeSet::new, |image| {
+            let leaves = graph
+                .blocks
+                .iter()
+                .filter_map(|block| match block.leaves_by {
+                    super::BlockEnd::Leaves {
+                        target,
+                        conditional: true,
+                    } => image.function_at(target),
+                    _ => None,
+                });
+            leaves.collect()
+        });
+        Self {
+            descent,
+            graph,
+            stack: Stack::trace(graph),
+            labels,
+            parts,
+        }
     }
-    if descent.surroundings.knowledge.tables() == Tables::Ignore {
-        return Resolution::Unresolved;
+
+    /// Finds out where the jump that ends `block` leads.
+    pub(super) fn resolve(&self, block: BlockId, jump: &Instruction) -> Resolution {
+        // Through a word at a fixed place: a slot that the loader fills.
+        let slot = jump.op0_kind() == OpKind::Memory && jump.is_ip_rel_memory_operand();
+        if slot {
+            return Resolution::TailCall;
+        }
+        let far = !matches!(jump.op0_kind(), OpKind::Memory | OpKind::Register)
+            || jump.code() == iced_x86::Code::Jmp_m1664
+            || jump.code() == iced_x86::Code::Jmp_m1632
+            || jump.code() == iced_x86::Code::Jmp_m1616;
+        if far {
+            return Resolution::Unresolved;
+        }
+        let resolve = self.descent.surroundings.knowledge.tables() == Tables::Resolve;
+        match path::search(self.graph, block) {
+            Ways::Tables { tables, bounded } => {
+                if let Some(table) = self.read_all(&tables, bounded) {
+                    return if resolve {
+                        table
+                    } else {
+                        Resolution::Unresolved
+                    };
+                }
+                self.otherwise(block, resolve)
+            }
+            Ways::Constant(address) if resolve => {
+                let inside = self.descent.offset(address).is_some();
+                let (inside, outside) = if inside {
+                    (vec![address], Vec::new())
+                } else {
+                    (Vec::new(), vec![address])
+                };
+                Resolution::Table {
+                    inside,
+                    outside,
+                    data: Vec::new(),
+                }
+            }
+            Ways::Constant(_) => Resolution::Unresolved,
+            Ways::Word | Ways::Unknown => self.otherwise(block, resolve),
+        }
     }
-    Resolution::Unresolved
+
+    /// A jump that uses no table: a tail call where the return address is on top of the
+    /// stack; else, where the function's labels are kept in data, any of those.
+    fn otherwise(&self, block: BlockId, resolve: bool) -> Resolution {
+        let may_leave = self.stack.is_as_at_entry(block);
+        match (may_leave, self.labels.is_empty()) {
+            (true, true) => Resolution::TailCall,
+            (false, false) if resolve => {
+                let labels = self.labels.iter();
+                Resolution::Table {
+                    inside: labels
+                        .copied()
+                        .filter(|&label| self.descent.may_begin(label))
+                        .collect(),
+                    outside: Vec::new(),
+                    data: Vec::new(),
+                }
+            }
+            _ => Resolution::Unresolved,
+        }
+    }
+
+    /// The targets of all tables together; `None` when one of them is none.
+    fn read_all(&self, tables: &BTreeSet<Table>, bounded: bool) -> Option<Resolution> {
+        let image = self.descent.surroundings.image?;
+        let mut inside = BTreeSet::new();
+        let mut outside = BTreeSet::new();
+        let mut data = Vec::new();
+        for table in tables {
+            let targets = if bounded {
+                read_bounded(image, table)?
+            } else {
+                self.read_while_valid(image, table)
+            };
+            if targets.is_empty() {
+                return None;
+            }
+            data.push(table.address..table.address + table.stride * targets.len() as u64);
+            for target in targets {
+                if self.descent.offset(target).is_some() {
+                    inside.insert(target);
+                } else {
+                    outside.insert(target);
+                }
+            }
+        }
+        // A table of functions: calls in tail position, or something not understood.
+        let only_functions = inside.is_empty()
+            && outside
+                .iter()
+                .all(|&target| image.is_function_start(target) && !self.is_part(image, target));
+        if only_functions {
+            return None;
+        }
+        Some(Resolution::Table {
+            inside: inside.into_iter().collect(),
+            outside: outside.into_iter().collect(),
+            data,
+        })
+    }
+
+    /// Whether an address lies in another part of this function: one that it branches
+    /// into.
+    fn is_part(&self, image: &Image<'_>, target: u64) -> bool {
+        image
+            .function_at(target)
+            .is_some_and(|function| self.parts.contains(&function))
+    }
+
+    /// The entries of a table that could be meant, up to the first that could not.
+    fn read_while_valid(&self, image: &Image<'_>, table: &Table) -> Vec<u64> {
+        (0..LARGEST)
+            .map_while(|index| {
+                let target = read_entry(image, table, index)?;
+                let valid = match self.descent.offset(target) {
+                    Some(_) => self.descent.may_begin(target),
+                    None => self.is_part(image, target),
+                };
+                valid.then_some(target)
+            })
+            .collect()
+    }
+}
+
+/// Every entry of a table whose highest index is known; `None` when one leads out of text.
+fn read_bounded(image: &Image<'_>, table: &Table) -> Option<Vec<u64>> {
+    let highest = table.highest.filter(|&highest| highest < LARGEST)?;
+    (0..=highest)
+        .map(|index| read_entry(image, table, index).filter(|&target| image.is_text(target)))
+        .collect()
+}
+
+fn read_entry(image: &Image<'_>, table: &Table, index: u64) -> Option<u64> {
+    let at = table
+        .address
+        .checked_add(table.stride.checked_mul(index)?)?;
+    let word = |bits: u8| {
+        let bytes = image.bytes(at..at.checked_add(u64::from(bits / 8))?)?;
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        Some(u64::from_le_bytes(word))
+    };
+    match table.entry {
+        Entry::Address => match image.pointer_at(at) {
+            Some(target) => Some(target),
+            None if image.position_dependent() => word(64),
+            None => None,
+        },
+        Entry::Offset {
+            base,
+            factor,
+            bits,
+            signed,
+        } => {
+            let word = word(bits)?;
+            let shift = 64 - u32::from(bits);
+            let offset = if signed {
+                (word.cast_signed() << shift >> shift).cast_unsigned()
+            } else {
+                word
+            };
+            Some(base.wrapping_add(offset.wrapping_mul(factor)))
+        }
+    }
 }

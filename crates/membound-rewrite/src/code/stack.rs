@@ -1,0 +1,123 @@
+//! How far the stack pointer is below where it was at a function's entry.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+use super::BlockId;
+use super::blocks::Graph;
+
+/// Depths in bytes, where they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Depth {
+    stack: Option<i64>,
+    /// Where rbp points, as a depth, while it is a frame pointer.
+    frame: Option<i64>,
+}
+
+/// The depth of the stack at each block's end.
+pub(super) struct Stack {
+    ends: Vec<Option<Depth>>,
+}
+
+impl Stack {
+    /// Follows the stack pointer through a function from its entry.
+    pub(super) fn trace(graph: &Graph) -> Self {
+        let mut ends = vec![None; graph.blocks.len()];
+        let entry = Depth {
+            stack: Some(0),
+            frame: None,
+        };
+        let mut work = Vec::new();
+        if !graph.blocks.is_empty() {
+            work.push((BlockId(0), entry));
+        }
+        // The first way found to a block counts: compilers keep the depth at a place the
+        // same whichever way control comes.
+        while let Some((id, mut depth)) = work.pop() {
+            if ends[id.index()].is_some() {
+                continue;
+            }
+            let block = &graph.blocks[id.index()];
+            for instruction in &graph.instructions[block.first as usize..block.end as usize] {
+                step(instruction, &mut depth);
+            }
+            ends[id.index()] = Some(depth);
+            let targets = block.successors.iter().chain(&block.landing_pad);
+            work.extend(targets.map(|&target| (target, depth)));
+        }
+        Self { ends }
+    }
+
+    /// Whether the stack pointer at a block's end is where it was at the entry, so that the
+    /// return address is on top.
+    pub(super) fn is_as_at_entry(&self, block: BlockId) -> bool {
+        self.ends[block.index()].is_some_and(|depth| depth.stack == Some(0))
+    }
+}
+
+fn step(instruction: &Instruction, depth: &mut Depth) {
+    let first = match instruction.op_count() {
+        0 => Register::None,
+        _ if instruction.op0_kind() == OpKind::Register => instruction.op0_register(),
+        _ => Register::None,
+    };
+    let constant = (instruction.op_count() == 2)
+        .then(|| match instruction.op1_kind() {
+            OpKind::Immediate8to64 | OpKind::Immediate32to64 => {
+                Some(instruction.immediate(1).cast_signed())
+            }
+            _ => None,
+        })
+        .flatten();
+    let add = |depth: Option<i64>, by: i64| depth.and_then(|depth| depth.checked_add(by));
+    match instruction.mnemonic() {
+        Mnemonic::Push | Mnemonic::Pushfq => depth.stack = add(depth.stack, 8),
+        Mnemonic::Pop | Mnemonic::Popfq => {
+            depth.stack = add(depth.stack, -8);
+            if first == Register::RBP {
+                depth.frame = None;
+            }
+            if first == Register::RSP {
+                depth.stack = None;
+            }
+        }
+        Mnemonic::Leave => {
+            depth.stack = add(depth.frame, -8);
+            depth.frame = None;
+        }
+        Mnemonic::Sub if first == Register::RSP => {
+            depth.stack = constant.and_then(|by| add(depth.stack, by));
+        }
+        Mnemonic::Add if first == Register::RSP => {
+            depth.stack = constant.and_then(|by| add(depth.stack, by.checked_neg()?));
+        }
+        Mnemonic::Lea if first == Register::RSP => {
+            let by = instruction.memory_displacement64().cast_signed();
+            let base = match instruction.memory_base() {
+                _ if instruction.memory_index() != Register::None => None,
+                Register::RSP => depth.stack,
+                Register::RBP => depth.frame,
+                // The end of a function whose frame is aligned: a register kept the address
+                // just above the return address.
+                Register::R10 | Register::R13 if by == -8 => Some(-8),
+                _ => None,
+            };
+            depth.stack = add(base, by.wrapping_neg());
+        }
+        Mnemonic::Mov if first == Register::RBP && instruction.op1_kind() == OpKind::Register => {
+            depth.frame = match instruction.op1_register() {
+                Register::RSP => depth.stack,
+                _ => None,
+            };
+        }
+        Mnemonic::Mov if first == Register::RSP => {
+            depth.stack = match instruction.op1_kind() {
+                OpKind::Register if instruction.op1_register() == Register::RBP => depth.frame,
+                _ => None,
+            };
+        }
+        Mnemonic::Call | Mnemonic::Cmp | Mnemonic::Test => {}
+        _ if first.full_register() == Register::RSP => depth.stack = None,
+        _ if first.full_register() == Register::RBP => depth.frame = None,
+        _ => {}
+    }
+}

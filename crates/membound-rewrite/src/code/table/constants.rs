@@ -1,0 +1,250 @@
+//! Registers that hold one of a few constants, wherever those were loaded.
+//!
+//! Compilers keep the address of a table in a register, or spill it, far from the jump that
+//! uses it.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+use crate::code::blocks::Graph;
+use crate::code::descent::{Flow, flow};
+use crate::code::{BlockEnd, BlockId};
+
+/// Copies of copies followed, and spills of spills.
+const DEPTH: usize = 6;
+/// Different constants that a register may hold for the search to go on.
+const CONSTANTS: usize = 8;
+
+/// Finds constants in one function.
+pub(super) struct Constants<'a> {
+    graph: &'a Graph,
+}
+
+impl<'a> Constants<'a> {
+    pub(super) const fn new(graph: &'a Graph) -> Self {
+        Self { graph }
+    }
+
+    /// The constants that a register may hold at the start of a block; `None` when it may
+    /// hold anything else.
+    pub(super) fn at_start(&self, block: BlockId, register: Register) -> Option<Vec<u64>> {
+        let mut found = Vec::new();
+        self.before(block, 0, register, &mut found, DEPTH)?;
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// The constants that the stack slot at `base + displacement` may hold.
+    pub(super) fn in_slot(&self, base: Register, displacement: u64) -> Option<Vec<u64>> {
+        let mut found = Vec::new();
+        self.slot(base, displacement, &mut found, DEPTH)?;
+        (!found.is_empty()).then_some(found)
+    }
+
+    /// Collects what `register` may hold before instruction `index` of a block.
+    fn before(
+        &self,
+        block: BlockId,
+        index: usize,
+        register: Register,
+        found: &mut Vec<u64>,
+        depth: usize,
+    ) -> Option<()> {
+        let mut seen = vec![false; self.graph.blocks.len()];
+        let mut work = vec![(block, index)];
+        while let Some((block, limit)) = work.pop() {
+            let first = self.graph.blocks[block.index()].first as usize;
+            let defined = (0..limit).rev().find_map(|index| {
+                let instruction = &self.graph.instructions[first + index];
+                writes(instruction, register).then_some((index, instruction))
+            });
+            if let Some((index, instruction)) = defined {
+                self.define(block, index, instruction, found, depth)?;
+                if found.len() > CONSTANTS {
+                    return None;
+                }
+                continue;
+            }
+            if first == 0 {
+                // The function's entry: it may hold anything.
+                return None;
+            }
+            for (predecessor, thrown) in self.sources(block) {
+                let source = &self.graph.blocks[predecessor.index()];
+                let is_call = matches!(source.leaves_by, BlockEnd::Call { .. });
+                if (is_call || thrown) && !kept_by_calls(register) {
+                    return None;
+                }
+                if !std::mem::replace(&mut seen[predecessor.index()], true) {
+                    work.push((predecessor, (source.end - source.first) as usize));
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The blocks that a block may run after, and whether by an exception.
+    fn sources(&self, block: BlockId) -> Vec<(BlockId, bool)> {
+        let predecessors = &self.graph.predecessors[block.index()];
+        if !predecessors.is_empty() || !self.graph.blocks[block.index()].entered_from_outside {
+            return predecessors.iter().map(|&block| (block, false)).collect();
+        }
+        let thrown = self.graph.blocks.iter().enumerate();
+        thrown
+            .filter(|(_, source)| source.landing_pad == Some(block))
+            .filter_map(|(index, _)| Some((BlockId(u32::try_from(index).ok()?), true)))
+            .collect()
+    }
+
+    fn define(
+        &self,
+        block: BlockId,
+        index: usize,
+        instruction: &Instruction,
+        found: &mut Vec<u64>,
+        depth: usize,
+    ) -> Option<()> {
+        let depth = depth.checked_sub(1)?;
+        let constant = match (instruction.mnemonic(), instruction.op1_kind()) {
+            (Mnemonic::Lea, _) if instruction.is_ip_rel_memory_operand() => {
+                instruction.memory_displacement64()
+            }
+            (Mnemonic::Mov, OpKind::Register) if instruction.op1_register().is_gpr64() => {
+                return self.before(block, index, instruction.op1_register(), found, depth);
+            }
+            (Mnemonic::Mov, OpKind::Memory)
+                if matches!(instruction.memory_base(), Register::RSP | Register::RBP)
+                    && instruction.memory_index() == Register::None =>
+            {
+                let displacement = instruction.memory_displacement64();
+                return self.slot(instruction.memory_base(), displacement, found, depth);
+            }
+            (
+                Mnemonic::Mov,
+                OpKind::Immediate32 | OpKind::Immediate64 | OpKind::Immediate32to64,
+            ) => instruction.immediate(1),
+            _ => return None,
+        };
+        if !found.contains(&constant) {
+            found.push(constant);
+        }
+        Some(())
+    }
+
+    /// Collects what is stored to a stack slot, anywhere in the function.
+    fn slot(
+        &self,
+        base: Register,
+        displacement: u64,
+        found: &mut Vec<u64>,
+        depth: usize,
+    ) -> Option<()> {
+        let depth = depth.checked_sub(1)?;
+        for (id, block) in self.graph.blocks.iter().enumerate() {
+            let first = block.first as usize;
+            for index in 0..(block.end - block.first) as usize {
+                let instruction = &self.graph.instructions[first + index];
+                let stores = instruction.op_count() > 0
+                    && instruction.op0_kind() == OpKind::Memory
+                    && instruction.memory_base() == base
+                    && instruction.memory_index() == Register::None
+                    && instruction.memory_displacement64() == displacement
+                    && !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
+                if !stores || !matches!(flow(instruction), Flow::Next) {
+                    continue;
+                }
+                if instruction.mnemonic() == Mnemonic::Push {
+                    continue;
+                }
+                if instruction.mnemonic() != Mnemonic::Mov {
+                    return None;
+                }
+                match instruction.op1_kind() {
+                    OpKind::Register if instruction.op1_register().is_gpr64() => {
+                        let block = BlockId(u32::try_from(id).ok()?);
+                        self.before(block, index, instruction.op1_register(), found, depth)?;
+                    }
+                    OpKind::Immediate32to64 => found.push(instruction.immediate(1)),
+                    _ => return None,
+                }
+                if found.len() > CONSTANTS {
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Whether a function gives a register back as it was.
+fn kept_by_calls(register: Register) -> bool {
+    matches!(
+        register,
+        Register::RBX
+            | Register::RBP
+            | Register::RSP
+            | Register::R12
+            | Register::R13
+            | Register::R14
+            | Register::R15
+    )
+}
+
+/// Whether an instruction writes a part of `register`, as compilers' code does it: through
+/// its first operand, or implicitly.
+fn writes(instruction: &Instruction, register: Register) -> bool {
+    let first = instruction.op_count() > 0
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op0_register().full_register() == register;
+    if first {
+        return !matches!(
+            instruction.mnemonic(),
+            Mnemonic::Cmp
+                | Mnemonic::Test
+                | Mnemonic::Push
+                | Mnemonic::Bt
+                | Mnemonic::Jmp
+                | Mnemonic::Call
+        );
+    }
+    let second = matches!(instruction.mnemonic(), Mnemonic::Xchg | Mnemonic::Xadd)
+        && instruction.op1_kind() == OpKind::Register
+        && instruction.op1_register().full_register() == register;
+    second
+        || match register {
+            Register::RAX => matches!(
+                instruction.mnemonic(),
+                Mnemonic::Mul
+                    | Mnemonic::Imul
+                    | Mnemonic::Div
+                    | Mnemonic::Idiv
+                    | Mnemonic::Cdqe
+                    | Mnemonic::Cwde
+                    | Mnemonic::Cmpxchg
+                    | Mnemonic::Syscall
+                    | Mnemonic::Cpuid
+                    | Mnemonic::Rdtsc
+                    | Mnemonic::Xgetbv
+                    | Mnemonic::Lahf
+            ),
+            Register::RDX => matches!(
+                instruction.mnemonic(),
+                Mnemonic::Mul
+                    | Mnemonic::Imul
+                    | Mnemonic::Div
+                    | Mnemonic::Idiv
+                    | Mnemonic::Cqo
+                    | Mnemonic::Cdq
+                    | Mnemonic::Cpuid
+                    | Mnemonic::Rdtsc
+                    | Mnemonic::Xgetbv
+            ),
+            Register::RCX => {
+                instruction.is_string_instruction()
+                    || matches!(instruction.mnemonic(), Mnemonic::Syscall | Mnemonic::Cpuid)
+            }
+            Register::RSI | Register::RDI => instruction.is_string_instruction(),
+            Register::RBX => instruction.mnemonic() == Mnemonic::Cpuid,
+            Register::R11 => instruction.mnemonic() == Mnemonic::Syscall,
+            Register::RBP => instruction.mnemonic() == Mnemonic::Leave,
+            _ => false,
+        }
+}

@@ -1,0 +1,400 @@
+//! Where a jump leads, seen along the ways that lead to it.
+
+use std::collections::BTreeSet;
+
+use iced_x86::{ConditionCode, Instruction, OpKind, Register};
+
+use super::constants::Constants;
+use super::state::State;
+use super::value::{Node, Value, low_mask};
+use crate::code::blocks::Graph;
+use crate::code::descent::{Flow, flow};
+use crate::code::{BlockEnd, BlockId};
+
+/// Blocks that a way may have.
+const LONGEST: usize = 10;
+/// Ways looked at for one jump.
+const WAYS: usize = 96;
+/// The same where the target is read from memory by no index that is seen: almost always a
+/// call of a method, in tail position.
+const WAYS_OF_A_WORD: usize = 8;
+
+/// How entries of a table become addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Entry {
+    /// They are addresses, of 8 bytes.
+    Address,
+    /// They are differences of so many bits to a base.
+    Offset {
+        /// What they are added to.
+        base: u64,
+        /// What they are multiplied by first.
+        factor: u64,
+        /// Width, 8–64.
+        bits: u8,
+        /// Whether they may be negative.
+        signed: bool,
+    },
+}
+
+/// A jump table as one way to the jump uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Table {
+    /// Address of the entry for index 0.
+    pub(super) address: u64,
+    /// Bytes from one entry to the next.
+    pub(super) stride: u64,
+    pub(super) entry: Entry,
+    /// The highest index, as far as it is known.
+    pub(super) highest: Option<u64>,
+}
+
+/// What the jump's target is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// An entry of one of these tables.
+    Tables(Vec<Table>),
+    /// One address.
+    Constant(u64),
+    /// A word that is read from somewhere.
+    Word,
+    /// Anything.
+    Unknown,
+}
+
+/// All ways to a jump, taken together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ways {
+    /// Every way leads through tables; whether every bound was checked.
+    Tables {
+        tables: BTreeSet<Table>,
+        bounded: bool,
+    },
+    /// Always the same address.
+    Constant(u64),
+    /// See [`Target::Word`].
+    Word,
+    /// See [`Target::Unknown`].
+    Unknown,
+}
+
+/// Follows the ways to the jump that ends `block` backwards until its table's bound is
+/// found on each.
+pub(super) fn search(graph: &Graph, block: BlockId) -> Ways {
+    let constants = Constants::new(graph);
+    let mut way = vec![block];
+    let nearest = evaluate(graph, &constants, &way);
+    if let Target::Constant(address) = nearest {
+        return Ways::Constant(address);
+    }
+    let ways = if nearest == Target::Word {
+        WAYS_OF_A_WORD
+    } else {
+        WAYS
+    };
+    let mut search = Search {
+        graph,
+        constants,
+        left: ways,
+        tables: BTreeSet::new(),
+    };
+    if search.extend(&mut way) {
+        return Ways::Tables {
+            tables: search.tables,
+            bounded: true,
+        };
+    }
+    // Without a bound on every way: the tables themselves, from as near as they are seen.
+    search.left = ways;
+    search.tables.clear();
+    way.truncate(1);
+    match search.identify(&mut way) {
+        Some(()) => Ways::Tables {
+            tables: search.tables,
+            bounded: false,
+        },
+        None if nearest == Target::Word => Ways::Word,
+        None => Ways::Unknown,
+    }
+}
+
+struct Search<'a> {
+    graph: &'a Graph,
+    constants: Constants<'a>,
+    left: usize,
+    tables: BTreeSet<Table>,
+}
+
+impl Search<'_> {
+    /// Whether tables with checked bounds were found on every way that ends with `way`
+    /// (whose first block is the last of the vector).
+    fn extend(&mut self, way: &mut Vec<BlockId>) -> bool {
+        let Some(left) = self.left.checked_sub(1) else {
+            return false;
+        };
+        self.left = left;
+        if let Target::Tables(tables) = evaluate(self.graph, &self.constants, way)
+            && tables.iter().all(|table| table.highest.is_some())
+        {
+            self.tables.extend(tables);
+            return true;
+        }
+        self.further(way, Self::extend)
+    }
+
+    /// Whether tables were found on every way, bounded or not.
+    fn identify(&mut self, way: &mut Vec<BlockId>) -> Option<()> {
+        self.left = self.left.checked_sub(1)?;
+        if let Target::Tables(tables) = evaluate(self.graph, &self.constants, way) {
+            self.tables.extend(tables.into_iter().map(|table| Table {
+                highest: None,
+                ..table
+            }));
+            return Some(());
+        }
+        self.further(way, |search, way| search.identify(way).is_some())
+            .then_some(())
+    }
+
+    /// Whether `visit` succeeds for every block that may run before `way`.
+    fn further(
+        &mut self,
+        way: &mut Vec<BlockId>,
+        mut visit: impl FnMut(&mut Self, &mut Vec<BlockId>) -> bool,
+    ) -> bool {
+        let head = way[way.len() - 1];
+        let predecessors = &self.graph.predecessors[head.index()];
+        if predecessors.is_empty() || way.len() >= LONGEST {
+            return false;
+        }
+        for &predecessor in predecessors {
+            if way.contains(&predecessor) {
+                return false;
+            }
+            way.push(predecessor);
+            let found = visit(self, way);
+            way.pop();
+            if !found {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// What the jump at the end of a way leads to. The way's last block is its first element.
+fn evaluate(graph: &Graph, constants: &Constants<'_>, way: &[BlockId]) -> Target {
+    let mut state = State::new();
+    let head = way[way.len() - 1];
+    for (position, &id) in way.iter().enumerate().rev() {
+        let block = &graph.blocks[id.index()];
+        let instructions = &graph.instructions[block.first as usize..block.end as usize];
+        let (last, body) = instructions.split_last().expect("a block has instructions");
+        for instruction in body {
+            state.step(instruction);
+        }
+        if position == 0 {
+            return target(&mut state, constants, head, last);
+        }
+        let next = way[position - 1];
+        pass(&mut state, graph, block.leaves_by, last, next);
+    }
+    Target::Unknown
+}
+
+/// Applies a block's last instruction on the way to `next`.
+fn pass(state: &mut State, graph: &Graph, leaves_by: BlockEnd, last: &Instruction, next: BlockId) {
+    match flow(last) {
+        Flow::Branch(target) if last.condition_code() != ConditionCode::None => {
+            let next = graph.instructions[graph.blocks[next.index()].first as usize].ip();
+            // Both ways may lead to the same place.
+            if target != last.next_ip() {
+                state.assume(last.condition_code(), next == target);
+            }
+        }
+        Flow::Branch(_) => {}
+        Flow::Call(_) if matches!(leaves_by, BlockEnd::Call { .. }) => state.called(),
+        Flow::Jump(_) => {}
+        _ => state.step(last),
+    }
+}
+
+fn target(
+    state: &mut State,
+    constants: &Constants<'_>,
+    head: BlockId,
+    jump: &Instruction,
+) -> Target {
+    let value = match jump.op0_kind() {
+        OpKind::Register | OpKind::Memory => state.read(jump, 0),
+        _ => return Target::Unknown,
+    };
+    let linear = state.values.linear(value);
+    if linear.terms.is_empty() {
+        return Target::Constant(linear.constant);
+    }
+    // One term is read from the table; what others there are is its base.
+    let mut read = None;
+    let mut bases = vec![linear.constant];
+    for &(term, factor) in &linear.terms {
+        match loaded(state, term) {
+            Some(loaded) if read.is_none() && is_indexed(state, loaded.address) => {
+                read = Some((loaded, factor));
+            }
+            _ if factor == 1 => {
+                let Some(known) = known(state, constants, head, term) else {
+                    return word_or_unknown(state, value);
+                };
+                bases = combine(&bases, &known);
+            }
+            _ => return Target::Unknown,
+        }
+    }
+    let Some((loaded, factor)) = read else {
+        return word_or_unknown(state, value);
+    };
+    let Some((addresses, index, stride)) = table_address(state, constants, head, loaded.address)
+    else {
+        return word_or_unknown(state, value);
+    };
+    let highest = match state.values.checked(index) {
+        Some(bound) => Some(bound),
+        // A mask or a shift bounds as well as a check; a byte may be read for its own sake.
+        None => state.values.bound(index).filter(|&bound| bound < 0xff),
+    };
+    let plain = linear.terms.len() == 1 && linear.constant == 0 && factor == 1;
+    let mut tables = Vec::new();
+    for &address in &addresses {
+        if plain && loaded.bits == 64 {
+            tables.push(Table {
+                address,
+                stride,
+                entry: Entry::Address,
+                highest,
+            });
+            continue;
+        }
+        for &base in &bases {
+            // With one base register for both, it is the same value in both.
+            if bases.len() == addresses.len() && addresses.contains(&base) && base != address {
+                continue;
+            }
+            tables.push(Table {
+                address,
+                stride,
+                entry: Entry::Offset {
+                    base,
+                    factor,
+                    bits: loaded.bits,
+                    signed: loaded.signed,
+                },
+                highest,
+            });
+        }
+    }
+    Target::Tables(tables)
+}
+
+fn word_or_unknown(state: &State, value: Value) -> Target {
+    match state.values.node(value) {
+        Node::Load { .. } => Target::Word,
+        _ => Target::Unknown,
+    }
+}
+
+fn combine(bases: &[u64], more: &[u64]) -> Vec<u64> {
+    bases
+        .iter()
+        .flat_map(|base| more.iter().map(|more| base.wrapping_add(*more)))
+        .collect()
+}
+
+struct Loaded {
+    address: Value,
+    bits: u8,
+    signed: bool,
+}
+
+/// A value that is read from memory, whole or in part.
+fn loaded(state: &State, value: Value) -> Option<Loaded> {
+    let (inner, bits, signed) = match state.values.node(value) {
+        Node::Load { .. } => (value, 64, false),
+        Node::Signed(inner, bits) => (inner, bits, true),
+        Node::Masked(inner, mask) => {
+            let bits = [8, 16, 32]
+                .into_iter()
+                .find(|&bits| low_mask(bits) == mask)?;
+            (inner, bits, false)
+        }
+        _ => return None,
+    };
+    match state.values.node(inner) {
+        Node::Load { address, .. } => Some(Loaded {
+            address,
+            bits,
+            signed,
+        }),
+        _ => None,
+    }
+}
+
+/// Whether an address has an index in it.
+fn is_indexed(state: &State, address: Value) -> bool {
+    let linear = state.values.linear(address);
+    linear.terms.iter().any(|&(_, factor)| factor > 1)
+        || (linear.constant != 0
+            && linear.terms.len() == 1
+            && state.values.bound(linear.terms[0].0).is_some())
+}
+
+/// The addresses that a table may have, its index, and its stride.
+fn table_address(
+    state: &State,
+    constants: &Constants<'_>,
+    head: BlockId,
+    address: Value,
+) -> Option<(Vec<u64>, Value, u64)> {
+    let linear = state.values.linear(address);
+    let mut index = None;
+    let mut addresses = vec![linear.constant];
+    for &(term, factor) in &linear.terms {
+        if factor == 1
+            && let Some(known) = known(state, constants, head, term)
+        {
+            addresses = combine(&addresses, &known);
+        } else if index.is_none() && factor <= 64 {
+            index = Some((term, factor));
+        } else {
+            return None;
+        }
+    }
+    let (index, stride) = index?;
+    (addresses != [0]).then_some((addresses, index, stride))
+}
+
+/// The constants that a value may be: a register from before the way, or a spilled one.
+fn known(
+    state: &State,
+    constants: &Constants<'_>,
+    head: BlockId,
+    value: Value,
+) -> Option<Vec<u64>> {
+    match state.values.node(value) {
+        Node::Initial(register) => constants.at_start(head, general_register(register)),
+        Node::Load { address, .. } => {
+            let linear = state.values.linear(address);
+            let [(base, 1)] = linear.terms[..] else {
+                return None;
+            };
+            let Node::Initial(register @ (4 | 5)) = state.values.node(base) else {
+                return None;
+            };
+            constants.in_slot(general_register(register), linear.constant)
+        }
+        _ => None,
+    }
+}
+
+fn general_register(number: u8) -> Register {
+    Register::RAX + u32::from(number)
+}

@@ -1,0 +1,477 @@
+//! What instructions do to values, as far as jump tables need it.
+
+use std::collections::HashMap;
+
+use iced_x86::{
+    ConditionCode, Instruction, InstructionInfoFactory, InstructionInfoOptions, MemorySize,
+    Mnemonic, OpAccess, OpKind, Register,
+};
+
+use super::value::{Value, Values, low_mask};
+
+/// Registers that a call may change: rax, rcx, rdx, rsi, rdi, r8–r11.
+const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
+const RSP: usize = 4;
+
+/// Two values that were compared, of which flags tell.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    left: Value,
+    right: Value,
+    bits: u8,
+}
+
+/// Registers, flags and memory along one path.
+pub(super) struct State {
+    pub(super) values: Values,
+    registers: [Value; 16],
+    flags: Option<Compared>,
+    memory: HashMap<Value, (Value, u8)>,
+    /// Counts calls: memory read before one may have changed after it.
+    epoch: u32,
+    info: InstructionInfoFactory,
+    /// Values that were found to be at most this when read as signed; they are bounded once
+    /// they are found not to be negative.
+    signed_bounds: HashMap<Value, u64>,
+    not_negative: Vec<Value>,
+}
+
+/// Number of the general register that a register is part of.
+fn number(register: Register) -> Option<u8> {
+    let full = register.full_register();
+    full.is_gpr64()
+        .then(|| u8::try_from(full.number()).ok())
+        .flatten()
+}
+
+fn is_high_byte(register: Register) -> bool {
+    matches!(
+        register,
+        Register::AH | Register::BH | Register::CH | Register::DH
+    )
+}
+
+fn bits_of(bytes: usize) -> u8 {
+    u8::try_from(bytes * 8).unwrap_or(64).min(64)
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        let mut values = Values::default();
+        let registers = std::array::from_fn(|register| {
+            values.initial(u8::try_from(register).expect("there are sixteen"))
+        });
+        Self {
+            values,
+            registers,
+            flags: None,
+            memory: HashMap::new(),
+            epoch: 0,
+            info: InstructionInfoFactory::new(),
+            signed_bounds: HashMap::new(),
+            not_negative: Vec::new(),
+        }
+    }
+
+    fn read_register(&mut self, register: Register) -> Value {
+        let Some(number) = number(register) else {
+            return self.values.unknown();
+        };
+        if is_high_byte(register) {
+            return self.values.at_most(0xff);
+        }
+        let value = self.registers[usize::from(number)];
+        self.values
+            .masked(value, low_mask(bits_of(register.size())))
+    }
+
+    fn write_register(&mut self, register: Register, value: Value) {
+        let Some(number) = number(register) else {
+            return;
+        };
+        let slot = usize::from(number);
+        self.registers[slot] = match register.size() {
+            8 => value,
+            4 => self.values.masked(value, low_mask(32)),
+            _ if is_high_byte(register) => self.values.unknown(),
+            bytes => {
+                let bits = bits_of(bytes);
+                let low = self.values.masked(value, low_mask(bits));
+                self.values.inserted(self.registers[slot], low, bits)
+            }
+        };
+    }
+
+    /// The address of an instruction's memory operand. Segment bases are unknown.
+    pub(super) fn address(&mut self, instruction: &Instruction) -> Value {
+        if matches!(instruction.segment_prefix(), Register::FS | Register::GS) {
+            return self.values.unknown();
+        }
+        let displacement = self.values.constant(instruction.memory_displacement64());
+        if instruction.is_ip_rel_memory_operand() {
+            return displacement;
+        }
+        let mut address = displacement;
+        if instruction.memory_base() != Register::None {
+            let base = self.read_register(instruction.memory_base());
+            address = self.values.add(base, address);
+        }
+        if instruction.memory_index() != Register::None {
+            let index = self.read_register(instruction.memory_index());
+            let scaled = self
+                .values
+                .multiple(index, instruction.memory_index_scale().into());
+            address = self.values.add(address, scaled);
+        }
+        address
+    }
+
+    fn read_memory(&mut self, address: Value, bits: u8) -> Value {
+        match self.memory.get(&address) {
+            Some(&(value, have)) if have >= bits => self.values.masked(value, low_mask(bits)),
+            _ => {
+                let word = self.values.load(address, self.epoch);
+                self.values.masked(word, low_mask(bits))
+            }
+        }
+    }
+
+    /// The value of an operand, zero-extended.
+    pub(super) fn read(&mut self, instruction: &Instruction, operand: u32) -> Value {
+        match instruction.op_kind(operand) {
+            OpKind::Register => self.read_register(instruction.op_register(operand)),
+            OpKind::Memory => {
+                let address = self.address(instruction);
+                let bits = bits_of(instruction.memory_size().size());
+                self.read_memory(address, bits)
+            }
+            OpKind::Immediate8
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64 => self.values.constant(instruction.immediate(operand)),
+            _ => self.values.unknown(),
+        }
+    }
+
+    fn write(&mut self, instruction: &Instruction, value: Value) {
+        match instruction.op0_kind() {
+            OpKind::Register => self.write_register(instruction.op0_register(), value),
+            OpKind::Memory => {
+                let address = self.address(instruction);
+                let bits = bits_of(instruction.memory_size().size());
+                self.memory.insert(address, (value, bits));
+            }
+            _ => {}
+        }
+    }
+
+    /// Width of the first operand in bits.
+    fn width(instruction: &Instruction) -> u8 {
+        match instruction.op0_kind() {
+            OpKind::Register => bits_of(instruction.op0_register().size()),
+            _ => match instruction.memory_size() {
+                MemorySize::Unknown => 64,
+                size => bits_of(size.size()),
+            },
+        }
+    }
+
+    /// Applies an instruction.
+    pub(super) fn step(&mut self, instruction: &Instruction) {
+        let width = Self::width(instruction);
+        let mut flags = None;
+        match instruction.mnemonic() {
+            Mnemonic::Mov | Mnemonic::Movzx => {
+                let value = self.read(instruction, 1);
+                self.write(instruction, value);
+            }
+            Mnemonic::Movsx | Mnemonic::Movsxd => {
+                let bits = match instruction.op1_kind() {
+                    OpKind::Register => bits_of(instruction.op1_register().size()),
+                    _ => bits_of(instruction.memory_size().size()),
+                };
+                let value = self.read(instruction, 1);
+                let value = self.values.signed(value, bits);
+                self.write(instruction, value);
+            }
+            Mnemonic::Cdqe => {
+                let value = self.values.signed(self.registers[0], 32);
+                self.registers[0] = value;
+            }
+            Mnemonic::Lea => {
+                let address = self.address(instruction);
+                self.write(instruction, address);
+            }
+            Mnemonic::Add => {
+                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
+                let value = self.values.add(a, b);
+                self.write(instruction, value);
+            }
+            Mnemonic::Sub => {
+                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
+                flags = Some(Compared {
+                    left: a,
+                    right: b,
+                    bits: width,
+                });
+                let value = match self.values.as_constant(b) {
+                    Some(b) => {
+                        let negative = self.values.constant(b.wrapping_neg());
+                        self.values.add(a, negative)
+                    }
+                    None => self.values.unknown(),
+                };
+                self.write(instruction, value);
+            }
+            Mnemonic::Inc | Mnemonic::Dec => {
+                let a = self.read(instruction, 0);
+                let by = if instruction.mnemonic() == Mnemonic::Inc {
+                    1
+                } else {
+                    u64::MAX
+                };
+                let by = self.values.constant(by);
+                let value = self.values.add(a, by);
+                self.write(instruction, value);
+            }
+            Mnemonic::And => {
+                let (a, b) = (self.read(instruction, 0), self.read(instruction, 1));
+                let value = match (self.values.as_constant(a), self.values.as_constant(b)) {
+                    (_, Some(mask)) => self.values.masked(a, mask & low_mask(width)),
+                    (Some(mask), None) => self.values.masked(b, mask),
+                    (None, None) => self.values.unknown(),
+                };
+                self.write(instruction, value);
+            }
+            Mnemonic::Shl | Mnemonic::Sal => {
+                let (a, by) = (self.read(instruction, 0), self.read(instruction, 1));
+                let value = match self.values.as_constant(by) {
+                    Some(by) if by < 64 => self.values.multiple(a, 1 << by),
+                    _ => self.values.unknown(),
+                };
+                self.write(instruction, value);
+            }
+            Mnemonic::Shr => {
+                let (a, by) = (self.read(instruction, 0), self.read(instruction, 1));
+                let value = match self.values.as_constant(by) {
+                    Some(by) if by < u64::from(width) => {
+                        let by = u8::try_from(by).expect("less than a width");
+                        self.values.shifted_right(a, by, width)
+                    }
+                    _ => self.values.unknown(),
+                };
+                self.write(instruction, value);
+            }
+            Mnemonic::Xor if instruction.op0_register() == instruction.op1_register() => {
+                let zero = self.values.constant(0);
+                self.write(instruction, zero);
+            }
+            Mnemonic::Cmp => {
+                flags = Some(Compared {
+                    left: self.read(instruction, 0),
+                    right: self.read(instruction, 1),
+                    bits: width,
+                });
+            }
+            Mnemonic::Test if instruction.op0_register() == instruction.op1_register() => {
+                flags = Some(Compared {
+                    left: self.read(instruction, 0),
+                    right: self.values.constant(0),
+                    bits: width,
+                });
+            }
+            Mnemonic::Push => {
+                let value = self.read(instruction, 0);
+                self.move_stack(8_u64.wrapping_neg());
+                self.memory.insert(self.registers[RSP], (value, 64));
+            }
+            Mnemonic::Pop => {
+                let value = self.read_memory(self.registers[RSP], 64);
+                self.move_stack(8);
+                self.write(instruction, value);
+            }
+            _ => {
+                self.other(instruction);
+                return;
+            }
+        }
+        if instruction.rflags_modified() != 0 {
+            self.flags = flags;
+        }
+    }
+
+    fn move_stack(&mut self, by: u64) {
+        let by = self.values.constant(by);
+        self.registers[RSP] = self.values.add(self.registers[RSP], by);
+    }
+
+    /// An instruction that is not followed: what it writes becomes unknown.
+    fn other(&mut self, instruction: &Instruction) {
+        let condition = instruction.condition_code();
+        let moves = matches!(instruction.op0_kind(), OpKind::Register)
+            && instruction.op_count() == 2
+            && condition != ConditionCode::None;
+        if moves {
+            // cmovcc: whichever side is taken, with what its condition implies.
+            let stays = self.read(instruction, 0);
+            let comes = self.read(instruction, 1);
+            let value = match (
+                self.bound_when(stays, condition, false),
+                self.bound_when(comes, condition, true),
+            ) {
+                (Some(a), Some(b)) => self.values.at_most(a.max(b)),
+                _ => self.values.unknown(),
+            };
+            self.write(instruction, value);
+            return;
+        }
+        if condition != ConditionCode::None && instruction.op_count() == 1 {
+            // setcc, or a conditional jump, which writes nothing.
+            let value = self.values.at_most(1);
+            self.write(instruction, value);
+            return;
+        }
+        let info = self
+            .info
+            .info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
+        let mut written = [false; 16];
+        for used in info.used_registers() {
+            let writes = matches!(
+                used.access(),
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
+            );
+            if writes && let Some(number) = number(used.register()) {
+                written[usize::from(number)] = true;
+            }
+        }
+        for (register, written) in written.into_iter().enumerate() {
+            if written {
+                self.registers[register] = self.values.unknown();
+            }
+        }
+        if instruction.op_count() > 0 && instruction.op0_kind() == OpKind::Memory {
+            let address = self.address(instruction);
+            self.memory.remove(&address);
+        }
+        if instruction.rflags_modified() != 0 {
+            self.flags = None;
+        }
+    }
+
+    /// A call has come back.
+    pub(super) fn called(&mut self) {
+        for register in CALLER_SAVED {
+            self.registers[usize::from(register)] = self.values.unknown();
+        }
+        self.flags = None;
+        self.epoch += 1;
+    }
+
+    /// A value's bound, given that the flags meet a condition or do not.
+    fn bound_when(&self, value: Value, condition: ConditionCode, met: bool) -> Option<u64> {
+        let known = self.values.bound(value);
+        let implied = self
+            .implied(condition, met)
+            .filter(|implied| implied.value == value && !implied.signed)
+            .map(|implied| implied.bound);
+        match (known, implied) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Control goes on because the flags meet a condition, or because they do not.
+    pub(super) fn assume(&mut self, condition: ConditionCode, met: bool) {
+        if let Some(implied) = self.implied(condition, met) {
+            let half = low_mask(implied.bits - 1);
+            let never_negative = self.not_negative.contains(&implied.value)
+                || self
+                    .values
+                    .bound(implied.value)
+                    .is_some_and(|bound| bound <= half);
+            if !implied.signed || never_negative {
+                self.values.learn(implied.value, implied.bound);
+            } else if implied.bound <= half {
+                self.signed_bounds.insert(implied.value, implied.bound);
+            }
+        }
+        // `x < 0` is not the case.
+        let positive = matches!(
+            (condition, met),
+            (ConditionCode::l | ConditionCode::s, false)
+                | (ConditionCode::ge | ConditionCode::ns, true)
+        );
+        if positive
+            && let Some(compared) = self.flags
+            && self.values.as_constant(compared.right) == Some(0)
+        {
+            self.not_negative.push(compared.left);
+            if let Some(&bound) = self.signed_bounds.get(&compared.left) {
+                self.values.learn(compared.left, bound);
+            }
+        }
+    }
+
+    fn implied(&self, condition: ConditionCode, met: bool) -> Option<Implied> {
+        let compared = self.flags?;
+        // As what holds of left and right.
+        let relation = match (condition, met) {
+            (ConditionCode::a, false) | (ConditionCode::be, true) => Relation::AtMost,
+            (ConditionCode::b, true) | (ConditionCode::ae, false) => Relation::Below,
+            (ConditionCode::a, true) | (ConditionCode::be, false) => Relation::Above,
+            (ConditionCode::b, false) | (ConditionCode::ae, true) => Relation::AtLeast,
+            (ConditionCode::e, true) | (ConditionCode::ne, false) => Relation::Equal,
+            (ConditionCode::g, false) | (ConditionCode::le, true) => Relation::SignedAtMost,
+            (ConditionCode::l, true) | (ConditionCode::ge, false) => Relation::SignedBelow,
+            _ => return None,
+        };
+        let mask = low_mask(compared.bits);
+        let left = self.values.as_constant(compared.left);
+        let right = self.values.as_constant(compared.right);
+        let (value, bound) = match (relation, left, right) {
+            (Relation::AtMost | Relation::Equal | Relation::SignedAtMost, None, Some(right)) => {
+                (compared.left, Some(right & mask))
+            }
+            (Relation::Below | Relation::SignedBelow, None, Some(right)) => {
+                (compared.left, (right & mask).checked_sub(1))
+            }
+            (Relation::AtLeast | Relation::Equal, Some(left), None) => {
+                (compared.right, Some(left & mask))
+            }
+            (Relation::Above, Some(left), None) => (compared.right, (left & mask).checked_sub(1)),
+            _ => return None,
+        };
+        Some(Implied {
+            value,
+            bound: bound?,
+            bits: compared.bits,
+            signed: matches!(relation, Relation::SignedAtMost | Relation::SignedBelow),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Relation {
+    AtMost,
+    Below,
+    Above,
+    AtLeast,
+    Equal,
+    SignedAtMost,
+    SignedBelow,
+}
+
+/// What a met condition says of a value.
+struct Implied {
+    value: Value,
+    bound: u64,
+    bits: u8,
+    signed: bool,
+}
