@@ -1,6 +1,40 @@
 //! From a function and its facts to displaced groups, trampolines, tables and a plan.
+//!
+//! [`Plan::make`] plans a whole image: every function is planned by itself ([`function`]:
+//! instructions that move together in [`group`], what stands before them in [`body`], their
+//! code and tables in [`trampoline`]); [`planner`] puts the pieces together and [`pun`]
+//! finds places for jumps that are short of bytes. The result does not depend on where the
+//! module lies and can be kept ([`Plan::as_bytes`]); [`Plan::place`] adds the addresses.
+
+mod body;
+mod describe;
+mod emit;
+mod entry;
+mod format;
+mod function;
+mod group;
+mod operand;
+mod options;
+mod place;
+mod plan;
+mod planner;
+mod pun;
+mod relocate;
+mod rubbish;
+mod syscalls;
+mod table;
+mod trampoline;
 
 use std::fmt;
+
+pub use describe::{AccessReport, FunctionReport, GroupReport, describe};
+pub use entry::entry_hook;
+pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
+pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
+pub use plan::{HookState, HookView, Layout, Plan, PlanError, SiteView};
+
+/// Bytes of a jump with a 32-bit displacement, the most that is overwritten.
+const EDIT: usize = membound_wire::EDIT_BYTES;
 
 /// What a patch does before the instruction it stands at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,698 @@
+//! What stands before a displaced instruction.
+//!
+//! A body first picks how it gets what it needs (flags, registers, stack) from what is
+//! dead, then writes its code and, boundary by boundary, the way back. What is seldom run
+//! stands in a place of its own before the trampoline's first ([`slow_path`]).
+
+use membound_wire::{Entry, Slots};
+
+use super::emit::{Address, Condition, Emitter, Increment, Width};
+use super::operand::Operand;
+use super::rubbish;
+use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
+use super::{Body, Refusal, VectorLevel};
+use crate::flow::{Access, Liveness, Segment};
+use crate::{Flag, Gpr, RegisterSet};
+
+/// Bytes below the stack pointer that a leaf function may use without moving it.
+const RED_ZONE: i32 = 128;
+
+/// What is known at the place of a body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings {
+    /// What may be read later.
+    pub live: RegisterSet,
+    /// Whether the red zone may hold something.
+    pub red_zone: bool,
+    /// Whether there is a stack.
+    pub stack: bool,
+}
+
+impl Surroundings {
+    pub(super) fn before(liveness: &Liveness, index: usize) -> Self {
+        Self {
+            live: liveness.before(index),
+            red_zone: liveness.red_zone(),
+            stack: liveness.stack_usable(),
+        }
+    }
+
+    fn is_dead(&self, set: RegisterSet) -> bool {
+        !self.live.intersects(set)
+    }
+
+    fn dead_register(&self, but: Option<Gpr>) -> Option<Gpr> {
+        Gpr::all().find(|register| {
+            *register != Gpr::RSP
+                && Some(*register) != but
+                && self.is_dead(RegisterSet::gpr(*register))
+        })
+    }
+}
+
+/// Where a body keeps a register that it uses and that is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    /// It is dead.
+    Nowhere,
+    /// In a dead register.
+    In(Gpr),
+    /// On the stack.
+    OnStack,
+}
+
+/// How the body's code gets what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Nothing to do, or done without any help.
+    Free,
+    /// The flags are dead.
+    DeadFlags,
+    /// Through this register, without touching flags.
+    Through(Gpr, Keep),
+    /// The flags are saved in rax.
+    SavedFlags(Keep),
+}
+
+/// What a body does, settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Displace,
+    Count(Increment),
+    Rubbish(VectorLevel),
+    Sample(Operand, Timing),
+    Record(Operand),
+    PrefetchYield(Operand),
+    Syscall,
+    Modules,
+}
+
+/// Whether a sampled access is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timing {
+    Timed,
+    Untimed,
+}
+
+/// A body that can be written at its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settled {
+    action: Action,
+    way: Way,
+    around: Surroundings,
+}
+
+/// A slow path that has been written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlowPath {
+    start: u32,
+    /// Field of the jump to where the fast path goes on.
+    back: u32,
+    steps: (usize, usize),
+}
+
+/// Scratch space for one trampoline.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    steps: Vec<DraftStep>,
+    slow_steps: Vec<DraftStep>,
+}
+
+impl Draft {
+    /// Forgets the last trampoline.
+    pub(super) fn clear(&mut self) {
+        self.steps.clear();
+        self.slow_steps.clear();
+    }
+}
+
+impl Settled {
+    /// The body of a system call that the agent is to see.
+    pub(super) fn syscall(mut around: Surroundings) -> Result<Self, Refusal> {
+        if !around.stack {
+            return Err(Refusal::NoStack);
+        }
+        // What liveness says of a function with system calls is not worth the risk here:
+        // these are rare.
+        around.red_zone = true;
+        Ok(Self {
+            action: Action::Syscall,
+            way: Way::Free,
+            around,
+        })
+    }
+
+    /// The body at the function that the loader calls when its list has changed.
+    pub(super) fn modules() -> Self {
+        Self {
+            action: Action::Modules,
+            way: Way::Free,
+            around: Surroundings {
+                live: RegisterSet::ALL,
+                red_zone: true,
+                stack: true,
+            },
+        }
+    }
+
+    /// `body` before `instruction`, which does `access`.
+    pub(super) fn settle(
+        body: Body,
+        vectors: VectorLevel,
+        around: Surroundings,
+        instruction: &iced_x86::Instruction,
+        access: &Access,
+    ) -> Result<Self, Refusal> {
+        let plain_operand = || {
+            Operand::of(instruction, access)
+                .filter(|operand| operand.segment.is_none())
+                .filter(|operand| operand.bytes > 0)
+                .ok_or(Refusal::Operand)
+        };
+        let (action, way) = match body {
+            Body::Displace => (Action::Displace, Way::Free),
+            Body::Count { exact } => {
+                let form = if exact {
+                    Increment::Locked
+                } else {
+                    Increment::Plain
+                };
+                (Action::Count(form), counting(&around, form)?)
+            }
+            Body::Rubbish => (Action::Rubbish(vectors), Way::Free),
+            Body::Sample => {
+                let timing = if access.direction.loads() {
+                    Timing::Timed
+                } else {
+                    Timing::Untimed
+                };
+                (
+                    Action::Sample(plain_operand()?, timing),
+                    with_call(&around)?,
+                )
+            }
+            Body::Record => (Action::Record(plain_operand()?), with_call(&around)?),
+            Body::PrefetchYield => {
+                let operand = Operand::of(instruction, access).ok_or(Refusal::Operand)?;
+                if !around.stack {
+                    return Err(Refusal::NoStack);
+                }
+                (Action::PrefetchYield(operand), Way::Free)
+            }
+        };
+        Ok(Self {
+            action,
+            way,
+            around,
+        })
+    }
+
+    /// Writes the part that is seldom run, before the trampoline's first place.
+    pub(super) fn slow_path(
+        &self,
+        site: u32,
+        out: &mut Emitter,
+        tables: &mut Tables,
+        draft: &mut Draft,
+    ) -> Option<SlowPath> {
+        if !matches!(self.action, Action::Sample(..) | Action::Record(_)) {
+            return None;
+        }
+        let start = out.at();
+        let first = draft.slow_steps.len();
+        let mut frame = Frame::default();
+        self.enter(&mut Quiet, &mut frame);
+        let mut writer = Writer {
+            out,
+            tables,
+            steps: &mut draft.slow_steps,
+            frame,
+            resume: Resume::Start,
+        };
+        if matches!(self.action, Action::Sample(..)) {
+            // The execution is counted: it is not to be counted again.
+            writer.resume = Resume::Displaced;
+        }
+        if matches!(self.way, Way::SavedFlags(_)) {
+            writer.frame.flags = Some(FlagsKept::InRax);
+        }
+        writer.mark();
+        self.report(site, &mut writer);
+        let back = writer.out.jump_ahead();
+        Some(SlowPath {
+            start,
+            back,
+            steps: (first, draft.slow_steps.len()),
+        })
+    }
+
+    /// Writes the body; the displaced instruction is to follow.
+    pub(super) fn write(
+        &self,
+        site: u32,
+        slow: Option<SlowPath>,
+        out: &mut Emitter,
+        tables: &mut Tables,
+        draft: &mut Draft,
+    ) {
+        draft.steps.clear();
+        let mut writer = Writer {
+            out,
+            tables,
+            steps: &mut draft.steps,
+            frame: Frame::default(),
+            resume: Resume::Start,
+        };
+        writer.mark();
+        match self.action {
+            Action::Displace => {}
+            Action::Count(form) => self.count(site, form, &mut writer),
+            Action::Rubbish(vectors) => {
+                let seed = u64::from(writer.out.at()) << 20 ^ u64::from(site);
+                rubbish::write(&self.around, vectors, seed, writer.out);
+            }
+            Action::Sample(..) | Action::Record(_) => {
+                let slow = slow.expect("a body that reports has a slow path");
+                self.guard(site, slow, &mut writer);
+            }
+            Action::PrefetchYield(operand) => self.prefetch(operand, &mut writer),
+            Action::Syscall => {
+                writer.lower(RED_ZONE);
+                writer.out.call_entry(Entry::Syscall);
+                // Whether it was done is in the carry flag, so that the thread must go on
+                // right here even after a signal.
+                let lowered = writer.out.at();
+                writer.resume = Resume::At(lowered + 8);
+                writer.mark();
+                writer.lower(-RED_ZONE);
+                debug_assert_eq!(writer.out.at(), lowered + 8, "the length of the lea");
+                writer.out.skip_if(Condition::NO_CARRY, 2);
+                writer.resume = Resume::Displaced;
+                writer.mark();
+            }
+            Action::Modules => {
+                writer.lower(RED_ZONE);
+                writer.out.call_entry(Entry::Modules);
+                writer.resume = Resume::Displaced;
+                writer.mark();
+                writer.lower(-RED_ZONE);
+            }
+        }
+    }
+
+    /// Closes the place whose body [`Self::write`] has written, and that of its slow path.
+    pub(super) fn close(
+        code: u32,
+        original: u32,
+        displaced: u32,
+        slow: Option<SlowPath>,
+        tables: &mut Tables,
+        draft: &Draft,
+    ) -> Option<membound_wire::Place> {
+        tables.place(code, original, displaced, &draft.steps);
+        let slow = slow?;
+        let steps = &draft.slow_steps[slow.steps.0..slow.steps.1];
+        // Before `displaced` lies the main place, from whose start a thread goes on that
+        // has not done anything yet.
+        let steps: Vec<DraftStep> = steps.iter().map(|step| step.started_at(code)).collect();
+        tables.place(slow.start, original, displaced, &steps);
+        tables.places.pop()
+    }
+
+    /// Everything up to the test, without the test.
+    fn enter(&self, out: &mut impl Marker, frame: &mut Frame) {
+        if let Way::SavedFlags(keep) = self.way {
+            match keep {
+                Keep::Nowhere => {}
+                Keep::In(register) => {
+                    out.emit(|out| out.copy(register, Gpr::RAX));
+                    frame.keep(Gpr::RAX, Kept::In(register));
+                    out.mark(frame);
+                }
+                Keep::OnStack => {
+                    if self.around.red_zone {
+                        out.emit(|out| out.move_stack(-RED_ZONE));
+                        frame.lowered += RED_ZONE;
+                        out.mark(frame);
+                    }
+                    out.emit(|out| out.push(Gpr::RAX));
+                    frame.lowered += 8;
+                    frame.keep(Gpr::RAX, Kept::Below(frame.lowered));
+                    out.mark(frame);
+                }
+            }
+            out.emit(Emitter::lahf);
+            out.emit(Emitter::seto_al);
+        }
+    }
+
+    fn guard(&self, site: u32, slow: SlowPath, writer: &mut Writer<'_>) {
+        let mut frame = writer.frame;
+        self.enter(writer, &mut frame);
+        writer.frame = frame;
+        if matches!(self.way, Way::SavedFlags(_)) {
+            // They hold from here on, whether the flags are still intact or not.
+            writer.frame.flags = Some(FlagsKept::InRax);
+            writer.mark();
+        }
+        let condition = if let Action::Sample(..) = self.action {
+            writer.out.count_down(site);
+            writer.resume = Resume::Displaced;
+            writer.mark();
+            Condition::LESS_OR_EQUAL
+        } else {
+            let burst = std::mem::offset_of!(Slots, burst);
+            writer
+                .out
+                .test_slot(u32::try_from(burst).expect("slots are small"));
+            Condition::NOT_ZERO
+        };
+        writer.out.jump_if_back(condition, slow.start);
+        writer.out.land(slow.back);
+        // Both ways come here: nothing is to be done again from now on.
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        if let Way::SavedFlags(keep) = self.way {
+            writer.restore_flags();
+            writer.restore_rax(keep, self.around.red_zone);
+        }
+    }
+
+    fn count(&self, site: u32, form: Increment, writer: &mut Writer<'_>) {
+        match self.way {
+            Way::Free | Way::DeadFlags => {
+                writer.out.increment(site, form);
+                writer.resume = Resume::Displaced;
+                writer.mark();
+            }
+            Way::Through(register, keep) => {
+                if keep == Keep::OnStack {
+                    if self.around.red_zone {
+                        writer.lower(RED_ZONE);
+                    }
+                    writer.push(register);
+                }
+                writer.out.load_word(register, site);
+                writer.out.add_one(register);
+                writer.out.store_word(register, site);
+                writer.resume = Resume::Displaced;
+                writer.mark();
+                if keep == Keep::OnStack {
+                    writer.pop(register);
+                    if self.around.red_zone {
+                        writer.lower(-RED_ZONE);
+                    }
+                }
+            }
+            Way::SavedFlags(keep) => {
+                let mut frame = writer.frame;
+                self.enter(writer, &mut frame);
+                writer.frame = frame;
+                writer.frame.flags = Some(FlagsKept::InRax);
+                writer.mark();
+                writer.out.increment(site, form);
+                writer.resume = Resume::Displaced;
+                writer.mark();
+                writer.restore_flags();
+                writer.restore_rax(keep, self.around.red_zone);
+            }
+        }
+    }
+
+    fn prefetch(&self, operand: Operand, writer: &mut Writer<'_>) {
+        let mut address = operand.address;
+        if self.around.red_zone {
+            writer.lower(RED_ZONE);
+            // A displacement that far out of its range is no address; prefetching another
+            // one is harmless.
+            address = address.below(RED_ZONE).unwrap_or(address);
+        }
+        let prefix: &[u8] = match operand.segment {
+            None => &[],
+            Some(Segment::Fs) => &[0x64],
+            Some(Segment::Gs) => &[0x65],
+        };
+        writer
+            .out
+            .with_operand(prefix, Width::Default, &[0x0f, 0x18], 1, address);
+        writer.out.call_entry(Entry::Yield);
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        if self.around.red_zone {
+            writer.lower(-RED_ZONE);
+        }
+    }
+
+    /// The slow path proper: all registers as at its start when it is through.
+    fn report(&self, site: u32, writer: &mut Writer<'_>) {
+        let (operand, timing) = match self.action {
+            Action::Sample(operand, timing) => (operand, Some(timing)),
+            Action::Record(operand) => (operand, None),
+            _ => return,
+        };
+        let timed = timing == Some(Timing::Timed);
+        let lowers = self.around.red_zone && writer.frame.lowered == 0;
+        if lowers {
+            writer.lower(RED_ZONE);
+        }
+        let [address, ticks] = self.scratch(operand.address);
+        let pushed: &[Gpr] = if timed {
+            &[Gpr::RAX, Gpr::RDX, address, ticks]
+        } else {
+            &[address]
+        };
+        for register in pushed {
+            writer.push(*register);
+        }
+        writer.load_address(address, operand.address);
+        if timed {
+            writer.out.raw(LFENCE);
+            writer.out.raw(RDTSC);
+            writer.out.copy_low(ticks, Gpr::RAX);
+            let at_address = Address::Registers {
+                base: Some(address),
+                index: None,
+                displacement: 0,
+            };
+            let (width, opcode): (Width, &[u8]) = match operand.bytes {
+                1 => (Width::Default, &[0x0f, 0xb6]),
+                2 | 3 => (Width::Default, &[0x0f, 0xb7]),
+                4..=7 => (Width::Default, &[0x8b]),
+                _ => (Width::Quad, &[0x8b]),
+            };
+            writer
+                .out
+                .with_operand(&[], width, opcode, Gpr::RDX.number(), at_address);
+            writer.out.raw(LFENCE);
+            writer.out.raw(RDTSC);
+            writer.out.subtract_low(Gpr::RAX, ticks);
+        }
+        let mut arguments = 2;
+        if timing.is_some() {
+            arguments += 1;
+            if timed {
+                writer.out.push(Gpr::RAX);
+            } else {
+                writer.out.push_zero();
+            }
+            writer.moved(8);
+        }
+        writer.out.push(address);
+        writer.moved(8);
+        writer.out.push_site_number(site);
+        writer.moved(8);
+        writer.out.call_entry(match timing {
+            Some(_) => Entry::Sample,
+            None => Entry::Record,
+        });
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        writer.lower(-8 * arguments);
+        for register in pushed.iter().rev() {
+            writer.pop(*register);
+        }
+        if lowers {
+            writer.lower(-RED_ZONE);
+        }
+    }
+
+    /// Two registers for the address and the ticks that are neither rax, rdx, in the way
+    /// of the operand, nor hold something for the fast path.
+    fn scratch(&self, operand: Address) -> [Gpr; 2] {
+        let holds = |register: Gpr| matches!(self.way, Way::SavedFlags(Keep::In(other)) if other == register);
+        let mut free = Gpr::all().filter(|register| {
+            ![Gpr::RAX, Gpr::RDX, Gpr::RSP, Gpr::RBP].contains(register)
+                && !operand.uses(*register)
+                && !holds(*register)
+        });
+        let mut next = || free.next().expect("twelve registers less three are enough");
+        [next(), next()]
+    }
+}
+
+const LFENCE: &[u8] = &[0x0f, 0xae, 0xe8];
+const RDTSC: &[u8] = &[0x0f, 0x31];
+
+fn counting(around: &Surroundings, form: Increment) -> Result<Way, Refusal> {
+    // `inc` leaves the carry flag alone.
+    let changed = RegisterSet::ARITHMETIC_FLAGS.without(RegisterSet::flag(Flag::Carry));
+    if around.is_dead(changed) {
+        return Ok(Way::DeadFlags);
+    }
+    if form == Increment::Locked {
+        return saving_flags(around);
+    }
+    match around.dead_register(None) {
+        Some(register) => Ok(Way::Through(register, Keep::Nowhere)),
+        None if around.stack => Ok(Way::Through(Gpr::RAX, Keep::OnStack)),
+        None => Err(Refusal::NoStack),
+    }
+}
+
+fn with_call(around: &Surroundings) -> Result<Way, Refusal> {
+    if !around.stack {
+        return Err(Refusal::NoStack);
+    }
+    if around.is_dead(RegisterSet::ARITHMETIC_FLAGS) {
+        return Ok(Way::DeadFlags);
+    }
+    saving_flags(around)
+}
+
+fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
+    if around.is_dead(RegisterSet::gpr(Gpr::RAX)) {
+        return Ok(Way::SavedFlags(Keep::Nowhere));
+    }
+    match around.dead_register(Some(Gpr::RAX)) {
+        Some(register) => Ok(Way::SavedFlags(Keep::In(register))),
+        None if around.stack => Ok(Way::SavedFlags(Keep::OnStack)),
+        None => Err(Refusal::NoStack),
+    }
+}
+
+/// Somebody who follows the code of [`Settled::enter`]: the writer, or nobody, when only
+/// the resulting frame is wanted.
+trait Marker {
+    fn emit(&mut self, code: impl FnOnce(&mut Emitter));
+    fn mark(&mut self, frame: &Frame);
+}
+
+struct Quiet;
+
+impl Marker for Quiet {
+    fn emit(&mut self, _: impl FnOnce(&mut Emitter)) {}
+    fn mark(&mut self, _: &Frame) {}
+}
+
+impl Marker for Writer<'_> {
+    fn emit(&mut self, code: impl FnOnce(&mut Emitter)) {
+        code(self.out);
+    }
+
+    fn mark(&mut self, frame: &Frame) {
+        self.frame = *frame;
+        Writer::mark(self);
+    }
+}
+
+/// Code and the way back from it, side by side.
+struct Writer<'a> {
+    out: &'a mut Emitter,
+    tables: &'a mut Tables,
+    steps: &'a mut Vec<DraftStep>,
+    frame: Frame,
+    resume: Resume,
+}
+
+impl Writer<'_> {
+    /// What follows is executed in the present frame.
+    fn mark(&mut self) {
+        let at = self.out.at();
+        self.tables.mark(self.steps, at, &self.frame, self.resume);
+    }
+
+    /// The stack pointer has moved down by `bytes`.
+    fn moved(&mut self, bytes: i32) {
+        self.frame.lowered += bytes;
+        self.mark();
+    }
+
+    fn lower(&mut self, bytes: i32) {
+        self.out.move_stack(-bytes);
+        self.moved(bytes);
+    }
+
+    fn push(&mut self, register: Gpr) {
+        self.out.push(register);
+        self.frame.lowered += 8;
+        let depth = self.frame.lowered;
+        if register == Gpr::RAX && self.frame.flags == Some(FlagsKept::InRax) {
+            // Not rax itself but the flags in it.
+            self.frame.flags = Some(FlagsKept::Below(depth));
+        } else if self.frame.kept(register).is_none() {
+            self.frame.keep(register, Kept::Below(depth));
+        }
+        self.mark();
+    }
+
+    fn pop(&mut self, register: Gpr) {
+        self.out.pop(register);
+        let depth = self.frame.lowered;
+        self.frame.lowered -= 8;
+        if register == Gpr::RAX && self.frame.flags == Some(FlagsKept::Below(depth)) {
+            self.frame.flags = Some(FlagsKept::InRax);
+        } else if self.frame.kept(register) == Some(Kept::Below(depth)) {
+            self.frame.put_back(register);
+        }
+        self.mark();
+    }
+
+    fn restore_flags(&mut self) {
+        self.out.overflow_from_al();
+        self.out.sahf();
+        self.frame.flags = None;
+        self.mark();
+    }
+
+    fn restore_rax(&mut self, keep: Keep, red_zone: bool) {
+        match keep {
+            Keep::Nowhere => {}
+            Keep::In(register) => {
+                self.out.copy(Gpr::RAX, register);
+                self.frame.put_back(Gpr::RAX);
+                self.mark();
+            }
+            Keep::OnStack => {
+                self.pop(Gpr::RAX);
+                if red_zone {
+                    self.lower(-RED_ZONE);
+                }
+            }
+        }
+    }
+
+    /// `register` = the operand's address as the original program would compute it.
+    fn load_address(&mut self, register: Gpr, operand: Address) {
+        let mut operand = operand;
+        let flags_in_rax = self.frame.kept(Gpr::RAX);
+        if operand.uses(Gpr::RAX) {
+            match flags_in_rax {
+                Some(Kept::In(other)) => operand = operand.with(Gpr::RAX, other),
+                Some(Kept::Below(depth)) => {
+                    let slot = Address::Registers {
+                        base: Some(Gpr::RSP),
+                        index: None,
+                        displacement: self.frame.lowered - depth,
+                    };
+                    self.out
+                        .with_operand(&[], Width::Quad, &[0x8b], register.number(), slot);
+                    operand = operand.with(Gpr::RAX, register);
+                }
+                None => {}
+            }
+        }
+        // Out of range only for addresses that no stack has; the reported one is then off.
+        let operand = operand.below(self.frame.lowered).unwrap_or(operand);
+        self.out.address(register, operand);
+    }
+}

@@ -1,0 +1,111 @@
+//! The patch at the function that the dynamic loader calls when its list has changed.
+
+use super::body::Settled;
+use super::function::Found;
+use super::group::{self, Ground, Item};
+use super::planner::{Assembly, Part};
+use super::relocate;
+use super::trampoline::{Chunk, Work, WorkKind};
+use super::{Body, EDIT, Options, Plan, Refusal};
+use crate::code::Function;
+
+/// A plan that calls [`membound_wire::Entry::Modules`] at the entry of a small function,
+/// whose first bytes, as they stand at the address `at` of the process, are `original`.
+///
+/// It is placed with a bias of 0. Such a function is usually nothing but `ret`, so that the
+/// padding behind it is overwritten too; it must be called directly or begin with `endbr64`.
+///
+/// # Errors
+/// When there is no room for a jump.
+pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
+    let mut function = Function::from_code(original, at);
+    // What follows the function's return is not its own, whatever it looks like.
+    function.unresolved = None;
+    function.blocks.truncate(1);
+    let block = function.blocks.first().ok_or(Refusal::Undecodable)?;
+    function.instructions.truncate(block.end as usize);
+    let mut items: Vec<Item> = function
+        .instructions
+        .iter()
+        .map(|instruction| {
+            let start = (instruction.ip() - at) as usize;
+            let bytes = original.get(start..start + instruction.len());
+            Item {
+                form: bytes.and_then(|bytes| relocate::form(instruction, bytes)),
+                ..Item::default()
+            }
+        })
+        .collect();
+    let entry = items
+        .iter()
+        .position(|item| item.form.is_some())
+        .filter(|entry| *entry <= 1)
+        .ok_or(Refusal::NotRelocatable)?;
+    items[entry].wanted = true;
+    let work = Work {
+        body: Settled::modules(),
+        kind: WorkKind::Hook,
+    };
+    let origin = at & !4095;
+    let ground = Ground {
+        function: &function,
+        items: &items,
+        bytes: original,
+    };
+    let groups = group::find(&ground);
+    let group = groups.groups.first().ok_or(Refusal::NoRoom)?;
+    if usize::from(group.room) < EDIT || group.first != entry {
+        return Err(Refusal::NoRoom);
+    }
+    let mut chunk = Chunk::new(origin);
+    chunk.trampoline(&ground, group, &[(entry, work)], |_, _| {});
+    let part = Part {
+        chunk,
+        found: vec![(function.bounds.range.clone(), Found::default())],
+    };
+    let assembly = Assembly {
+        origin,
+        end: at.saturating_add(original.len() as u64),
+        identity: Vec::new(),
+        options: &Options::new(Body::Displace),
+    };
+    Ok(assembly.plan(vec![part], |_, _| None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patch::Placement;
+
+    const AT: u64 = 0x7f00_0000_1230;
+
+    /// Where the jump stands, and how many bytes are overwritten.
+    fn check(original: &[u8], expected: Result<u64, Refusal>) {
+        let mut bytes = [0x55; 16];
+        bytes[..original.len()].copy_from_slice(original);
+        let edit = entry_hook(&bytes, AT).map(|plan| {
+            let placed = plan
+                .place(&Placement {
+                    bias: 0,
+                    area: 0x7f00_1000_0000,
+                })
+                .unwrap();
+            assert_eq!(placed.edits.len(), 1);
+            assert_eq!(placed.base, AT & !4095);
+            placed.edits[0].address - AT
+        });
+        assert_eq!(edit, expected, "{original:x?}");
+    }
+
+    #[test]
+    fn the_padding_behind_a_return_gives_room() {
+        check(&[0xc3, 0x90, 0x90, 0x90, 0x90], Ok(0));
+        check(&[0xc3, 0x0f, 0x1f, 0x44, 0, 0], Ok(0));
+        check(
+            &[0xf3, 0x0f, 0x1e, 0xfa, 0xc3, 0x66, 0x90, 0xcc, 0xcc],
+            Ok(4),
+        );
+        check(&[0xc3], Err(Refusal::NoRoom));
+        check(&[0xc3, 0x90, 0x90], Err(Refusal::NoRoom));
+    }
+}

@@ -1,0 +1,171 @@
+//! A plan as bytes: see `docs/formats/plan.md`.
+//!
+//! Everything is little-endian. A header says where each section lies; reading checks the
+//! header, and every index in a section when it is used, so that a damaged file is an error
+//! or a plan that does less, never a panic.
+
+use std::ops::Range;
+
+use membound_wire::fingerprint;
+
+use super::PlanError;
+
+pub(super) const MAGIC: [u8; 8] = *b"MBNDPLAN";
+pub(super) const VERSION: u32 = 1;
+/// Magic, version, number of sections, the numbers, the sections, checksum.
+pub(super) const HEADER_BYTES: usize = 16 + 8 * NUMBERS + 16 * SECTIONS + 8;
+pub(super) const NUMBERS: usize = 7;
+pub(super) const SECTIONS: usize = 10;
+
+/// The parts of a plan, in the order in which they stand in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Section {
+    /// One byte for the kind, then the build-id or hash.
+    Identity,
+    /// `Options::key`.
+    Options,
+    /// Machine code.
+    Code,
+    /// `u32` offsets of rel32 fields that refer to the module.
+    Relocations,
+    /// [`super::trampoline::Edit`]s of [`EDIT_BYTES`] each.
+    Edits,
+    /// What the agent reads, beginning with its `TableHeader`.
+    Tables,
+    /// Punned jumps, of [`PUN_BYTES`] each, sorted by their islands.
+    Puns,
+    /// Sites, of [`SITE_BYTES`] each, sorted by address.
+    Sites,
+    /// System calls, of [`HOOK_BYTES`] each.
+    Hooks,
+    /// Functions' start and length, `u32` each.
+    Functions,
+}
+
+/// The header's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Number {
+    /// The address of the file that offsets count from.
+    Origin,
+    /// Bytes from there to the end of the module.
+    Span,
+    /// Numbered sites.
+    NumberedSites,
+    /// Bytes of one site's words in the data pages.
+    SiteWords,
+    /// Bytes of code, tables, data: whole pages.
+    CodeBytes,
+    /// See `CodeBytes`.
+    TablesBytes,
+    /// See `CodeBytes`.
+    DataBytes,
+}
+
+pub(super) const EDIT_BYTES: usize = 36;
+pub(super) const PUN_BYTES: usize = 28;
+pub(super) const SITE_BYTES: usize = 16;
+pub(super) const HOOK_BYTES: usize = 12;
+
+/// Writes a plan.
+#[derive(Debug, Default)]
+pub(super) struct Builder {
+    pub numbers: [u64; NUMBERS],
+    pub sections: [Vec<u8>; SECTIONS],
+}
+
+impl Builder {
+    pub(super) fn set(&mut self, number: Number, value: u64) {
+        self.numbers[number as usize] = value;
+    }
+
+    pub(super) fn section(&mut self, section: Section) -> &mut Vec<u8> {
+        &mut self.sections[section as usize]
+    }
+
+    pub(super) fn finish(self) -> Vec<u8> {
+        let total: usize = self.sections.iter().map(|bytes| bytes.len() + 16).sum();
+        let mut out = Vec::with_capacity(HEADER_BYTES + total);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&(SECTIONS as u32).to_le_bytes());
+        for number in self.numbers {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        let mut at = HEADER_BYTES.next_multiple_of(16);
+        for section in &self.sections {
+            out.extend_from_slice(&(at as u64).to_le_bytes());
+            out.extend_from_slice(&(section.len() as u64).to_le_bytes());
+            at = (at + section.len()).next_multiple_of(16);
+        }
+        let checksum = u64::from(fingerprint(&out)) << 32 | at as u64 & 0xffff_ffff;
+        out.extend_from_slice(&checksum.to_le_bytes());
+        for section in &self.sections {
+            out.resize(out.len().next_multiple_of(16), 0);
+            out.extend_from_slice(section);
+        }
+        out.resize(out.len().next_multiple_of(16), 0);
+        out
+    }
+}
+
+/// A read header.
+#[derive(Clone, Debug)]
+pub(super) struct Header {
+    pub numbers: [u64; NUMBERS],
+    pub sections: [Range<usize>; SECTIONS],
+}
+
+impl Header {
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, PlanError> {
+        let header = bytes.get(..HEADER_BYTES).ok_or(PlanError::NotAPlan)?;
+        if header[..8] != MAGIC {
+            return Err(PlanError::NotAPlan);
+        }
+        let version = word(header, 8);
+        if version != VERSION || word(header, 12) != SECTIONS as u32 {
+            return Err(PlanError::Version { version });
+        }
+        let checked = HEADER_BYTES - 8;
+        let checksum =
+            u64::from(fingerprint(&header[..checked])) << 32 | bytes.len() as u64 & 0xffff_ffff;
+        if long(header, checked) != checksum {
+            return Err(PlanError::Damaged("header"));
+        }
+        let mut sections: [Range<usize>; SECTIONS] = Default::default();
+        for (index, section) in sections.iter_mut().enumerate() {
+            let at = 16 + 8 * NUMBERS + 16 * index;
+            let start = usize::try_from(long(header, at));
+            let length = usize::try_from(long(header, at + 8));
+            let (Ok(start), Ok(length)) = (start, length) else {
+                return Err(PlanError::Damaged("section"));
+            };
+            let end = start.checked_add(length).filter(|end| *end <= bytes.len());
+            *section = start..end.ok_or(PlanError::Damaged("section"))?;
+        }
+        let mut numbers = [0; NUMBERS];
+        for (index, number) in numbers.iter_mut().enumerate() {
+            *number = long(header, 16 + 8 * index);
+        }
+        Ok(Self { numbers, sections })
+    }
+}
+
+/// The `u32` at an offset that is known to be inside.
+pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
+    let field = bytes[at..at + 4].try_into().expect("four bytes");
+    u32::from_le_bytes(field)
+}
+
+/// The `u64` at an offset that is known to be inside.
+pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
+    let field = bytes[at..at + 8].try_into().expect("eight bytes");
+    u64::from_le_bytes(field)
+}
+
+/// The `u16` at an offset that is known to be inside.
+pub(super) fn half(bytes: &[u8], at: usize) -> u16 {
+    let field = bytes[at..at + 2].try_into().expect("two bytes");
+    u16::from_le_bytes(field)
+}

@@ -1,0 +1,224 @@
+//! One function's part in a plan.
+
+use iced_x86::{Code, Instruction};
+
+use super::body::{Settled, Surroundings};
+use super::group::{self, Ground, Item};
+use super::relocate::{self, Form};
+use super::trampoline::{Chunk, Work, WorkKind};
+use super::{HookState, Hooks, Options, Refusal, syscalls};
+use crate::code::Function;
+use crate::flow::{Analyst, Direction, Liveness, access};
+
+/// Most bytes between the module's origin and what its code refers to.
+const REACH: u64 = 1 << 30;
+
+/// An instruction that was to be patched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Site {
+    /// Its index in its function.
+    pub instruction: usize,
+    /// Its address in the file.
+    pub address: u64,
+    /// What it does.
+    pub direction: Direction,
+    /// Its number in its chunk, or why it has none.
+    pub number: Result<u32, Refusal>,
+}
+
+/// A system call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hook {
+    /// Its address in the file.
+    pub address: u64,
+    /// Its number, when known.
+    pub number: Option<u32>,
+    /// What became of it.
+    pub state: HookState,
+    instruction: usize,
+}
+
+/// What a function has, besides code.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Sorted by address.
+    pub sites: Vec<Site>,
+    /// Sorted by address.
+    pub hooks: Vec<Hook>,
+    /// Groups that were made, with their rooms.
+    pub groups: Vec<group::Group>,
+}
+
+/// A function and what is known of it.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'a> {
+    /// Decoded.
+    pub function: &'a Function,
+    /// Bytes from the function's start up to the next one.
+    pub bytes: &'a [u8],
+    /// What is alive.
+    pub liveness: &'a Liveness,
+}
+
+/// Plans a function and writes its trampolines into `chunk`.
+pub(super) fn plan(
+    subject: &Subject<'_>,
+    options: &Options,
+    analyst: &mut Analyst,
+    chunk: &mut Chunk,
+) -> Found {
+    let mut found = Found::default();
+    let mut bodies = Vec::new();
+    let mut items = Vec::new();
+    for (index, instruction) in subject.function.instructions.iter().enumerate() {
+        let mut item = Item {
+            form: movable(subject, instruction, chunk.out.origin),
+            ..Item::default()
+        };
+        if instruction.code() == Code::Syscall {
+            if options.hooks == Hooks::Plant {
+                hook(subject, index, analyst, &mut item, &mut bodies, &mut found);
+            }
+        } else if let Some(access) = access(instruction)
+            && options.accesses.contain(access.direction)
+            && options.sites.contain(instruction.ip())
+        {
+            item.call = matches!(
+                instruction.flow_control(),
+                iced_x86::FlowControl::IndirectCall
+            );
+            let around = Surroundings::before(subject.liveness, index);
+            let settled =
+                Settled::settle(options.body, options.vectors, around, instruction, &access);
+            let untouchable = is_untouchable(subject.function, instruction);
+            let number = match settled {
+                _ if untouchable => Err(Refusal::Rseq),
+                Ok(body) => {
+                    item.wanted = true;
+                    bodies.push((
+                        index,
+                        Work {
+                            body,
+                            kind: WorkKind::Site,
+                        },
+                    ));
+                    Ok(u32::MAX)
+                }
+                Err(refusal) => Err(refusal),
+            };
+            found.sites.push(Site {
+                instruction: index,
+                address: instruction.ip(),
+                direction: access.direction,
+                number,
+            });
+        }
+        items.push(item);
+    }
+    if bodies.is_empty() {
+        return found;
+    }
+    let ground = Ground {
+        function: subject.function,
+        items: &items,
+        bytes: subject.bytes,
+    };
+    let groups = group::find(&ground);
+    for (index, refusal) in groups.refused {
+        refuse(&mut found, index, refusal);
+    }
+    for group in &groups.groups {
+        chunk.trampoline(&ground, group, &bodies, |index, number| {
+            if let Some(site) = site_at(&mut found.sites, index) {
+                site.number = Ok(number);
+            }
+        });
+    }
+    for site in &mut found.sites {
+        // In no block: control is not known to come there.
+        if site.number == Ok(u32::MAX) {
+            site.number = Err(Refusal::Undecodable);
+        }
+    }
+    found.groups = groups.groups;
+    found
+}
+
+fn site_at(sites: &mut [Site], index: usize) -> Option<&mut Site> {
+    let at = sites
+        .binary_search_by_key(&index, |site| site.instruction)
+        .ok()?;
+    Some(&mut sites[at])
+}
+
+fn refuse(found: &mut Found, index: usize, refusal: Refusal) {
+    if let Some(site) = site_at(&mut found.sites, index) {
+        site.number = Err(refusal);
+    }
+    for hook in &mut found.hooks {
+        if hook.instruction == index {
+            hook.state = HookState::Refused(refusal);
+        }
+    }
+}
+
+fn is_untouchable(function: &Function, instruction: &Instruction) -> bool {
+    function
+        .untouchable
+        .iter()
+        .any(|range| instruction.ip() < range.end && range.start < instruction.next_ip())
+}
+
+fn movable(subject: &Subject<'_>, instruction: &Instruction, origin: u64) -> Option<Form> {
+    let start = usize::try_from(instruction.ip() - subject.function.bounds.range.start).ok()?;
+    let bytes = subject.bytes.get(start..start + instruction.len())?;
+    let form = relocate::form(instruction, bytes)?;
+    let target = match form {
+        Form::Verbatim => origin,
+        Form::RipOperand(_) => instruction.ip_rel_memory_address(),
+        Form::Jump | Form::JumpIf(_) | Form::CountJump(_) => instruction.near_branch_target(),
+    };
+    let near = target.wrapping_sub(origin).cast_signed().unsigned_abs() <= REACH;
+    (near && !is_untouchable(subject.function, instruction)).then_some(form)
+}
+
+fn hook(
+    subject: &Subject<'_>,
+    index: usize,
+    analyst: &mut Analyst,
+    item: &mut Item,
+    bodies: &mut Vec<(usize, Work)>,
+    found: &mut Found,
+) {
+    let instruction = &subject.function.instructions[index];
+    let number = syscalls::number(subject.function, index, analyst);
+    let state = if !syscalls::is_seen(number) {
+        HookState::NotNeeded
+    } else if is_untouchable(subject.function, instruction) {
+        HookState::Refused(Refusal::Rseq)
+    } else {
+        let around = Surroundings::before(subject.liveness, index);
+        match Settled::syscall(around) {
+            Ok(body) => {
+                item.form = Some(Form::Verbatim);
+                item.wanted = true;
+                item.at_any_price = true;
+                bodies.push((
+                    index,
+                    Work {
+                        body,
+                        kind: WorkKind::Hook,
+                    },
+                ));
+                HookState::Hooked
+            }
+            Err(refusal) => HookState::Refused(refusal),
+        }
+    };
+    found.hooks.push(Hook {
+        address: instruction.ip(),
+        number,
+        state,
+        instruction: index,
+    });
+}

@@ -1,0 +1,400 @@
+//! Which instructions move into a trampoline together.
+//!
+//! A jump needs five bytes. Where the instruction to be patched is shorter, its neighbours
+//! in the block move along: first those behind it, then those before it, then the padding
+//! behind a block that nothing falls out of. Where that is not enough, or where branches to
+//! the neighbours cannot be excluded, the jump's last bytes are those of the code that
+//! follows: a **punned** jump, which can lead to a few places only (see `pun`).
+
+use std::ops::Range;
+
+use super::relocate::Form;
+use super::{EDIT, Refusal};
+use crate::code::{BlockEnd, Function, Unresolved};
+
+/// Instructions between two groups that move along rather than have control jump out of a
+/// trampoline and into the next.
+const BRIDGE: usize = 3;
+/// Most instructions of a group: its bytes are compared before it is patched, and a change
+/// in one loses all.
+const LONGEST: usize = 48;
+
+/// What is known of an instruction before groups are made.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Item {
+    /// How it can be moved; `None` when it cannot.
+    pub form: Option<Form>,
+    /// Whether something is to be put before it.
+    pub wanted: bool,
+    /// Whether it is a call, which stays, so that the body stands at the end of its
+    /// predecessors.
+    pub call: bool,
+    /// Whether it is worth displacing an earlier instruction of five bytes even where
+    /// control may enter behind that one, and so pass the body by.
+    pub at_any_price: bool,
+}
+
+/// Instructions that move into one trampoline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    /// First instruction.
+    pub first: usize,
+    /// One past the last.
+    pub end: usize,
+    /// Whether a body for the instruction at `end`, a call, stands at the end.
+    pub tail: bool,
+    /// Bytes of text that the jump may overwrite, at most five: fewer for a punned jump.
+    pub room: u8,
+}
+
+/// What becomes of a function's wanted instructions.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// In the order of their addresses; they do not overlap.
+    pub groups: Vec<Group>,
+    /// Those that nothing can be done about.
+    pub refused: Vec<(usize, Refusal)>,
+}
+
+/// One function as this module sees it.
+pub(super) struct Ground<'a> {
+    /// The function.
+    pub function: &'a Function,
+    /// One for each of its instructions.
+    pub items: &'a [Item],
+    /// Bytes from the function's start on, up to the next function.
+    pub bytes: &'a [u8],
+}
+
+impl Ground<'_> {
+    fn length(&self, instructions: Range<usize>) -> usize {
+        if instructions.is_empty() {
+            return 0;
+        }
+        let all = &self.function.instructions;
+        let end = all[instructions.end - 1].next_ip();
+        usize::try_from(end - all[instructions.start].ip()).expect("a function is below 4 GiB")
+    }
+
+    /// Bytes of padding behind block `index`, as far as they matter.
+    fn padding_behind(&self, index: usize) -> usize {
+        let block = &self.function.blocks[index];
+        let falls_out = match block.leaves_by {
+            BlockEnd::Return | BlockEnd::Table | BlockEnd::TailCall => false,
+            BlockEnd::Leaves { conditional, .. } => conditional,
+            BlockEnd::Jump => block.successors.len() != 1 || !self.ends_in_jump(index),
+            BlockEnd::FallsThrough
+            | BlockEnd::Call { .. }
+            | BlockEnd::Unresolved
+            | BlockEnd::Stops => true,
+        };
+        if falls_out || block.end == block.first {
+            return 0;
+        }
+        let base = self.function.bounds.range.start;
+        let all = &self.function.instructions;
+        let start = all[block.end as usize - 1].next_ip() - base;
+        let limit = match self.function.blocks.get(index + 1) {
+            Some(next) => all[next.first as usize].ip() - base,
+            None => self.bytes.len() as u64,
+        };
+        let limit = limit.min(start + EDIT as u64);
+        let gap = usize::try_from(start).ok().zip(usize::try_from(limit).ok());
+        gap.and_then(|(start, limit)| self.bytes.get(start..limit))
+            .map_or(0, |gap| {
+                // Longer padding is cut by `limit`, so decode from the untruncated bytes.
+                let from = self.bytes.len().min(usize::try_from(start).unwrap_or(0));
+                padding(&self.bytes[from..]).min(gap.len())
+            })
+    }
+
+    fn ends_in_jump(&self, index: usize) -> bool {
+        let last = self.function.blocks[index].end as usize - 1;
+        self.function.instructions[last].is_jmp_short_or_near()
+    }
+
+    /// Runs of movable instructions in a block, each with whether a wanted call follows.
+    fn runs(&self, block: Range<usize>, mut each: impl FnMut(Range<usize>, bool)) {
+        let mut first = block.start;
+        for index in block.clone() {
+            if self.items[index].form.is_none() {
+                let item = self.items[index];
+                each(first..index, item.call && item.wanted);
+                first = index + 1;
+            }
+        }
+        if first < block.end {
+            each(first..block.end, false);
+        }
+    }
+
+    fn wanted(&self, instructions: Range<usize>) -> impl Iterator<Item = usize> {
+        let items = self.items;
+        instructions.filter(move |index| items[*index].wanted)
+    }
+}
+
+/// Length of the no-operations and `int3` that `bytes` begin with, as far as five bytes.
+fn padding(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while at < EDIT && at < bytes.len() {
+        if bytes[at] == 0xcc {
+            at += 1;
+            continue;
+        }
+        let instruction =
+            iced_x86::Decoder::new(64, &bytes[at..], iced_x86::DecoderOptions::NONE).decode();
+        let idle = instruction.mnemonic() == iced_x86::Mnemonic::Nop
+            || instruction.code() == iced_x86::Code::Xchg_rm16_r16
+                && instruction.op0_register() == instruction.op1_register();
+        if !idle {
+            break;
+        }
+        at += instruction.len();
+    }
+    at
+}
+
+/// Makes groups for all wanted instructions of a function.
+pub(super) fn find(ground: &Ground<'_>) -> Groups {
+    let mut groups = Groups::default();
+    if matches!(ground.function.unresolved, Some(Unresolved::Undecodable(_))) {
+        groups.refused.extend(
+            ground
+                .wanted(0..ground.items.len())
+                .map(|index| (index, Refusal::Undecodable)),
+        );
+        return groups;
+    }
+    let resolved = ground.function.unresolved.is_none();
+    for (number, block) in ground.function.blocks.iter().enumerate() {
+        let block = block.first as usize..block.end as usize;
+        if ground.wanted(block.clone()).next().is_none() {
+            continue;
+        }
+        let padding = if resolved {
+            ground.padding_behind(number)
+        } else {
+            0
+        };
+        ground.runs(block.clone(), |run, call| {
+            let padding = if run.end == block.end { padding } else { 0 };
+            if resolved {
+                in_run(ground, run, call, padding, &mut groups);
+            } else {
+                one_by_one(ground, run, call, &mut groups);
+            }
+        });
+        // Wanted, immovable and no call.
+        groups.refused.extend(
+            ground
+                .wanted(block)
+                .filter(|index| {
+                    let item = ground.items[*index];
+                    item.form.is_none() && !item.call
+                })
+                .map(|index| (index, Refusal::NotRelocatable)),
+        );
+    }
+    groups
+}
+
+/// Groups in a run whose only entry is its block's.
+fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, groups: &mut Groups) {
+    let floor = groups.groups.len();
+    for wanted in ground.wanted(run.clone()) {
+        let last = groups.groups[floor..].last();
+        if last.is_some_and(|last| wanted < last.end) {
+            continue;
+        }
+        let mut end = wanted + 1;
+        while ground.length(wanted..end) < EDIT && end < run.end {
+            end += 1;
+        }
+        let slack = if end == run.end { padding } else { 0 };
+        let mut first = wanted;
+        while ground.length(first..end) + slack < EDIT && first > run.start {
+            first -= 1;
+        }
+        let room = (ground.length(first..end) + slack).min(EDIT);
+        add(ground, groups, floor, group(first, end, false, room));
+    }
+    if !call {
+        return;
+    }
+    if run.is_empty() {
+        groups.refused.push((run.end, Refusal::CallAtBlockStart));
+        return;
+    }
+    let mut first = run.end - 1;
+    while ground.length(first..run.end) < EDIT && first > run.start {
+        first -= 1;
+    }
+    let room = ground.length(first..run.end).min(EDIT);
+    add(ground, groups, floor, group(first, run.end, true, room));
+}
+
+fn group(first: usize, end: usize, tail: bool, room: usize) -> Group {
+    Group {
+        first,
+        end,
+        tail,
+        room: u8::try_from(room).expect("at most five"),
+    }
+}
+
+/// Adds a group, joined with the one before it when they touch or nearly do.
+fn add(ground: &Ground<'_>, groups: &mut Groups, floor: usize, new: Group) {
+    if let Some(last) = groups.groups[floor..].last_mut() {
+        let overlap = new.first < last.end;
+        let short = new.end - last.first <= LONGEST;
+        if overlap || short && new.first <= last.end + BRIDGE {
+            last.first = last.first.min(new.first);
+            last.end = last.end.max(new.end);
+            last.tail |= new.tail;
+            let own = ground.length(last.first..last.end).min(EDIT);
+            last.room = last.room.max(u8::try_from(own).expect("at most five"));
+            return;
+        }
+    }
+    groups.groups.push(new);
+}
+
+/// Groups where control may enter anywhere: nothing but the first instruction is
+/// overwritten.
+fn one_by_one(ground: &Ground<'_>, run: Range<usize>, call: bool, groups: &mut Groups) {
+    let floor = groups.groups.len();
+    for wanted in ground.wanted(run.clone()) {
+        let room = ground.length(wanted..wanted + 1).min(EDIT);
+        let anchor = (run.start..wanted)
+            .rev()
+            .find(|index| ground.length(*index..index + 1) >= EDIT);
+        match anchor {
+            Some(anchor) if ground.items[wanted].at_any_price && room < EDIT => {
+                while groups.groups.len() > floor
+                    && groups.groups.last().is_some_and(|last| anchor < last.end)
+                {
+                    groups.groups.pop();
+                }
+                groups.groups.push(group(anchor, wanted + 1, false, EDIT));
+            }
+            _ => groups.groups.push(group(wanted, wanted + 1, false, room)),
+        }
+    }
+    if !call {
+        return;
+    }
+    let Some(before) = run.end.checked_sub(1).filter(|before| *before >= run.start) else {
+        groups.refused.push((run.end, Refusal::CallAtBlockStart));
+        return;
+    };
+    match groups.groups[floor..].last_mut() {
+        Some(last) if last.end == run.end => last.tail = true,
+        _ => {
+            let room = ground.length(before..run.end).min(EDIT);
+            groups.groups.push(group(before, run.end, true, room));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patch::relocate;
+
+    /// Groups of `bytes`, in which the instructions at `wanted` are wanted, as
+    /// `first..end` with the room and `t` for a tail.
+    fn groups_of(bytes: &[u8], wanted: &[usize], unresolved: bool) -> (Vec<String>, usize) {
+        let mut function = Function::from_code(bytes, 0x1000);
+        if unresolved {
+            function.unresolved = Some(Unresolved::EnteredInside(0x1001));
+        }
+        let items: Vec<Item> = function
+            .instructions
+            .iter()
+            .enumerate()
+            .map(|(index, instruction)| {
+                let at = (instruction.ip() - 0x1000) as usize;
+                let bytes = &bytes[at..at + instruction.len()];
+                Item {
+                    form: relocate::form(instruction, bytes),
+                    wanted: wanted.contains(&index),
+                    call: instruction.is_call_near_indirect(),
+                    at_any_price: false,
+                }
+            })
+            .collect();
+        let groups = find(&Ground {
+            function: &function,
+            items: &items,
+            bytes,
+        });
+        let text = groups
+            .groups
+            .iter()
+            .map(|group| {
+                let tail = if group.tail { "t" } else { "" };
+                format!("{}..{} {}{tail}", group.first, group.end, group.room)
+            })
+            .collect();
+        (text, groups.refused.len())
+    }
+
+    #[track_caller]
+    fn check(bytes: &[u8], wanted: &[usize], expected: &[&str]) {
+        let (groups, refused) = groups_of(bytes, wanted, false);
+        assert_eq!(groups, expected);
+        assert_eq!(refused, 0);
+    }
+
+    // mov rax,[rdi] / add rax,rcx / ret, each as bytes.
+    const LOAD: [u8; 3] = [0x48, 0x8b, 0x07];
+    const ADD: [u8; 3] = [0x48, 0x01, 0xc8];
+    const LONG: [u8; 7] = [0x48, 0x8b, 0x87, 0x00, 0x10, 0x00, 0x00];
+
+    #[test]
+    fn neighbours_behind_move_first_then_those_before_then_padding() {
+        let code = [&LOAD[..], &ADD, &ADD, &[0xc3]].concat();
+        check(&code, &[0], &["0..2 5"]);
+        let code = [&ADD[..], &LOAD, &[0xc3]].concat();
+        check(&code, &[1], &["0..3 5"]);
+        let code = [&LOAD[..], &[0xc3, 0x90]].concat();
+        check(&code, &[0], &["0..2 5"]);
+        // The function that follows is none of ours.
+        let code = [&LOAD[..], &[0xc3]].concat();
+        check(&code, &[0], &["0..2 4"]);
+    }
+
+    #[test]
+    fn near_groups_are_one() {
+        let code = [&LONG[..], &ADD, &ADD, &LONG, &[0xc3]].concat();
+        check(&code, &[0, 3], &["0..4 5"]);
+        let code = [&LONG[..], &ADD, &ADD, &ADD, &ADD, &LONG, &[0xc3]].concat();
+        check(&code, &[0, 5], &["0..1 5", "5..6 5"]);
+    }
+
+    #[test]
+    fn a_call_has_its_body_behind_its_predecessors() {
+        // call [rdi]
+        let code = [&ADD[..], &ADD, &[0xff, 0x17], &[0xc3]].concat();
+        check(&code, &[2], &["0..2 5t"]);
+        let code = [&[0xff, 0x17][..], &[0xc3]].concat();
+        assert_eq!(groups_of(&code, &[0], false), (vec![], 1));
+    }
+
+    #[test]
+    fn where_control_may_enter_anywhere_one_instruction_moves() {
+        let code = [&LONG[..], &LOAD, &ADD, &[0xc3]].concat();
+        let (groups, refused) = groups_of(&code, &[0, 1], true);
+        assert_eq!(groups, ["0..1 5", "1..2 3"]);
+        assert_eq!(refused, 0);
+    }
+
+    #[test]
+    fn a_branch_target_stays_where_it_is() {
+        // mov rax,[rdi]; L: add rax,rcx; jnz L; ret
+        let code = [&LOAD[..], &ADD, &[0x75, 0xfb], &[0xc3]].concat();
+        let (groups, _) = groups_of(&code, &[0], false);
+        assert_eq!(groups, ["0..1 3"], "a punned jump is the only one");
+    }
+}

@@ -1,0 +1,145 @@
+//! What a plan is to do.
+
+use crate::code;
+use crate::flow::Direction;
+
+use super::Body;
+
+/// Vector registers that the processor has, and that bodies may therefore use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum VectorLevel {
+    /// xmm0–15.
+    Sse,
+    /// ymm0–15.
+    Avx,
+    /// zmm0–31 and mask registers.
+    Avx512,
+}
+
+impl VectorLevel {
+    /// What this processor and its operating system offer.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if std::arch::is_x86_feature_detected!("avx512f") {
+                return Self::Avx512;
+            }
+            if std::arch::is_x86_feature_detected!("avx") {
+                return Self::Avx;
+            }
+        }
+        Self::Sse
+    }
+}
+
+/// Which instructions are to be patched, among those that access memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sites {
+    /// All.
+    All,
+    /// Those at these addresses of the file, sorted.
+    At(Vec<u64>),
+}
+
+impl Sites {
+    pub(super) fn contain(&self, address: u64) -> bool {
+        match self {
+            Self::All => true,
+            Self::At(addresses) => addresses.binary_search(&address).is_ok(),
+        }
+    }
+}
+
+/// Which accesses are to be patched. One that does both counts as either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Accesses {
+    /// Instructions that read memory.
+    Loads,
+    /// Instructions that write memory.
+    Stores,
+    /// Both.
+    All,
+}
+
+impl Accesses {
+    pub(super) fn contain(self, direction: Direction) -> bool {
+        match self {
+            Self::Loads => direction.loads(),
+            Self::Stores => direction.stores(),
+            Self::All => true,
+        }
+    }
+}
+
+/// Whether the system calls are patched that the agent must see to keep the process itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hooks {
+    /// They are.
+    Plant,
+    /// They are not: for inspection and tests.
+    LeaveOut,
+}
+
+/// What a plan is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What is put before each instruction.
+    pub body: Body,
+    /// Whether jump tables are read.
+    pub tables: code::Tables,
+    /// Which instructions.
+    pub sites: Sites,
+    /// Which kinds of access.
+    pub accesses: Accesses,
+    /// What the processor has.
+    pub vectors: VectorLevel,
+    /// Whether the agent's system calls are patched.
+    pub hooks: Hooks,
+}
+
+impl Options {
+    /// `body` before every load and store, on this machine.
+    #[must_use]
+    pub fn new(body: Body) -> Self {
+        Self {
+            body,
+            tables: code::Tables::Resolve,
+            sites: Sites::All,
+            accesses: Accesses::All,
+            vectors: VectorLevel::detect(),
+            hooks: Hooks::Plant,
+        }
+    }
+
+    /// Bytes that are equal exactly for equal options; for caches.
+    #[must_use]
+    pub fn key(&self) -> Vec<u8> {
+        let body = match self.body {
+            Body::Displace => 0,
+            Body::Count { exact: false } => 1,
+            Body::Count { exact: true } => 2,
+            Body::Rubbish => 3,
+            Body::Sample => 4,
+            Body::Record => 5,
+            Body::PrefetchYield => 6,
+        };
+        let mut key = vec![
+            body,
+            self.tables as u8,
+            self.accesses as u8,
+            self.vectors as u8,
+            self.hooks as u8,
+        ];
+        match &self.sites {
+            Sites::All => key.push(0),
+            Sites::At(addresses) => {
+                key.push(1);
+                for address in addresses {
+                    key.extend_from_slice(&address.to_le_bytes());
+                }
+            }
+        }
+        key
+    }
+}

@@ -1,0 +1,373 @@
+//! A module's plan: everything that does not depend on where the module lies.
+
+use std::fmt;
+use std::ops::Range;
+
+use membound_wire::{Probe, SLOTS_BYTES};
+
+use super::format::{
+    EDIT_BYTES, HOOK_BYTES, Header, Number, PUN_BYTES, SITE_BYTES, Section, half, long, word,
+};
+use super::pun::Pun;
+use super::trampoline::Edit;
+use super::{Body, Options, Refusal};
+use crate::flow::Direction;
+use crate::image::Identity;
+
+/// Why bytes are no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Something else.
+    #[error("not a plan")]
+    NotAPlan,
+    /// Written by another version of membound.
+    #[error("a plan of version {version}; delete it and it is made anew")]
+    Version {
+        /// The version it says.
+        version: u32,
+    },
+    /// Contradictory.
+    #[error("the plan's {0} is damaged; delete it and it is made anew")]
+    Damaged(&'static str),
+}
+
+/// Sizes of the area that a plan's code, tables and data take, each a multiple of 4096.
+///
+/// The three follow each other in this order, without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Code, to be mapped readable and executable.
+    pub code_bytes: u64,
+    /// Tables, readable.
+    pub tables_bytes: u64,
+    /// [`membound_wire::Slots`] and the sites' words, readable, writable and shared.
+    pub data_bytes: u64,
+}
+
+impl Layout {
+    /// All three.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.code_bytes + self.tables_bytes + self.data_bytes
+    }
+}
+
+/// One instruction that was to be patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteView {
+    /// Its address in the file.
+    pub address: u64,
+    /// The start of its function, in the file.
+    pub function: u64,
+    /// What it does to memory.
+    pub direction: Direction,
+    /// Its number among the sites that have a body, or why it has none.
+    pub number: Result<u32, Refusal>,
+}
+
+/// One `syscall` instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookView {
+    /// Its address in the file.
+    pub address: u64,
+    /// The system call's number, when it is known.
+    pub number: Option<u32>,
+    /// Whether the agent sees it.
+    pub state: HookState,
+}
+
+/// Whether the agent sees a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookState {
+    /// It does.
+    Hooked,
+    /// It need not.
+    NotNeeded,
+    /// It should, but cannot.
+    Refused(Refusal),
+}
+
+/// Bytes that somebody owns, possibly a mapped file.
+trait Bytes: AsRef<[u8]> + Send + Sync {}
+impl<T: AsRef<[u8]> + Send + Sync> Bytes for T {}
+
+/// A module's plan. Made by [`Plan::make`] or read back from its bytes.
+pub struct Plan {
+    bytes: Box<dyn Bytes>,
+    header: Header,
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Plan")
+            .field("layout", &self.layout())
+            .field("sites", &self.count(Section::Sites, SITE_BYTES))
+            .finish_non_exhaustive()
+    }
+}
+
+impl Plan {
+    /// Reads a plan back. Only its header is looked at; the rest when it is used.
+    ///
+    /// # Errors
+    /// When the header is not a plan's.
+    pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, PlanError> {
+        let header = Header::read(bytes.as_ref())?;
+        let plan = Self {
+            bytes: Box::new(bytes),
+            header,
+        };
+        plan.check_sizes()?;
+        Ok(plan)
+    }
+
+    fn check_sizes(&self) -> Result<(), PlanError> {
+        for number in [Number::CodeBytes, Number::TablesBytes, Number::DataBytes] {
+            let value = self.number(number);
+            if value % 4096 != 0 || value >= 1 << 31 {
+                return Err(PlanError::Damaged("size"));
+            }
+        }
+        let sites = self.number(Number::NumberedSites);
+        let words = self.number(Number::SiteWords);
+        let data = sites
+            .checked_mul(words)
+            .map(|data| data + SLOTS_BYTES as u64);
+        if data.is_none_or(|data| data > self.number(Number::DataBytes))
+            || self.part(Section::Code).len() as u64 > self.number(Number::CodeBytes)
+            || self.part(Section::Tables).len() as u64 > self.number(Number::TablesBytes)
+            || self.number(Number::Origin) % 4096 != 0
+            || self.number(Number::Span) > 1 << 31
+        {
+            return Err(PlanError::Damaged("size"));
+        }
+        Ok(())
+    }
+
+    /// The plan as bytes, for [`Plan::from_bytes`].
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        (*self.bytes).as_ref()
+    }
+
+    /// Whether it was made for this image and these options.
+    #[must_use]
+    pub fn is_for(&self, identity: &Identity, options: &Options) -> bool {
+        self.part(Section::Identity) == identity_bytes(identity)
+            && self.part(Section::Options) == options.key()
+    }
+
+    /// Sizes of what it takes in the process.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        Layout {
+            code_bytes: self.number(Number::CodeBytes),
+            tables_bytes: self.number(Number::TablesBytes),
+            data_bytes: self.number(Number::DataBytes),
+        }
+    }
+
+    /// The module's first page and one past its last byte, in the file's addresses: the
+    /// area must be within reach of all of it.
+    #[must_use]
+    pub fn span(&self) -> Range<u64> {
+        let origin = self.number(Number::Origin);
+        origin..origin.saturating_add(self.number(Number::Span))
+    }
+
+    /// The pages that islands need, as file addresses (add the bias): an area should keep
+    /// clear of them. Sorted; each page is 4096 bytes.
+    pub fn island_pages(&self) -> impl Iterator<Item = u64> + '_ {
+        let origin = self.number(Number::Origin);
+        let mut last = None;
+        self.puns().filter_map(move |pun| {
+            let page = origin.wrapping_add_signed(pun.island) & !4095;
+            (last.replace(page) != Some(page)).then_some(page)
+        })
+    }
+
+    /// Instructions that were to be patched, sorted by address.
+    pub fn sites(&self) -> impl Iterator<Item = SiteView> + '_ {
+        let origin = self.number(Number::Origin);
+        self.records(Section::Sites, SITE_BYTES)
+            .map(move |record| SiteView {
+                address: origin.wrapping_add(u64::from(word(record, 0))),
+                function: origin.wrapping_add(u64::from(word(record, 4))),
+                direction: match record[12] {
+                    0 => Direction::Load,
+                    1 => Direction::Store,
+                    _ => Direction::Both,
+                },
+                number: match refusal_of(record[13]) {
+                    None => Ok(word(record, 8)),
+                    Some(refusal) => Err(refusal),
+                },
+            })
+    }
+
+    /// How many sites have a number: the numbers are below this. A few of them may be
+    /// unused.
+    #[must_use]
+    pub fn numbered_sites(&self) -> u32 {
+        u32::try_from(self.number(Number::NumberedSites)).unwrap_or(0)
+    }
+
+    /// Where in the data pages the words of a site lie (a `u64` count, or a [`Probe`]), if its
+    /// body has any.
+    #[must_use]
+    pub fn data_words(&self, site: u32) -> Option<Range<usize>> {
+        let bytes = usize::try_from(self.number(Number::SiteWords)).ok()?;
+        if bytes == 0 || site >= self.numbered_sites() {
+            return None;
+        }
+        let start = SLOTS_BYTES + bytes * site as usize;
+        Some(start..start + bytes)
+    }
+
+    /// System calls found.
+    pub fn hooks(&self) -> impl Iterator<Item = HookView> + '_ {
+        let origin = self.number(Number::Origin);
+        self.records(Section::Hooks, HOOK_BYTES)
+            .map(move |record| HookView {
+                address: origin.wrapping_add(u64::from(word(record, 0))),
+                number: Some(word(record, 4)).filter(|number| *number != u32::MAX),
+                state: match record[8] {
+                    0 => HookState::NotNeeded,
+                    1 => HookState::Hooked,
+                    code => {
+                        HookState::Refused(refusal_of(code - 1).unwrap_or(Refusal::NotRelocatable))
+                    }
+                },
+            })
+    }
+
+    /// Start of every function that was looked at, and its end, in the file's addresses.
+    pub fn functions(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let origin = self.number(Number::Origin);
+        self.records(Section::Functions, 8).map(move |record| {
+            let start = origin.wrapping_add(u64::from(word(record, 0)));
+            start..start.saturating_add(u64::from(word(record, 4)))
+        })
+    }
+
+    pub(super) fn number(&self, number: Number) -> u64 {
+        self.header.numbers[number as usize]
+    }
+
+    pub(super) fn part(&self, section: Section) -> &[u8] {
+        &self.as_bytes()[self.header.sections[section as usize].clone()]
+    }
+
+    fn records(&self, section: Section, bytes: usize) -> std::slice::ChunksExact<'_, u8> {
+        self.part(section).chunks_exact(bytes)
+    }
+
+    fn count(&self, section: Section, bytes: usize) -> usize {
+        self.part(section).len() / bytes
+    }
+
+    pub(super) fn edits(&self) -> impl ExactSizeIterator<Item = Edit> + '_ {
+        self.records(Section::Edits, EDIT_BYTES).map(read_edit)
+    }
+
+    pub(super) fn puns(&self) -> impl Iterator<Item = Pun> + '_ {
+        self.records(Section::Puns, PUN_BYTES).map(read_pun)
+    }
+}
+
+/// Bytes of a site's words.
+pub(super) fn site_words(body: Body) -> u64 {
+    match body {
+        Body::Count { .. } => 8,
+        Body::Sample => size_of::<Probe>() as u64,
+        Body::Displace | Body::Rubbish | Body::Record | Body::PrefetchYield => 0,
+    }
+}
+
+pub(super) fn identity_bytes(identity: &Identity) -> Vec<u8> {
+    let (kind, bytes): (u8, &[u8]) = match identity {
+        Identity::BuildId(bytes) => (0, bytes),
+        Identity::TextHash(bytes) => (1, bytes),
+    };
+    let mut all = vec![kind];
+    all.extend_from_slice(bytes);
+    all
+}
+
+const REFUSALS: [Refusal; 10] = [
+    Refusal::NoRoom,
+    Refusal::UnresolvedFlow,
+    Refusal::CallAtBlockStart,
+    Refusal::NotRelocatable,
+    Refusal::Rseq,
+    Refusal::NoStack,
+    Refusal::Operand,
+    Refusal::Undecodable,
+    Refusal::NoIsland,
+    Refusal::TextDiffers,
+];
+
+/// 0 is none.
+pub(super) fn refusal_code(refusal: Option<Refusal>) -> u8 {
+    refusal.map_or(0, |refusal| {
+        let index = REFUSALS.iter().position(|known| *known == refusal);
+        1 + u8::try_from(index.expect("every refusal is listed")).expect("there are few")
+    })
+}
+
+fn refusal_of(code: u8) -> Option<Refusal> {
+    let index = usize::from(code.checked_sub(1)?);
+    Some(
+        REFUSALS
+            .get(index)
+            .copied()
+            .unwrap_or(Refusal::NotRelocatable),
+    )
+}
+
+pub(super) fn write_edit(edit: &Edit, out: &mut Vec<u8>) {
+    out.extend_from_slice(&edit.text.to_le_bytes());
+    out.extend_from_slice(&edit.code.to_le_bytes());
+    out.extend_from_slice(&edit.fingerprint.to_le_bytes());
+    out.extend_from_slice(&edit.group.to_le_bytes());
+    out.extend_from_slice(&[edit.length, edit.starts]);
+    out.extend_from_slice(&edit.first_site.to_le_bytes());
+    out.extend_from_slice(&edit.sites.to_le_bytes());
+    out.extend_from_slice(&[edit.limit, u8::from(edit.unresolved)]);
+    out.extend_from_slice(&edit.old);
+    out.extend_from_slice(&[0; 4]);
+}
+
+fn read_edit(record: &[u8]) -> Edit {
+    Edit {
+        text: word(record, 0),
+        code: word(record, 4),
+        fingerprint: word(record, 8),
+        group: half(record, 12),
+        length: record[14],
+        starts: record[15],
+        first_site: word(record, 16),
+        sites: half(record, 20),
+        limit: record[22],
+        unresolved: record[23] != 0,
+        old: record[24..32].try_into().expect("eight bytes"),
+    }
+}
+
+pub(super) fn write_pun(pun: &Pun, out: &mut Vec<u8>) {
+    out.extend_from_slice(&pun.edit.to_le_bytes());
+    out.extend_from_slice(&pun.leans_on.unwrap_or(u32::MAX).to_le_bytes());
+    out.extend_from_slice(&pun.island.to_le_bytes());
+    out.extend_from_slice(&pun.new);
+    out.extend_from_slice(&[0; 4]);
+}
+
+fn read_pun(record: &[u8]) -> Pun {
+    Pun {
+        edit: word(record, 0),
+        leans_on: Some(word(record, 4)).filter(|other| *other != u32::MAX),
+        island: long(record, 8).cast_signed(),
+        new: record[16..24].try_into().expect("eight bytes"),
+    }
+}

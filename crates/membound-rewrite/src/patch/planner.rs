@@ -1,0 +1,526 @@
+//! From an image to its plan: functions are planned by all processors, in chunks; then the
+//! chunks are put one behind the other.
+
+use std::ops::Range;
+
+use membound_wire::{Place, SLOTS_BYTES, TableHeader};
+use rayon::prelude::*;
+
+use super::emit::{DataField, DataTarget};
+use super::format::{Builder, Number, Section};
+use super::function::{self, Found, Subject};
+use super::plan::{Plan, identity_bytes, refusal_code, site_words, write_edit, write_pun};
+use super::pun::{self, Terrain};
+use super::table::Tables;
+use super::trampoline::{Chunk, Edit};
+use super::{HookState, Options, Refusal};
+use crate::code::{Function, Knowledge};
+use crate::flow::{Analyst, Conventions, Direction, Liveness, Summaries, Summary};
+use crate::image::Image;
+
+/// Bytes of text that one worker plans at a time.
+const CHUNK_BYTES: u64 = 64 << 10;
+/// Bytes at the start of the code area that rubbish is taken from.
+pub(super) const PATTERN_BYTES: usize = 64;
+/// Room beside the module that is left to trampolines and others' allocations.
+const MARGIN: i64 = 64 << 20;
+/// Bytes beyond a function's end that may be its padding.
+const BEYOND: u64 = 16;
+const PAGE: usize = 4096;
+
+/// What is known of a module besides its functions.
+pub(super) struct Module {
+    /// What functions need of each other to be decoded.
+    pub knowledge: Knowledge,
+    /// What functions do to registers.
+    pub summaries: Summaries,
+}
+
+impl Module {
+    pub(super) fn of(image: &Image<'_>, options: &Options) -> Self {
+        let knowledge = Knowledge::gather(image, options.tables);
+        let summaries: Vec<(u64, Summary)> = (0..image.functions().len())
+            .into_par_iter()
+            .map_init(Analyst::new, |analyst, index| {
+                let function = Function::decode(image, &knowledge, index);
+                let summary = Summary::of(&function, analyst);
+                (function.bounds.range.start, summary)
+            })
+            .collect();
+        Self {
+            knowledge,
+            summaries: summaries.into_iter().collect(),
+        }
+    }
+
+    pub(super) fn conventions(&self, image: &Image<'_>) -> Conventions<'_> {
+        Conventions {
+            convention: image.convention(),
+            summaries: &self.summaries,
+        }
+    }
+}
+
+/// The bytes of a function and of what follows it up to the next one.
+pub(super) fn bytes_of<'data>(image: &Image<'data>, index: usize) -> &'data [u8] {
+    let functions = image.functions();
+    let range = &functions[index].range;
+    let next = functions
+        .get(index + 1)
+        .map_or(u64::MAX, |next| next.range.start);
+    let limit = next.min(range.end.saturating_add(BEYOND)).max(range.end);
+    (range.end..=limit)
+        .rev()
+        .find_map(|end| image.bytes(range.start..end))
+        .unwrap_or_default()
+}
+
+/// The module's first page.
+pub(super) fn origin_of(image: &Image<'_>) -> u64 {
+    image.span().start & !(PAGE as u64 - 1)
+}
+
+/// A chunk with what its functions have.
+pub(super) struct Part {
+    /// Code and tables.
+    pub chunk: Chunk,
+    /// Its functions, by where they lie.
+    pub found: Vec<(Range<u64>, Found)>,
+}
+
+impl Plan {
+    /// Plans a module. What cannot be patched is left out, with its reason.
+    #[must_use]
+    pub fn make(image: &Image<'_>, options: &Options) -> Self {
+        let module = Module::of(image, options);
+        let parts: Vec<Part> = chunks(image)
+            .into_par_iter()
+            .map_init(Analyst::new, |analyst, functions| {
+                part(image, &module, options, functions, analyst)
+            })
+            .collect();
+        drop(module);
+        let assembly = Assembly {
+            origin: origin_of(image),
+            end: image.span().end,
+            identity: identity_bytes(&image.identity()),
+            options,
+        };
+        assembly.plan(parts, |at, length| {
+            let start = assembly.origin + u64::from(at);
+            image.bytes(start..start.checked_add(length as u64)?)
+        })
+    }
+}
+
+/// Runs of functions with about as many bytes each.
+fn chunks(image: &Image<'_>) -> Vec<Range<usize>> {
+    let mut chunks = Vec::new();
+    let mut start = 0;
+    let mut bytes = 0;
+    for (index, function) in image.functions().iter().enumerate() {
+        bytes += function.range.end - function.range.start;
+        if bytes >= CHUNK_BYTES {
+            chunks.push(start..index + 1);
+            start = index + 1;
+            bytes = 0;
+        }
+    }
+    chunks.push(start..image.functions().len());
+    chunks
+}
+
+fn part(
+    image: &Image<'_>,
+    module: &Module,
+    options: &Options,
+    functions: Range<usize>,
+    analyst: &mut Analyst,
+) -> Part {
+    let mut chunk = Chunk::new(origin_of(image));
+    let conventions = module.conventions(image);
+    let found = functions
+        .map(|index| {
+            let function = Function::decode(image, &module.knowledge, index);
+            let liveness = Liveness::of(&function, &conventions, analyst);
+            let subject = Subject {
+                function: &function,
+                bytes: bytes_of(image, index),
+                liveness: &liveness,
+            };
+            let found = function::plan(&subject, options, analyst, &mut chunk);
+            (function.bounds.range, found)
+        })
+        .collect();
+    Part { chunk, found }
+}
+
+/// What chunks are joined into.
+pub(super) struct Assembly<'a> {
+    /// The module's first page.
+    pub origin: u64,
+    /// One past the module's last byte, in the file's addresses.
+    pub end: u64,
+    /// What the module is known by.
+    pub identity: Vec<u8>,
+    /// What is to be done.
+    pub options: &'a Options,
+}
+
+/// Where a chunk begins in the whole.
+#[derive(Clone, Copy, Default)]
+struct Base {
+    code: u32,
+    place: u32,
+    site: u32,
+}
+
+impl Assembly<'_> {
+    /// Joins `parts`; `text` gives the bytes at an offset from the origin.
+    pub(super) fn plan<'a>(
+        &self,
+        parts: Vec<Part>,
+        text: impl Fn(u32, usize) -> Option<&'a [u8]>,
+    ) -> Plan {
+        let (chunks, lists): (Vec<Chunk>, Vec<_>) = parts
+            .into_iter()
+            .map(|part| (part.chunk, part.found))
+            .unzip();
+        let (bases, end) = bases(&chunks);
+        let mut found: Vec<(Range<u64>, Found)> = Vec::new();
+        for (list, base) in lists.into_iter().zip(&bases) {
+            for (range, mut function) in list {
+                for site in &mut function.sites {
+                    site.number = site.number.map(|number| base.site + number);
+                }
+                found.push((range, function));
+            }
+        }
+        let mut shapes = Tables::default();
+        let shape_numbers: Vec<Vec<u32>> = chunks
+            .iter()
+            .map(|chunk| shapes.join(&chunk.tables))
+            .collect();
+        let overflowed = shapes.overflowed || chunks.iter().any(|chunk| chunk.out.overflowed);
+        let mut builder = Builder::default();
+        self.tables(&chunks, &bases, &shapes, &shape_numbers, &mut builder);
+
+        let words = site_words(self.options.body);
+        let data = SLOTS_BYTES as u64 + words * u64::from(end.site);
+        let code_bytes = (end.code as usize).next_multiple_of(PAGE) as u64;
+        let tables_bytes = builder
+            .section(Section::Tables)
+            .len()
+            .next_multiple_of(PAGE) as u64;
+        let data_bytes = data.next_multiple_of(PAGE as u64);
+        let area = code_bytes + tables_bytes + data_bytes;
+        let resolve = Resolve {
+            data: code_bytes + tables_bytes,
+            words,
+        };
+        *builder.section(Section::Code) = code(&chunks, &bases, end.code, &resolve);
+        let mut edits = edits(&chunks, &bases);
+        for (chunk, base) in chunks.iter().zip(&bases) {
+            let out = builder.section(Section::Relocations);
+            for field in &chunk.out.relocations {
+                out.extend_from_slice(&(field + base.code).to_le_bytes());
+            }
+        }
+        drop(chunks);
+        let overflowed = overflowed || area >= 1 << 31;
+        if overflowed {
+            // No index or displacement is wide enough: nothing can be planted.
+            lose(&mut found, &edits, self.origin);
+            edits.clear();
+        }
+        let terrain = self.terrain(area);
+        let (mut puns, homeless) = pun::find(&mut edits, &terrain, text);
+        for index in homeless.iter().map(|index| *index as usize) {
+            lose(&mut found, &edits[index..=index], self.origin);
+        }
+        puns.sort_unstable_by_key(|pun| pun.island);
+        let kept = keep(&mut edits, &mut puns, &homeless);
+        for edit in &kept {
+            write_edit(edit, builder.section(Section::Edits));
+        }
+        for pun in &puns {
+            write_pun(pun, builder.section(Section::Puns));
+        }
+        self.describe(&found, &mut builder);
+        *builder.section(Section::Identity) = self.identity.clone();
+        *builder.section(Section::Options) = self.options.key();
+        builder.set(Number::Origin, self.origin);
+        builder.set(Number::Span, self.end - self.origin);
+        builder.set(Number::NumberedSites, u64::from(end.site));
+        builder.set(Number::SiteWords, words);
+        builder.set(Number::CodeBytes, code_bytes);
+        builder.set(Number::TablesBytes, tables_bytes);
+        builder.set(Number::DataBytes, data_bytes);
+        Plan::from_bytes(builder.finish()).expect("what was just written can be read")
+    }
+
+    fn terrain(&self, area: u64) -> Terrain {
+        let reserve = MARGIN + 2 * area.cast_signed();
+        let span = (self.end - self.origin).cast_signed();
+        let floor = if self.origin == 0 {
+            i64::MIN
+        } else {
+            // Loaded where the file says, and nothing is mapped at the lowest addresses.
+            0x1_0000 - self.origin.cast_signed()
+        };
+        Terrain {
+            taken: (-reserve, span + reserve),
+            floor,
+        }
+    }
+
+    fn tables(
+        &self,
+        chunks: &[Chunk],
+        bases: &[Base],
+        shapes: &Tables,
+        shape_numbers: &[Vec<u32>],
+        builder: &mut Builder,
+    ) {
+        let (shape_list, steps, undos) = shapes.parts();
+        let places: usize = chunks.iter().map(|chunk| chunk.tables.places.len()).sum();
+        let entries: usize = chunks.iter().map(|chunk| chunk.entries.len()).sum();
+        let mut header = TableHeader {
+            places_offset: size_of::<TableHeader>() as u64,
+            places: places as u64,
+            shapes: shape_list.len() as u64,
+            steps: steps.len() as u64,
+            undos: undos.len() as u64,
+            entries: entries as u64,
+            ..TableHeader::default()
+        };
+        header.shapes_offset = header.places_offset + size_of::<Place>() as u64 * header.places;
+        header.shapes_offset = header.shapes_offset.next_multiple_of(8);
+        header.steps_offset = header.shapes_offset + 8 * header.shapes;
+        header.undos_offset = header.steps_offset + 8 * header.steps;
+        header.entries_offset = header.undos_offset + 8 * header.undos;
+        let out = builder.section(Section::Tables);
+        out.reserve(header.entries_offset as usize + 4 * entries);
+        for field in [
+            header.places_offset,
+            header.places,
+            header.shapes_offset,
+            header.shapes,
+            header.steps_offset,
+            header.steps,
+            header.undos_offset,
+            header.undos,
+            header.entries_offset,
+            header.entries,
+        ] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        for ((chunk, base), numbers) in chunks.iter().zip(bases).zip(shape_numbers) {
+            for place in &chunk.tables.places {
+                out.extend_from_slice(&(place.code + base.code).to_le_bytes());
+                out.extend_from_slice(&place.original.to_le_bytes());
+                out.extend_from_slice(&numbers[place.shape as usize].to_le_bytes());
+            }
+        }
+        out.resize(out.len().next_multiple_of(8), 0);
+        for shape in shape_list {
+            out.extend_from_slice(&shape.first.to_le_bytes());
+            out.extend_from_slice(&shape.count.to_le_bytes());
+        }
+        for step in steps {
+            for field in [step.offset, step.resume, step.undo, step.undos] {
+                out.extend_from_slice(&field.to_le_bytes());
+            }
+        }
+        for undo in undos {
+            out.extend_from_slice(&[undo.kind, undo.register]);
+            out.extend_from_slice(&undo.reserved.to_le_bytes());
+            out.extend_from_slice(&undo.value.to_le_bytes());
+        }
+        for (chunk, base) in chunks.iter().zip(bases) {
+            for entry in &chunk.entries {
+                out.extend_from_slice(&(entry + base.place).to_le_bytes());
+            }
+        }
+    }
+
+    fn describe(&self, found: &[(Range<u64>, Found)], builder: &mut Builder) {
+        let relative = |address: u64| (address - self.origin) as u32;
+        for (range, found) in found {
+            let function = relative(range.start);
+            let length = (range.end - range.start) as u32;
+            let out = builder.section(Section::Functions);
+            out.extend_from_slice(&function.to_le_bytes());
+            out.extend_from_slice(&length.to_le_bytes());
+            let out = builder.section(Section::Sites);
+            for site in &found.sites {
+                let number = site.number.unwrap_or(u32::MAX);
+                out.extend_from_slice(&relative(site.address).to_le_bytes());
+                out.extend_from_slice(&function.to_le_bytes());
+                out.extend_from_slice(&number.to_le_bytes());
+                let direction = match site.direction {
+                    Direction::Load => 0,
+                    Direction::Store => 1,
+                    Direction::Both => 2,
+                };
+                let refusal = refusal_code(site.number.err());
+                out.extend_from_slice(&[direction, refusal, 0, 0]);
+            }
+            let out = builder.section(Section::Hooks);
+            for hook in &found.hooks {
+                out.extend_from_slice(&relative(hook.address).to_le_bytes());
+                out.extend_from_slice(&hook.number.unwrap_or(u32::MAX).to_le_bytes());
+                let state = match hook.state {
+                    HookState::NotNeeded => 0,
+                    HookState::Hooked => 1,
+                    HookState::Refused(refusal) => 1 + refusal_code(Some(refusal)),
+                };
+                out.extend_from_slice(&[state, 0, 0, 0]);
+            }
+        }
+    }
+}
+
+fn bases(chunks: &[Chunk]) -> (Vec<Base>, Base) {
+    let mut next = Base {
+        code: PATTERN_BYTES as u32,
+        ..Base::default()
+    };
+    let bases = chunks
+        .iter()
+        .map(|chunk| {
+            let base = next;
+            // Sums beyond 4 GiB saturate, and the plan is then found to be too large.
+            next.code = next.code.saturating_add(chunk.out.at());
+            let places = u32::try_from(chunk.tables.places.len()).unwrap_or(u32::MAX);
+            next.place = next.place.saturating_add(places);
+            next.site = next.site.saturating_add(chunk.sites);
+            base
+        })
+        .collect();
+    (bases, next)
+}
+
+fn edits(chunks: &[Chunk], bases: &[Base]) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = chunks
+        .iter()
+        .zip(bases)
+        .flat_map(|(chunk, base)| {
+            chunk.edits.iter().map(|edit| Edit {
+                code: edit.code + base.code,
+                first_site: edit.first_site + base.site,
+                ..*edit
+            })
+        })
+        .collect();
+    edits.sort_by_key(|edit| edit.text);
+    edits
+}
+
+/// Where the data pages lie, from the code area's start.
+struct Resolve {
+    data: u64,
+    words: u64,
+}
+
+impl Resolve {
+    /// The value of a field in a chunk that begins at `base`.
+    fn value(&self, field: &DataField, base: Base) -> u32 {
+        let target = match field.what {
+            DataTarget::Number(site) => return base.site + site,
+            DataTarget::Slots(offset) => self.data + u64::from(offset),
+            DataTarget::Site { site, byte } => {
+                let site = u64::from(base.site) + u64::from(site);
+                self.data + SLOTS_BYTES as u64 + self.words * site + u64::from(byte)
+            }
+            DataTarget::Pattern => 0,
+        };
+        let end = u64::from(base.code) + u64::from(field.at) + 4 + u64::from(field.trailing);
+        // Two's complement: the low half of the difference is the displacement.
+        target.wrapping_sub(end) as u32
+    }
+}
+
+fn code(chunks: &[Chunk], bases: &[Base], end: u32, resolve: &Resolve) -> Vec<u8> {
+    let mut code = vec![0; end as usize];
+    let (pattern, mut rest) = code.split_at_mut(PATTERN_BYTES);
+    let mut value = 0x6d65_6d62_6f75_6e64_u64;
+    for word in pattern.chunks_exact_mut(8) {
+        value = value
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(0x1405_7b7e_f767_814f);
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    let mut pieces = Vec::with_capacity(chunks.len());
+    for (chunk, base) in chunks.iter().zip(bases) {
+        let (piece, behind) = rest.split_at_mut(chunk.out.bytes.len().min(rest.len()));
+        rest = behind;
+        pieces.push((piece, chunk, *base));
+    }
+    pieces.into_par_iter().for_each(|(piece, chunk, base)| {
+        if piece.len() != chunk.out.bytes.len() {
+            return;
+        }
+        piece.copy_from_slice(&chunk.out.bytes);
+        for at in &chunk.out.relocations {
+            // Written as if the chunk began at the origin.
+            let field = &mut piece[*at as usize..][..4];
+            let value = u32::from_le_bytes((&*field).try_into().expect("four bytes"));
+            field.copy_from_slice(&value.wrapping_sub(base.code).to_le_bytes());
+        }
+        for open in &chunk.out.data {
+            let value = resolve.value(open, base);
+            piece[open.at as usize..][..4].copy_from_slice(&value.to_le_bytes());
+        }
+    });
+    code
+}
+
+/// The sites and hooks of these edits are not patched after all.
+fn lose(found: &mut [(Range<u64>, Found)], edits: &[Edit], origin: u64) {
+    for edit in edits {
+        let reason = if edit.unresolved {
+            Refusal::UnresolvedFlow
+        } else {
+            Refusal::NoRoom
+        };
+        let sites = edit.first_site..edit.first_site + u32::from(edit.sites);
+        let text = origin + u64::from(edit.text);
+        let group = text..text + u64::from(edit.group);
+        let after = found.partition_point(|(range, _)| range.start <= text);
+        let Some((_, found)) = after.checked_sub(1).and_then(|index| found.get_mut(index)) else {
+            continue;
+        };
+        for site in &mut found.sites {
+            if site.number.is_ok_and(|number| sites.contains(&number)) {
+                site.number = Err(reason);
+            }
+        }
+        for hook in &mut found.hooks {
+            if hook.state == HookState::Hooked && group.contains(&hook.address) {
+                hook.state = HookState::Refused(reason);
+            }
+        }
+    }
+}
+
+/// Leaves the homeless edits out and counts the others anew.
+fn keep(edits: &mut Vec<Edit>, puns: &mut [pun::Pun], homeless: &[u32]) -> Vec<Edit> {
+    let mut gone = vec![false; edits.len()];
+    for index in homeless {
+        gone[*index as usize] = true;
+    }
+    let mut new = Vec::with_capacity(edits.len());
+    let mut numbers = Vec::with_capacity(edits.len());
+    for (edit, gone) in edits.drain(..).zip(&gone) {
+        numbers.push(new.len() as u32);
+        if !gone {
+            new.push(edit);
+        }
+    }
+    for pun in puns {
+        pun.edit = numbers[pun.edit as usize];
+        pun.leans_on = pun.leans_on.map(|other| numbers[other as usize]);
+    }
+    new
+}

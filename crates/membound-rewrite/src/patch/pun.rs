@@ -1,0 +1,372 @@
+//! Jumps that share their last bytes with the code that follows.
+//!
+//! Where fewer than five bytes may be overwritten, the jump's displacement ends in bytes
+//! that stay as they are. Its target is then known but for the low bytes: it leads to a
+//! window of 16 MB, 64 KB or 256 bytes, in which an **island** holds a jump to the
+//! trampoline. Idle prefixes before the jump shift it over other bytes and so give other
+//! windows. (The technique is that of Duck, Gao and Roychoudhury, "Binary rewriting without
+//! control flow recovery", PLDI 2020.)
+//!
+//! Edits are taken from the highest address down: what follows a jump is then settled, be
+//! it original bytes or another jump.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use membound_wire::fingerprint;
+
+use super::EDIT;
+use super::trampoline::Edit;
+
+/// Bytes of a page.
+const PAGE: i64 = 4096;
+/// An idle segment prefix.
+const PREFIX: u8 = 0x2e;
+/// Bytes of an island's jump.
+const JUMP: usize = 5;
+/// Most pages of islands a plan asks for.
+const PAGES: usize = 4096;
+/// Farthest that a jump may lead, with room for the way from the island to the trampoline.
+const REACH: i64 = 0x7e00_0000;
+
+/// A punned jump that has found its island.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pun {
+    /// Index of its edit.
+    pub edit: u32,
+    /// Bytes that the edit writes.
+    pub new: [u8; 8],
+    /// Address of its island, relative to the module's origin.
+    pub island: i64,
+    /// The edit whose bytes this jump's displacement ends in.
+    pub leans_on: Option<u32>,
+}
+
+/// Where islands may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terrain {
+    /// Start and end, relative to the origin, of what is or may be taken by the module and its trampolines.
+    pub taken: (i64, i64),
+    /// Lowest address, relative to the origin.
+    pub floor: i64,
+}
+
+/// Pages of islands with what is used of them.
+#[derive(Debug, Default)]
+struct Pages {
+    by_number: BTreeMap<i64, Page>,
+}
+
+#[derive(Debug)]
+struct Page {
+    used: [u64; 64],
+    /// No jump fits below this offset.
+    free_from: usize,
+}
+
+impl Page {
+    fn is_free(&self, at: usize) -> bool {
+        (at..at + JUMP).all(|byte| self.used[byte / 64] >> (byte % 64) & 1 == 0)
+    }
+
+    fn take(&mut self, window: Range<usize>) -> Option<usize> {
+        let first = window.start.max(self.free_from);
+        let end = window.end.min(PAGE as usize - JUMP + 1);
+        let at = (first..end).find(|at| self.is_free(*at))?;
+        for byte in at..at + JUMP {
+            self.used[byte / 64] |= 1 << (byte % 64);
+        }
+        if window.start <= self.free_from {
+            self.free_from = at + JUMP;
+        }
+        Some(at)
+    }
+}
+
+impl Pages {
+    /// Takes a place for a jump that begins in `window`.
+    fn take(&mut self, window: Range<i64>, terrain: &Terrain) -> Option<i64> {
+        let pages = window.start.div_euclid(PAGE)..(window.end - 1).div_euclid(PAGE) + 1;
+        let within = |page: i64| {
+            let start = (window.start - page * PAGE).clamp(0, PAGE) as usize;
+            let end = (window.end - page * PAGE).clamp(0, PAGE) as usize;
+            start..end
+        };
+        for (&number, page) in self.by_number.range_mut(pages.clone()) {
+            if page.free_from + JUMP > PAGE as usize {
+                continue;
+            }
+            if let Some(at) = page.take(within(number)) {
+                return Some(number * PAGE + at as i64);
+            }
+        }
+        if self.by_number.len() >= PAGES {
+            return None;
+        }
+        // The lowest: windows of lower edits begin lower.
+        let number = pages.into_iter().take(4096).find(|number| {
+            let (start, end) = (number * PAGE, (number + 1) * PAGE);
+            start >= terrain.floor
+                && (end <= terrain.taken.0 || start >= terrain.taken.1)
+                && !self.by_number.contains_key(number)
+                && within(*number).len() >= 1
+                && within(*number).start <= PAGE as usize - JUMP
+        })?;
+        let mut page = Page {
+            used: [0; 64],
+            free_from: 0,
+        };
+        let at = page.take(within(number))?;
+        self.by_number.insert(number, page);
+        Some(number * PAGE + at as i64)
+    }
+}
+
+/// Finds islands for those of `edits` (sorted by address) that need one. Those that find
+/// none are returned by their indices; they are not to be planted.
+///
+/// A group's fingerprint grows over the bytes that its jump leans on: `text` gives the
+/// original bytes of a range.
+pub(super) fn find<'a>(
+    edits: &mut [Edit],
+    terrain: &Terrain,
+    text: impl Fn(u32, usize) -> Option<&'a [u8]>,
+) -> (Vec<Pun>, Vec<u32>) {
+    let mut pages = Pages::default();
+    let mut puns: Vec<Pun> = Vec::new();
+    let mut homeless = Vec::new();
+    // The settled edits behind the present one, nearest last.
+    let mut behind: Vec<(u32, [Option<u8>; EDIT], usize)> = Vec::new();
+    for index in (0..edits.len()).rev() {
+        let edit = edits[index];
+        let number = u32::try_from(index).expect("fewer edits than bytes of code");
+        let length = usize::from(edit.length);
+        if length >= EDIT {
+            let bytes = [Some(0xe9), None, None, None, None];
+            behind.push((number, bytes, EDIT));
+        } else if let Some(pun) = one(&edit, number, edits, &behind, &mut pages, terrain) {
+            if let Some(other) = pun.leans_on {
+                let other = &edits[other as usize];
+                let end = other.text + u32::from(other.group);
+                let wanted = usize::from(edit.group).max((end - edit.text) as usize);
+                grow(&mut edits[index], wanted, &text);
+            }
+            let end = usize::from(edit.length) + JUMP;
+            let wanted = usize::from(edits[index].group).max(end.min(usize::from(edit.limit)));
+            grow(&mut edits[index], wanted, &text);
+            let mut bytes = [None; EDIT];
+            for (byte, new) in bytes.iter_mut().zip(&pun.new[..length]) {
+                *byte = Some(*new);
+            }
+            behind.push((number, bytes, length));
+            puns.push(pun);
+        } else {
+            homeless.push(number);
+        }
+        if behind.len() > 8 {
+            behind.remove(0);
+        }
+    }
+    puns.reverse();
+    (puns, homeless)
+}
+
+fn grow<'a>(edit: &mut Edit, bytes: usize, text: &impl Fn(u32, usize) -> Option<&'a [u8]>) {
+    let Ok(group) = u16::try_from(bytes) else {
+        return;
+    };
+    if let Some(bytes) = text(edit.text, bytes) {
+        edit.group = group;
+        edit.fingerprint = fingerprint(bytes);
+    }
+}
+
+fn one(
+    edit: &Edit,
+    number: u32,
+    edits: &[Edit],
+    behind: &[(u32, [Option<u8>; EDIT], usize)],
+    pages: &mut Pages,
+    terrain: &Terrain,
+) -> Option<Pun> {
+    let length = usize::from(edit.length);
+    // At least one byte of the displacement is to be ours.
+    for prefixes in 0..length.saturating_sub(1) {
+        let end = prefixes + JUMP;
+        if end > usize::from(edit.limit) || end > edit.old.len() {
+            break;
+        }
+        let own = length - prefixes - 1;
+        let mut leans_on = None;
+        let mut high = 0_u32;
+        let mut known = true;
+        for byte in length..end {
+            let address = edit.text + byte as u32;
+            let mut value = Some(edit.old[byte]);
+            for (other, bytes, count) in behind.iter().rev() {
+                let start = edits[*other as usize].text;
+                if (start..start + *count as u32).contains(&address) {
+                    value = bytes[(address - start) as usize];
+                    // The nearest is the one whose failing would be noticed first; it
+                    // leans on those behind it itself.
+                    leans_on = leans_on.or(Some(*other));
+                }
+            }
+            match value {
+                Some(value) => high |= u32::from(value) << (8 * (byte - prefixes - 1)),
+                None => known = false,
+            }
+        }
+        if !known {
+            continue;
+        }
+        let next = i64::from(edit.text) + end as i64;
+        let lowest = i64::from(high.cast_signed());
+        let width = 1_i64 << (8 * own);
+        if lowest < -REACH || lowest + width > REACH {
+            continue;
+        }
+        let window = next + lowest..next + lowest + width;
+        let Some(island) = pages.take(window, terrain) else {
+            continue;
+        };
+        let displacement = i32::try_from(island - next).ok()?.to_le_bytes();
+        let mut new = [0; 8];
+        new[..prefixes].fill(PREFIX);
+        new[prefixes] = 0xe9;
+        new[prefixes + 1..end].copy_from_slice(&displacement);
+        return Some(Pun {
+            edit: number,
+            new,
+            island,
+            leans_on,
+        });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERRAIN: Terrain = Terrain {
+        taken: (-0x10_0000, 0x20_0000),
+        floor: i64::MIN,
+    };
+
+    fn edit_at(text: u32, length: u8, code: &[u8]) -> Edit {
+        let rest = &code[text as usize..];
+        let mut old = [0; 8];
+        let known = rest.len().min(8);
+        old[..known].copy_from_slice(&rest[..known]);
+        Edit {
+            text,
+            length,
+            group: u16::from(length),
+            limit: u8::try_from(rest.len()).unwrap(),
+            old,
+            ..Edit::default()
+        }
+    }
+
+    /// Plants everything in `code` and follows the punned jumps.
+    fn check(code: &[u8], edits: &[(u32, u8)], homeless: &[u32]) {
+        let mut edits: Vec<Edit> = edits
+            .iter()
+            .map(|(text, length)| edit_at(*text, *length, code))
+            .collect();
+        let (puns, without) = find(&mut edits, &TERRAIN, |at, length| {
+            code.get(at as usize..at as usize + length)
+        });
+        assert_eq!(without, homeless);
+        let mut patched = code.to_vec();
+        for (index, edit) in edits.iter().enumerate() {
+            if edit.length == 5 {
+                patched[edit.text as usize..][..5].copy_from_slice(&[0xe9, 1, 2, 3, 4]);
+            } else if let Some(pun) = puns.iter().find(|pun| pun.edit == index as u32) {
+                let length = usize::from(edit.length);
+                patched[edit.text as usize..][..length].copy_from_slice(&pun.new[..length]);
+            }
+        }
+        let mut islands = Vec::new();
+        for pun in &puns {
+            let at = edits[pun.edit as usize].text as usize;
+            let jump = iced_x86::Decoder::with_ip(
+                64,
+                &patched[at..],
+                at as u64,
+                iced_x86::DecoderOptions::NONE,
+            )
+            .decode();
+            assert!(jump.is_jmp_short_or_near(), "{puns:x?} {patched:x?}");
+            assert_eq!(jump.near_branch_target().cast_signed(), pun.island);
+            assert!(pun.island + 5 <= TERRAIN.taken.0 || pun.island >= TERRAIN.taken.1);
+            for other in &islands {
+                assert!(pun.island.abs_diff(*other) >= 5, "{puns:x?}");
+            }
+            islands.push(pun.island);
+        }
+    }
+
+    #[test]
+    fn a_punned_jump_leads_to_its_island() {
+        // mov rax,[rdi+8] before mov rcx,[rdi]
+        check(
+            &[0x48, 0x8b, 0x47, 0x08, 0x48, 0x8b, 0x0f, 0xc3],
+            &[(0, 4)],
+            &[],
+        );
+        check(
+            &[0x48, 0x8b, 0x07, 0x48, 0x8b, 0x0f, 0xc3, 0x90],
+            &[(0, 3)],
+            &[],
+        );
+    }
+
+    #[test]
+    fn jumps_lean_on_settled_jumps() {
+        // Both of two neighbours, and one before a jump whose displacement is open.
+        check(
+            &[
+                0x48, 0x8b, 0x47, 0x08, 0x48, 0x8b, 0x4f, 0x10, 0x48, 0x01, 0xc8, 0xc3, 0x90,
+            ],
+            &[(0, 4), (4, 4)],
+            &[],
+        );
+        let code = [
+            0x48, 0x8b, 0x47, 0x08, 0x48, 0x8b, 0x8f, 0, 1, 0, 0, 0xc3, 0x90,
+        ];
+        check(&code, &[(0, 4), (4, 5)], &[]);
+        let code = [0x48, 0x8b, 0x07, 0x48, 0x8b, 0x8f, 0, 1, 0, 0, 0xc3, 0x90];
+        check(&code, &[(0, 3), (3, 5)], &[0]);
+    }
+
+    #[test]
+    fn a_jump_that_leans_on_another_covers_its_bytes() {
+        let code = [
+            0x48, 0x8b, 0x47, 0x08, 0x48, 0x8b, 0x8f, 0, 1, 0, 0, 0xc3, 0x90,
+        ];
+        let mut edits = [edit_at(0, 4, &code), edit_at(4, 5, &code)];
+        edits[1].group = 7;
+        let (puns, _) = find(&mut edits, &TERRAIN, |at, length| {
+            code.get(at as usize..at as usize + length)
+        });
+        assert_eq!(puns[0].leans_on, Some(1));
+        assert_eq!(edits[0].group, 11);
+        assert_eq!(edits[0].fingerprint, fingerprint(&code[..11]));
+    }
+
+    #[test]
+    fn windows_inside_what_is_taken_are_not_used() {
+        // The following byte is zero: within 16 MB above.
+        let terrain = Terrain {
+            taken: (-0x10_0000, 0x200_0000),
+            floor: i64::MIN,
+        };
+        let code = [0x48, 0x8b, 0x47, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00];
+        let mut edits = [edit_at(0, 4, &code)];
+        let (puns, homeless) = find(&mut edits, &terrain, |_, _| None);
+        assert!(puns.is_empty());
+        assert_eq!(homeless, [0]);
+    }
+}

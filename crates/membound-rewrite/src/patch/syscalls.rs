@@ -1,0 +1,149 @@
+//! Which system call a `syscall` instruction makes, and whether the agent has to see it.
+
+use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+
+use crate::code::{BlockEnd, BlockId, Function};
+use crate::flow::Analyst;
+use crate::{Gpr, RegisterSet};
+
+/// `mprotect`, `rt_sigaction`, `execve`, `execveat`, `pkey_mprotect`.
+const SEEN: [u32; 5] = [10, 13, 59, 322, 329];
+/// Blocks looked at, back from the one with the instruction.
+const DEPTH: usize = 4;
+
+/// Whether the agent has to see the system call of this number; of an unknown number it
+/// decides when it is made.
+pub(super) fn is_seen(number: Option<u32>) -> bool {
+    number.is_none_or(|number| SEEN.contains(&number))
+}
+
+/// The number that the `syscall` instruction `index` is made with, when every way to it
+/// sets the same one.
+pub(super) fn number(function: &Function, index: usize, analyst: &mut Analyst) -> Option<u32> {
+    let block = function
+        .blocks
+        .partition_point(|block| block.end as usize <= index);
+    let block = u32::try_from(block).ok()?;
+    before(function, BlockId(block), index, DEPTH, analyst)
+}
+
+/// eax before instruction `end` of a block.
+fn before(
+    function: &Function,
+    block: BlockId,
+    end: usize,
+    depth: usize,
+    analyst: &mut Analyst,
+) -> Option<u32> {
+    let here = function.blocks.get(block.index())?;
+    let mut low = None;
+    for index in (here.first as usize..end).rev() {
+        match setting(&function.instructions[index], analyst) {
+            Setting::None => {}
+            Setting::Low(value) => low = low.or(Some(value)),
+            Setting::Whole(value) => return Some(with_low(value, low)),
+            Setting::Unknown => return None,
+        }
+    }
+    if depth == 0 || here.entered_from_outside {
+        return None;
+    }
+    let mut found = None;
+    for (number, other) in function.blocks.iter().enumerate() {
+        let pad = other.landing_pad == Some(block);
+        if !pad && !other.successors.contains(&block) {
+            continue;
+        }
+        if pad || matches!(other.leaves_by, BlockEnd::Call { .. }) {
+            return None;
+        }
+        let other_id = BlockId(u32::try_from(number).ok()?);
+        let value = before(function, other_id, other.end as usize, depth - 1, analyst)?;
+        if found.replace(value).is_some_and(|found| found != value) {
+            return None;
+        }
+    }
+    found.map(|value| with_low(value, low))
+}
+
+fn with_low(value: u32, low: Option<u8>) -> u32 {
+    low.map_or(value, |low| value & !0xff | u32::from(low))
+}
+
+/// What an instruction does to eax.
+enum Setting {
+    None,
+    Low(u8),
+    Whole(u32),
+    Unknown,
+}
+
+fn setting(instruction: &Instruction, analyst: &mut Analyst) -> Setting {
+    let to = instruction.op0_register();
+    let immediate = instruction.op_count() == 2
+        && instruction.op0_kind() == OpKind::Register
+        && instruction.op1_kind() != OpKind::Register
+        && instruction.op1_kind() != OpKind::Memory;
+    if instruction.mnemonic() == Mnemonic::Mov && immediate {
+        match to {
+            Register::AL => return Setting::Low(instruction.immediate(1) as u8),
+            Register::EAX | Register::RAX => {
+                return Setting::Whole(instruction.immediate(1) as u32);
+            }
+            _ => {}
+        }
+    }
+    let clears = matches!(instruction.mnemonic(), Mnemonic::Xor | Mnemonic::Sub)
+        && instruction.op_count() == 2
+        && instruction.op1_kind() == OpKind::Register
+        && to == instruction.op1_register();
+    if clears && matches!(to, Register::EAX | Register::RAX) {
+        return Setting::Whole(0);
+    }
+    let rax = RegisterSet::gpr(Gpr::RAX);
+    if instruction.code() == Code::Syscall || analyst.effects(instruction).writes.contains(rax) {
+        return Setting::Unknown;
+    }
+    Setting::None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(bytes: &[u8], expected: Option<u32>) {
+        let function = Function::from_code(bytes, 0x1000);
+        let index = function
+            .instructions
+            .iter()
+            .position(|instruction| instruction.code() == Code::Syscall)
+            .unwrap();
+        assert_eq!(number(&function, index, &mut Analyst::new()), expected);
+    }
+
+    #[test]
+    fn a_number_is_what_every_way_sets() {
+        // mov eax,13; syscall
+        check(&[0xb8, 13, 0, 0, 0, 0x0f, 0x05, 0xc3], Some(13));
+        // xor eax,eax; mov al,56; syscall
+        check(&[0x31, 0xc0, 0xb0, 56, 0x0f, 0x05, 0xc3], Some(56));
+        // mov eax,[rdi]; syscall
+        check(&[0x8b, 0x07, 0x0f, 0x05, 0xc3], None);
+        // mov rax,rdi; syscall
+        check(&[0x48, 0x89, 0xf8, 0x0f, 0x05, 0xc3], None);
+        // mov eax,13; test edi,edi; jz L; nop; L: syscall
+        check(
+            &[
+                0xb8, 13, 0, 0, 0, 0x85, 0xff, 0x74, 1, 0x90, 0x0f, 0x05, 0xc3,
+            ],
+            Some(13),
+        );
+        // mov eax,13; test edi,edi; jz L; mov eax,14; L: syscall
+        check(
+            &[
+                0xb8, 13, 0, 0, 0, 0x85, 0xff, 0x74, 5, 0xb8, 14, 0, 0, 0, 0x0f, 0x05, 0xc3,
+            ],
+            None,
+        );
+    }
+}

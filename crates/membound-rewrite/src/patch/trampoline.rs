@@ -1,0 +1,271 @@
+//! A group's trampoline: its code, its places, and the edit that leads to it.
+
+use membound_wire::{Place, fingerprint};
+
+use super::body::{Draft, Settled, SlowPath};
+use super::emit::Emitter;
+use super::group::{Ground, Group};
+use super::relocate;
+use super::table::Tables;
+use iced_x86::FlowControl;
+
+/// A jump that is to be planted, by addresses relative to the module's origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Edit {
+    /// Where.
+    pub text: u32,
+    /// The trampoline's entry, as an offset in the code.
+    pub code: u32,
+    /// FNV-1a of the group's bytes.
+    pub fingerprint: u32,
+    /// Bytes of the group.
+    pub group: u16,
+    /// Bytes that may be overwritten; fewer than five call for a punned jump.
+    pub length: u8,
+    /// Bit n: an original instruction begins n bytes on.
+    pub starts: u8,
+    /// Number of the first site in the group.
+    pub first_site: u32,
+    /// Sites in the group.
+    pub sites: u16,
+    /// Bytes that follow `text` in the function or as its padding, as far as 255.
+    pub limit: u8,
+    /// Whether the only objection to displacing neighbours was control that may enter
+    /// there.
+    pub unresolved: bool,
+    /// The bytes there.
+    pub old: [u8; 8],
+}
+
+/// What one worker has written so far.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    /// Code.
+    pub out: Emitter,
+    /// Tables; their code offsets are those of `out`.
+    pub tables: Tables,
+    /// Indices of places where a thread in overwritten text goes on.
+    pub entries: Vec<u32>,
+    /// Jumps to plant.
+    pub edits: Vec<Edit>,
+    /// Number of sites with a body.
+    pub sites: u32,
+    draft: Draft,
+}
+
+/// A body and the instruction that it stands before.
+pub(super) type Bodies = [(usize, Work)];
+
+/// Something to put before an instruction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    /// The body.
+    pub body: Settled,
+    /// Whether it is a site, which has a number, or one of our own hooks.
+    pub kind: WorkKind,
+}
+
+/// Who wants a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkKind {
+    /// The user: it has a number and words of its own.
+    Site,
+    /// The agent.
+    Hook,
+}
+
+/// A part of a trampoline while it is written.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    instruction: usize,
+    body: Settled,
+    number: u32,
+    slow: Option<(SlowPath, usize)>,
+}
+
+impl Chunk {
+    /// An empty one, for a module whose first page is at `origin`.
+    pub(super) fn new(origin: u64) -> Self {
+        Self {
+            out: Emitter {
+                origin,
+                ..Emitter::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Writes the trampoline of `group` and plans the jump to it. Calls `numbered` with the
+    /// instruction and number of every site.
+    pub(super) fn trampoline(
+        &mut self,
+        ground: &Ground<'_>,
+        group: &Group,
+        bodies: &Bodies,
+        mut numbered: impl FnMut(usize, u32),
+    ) {
+        let first_site = self.sites;
+        let parts = self.slow_paths(group, bodies, &mut numbered);
+        let entry = self.out.at();
+        let start = self.relative(ground, group.first);
+        let overwritten = start + u32::from(group.room);
+        let mut parts = parts.into_iter().peekable();
+        for index in group.first..group.end {
+            let original = self.relative(ground, index);
+            if original < overwritten {
+                self.entries.push(self.next_place());
+            }
+            let part = parts.next_if(|part| part.instruction == index);
+            let code = self.out.at();
+            self.body(part);
+            let displaced = self.out.at();
+            self.displace(ground, index);
+            self.close(part, code, original, displaced);
+        }
+        let after = ground.function.instructions[group.end - 1].next_ip();
+        let code = self.out.at();
+        if group.tail {
+            let part = parts.next();
+            self.body(part);
+            let displaced = self.out.at();
+            self.out.jump(after);
+            let original = self.relative(ground, group.end);
+            self.close(part, code, original, displaced);
+        } else if falls_through(ground, group.end - 1) {
+            let original = (after - self.out.origin) as u32;
+            self.tables.plain_place(code, original);
+            self.out.jump(after);
+        }
+        self.edit(ground, group, entry, first_site);
+    }
+
+    fn slow_paths(
+        &mut self,
+        group: &Group,
+        bodies: &Bodies,
+        numbered: &mut impl FnMut(usize, u32),
+    ) -> Vec<Part> {
+        self.draft.clear();
+        let end = group.end + usize::from(group.tail);
+        let first = bodies.partition_point(|(index, _)| *index < group.first);
+        let mut parts = Vec::new();
+        for (instruction, work) in &bodies[first..] {
+            if *instruction >= end {
+                break;
+            }
+            let number = self.sites;
+            if work.kind == WorkKind::Site {
+                numbered(*instruction, number);
+                self.sites += 1;
+            }
+            let Self {
+                out, tables, draft, ..
+            } = self;
+            let slow = work.body.slow_path(number, out, tables, draft).map(|slow| {
+                // Filled in when the place is closed to which it belongs.
+                tables.places.push(Place::default());
+                (slow, tables.places.len() - 1)
+            });
+            parts.push(Part {
+                instruction: *instruction,
+                body: work.body,
+                number,
+                slow,
+            });
+        }
+        parts
+    }
+
+    fn next_place(&self) -> u32 {
+        u32::try_from(self.tables.places.len()).expect("fewer places than bytes of code")
+    }
+
+    fn relative(&self, ground: &Ground<'_>, index: usize) -> u32 {
+        let address = ground.function.instructions[index].ip();
+        u32::try_from(address - self.out.origin).expect("an image spans at most 1 GiB")
+    }
+
+    fn body(&mut self, part: Option<Part>) {
+        let Self {
+            out, tables, draft, ..
+        } = self;
+        if let Some(part) = part {
+            let slow = part.slow.map(|(slow, _)| slow);
+            part.body.write(part.number, slow, out, tables, draft);
+        }
+    }
+
+    fn displace(&mut self, ground: &Ground<'_>, index: usize) {
+        let instruction = &ground.function.instructions[index];
+        let at = offset(ground, index);
+        let bytes = &ground.bytes[at..at + instruction.len()];
+        let form = ground.items[index]
+            .form
+            .expect("only movable instructions are in groups");
+        relocate::write(form, instruction, bytes, &mut self.out);
+    }
+
+    fn close(&mut self, part: Option<Part>, code: u32, original: u32, displaced: u32) {
+        let Some(part) = part else {
+            self.tables.plain_place(code, original);
+            return;
+        };
+        let slow = part.slow.map(|(slow, _)| slow);
+        let place = Settled::close(
+            code,
+            original,
+            displaced,
+            slow,
+            &mut self.tables,
+            &self.draft,
+        );
+        if let (Some(place), Some((_, index))) = (place, part.slow) {
+            self.tables.places[index] = place;
+        }
+    }
+
+    fn edit(&mut self, ground: &Ground<'_>, group: &Group, code: u32, first_site: u32) {
+        let from = offset(ground, group.first);
+        let last = &ground.function.instructions[group.end - 1];
+        let to = (last.next_ip() - ground.function.bounds.range.start) as usize;
+        let bytes = &ground.bytes[from..to.max(from + usize::from(group.room))];
+        let mut starts = 0_u8;
+        for index in group.first..group.end {
+            let at = offset(ground, index) - from;
+            if at < usize::from(group.room) {
+                starts |= 1 << at;
+            }
+        }
+        let rest = &ground.bytes[from..];
+        let mut old = [0; 8];
+        let known = rest.len().min(8);
+        old[..known].copy_from_slice(&rest[..known]);
+        self.edits.push(Edit {
+            text: self.relative(ground, group.first),
+            code,
+            fingerprint: fingerprint(bytes),
+            group: u16::try_from(bytes.len()).expect("a group is short"),
+            length: group.room,
+            starts,
+            first_site,
+            sites: u16::try_from(self.sites - first_site).expect("a group is short"),
+            limit: u8::try_from(rest.len()).unwrap_or(u8::MAX),
+            unresolved: ground.function.unresolved.is_some(),
+            old,
+        });
+    }
+}
+
+fn offset(ground: &Ground<'_>, index: usize) -> usize {
+    let start = ground.function.bounds.range.start;
+    usize::try_from(ground.function.instructions[index].ip() - start)
+        .expect("a function is below 4 GiB")
+}
+
+/// Whether control may reach what follows the instruction.
+fn falls_through(ground: &Ground<'_>, index: usize) -> bool {
+    !matches!(
+        ground.function.instructions[index].flow_control(),
+        FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
+    )
+}
