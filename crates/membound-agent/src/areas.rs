@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use membound_wire::{Command, Place, Shape, Step, TableHeader, Undo};
+use membound_wire::{Command, EDIT_BYTES, Place, Shape, Step, TableHeader, Undo};
 
 use crate::Refusal;
 use crate::control::Failure;
@@ -175,13 +175,37 @@ pub(crate) fn patched_text_in(start: u64, end: u64) -> bool {
         .any(|area| area.text_start < end && start < area.text_end)
 }
 
-/// Where in a trampoline a thread goes on that is to execute the original instruction at
-/// `ip`, if that may be overwritten.
+/// Where in a trampoline the original instruction at `ip` stands, if it has an entry.
 pub(crate) fn entrance(ip: u64) -> Option<u64> {
     used()
         .filter_map(snapshot)
         .filter(|area| (area.text_start..area.text_end).contains(&ip))
         .find_map(|area| area.entrance(ip))
+}
+
+/// Where a thread goes on that would execute the original instruction at `ip`, if that is
+/// overwritten now; the first one of a group never is in this sense, for what stands
+/// there leads on by itself.
+///
+/// An area may be registered while its text is as it was, or is somebody else's, so the text
+/// is asked: before `ip` there must be a jump, or the trap that precedes one.
+pub(crate) fn inside(ip: u64) -> Option<u64> {
+    const JUMP: u8 = 0xe9;
+    const INT3: u8 = 0xcc;
+    const FURTHEST: u64 = EDIT_BYTES as u64 - 1;
+    let area = used()
+        .filter_map(snapshot)
+        .filter(|area| (area.text_start..area.text_end).contains(&ip))
+        .find(|area| area.entrance(ip).is_some())?;
+    let overwritten = (1..=FURTHEST)
+        .filter_map(|distance| ip.checked_sub(distance))
+        .filter(|&start| area.entrance(start).is_some())
+        .any(|start| {
+            // SAFETY: an instruction with an entry lies in mapped text.
+            let byte: u8 = unsafe { memory::get(start as usize) };
+            matches!(byte, JUMP | INT3)
+        });
+    if overwritten { area.entrance(ip) } else { None }
 }
 
 /// A place in a trampoline, with what is known of one byte of it.

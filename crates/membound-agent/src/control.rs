@@ -39,7 +39,7 @@ impl From<Errno> for Failure {
 /// not be reached or went away.
 pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
     let settings = settings().ok_or(Errno::EINVAL)?;
-    let quiet = Quiet::new();
+    let _quiet = Quiet::new();
     let socket = connect(settings.control_path())?;
     let hello = hello(event, range, settings);
     send(&socket, bytes_of(&hello))?;
@@ -48,7 +48,7 @@ pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
         if command.action == Action::Go as u32 {
             return Ok(());
         }
-        let reply = match obey(&command, descriptor.as_ref(), &quiet) {
+        let reply = match obey(&command, descriptor.as_ref()) {
             Ok(count) => Reply {
                 count,
                 ..Reply::default()
@@ -247,7 +247,7 @@ fn receive(socket: &Descriptor) -> Result<(Command, Option<Descriptor>), Errno> 
     Ok((command, descriptor))
 }
 
-fn obey(command: &Command, descriptor: Option<&Descriptor>, quiet: &Quiet) -> Result<u64, Failure> {
+fn obey(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failure> {
     let is = |action: Action| command.action == action as u32;
     if is(Action::Map) {
         map(command, descriptor)
@@ -276,8 +276,6 @@ fn obey(command: &Command, descriptor: Option<&Descriptor>, quiet: &Quiet) -> Re
         sample::use_rings(command.address);
         Ok(0)
     } else {
-        // A stranger's command must not run with the mask of the conversation for ever.
-        let _ = quiet.before();
         Err(Failure::malformed())
     }
 }

@@ -15,7 +15,7 @@ use membound_wire::{Undo, UndoKind};
 
 use crate::entry::Frame;
 use crate::sys::{call, check, number};
-use crate::{areas, live, memory};
+use crate::{areas, memory, trap};
 
 /// Stubs; the assembly below has the same number.
 const STUBS: usize = 1024;
@@ -114,9 +114,10 @@ fn handler_of(address: u64) -> Option<u64> {
 
 /// The stub of `handler`. `None` when the pool is used up: then the handler gets what the
 /// kernel saw.
-fn stub_of(handler: u64) -> Option<u64> {
+pub(crate) fn stub_of(handler: u64) -> Option<u64> {
     const DEFAULT_AND_IGNORE: u64 = 1;
-    if handler <= DEFAULT_AND_IGNORE || handler_of(handler).is_some() {
+    let ours = handler == trap::address() || handler_of(handler).is_some();
+    if handler <= DEFAULT_AND_IGNORE || ours {
         return None;
     }
     for (index, slot) in HANDLERS.iter().enumerate() {
@@ -128,6 +129,11 @@ fn stub_of(handler: u64) -> Option<u64> {
         }
     }
     None
+}
+
+/// The program's handler that the kernel's `handler` stands for.
+pub(crate) fn unwrapped(handler: u64) -> u64 {
+    handler_of(handler).unwrap_or(handler)
 }
 
 /// Reads or replaces what the kernel does on `signal`.
@@ -175,13 +181,20 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
     if new != 0 {
         // SAFETY: the program passes the kernel's structure.
         wrapped = unsafe { memory::get(new) };
+    }
+    if frame.rdi == trap::SIGTRAP && frame.r10 == 8 && trap::installed() {
+        let before = trap::exchange((new != 0).then_some(&wrapped));
+        if old != 0 {
+            // SAFETY: the program gives room for the kernel's structure.
+            unsafe { memory::put(old, before) };
+        }
+        return Some(0);
+    }
+    if new != 0 {
         if let Some(stub) = stub_of(wrapped.handler) {
             wrapped.handler = stub;
             passed = (&raw const wrapped) as usize;
         }
-    }
-    if let Some(result) = live::trap_sigaction(frame.rdi, new, old) {
-        return Some(result);
     }
     // SAFETY: the program's call, with the handler's stub in the handler's place.
     let result = unsafe {
@@ -192,11 +205,14 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
     };
     if result == 0 && old != 0 {
         // SAFETY: the kernel has just written the structure there.
-        let handler: u64 = unsafe { memory::get(old) };
-        if let Some(users) = handler_of(handler) {
-            // SAFETY: the handler is the structure's first word.
-            unsafe { memory::put(old, users) };
+        let mut before: Disposition = unsafe { memory::get(old) };
+        if before.handler == trap::address() {
+            // In a child, whose table is a copy of ours.
+            before = trap::exchange(None);
         }
+        before.handler = unwrapped(before.handler);
+        // SAFETY: as above.
+        unsafe { memory::put(old, before) };
     }
     Some(result)
 }
@@ -361,7 +377,7 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
     registers.rip = if kept.shown != 0 && rip == kept.shown {
         kept.resume
     } else {
-        areas::entrance(rip).unwrap_or(rip)
+        areas::inside(rip).unwrap_or(rip)
     };
     if registers.rip != rip {
         // SAFETY: as above.

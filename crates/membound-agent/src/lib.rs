@@ -9,6 +9,7 @@
 //! - [`control`]: one conversation; [`text`] and [`live`] replace text in it.
 //! - [`areas`]: the registered trampolines and the way back out of them.
 //! - [`entry`]: where trampolines call in; [`handlers`], [`exec`], [`sample`] serve them.
+//! - [`threads`] and [`trap`]: how threads are stopped while text is changed live.
 //! - [`listen`]: the thread that waits for the launcher in live sessions.
 //!
 //! Outside the profile `agent` the crate is only checked and unit-tested: then the standard
@@ -32,6 +33,8 @@ mod sample;
 mod start;
 mod sys;
 mod text;
+mod threads;
+mod trap;
 
 /// Why a command was refused where the kernel's error number alone does not say it; goes into
 /// `Reply::detail`.
@@ -64,6 +67,8 @@ pub enum Refusal {
     ThreadsHidden = 11,
     /// The control thread could not be started.
     NoThread = 12,
+    /// A thread blocks SIGTRAP: a trap in text under change would kill it.
+    TrapBlocked = 13,
 }
 
 #[cfg(not(panic = "unwind"))]

@@ -6,11 +6,13 @@
 
 use core::arch::global_asm;
 
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use membound_wire::Event;
 
 use crate::control::{self, Failure};
 use crate::sys::{Quiet, Scratch, call, check, number};
-use crate::{Refusal, memory};
+use crate::{Refusal, memory, sys};
 
 const STACK_BYTES: usize = 256 << 10;
 
@@ -48,10 +50,18 @@ unsafe extern "C" {
     fn membound_clone(flags: usize, stack: usize) -> isize;
 }
 
+/// Number of the control thread, 0 without one.
+static THREAD: AtomicU32 = AtomicU32::new(0);
+
+/// Whether `thread` is the control thread.
+pub(crate) fn is_own(thread: u32) -> bool {
+    THREAD.load(Ordering::Acquire) == thread
+}
+
 /// Starts the thread, whose doorbell is at `doorbell`.
 pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     // CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: a thread like any other.
-    const THREAD: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000;
+    const AS_THREAD: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000;
     let stack = Scratch::new(STACK_BYTES)?;
     // The conversation that brought the order has blocked all signals, and the thread
     // inherits that; it must hold for direct calls too.
@@ -61,7 +71,7 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     // SAFETY: the place is inside the new stack.
     unsafe { memory::put(top, doorbell) };
     // SAFETY: the new thread runs `listen` on its own stack and never returns here.
-    let result = unsafe { membound_clone(THREAD, top) };
+    let result = unsafe { membound_clone(AS_THREAD, top) };
     drop(quiet);
     match check(result) {
         Ok(_) => {
@@ -75,6 +85,7 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
 /// The thread's life.
 extern "C" fn listen(doorbell: usize) -> ! {
     const FUTEX_WAIT: usize = 0;
+    THREAD.store(sys::thread(), Ordering::Release);
     const EAGAIN: u32 = 11;
     const EINTR: u32 = 4;
     // The launcher counts up from 0; a ring before the thread came up must not be missed.

@@ -6,6 +6,7 @@
 
 use core::arch::asm;
 use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
 
 /// An error number of the kernel, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,18 +35,17 @@ pub(crate) mod number {
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const PREAD64: usize = 17;
     pub(crate) const PWRITE64: usize = 18;
-    pub(crate) const SCHED_YIELD: usize = 24;
     pub(crate) const GETPID: usize = 39;
     pub(crate) const SOCKET: usize = 41;
     pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDTO: usize = 44;
     pub(crate) const RECVMSG: usize = 47;
-    pub(crate) const CLONE: usize = 56;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const EXIT: usize = 60;
     pub(crate) const GETTID: usize = 186;
     pub(crate) const FUTEX: usize = 202;
     pub(crate) const GETDENTS64: usize = 217;
+    pub(crate) const CLOCK_GETTIME: usize = 228;
     pub(crate) const TGKILL: usize = 234;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const NEWFSTATAT: usize = 262;
@@ -352,6 +352,143 @@ pub(crate) fn thread() -> u32 {
     (unsafe { call(number::GETTID, [0; 6]) }) as u32
 }
 
+/// Makes [`barrier`] possible.
+pub(crate) fn register_barrier() -> Result<(), Errno> {
+    const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 6;
+    membarrier(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE)
+}
+
+/// Serialises every core that runs the process: none goes on with instructions that it
+/// fetched before.
+pub(crate) fn barrier() -> Result<(), Errno> {
+    const PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
+    membarrier(PRIVATE_EXPEDITED_SYNC_CORE)
+}
+
+fn membarrier(command: usize) -> Result<(), Errno> {
+    // SAFETY: it touches no memory.
+    let result = unsafe { call(number::MEMBARRIER, [command, 0, 0, 0, 0, 0]) };
+    check(result).map(|_| ())
+}
+
+/// Nanoseconds of the monotonic clock.
+pub(crate) fn monotonic_ns() -> u64 {
+    const MONOTONIC: usize = 1;
+    let mut time = [0_u64; 2];
+    // SAFETY: the kernel writes one `struct timespec`.
+    let _ = unsafe {
+        call(
+            number::CLOCK_GETTIME,
+            [MONOTONIC, (&raw mut time) as usize, 0, 0, 0, 0],
+        )
+    };
+    time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1])
+}
+
+/// Waits until `word` is no longer `value`, is woken, or the time is over (`u64::MAX`: never).
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, limit_ns: u64) {
+    const WAIT_PRIVATE: usize = 128;
+    let limit = [limit_ns / 1_000_000_000, limit_ns % 1_000_000_000];
+    let limit = if limit_ns == u64::MAX {
+        0
+    } else {
+        (&raw const limit) as usize
+    };
+    // SAFETY: word and limit outlive the call.
+    let _ = unsafe {
+        call(
+            number::FUTEX,
+            [
+                (&raw const *word) as usize,
+                WAIT_PRIVATE,
+                value as usize,
+                limit,
+                0,
+                0,
+            ],
+        )
+    };
+}
+
+/// Wakes all that wait for `word`.
+pub(crate) fn wake_all(word: &AtomicU32) {
+    const WAKE_PRIVATE: usize = 129;
+    // SAFETY: the word is only an address to the kernel here.
+    let _ = unsafe {
+        call(
+            number::FUTEX,
+            [
+                (&raw const *word) as usize,
+                WAKE_PRIVATE,
+                i32::MAX as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+}
+
+/// Sends a plain signal to a thread of the process.
+pub(crate) fn send_signal(process: u32, thread: u32, signal: u32) -> bool {
+    // SAFETY: the caller knows what the signal does here.
+    let result = unsafe {
+        call(
+            number::TGKILL,
+            [process as usize, thread as usize, signal as usize, 0, 0, 0],
+        )
+    };
+    result == 0
+}
+
+/// Whether the process has this thread.
+pub(crate) fn thread_exists(process: u32, thread: u32) -> bool {
+    send_signal(process, thread, 0)
+}
+
+/// The kernel's `siginfo` of a queued signal.
+#[repr(C)]
+struct Information {
+    signal: i32,
+    error: i32,
+    code: i32,
+    padding: i32,
+    process: u32,
+    user: u32,
+    value: u64,
+    rest: [u64; 12],
+}
+
+/// Sends a signal that carries a value to a thread of the process. One that has ended, or has
+/// such a signal waiting, is left alone: the caller looks again.
+pub(crate) fn queue_signal(process: u32, thread: u32, signal: u32, value: u64) {
+    const SI_QUEUE: i32 = -1;
+    let information = Information {
+        signal: signal as i32,
+        error: 0,
+        code: SI_QUEUE,
+        padding: 0,
+        process,
+        user: 0,
+        value,
+        rest: [0; 12],
+    };
+    // SAFETY: the structure has the kernel's 128 bytes and outlives the call.
+    let _ = unsafe {
+        call(
+            number::RT_TGSIGQUEUEINFO,
+            [
+                process as usize,
+                thread as usize,
+                signal as usize,
+                (&raw const information) as usize,
+                0,
+                0,
+            ],
+        )
+    };
+}
+
 /// Memory of our own, from the kernel, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
@@ -428,11 +565,6 @@ pub(crate) struct Quiet(u64);
 impl Quiet {
     pub(crate) fn new() -> Self {
         Self(set_mask(u64::MAX))
-    }
-
-    /// The mask as it was before.
-    pub(crate) fn before(&self) -> u64 {
-        self.0
     }
 }
 

@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 
 use membound_wire::{Entry, Event, TextMode};
 
-use crate::harness::{Area, Conversation, LIBCS, Program, Session, call_entry, jump_bytes, process};
+use crate::harness::{
+    Area, Conversation, LIBCS, Program, Session, call_entry, jump_bytes, process,
+};
 
 const CLEAN: &str = "FIRST=1\nZLAST=with = and spaces\npage 4096\nfree 3\n";
 
@@ -116,7 +118,11 @@ fn exec_is_followed_and_its_failure_seen() {
                 None => CLEAN.to_owned(),
                 Some(_) => CLEAN.replace("ZLAST", "LD_PRELOAD=\nZLAST"),
             };
-            assert_eq!(session.finish(), (format!("-2\n{clean}"), Some(5)), "{libc:?}");
+            assert_eq!(
+                session.finish(),
+                (format!("-2\n{clean}"), Some(5)),
+                "{libc:?}"
+            );
         }
     }
 }
@@ -132,6 +138,10 @@ fn without_a_launcher_an_exec_still_gets_its_environment() {
         hook(&program, &conversation, "own_execve_site");
         session.close();
         conversation.go();
-        assert_eq!(session.finish(), (format!("-2\n{CLEAN}"), Some(5)), "{libc:?}");
+        assert_eq!(
+            session.finish(),
+            (format!("-2\n{CLEAN}"), Some(5)),
+            "{libc:?}"
+        );
     }
 }

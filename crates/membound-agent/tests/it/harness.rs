@@ -19,8 +19,8 @@ use membound_wire::{
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
 };
 use tempfile::TempDir;
 
@@ -69,7 +69,13 @@ impl Program {
             .join("tests/it/programs")
             .join(format!("{name}.c"));
         let built = Process::new(compiler)
-            .args(["-O1", "-no-pie", "-fno-pie", "-Wall", "-fno-omit-frame-pointer"])
+            .args([
+                "-O1",
+                "-no-pie",
+                "-fno-pie",
+                "-Wall",
+                "-fno-omit-frame-pointer",
+            ])
             .args(["-rdynamic", "-pthread", "-o"])
             .arg(&path)
             .arg(&source)
@@ -158,7 +164,11 @@ pub(crate) fn jump_bytes(from: u64, to: u64) -> [u8; 5] {
 /// The edit that takes `edit` back.
 pub(crate) fn reverse(edit: &TextEdit) -> TextEdit {
     let mut group = edit.new[..usize::from(edit.length)].to_vec();
-    assert_eq!(usize::from(edit.group), group.len(), "only for groups of one jump");
+    assert_eq!(
+        usize::from(edit.group),
+        group.len(),
+        "only for groups of one jump"
+    );
     group.truncate(usize::from(edit.group));
     TextEdit {
         target: edit.address,
@@ -256,7 +266,10 @@ impl Drop for Session {
 pub(crate) fn process(program: &Path, control: &OsStr, preload: Option<&str>) -> Process {
     let mut list = agent().as_os_str().to_owned();
     let mut process = Process::new(program);
-    process.env_clear().env("FIRST", "1").env("ZLAST", "with = and spaces");
+    process
+        .env_clear()
+        .env("FIRST", "1")
+        .env("ZLAST", "with = and spaces");
     if let Some(users) = preload {
         list.push(":");
         list.push(users);
@@ -276,7 +289,11 @@ pub(crate) fn process(program: &Path, control: &OsStr, preload: Option<&str>) ->
 fn wait(socket: &OwnedFd) {
     let limit = rustix::time::Timespec::try_from(Duration::from_secs(60)).unwrap();
     let mut descriptors = [PollFd::new(socket, PollFlags::IN)];
-    assert_eq!(poll(&mut descriptors, Some(&limit)).unwrap(), 1, "the agent is silent");
+    assert_eq!(
+        poll(&mut descriptors, Some(&limit)).unwrap(),
+        1,
+        "the agent is silent"
+    );
 }
 
 /// One conversation with the agent.
@@ -368,7 +385,12 @@ impl Conversation {
             self.done(&command, Some(file));
         };
         let code = memory_file(&area.code);
-        map(Protection::READ_EXECUTE, area.address, &code, area.code.len());
+        map(
+            Protection::READ_EXECUTE,
+            area.address,
+            &code,
+            area.code.len(),
+        );
         let mut data = vec![0; PAGE];
         for index in 0..8 {
             let entry = self.long(ENTRIES + index * 8);
@@ -383,7 +405,12 @@ impl Conversation {
         let data_mode = Protection::READ_WRITE | Protection::SHARED;
         map(data_mode, area.address + DATA, &data, PAGE);
         let table = memory_file(&area.table);
-        map(Protection::READ, area.address + TABLE, &table, area.table.len());
+        map(
+            Protection::READ,
+            area.address + TABLE,
+            &table,
+            area.table.len(),
+        );
         let command = Command {
             action: Action::Register as u32,
             address: area.address,

@@ -45,9 +45,6 @@ fn nothing_in_it_can_panic() {
         names.iter().any(|name| name.contains("converse")),
         "the symbols are gone"
     );
-    let panicking: Vec<_> = names
-        .iter()
-        .filter(|name| name.contains("panic"))
-        .collect();
+    let panicking: Vec<_> = names.iter().filter(|name| name.contains("panic")).collect();
     assert!(panicking.is_empty(), "{panicking:?}");
 }

@@ -1,7 +1,7 @@
 //! Text that nobody executes is replaced, and only if it is what was planned for.
 
-use membound_wire::{Event, Protection, TextEdit, TextMode, fingerprint};
 use membound_wire::{Action, Command};
+use membound_wire::{Event, Protection, TextEdit, TextMode, fingerprint};
 
 use crate::harness::{Area, LIBCS, Program, Session, jump_bytes, memory_file};
 
@@ -74,7 +74,13 @@ fn mappings_never_cover_what_is_there() {
     };
     assert_eq!(conversation.ask(&no_file, None).errno, EINVAL);
     // More edits than the descriptor holds.
-    let reply = conversation.ask(&Command { count: u64::MAX / 2, ..no_file }, Some(&page));
+    let reply = conversation.ask(
+        &Command {
+            count: u64::MAX / 2,
+            ..no_file
+        },
+        Some(&page),
+    );
     assert_eq!(reply.errno, EINVAL);
     conversation.go();
     assert_eq!(session.finish(), ("1 2\n".to_owned(), Some(0)));

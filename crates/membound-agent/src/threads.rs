@@ -1,0 +1,333 @@
+//! Stopping the process's other threads for a moment.
+//!
+//! A running thread is sent SIGTRAP and stands in the handler ([`stand_still`]) until it is
+//! let go; one that the kernel has blocked stays where it is, and is known by its
+//! instruction pointer. Nothing here waits for a lock of the program's.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::Refusal;
+use crate::control::Failure;
+use crate::memory::{Line, number};
+use crate::sys::{self, Errno, Open, Scratch};
+
+/// Most threads that can be stopped.
+const THREADS: usize = 16384;
+/// How long one tries to stop all threads.
+const LIMIT_NS: u64 = 3_000_000_000;
+/// How long one waits for threads before looking again.
+const PATIENCE_NS: u64 = 5_000_000;
+/// Marks a thread's entry once it stands still.
+const STANDING: u32 = 1 << 31;
+const SIGTRAP: u32 = 5;
+
+/// Process and thread that stops the others; 0: nobody.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+/// Odd while threads are to stand still: they wait for it to change.
+static TURN: AtomicU32 = AtomicU32::new(0);
+/// Counts the threads that came to stand.
+static ARRIVED: AtomicU32 = AtomicU32::new(0);
+/// Threads that were called, with [`STANDING`] once they came.
+static ROLL: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
+static CALLED: AtomicU32 = AtomicU32::new(0);
+
+/// The right to stop threads, and those stopped by it. They run on when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lineup {
+    room: Option<Scratch>,
+}
+
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It came and stands.
+    Standing,
+    /// It runs, or may be about to.
+    Running,
+    /// The kernel has it, with this instruction pointer.
+    Blocked(u64),
+    /// As `Blocked`, but a trap would kill it when it is woken.
+    Deaf,
+    /// It has ended.
+    Gone,
+}
+
+impl Lineup {
+    /// Takes the right to stop threads, unless another thread has it.
+    pub(crate) fn take() -> Option<Self> {
+        let process = u64::from(sys::process()) << 32;
+        let own = process | u64::from(sys::thread());
+        let found = OWNER.load(Ordering::Acquire);
+        // In a child of fork, what its parent's thread left is nobody's.
+        if found != 0 && found & !0xffff_ffff == process {
+            return None;
+        }
+        OWNER
+            .compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        CALLED.store(0, Ordering::Relaxed);
+        // Odd also if that thread of the parent's had stopped others.
+        let turn = TURN.load(Ordering::Relaxed);
+        TURN.store((turn | 1).wrapping_add((turn & 1) << 1), Ordering::Release);
+        Some(Self { room: None })
+    }
+
+    /// Stops every other thread, until each stands still or is blocked at an instruction
+    /// that `permitted` accepts.
+    pub(crate) fn stop(&mut self, permitted: impl Fn(u64) -> bool) -> Result<(), Failure> {
+        let begin = sys::monotonic_ns();
+        let own = sys::thread();
+        let process = sys::process();
+        loop {
+            let arrived = ARRIVED.load(Ordering::Acquire);
+            let mut waiting = None;
+            let mut new = false;
+            self.each(|thread| {
+                if thread == own {
+                    return Ok(());
+                }
+                match state(thread, process) {
+                    State::Standing | State::Gone => {}
+                    State::Blocked(ip) if permitted(ip) => {}
+                    State::Running => {
+                        new |= call(thread)?;
+                        sys::queue_signal(process, thread, SIGTRAP, magic());
+                        waiting = Some(Refusal::ThreadUnknown);
+                    }
+                    State::Blocked(_) => waiting = Some(Refusal::ThreadUnknown),
+                    State::Deaf => waiting = Some(Refusal::TrapBlocked),
+                }
+                Ok(())
+            })?;
+            // A thread that was called may have made another one before it came.
+            if waiting.is_none() && !new {
+                return Ok(());
+            }
+            if let Some(refusal) = waiting
+                && sys::monotonic_ns().saturating_sub(begin) > LIMIT_NS
+            {
+                return Err(Failure::new(Errno::EBUSY, refusal));
+            }
+            sys::wait_while(&ARRIVED, arrived, PATIENCE_NS);
+        }
+    }
+
+    /// Calls `visit` with every thread's number.
+    fn each(&mut self, mut visit: impl FnMut(u32) -> Result<(), Failure>) -> Result<(), Failure> {
+        const ROOM: usize = 32 << 10;
+        const LENGTH: usize = 16;
+        const NAME: usize = 19;
+        let hidden = |errno| Failure::new(errno, Refusal::ThreadsHidden);
+        let room = match &mut self.room {
+            Some(room) => room,
+            none => none.insert(Scratch::new(ROOM).map_err(hidden)?),
+        };
+        let directory = sys::open(c"/proc/self/task", Open::Directory).map_err(hidden)?;
+        loop {
+            let filled = sys::directory_entries(&directory, room.bytes()).map_err(hidden)?;
+            if filled == 0 {
+                return Ok(());
+            }
+            let mut rest = room.bytes().get(..filled).unwrap_or_default();
+            while let Some(&[low, high]) = rest.get(LENGTH..LENGTH + 2) {
+                let length = usize::from(u16::from_le_bytes([low, high]));
+                let name = rest.get(NAME..length).unwrap_or_default();
+                if let Some(thread) = number(name) {
+                    visit(thread as u32)?;
+                }
+                match rest.get(length..) {
+                    Some(next) if length > 0 => rest = next,
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Lineup {
+    fn drop(&mut self) {
+        TURN.fetch_add(1, Ordering::AcqRel);
+        sys::wake_all(&TURN);
+        OWNER.store(0, Ordering::Release);
+    }
+}
+
+/// What a signal of ours carries.
+fn magic() -> u64 {
+    (&raw const TURN) as u64
+}
+
+/// Puts `thread` on the roll; whether it was not there yet.
+fn call(thread: u32) -> Result<bool, Failure> {
+    let called = CALLED.load(Ordering::Relaxed) as usize;
+    let known = ROLL
+        .iter()
+        .take(called)
+        .any(|entry| entry.load(Ordering::Relaxed) & !STANDING == thread);
+    if known {
+        return Ok(false);
+    }
+    let entry = ROLL
+        .get(called)
+        .ok_or(Failure::new(Errno::ENOSPC, Refusal::ThreadUnknown))?;
+    entry.store(thread, Ordering::Relaxed);
+    CALLED.store(called as u32 + 1, Ordering::Release);
+    Ok(true)
+}
+
+fn entry_of(thread: u32) -> Option<&'static AtomicU32> {
+    ROLL.iter()
+        .take(CALLED.load(Ordering::Acquire) as usize)
+        .find(|entry| entry.load(Ordering::Relaxed) & !STANDING == thread)
+}
+
+/// Whether a signal with this information is a call to stand still.
+pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
+    const SI_QUEUE: i32 = -1;
+    code == SI_QUEUE && value == magic() && process == sys::process()
+}
+
+/// In the signal handler: stands still until the owner lets go.
+pub(crate) fn stand_still() {
+    if TURN.load(Ordering::Acquire) & 1 == 0 {
+        // It came too late, and nobody waits.
+        return;
+    }
+    let thread = sys::thread();
+    let Some(entry) = entry_of(thread) else {
+        return;
+    };
+    if entry
+        .compare_exchange(
+            thread,
+            thread | STANDING,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        )
+        .is_err()
+    {
+        return;
+    }
+    // Read only now: the entry belongs to this turn, whatever went before.
+    let turn = TURN.load(Ordering::Acquire);
+    if turn & 1 == 0 {
+        return;
+    }
+    ARRIVED.fetch_add(1, Ordering::AcqRel);
+    sys::wake_all(&ARRIVED);
+    while TURN.load(Ordering::Acquire) == turn {
+        sys::wait_while(&TURN, turn, u64::MAX);
+    }
+}
+
+fn state(thread: u32, process: u32) -> State {
+    if entry_of(thread).is_some_and(|entry| entry.load(Ordering::Acquire) & STANDING != 0) {
+        return State::Standing;
+    }
+    let mut text = [0_u8; 512];
+    let Some(text) = read_of(thread, b"/syscall", &mut text) else {
+        // The file of a thread that lives can be read; make sure of it.
+        return if sys::thread_exists(process, thread) {
+            State::Running
+        } else {
+            State::Gone
+        };
+    };
+    let state = blocked(text);
+    match state {
+        State::Blocked(_) if deaf(thread) => State::Deaf,
+        other => other,
+    }
+}
+
+/// What the kernel says of a thread: `running`, or the number of its system call (-1 for
+/// none) and six arguments, and at the end stack pointer and instruction pointer.
+fn blocked(text: &[u8]) -> State {
+    // While a child that shares our memory runs, its parent is blocked in one of these.
+    const MAKES_PROCESSES: [&[u8]; 3] = [b"56", b"58", b"435"];
+    let text = text.trim_ascii_end();
+    let mut words = text.split(|&byte| byte == b' ');
+    let first = words.next().unwrap_or_default();
+    if MAKES_PROCESSES.contains(&first) {
+        return State::Running;
+    }
+    words
+        .next_back()
+        .and_then(number)
+        .map_or(State::Running, State::Blocked)
+}
+
+/// Whether the thread blocks SIGTRAP: the kernel kills a thread that traps so.
+fn deaf(thread: u32) -> bool {
+    let mut text = [0_u8; 2048];
+    let Some(text) = read_of(thread, b"/status", &mut text) else {
+        return false;
+    };
+    // The agent's own thread blocks everything, and runs nothing that is patched.
+    if crate::listen::is_own(thread) {
+        return false;
+    }
+    field(text, b"SigBlk:").is_some_and(|mask| mask >> (SIGTRAP - 1) & 1 != 0)
+}
+
+/// Whether a debugger is attached to this thread's process.
+pub(crate) fn traced() -> bool {
+    let mut text = [0_u8; 2048];
+    read_of(sys::thread(), b"/status", &mut text)
+        .and_then(|text| {
+            let at = text
+                .windows(b"TracerPid:".len())
+                .position(|window| window == b"TracerPid:")?;
+            number(text.get(at + b"TracerPid:".len()..)?.trim_ascii_start())
+        })
+        .is_some_and(|tracer| tracer != 0)
+}
+
+/// The hexadecimal field `name` of a status file.
+fn field(text: &[u8], name: &[u8]) -> Option<u64> {
+    let at = text.windows(name.len()).position(|window| window == name)?;
+    let value = text.get(at + name.len()..)?.trim_ascii_start();
+    let mut result = 0_u64;
+    for &byte in value {
+        let Some(digit) = char::from(byte).to_digit(16) else {
+            break;
+        };
+        result = result << 4 | u64::from(digit);
+    }
+    Some(result)
+}
+
+fn read_of<'a>(thread: u32, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut path = Line::<48>::new();
+    path.push(b"/proc/self/task/")?;
+    path.push_number(thread)?;
+    path.push(name)?;
+    let file = sys::open(path.as_c_str()?, Open::Read).ok()?;
+    let length = sys::read(&file, room).ok()?;
+    room.get(..length).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_words_on_a_thread_are_understood() {
+        assert_eq!(blocked(b"running\n"), State::Running);
+        assert_eq!(
+            blocked(b"202 0x7f 0x80 0x0 0x0 0x0 0x0 0x7ffe 0x401122\n"),
+            State::Blocked(0x40_1122)
+        );
+        assert_eq!(blocked(b"-1 0x7ffe 0x401000\n"), State::Blocked(0x40_1000));
+        assert_eq!(
+            blocked(b"58 0x7f 0x80 0x0 0x0 0x0 0x0 0x7ffe 0x401122\n"),
+            State::Running
+        );
+    }
+
+    #[test]
+    fn masks_are_read_from_status() {
+        let text = b"Name:\tx\nSigBlk:\t0000000000000010\nSigIgn:\t0000000000000000\n";
+        assert_eq!(field(text, b"SigBlk:"), Some(0x10));
+    }
+}
