@@ -63,15 +63,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// What a bench found.
-struct Kept {
+pub(crate) struct Kept {
     /// The bench's name.
-    bench: &'static str,
+    pub(crate) bench: &'static str,
     /// The machine, from the first document of membound.
-    machine: MachineInfo,
+    pub(crate) machine: MachineInfo,
     /// The rows of the table.
-    summary: Value,
+    pub(crate) summary: Value,
     /// Everything they were computed from.
-    raw: Value,
+    pub(crate) raw: Value,
 }
 
 impl Kept {
@@ -91,7 +91,7 @@ impl Kept {
 }
 
 /// Builds the command and says where it is.
-fn build() -> Result<PathBuf> {
+pub(crate) fn build() -> Result<PathBuf> {
     succeed(&mut cargo(["build", "--release", "--package", "membound"]))?;
     let metadata = stdout_of(&mut cargo([
         "metadata",
@@ -114,14 +114,14 @@ fn measure(membound: &Path, words: &[&str]) -> Command {
 }
 
 /// Runs `command` and reads the document that it writes to stdout.
-fn document<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T> {
+pub(crate) fn document<T: serde::de::DeserializeOwned>(command: &mut Command) -> Result<T> {
     let text = stdout_of(command)?;
     serde_json::from_str(&text)
         .with_context(|| format!("`{}` wrote another document", crate::run::shown(command)))
 }
 
 /// Writes the results to `bench/results/DATE-CPU-BENCH.json`.
-fn keep(kept: &Kept) -> Result<PathBuf> {
+pub(crate) fn keep(kept: &Kept) -> Result<PathBuf> {
     let directory = root().join("bench/results");
     std::fs::create_dir_all(&directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;

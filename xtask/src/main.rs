@@ -1,11 +1,13 @@
-//! Chores of the workspace: `cargo xtask ci|test|schema|fuzz|bench`.
+//! Chores of the workspace: `cargo xtask ci|test|schema|fuzz|bench|campaign`.
 //!
 //! `ci` is what the continuous integration runs, here and there alike. `test` also brings
 //! in what the tests need. `schema` writes the JSON Schemas under `docs/formats/` from the
 //! types. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
 //! command with its targets and keeps raw results; timing is judged nowhere else.
+//! `campaign` runs large programs with everything patched.
 
 mod bench;
+mod campaign;
 mod ci;
 mod deny;
 mod fuzz;
@@ -38,6 +40,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Compare membound with its targets, on a quiet machine.
     Bench(bench::Args),
+    /// Run large programs with every load and store patched, and compare.
+    Campaign(campaign::Args),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         Chore::Schema(args) => schema::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Bench(args) => bench::run(&args),
+        Chore::Campaign(args) => campaign::run(&args),
     };
     match done {
         Ok(code) => code,
