@@ -18,7 +18,7 @@
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::Conventions;
-use crate::code::{BlockEnd, Function};
+use crate::code::{BlockEnd, Function, Unresolved};
 use crate::image::Convention;
 
 /// What is known of a function's stack pointer.
@@ -161,7 +161,7 @@ impl Seen {
 
     fn may_use_red_zone(&self, function: &Function, conventions: &Conventions<'_>) -> bool {
         if function.bounds.assembly
-            || function.unresolved.is_some()
+            || matches!(function.unresolved, Some(Unresolved::Undecodable(_)))
             || conventions.convention == Convention::Unknown
             || self.below
         {

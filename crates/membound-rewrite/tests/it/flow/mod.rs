@@ -1,3 +1,5 @@
 //! What the analyses say, held to what happens.
 
 mod effects;
+mod liveness;
+mod programs;

@@ -1,0 +1,236 @@
+//! Random programs: straight lines, branches forward, loops that end.
+
+use iced_x86::code_asm::{CodeAssembler, CodeLabel, r14, r14d};
+use iced_x86::{Code, Encoder, Instruction};
+use membound_rewrite::RegisterSet;
+use membound_rewrite::flow::Analyst;
+
+use crate::generate::{self, Operands};
+use crate::machine::{Machine, Random, State};
+
+/// One step of a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// Anything without control flow.
+    Plain(Instruction),
+    /// A conditional jump, by its condition's number, to the step of this index.
+    Jump(u8, usize),
+    /// An unconditional one.
+    Always(usize),
+    /// Sets the counter of a loop.
+    Count(u32),
+    /// Counts down, and goes back to the step of this index until zero: two instructions.
+    Repeat(usize),
+}
+
+/// Steps; control leaves after the last.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) steps: Vec<Step>,
+}
+
+/// Encodings that run without faults whatever registers hold.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    scalar: Vec<Code>,
+    any: Vec<Code>,
+}
+
+impl Pool {
+    /// Tries all encodings.
+    pub(crate) fn find(machine: &mut Machine, random: &mut Random) -> Self {
+        let mut analyst = Analyst::new();
+        let mut pool = Self {
+            scalar: Vec::new(),
+            any: Vec::new(),
+        };
+        for code in Code::values() {
+            let tries: Vec<Instruction> = (0..12)
+                .filter_map(|_| plain(code, &mut analyst, random))
+                .take(4)
+                .collect();
+            let runs = tries.iter().all(|instruction| {
+                let bytes = encode(instruction);
+                machine.load(|a| a.db(&bytes).unwrap());
+                let mut state = State::random(random, &machine.arena);
+                aim(&mut state, machine);
+                machine.run(&state).is_ok()
+            });
+            if tries.is_empty() || !runs {
+                continue;
+            }
+            pool.any.push(code);
+            let features = code.cpuid_features();
+            if features.iter().all(|feature| {
+                use iced_x86::CpuidFeature as F;
+                matches!(
+                    feature,
+                    F::INTEL8086
+                        | F::INTEL186
+                        | F::INTEL386
+                        | F::INTEL486
+                        | F::X64
+                        | F::CMOV
+                        | F::BMI1
+                        | F::BMI2
+                        | F::ADX
+                )
+            }) {
+                pool.scalar.push(code);
+            }
+        }
+        assert!(pool.scalar.len() > 300, "{} scalar", pool.scalar.len());
+        pool
+    }
+}
+
+/// Registers that programs address memory through.
+pub(crate) fn aim(state: &mut State, machine: &Machine) {
+    use membound_rewrite::Gpr;
+    state.set_gpr(Gpr::RSP, machine.arena.middle());
+    state.set_gpr(Gpr::new(15), machine.arena.middle() + 2048);
+}
+
+pub(crate) fn encode(instruction: &Instruction) -> Vec<u8> {
+    let mut encoder = Encoder::new(64);
+    encoder.encode(instruction, instruction.ip()).unwrap();
+    encoder.take_buffer()
+}
+
+fn plain(code: Code, analyst: &mut Analyst, random: &mut Random) -> Option<Instruction> {
+    let mut instruction = generate::instruction(code, Operands::Reserved, random)?;
+    // The assembler takes addresses for names, and wants them to differ.
+    instruction.set_ip(0);
+    let runs = !generate::cannot_run(&instruction)
+        && !generate::answers_differently(instruction.mnemonic())
+        && !instruction.is_stack_instruction()
+        && instruction.mnemonic() != iced_x86::Mnemonic::Rdsspd
+        && analyst.effects(&instruction).reads != RegisterSet::ALL;
+    runs.then_some(instruction)
+}
+
+impl Program {
+    /// A program of about `length` steps.
+    pub(crate) fn random(length: usize, pool: &Pool, random: &mut Random) -> Self {
+        let mut analyst = Analyst::new();
+        let mut steps = Vec::new();
+        let mut open = None;
+        while steps.len() < length {
+            let step = match random.below(12) {
+                0 => Step::Jump(
+                    random.below(16) as u8,
+                    steps.len() + 1 + random.below(8) as usize,
+                ),
+                1 if random.one_in(3) => Step::Always(steps.len() + 1 + random.below(4) as usize),
+                2 if open.is_none() => {
+                    open = Some(steps.len() + 1);
+                    Step::Count(1 + random.below(4) as u32)
+                }
+                3 if open.is_some_and(|top| top + 2 < steps.len()) => {
+                    Step::Repeat(open.take().expect("just seen to be open"))
+                }
+                _ => {
+                    let codes = if random.one_in(3) {
+                        &pool.any
+                    } else {
+                        &pool.scalar
+                    };
+                    let Some(instruction) = plain(*random.pick(codes), &mut analyst, random) else {
+                        continue;
+                    };
+                    Step::Plain(instruction)
+                }
+            };
+            steps.push(step);
+        }
+        let mut program = Self { steps };
+        program.keep_loops_whole();
+        program
+    }
+
+    /// Jumps that lead past their loop's counter into another loop, or out of one, would let
+    /// counters go wrong: they end where the loop does.
+    fn keep_loops_whole(&mut self) {
+        let end = self.steps.len();
+        let loops: Vec<(usize, usize)> = self
+            .steps
+            .iter()
+            .enumerate()
+            .filter_map(|(at, step)| match step {
+                Step::Repeat(top) => Some((*top - 1, at)),
+                _ => None,
+            })
+            .collect();
+        for at in 0..end {
+            let (Step::Jump(_, target) | Step::Always(target)) = &mut self.steps[at] else {
+                continue;
+            };
+            *target = (*target).min(end);
+            for &(first, last) in &loops {
+                let from_inside = (first..=last).contains(&at);
+                if from_inside {
+                    *target = (*target).min(last);
+                } else if at < first && (first + 1..=last).contains(target) {
+                    *target = first;
+                }
+            }
+        }
+    }
+
+    /// Emits it. `before` is called before each instruction, by the step's index and the
+    /// instruction's within the step.
+    pub(crate) fn emit(
+        &self,
+        a: &mut CodeAssembler,
+        mut before: impl FnMut(&mut CodeAssembler, usize, usize),
+    ) {
+        let mut labels: Vec<CodeLabel> = (0..=self.steps.len()).map(|_| a.create_label()).collect();
+        for (at, step) in self.steps.iter().enumerate() {
+            a.set_label(&mut labels[at]).unwrap();
+            before(a, at, 0);
+            match step {
+                Step::Plain(instruction) => a.add_instruction(*instruction).unwrap(),
+                Step::Always(target) => a.jmp(labels[*target]).unwrap(),
+                Step::Jump(condition, target) => jump(a, *condition, labels[*target]),
+                Step::Count(count) => a.mov(r14d, *count).unwrap(),
+                Step::Repeat(top) => {
+                    a.dec(r14).unwrap();
+                    before(a, at, 1);
+                    a.jnz(labels[*top]).unwrap();
+                }
+            }
+        }
+        a.set_label(&mut labels[self.steps.len()]).unwrap();
+        before(a, self.steps.len(), 0);
+    }
+
+    /// How many instructions a step is.
+    pub(crate) fn instructions_of(&self, step: usize) -> usize {
+        match self.steps.get(step) {
+            Some(Step::Repeat(_)) => 2,
+            _ => 1,
+        }
+    }
+}
+
+fn jump(a: &mut CodeAssembler, condition: u8, to: CodeLabel) {
+    match condition & 15 {
+        0 => a.jo(to),
+        1 => a.jno(to),
+        2 => a.jb(to),
+        3 => a.jae(to),
+        4 => a.je(to),
+        5 => a.jne(to),
+        6 => a.jbe(to),
+        7 => a.ja(to),
+        8 => a.js(to),
+        9 => a.jns(to),
+        10 => a.jp(to),
+        11 => a.jnp(to),
+        12 => a.jl(to),
+        13 => a.jge(to),
+        14 => a.jle(to),
+        _ => a.jg(to),
+    }
+    .unwrap();
+}
