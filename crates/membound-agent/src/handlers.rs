@@ -182,8 +182,8 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         // SAFETY: the program passes the kernel's structure.
         wrapped = unsafe { memory::get(new) };
     }
-    if frame.rdi == trap::SIGTRAP && frame.r10 == 8 && trap::installed() {
-        let before = trap::exchange((new != 0).then_some(&wrapped));
+    if frame.r10 == 8 && trap::owns(frame.rdi) {
+        let before = trap::exchange(frame.rdi, (new != 0).then_some(&wrapped));
         if old != 0 {
             // SAFETY: the program gives room for the kernel's structure.
             unsafe { memory::put(old, before) };
@@ -208,7 +208,7 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         let mut before: Disposition = unsafe { memory::get(old) };
         if before.handler == trap::address() {
             // In a child, whose table is a copy of ours.
-            before = trap::exchange(None);
+            before = trap::exchange(frame.rdi, None);
         }
         before.handler = unwrapped(before.handler);
         // SAFETY: as above.

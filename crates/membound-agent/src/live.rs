@@ -1,7 +1,7 @@
 //! Replacing text that threads may be running in.
 //!
-//! 1. Every other thread is shown to be outside: it stands in a handler of ours (it was sent a
-//!    SIGTRAP), or the kernel says that it is blocked and where.
+//! 1. Every other thread is shown to be outside: it stands in a handler of ours (it was called
+//!    by a signal), or the kernel says that it is blocked and where.
 //! 2. `int3` is put on every instruction that begins inside the bytes to be overwritten, and every core is
 //!    serialised. From now on nobody gets in: a thread that is woken meanwhile traps, and goes on
 //!    in the trampoline.

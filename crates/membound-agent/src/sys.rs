@@ -15,7 +15,6 @@ pub(crate) struct Errno(pub(crate) u32);
 impl Errno {
     pub(crate) const EINTR: Self = Self(4);
     pub(crate) const EIO: Self = Self(5);
-    pub(crate) const ENOMEM: Self = Self(12);
     pub(crate) const EBUSY: Self = Self(16);
     pub(crate) const EEXIST: Self = Self(17);
     pub(crate) const EINVAL: Self = Self(22);

@@ -1,15 +1,15 @@
 //! Stopping the process's other threads for a moment.
 //!
-//! A running thread is sent SIGTRAP and stands in the handler ([`stand_still`]) until it is
+//! A running thread is called by a signal and stands in the handler ([`stand_still`]) until it is
 //! let go; one that the kernel has blocked stays where it is, and is known by its
 //! instruction pointer. Nothing here waits for a lock of the program's.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::Refusal;
 use crate::control::Failure;
 use crate::memory::{Line, number};
 use crate::sys::{self, Errno, Open, Scratch};
+use crate::{Refusal, trap};
 
 /// Most threads that can be stopped.
 const THREADS: usize = 16384;
@@ -91,7 +91,7 @@ impl Lineup {
                     State::Blocked(ip) if permitted(ip) => {}
                     State::Running => {
                         new |= call(thread)?;
-                        sys::queue_signal(process, thread, SIGTRAP, magic());
+                        sys::queue_signal(process, thread, trap::CALL as u32, magic());
                         waiting = Some(Refusal::ThreadUnknown);
                     }
                     State::Blocked(_) => waiting = Some(Refusal::ThreadUnknown),

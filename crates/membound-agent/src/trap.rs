@@ -1,8 +1,11 @@
-//! SIGTRAP, which live changes need: `int3` in text that is being changed, and the call to
-//! stand still. All others are the program's.
+//! The two signals that live changes need: SIGTRAP, by which a thread meets `int3` in text
+//! that is being changed, and SIGSTKFLT, by which it is called to stand still. The kernel has no
+//! use for the second one and programs neither. They cannot be the same: while a call waits
+//! to be delivered, the kernel would drop the signal of an `int3`.
 //!
 //! Once installed the handler stays, for a thread that has met an `int3` may come late. What
-//! the program installs for SIGTRAP from then on is kept here.
+//! the program installs for these signals from then on is kept here; others than ours are
+//! given to it.
 
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,10 +15,15 @@ use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
 use crate::sys::{self, Errno};
 use crate::{areas, memory, threads};
 
-pub(crate) const SIGTRAP: u64 = 5;
+/// The signals, in the order in which the program's wishes are kept.
+const SIGNALS: [u64; 2] = [SIGTRAP, CALL];
+const SIGTRAP: u64 = 5;
+/// SIGSTKFLT: a call to stand still.
+pub(crate) const CALL: u64 = 16;
 const SIGINFO: u64 = 4;
 const ONSTACK: u64 = 0x0800_0000;
 const RESTORER: u64 = 0x0400_0000;
+const RESTART: u64 = 0x1000_0000;
 const NODEFER: u64 = 0x4000_0000;
 const RESETHAND: u64 = 0x8000_0000;
 
@@ -66,7 +74,7 @@ unsafe extern "C" {
     fn membound_restorer();
 }
 
-/// What the program wants done on SIGTRAP.
+/// What the program wants done on a signal.
 struct Users {
     handler: AtomicU64,
     flags: AtomicU64,
@@ -74,32 +82,39 @@ struct Users {
     mask: AtomicU64,
 }
 
-static USERS: Users = Users {
-    handler: AtomicU64::new(0),
-    flags: AtomicU64::new(0),
-    restorer: AtomicU64::new(0),
-    mask: AtomicU64::new(0),
-};
+impl Users {
+    const NEW: Self = Self {
+        handler: AtomicU64::new(0),
+        flags: AtomicU64::new(0),
+        restorer: AtomicU64::new(0),
+        mask: AtomicU64::new(0),
+    };
+
+    fn get(&self) -> Disposition {
+        Disposition {
+            handler: self.handler.load(Ordering::Acquire),
+            flags: self.flags.load(Ordering::Acquire),
+            restorer: self.restorer.load(Ordering::Acquire),
+            mask: self.mask.load(Ordering::Acquire),
+        }
+    }
+
+    fn set(&self, disposition: &Disposition) {
+        self.mask.store(disposition.mask, Ordering::Release);
+        self.restorer.store(disposition.restorer, Ordering::Release);
+        self.flags.store(disposition.flags, Ordering::Release);
+        self.handler.store(disposition.handler, Ordering::Release);
+    }
+}
+
+static USERS: [Users; SIGNALS.len()] = [Users::NEW; SIGNALS.len()];
 /// The process in which the handler was installed: a child of `vfork` has our memory, but
 /// a table of its own.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-fn users() -> Disposition {
-    Disposition {
-        handler: USERS.handler.load(Ordering::Acquire),
-        flags: USERS.flags.load(Ordering::Acquire),
-        restorer: USERS.restorer.load(Ordering::Acquire),
-        mask: USERS.mask.load(Ordering::Acquire),
-    }
-}
-
-fn set_users(disposition: &Disposition) {
-    USERS.mask.store(disposition.mask, Ordering::Release);
-    USERS
-        .restorer
-        .store(disposition.restorer, Ordering::Release);
-    USERS.flags.store(disposition.flags, Ordering::Release);
-    USERS.handler.store(disposition.handler, Ordering::Release);
+fn users(signal: u64) -> Option<&'static Users> {
+    let index = SIGNALS.iter().position(|&kept| kept == signal)?;
+    USERS.get(index)
 }
 
 /// The handler's address.
@@ -107,36 +122,42 @@ pub(crate) fn address() -> u64 {
     membound_trap as *const () as u64
 }
 
-/// Installs the handler, if it is not there.
+/// Installs the handler, where it is not there.
 pub(crate) fn install() -> Result<(), Failure> {
     let missing = || Failure::from(Errno::EINVAL);
-    let mut found = handlers::disposition(SIGTRAP, None).ok_or_else(missing)?;
-    if found.handler != address() {
+    for (signal, users) in SIGNALS.iter().zip(&USERS) {
+        let mut found = handlers::disposition(*signal, None).ok_or_else(missing)?;
+        if found.handler == address() {
+            continue;
+        }
         found.handler = handlers::unwrapped(found.handler);
-        set_users(&found);
+        users.set(&found);
         let ours = Disposition {
             handler: address(),
-            flags: SIGINFO | ONSTACK | RESTORER,
+            flags: SIGINFO | ONSTACK | RESTORER | RESTART,
             restorer: membound_restorer as *const () as u64,
             mask: u64::MAX,
         };
-        handlers::disposition(SIGTRAP, Some(&ours)).ok_or_else(missing)?;
+        handlers::disposition(*signal, Some(&ours)).ok_or_else(missing)?;
     }
     PROCESS.store(sys::process(), Ordering::Release);
     Ok(())
 }
 
-/// Whether this process has the handler, and the program's wishes are to be kept here.
-pub(crate) fn installed() -> bool {
+/// Whether `signal` is ours in this process, and what the program wishes is to be kept here.
+pub(crate) fn owns(signal: u64) -> bool {
     let process = PROCESS.load(Ordering::Acquire);
-    process != 0 && process == sys::process()
+    SIGNALS.contains(&signal) && process != 0 && process == sys::process()
 }
 
-/// Keeps a wish of the program's; returns the one before.
-pub(crate) fn exchange(new: Option<&Disposition>) -> Disposition {
-    let old = users();
+/// Keeps what the program wishes on `signal`, if `new` is given; returns what it wished before.
+pub(crate) fn exchange(signal: u64, new: Option<&Disposition>) -> Disposition {
+    let Some(users) = users(signal) else {
+        return Disposition::DEFAULT;
+    };
+    let old = users.get();
     if let Some(new) = new {
-        set_users(new);
+        users.set(new);
     }
     old
 }
@@ -146,7 +167,7 @@ pub(crate) fn exchange(new: Option<&Disposition>) -> Disposition {
 /// # Safety
 ///
 /// Called by the handler with what the kernel passed to it.
-unsafe extern "C" fn on_trap(_signal: u64, information: usize, context: usize) -> u64 {
+unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) -> u64 {
     const SI_KERNEL: i32 = 0x80;
     // SAFETY: the handler is installed with SA_SIGINFO; these are a siginfo's fields.
     let code: i32 = unsafe { memory::get(information + 8) };
@@ -157,63 +178,75 @@ unsafe extern "C" fn on_trap(_signal: u64, information: usize, context: usize) -
     let place = context + REGISTERS_OFFSET;
     // SAFETY: the kernel put the registers there.
     let mut registers: Registers = unsafe { memory::get(place) };
-    let go_on = if threads::is_call(code, process, value) {
+    let go_on = if signal == CALL && threads::is_call(code, process, value) {
         threads::stand_still();
-        areas::inside(registers.rip)
-    } else if code == SI_KERNEL {
+        Some(areas::inside(registers.rip).unwrap_or(registers.rip))
+    } else if signal == SIGTRAP && code == SI_KERNEL {
         after_int3(registers.rip.wrapping_sub(1))
     } else {
         None
     };
-    if let Some(rip) = go_on {
-        registers.rip = rip;
-        // SAFETY: as above; the kernel takes them back from there.
-        unsafe { memory::put(place, registers) };
-        return 0;
-    }
-    if threads::is_call(code, process, value) {
-        return 0;
-    }
-    hand_over(code, context)
+    let Some(rip) = go_on else {
+        let before = registers.rip.wrapping_sub(1);
+        if signal == SIGTRAP && areas::entrance(before).is_some() && holds_int3(before) {
+            // A SIGTRAP of somebody else's was waiting when the thread met the `int3`, whose
+            // own signal the kernel then dropped. It will meet it again.
+            registers.rip = before;
+            // SAFETY: as above; the kernel takes them back from there.
+            unsafe { memory::put(place, registers) };
+        }
+        return hand_over(signal, code, context);
+    };
+    registers.rip = rip;
+    // SAFETY: as above; the kernel takes them back from there.
+    unsafe { memory::put(place, registers) };
+    0
 }
 
 /// Where a thread goes on that met an `int3` at `ip`; `None` if that is the program's own.
 fn after_int3(ip: u64) -> Option<u64> {
-    const INT3: u8 = 0xcc;
     if let Some(trampoline) = areas::entrance(ip) {
         return Some(trampoline);
     }
-    // SAFETY: the thread has just executed this byte.
-    let byte: u8 = unsafe { memory::get(ip as usize) };
     // The change is over: the instruction is there again.
-    (byte != INT3).then_some(ip)
+    (!holds_int3(ip)).then_some(ip)
+}
+
+fn holds_int3(ip: u64) -> bool {
+    const INT3: u8 = 0xcc;
+    // SAFETY: the thread has just executed this byte, or it is text that has an entry.
+    let byte: u8 = unsafe { memory::get(ip as usize) };
+    byte == INT3
 }
 
 /// Gives the signal to the program, as the kernel would have.
-fn hand_over(code: i32, context: usize) -> u64 {
+fn hand_over(signal: u64, code: i32, context: usize) -> u64 {
     const DEFAULT: u64 = 0;
     const IGNORE: u64 = 1;
     const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
-    let users = users();
+    let Some(kept) = users(signal) else {
+        return 0;
+    };
+    let users = kept.get();
     match users.handler {
         IGNORE if code <= 0 => 0,
         DEFAULT | IGNORE => {
             // The default is the end of the process, by this signal: it comes as soon as the
             // handler's mask is gone.
-            handlers::disposition(SIGTRAP, Some(&Disposition::DEFAULT));
-            sys::send_signal(sys::process(), sys::thread(), SIGTRAP as u32);
+            handlers::disposition(signal, Some(&Disposition::DEFAULT));
+            sys::send_signal(sys::process(), sys::thread(), signal as u32);
             0
         }
         handler => {
             if users.flags & RESETHAND != 0 {
-                set_users(&Disposition::DEFAULT);
+                kept.set(&Disposition::DEFAULT);
             }
             // SAFETY: the mask lies behind the registers and what belongs to them.
             let before: u64 = unsafe { memory::get(context + MASK_OFFSET) };
             let own = if users.flags & NODEFER != 0 {
                 0
             } else {
-                1 << (SIGTRAP - 1)
+                1 << (signal - 1)
             };
             sys::set_mask(before | users.mask | own);
             // Without a stub left, the handler itself: it sees what the kernel saw.

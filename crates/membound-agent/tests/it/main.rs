@@ -6,6 +6,7 @@
 
 mod environment;
 mod harness;
+mod lives;
 mod object_file;
 mod signals;
 mod texts;

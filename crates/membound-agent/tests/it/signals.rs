@@ -5,9 +5,7 @@ use membound_wire::{
     UndoKind,
 };
 
-use crate::harness::{
-    Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes,
-};
+use crate::harness::{Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes};
 
 /// The bytes of a table with one step a shape: places as (code, original), the shape of
 /// each place, shapes' steps as (offset, resume, undo, undos), undos as (kind, register,
@@ -219,7 +217,11 @@ fn handlers_see_the_original_program() {
         hook_sigaction(&program, &conversation);
         conversation.go();
         let ill = "ill 4 at 1 address 1 rax 123456789abcdef flags 1 stack 1\n";
-        let unwound = if libc == Libc::Glibc { "unwound 1 1\n" } else { "" };
+        let unwound = if libc == Libc::Glibc {
+            "unwound 1 1\n"
+        } else {
+            ""
+        };
         let zero = if libc == Libc::Glibc { "(nil)" } else { "0" };
         let installed = format!("old 0 {zero}\nmine 1 flags 4000004\n");
         let expected = format!(

@@ -1,0 +1,209 @@
+//! Text is changed under threads that run in it.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use membound_wire::{Action, Command, Event, Protection, Reply, TextEdit, TextMode};
+
+use crate::harness::{Area, LIBCS, Libc, Program, Session, jump_bytes, memory_file, reverse};
+use crate::signals::{hook_sigaction, table};
+
+const AREA: u64 = 0x2000_0000;
+const DOORBELL: u64 = 0x2010_0000;
+
+/// The trampoline of `three`, and the edit that leads there.
+fn area(program: &Program) -> (Area, TextEdit) {
+    let site = program.symbol("three_site");
+    let mut code = Vec::new();
+    for _ in 0..3 {
+        code.extend([0xff, 0xc0]);
+    }
+    code.extend(jump_bytes(AREA + 6, site + 6));
+    let area = Area {
+        address: AREA,
+        base: site,
+        code,
+        table: table(
+            &[(0, 0), (2, 2), (4, 4), (6, 6)],
+            &[0; 4],
+            &[(0, 0, 0, 0)],
+            &[],
+        ),
+        period: 0,
+    };
+    (area, program.jump_at(site, 6, 0b10101, AREA))
+}
+
+/// A doorbell that is shared with the agent.
+struct Bell {
+    word: *mut AtomicU32,
+    file: OwnedFd,
+}
+
+impl Bell {
+    fn new() -> Self {
+        let file = memory_file(&[0; 4096]);
+        // SAFETY: a new mapping, placed by the kernel.
+        let page = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                4096,
+                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+                rustix::mm::MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .unwrap();
+        Self {
+            word: page.cast(),
+            file,
+        }
+    }
+
+    fn ring(&self) {
+        // SAFETY: the page stays mapped until the test ends.
+        let word = unsafe { &*self.word };
+        word.fetch_add(1, Ordering::Release);
+        rustix::thread::futex::wake(word, rustix::thread::futex::Flags::empty(), 1).unwrap();
+    }
+}
+
+/// A program whose threads run, with the control thread listening.
+struct Running {
+    session: Session,
+    bell: Bell,
+    edit: TextEdit,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(libc: Libc, arguments: &[&str]) -> Option<Self> {
+        let program = Program::build("live", libc)?;
+        let mut session = Session::start(program.path(), arguments, None);
+        let conversation = session.expect(Event::Start);
+        let (area, edit) = area(&program);
+        conversation.place(&area);
+        hook_sigaction(&program, &conversation);
+        let bell = Bell::new();
+        let map = Command {
+            action: Action::Map as u32,
+            mode: Protection::READ_WRITE | Protection::SHARED,
+            address: DOORBELL,
+            length: 4096,
+            ..Command::default()
+        };
+        conversation.done(&map, Some(&bell.file));
+        let listen = Command {
+            action: Action::Listen as u32,
+            address: DOORBELL,
+            ..Command::default()
+        };
+        conversation.done(&listen, None);
+        conversation.go();
+        let mut output = BufReader::new(session.child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Some(Self {
+            session,
+            bell,
+            edit,
+            output,
+        })
+    }
+
+    fn edit(&self, edit: &TextEdit) -> (Reply, Vec<u32>) {
+        self.bell.ring();
+        let conversation = self.session.expect(Event::Doorbell);
+        let answer = conversation.edit(&[*edit], TextMode::Live);
+        conversation.go();
+        answer
+    }
+
+    /// Puts the jump in and takes it out, `times` times.
+    fn toggle(&self, times: usize) -> usize {
+        let mut refused = 0;
+        for _ in 0..times {
+            let (reply, left_out) = self.edit(&self.edit);
+            if reply.errno != 0 {
+                refused += 1;
+                continue;
+            }
+            assert_eq!((reply.count, left_out.len()), (1, 0));
+            // The group is longer than the jump: what stands behind it stays.
+            let mut group = self.edit.new[..5].to_vec();
+            group.push(0xc0);
+            let back = TextEdit {
+                fingerprint: membound_wire::fingerprint(&group),
+                ..reverse(&TextEdit {
+                    group: 5,
+                    ..self.edit
+                })
+            };
+            let back = TextEdit { group: 6, ..back };
+            while self.edit(&back).0.errno != 0 {
+                refused += 1;
+                assert!(refused < 20, "threads can no longer be stopped");
+            }
+        }
+        refused
+    }
+
+    fn finish(mut self) -> String {
+        self.session.tell("stop");
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let status = self.session.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0), "{status}");
+        line
+    }
+}
+
+const RIGHT: &str = "wrong 0 mine 1 some 1\n";
+
+#[test]
+fn eight_spinning_threads_survive_a_thousand_changes() {
+    let Some(running) = Running::start(Libc::Glibc, &["8"]) else {
+        return;
+    };
+    let refused = running.toggle(500);
+    assert_eq!((refused, running.finish().as_str()), (0, RIGHT));
+}
+
+#[test]
+fn threads_that_come_and_go_fork_and_trap_survive_changes() {
+    for libc in LIBCS {
+        let Some(running) = Running::start(libc, &["3", "churn,fork,trap"]) else {
+            continue;
+        };
+        let refused = running.toggle(100);
+        assert!(refused < 20, "{refused} of 200 refused");
+        assert_eq!(running.finish(), RIGHT, "{libc:?}");
+    }
+}
+
+#[test]
+fn a_thread_that_a_trap_would_kill_is_no_victim() {
+    let Some(running) = Running::start(Libc::Glibc, &["2", "deaf"]) else {
+        return;
+    };
+    const EBUSY: u32 = 16;
+    const TRAP_BLOCKED: u32 = 13;
+    let (reply, _) = running.edit(&running.edit);
+    assert_eq!((reply.errno, reply.detail), (EBUSY, TRAP_BLOCKED));
+    assert_eq!(running.finish(), RIGHT);
+}
+
+#[test]
+fn text_that_is_not_as_planned_is_left_out_live_too() {
+    let Some(running) = Running::start(Libc::Glibc, &["1"]) else {
+        return;
+    };
+    let mut stale = running.edit;
+    stale.fingerprint ^= 1;
+    let (reply, left_out) = running.edit(&stale);
+    assert_eq!((reply.errno, reply.count, left_out), (0, 0, vec![0]));
+    assert_eq!(running.finish(), RIGHT);
+}
