@@ -16,8 +16,8 @@ pub const SLOTS_BYTES: usize = 256;
 pub enum Entry {
     /// A system call of which the program's result must be kept true (`rt_sigaction`,
     /// `execve`, `mprotect`, …). Number and arguments are in the kernel's registers. On
-    /// return, the carry flag tells whether it was done (rax holds the result; rcx and r11 are lost as
-    /// after `syscall`) or the trampoline is to execute the instruction itself.
+    /// return, a set carry flag says that it was done (rax holds the result; rcx and r11 are
+    /// lost as after `syscall`); clear, the trampoline is to execute the instruction itself.
     Syscall = 0,
     /// The loader's list of objects has changed.
     Modules = 1,

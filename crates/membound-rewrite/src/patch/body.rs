@@ -279,14 +279,14 @@ impl Settled {
             Action::Syscall => {
                 writer.lower(RED_ZONE);
                 writer.out.call_entry(Entry::Syscall);
-                // Whether it was done is in the carry flag, so that the thread must go on
+                // The carry flag says that it was done, so that the thread must go on
                 // right here even after a signal.
                 let lowered = writer.out.at();
                 writer.resume = Resume::At(lowered + 8);
                 writer.mark();
                 writer.lower(-RED_ZONE);
                 debug_assert_eq!(writer.out.at(), lowered + 8, "the length of the lea");
-                writer.out.skip_if(Condition::NO_CARRY, 2);
+                writer.out.skip_if(Condition::CARRY, 2);
                 writer.resume = Resume::Displaced;
                 writer.mark();
             }

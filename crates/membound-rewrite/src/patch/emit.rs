@@ -41,8 +41,8 @@ pub(super) enum DataTarget {
 pub(super) struct Condition(pub u8);
 
 impl Condition {
-    /// Carry clear.
-    pub(super) const NO_CARRY: Self = Self(3);
+    /// Carry set.
+    pub(super) const CARRY: Self = Self(2);
     /// Not zero.
     pub(super) const NOT_ZERO: Self = Self(5);
     /// Signed less or equal.
@@ -452,8 +452,8 @@ mod tests {
             "jle 0",
         );
         check(
-            |out| out.skip_if(Condition::NO_CARRY, 2),
-            "jae short 4",
+            |out| out.skip_if(Condition::CARRY, 2),
+            "jb short 4",
         );
     }
 
