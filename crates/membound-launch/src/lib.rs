@@ -1,1 +1,40 @@
 //! Starts programs with the agent in them, and serves the agent.
+//!
+//! A [`Session`] makes a private directory with the agent and a control socket, starts the
+//! command with the agent preloaded, and answers every conversation that an agent begins:
+//! it reads what is mapped in the process, plans each file (or finds the plan in a
+//! [`Cache`]), finds room for the trampolines, and sends the orders. All decisions are made
+//! here; the agent only executes. What a run came to is a [`Report`].
+//!
+//! Nothing here prints, reads the environment or handles signals: that is the command's.
+//! A program is never made to fail: whatever cannot be had leaves it as it is, with the
+//! reason kept.
+
+mod area;
+mod cache;
+mod channel;
+mod codec;
+mod conversation;
+mod elf;
+mod hook;
+mod ledger;
+mod live;
+mod maps;
+mod memory;
+mod modules;
+mod program;
+mod report;
+mod room;
+mod server;
+mod session;
+
+pub use cache::{Cache, LIMIT_BYTES};
+pub use ledger::Program as RanProgram;
+pub use maps::Mapping;
+pub use program::{CannotRun, Unpatched, examine, find};
+pub use report::{ModuleReport, Patched, Report, SiteReport};
+pub use server::{Live, Wanted};
+pub use session::{Change, Error, Options, Program, Remote, Session};
+
+/// The agent as a shared object; empty where there is none for this machine.
+pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));

@@ -12,6 +12,7 @@ use membound_types::{
 
 use crate::compare::CompareArgs;
 use crate::model::args::ModelCommand;
+use crate::rewrite::args::RewriteCommand;
 use membound_input::parse_size;
 
 /// Measures a machine's memory hierarchy: no PMU, no root, no recompiling.
@@ -35,6 +36,9 @@ pub(crate) enum Command {
     Model(Box<ModelCommand>),
     /// Set profiles side by side, or find the outliers of a directory of them.
     Compare(CompareArgs),
+    /// Show what can be patched in a binary; run a program with everything patched.
+    #[command(subcommand)]
+    Rewrite(Box<RewriteCommand>),
     /// The newcomer's minute: a quick measure of everything and its page.
     Tour(TourArgs),
     /// Put back what a killed membound had changed (started by membound itself).

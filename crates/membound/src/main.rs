@@ -11,6 +11,7 @@ mod model;
 mod output;
 mod progress;
 mod restore;
+mod rewrite;
 mod tour;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Command::Measure(args) => measure::run(&args),
         Command::Model(command) => model::run(&command),
         Command::Compare(args) => compare::run(&args),
+        Command::Rewrite(command) => rewrite::run(&command),
         Command::Tour(args) => tour::run(&args),
         Command::Restore => Ok(restore::run()),
     };

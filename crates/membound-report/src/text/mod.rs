@@ -15,6 +15,7 @@ mod out;
 mod plot;
 mod prediction;
 mod profile;
+mod rewrite;
 mod table;
 mod tlb;
 mod topology;
@@ -28,6 +29,7 @@ use membound_types::{
 use out::Out;
 
 pub use compare::{Shown, comparison};
+pub use rewrite::{rewrite_check, rewrite_plan};
 
 /// How text is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,478 @@
+//! The trampolines of one module in one address space: put in, taken out, read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use membound_rewrite::patch::{ISLAND_BYTES, Layout, Placed, Placement, Plan, Refusal};
+use membound_wire::{Protection, Slots, TextEdit, TextMode, fingerprint};
+
+use crate::conversation::{Conversation, Failure};
+use crate::maps::{self, Mapping};
+use crate::memory;
+use crate::modules::Loaded;
+use crate::room;
+
+/// Times that a place is looked for anew because another thread of the program took it.
+const ATTEMPTS: usize = 8;
+
+/// Why a module could not be patched in a process.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotInstalled {
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    #[error("there is no free address range within reach of it")]
+    NoRoom,
+    #[error("{0}")]
+    Plan(String),
+}
+
+impl From<io::Error> for NotInstalled {
+    fn from(error: io::Error) -> Self {
+        Self::Failure(error.into())
+    }
+}
+
+impl NotInstalled {
+    /// Whether the program is no longer there to be patched.
+    pub(crate) const fn is_gone(&self) -> bool {
+        matches!(self, Self::Failure(Failure::Gone(_)))
+    }
+}
+
+/// Trampolines in place.
+#[derive(Debug)]
+pub(crate) struct Area {
+    pub(crate) loaded: Loaded,
+    /// Code, tables and data.
+    whole: Range<u64>,
+    code: Range<u64>,
+    islands: Vec<Range<u64>>,
+    data: File,
+    /// Inode of `data`, by which its mappings are known in every process that inherits them.
+    pub(crate) inode: u64,
+    /// Sites that were found impossible when they were placed, by reason.
+    pub(crate) lost: BTreeMap<Refusal, u64>,
+    /// Groups that are not to be led to their trampolines (again): first address and end.
+    barred: Mutex<BTreeMap<u64, u64>>,
+}
+
+/// What all areas of a process have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Common {
+    /// The agent's entry points.
+    pub(crate) entries: [u64; 8],
+    /// Mean executions between samples.
+    pub(crate) period: u32,
+}
+
+impl Area {
+    /// Maps and registers the trampolines of `plan`, and leads the module's text to them.
+    pub(crate) fn install(
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        loaded: &Loaded,
+        plan: &Plan,
+        common: Common,
+        number: u32,
+    ) -> Result<Self, NotInstalled> {
+        let layout = plan.layout();
+        let length = layout.bytes();
+        let data = memory::zeroed("membound-data", layout.data_bytes)?;
+        write_slots(&data, common, number)?;
+        let inode = data.metadata()?.ino();
+        let heap = maps::heap_start(conversation.pid);
+        let islands: Vec<Range<u64>> = plan
+            .island_pages()
+            .map(|page| page.wrapping_add(loaded.bias))
+            .map(|page| page..page.wrapping_add(ISLAND_BYTES as u64))
+            .collect();
+        let mut attempt = 0;
+        loop {
+            let at = room::find(maps, heap, &islands, &loaded.span(), length)
+                .ok_or(NotInstalled::NoRoom)?;
+            let placed = plan
+                .place(&Placement {
+                    bias: loaded.bias,
+                    area: at,
+                })
+                .map_err(|error| NotInstalled::Plan(error.to_string()))?;
+            let mapped = Mapped::make(conversation, at, layout, &placed, &data);
+            match mapped {
+                Ok(mapped) => {
+                    let area = Self {
+                        loaded: loaded.clone(),
+                        whole: at..at + length,
+                        code: mapped.code,
+                        islands: Vec::new(),
+                        data,
+                        inode,
+                        lost: BTreeMap::new(),
+                        barred: Mutex::default(),
+                    };
+                    // Where the next module's trampolines go is found with this one in place.
+                    *maps = maps::of(conversation.pid)?;
+                    return area.begin(conversation, maps, &placed);
+                }
+                Err(failure) if failure.occupied() && attempt < ATTEMPTS => {
+                    attempt += 1;
+                    *maps = maps::of(conversation.pid)?;
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// Islands, then text. When the text cannot be changed at all, everything goes again.
+    fn begin(
+        mut self,
+        conversation: &Conversation,
+        maps: &[Mapping],
+        placed: &Placed,
+    ) -> Result<Self, NotInstalled> {
+        match self.lead(conversation, maps, placed) {
+            Ok(()) => Ok(self),
+            Err(failure) => {
+                if !matches!(failure, Failure::Gone(_)) {
+                    // The first error is the one to be told.
+                    let _ = self.unmap(conversation);
+                }
+                Err(failure.into())
+            }
+        }
+    }
+
+    fn lead(
+        &mut self,
+        conversation: &Conversation,
+        maps: &[Mapping],
+        placed: &Placed,
+    ) -> Result<(), Failure> {
+        let unplaced = placed.lost.iter().map(|sites| u64::from(sites.end - sites.start));
+        self.lose(Refusal::NoIsland, unplaced.sum());
+        let mut barred = self.map_islands(conversation, maps, placed)?;
+        with_dependents(&placed.edits, &mut barred);
+        self.lose(Refusal::NoIsland, sites(placed, &barred));
+        let wanted: Vec<usize> = (0..placed.edits.len())
+            .filter(|index| !barred.contains(index))
+            .collect();
+        let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
+        let left_out = conversation.text(&edits, TextMode::Quiet)?;
+        if !left_out.is_empty() {
+            let mut differing: BTreeSet<usize> = left_out
+                .into_iter()
+                .map(|index| wanted[index as usize])
+                .collect();
+            let refused = differing.clone();
+            with_dependents(&placed.edits, &mut differing);
+            let standing = |index: &usize| !barred.contains(index) && !refused.contains(index);
+            let dependents: Vec<TextEdit> = differing
+                .iter()
+                .filter(|index| standing(index))
+                .filter_map(|index| self.reverse(&placed.edits, *index, &standing))
+                .collect();
+            // They are in place and lead where their neighbours' bytes were to lead them.
+            conversation.text(&dependents, TextMode::Quiet)?;
+            differing.retain(|index| !barred.contains(index));
+            self.lose(Refusal::TextDiffers, sites(placed, &differing));
+            barred.extend(differing);
+        }
+        let groups = barred.iter().map(|index| group(&placed.edits[*index]));
+        self.barred
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(groups);
+        Ok(())
+    }
+
+    /// Maps the pages that punned jumps lead to, neighbours together. Returns the indices
+    /// of the edits that cannot be made because their page is not to be had.
+    fn map_islands(
+        &mut self,
+        conversation: &Conversation,
+        maps: &[Mapping],
+        placed: &Placed,
+    ) -> Result<BTreeSet<usize>, Failure> {
+        let mut barred = BTreeSet::new();
+        if placed.islands.is_empty() {
+            return Ok(barred);
+        }
+        let mut bytes = Vec::new();
+        // Runs of neighbouring pages: addresses, offset in the file, indices of islands.
+        let mut runs: Vec<(Range<u64>, u64, Range<usize>)> = Vec::new();
+        for (index, island) in placed.islands.iter().enumerate() {
+            let range = island.address..island.address + island.bytes.len() as u64;
+            if !room::is_free(maps, &range) {
+                barred.extend(island.edits.iter().copied());
+                continue;
+            }
+            match runs.last_mut() {
+                Some((run, _, islands)) if run.end == range.start && islands.end == index => {
+                    run.end = range.end;
+                    islands.end = index + 1;
+                }
+                _ => runs.push((range, bytes.len() as u64, index..index + 1)),
+            }
+            bytes.extend_from_slice(&island.bytes);
+        }
+        let file = memory::with("membound-islands", &bytes)?;
+        for (range, offset, islands) in runs {
+            match conversation.map(&range, file.as_fd(), offset, Protection::READ_EXECUTE) {
+                Ok(()) => self.islands.push(range),
+                Err(Failure::Gone(error)) => return Err(Failure::Gone(error)),
+                Err(Failure::Refused { .. }) => {
+                    let edits = placed.islands[islands].iter().flat_map(|it| &it.edits);
+                    barred.extend(edits.copied());
+                }
+            }
+        }
+        Ok(barred)
+    }
+
+    fn lose(&mut self, reason: Refusal, sites: u64) {
+        if sites > 0 {
+            *self.lost.entry(reason).or_default() += sites;
+        }
+    }
+
+    /// Whether any of `range` belongs to the module.
+    pub(crate) fn touches(&self, range: &Range<u64>) -> bool {
+        let span = self.loaded.span();
+        span.start < range.end && range.start < span.end
+    }
+
+    /// Whether the instructions at `addresses` (of the file) were led to their trampolines.
+    pub(crate) fn holds(&self, mut addresses: impl Iterator<Item = u64>) -> bool {
+        let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses.all(|address| {
+            let address = address.wrapping_add(self.loaded.bias);
+            let before = barred.range(..=address).next_back();
+            before.is_none_or(|(_, end)| *end <= address)
+        })
+    }
+
+    /// Takes the patches out of `range`. What is not in place is passed over: the text of
+    /// a process is its own, whoever it inherited it from.
+    pub(crate) fn remove(
+        &self,
+        conversation: &Conversation,
+        plan: &Plan,
+        range: &Range<u64>,
+        mode: TextMode,
+        bar: Bar,
+    ) -> Result<(), NotInstalled> {
+        let placed = self.place(plan)?;
+        let mut chosen: BTreeSet<usize> = (0..placed.edits.len())
+            .filter(|index| {
+                let edit = &placed.edits[*index];
+                edit.address < range.end && range.start < edit.address + u64::from(edit.length)
+            })
+            .collect();
+        with_dependents(&placed.edits, &mut chosen);
+        let edits: Vec<TextEdit> = {
+            let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+            let standing = |index: &usize| !barred.contains_key(&placed.edits[*index].address);
+            let edits = chosen
+                .iter()
+                .filter(|index| standing(index))
+                .filter_map(|index| self.reverse(&placed.edits, *index, &standing))
+                .collect();
+            if bar == Bar::Forever {
+                barred.extend(chosen.iter().map(|index| group(&placed.edits[*index])));
+            }
+            edits
+        };
+        conversation.text(&edits, mode)?;
+        Ok(())
+    }
+
+    /// Puts everything in again that was taken out and is not barred.
+    pub(crate) fn restore(
+        &self,
+        conversation: &Conversation,
+        plan: &Plan,
+        mode: TextMode,
+    ) -> Result<(), NotInstalled> {
+        let placed = self.place(plan)?;
+        let edits: Vec<TextEdit> = {
+            let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+            let edits = placed.edits.iter();
+            edits
+                .filter(|edit| !barred.contains_key(&edit.address))
+                .copied()
+                .collect()
+        };
+        conversation.text(&edits, mode)?;
+        Ok(())
+    }
+
+    /// Lets go of the trampolines of a module that is gone, or whose text is as it was.
+    pub(crate) fn unmap(&self, conversation: &Conversation) -> Result<(), Failure> {
+        conversation.forget(self.code.start)?;
+        for island in &self.islands {
+            conversation.unmap(island)?;
+        }
+        conversation.unmap(&self.whole)
+    }
+
+    /// Reads the data that the sites write: everything behind the slots.
+    pub(crate) fn words(&self) -> io::Result<Vec<u8>> {
+        let length = usize::try_from(self.data.metadata()?.len()).unwrap_or(0);
+        let mut bytes = vec![0; length];
+        memory::read(&self.data, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn place(&self, plan: &Plan) -> Result<Placed, NotInstalled> {
+        plan.place(&Placement {
+            bias: self.loaded.bias,
+            area: self.whole.start,
+        })
+        .map_err(|error| NotInstalled::Plan(error.to_string()))
+    }
+
+    /// The edit that takes the one at `index` back, where those that are `standing` are in place
+    /// behind it.
+    fn reverse(
+        &self,
+        edits: &[TextEdit],
+        index: usize,
+        standing: &dyn Fn(&usize) -> bool,
+    ) -> Option<TextEdit> {
+        let edit = &edits[index];
+        let address = edit.address.wrapping_sub(self.loaded.bias);
+        let original = self.loaded.module.bytes(address, u64::from(edit.group))?;
+        let mut patched = original.to_vec();
+        for (at, other) in (index..).zip(&edits[index..]) {
+            let offset = usize::try_from(other.address - edit.address).ok()?;
+            let Some(room) = patched.get_mut(offset..).filter(|room| !room.is_empty()) else {
+                break;
+            };
+            if standing(&at) {
+                let length = usize::from(other.length).min(room.len());
+                room[..length].copy_from_slice(other.new.get(..length)?);
+            }
+        }
+        Some(TextEdit {
+            target: edit.address,
+            fingerprint: fingerprint(&patched),
+            old: edit.new,
+            new: edit.old,
+            ..*edit
+        })
+    }
+}
+
+/// Adds those edits to `chosen` that lean on the bytes of a chosen one.
+fn with_dependents(edits: &[TextEdit], chosen: &mut BTreeSet<usize>) {
+    if chosen.is_empty() {
+        return;
+    }
+    // What an edit leans on lies behind it.
+    for index in (0..edits.len()).rev() {
+        let end = group(&edits[index]).1;
+        let leans = (index + 1..edits.len())
+            .take_while(|other| edits[*other].address < end)
+            .any(|other| chosen.contains(&other));
+        if leans {
+            chosen.insert(index);
+        }
+    }
+}
+
+/// Sites that depend on the edits at `indices`.
+fn sites(placed: &Placed, indices: &BTreeSet<usize>) -> u64 {
+    let sites = indices.iter().filter_map(|index| placed.sites.get(*index));
+    sites
+        .map(|sites| u64::from(sites.end.saturating_sub(sites.start)))
+        .sum()
+}
+
+/// Whether patches that are taken out may come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bar {
+    /// They may.
+    No,
+    /// The program will change the text itself.
+    Forever,
+}
+
+/// The mappings of an area.
+struct Mapped {
+    code: Range<u64>,
+}
+
+impl Mapped {
+    fn make(
+        conversation: &Conversation,
+        at: u64,
+        layout: Layout,
+        placed: &Placed,
+        data: &File,
+    ) -> Result<Self, Failure> {
+        let code = at..at + layout.code_bytes;
+        let tables = code.end..code.end + layout.tables_bytes;
+        let data_at = tables.end..tables.end + layout.data_bytes;
+        let mut bytes = placed.code.clone();
+        bytes.resize(usize::try_from(layout.code_bytes).unwrap_or(0), 0xcc);
+        bytes.extend_from_slice(&placed.tables);
+        bytes.resize(
+            usize::try_from(layout.code_bytes + layout.tables_bytes).unwrap_or(0),
+            0,
+        );
+        let file = memory::with("membound-code", &bytes)?;
+        conversation.map(&code, file.as_fd(), 0, Protection::READ_EXECUTE)?;
+        let rest = conversation
+            .map(&tables, file.as_fd(), layout.code_bytes, Protection::READ)
+            .and_then(|()| {
+                let shared = Protection::READ_WRITE | Protection::SHARED;
+                conversation
+                    .map(&data_at, data.as_fd(), 0, shared)
+                    .inspect_err(|_| {
+                        let _ = conversation.unmap(&tables);
+                    })
+            });
+        if let Err(failure) = rest {
+            if !matches!(failure, Failure::Gone(_)) {
+                conversation.unmap(&code)?;
+            }
+            return Err(failure);
+        }
+        conversation.register(&code, tables.start, placed.base)?;
+        Ok(Self { code })
+    }
+}
+
+fn write_slots(data: &File, common: Common, number: u32) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = Vec::with_capacity(size_of::<Slots>());
+    for entry in common.entries {
+        bytes.extend(entry.to_ne_bytes());
+    }
+    // No burst; the period; the module's number.
+    for word in [0, common.period, number] {
+        bytes.extend(word.to_ne_bytes());
+    }
+    data.write_all_at(&bytes, 0)
+}
+
+/// First address and end of the group that `edit` displaces.
+fn group(edit: &TextEdit) -> (u64, u64) {
+    (edit.address, edit.address + u64::from(edit.group))
+}
+
+/// What the mappings of a process share with areas that are known.
+pub(crate) fn inherited(maps: &[Mapping], areas: &[Arc<Area>]) -> Vec<Arc<Area>> {
+    areas
+        .iter()
+        .filter(|area| {
+            maps.iter()
+                .any(|map| map.inode == area.inode && map.shared && map.deleted())
+        })
+        .map(Arc::clone)
+        .collect()
+}

@@ -1,0 +1,180 @@
+//! Plans on disk, so that a library is planned once and not once a program.
+//!
+//! A file is written whole or not at all, ends in a checksum of everything before it, and
+//! is touched when it is used; when all of them together exceed [`LIMIT_BYTES`], those that
+//! were not used for longest go. Nothing here is an error: where the disk does not permit
+//! it, plans are made again.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use memmap2::Mmap;
+
+/// All plans together take no more.
+pub const LIMIT_BYTES: u64 = 2 << 30;
+/// Bytes behind the plan: its length, then its CRC-32, both little-endian.
+const TRAILER_BYTES: usize = 16;
+
+/// A directory of plans.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    directory: PathBuf,
+    limit_bytes: u64,
+}
+
+/// A plan's bytes as they lie in its file.
+#[derive(Debug)]
+pub(crate) struct Cached {
+    file: Mmap,
+}
+
+impl AsRef<[u8]> for Cached {
+    fn as_ref(&self) -> &[u8] {
+        &self.file[..self.file.len() - TRAILER_BYTES]
+    }
+}
+
+impl Cache {
+    /// The cache at `directory`, which is made when something is put into it.
+    #[must_use]
+    pub fn at(directory: PathBuf) -> Self {
+        Self {
+            directory,
+            limit_bytes: LIMIT_BYTES,
+        }
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.directory.join(format!("{key}.plan"))
+    }
+
+    /// What was put under `key`, if it is there and whole.
+    pub(crate) fn get(&self, key: &str) -> Option<Cached> {
+        let path = self.path(key);
+        let file = File::open(&path).ok()?;
+        let found = map(&file).filter(|file| intact(file));
+        if found.is_some() {
+            // Only the order in which files go depends on it.
+            let _ = file.set_modified(SystemTime::now());
+        } else {
+            let _ = fs::remove_file(&path);
+        }
+        found.map(|file| Cached { file })
+    }
+
+    /// Puts `plan` under `key`, if that can be done.
+    pub(crate) fn put(&self, key: &str, plan: &[u8]) {
+        let written = fs::create_dir_all(&self.directory).and_then(|()| {
+            let mut file = tempfile::Builder::new()
+                .prefix(".plan-")
+                .tempfile_in(&self.directory)?;
+            file.write_all(plan)?;
+            file.write_all(&trailer(plan))?;
+            file.persist(self.path(key))?;
+            Ok(())
+        });
+        if written.is_ok() {
+            self.evict();
+        }
+    }
+
+    /// Removes what was not used for longest while there is too much.
+    fn evict(&self) {
+        let Ok(entries) = fs::read_dir(&self.directory) else {
+            return;
+        };
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
+            .filter_map(Result::ok)
+            .filter(|entry| Path::new(&entry.file_name()).extension() == Some("plan".as_ref()))
+            .filter_map(|entry| {
+                let found = entry.metadata().ok()?;
+                Some((found.modified().ok()?, found.len(), entry.path()))
+            })
+            .collect();
+        files.sort_unstable_by(|one, other| other.cmp(one));
+        let mut total = 0_u64;
+        for (_, length, path) in files {
+            total = total.saturating_add(length);
+            if total > self.limit_bytes {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn trailer(plan: &[u8]) -> [u8; TRAILER_BYTES] {
+    let mut out = [0; TRAILER_BYTES];
+    out[..8].copy_from_slice(&(plan.len() as u64).to_le_bytes());
+    out[8..12].copy_from_slice(&crc32fast::hash(plan).to_le_bytes());
+    out
+}
+
+fn intact(file: &[u8]) -> bool {
+    file.split_last_chunk::<TRAILER_BYTES>()
+        .is_some_and(|(plan, found)| *found == trailer(plan))
+}
+
+fn map(file: &File) -> Option<Mmap> {
+    // SAFETY: a file of the cache is never written after it got its name, and whoever
+    // truncates it by hand is the user that runs this process.
+    unsafe { Mmap::map(file) }.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_put_is_got_back_and_what_is_damaged_is_not() {
+        let place = tempfile::tempdir().unwrap();
+        let cache = Cache::at(place.path().join("plans"));
+        assert!(cache.get("a").is_none());
+        cache.put("a", b"some plan");
+        assert_eq!(cache.get("a").unwrap().as_ref(), b"some plan");
+        let path = cache.path("a");
+        let whole = fs::read(&path).unwrap();
+        for at in 0..whole.len() - 4 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            assert!(cache.get("a").is_none(), "byte {at}");
+            assert!(!path.exists(), "a damaged file goes");
+        }
+        fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        assert!(cache.get("a").is_none());
+        fs::write(&path, b"").unwrap();
+        assert!(cache.get("a").is_none());
+    }
+
+    #[test]
+    fn the_least_recently_used_go_first() {
+        let place = tempfile::tempdir().unwrap();
+        let cache = Cache {
+            directory: place.path().to_owned(),
+            limit_bytes: 3 * (100 + TRAILER_BYTES as u64),
+        };
+        let before = SystemTime::now() - Duration::from_secs(100);
+        for (age, key) in ["a", "b", "c"].into_iter().enumerate() {
+            cache.put(key, &[0; 100]);
+            let file = File::options().append(true).open(cache.path(key)).unwrap();
+            file.set_modified(before + Duration::from_secs(age as u64))
+                .unwrap();
+        }
+        assert!(cache.get("a").is_some(), "using it makes it the newest");
+        cache.put("d", &[0; 100]);
+        assert!(cache.get("b").is_none());
+        for key in ["a", "c", "d"] {
+            assert!(cache.get(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_no_error() {
+        let cache = Cache::at("/proc/nowhere/plans".into());
+        cache.put("a", b"x");
+        assert!(cache.get("a").is_none());
+    }
+}

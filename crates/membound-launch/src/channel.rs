@@ -1,0 +1,134 @@
+//! The control socket: packets of one struct each, descriptors beside them.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use membound_wire::{Command, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Reply};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    listen, recvmsg, sendmsg, socket_with, sockopt,
+};
+
+use crate::codec::{self, HELLO_BYTES, REPLY_BYTES};
+
+/// The socket that agents connect to.
+#[derive(Debug)]
+pub(crate) struct Listener(OwnedFd);
+
+impl Listener {
+    /// Binds `path`, which must not exist yet.
+    pub(crate) fn bind(path: &Path) -> io::Result<Self> {
+        let socket = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        // A program of many processes may start them faster than they are served.
+        listen(&socket, 4096)?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for the next conversation.
+    pub(crate) fn accept(&self) -> io::Result<Channel> {
+        loop {
+            match accept_with(&self.0, SocketFlags::CLOEXEC) {
+                Ok(socket) => return Ok(Channel(socket)),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Wakes whoever waits in [`Self::accept`], which fails from now on.
+    pub(crate) fn close(&self) {
+        // A socket that listens is always there to be shut down.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Both);
+    }
+}
+
+/// One conversation.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+impl Channel {
+    /// Process number of the other side as this side sees it.
+    pub(crate) fn peer(&self) -> io::Result<u32> {
+        let credentials = sockopt::socket_peercred(&self.0)?;
+        Ok(credentials.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// The agent's first words; `None` when it speaks another version.
+    pub(crate) fn greeting(&self) -> io::Result<Option<Hello>> {
+        let hello = codec::hello(&self.receive::<HELLO_BYTES>()?);
+        Ok((hello.magic == HELLO_MAGIC && hello.version == PROTOCOL_VERSION).then_some(hello))
+    }
+
+    /// Sends `command` and waits for the answer.
+    pub(crate) fn ask(
+        &self,
+        command: &Command,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Reply> {
+        self.send(command, descriptor)?;
+        Ok(codec::reply(&self.receive::<REPLY_BYTES>()?))
+    }
+
+    /// Sends `command`.
+    pub(crate) fn send(
+        &self,
+        command: &Command,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let bytes = codec::command(command);
+        let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        loop {
+            let mut beside = SendAncillaryBuffer::new(&mut space);
+            if !descriptors.is_empty() {
+                beside.push(SendAncillaryMessage::ScmRights(&descriptors));
+            }
+            match sendmsg(
+                self.0.as_fd(),
+                &[IoSlice::new(&bytes)],
+                &mut beside,
+                SendFlags::NOSIGNAL,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// One packet of exactly `N` bytes.
+    fn receive<const N: usize>(&self) -> io::Result<[u8; N]> {
+        // One more, so that a longer packet is seen for what it is.
+        let mut packet = [0; 512];
+        let mut beside = RecvAncillaryBuffer::default();
+        let received = loop {
+            match recvmsg(
+                &self.0,
+                &mut [IoSliceMut::new(&mut packet)],
+                &mut beside,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Ok(received) => break received,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if received.bytes != N || received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(if received.bytes == 0 {
+                io::ErrorKind::UnexpectedEof.into()
+            } else {
+                io::ErrorKind::InvalidData.into()
+            });
+        }
+        Ok(*packet.first_chunk().expect("no wire struct has 512 bytes"))
+    }
+}

@@ -1,0 +1,216 @@
+//! Orders to one agent, each with its answer.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use membound_wire::{Action, Command, Hello, Protection, Reply, TextEdit, TextMode};
+use rustix::io::Errno;
+
+use crate::channel::Channel;
+use crate::codec;
+use crate::memory;
+
+/// Why an order was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// Nobody is there any more: the program has ended, or its agent gave up.
+    #[error("the conversation broke off: {0}")]
+    Gone(#[from] io::Error),
+    /// The agent could not do it.
+    #[error("{what}: {errno}")]
+    Refused { what: &'static str, errno: Errno },
+}
+
+impl Failure {
+    /// Whether an address turned out to be in use.
+    pub(crate) const fn occupied(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                errno: Errno::EXIST,
+                ..
+            }
+        )
+    }
+}
+
+/// A conversation that has begun.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    channel: Channel,
+    /// The process as this side numbers it.
+    pub(crate) pid: u32,
+    /// What the agent said first.
+    pub(crate) hello: Hello,
+}
+
+impl Conversation {
+    /// Listens to the agent's first words; `None` when it speaks another version.
+    pub(crate) fn begin(channel: Channel) -> io::Result<Option<Self>> {
+        let Some(hello) = channel.greeting()? else {
+            return Ok(None);
+        };
+        let pid = channel.peer()?;
+        Ok(Some(Self {
+            channel,
+            pid,
+            hello,
+        }))
+    }
+
+    /// The agent's own mapping.
+    pub(crate) const fn agent(&self) -> Range<u64> {
+        self.hello.agent[0]..self.hello.agent[1]
+    }
+
+    /// Whether other threads run beside the one that speaks.
+    pub(crate) const fn threaded(&self) -> bool {
+        self.hello.flags & 1 != 0
+    }
+
+    fn ask(
+        &self,
+        what: &'static str,
+        command: &Command,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<Reply, Failure> {
+        let reply = self.channel.ask(command, descriptor)?;
+        match i32::try_from(reply.errno) {
+            Ok(0) => Ok(reply),
+            Ok(errno) => Err(Failure::Refused {
+                what,
+                errno: Errno::from_raw_os_error(errno),
+            }),
+            Err(_) => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+        }
+    }
+
+    /// Maps `at` from `offset` of `memory`, where nothing may be mapped yet.
+    pub(crate) fn map(
+        &self,
+        at: &Range<u64>,
+        memory: BorrowedFd<'_>,
+        offset: u64,
+        protection: u32,
+    ) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Map as u32,
+            mode: protection,
+            address: at.start,
+            length: at.end - at.start,
+            offset,
+            ..Command::default()
+        };
+        let what = match protection {
+            Protection::READ_EXECUTE => "mapping code",
+            Protection::READ => "mapping tables",
+            _ => "mapping data",
+        };
+        self.ask(what, &command, Some(memory)).map(drop)
+    }
+
+    pub(crate) fn unmap(&self, range: &Range<u64>) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Unmap as u32,
+            address: range.start,
+            length: range.end - range.start,
+            ..Command::default()
+        };
+        self.ask("unmapping", &command, None).map(drop)
+    }
+
+    /// Replaces text; returns the indices of the edits that were left out because the text
+    /// is not what was planned for.
+    pub(crate) fn text(&self, edits: &[TextEdit], mode: TextMode) -> Result<Vec<u32>, Failure> {
+        if edits.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut bytes = Vec::with_capacity(edits.len() * (codec::EDIT_BYTES + 4));
+        for edit in edits {
+            codec::push_edit(&mut bytes, edit);
+        }
+        let refused_at = bytes.len() as u64;
+        bytes.resize(bytes.len() + edits.len() * 4, 0);
+        let memory = memory::with("membound-edits", &bytes)?;
+        let command = Command {
+            action: Action::Text as u32,
+            mode: mode as u32,
+            count: edits.len() as u64,
+            extra: refused_at,
+            ..Command::default()
+        };
+        let reply = self.ask("replacing text", &command, Some(memory.as_fd()))?;
+        let left_out = (edits.len() as u64)
+            .checked_sub(reply.count)
+            .and_then(|left_out| usize::try_from(left_out).ok())
+            .ok_or(io::ErrorKind::InvalidData)
+            .map_err(io::Error::from)?;
+        let mut indices = vec![0; left_out * 4];
+        memory::read(&memory, refused_at, &mut indices)?;
+        let (indices, _) = indices.as_chunks::<4>();
+        let indices: Vec<u32> = indices.iter().copied().map(u32::from_ne_bytes).collect();
+        if indices.iter().any(|index| *index as usize >= edits.len()) {
+            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+        }
+        Ok(indices)
+    }
+
+    /// Tells the agent of trampolines at `code` with the tables at `tables`.
+    pub(crate) fn register(
+        &self,
+        code: &Range<u64>,
+        tables: u64,
+        base: u64,
+    ) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Register as u32,
+            address: code.start,
+            length: code.end - code.start,
+            extra: tables,
+            base,
+            ..Command::default()
+        };
+        self.ask("registering tables", &command, None).map(drop)
+    }
+
+    /// Makes the agent forget the trampolines that begin at `code`.
+    pub(crate) fn forget(&self, code: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Forget as u32,
+            address: code,
+            ..Command::default()
+        };
+        self.ask("forgetting tables", &command, None).map(drop)
+    }
+
+    pub(crate) fn adopt_signals(&self) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::AdoptSignals as u32,
+            ..Command::default()
+        };
+        self.ask("adopting signal handlers", &command, None)
+            .map(drop)
+    }
+
+    /// Starts the control thread with its doorbell at `doorbell`.
+    pub(crate) fn listen(&self, doorbell: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Listen as u32,
+            address: doorbell,
+            ..Command::default()
+        };
+        self.ask("starting the control thread", &command, None)
+            .map(drop)
+    }
+
+    /// Lets the program go on.
+    pub(crate) fn go(self) {
+        let command = Command {
+            action: Action::Go as u32,
+            ..Command::default()
+        };
+        // A program that has ended needs no permission.
+        let _ = self.channel.send(&command, None);
+    }
+}

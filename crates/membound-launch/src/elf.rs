@@ -1,0 +1,171 @@
+//! As much of an ELF file as says where its bytes are mapped.
+//!
+//! What the code in it is, `membound-rewrite` finds out; here only the program headers
+//! are read, to tell from the kernel's list of mappings how far a module was moved.
+
+use std::ops::Range;
+
+use crate::maps::Mapping;
+
+const PAGE: u64 = 4096;
+const HEADER_BYTES: usize = 56;
+const LOAD: u32 = 1;
+const INTERPRETER: u32 = 3;
+const EXECUTABLE: u32 = 1;
+
+/// A `PT_LOAD` header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Load {
+    offset: u64,
+    address: u64,
+    file_bytes: u64,
+    memory_bytes: u64,
+    executable: bool,
+}
+
+/// Program headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Headers {
+    loads: Vec<Load>,
+    /// Whether the kernel is told to start a dynamic loader.
+    pub(crate) interpreter: bool,
+}
+
+impl Headers {
+    /// The headers of a 64-bit little-endian file; `None` for any other.
+    pub(crate) fn parse(file: &[u8]) -> Option<Self> {
+        // \x7fELF, 64 bits, little-endian.
+        if !file.starts_with(b"\x7fELF\x02\x01") {
+            return None;
+        }
+        let table = usize::try_from(u64_at(file, 0x20)?).ok()?;
+        let size = usize::from(u16_at(file, 0x36)?);
+        let count = usize::from(u16_at(file, 0x38)?);
+        if size != HEADER_BYTES {
+            return None;
+        }
+        let mut headers = Self {
+            loads: Vec::new(),
+            interpreter: false,
+        };
+        for index in 0..count {
+            let at = table.checked_add(index * size)?;
+            match u32_at(file, at)? {
+                LOAD => headers.loads.push(Load {
+                    offset: u64_at(file, at.checked_add(8)?)?,
+                    address: u64_at(file, at.checked_add(16)?)?,
+                    file_bytes: u64_at(file, at.checked_add(32)?)?,
+                    memory_bytes: u64_at(file, at.checked_add(40)?)?,
+                    executable: u32_at(file, at.checked_add(4)?)? & EXECUTABLE != 0,
+                }),
+                INTERPRETER => headers.interpreter = true,
+                _ => {}
+            }
+        }
+        Some(headers)
+    }
+
+    /// What would describe `length` bytes of text at `address` alone.
+    pub(crate) fn of_piece(address: u64, length: u64) -> Self {
+        Self {
+            loads: vec![Load {
+                offset: 0,
+                address,
+                file_bytes: length,
+                memory_bytes: length,
+                executable: true,
+            }],
+            interpreter: false,
+        }
+    }
+
+    /// What is to be added to the file's addresses where `map` shows a part of its text.
+    /// (Pages of other segments may be shared between two of them, and belong to neither.)
+    pub(crate) fn bias(&self, map: &Mapping) -> Option<u64> {
+        let load = self.loads.iter().find(|load| {
+            let first = load.offset & !(PAGE - 1);
+            let end = load.offset.saturating_add(load.file_bytes);
+            load.executable && (first..end).contains(&map.offset)
+        })?;
+        let address = load
+            .address
+            .wrapping_add(map.offset)
+            .wrapping_sub(load.offset);
+        Some(map.range.start.wrapping_sub(address))
+    }
+
+    /// The bytes of `file` that are mapped at the file's address `address`.
+    pub(crate) fn bytes<'a>(&self, file: &'a [u8], address: u64, length: u64) -> Option<&'a [u8]> {
+        let end = address.checked_add(length)?;
+        let load = self.loads.iter().find(|load| {
+            load.address <= address && end <= load.address.saturating_add(load.file_bytes)
+        })?;
+        let start = load.offset.checked_add(address - load.address)?;
+        let range =
+            usize::try_from(start).ok()?..usize::try_from(start.checked_add(length)?).ok()?;
+        file.get(range)
+    }
+
+    /// Lowest to highest address of the file, in whole pages.
+    pub(crate) fn span(&self) -> Range<u64> {
+        let start = self.loads.iter().map(|load| load.address).min();
+        let end = self
+            .loads
+            .iter()
+            .map(|load| load.address.saturating_add(load.memory_bytes))
+            .max();
+        let start = start.unwrap_or(0) & !(PAGE - 1);
+        let end = end.unwrap_or(0).saturating_add(PAGE - 1) & !(PAGE - 1);
+        start..end.max(start)
+    }
+}
+
+fn field<const N: usize>(file: &[u8], at: usize) -> Option<[u8; N]> {
+    file.get(at..)?.first_chunk().copied()
+}
+
+fn u16_at(file: &[u8], at: usize) -> Option<u16> {
+    field(file, at).map(u16::from_le_bytes)
+}
+
+fn u32_at(file: &[u8], at: usize) -> Option<u32> {
+    field(file, at).map(u32::from_le_bytes)
+}
+
+fn u64_at(file: &[u8], at: usize) -> Option<u64> {
+    field(file, at).map(u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_is_found_where_the_kernel_put_it() {
+        let file = std::fs::read("/proc/self/exe").unwrap();
+        let headers = Headers::parse(&file).unwrap();
+        let maps = crate::maps::of(std::process::id()).unwrap();
+        let exe = std::fs::read_link("/proc/self/exe").unwrap();
+        let mine: Vec<_> = maps.iter().filter(|map| map.name == exe).collect();
+        let text = mine.iter().filter(|map| map.executable);
+        let biases: Vec<u64> = text.filter_map(|map| headers.bias(map)).collect();
+        assert!(!biases.is_empty());
+        assert!(biases.iter().all(|bias| *bias == biases[0]), "{biases:x?}");
+        let span = headers.span();
+        assert_eq!(
+            span.start.wrapping_add(biases[0]),
+            mine[0].range.start,
+            "the first page of the file is the lowest"
+        );
+    }
+
+    #[test]
+    fn truncated_headers_are_no_headers() {
+        let file = std::fs::read("/proc/self/exe").unwrap();
+        for length in 0..4096.min(file.len()) {
+            // Whatever it says, it does not fail otherwise.
+            let _ = Headers::parse(&file[..length]);
+        }
+        assert_eq!(Headers::parse(b"#!/bin/sh"), None);
+    }
+}

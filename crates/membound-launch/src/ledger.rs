@@ -1,0 +1,201 @@
+//! What has happened so far: programs, their trampolines, and what was counted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use membound_rewrite::patch::{Plan, Refusal};
+use membound_wire::Probe;
+
+use crate::area::Area;
+use crate::modules::Module;
+
+/// One program of the run: an exec begins a new one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Process number.
+    pub pid: u32,
+    /// Its executable.
+    pub path: PathBuf,
+    /// Why it has no patches, if it has none.
+    pub unpatched: Option<String>,
+}
+
+/// Which program of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ProcessKey {
+    pub(crate) pid: u32,
+    pub(crate) started: u64,
+}
+
+/// Everything that is remembered.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    pub(crate) programs: Vec<Program>,
+    /// Which of `programs` runs in a process.
+    running: HashMap<ProcessKey, usize>,
+    /// Areas whose memory is still open.
+    pub(crate) areas: Vec<Arc<Area>>,
+    /// Areas whose memory was closed, summed by file.
+    closed: Vec<Totals>,
+    /// Files that were left alone, with the reason.
+    left_alone: BTreeMap<PathBuf, String>,
+    /// Areas given out so far.
+    numbers: u32,
+    /// Something was not counted to its end.
+    pub(crate) incomplete: bool,
+}
+
+/// What the areas of one file come to.
+#[derive(Clone, Debug)]
+pub(crate) struct Totals {
+    pub(crate) module: Arc<Module>,
+    /// Executions of each site, when its body counts.
+    pub(crate) executions: Option<Vec<u64>>,
+    /// Sites refused when they were placed: of all placements, the most.
+    pub(crate) lost: BTreeMap<Refusal, u64>,
+    pub(crate) placements: u64,
+}
+
+impl Ledger {
+    /// A new program runs in `key`.
+    pub(crate) fn begin(&mut self, key: ProcessKey, path: PathBuf) {
+        self.running.insert(key, self.programs.len());
+        self.programs.push(Program {
+            pid: key.pid,
+            path,
+            unpatched: Some("it was not patched to its end".to_owned()),
+        });
+    }
+
+    /// Says whether the program in `key` is patched.
+    pub(crate) fn settle(&mut self, key: ProcessKey, unpatched: Option<String>) {
+        if let Some(program) = self.running.get(&key) {
+            self.programs[*program].unpatched = unpatched;
+        }
+    }
+
+    /// Why the program in `key` is not patched. A process that inherited its patches is.
+    pub(crate) fn unpatched(&self, key: ProcessKey) -> Option<&str> {
+        let program = &self.programs[*self.running.get(&key)?];
+        program.unpatched.as_deref()
+    }
+
+    /// A number for an area.
+    pub(crate) fn number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Remembers why a file is left alone.
+    pub(crate) fn leave_alone(&mut self, path: PathBuf, reason: String) {
+        self.left_alone.entry(path).or_insert(reason);
+    }
+
+    pub(crate) fn left_alone(&self) -> &BTreeMap<PathBuf, String> {
+        &self.left_alone
+    }
+
+    /// Reads what areas have counted and lets go of their memory; `keep` says of an area
+    /// that it may still be written.
+    pub(crate) fn close(&mut self, keep: impl Fn(&Area) -> bool) {
+        for area in std::mem::take(&mut self.areas) {
+            if keep(&area) {
+                self.areas.push(area);
+            } else {
+                self.add(&area);
+            }
+        }
+    }
+
+    fn add(&mut self, area: &Area) {
+        let module = &area.loaded.module;
+        let executions = match (area.words(), &module.plan) {
+            (Ok(words), Ok(plan)) => executions(plan, &words),
+            _ => {
+                self.incomplete = true;
+                None
+            }
+        };
+        let known = self
+            .closed
+            .iter_mut()
+            .find(|totals| Arc::ptr_eq(&totals.module, module));
+        let Some(totals) = known else {
+            self.closed.push(Totals {
+                module: Arc::clone(module),
+                executions,
+                lost: area.lost.clone(),
+                placements: 1,
+            });
+            return;
+        };
+        totals.placements += 1;
+        match (&mut totals.executions, executions) {
+            (Some(sums), Some(new)) => {
+                for (sum, new) in sums.iter_mut().zip(new) {
+                    *sum = sum.saturating_add(new);
+                }
+            }
+            (none @ None, new) => *none = new,
+            (Some(_), None) => {}
+        }
+        for (reason, count) in &area.lost {
+            let most = totals.lost.entry(*reason).or_default();
+            *most = (*most).max(*count);
+        }
+    }
+
+    /// Everything counted. Areas that are still open are read as they are now.
+    pub(crate) fn totals(&mut self) -> &[Totals] {
+        self.close(|_| false);
+        &self.closed
+    }
+}
+
+/// Executions of every numbered site, from an area's data; `None` where its body does not
+/// count.
+fn executions(plan: &Plan, data: &[u8]) -> Option<Vec<u64>> {
+    plan.data_words(0)?;
+    (0..plan.numbered_sites())
+        .map(|site| {
+            let words = data.get(plan.data_words(site)?)?;
+            if words.len() == size_of::<Probe>() {
+                return Some(sampled(words));
+            }
+            words.first_chunk().copied().map(u64::from_ne_bytes)
+        })
+        .collect()
+}
+
+/// Executions by a [`Probe`]'s words.
+fn sampled(words: &[u8]) -> u64 {
+    let word = |at: usize| {
+        let field = words.get(at..).and_then(<[u8]>::first_chunk);
+        i64::from(field.copied().map_or(0, i32::from_ne_bytes))
+    };
+    let done = words.get(8..).and_then(<[u8]>::first_chunk);
+    let done = done.copied().map_or(0, u64::from_ne_bytes);
+    // The countdown is below zero only until the probe is armed anew.
+    done.saturating_add_signed(word(4) - word(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_counts_what_was_done_and_what_is_under_way() {
+        let probe = |countdown: i32, armed: i32, done: u64| {
+            let mut words = Vec::new();
+            words.extend(countdown.to_ne_bytes());
+            words.extend(armed.to_ne_bytes());
+            words.extend(done.to_ne_bytes());
+            sampled(&words)
+        };
+        assert_eq!(probe(0, 0, 0), 0);
+        assert_eq!(probe(990, 1000, 0), 10);
+        assert_eq!(probe(7, 500, 2000), 2493);
+        assert_eq!(probe(-1, 3, 10), 14);
+    }
+}

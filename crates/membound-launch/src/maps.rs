@@ -1,0 +1,168 @@
+//! `/proc/PID/maps` and what else the kernel says of a process.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Addresses.
+    pub range: Range<u64>,
+    /// May be read.
+    pub readable: bool,
+    /// May be written.
+    pub writable: bool,
+    /// May be executed.
+    pub executable: bool,
+    /// Shared: what is written reaches others, or the file.
+    pub shared: bool,
+    /// Offset of its first byte in its file.
+    pub offset: u64,
+    /// Device of its file: major and minor number.
+    pub device: (u32, u32),
+    /// Inode of its file, 0 without one.
+    pub inode: u64,
+    /// Path, name in brackets, or nothing.
+    pub name: OsString,
+}
+
+impl Mapping {
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut rest = line;
+        let mut field = || {
+            let start = rest.iter().position(|byte| *byte != b' ')?;
+            rest = &rest[start..];
+            let end = rest
+                .iter()
+                .position(|byte| *byte == b' ')
+                .unwrap_or(rest.len());
+            let (field, after) = rest.split_at(end);
+            rest = after;
+            std::str::from_utf8(field).ok()
+        };
+        let (start, end) = field()?.split_once('-')?;
+        let flags = field()?.as_bytes();
+        let offset = field()?;
+        let (major, minor) = field()?.split_once(':')?;
+        let inode = field()?;
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let number = |text| u32::from_str_radix(text, 16).ok();
+        let name = rest.trim_ascii_start();
+        Some(Self {
+            range: hex(start)?..hex(end)?,
+            readable: *flags.first()? == b'r',
+            writable: *flags.get(1)? == b'w',
+            executable: *flags.get(2)? == b'x',
+            shared: *flags.get(3)? == b's',
+            offset: hex(offset)?,
+            device: (number(major)?, number(minor)?),
+            inode: inode.parse().ok()?,
+            name: OsString::from_vec(unescape(name)),
+        })
+    }
+
+    /// Whether it shows a file that still has its name.
+    #[must_use]
+    pub fn file(&self) -> bool {
+        self.inode != 0 && self.name.as_encoded_bytes().starts_with(b"/") && !self.deleted()
+    }
+
+    /// Whether its file has lost its name.
+    #[must_use]
+    pub fn deleted(&self) -> bool {
+        self.name.as_encoded_bytes().ends_with(b" (deleted)")
+    }
+}
+
+/// The kernel writes a newline in a path as `\012`.
+fn unescape(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((&byte, after)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(b"\\012") {
+            out.push(b'\n');
+            rest = after;
+        } else {
+            out.push(byte);
+            rest = after;
+        }
+    }
+    out
+}
+
+/// Everything mapped in a process, in the order of addresses.
+pub(crate) fn of(pid: u32) -> io::Result<Vec<Mapping>> {
+    Ok(parse(&fs::read(format!("/proc/{pid}/maps"))?))
+}
+
+fn parse(text: &[u8]) -> Vec<Mapping> {
+    text.split(|byte| *byte == b'\n')
+        .filter_map(Mapping::parse)
+        .collect()
+}
+
+/// Fields of `/proc/PID/stat` from the third on (those before it may hold anything).
+fn stat(pid: u32) -> io::Result<Vec<String>> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    let text = String::from_utf8_lossy(&text);
+    let (_, fields) = text.rsplit_once(')').ok_or(io::ErrorKind::InvalidData)?;
+    Ok(fields.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
+/// When the process started, in clock ticks since boot: with its number it is unique.
+pub(crate) fn started(pid: u32) -> io::Result<u64> {
+    let fields = stat(pid)?;
+    let field = fields.get(19).and_then(|field| field.parse().ok());
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Where the heap that `brk` moves begins; 0 when it may not be known.
+pub(crate) fn heap_start(pid: u32) -> u64 {
+    let fields = stat(pid).unwrap_or_default();
+    let field = fields.get(44).and_then(|field| field.parse().ok());
+    field.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel_are_understood() {
+        let text = b"55a0-55b0 r-xp 00001000 fe:01 1234   /usr/bin/a b (deleted)\n\
+            7ff0-7ff8 rw-s 00000000 00:01 77 /memfd:x\\012y (deleted)\n\
+            7fff0000-7fff1000 rw-p 00000000 00:00 0                          [stack]\n\
+            nonsense\n\
+            f000-f001 ---p 00000000 00:00 0 \n";
+        let maps = parse(text);
+        assert_eq!(maps.len(), 4);
+        assert_eq!(maps[0].range, 0x55a0..0x55b0);
+        assert!(maps[0].executable && !maps[0].writable && maps[0].readable);
+        assert_eq!(
+            (maps[0].offset, maps[0].device, maps[0].inode),
+            (0x1000, (0xfe, 1), 1234)
+        );
+        assert!(maps[0].deleted() && !maps[0].file());
+        assert!(maps[1].shared && !maps[0].shared);
+        assert_eq!(maps[1].name, "/memfd:x\ny (deleted)");
+        assert_eq!(maps[2].name, "[stack]");
+        assert_eq!(maps[3].name, "");
+    }
+
+    #[test]
+    fn this_process_is_found_as_it_is() {
+        let pid = std::process::id();
+        let maps = of(pid).unwrap();
+        let here = this_process_is_found_as_it_is as *const () as u64;
+        let text = maps.iter().find(|map| map.range.contains(&here)).unwrap();
+        assert!(text.executable && text.file());
+        assert!(started(pid).unwrap() > 0);
+        let heap = maps.iter().find(|map| map.name == "[heap]");
+        if let Some(heap) = heap {
+            assert_eq!(heap_start(pid), heap.range.start);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Executables and libraries as they lie in a process, and their plans.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, Range};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
+use membound_rewrite::patch::{self, Plan};
+use memmap2::Mmap;
+
+use crate::cache::Cache;
+use crate::elf::Headers;
+use crate::maps::Mapping;
+
+/// A file with its plan, or why it has none.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// As the program that first used it calls it.
+    pub(crate) path: PathBuf,
+    headers: Headers,
+    file: Bytes,
+    /// The plan, or why the file is left alone.
+    pub(crate) plan: Result<Plan, Refused>,
+}
+
+/// What is looked at.
+#[derive(Debug)]
+enum Bytes {
+    /// A whole file.
+    File(Mmap),
+    /// A piece of text, taken from a process.
+    Piece(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::File(map) => map,
+            Self::Piece(bytes) => bytes,
+        }
+    }
+}
+
+/// Why a file has no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) reason: String,
+    /// No program with such code in it is to be patched at all.
+    pub(crate) taints: bool,
+}
+
+impl Module {
+    /// A piece of text at the address `at` of a process, with a plan that is placed without
+    /// a bias.
+    pub(crate) fn piece(path: PathBuf, at: u64, bytes: &[u8], plan: Plan) -> Self {
+        Self {
+            path,
+            headers: Headers::of_piece(at, bytes.len() as u64),
+            file: Bytes::Piece(bytes.to_vec()),
+            plan: Ok(plan),
+        }
+    }
+
+    /// Whether this is no file.
+    pub(crate) const fn is_piece(&self) -> bool {
+        matches!(self.file, Bytes::Piece(_))
+    }
+
+    /// The bytes at the file's address `address`, as they were loaded.
+    pub(crate) fn bytes(&self, address: u64, length: u64) -> Option<&[u8]> {
+        self.headers.bytes(&self.file, address, length)
+    }
+
+    /// Its functions with their names.
+    pub(crate) fn functions(&self) -> Vec<FunctionBounds> {
+        let image = Image::parse(&self.file);
+        image.map_or_else(|_| Vec::new(), |image| image.functions().to_vec())
+    }
+}
+
+/// A module in a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) module: Arc<Module>,
+    /// What is added to the file's addresses.
+    pub(crate) bias: u64,
+}
+
+impl Loaded {
+    /// All its addresses in the process.
+    pub(crate) fn span(&self) -> Range<u64> {
+        let span = self.module.headers.span();
+        span.start.wrapping_add(self.bias)..span.end.wrapping_add(self.bias)
+    }
+}
+
+/// Tells files apart, and one file before and after it was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileKey {
+    device: u64,
+    inode: u64,
+    length: u64,
+    changed_ns: i128,
+}
+
+type Slot = Arc<OnceLock<Arc<Module>>>;
+
+/// Makes plans, each file's once.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    options: patch::Options,
+    cache: Option<Cache>,
+    revision: String,
+    known: Mutex<HashMap<FileKey, Slot>>,
+}
+
+impl Plans {
+    pub(crate) fn new(options: patch::Options, cache: Option<Cache>, revision: String) -> Self {
+        Self {
+            options,
+            cache,
+            revision,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The file with its plan; whoever asks for one that is being made waits for it.
+    /// `None` for what is no ELF file.
+    fn of(&self, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
+        let found = file.metadata()?;
+        let key = FileKey {
+            device: found.dev(),
+            inode: found.ino(),
+            length: found.len(),
+            changed_ns: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
+        };
+        if found.len() == 0 || !found.is_file() {
+            return Ok(None);
+        }
+        // SAFETY: whoever truncates a library in use kills every program that uses it;
+        // this one is no exception.
+        let bytes = unsafe { Mmap::map(file) }?;
+        let Some(headers) = Headers::parse(&bytes) else {
+            return Ok(None);
+        };
+        let slot = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(known.entry(key).or_default())
+        };
+        let module = slot.get_or_init(|| {
+            let plan = self.plan(&bytes);
+            Arc::new(Module {
+                path: path.to_owned(),
+                headers,
+                file: Bytes::File(bytes),
+                plan,
+            })
+        });
+        Ok(Some(Arc::clone(module)))
+    }
+
+    fn plan(&self, bytes: &[u8]) -> Result<Plan, Refused> {
+        let image = Image::parse(bytes).map_err(|error| Refused {
+            taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
+            reason: error.to_string(),
+        })?;
+        Ok(plan(
+            &image,
+            &self.options,
+            self.cache.as_ref(),
+            &self.revision,
+        ))
+    }
+
+    /// What is loaded in a process and can be looked at, in the order of addresses;
+    /// `pid` is used to reach files that only it can name. Files are planned in parallel.
+    pub(crate) fn loaded(&self, pid: u32, maps: &[Mapping], agent: &Range<u64>) -> Vec<Loaded> {
+        let mut files: Vec<(&OsStr, u64, Vec<&Mapping>)> = Vec::new();
+        for map in maps {
+            if !map.executable || !map.file() || agent.contains(&map.range.start) {
+                continue;
+            }
+            match files.iter_mut().find(|(name, inode, _)| {
+                *name == map.name.as_os_str() && *inode == map.inode
+            }) {
+                Some((_, _, of_file)) => of_file.push(map),
+                None => files.push((&map.name, map.inode, vec![map])),
+            }
+        }
+        let modules: Vec<Option<Arc<Module>>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = files
+                .iter()
+                .map(|(name, _, of_file)| scope.spawn(|| self.open(pid, name, of_file[0])))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().ok().flatten())
+                .collect()
+        });
+        let mut loaded: Vec<Loaded> = Vec::new();
+        for (module, (_, _, of_file)) in modules.into_iter().zip(files) {
+            let Some(module) = module else { continue };
+            for map in of_file {
+                let Some(bias) = module.headers.bias(map) else {
+                    continue;
+                };
+                let here = Loaded {
+                    module: Arc::clone(&module),
+                    bias,
+                };
+                let known = loaded
+                    .iter()
+                    .any(|other| Arc::ptr_eq(&other.module, &module) && other.bias == bias);
+                if !known && !exposed(maps, &here.span()) {
+                    loaded.push(here);
+                }
+            }
+        }
+        loaded
+    }
+
+    /// The file behind `map`, if it is still the one that was mapped.
+    fn open(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
+        let path = Path::new(name);
+        let inside = Path::new("/proc").join(pid.to_string()).join("root");
+        let seen_by_it = inside.join(path.strip_prefix("/").ok()?);
+        [seen_by_it.as_path(), path].into_iter().find_map(|place| {
+            let file = File::open(place).ok()?;
+            // Some file systems show another device number here than there.
+            if file.metadata().ok()?.ino() != map.inode {
+                return None;
+            }
+            self.of(path, &file).ok().flatten()
+        })
+    }
+}
+
+/// Whether text in `span` can be written, or is shared so that writing to it would reach
+/// others.
+fn exposed(maps: &[Mapping], span: &Range<u64>) -> bool {
+    maps.iter().any(|map| {
+        map.executable
+            && (map.writable || map.shared)
+            && map.range.start < span.end
+            && span.start < map.range.end
+    })
+}
+
+/// The plan for `image`: from `cache` when it has been made before.
+pub(crate) fn plan(
+    image: &Image<'_>,
+    options: &patch::Options,
+    cache: Option<&Cache>,
+    revision: &str,
+) -> Plan {
+    let Some(cache) = cache else {
+        return Plan::make(image, options);
+    };
+    let key = key(image.identity(), options, revision);
+    let found = cache
+        .get(&key)
+        .and_then(|bytes| Plan::from_bytes(bytes).ok())
+        .filter(|plan| plan.is_for(image.identity(), options));
+    found.unwrap_or_else(|| {
+        let plan = Plan::make(image, options);
+        cache.put(&key, plan.as_bytes());
+        plan
+    })
+}
+
+/// A file name from everything that a plan depends on.
+fn key(identity: &Identity, options: &patch::Options, revision: &str) -> String {
+    let (kind, bytes): (_, &[u8]) = match identity {
+        Identity::BuildId(id) => ("b", id),
+        Identity::TextHash(hash) => ("t", hash),
+    };
+    let mut key = String::from(kind);
+    for byte in bytes.iter().take(64) {
+        let _ = write!(key, "{byte:02x}");
+    }
+    // Identity and options are in the plan as well and compared there; only the revision
+    // is told by this alone.
+    let options = options.key();
+    let _ = write!(key, "-{:08x}", crc32fast::hash(&options));
+    let _ = write!(key, "-{:08x}", crc32fast::hash(revision.as_bytes()));
+    key
+}

@@ -1,0 +1,243 @@
+//! What the kernel will start when it is asked to run a command, and whether the loader
+//! will bring the agent along.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::elf::Headers;
+
+/// Interpreters of interpreters that the kernel follows.
+const DEEPEST: usize = 5;
+
+/// Why a program runs without patches.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unpatched {
+    /// There is no dynamic loader to bring the agent in.
+    #[error("{} is statically linked: no loader would bring the agent in", .0.display())]
+    Static(PathBuf),
+    /// The loader heeds no `LD_PRELOAD`.
+    #[error("{} runs with other rights than its caller's, and the loader brings nothing into such programs", .0.display())]
+    Privileged(PathBuf),
+    /// No code of this machine.
+    #[error("{} is not an x86-64 ELF program", .0.display())]
+    Foreign(PathBuf),
+    /// The file cannot be looked into.
+    #[error("{} cannot be read, only run", .0.display())]
+    Unreadable(PathBuf),
+    /// The executable is not to be patched, for a reason of its kind (Go, writable text).
+    #[error("{}: {reason}", path.display())]
+    Refused {
+        /// The executable.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// It ran, and no agent has spoken.
+    #[error("no agent spoke from {}: its loader did not bring it in, or it could not reach the control socket", .0.display())]
+    Silent(PathBuf),
+    /// Signal handlers would see trampolines.
+    #[error("rt_sigaction cannot be hooked in {0}: signal handlers would see patched code")]
+    NoSignalHook(String),
+    /// The agent could not do what must be done first.
+    #[error("{what} failed in the program: {error}")]
+    Agent {
+        /// What was asked of it.
+        what: &'static str,
+        /// The kernel's answer.
+        error: String,
+    },
+    /// This build holds no agent for this machine.
+    #[error("this build of membound has no agent: programs are patched on x86-64 Linux only")]
+    NoAgent,
+}
+
+/// Why a command cannot be run, with the code that a shell would exit with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CannotRun {
+    /// 127.
+    #[error("cannot run {}: not found", .0.display())]
+    NotFound(PathBuf),
+    /// 126.
+    #[error("cannot run {}: {reason}", path.display())]
+    NotExecutable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl CannotRun {
+    /// What a shell exits with.
+    #[must_use]
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable { .. } => 126,
+        }
+    }
+}
+
+/// The file that `name` stands for: itself when it has a slash, else the first executable
+/// one in `search` (the value of `PATH`).
+pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, CannotRun> {
+    let given = Path::new(name);
+    if name.as_bytes().contains(&b'/') {
+        return executable(given).map(|()| given.to_owned());
+    }
+    let mut refused = None;
+    if !name.is_empty() {
+        let search = search.map_or_else(|| OsString::from("/bin:/usr/bin"), OsStr::to_owned);
+        for directory in std::env::split_paths(&search) {
+            let path = if directory.as_os_str().is_empty() {
+                Path::new(".").join(given)
+            } else {
+                directory.join(given)
+            };
+            match executable(&path) {
+                Ok(()) => return Ok(path),
+                Err(error @ CannotRun::NotExecutable { .. }) => refused = Some(error),
+                Err(CannotRun::NotFound(_)) => {}
+            }
+        }
+    }
+    Err(refused.unwrap_or_else(|| CannotRun::NotFound(given.to_owned())))
+}
+
+fn executable(path: &Path) -> Result<(), CannotRun> {
+    let refused = |reason: &dyn ToString| CannotRun::NotExecutable {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    };
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(refused(&"it is a directory")),
+        Ok(_) => rustix::fs::access(path, rustix::fs::Access::EXEC_OK)
+            .map_err(|_| refused(&"it is not executable by this user")),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Err(CannotRun::NotFound(path.to_owned()))
+        }
+        Err(error) => Err(refused(&error)),
+    }
+}
+
+/// What is known before `path` is started of why the agent will not be in it.
+#[must_use]
+pub fn examine(path: &Path) -> Option<Unpatched> {
+    let mut path = path.to_owned();
+    for _ in 0..DEEPEST {
+        if privileged(&path) {
+            return Some(Unpatched::Privileged(path));
+        }
+        let mut start = Vec::new();
+        let read = File::open(&path).and_then(|file| file.take(1 << 16).read_to_end(&mut start));
+        if read.is_err() {
+            return Some(Unpatched::Unreadable(path));
+        }
+        if let Some(interpreter) = interpreter(&start) {
+            path = interpreter;
+            continue;
+        }
+        // e_machine 62 is x86-64; of 32-bit files too (the x32 ABI), which parse as none.
+        return match Headers::parse(&start) {
+            Some(headers) if start.get(18..20) == Some(&[62, 0]) => {
+                (!headers.interpreter).then_some(Unpatched::Static(path))
+            }
+            _ => Some(Unpatched::Foreign(path)),
+        };
+    }
+    None
+}
+
+/// The program that a script names in its first line.
+fn interpreter(start: &[u8]) -> Option<PathBuf> {
+    let line = start.strip_prefix(b"#!")?;
+    let line = &line[..line.len().min(254)];
+    let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
+    let name = line
+        .split(|byte| matches!(byte, b' ' | b'\t' | 0))
+        .next()
+        .filter(|name| !name.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(name)))
+}
+
+/// Whether running `path` would change the rights of the process.
+fn privileged(path: &Path) -> bool {
+    const SET_USER: u32 = 0o4000;
+    const SET_GROUP: u32 = 0o2010;
+    let Ok(found) = fs::metadata(path) else {
+        return false;
+    };
+    let user = found.mode() & SET_USER != 0 && found.uid() != rustix::process::geteuid().as_raw();
+    let group =
+        found.mode() & SET_GROUP == SET_GROUP && found.gid() != rustix::process::getegid().as_raw();
+    let mut capabilities = [0_u8; 64];
+    let capable = rustix::fs::getxattr(path, "security.capability", &mut capabilities[..]).is_ok()
+        && !rustix::process::geteuid().is_root();
+    user || group || capable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn script(place: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = place.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn commands_are_found_as_a_shell_finds_them() {
+        let place = tempfile::tempdir().unwrap();
+        let here = place.path();
+        let path = script(here, "tool", "#!/bin/sh\n", 0o755);
+        script(here, "data", "", 0o644);
+        let search = here.as_os_str();
+        assert_eq!(find("tool".as_ref(), Some(search)), Ok(path.clone()));
+        assert_eq!(find(path.as_os_str(), None), Ok(path));
+        let code = |name: &OsStr| find(name, Some(search)).unwrap_err().code();
+        assert_eq!(code("data".as_ref()), 126);
+        assert_eq!(code("nothing".as_ref()), 127);
+        assert_eq!(code("".as_ref()), 127);
+        assert_eq!(code(here.as_os_str()), 126);
+        assert_eq!(code(here.join("tool/x").as_os_str()), 127);
+    }
+
+    #[test]
+    fn scripts_lead_to_their_interpreters() {
+        let place = tempfile::tempdir().unwrap();
+        let here = place.path();
+        let inner = script(here, "inner", "#! /proc/self/exe -x\n", 0o755);
+        let outer = script(here, "outer", &format!("#!{}\n", inner.display()), 0o755);
+        assert_eq!(examine(&outer), None, "this test has a loader");
+        let text = script(here, "text", "echo\n", 0o755);
+        assert_eq!(examine(&text), Some(Unpatched::Foreign(text)));
+        let round = here.join("round");
+        let round = script(here, "round", &format!("#!{}\n", round.display()), 0o755);
+        assert_eq!(examine(&round), None, "the kernel will say what is wrong");
+    }
+
+    #[test]
+    fn other_machines_are_told() {
+        let place = tempfile::tempdir().unwrap();
+        let mut file = fs::read("/proc/self/exe").unwrap();
+        file.truncate(1 << 16);
+        file[18] = 183;
+        let path = place.path().join("arm");
+        fs::write(&path, &file).unwrap();
+        assert_eq!(examine(&path), Some(Unpatched::Foreign(path)));
+    }
+}

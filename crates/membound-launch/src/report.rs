@@ -1,0 +1,132 @@
+//! What a session comes to.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use membound_rewrite::flow::Direction;
+use membound_rewrite::image::FunctionBounds;
+use membound_rewrite::patch::{Plan, Refusal};
+
+use crate::ledger::{Program, Totals};
+use crate::modules::Module;
+use crate::program::Unpatched;
+use crate::server::Server;
+
+/// Everything that was seen of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Programs in the order of their starts.
+    pub programs: Vec<Program>,
+    /// Why the command itself ran unpatched, if it did.
+    pub unpatched: Option<String>,
+    /// Files whose code was there to be patched.
+    pub modules: Vec<ModuleReport>,
+    /// Something was not seen to its end.
+    pub incomplete: bool,
+}
+
+/// One file over all programs.
+#[derive(Clone, Debug)]
+pub struct ModuleReport {
+    /// The file, as the first program that used it named it.
+    pub path: PathBuf,
+    /// What became of it.
+    pub outcome: Result<Patched, String>,
+}
+
+/// What was patched of a file.
+#[derive(Clone, Debug)]
+pub struct Patched {
+    module: Arc<Module>,
+    /// Its accesses, by address.
+    pub sites: Vec<SiteReport>,
+    /// Accesses refused when they were placed, by reason; their sites are `Ok` in `sites`,
+    /// since another placement may have had them.
+    pub lost: BTreeMap<Refusal, u64>,
+    /// Whether executions were counted.
+    pub counted: bool,
+    /// Address spaces in which it was patched.
+    pub placements: u64,
+}
+
+impl Patched {
+    /// The file's functions, found anew: names are not part of a plan.
+    #[must_use]
+    pub fn functions(&self) -> Vec<FunctionBounds> {
+        self.module.functions()
+    }
+}
+
+/// One access.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteReport {
+    /// Address in the file.
+    pub address: u64,
+    /// What it does.
+    pub direction: Direction,
+    /// Executions (0 where nobody counts), or why it has no patch.
+    pub patch: Result<u64, Refusal>,
+}
+
+impl Report {
+    pub(crate) fn of(
+        server: &Server,
+        pid: u32,
+        path: &Path,
+        obstacle: Option<Unpatched>,
+    ) -> Self {
+        let mut ledger = server.ledger();
+        let totals = ledger.totals().to_vec();
+        let mut modules: Vec<ModuleReport> = totals.iter().filter_map(module).collect();
+        for (path, reason) in ledger.left_alone() {
+            modules.push(ModuleReport {
+                path: path.clone(),
+                outcome: Err(reason.clone()),
+            });
+        }
+        let mut own = ledger.programs.iter().filter(|it| it.pid == pid).peekable();
+        let unpatched = if own.peek().is_none() {
+            let unpatched = obstacle.unwrap_or_else(|| Unpatched::Silent(path.to_owned()));
+            Some(unpatched.to_string())
+        } else {
+            own.find_map(|program| program.unpatched.clone())
+        };
+        Self {
+            programs: ledger.programs.clone(),
+            unpatched,
+            modules,
+            incomplete: ledger.incomplete,
+        }
+    }
+}
+
+fn module(totals: &Totals) -> Option<ModuleReport> {
+    if totals.module.is_piece() {
+        return None;
+    }
+    let plan = totals.module.plan.as_ref().ok()?;
+    Some(ModuleReport {
+        path: totals.module.path.clone(),
+        outcome: Ok(Patched {
+            module: Arc::clone(&totals.module),
+            sites: sites(plan, totals.executions.as_deref()),
+            lost: totals.lost.clone(),
+            counted: totals.executions.is_some(),
+            placements: totals.placements,
+        }),
+    })
+}
+
+fn sites(plan: &Plan, executions: Option<&[u64]>) -> Vec<SiteReport> {
+    plan.sites()
+        .map(|site| SiteReport {
+            address: site.address,
+            direction: site.direction,
+            patch: site.number.map(|number| {
+                let executions = executions.and_then(|all| all.get(number as usize));
+                executions.copied().unwrap_or(0)
+            }),
+        })
+        .collect()
+}

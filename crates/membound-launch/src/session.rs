@@ -1,0 +1,280 @@
+//! One run of a command with the agent in it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use membound_rewrite::patch;
+use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE};
+use rustix::process::{Pid, WaitOptions, waitpid};
+use tempfile::TempDir;
+
+use crate::cache::Cache;
+use crate::channel::Listener;
+use crate::modules::Plans;
+use crate::program::{self, CannotRun, Unpatched};
+use crate::report::Report;
+use crate::server::{Live, Server, Wanted};
+
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// How programs are to be patched.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the plans are made with.
+    pub plan: patch::Options,
+    /// Where plans are kept, if anywhere.
+    pub cache: Option<Cache>,
+    /// Distinguishes plans in the cache that different builds made.
+    pub revision: String,
+    /// Whether patches change while programs run.
+    pub live: Live,
+    /// Mean number of executions between two samples of a site.
+    pub period: u32,
+    /// Where the session's directory is made: short, and visible to the programs.
+    pub directory: PathBuf,
+}
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Program {
+    /// Name or path of the command.
+    pub name: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// The value of `PATH` to find it with.
+    pub search: Option<OsString>,
+    /// What the user has in `LD_PRELOAD`.
+    pub preload: Option<OsString>,
+}
+
+/// Why a session cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The command is not there or cannot be executed.
+    #[error(transparent)]
+    CannotRun(#[from] CannotRun),
+    /// The session's own files.
+    #[error("cannot prepare the agent in {}: {error}", directory.display())]
+    Prepare {
+        /// Where.
+        directory: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// A command that is running.
+#[derive(Debug)]
+pub struct Session {
+    child: Child,
+    path: PathBuf,
+    obstacle: Option<Unpatched>,
+    server: Arc<Server>,
+    listener: Arc<Listener>,
+    thread: JoinHandle<()>,
+    /// Removed with the session.
+    _directory: TempDir,
+}
+
+/// What became of the command's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was stopped by this signal.
+    Stopped(i32),
+    /// It has ended.
+    Ended(ExitStatus),
+}
+
+impl Session {
+    /// Starts `program` with this process's environment, descriptors and process group.
+    ///
+    /// # Errors
+    /// When the command cannot be run at all. One that cannot be patched is run as it is,
+    /// and [`Report`] says why.
+    pub fn start(program: &Program, options: Options) -> Result<Self, Error> {
+        let path = program::find(&program.name, program.search.as_deref())?;
+        let obstacle = obstacle(&path);
+        let prepare = |error| Error::Prepare {
+            directory: options.directory.clone(),
+            error,
+        };
+        let directory = own_directory(&options.directory).map_err(prepare)?;
+        let agent = directory.path().join("agent.so");
+        let control = directory.path().join("control");
+        let listener = Arc::new(Listener::bind(&control).map_err(prepare)?);
+        let plans = Plans::new(options.plan, options.cache, options.revision);
+        let server = Arc::new(Server::new(plans, options.live, options.period));
+        let thread = {
+            let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));
+            std::thread::spawn(move || server.run(&listener))
+        };
+        let mut command = Command::new(&path);
+        command.args(&program.arguments);
+        {
+            use std::os::unix::process::CommandExt;
+            command.arg0(&program.name);
+        }
+        if !crate::AGENT.is_empty() {
+            fs::write(&agent, crate::AGENT).map_err(prepare)?;
+            command.env(PRELOAD, preload(&agent, program.preload.as_deref()));
+            command.env(CONTROL_VARIABLE, &control);
+            if program.preload.is_some() {
+                command.env(PADDING_VARIABLE, "");
+            }
+        }
+        let child = command.spawn().map_err(|error| CannotRun::NotExecutable {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            child,
+            path,
+            obstacle,
+            server,
+            listener,
+            thread,
+            _directory: directory,
+        })
+    }
+
+    /// The command's process number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Why it is known already that the command runs without patches.
+    #[must_use]
+    pub const fn obstacle(&self) -> Option<&Unpatched> {
+        self.obstacle.as_ref()
+    }
+
+    /// Waits until the command ends or is stopped.
+    ///
+    /// # Errors
+    /// What the system says when it cannot be waited for.
+    pub fn wait(&self) -> io::Result<Change> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+        loop {
+            match waitpid(Some(pid), WaitOptions::UNTRACED) {
+                Ok(Some((_, status))) => {
+                    if let Some(signal) = status.stopping_signal() {
+                        return Ok(Change::Stopped(signal));
+                    }
+                    if status.exited() || status.signaled() {
+                        let status = ExitStatus::from_raw(status.as_raw());
+                        return Ok(Change::Ended(status));
+                    }
+                }
+                Ok(None) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Changes what stands in the text of all programs of a live session.
+    pub fn want(&self, wanted: Wanted) {
+        self.server.want(wanted);
+    }
+
+    /// Something that can change the text from another thread.
+    #[must_use]
+    pub fn remote(&self) -> Remote {
+        Remote(Arc::clone(&self.server))
+    }
+
+    /// Ends the session: programs that still run go on as they are, without being served.
+    #[must_use]
+    pub fn finish(self) -> Report {
+        self.listener.close();
+        // It ends when the listener does.
+        let _ = self.thread.join();
+        Report::of(&self.server, self.child.id(), &self.path, self.obstacle)
+    }
+}
+
+/// Changes the text of a session's programs.
+#[derive(Clone, Debug)]
+pub struct Remote(Arc<Server>);
+
+impl Remote {
+    /// Says what should stand in the text of all programs.
+    pub fn want(&self, wanted: Wanted) {
+        self.0.want(wanted);
+    }
+}
+
+fn obstacle(path: &Path) -> Option<Unpatched> {
+    if crate::AGENT.is_empty() {
+        Some(Unpatched::NoAgent)
+    } else {
+        program::examine(path)
+    }
+}
+
+/// A directory that nobody else may look into. The loader splits its list of objects at
+/// spaces and colons, and a socket's path has 108 bytes.
+fn own_directory(parent: &Path) -> io::Result<TempDir> {
+    const LONGEST: usize = 70;
+    let usable = |path: &Path| {
+        let bytes = path.as_os_str().as_bytes();
+        path.is_absolute()
+            && bytes.len() <= LONGEST
+            && !bytes.iter().any(|byte| matches!(byte, b' ' | b':' | b'\n'))
+    };
+    let parent = if usable(parent) {
+        parent
+    } else {
+        Path::new("/tmp")
+    };
+    tempfile::Builder::new()
+        .prefix("membound-")
+        .permissions(fs::Permissions::from_mode(0o700))
+        .tempdir_in(parent)
+}
+
+/// Ours first, so that it is there before anything of the user's runs.
+fn preload(agent: &Path, users: Option<&OsStr>) -> OsString {
+    let mut list = agent.as_os_str().as_bytes().to_vec();
+    if let Some(users) = users {
+        list.push(b':');
+        list.extend_from_slice(users.as_bytes());
+    }
+    OsString::from_vec(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_own_objects_stay_in_the_list_as_they_are() {
+        let agent = Path::new("/t/agent.so");
+        assert_eq!(preload(agent, None), "/t/agent.so");
+        assert_eq!(
+            preload(agent, Some("a.so b.so:/c.so".as_ref())),
+            "/t/agent.so:a.so b.so:/c.so"
+        );
+        assert_eq!(preload(agent, Some("".as_ref())), "/t/agent.so:");
+    }
+
+    #[test]
+    fn a_directory_that_the_loader_would_split_is_not_used() {
+        for parent in ["/tmp/a b", "/tmp/a:b", "relative", &"/x".repeat(60)] {
+            let made = own_directory(Path::new(parent)).unwrap();
+            assert!(made.path().starts_with("/tmp"), "{parent}");
+            let mode = fs::metadata(made.path()).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o700);
+        }
+    }
+}

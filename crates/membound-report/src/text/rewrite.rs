@@ -1,0 +1,244 @@
+//! What can be patched in a binary, and what a program did with everything patched.
+
+use std::collections::BTreeMap;
+
+use membound_types::{
+    CheckedModule, PatchCounts, PlannedFunction, PlannedInstruction, RewriteCheck, RewritePlan,
+};
+
+use super::Style;
+use super::out::Out;
+use super::table::{Align, Table};
+use crate::units;
+
+/// Rows of a table of functions or modules.
+const ROWS: usize = 20;
+
+/// A check: modules with their counts, and why the rest was refused.
+#[must_use]
+pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
+    let mut out = Out::new(style);
+    let programs = check.processes.len();
+    let patched = check.processes.iter().filter(|it| it.patched).count();
+    let remark = format!("{patched} of {} patched", units::plural(programs, "program"));
+    out.heading(&format!("membound: body {}", check.body), &remark);
+    modules(&mut out, &check.modules);
+    let mut refused: BTreeMap<&str, u64> = BTreeMap::new();
+    for module in &check.modules {
+        for (reason, count) in &module.counts.refused {
+            *refused.entry(reason).or_default() += count;
+        }
+    }
+    reasons(&mut out, &refused);
+    for module in &check.modules {
+        if let Some(reason) = &module.unpatched {
+            out.note(&format!("{} was left alone: {reason}", module.path));
+        }
+    }
+    for process in &check.processes {
+        if let (Some(reason), true) = (&process.reason, check.reason.is_none()) {
+            let path = &process.path;
+            out.note(&format!(
+                "process {} ({path}) ran unpatched: {reason}",
+                process.pid
+            ));
+        }
+    }
+    if check.incomplete {
+        out.warning("incomplete: not everything was seen to its end");
+    }
+    out.finish()
+}
+
+fn modules(out: &mut Out, modules: &[CheckedModule]) {
+    let mut table = Table::new()
+        .words("module")
+        .column("loads", Align::Right, 2)
+        .column("stores", Align::Right, 2)
+        .figures("patched")
+        .figures("executed");
+    let shown = modules.iter().filter(|module| module.unpatched.is_none());
+    for module in shown.clone().take(ROWS) {
+        table.row([
+            module.path.clone(),
+            units::count(module.counts.loads),
+            units::count(module.counts.stores),
+            share(&module.counts),
+            module
+                .executions
+                .known()
+                .map_or_else(|| "–".to_owned(), |executions| units::count(*executions)),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+    let more = shown.count().saturating_sub(ROWS);
+    if more > 0 {
+        out.note(&format!("and {} more", units::plural(more, "module")));
+    }
+}
+
+fn share(counts: &PatchCounts) -> String {
+    if counts.accesses == 0 {
+        return "–".to_owned();
+    }
+    let share = counts.patched as f64 / counts.accesses as f64;
+    // Rounded, a share of 99.96 % would claim that nothing was refused.
+    format!("{:.1} %", (share * 1000.0).floor() / 10.0)
+}
+
+fn reasons(out: &mut Out, refused: &BTreeMap<&str, u64>) {
+    if refused.is_empty() {
+        return;
+    }
+    let mut sorted: Vec<_> = refused.iter().collect();
+    sorted.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let words: Vec<String> = sorted
+        .into_iter()
+        .map(|(reason, count)| format!("{reason} {}", units::count(*count)))
+        .collect();
+    out.note(&format!("refused: {}", words.join(", ")));
+}
+
+/// A plan: totals and the functions with most refusals, or the listing of those asked for.
+#[must_use]
+pub fn rewrite_plan(plan: &RewritePlan, style: Style) -> String {
+    let mut out = Out::new(style);
+    out.heading(&plan.path, &plan.identity);
+    let listing = plan
+        .functions
+        .iter()
+        .any(|function| !function.instructions.is_empty());
+    if listing {
+        for function in &plan.functions {
+            self::listing(&mut out, function);
+        }
+        return out.finish();
+    }
+    totals(&mut out, plan);
+    let worst: Vec<&PlannedFunction> = plan
+        .functions
+        .iter()
+        .filter(|function| function.counts.patched < function.counts.accesses)
+        .collect();
+    if worst.is_empty() {
+        return out.finish();
+    }
+    out.heading("functions with most refusals", "");
+    let mut table = Table::new()
+        .words("address")
+        .words("function")
+        .figures("accesses")
+        .figures("refused")
+        .words("most often for");
+    for function in worst.iter().take(ROWS) {
+        let counts = &function.counts;
+        let most = counts.refused.iter().max_by_key(|(_, count)| **count);
+        table.row([
+            format!("{:#x}", function.address),
+            function.name.clone(),
+            units::count(counts.accesses),
+            units::count(counts.accesses - counts.patched),
+            most.map_or_else(String::new, |(reason, _)| reason.clone()),
+        ]);
+    }
+    out.table(&table);
+    if worst.len() > ROWS {
+        let more = units::plural(worst.len() - ROWS, "function");
+        out.note(&format!("and {more} more; --json has them all"));
+    }
+    out.finish()
+}
+
+fn totals(out: &mut Out, plan: &RewritePlan) {
+    let counts = &plan.counts;
+    out.line(&format!(
+        "{} with {}; {} of them with branches that are not all known{}",
+        units::plural(plan.functions_found as usize, "function"),
+        units::plural(plan.blocks as usize, "block"),
+        units::count(plan.unresolved),
+        if plan.tables_resolved {
+            ""
+        } else {
+            ", since jump tables were not resolved"
+        },
+    ));
+    out.line(&format!(
+        "{} and {}: {} patchable ({})",
+        units::plural(counts.loads as usize, "load"),
+        units::plural(counts.stores as usize, "store"),
+        units::count(counts.patched),
+        share(counts),
+    ));
+    let refused = counts
+        .refused
+        .iter()
+        .map(|(reason, count)| (reason.as_str(), *count));
+    reasons(out, &refused.collect());
+}
+
+fn listing(out: &mut Out, function: &PlannedFunction) {
+    let counts = &function.counts;
+    out.heading(
+        &function.name,
+        &format!(
+            "{:#x}, {} bytes, {}, {} of {} accesses patched",
+            function.address,
+            function.size_bytes,
+            units::plural(function.blocks as usize, "block"),
+            counts.patched,
+            counts.accesses,
+        ),
+    );
+    if let Some(unresolved) = &function.unresolved {
+        out.warning(&format!("not every branch into it is known: {unresolved}"));
+    }
+    let mut block = None;
+    let mut lines = Vec::new();
+    let width = out.width();
+    for instruction in &function.instructions {
+        if block != Some(instruction.block) {
+            block = Some(instruction.block);
+            lines.push(format!("block {}", instruction.block));
+        }
+        let mark = mark(instruction);
+        let head = format!("{:>8x} {mark:<1} ", instruction.address);
+        let text = format!("{head}{:<34} ", instruction.text);
+        let live = &instruction.live;
+        if text.chars().count() + live.chars().count() <= width {
+            lines.push(format!("{text}{live}"));
+        } else {
+            lines.push(text.trim_end().to_owned());
+            let options = textwrap::Options::new(width)
+                .initial_indent("             ")
+                .subsequent_indent("             ")
+                .word_splitter(textwrap::WordSplitter::NoHyphenation);
+            lines.extend(
+                textwrap::wrap(live, options)
+                    .into_iter()
+                    .map(std::borrow::Cow::into_owned),
+            );
+        }
+        if let Some(reason) = &instruction.refused {
+            lines.push(format!("             refused: {reason}"));
+        }
+    }
+    out.verbatim(&lines);
+    out.note(
+        "P: patched; +: runs in a trampoline with its neighbour; !: refused. Behind each \
+         instruction what is alive before it.",
+    );
+}
+
+const fn mark(instruction: &PlannedInstruction) -> &'static str {
+    if instruction.patched {
+        "P"
+    } else if instruction.refused.is_some() {
+        "!"
+    } else if instruction.group.is_some() {
+        "+"
+    } else {
+        ""
+    }
+}

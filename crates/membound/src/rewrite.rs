@@ -1,0 +1,22 @@
+//! `membound rewrite`: what can be patched in a binary, and a program with everything
+//! patched.
+
+pub(crate) mod args;
+mod check;
+mod checked;
+mod job;
+mod names;
+mod plan;
+mod settings;
+
+use std::process::ExitCode;
+
+use args::RewriteCommand;
+
+/// Runs what was asked for.
+pub(crate) fn run(command: &RewriteCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        RewriteCommand::Plan(args) => plan::run(args),
+        RewriteCommand::Check(args) => check::run(args),
+    }
+}

@@ -1,0 +1,132 @@
+//! `membound rewrite check`: a program with every load and store patched.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use membound_launch::{Error, Live, Options, Program, Remote, Session, Wanted};
+use membound_report::text::Style;
+use membound_types::RewriteCheck;
+
+use super::args::CheckArgs;
+use super::job::{self, End, Job};
+use super::{checked, settings};
+use crate::output::{self, Target};
+
+/// Mean executions between two samples of a site, for the body that samples.
+const PERIOD: u32 = 1000;
+
+/// Runs the program, passes its end on, and says what was counted.
+pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let plan = match settings::plan(&args.options) {
+        Ok(plan) => plan,
+        Err(complaint) => {
+            output::complain(&complaint);
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let Some((name, arguments)) = args.command.split_first() else {
+        anyhow::bail!("there is no command to run");
+    };
+    let program = Program {
+        name: name.clone(),
+        arguments: arguments.to_vec(),
+        search: std::env::var_os("PATH"),
+        preload: std::env::var_os("LD_PRELOAD"),
+    };
+    let options = Options {
+        plan,
+        cache: settings::cache(&args.options),
+        revision: settings::revision(),
+        live: args.churn.map_or(Live::Off, |_| Live::On),
+        period: PERIOD,
+        directory: settings::directory(),
+    };
+    let job = Job::prepare()?;
+    let begun = Instant::now();
+    let session = match Session::start(&program, options) {
+        Ok(session) => session,
+        Err(Error::CannotRun(error)) => {
+            output::complain(&error.to_string());
+            return Ok(ExitCode::from(error.code()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(obstacle) = session.obstacle() {
+        output::complain(&format!("runs unpatched: {obstacle}"));
+    }
+    let told = session.obstacle().is_some();
+    let churn = args
+        .churn
+        .map(|every| Churn::begin(session.remote(), every));
+    let end = job.follow(&session)?;
+    drop(churn);
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    let report = session.finish();
+    let document = checked::document(args, &report, end, elapsed_s);
+    tell(&document, told);
+    if let Some(target) = &mut json
+        && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
+    {
+        // The program's own failure says more than ours.
+        let code = output::fail(&error);
+        if end == End::Exited(0) {
+            return Ok(code);
+        }
+    }
+    Ok(job::end_like(end))
+}
+
+/// Shows the counts on stderr: stdout is the program's.
+fn tell(document: &RewriteCheck, told: bool) {
+    if let (Some(reason), false) = (&document.reason, told) {
+        output::complain(&format!("ran unpatched: {reason}"));
+    }
+    if document.modules.is_empty() {
+        return;
+    }
+    let stderr = io::stderr();
+    let color =
+        stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let text = membound_report::text::rewrite_check(document, Style { color, width: 80 });
+    // Whoever closed stderr does not want to know.
+    let _ = stderr.lock().write_all(text.as_bytes());
+}
+
+/// Takes all patches out and puts them in again, over and over, until it is dropped.
+struct Churn {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Churn {
+    fn begin(remote: Remote, every: Duration) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut wanted = Wanted::Original;
+            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                remote.want(wanted);
+                wanted = match wanted {
+                    Wanted::Original => Wanted::Patches,
+                    Wanted::Patches => Wanted::Original,
+                };
+            }
+        });
+        Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Churn {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to say but that it ended.
+            let _ = thread.join();
+        }
+    }
+}

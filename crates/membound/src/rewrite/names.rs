@@ -1,0 +1,166 @@
+//! Names of functions: shown demangled, found mangled or not, and by address.
+
+use std::borrow::Cow;
+
+use membound_rewrite::image::FunctionBounds;
+
+/// A symbol's name for a person.
+pub(super) fn demangled(name: &str) -> Cow<'_, str> {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}").into();
+    }
+    let options = cpp_demangle::DemangleOptions::default();
+    let cpp = cpp_demangle::Symbol::new(name)
+        .ok()
+        .and_then(|symbol| symbol.demangle_with_options(&options).ok());
+    cpp.map_or(Cow::Borrowed(name), Cow::Owned)
+}
+
+/// A function's name for a person: its address where it has none.
+pub(super) fn shown(function: &FunctionBounds) -> String {
+    function.name.as_deref().map_or_else(
+        || format!("{:#x}", function.range.start),
+        |name| demangled(name).into_owned(),
+    )
+}
+
+/// What the user asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// The function that holds this address.
+    Address(u64),
+    /// Functions of this name.
+    Name(String),
+}
+
+impl Wanted {
+    /// An address when it looks like one, else a name.
+    pub(super) fn parse(text: &str) -> Self {
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        match digits.map(|digits| u64::from_str_radix(digits, 16)) {
+            Some(Ok(address)) => Self::Address(address),
+            _ => Self::Name(text.to_owned()),
+        }
+    }
+
+    /// Whether a function is meant.
+    pub(super) fn means(&self, range: &std::ops::Range<u64>, name: Option<&str>) -> bool {
+        match self {
+            Self::Address(address) => range.contains(address),
+            Self::Name(wanted) => name.is_some_and(|name| {
+                name == wanted || {
+                    let shown = demangled(name);
+                    shown == *wanted || without_parameters(&shown) == wanted
+                }
+            }),
+        }
+    }
+}
+
+/// `ns::f(int)` as `ns::f`. Parentheses inside a name, as in `operator()`, stay.
+fn without_parameters(name: &str) -> &str {
+    let name = name.strip_suffix(" const").unwrap_or(name);
+    if !name.ends_with(')') {
+        return name;
+    }
+    let mut depth = 0_usize;
+    for (at, byte) in name.bytes().enumerate().rev() {
+        match byte {
+            b')' => depth += 1,
+            b'(' => {
+                depth -= 1;
+                if depth == 0 {
+                    return &name[..at];
+                }
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    name
+}
+
+/// Up to three of `names` that `wanted` may be a misspelling or a part of, nearest first.
+pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    const MOST: usize = 3;
+    let mut found: Vec<(usize, String)> = names
+        .filter_map(|name| {
+            let shown = demangled(name);
+            let short = without_parameters(&shown);
+            let distance = if short.contains(wanted) || name.contains(wanted) {
+                // A longer name is farther, but never as far as another name.
+                (short.len().saturating_sub(wanted.len())).min(wanted.len())
+            } else {
+                let last = short.rsplit("::").next().unwrap_or(short);
+                wanted.len() + 4 * distance(wanted, last)?
+            };
+            Some((distance, shown.into_owned()))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found.into_iter().map(|(_, name)| name).take(MOST).collect()
+}
+
+/// Insertions, deletions and changes from one name to the other, when there are few of them.
+fn distance(one: &str, other: &str) -> Option<usize> {
+    const LONGEST: usize = 64;
+    let most = (one.len() / 3).clamp(1, 3);
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    if one.len().abs_diff(other.len()) > most || one.len() > LONGEST {
+        return None;
+    }
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, byte) in one.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = at + 1;
+        for (column, against) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(byte != against);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    let distance = *row.last()?;
+    (distance <= most).then_some(distance)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_found_by_any_of_their_names() {
+        let range = 0x1000..0x1040;
+        let cpp = Some("_ZN3foo3barEi");
+        for wanted in ["_ZN3foo3barEi", "foo::bar(int)", "foo::bar", "0x1003"] {
+            assert!(Wanted::parse(wanted).means(&range, cpp), "{wanted}");
+        }
+        for wanted in ["bar", "foo", "0x1040", "foo::bar(long)"] {
+            assert!(!Wanted::parse(wanted).means(&range, cpp), "{wanted}");
+        }
+        let rust = Some("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE");
+        assert!(Wanted::parse("core::fmt::Write::write_fmt").means(&range, rust));
+        assert!(!Wanted::parse("main").means(&range, None));
+    }
+
+    #[test]
+    fn parameters_go_and_parentheses_in_names_stay() {
+        assert_eq!(without_parameters("a::f(int (*)(char))"), "a::f");
+        assert_eq!(without_parameters("f(a) const"), "f");
+        assert_eq!(without_parameters("a::operator()(int)"), "a::operator()");
+        assert_eq!(without_parameters("plain"), "plain");
+        assert_eq!(without_parameters("odd)"), "odd)");
+    }
+
+    #[test]
+    fn near_names_are_offered() {
+        let names = ["memcpy", "memmove", "main", "qsort_r", "_ZN3foo3barEi"];
+        let near = |wanted| near(wanted, names.into_iter());
+        assert_eq!(near("memcopy"), ["memcpy"]);
+        assert_eq!(near("qsort"), ["qsort_r"]);
+        assert_eq!(near("bar"), ["foo::bar(int)"]);
+        assert!(near("zzzzzz").is_empty());
+    }
+}
