@@ -1,4 +1,5 @@
-//! Counts functions, blocks and what could not be resolved in the files given.
+//! Counts functions, blocks and what could not be resolved in the files given; with
+//! `FILE --function ADDRESS`, shows one function's blocks.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -59,9 +60,57 @@ impl Counts {
     }
 }
 
+/// Shows the blocks of the function that an address lies in.
+fn show(
+    out: &mut impl std::io::Write,
+    path: &str,
+    address: u64,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let data = std::fs::read(path)?;
+    let image = Image::parse(&data)?;
+    let knowledge = Knowledge::gather(&image, Tables::Resolve);
+    let index = image
+        .function_at(address)
+        .ok_or("no function at this address")?;
+    let function = Function::decode(&image, &knowledge, index);
+    writeln!(out, "{:x?} {:?}", function.bounds, function.unresolved)?;
+    for (number, block) in function.blocks.iter().enumerate() {
+        let instructions = function.block_instructions(block);
+        let first = instructions.first().map_or(0, |first| first.ip());
+        writeln!(
+            out,
+            "{number}: {first:#x}, {} instructions{}{}, {:x?} -> {:?} {:?}",
+            instructions.len(),
+            instructions
+                .last()
+                .map_or(String::new(), |last| format!(", last {last}")),
+            if block.entered_from_outside {
+                ", entered"
+            } else {
+                ""
+            },
+            block.leaves_by,
+            block
+                .successors
+                .iter()
+                .map(|block| block.0)
+                .collect::<Vec<_>>(),
+            block.landing_pad.map(|block| block.0),
+        )?;
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout().lock();
-    for path in std::env::args().skip(1) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [path, option, address] = &arguments[..]
+        && option == "--function"
+    {
+        let address = u64::from_str_radix(address.trim_start_matches("0x"), 16)?;
+        return show(&mut out, path, address);
+    }
+    for path in arguments {
         let data = std::fs::read(&path)?;
         let begin = Instant::now();
         let image = match Image::parse(&data) {

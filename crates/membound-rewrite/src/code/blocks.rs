@@ -125,7 +125,7 @@ fn ending(
         Flow::Call(target) => {
             let after = find(next);
             // Compilers end functions with calls that do not return, and with no others.
-            let off_the_end = next == descent.end() && !descent.hand_written;
+            let off_the_end = next == descent.end() && !descent.bounds.assembly;
             let returns = descent.surroundings.call_returns(last, target) && !off_the_end;
             let successors = if returns {
                 after.into_iter().collect()

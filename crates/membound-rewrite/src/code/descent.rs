@@ -115,14 +115,14 @@ pub(super) struct Descent<'a, 'data> {
     work: Vec<u64>,
     pub(super) undecodable: Option<u64>,
     pub(super) entered_inside: Option<u64>,
-    pub(super) hand_written: bool,
+    pub(super) bounds: &'a FunctionBounds,
 }
 
 impl<'a, 'data> Descent<'a, 'data> {
     pub(super) fn new(
         surroundings: Surroundings<'a, 'data>,
         bytes: &'a [u8],
-        bounds: &FunctionBounds,
+        bounds: &'a FunctionBounds,
     ) -> Self {
         let start = bounds.range.start;
         let too_long = bytes.len() > LONGEST_FUNCTION;
@@ -138,7 +138,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             work: Vec::new(),
             undecodable: (too_long || bytes.is_empty()).then_some(start),
             entered_inside: None,
-            hand_written: bounds.assembly,
+            bounds,
         }
     }
 

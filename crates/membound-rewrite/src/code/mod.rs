@@ -282,7 +282,8 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resoluti
         if jumps.is_empty() {
             return graph;
         }
-        let resolver = Resolver::new(descent, &graph, &table_ranges(resolutions));
+        let tables = table_ranges(resolutions);
+        let resolver = Resolver::new(descent, &graph, &tables);
         let found: Vec<(Instruction, Resolution)> = jumps
             .into_iter()
             .map(|(id, jump)| (jump, resolver.resolve(id, &jump)))

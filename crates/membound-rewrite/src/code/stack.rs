@@ -4,6 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::BlockId;
 use super::blocks::Graph;
+use crate::image::FunctionBounds;
 
 /// Depths in bytes, where they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +20,24 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Follows the stack pointer through a function from its entry.
-    pub(super) fn trace(graph: &Graph) -> Self {
+    /// Follows the stack pointer through a function from its entry; in a stretch of
+    /// hand-written code, from all its entries.
+    pub(super) fn trace(graph: &Graph, bounds: &FunctionBounds) -> Self {
         let mut ends = vec![None; graph.blocks.len()];
         let entry = Depth {
             stack: Some(0),
             frame: None,
         };
-        let mut work = Vec::new();
-        if !graph.blocks.is_empty() {
-            work.push((BlockId(0), entry));
-        }
+        let entries = graph
+            .blocks
+            .iter()
+            .enumerate()
+            .filter(|(id, block)| *id == 0 || (bounds.assembly && block.entered_from_outside));
+        // The entry itself is taken first.
+        let mut work: Vec<_> = entries
+            .filter_map(|(id, _)| Some((BlockId(u32::try_from(id).ok()?), entry)))
+            .collect();
+        work.reverse();
         // The first way found to a block counts: compilers keep the depth at a place the
         // same whichever way control comes.
         while let Some((id, mut depth)) = work.pop() {

@@ -51,6 +51,8 @@ pub(super) struct Resolver<'a, 'b, 'data> {
     labels: Vec<u64>,
     /// Functions that this one branches into, by index.
     parts: BTreeSet<usize>,
+    /// Tables that are known.
+    tables: &'a [Range<u64>],
 }
 
 impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
@@ -58,7 +60,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
     pub(super) fn new(
         descent: &'a Descent<'b, 'data>,
         graph: &'a Graph,
-        tables: &[Range<u64>],
+        tables: &'a [Range<u64>],
     ) -> Self {
         let surroundings = descent.surroundings;
         let range = descent.start()..descent.end();
@@ -85,9 +87,10 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         Self {
             descent,
             graph,
-            stack: Stack::trace(graph),
+            stack: Stack::trace(graph, descent.bounds),
             labels,
             parts,
+            tables,
         }
     }
 
@@ -106,32 +109,19 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             return Resolution::Unresolved;
         }
         let resolve = self.descent.surroundings.knowledge.tables() == Tables::Resolve;
-        match path::search(self.graph, block) {
-            Ways::Tables { tables, bounded } => {
-                if let Some(table) = self.read_all(&tables, bounded) {
-                    return if resolve {
-                        table
-                    } else {
-                        Resolution::Unresolved
-                    };
-                }
-                self.otherwise(block, resolve)
-            }
-            Ways::Constant(address) if resolve => {
-                let inside = self.descent.offset(address).is_some();
-                let (inside, outside) = if inside {
-                    (vec![address], Vec::new())
-                } else {
-                    (Vec::new(), vec![address])
-                };
-                Resolution::Table {
-                    inside,
-                    outside,
-                    data: Vec::new(),
-                }
-            }
-            Ways::Constant(_) => Resolution::Unresolved,
-            Ways::Word | Ways::Unknown => self.otherwise(block, resolve),
+        let image = self.descent.surroundings.image;
+        let Ways::Known {
+            tables,
+            addresses,
+            bounded,
+        } = path::search(image, self.graph, block)
+        else {
+            return self.otherwise(block, resolve);
+        };
+        match self.read_all(&tables, addresses, bounded) {
+            Some(table) if resolve => table,
+            Some(_) => Resolution::Unresolved,
+            None => self.otherwise(block, resolve),
         }
     }
 
@@ -157,12 +147,18 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
     }
 
     /// The targets of all tables together; `None` when one of them is none.
-    fn read_all(&self, tables: &BTreeSet<Table>, bounded: bool) -> Option<Resolution> {
-        let image = self.descent.surroundings.image?;
-        let mut inside = BTreeSet::new();
-        let mut outside = BTreeSet::new();
+    fn read_all(
+        &self,
+        tables: &BTreeSet<Table>,
+        addresses: BTreeSet<u64>,
+        bounded: bool,
+    ) -> Option<Resolution> {
+        let (mut inside, mut outside): (BTreeSet<u64>, BTreeSet<u64>) = addresses
+            .into_iter()
+            .partition(|&address| self.descent.offset(address).is_some());
         let mut data = Vec::new();
         for table in tables {
+            let image = self.descent.surroundings.image?;
             let targets = if bounded {
                 read_bounded(image, table)?
             } else {
@@ -182,9 +178,11 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         }
         // A table of functions: calls in tail position, or something not understood.
         let only_functions = inside.is_empty()
-            && outside
-                .iter()
-                .all(|&target| image.is_function_start(target) && !self.is_part(image, target));
+            && self.descent.surroundings.image.is_some_and(|image| {
+                outside
+                    .iter()
+                    .all(|&target| image.is_function_start(target) && !self.is_part(image, target))
+            });
         if only_functions {
             return None;
         }
@@ -203,13 +201,20 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             .is_some_and(|function| self.parts.contains(&function))
     }
 
-    /// The entries of a table that could be meant, up to the first that could not.
+    /// The entries of a table that could be meant, up to the first that could not or that
+    /// belongs to another table.
     fn read_while_valid(&self, image: &Image<'_>, table: &Table) -> Vec<u64> {
+        let next = self.tables.iter().map(|known| known.start);
+        let end = next.filter(|&start| start > table.address).min();
         (0..LARGEST)
+            .take_while(|index| {
+                let at = table.address.saturating_add(table.stride * index);
+                end.is_none_or(|end| at < end)
+            })
             .map_while(|index| {
                 let target = read_entry(image, table, index)?;
                 let valid = match self.descent.offset(target) {
-                    Some(_) => self.descent.may_begin(target),
+                    Some(_) => self.descent.reads_like_code(target),
                     None => self.is_part(image, target),
                 };
                 valid.then_some(target)

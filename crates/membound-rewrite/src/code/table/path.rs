@@ -10,6 +10,7 @@ use super::value::{Node, Value, low_mask};
 use crate::code::blocks::Graph;
 use crate::code::descent::{Flow, flow};
 use crate::code::{BlockEnd, BlockId};
+use crate::image::Image;
 
 /// Blocks that a way may have.
 const LONGEST: usize = 10;
@@ -65,13 +66,13 @@ pub(super) enum Target {
 /// All ways to a jump, taken together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ways {
-    /// Every way leads through tables; whether every bound was checked.
-    Tables {
+    /// Every way leads through one of these tables or to one of these addresses; whether
+    /// the bound of every table was found.
+    Known {
         tables: BTreeSet<Table>,
+        addresses: BTreeSet<u64>,
         bounded: bool,
     },
-    /// Always the same address.
-    Constant(u64),
     /// See [`Target::Word`].
     Word,
     /// See [`Target::Unknown`].
@@ -80,37 +81,41 @@ pub(super) enum Ways {
 
 /// Follows the ways to the jump that ends `block` backwards until its table's bound is
 /// found on each.
-pub(super) fn search(graph: &Graph, block: BlockId) -> Ways {
-    let constants = Constants::new(graph);
+pub(super) fn search(image: Option<&Image<'_>>, graph: &Graph, block: BlockId) -> Ways {
+    let context = Context {
+        image,
+        graph,
+        constants: Constants::new(graph),
+    };
     let mut way = vec![block];
-    let nearest = evaluate(graph, &constants, &way);
-    if let Target::Constant(address) = nearest {
-        return Ways::Constant(address);
-    }
+    let nearest = context.evaluate(&way);
     let ways = if nearest == Target::Word {
         WAYS_OF_A_WORD
     } else {
         WAYS
     };
     let mut search = Search {
-        graph,
-        constants,
+        context,
         left: ways,
         tables: BTreeSet::new(),
+        addresses: BTreeSet::new(),
     };
     if search.extend(&mut way) {
-        return Ways::Tables {
+        return Ways::Known {
             tables: search.tables,
+            addresses: search.addresses,
             bounded: true,
         };
     }
     // Without a bound on every way: the tables themselves, from as near as they are seen.
     search.left = ways;
     search.tables.clear();
+    search.addresses.clear();
     way.truncate(1);
     match search.identify(&mut way) {
-        Some(()) => Ways::Tables {
+        Some(()) => Ways::Known {
             tables: search.tables,
+            addresses: search.addresses,
             bounded: false,
         },
         None if nearest == Target::Word => Ways::Word,
@@ -118,14 +123,14 @@ pub(super) fn search(graph: &Graph, block: BlockId) -> Ways {
     }
 }
 
-struct Search<'a> {
-    graph: &'a Graph,
-    constants: Constants<'a>,
+struct Search<'a, 'data> {
+    context: Context<'a, 'data>,
     left: usize,
     tables: BTreeSet<Table>,
+    addresses: BTreeSet<u64>,
 }
 
-impl Search<'_> {
+impl Search<'_, '_> {
     /// Whether tables with checked bounds were found on every way that ends with `way`
     /// (whose first block is the last of the vector).
     fn extend(&mut self, way: &mut Vec<BlockId>) -> bool {
@@ -133,11 +138,16 @@ impl Search<'_> {
             return false;
         };
         self.left = left;
-        if let Target::Tables(tables) = evaluate(self.graph, &self.constants, way)
-            && tables.iter().all(|table| table.highest.is_some())
-        {
-            self.tables.extend(tables);
-            return true;
+        match self.context.evaluate(way) {
+            Target::Tables(tables) if tables.iter().all(|table| table.highest.is_some()) => {
+                self.tables.extend(tables);
+                return true;
+            }
+            Target::Constant(address) => {
+                self.addresses.insert(address);
+                return true;
+            }
+            _ => {}
         }
         self.further(way, Self::extend)
     }
@@ -145,12 +155,19 @@ impl Search<'_> {
     /// Whether tables were found on every way, bounded or not.
     fn identify(&mut self, way: &mut Vec<BlockId>) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
-        if let Target::Tables(tables) = evaluate(self.graph, &self.constants, way) {
-            self.tables.extend(tables.into_iter().map(|table| Table {
-                highest: None,
-                ..table
-            }));
-            return Some(());
+        match self.context.evaluate(way) {
+            Target::Tables(tables) => {
+                self.tables.extend(tables.into_iter().map(|table| Table {
+                    highest: None,
+                    ..table
+                }));
+                return Some(());
+            }
+            Target::Constant(address) => {
+                self.addresses.insert(address);
+                return Some(());
+            }
+            _ => {}
         }
         self.further(way, |search, way| search.identify(way).is_some())
             .then_some(())
@@ -163,7 +180,7 @@ impl Search<'_> {
         mut visit: impl FnMut(&mut Self, &mut Vec<BlockId>) -> bool,
     ) -> bool {
         let head = way[way.len() - 1];
-        let predecessors = &self.graph.predecessors[head.index()];
+        let predecessors = &self.context.graph.predecessors[head.index()];
         if predecessors.is_empty() || way.len() >= LONGEST {
             return false;
         }
@@ -182,24 +199,196 @@ impl Search<'_> {
     }
 }
 
-/// What the jump at the end of a way leads to. The way's last block is its first element.
-fn evaluate(graph: &Graph, constants: &Constants<'_>, way: &[BlockId]) -> Target {
-    let mut state = State::new();
-    let head = way[way.len() - 1];
-    for (position, &id) in way.iter().enumerate().rev() {
-        let block = &graph.blocks[id.index()];
-        let instructions = &graph.instructions[block.first as usize..block.end as usize];
-        let (last, body) = instructions.split_last().expect("a block has instructions");
-        for instruction in body {
-            state.step(instruction);
+/// What ways are evaluated in.
+struct Context<'a, 'data> {
+    image: Option<&'a Image<'data>>,
+    graph: &'a Graph,
+    constants: Constants<'a>,
+}
+
+impl Context<'_, '_> {
+    /// What the jump at the end of a way leads to. The way's last block is its first
+    /// element.
+    fn evaluate(&self, way: &[BlockId]) -> Target {
+        let graph = self.graph;
+        let mut state = State::new();
+        let head = way[way.len() - 1];
+        for (position, &id) in way.iter().enumerate().rev() {
+            let block = &graph.blocks[id.index()];
+            let instructions = &graph.instructions[block.first as usize..block.end as usize];
+            let (last, body) = instructions.split_last().expect("a block has instructions");
+            for instruction in body {
+                state.step(instruction);
+            }
+            if position == 0 {
+                return self.target(&mut state, head, last);
+            }
+            let next = way[position - 1];
+            pass(&mut state, graph, block.leaves_by, last, next);
         }
-        if position == 0 {
-            return target(&mut state, constants, head, last);
-        }
-        let next = way[position - 1];
-        pass(&mut state, graph, block.leaves_by, last, next);
+        Target::Unknown
     }
-    Target::Unknown
+
+    fn target(&self, state: &mut State, head: BlockId, jump: &Instruction) -> Target {
+        let value = match jump.op0_kind() {
+            OpKind::Register | OpKind::Memory => state.read(jump, 0),
+            _ => return Target::Unknown,
+        };
+        let linear = state.values.linear(value);
+        if linear.terms.is_empty() {
+            return Target::Constant(linear.constant);
+        }
+        // One term is read from the table; what others there are is its base.
+        let mut read = None;
+        let mut bases = vec![linear.constant];
+        for &(term, factor) in &linear.terms {
+            match loaded(state, term) {
+                Some(loaded) if read.is_none() && is_entry(state, &loaded) => {
+                    read = Some((loaded, factor));
+                }
+                _ if factor == 1 => {
+                    let Some(known) = self.known(state, head, term) else {
+                        return word_or_unknown(state, value);
+                    };
+                    bases = combine(&bases, &known);
+                }
+                _ => return Target::Unknown,
+            }
+        }
+        let Some((loaded, factor)) = read else {
+            return word_or_unknown(state, value);
+        };
+        let Some(place) = self.place(state, head, &loaded) else {
+            return word_or_unknown(state, value);
+        };
+        let plain = linear.terms.len() == 1 && linear.constant == 0 && factor == 1;
+        let mut tables = Vec::new();
+        for &address in &place.addresses {
+            let table = |entry| Table {
+                address,
+                stride: place.stride,
+                entry,
+                highest: place.highest,
+            };
+            if plain && loaded.bits == 64 {
+                tables.push(table(Entry::Address));
+                continue;
+            }
+            for &base in &bases {
+                // With one base register for both, it is the same value in both.
+                if bases.len() == place.addresses.len()
+                    && place.addresses.contains(&base)
+                    && base != address
+                {
+                    continue;
+                }
+                tables.push(table(Entry::Offset {
+                    base,
+                    factor,
+                    bits: loaded.bits,
+                    signed: loaded.signed,
+                }));
+            }
+        }
+        Target::Tables(tables)
+    }
+
+    /// Where what is loaded may lie.
+    fn place(&self, state: &State, head: BlockId, loaded: &Loaded) -> Option<Place> {
+        let linear = state.values.linear(loaded.address);
+        let mut index = None;
+        let mut addresses = vec![linear.constant];
+        for &(term, factor) in &linear.terms {
+            if factor == 1
+                && let Some(known) = self.known(state, head, term)
+            {
+                addresses = combine(&addresses, &known);
+            } else if index.is_none() && factor <= 64 {
+                index = Some((term, factor));
+            } else {
+                return None;
+            }
+        }
+        if addresses == [0] {
+            return None;
+        }
+        Some(match index {
+            Some((index, stride)) => Place {
+                addresses,
+                stride,
+                highest: self.highest(state, index),
+            },
+            None => Place {
+                addresses,
+                stride: u64::from(loaded.bits / 8),
+                highest: Some(0),
+            },
+        })
+    }
+
+    /// The highest value that an index may have: as it was checked, or by how it is made.
+    fn highest(&self, state: &State, index: Value) -> Option<u64> {
+        if let Some(bound) = state.values.checked(index) {
+            return Some(bound);
+        }
+        let made = state.values.bound(index)?;
+        // A mask or a shift bounds as well as a check; a byte may be read for its own sake.
+        if made < 0xff {
+            return Some(made);
+        }
+        // The index may itself be read from a table that never changes.
+        let inner = loaded(state, index).filter(|inner| !inner.signed && inner.bits <= 16)?;
+        let linear = state.values.linear(inner.address);
+        let [(position, 1)] = linear.terms[..] else {
+            return None;
+        };
+        let last = state.values.checked(position)?;
+        self.largest_entry(linear.constant, last, inner.bits)
+    }
+
+    /// The largest of the first numbers of a table in read-only memory.
+    fn largest_entry(&self, address: u64, last: u64, bits: u8) -> Option<u64> {
+        let image = self.image.filter(|image| !image.is_writable(address))?;
+        let size = u64::from(bits / 8);
+        let length = last.checked_add(1)?.checked_mul(size)?;
+        let bytes = image.bytes(address..address.checked_add(length)?)?;
+        bytes
+            .chunks_exact(usize::from(bits / 8))
+            .map(|number| {
+                number
+                    .iter()
+                    .rev()
+                    .fold(0, |value, &byte| value << 8 | u64::from(byte))
+            })
+            .max()
+    }
+
+    /// The constants that a value may be: a register from before the way, or a spilled
+    /// one.
+    fn known(&self, state: &State, head: BlockId, value: Value) -> Option<Vec<u64>> {
+        match state.values.node(value) {
+            Node::Initial(register) => self.constants.at_start(head, general_register(register)),
+            Node::Load { address, .. } => {
+                let linear = state.values.linear(address);
+                let [(base, 1)] = linear.terms[..] else {
+                    return None;
+                };
+                let Node::Initial(register @ (4 | 5)) = state.values.node(base) else {
+                    return None;
+                };
+                self.constants
+                    .in_slot(general_register(register), linear.constant)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Where a table may begin, the bytes from one entry to the next, the last entry.
+struct Place {
+    addresses: Vec<u64>,
+    stride: u64,
+    highest: Option<u64>,
 }
 
 /// Applies a block's last instruction on the way to `next`.
@@ -217,82 +406,6 @@ fn pass(state: &mut State, graph: &Graph, leaves_by: BlockEnd, last: &Instructio
         Flow::Jump(_) => {}
         _ => state.step(last),
     }
-}
-
-fn target(
-    state: &mut State,
-    constants: &Constants<'_>,
-    head: BlockId,
-    jump: &Instruction,
-) -> Target {
-    let value = match jump.op0_kind() {
-        OpKind::Register | OpKind::Memory => state.read(jump, 0),
-        _ => return Target::Unknown,
-    };
-    let linear = state.values.linear(value);
-    if linear.terms.is_empty() {
-        return Target::Constant(linear.constant);
-    }
-    // One term is read from the table; what others there are is its base.
-    let mut read = None;
-    let mut bases = vec![linear.constant];
-    for &(term, factor) in &linear.terms {
-        match loaded(state, term) {
-            Some(loaded) if read.is_none() && is_indexed(state, loaded.address) => {
-                read = Some((loaded, factor));
-            }
-            _ if factor == 1 => {
-                let Some(known) = known(state, constants, head, term) else {
-                    return word_or_unknown(state, value);
-                };
-                bases = combine(&bases, &known);
-            }
-            _ => return Target::Unknown,
-        }
-    }
-    let Some((loaded, factor)) = read else {
-        return word_or_unknown(state, value);
-    };
-    let Some((addresses, index, stride)) = table_address(state, constants, head, loaded.address)
-    else {
-        return word_or_unknown(state, value);
-    };
-    let highest = match state.values.checked(index) {
-        Some(bound) => Some(bound),
-        // A mask or a shift bounds as well as a check; a byte may be read for its own sake.
-        None => state.values.bound(index).filter(|&bound| bound < 0xff),
-    };
-    let plain = linear.terms.len() == 1 && linear.constant == 0 && factor == 1;
-    let mut tables = Vec::new();
-    for &address in &addresses {
-        if plain && loaded.bits == 64 {
-            tables.push(Table {
-                address,
-                stride,
-                entry: Entry::Address,
-                highest,
-            });
-            continue;
-        }
-        for &base in &bases {
-            // With one base register for both, it is the same value in both.
-            if bases.len() == addresses.len() && addresses.contains(&base) && base != address {
-                continue;
-            }
-            tables.push(Table {
-                address,
-                stride,
-                entry: Entry::Offset {
-                    base,
-                    factor,
-                    bits: loaded.bits,
-                    signed: loaded.signed,
-                },
-                highest,
-            });
-        }
-    }
-    Target::Tables(tables)
 }
 
 fn word_or_unknown(state: &State, value: Value) -> Target {
@@ -338,60 +451,14 @@ fn loaded(state: &State, value: Value) -> Option<Loaded> {
     }
 }
 
-/// Whether an address has an index in it.
-fn is_indexed(state: &State, address: Value) -> bool {
-    let linear = state.values.linear(address);
-    linear.terms.iter().any(|&(_, factor)| factor > 1)
-        || (linear.constant != 0
-            && linear.terms.len() == 1
-            && state.values.bound(linear.terms[0].0).is_some())
-}
-
-/// The addresses that a table may have, its index, and its stride.
-fn table_address(
-    state: &State,
-    constants: &Constants<'_>,
-    head: BlockId,
-    address: Value,
-) -> Option<(Vec<u64>, Value, u64)> {
-    let linear = state.values.linear(address);
-    let mut index = None;
-    let mut addresses = vec![linear.constant];
-    for &(term, factor) in &linear.terms {
-        if factor == 1
-            && let Some(known) = known(state, constants, head, term)
-        {
-            addresses = combine(&addresses, &known);
-        } else if index.is_none() && factor <= 64 {
-            index = Some((term, factor));
-        } else {
-            return None;
-        }
-    }
-    let (index, stride) = index?;
-    (addresses != [0]).then_some((addresses, index, stride))
-}
-
-/// The constants that a value may be: a register from before the way, or a spilled one.
-fn known(
-    state: &State,
-    constants: &Constants<'_>,
-    head: BlockId,
-    value: Value,
-) -> Option<Vec<u64>> {
-    match state.values.node(value) {
-        Node::Initial(register) => constants.at_start(head, general_register(register)),
-        Node::Load { address, .. } => {
-            let linear = state.values.linear(address);
-            let [(base, 1)] = linear.terms[..] else {
-                return None;
-            };
-            let Node::Initial(register @ (4 | 5)) = state.values.node(base) else {
-                return None;
-            };
-            constants.in_slot(general_register(register), linear.constant)
-        }
-        _ => None,
+/// Whether a loaded value may be a table's entry: it lies at an index, or at a fixed place
+/// and is no address.
+fn is_entry(state: &State, loaded: &Loaded) -> bool {
+    let linear = state.values.linear(loaded.address);
+    match linear.terms[..] {
+        [] => loaded.bits < 64,
+        [(index, 1)] if linear.constant != 0 => state.values.bound(index).is_some(),
+        _ => linear.terms.iter().any(|&(_, factor)| factor > 1),
     }
 }
 

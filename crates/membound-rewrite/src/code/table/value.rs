@@ -133,7 +133,7 @@ impl Values {
             Node::Inserted { low, bits, .. } if mask <= low_mask(bits) => self.masked(low, mask),
             _ => {
                 let keeps_all = mask & mask.wrapping_add(1) == 0
-                    && self.bound(value).is_some_and(|bound| bound <= mask);
+                    && self.certain(value).is_some_and(|bound| bound <= mask);
                 if keeps_all {
                     value
                 } else {
@@ -212,22 +212,30 @@ impl Values {
         self.numbers.get(&node).copied()
     }
 
-    /// An upper bound, checked or by construction.
+    /// An upper bound, checked (if only of the low part that matters) or by construction.
     pub(super) fn bound(&self, value: Value) -> Option<u64> {
+        match (self.certain(value), self.checked(value)) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// An upper bound of all 64 bits.
+    fn certain(&self, value: Value) -> Option<u64> {
         let made = match self.node(value) {
             Node::Constant(value) => Some(value),
-            Node::Masked(inner, mask) => Some(self.bound(inner).map_or(mask, |b| b.min(mask))),
+            Node::Masked(inner, mask) => Some(self.certain(inner).map_or(mask, |b| b.min(mask))),
             Node::AtMost(bound, _) => Some(bound),
             Node::Multiple(inner, factor) => self
-                .bound(inner)
+                .certain(inner)
                 .and_then(|bound| bound.checked_mul(factor)),
-            Node::Add(a, b) => match (self.bound(a), self.bound(b)) {
+            Node::Add(a, b) => match (self.certain(a), self.certain(b)) {
                 (Some(a), Some(b)) => a.checked_add(b),
                 _ => None,
             },
             _ => None,
         };
-        match (made, self.checked(value)) {
+        match (made, self.bounds.get(&value).copied()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -245,7 +253,8 @@ impl Values {
             Node::Constant(value) => {
                 linear.constant = linear.constant.wrapping_add(value.wrapping_mul(factor));
             }
-            Node::Add(a, b) if depth < 32 => {
+            // A sum that was compared is an index of its own.
+            Node::Add(a, b) if depth < 32 && self.checked(value).is_none() => {
                 self.collect(a, factor, linear, depth + 1);
                 self.collect(b, factor, linear, depth + 1);
             }
