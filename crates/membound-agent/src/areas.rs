@@ -26,18 +26,20 @@ struct Slot {
 }
 
 impl Slot {
-    const FREE: Self = Self {
-        version: AtomicU64::new(0),
-        code: AtomicU64::new(0),
-        end: AtomicU64::new(0),
-        table: AtomicU64::new(0),
-        base: AtomicU64::new(0),
-        text_start: AtomicU64::new(0),
-        text_end: AtomicU64::new(0),
-    };
+    const fn free() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            code: AtomicU64::new(0),
+            end: AtomicU64::new(0),
+            table: AtomicU64::new(0),
+            base: AtomicU64::new(0),
+            text_start: AtomicU64::new(0),
+            text_end: AtomicU64::new(0),
+        }
+    }
 }
 
-static SLOTS: [Slot; AREAS] = [Slot::FREE; AREAS];
+static SLOTS: [Slot; AREAS] = [const { Slot::free() }; AREAS];
 /// Slots from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 

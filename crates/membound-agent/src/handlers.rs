@@ -190,11 +190,11 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         }
         return Some(0);
     }
-    if new != 0 {
-        if let Some(stub) = stub_of(wrapped.handler) {
-            wrapped.handler = stub;
-            passed = (&raw const wrapped) as usize;
-        }
+    if new != 0
+        && let Some(stub) = stub_of(wrapped.handler)
+    {
+        wrapped.handler = stub;
+        passed = (&raw const wrapped) as usize;
     }
     // SAFETY: the program's call, with the handler's stub in the handler's place.
     let result = unsafe {

@@ -83,12 +83,14 @@ struct Users {
 }
 
 impl Users {
-    const NEW: Self = Self {
-        handler: AtomicU64::new(0),
-        flags: AtomicU64::new(0),
-        restorer: AtomicU64::new(0),
-        mask: AtomicU64::new(0),
-    };
+    const fn new() -> Self {
+        Self {
+            handler: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
+            restorer: AtomicU64::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
 
     fn get(&self) -> Disposition {
         Disposition {
@@ -107,7 +109,7 @@ impl Users {
     }
 }
 
-static USERS: [Users; SIGNALS.len()] = [Users::NEW; SIGNALS.len()];
+static USERS: [Users; SIGNALS.len()] = [const { Users::new() }; SIGNALS.len()];
 /// The process in which the handler was installed: a child of `vfork` has our memory, but
 /// a table of its own.
 static PROCESS: AtomicU32 = AtomicU32::new(0);

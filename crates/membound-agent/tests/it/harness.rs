@@ -1,7 +1,6 @@
 //! A launcher by hand: builds programs, starts them with the agent, and speaks with it.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -26,8 +25,6 @@ use tempfile::TempDir;
 
 #[path = "../../build/object.rs"]
 mod object;
-
-pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The agent's object, built once.
 pub(crate) fn agent() -> &'static Path {
@@ -190,6 +187,15 @@ pub(crate) struct Session {
 impl Session {
     /// Starts `program` with the agent, and the user's own `preload` behind it.
     pub(crate) fn start(program: &Path, arguments: &[&str], preload: Option<&str>) -> Self {
+        Self::prepared(|control| {
+            let mut process = process(program, control.as_os_str(), preload);
+            process.args(arguments);
+            process
+        })
+    }
+
+    /// Starts what `prepare` makes for the control socket's path.
+    pub(crate) fn prepared(prepare: impl FnOnce(&Path) -> Process) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control");
         let socket = socket_with(
@@ -201,10 +207,7 @@ impl Session {
         .unwrap();
         bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen(&socket, 16).unwrap();
-        let child = process(program, path.as_os_str(), preload)
-            .args(arguments)
-            .spawn()
-            .unwrap();
+        let child = prepare(&path).spawn().unwrap();
         Self {
             socket: Some(socket),
             child,
@@ -312,10 +315,6 @@ impl Conversation {
 
     pub(crate) fn long(&self, offset: usize) -> u64 {
         u64::from_ne_bytes(self.packet[offset..offset + 8].try_into().unwrap())
-    }
-
-    pub(crate) fn entry(&self, entry: Entry) -> u64 {
-        self.long(ENTRIES + entry as usize * 8)
     }
 
     /// Sends a command and waits for its answer.

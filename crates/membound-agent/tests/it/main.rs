@@ -3,10 +3,13 @@
 //! Programs are built from `programs/` here, for glibc and for musl, without position
 //! independence, so that the addresses of their symbols are known before they run.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod calls;
 mod environment;
 mod harness;
 mod lives;
 mod object_file;
+mod obstacles;
 mod signals;
 mod texts;

@@ -114,7 +114,7 @@ fn area(program: &Program) -> (Area, Vec<TextEdit>) {
     let relative = |symbol: &str| u32::try_from(program.symbol(symbol) - base).unwrap();
     let mut code = Vec::new();
     let mut places = Vec::new();
-    let mut jump_back = |code: &mut Vec<u8>, symbol: &str| {
+    let jump_back = |code: &mut Vec<u8>, symbol: &str| {
         let at = AREA + code.len() as u64;
         code.extend(jump_bytes(at, program.symbol(symbol) + 5));
     };
