@@ -10,6 +10,9 @@ use crate::image::{FunctionBounds, Image, leading_padding};
 /// maps of a hostile file's functions cost no memory to speak of.
 const LONGEST_FUNCTION: usize = 16 << 20;
 
+/// How far back code is looked for that is known.
+const FAR: usize = 4096;
+
 /// So many instructions in a row are code.
 const CONVINCING: usize = 256;
 
@@ -172,6 +175,32 @@ impl<'a, 'data> Descent<'a, 'data> {
     pub(super) fn is_entered(&self, address: u64) -> bool {
         self.offset(address)
             .is_some_and(|offset| self.entered[offset])
+    }
+
+    /// Whether an instruction begins at `address` when decoding starts where the nearest
+    /// known one before it ends.
+    pub(super) fn is_in_step(&self, address: u64) -> bool {
+        let Some(offset) = self.offset(address) else {
+            return false;
+        };
+        let unknown = self.map[..offset]
+            .iter()
+            .rev()
+            .take(FAR)
+            .take_while(|&&byte| byte == UNKNOWN)
+            .count();
+        let from = offset - unknown;
+        let mut decoder = Decoder::with_ip(
+            64,
+            &self.bytes[from..],
+            self.start + from as u64,
+            DecoderOptions::NONE,
+        );
+        let mut instruction = Instruction::default();
+        while decoder.ip() < address {
+            decoder.decode_out(&mut instruction);
+        }
+        decoder.ip() == address && self.map[offset] != INSIDE
     }
 
     /// Whether `address` begins an instruction, or what is not decoded yet and reads like

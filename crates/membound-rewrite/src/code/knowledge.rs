@@ -25,8 +25,10 @@ pub enum Tables {
 pub(super) enum Trust {
     /// Code jumps there, the kernel or an exception may.
     Jumped,
-    /// Something has its value: it may be a label, or data.
+    /// Something takes this address: of a label, or of data.
     Taken,
+    /// A number that happens to be this address, or is it.
+    Guessed,
 }
 
 /// Facts about an image that its functions need of each other.
@@ -188,10 +190,15 @@ impl Knowledge {
         }
         self.code_pointers.sort_unstable();
         self.code_pointers.dedup();
+        let trust = if image.position_dependent() {
+            Trust::Guessed
+        } else {
+            Trust::Taken
+        };
         self.entries.extend(
             self.code_pointers
                 .iter()
-                .map(|pointer| (pointer.value, Trust::Taken)),
+                .map(|pointer| (pointer.value, trust)),
         );
     }
 

@@ -239,8 +239,13 @@ fn decode(
     let mut graph = settle(&mut descent, &mut resolutions);
     // Addresses that somebody has the value of may be data: they count where they do not
     // contradict what control flow shows.
-    for (address, _) in entries.iter().filter(|(_, trust)| *trust == Trust::Taken) {
-        if descent.reads_like_code(*address) {
+    for (address, trust) in entries {
+        let believed = match trust {
+            Trust::Jumped => false,
+            Trust::Taken => descent.reads_like_code(*address),
+            Trust::Guessed => descent.is_in_step(*address) && descent.reads_like_code(*address),
+        };
+        if believed {
             descent.enter(*address);
             descent.follow();
         }
@@ -283,13 +288,9 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resoluti
             return graph;
         }
         let tables = table_ranges(resolutions);
-        let resolver = Resolver::new(descent, &graph, &tables);
-        let found: Vec<(Instruction, Resolution)> = jumps
-            .into_iter()
-            .map(|(id, jump)| (jump, resolver.resolve(id, &jump)))
-            .collect();
+        let found = Resolver::new(descent, &graph, &tables).resolve(&jumps);
         let mut changed = false;
-        for (jump, resolution) in found {
+        for ((_, jump), resolution) in jumps.iter().zip(found) {
             if let Resolution::Table { inside, .. } = &resolution {
                 for &target in inside {
                     changed |= descent.lead(target);

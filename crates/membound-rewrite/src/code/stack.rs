@@ -4,7 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::BlockId;
 use super::blocks::Graph;
-use crate::image::FunctionBounds;
+use crate::image::{FunctionBounds, Image};
 
 /// Depths in bytes, where they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +21,16 @@ pub(super) struct Stack {
 
 impl Stack {
     /// Follows the stack pointer through a function from its entry; in a stretch of
-    /// hand-written code, from all its entries.
-    pub(super) fn trace(graph: &Graph, bounds: &FunctionBounds) -> Self {
+    /// hand-written code, from all its entries. The part of a function that was put
+    /// elsewhere begins as deep as its unwind entry says.
+    pub(super) fn trace(graph: &Graph, bounds: &FunctionBounds, image: Option<&Image<'_>>) -> Self {
         let mut ends = vec![None; graph.blocks.len()];
+        let (stack, frame) = image
+            .and_then(|image| image.depth_at_entry(bounds.range.start))
+            .unwrap_or((Some(0), None));
         let entry = Depth {
-            stack: Some(0),
-            frame: None,
+            stack: stack.and_then(|depth| i64::try_from(depth).ok()),
+            frame: frame.and_then(|depth| i64::try_from(depth).ok()),
         };
         let entries = graph
             .blocks

@@ -104,16 +104,16 @@ impl Sweep {
         function: &FunctionBounds,
         instruction: &Instruction,
     ) {
-        let mut take = |address: u64| {
+        let mut take = |address: u64, trust: Trust| {
             if image.is_text(address)
                 && (function.range.contains(&address) || !image.is_function_start(address))
                 && address != function.range.start
             {
-                self.entries.push((address, Trust::Taken));
+                self.entries.push((address, trust));
             }
         };
         if instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand() {
-            take(instruction.memory_displacement64());
+            take(instruction.memory_displacement64(), Trust::Taken);
         }
         if !image.position_dependent() {
             return;
@@ -121,13 +121,13 @@ impl Sweep {
         for operand in 0..instruction.op_count() {
             match instruction.op_kind(operand) {
                 OpKind::Immediate32 | OpKind::Immediate64 | OpKind::Immediate32to64 => {
-                    take(instruction.immediate(operand))
+                    take(instruction.immediate(operand), Trust::Guessed)
                 }
                 OpKind::Memory
                     if instruction.mnemonic() == Mnemonic::Lea
                         && !instruction.is_ip_rel_memory_operand() =>
                 {
-                    take(instruction.memory_displacement64());
+                    take(instruction.memory_displacement64(), Trust::Guessed);
                 }
                 _ => {}
             }

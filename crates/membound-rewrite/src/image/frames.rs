@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use gimli::{
-    BaseAddresses, CieOrFde, CommonInformationEntry, EhFrame, EhFrameHdr, EndianSlice,
-    LittleEndian, Pointer, UnwindSection as _,
+    BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, EhFrame, EhFrameHdr,
+    EndianSlice, FrameDescriptionEntry, LittleEndian, Pointer, UnwindSection as _, X86_64,
 };
 
 use super::elf::Layout;
@@ -16,6 +16,11 @@ pub(super) struct Frame {
     pub(super) range: Range<u64>,
     /// Address of the function's exception table.
     pub(super) exception_table: Option<u64>,
+    /// Bytes between the return address and the stack pointer where it begins: not 0 in
+    /// the cold part of a function.
+    pub(super) depth: Option<u64>,
+    /// The same for rbp, where that is the frame pointer there.
+    pub(super) frame_depth: Option<u64>,
 }
 
 type Reader<'data> = EndianSlice<'data, LittleEndian>;
@@ -61,8 +66,11 @@ pub(super) fn frames(layout: &Layout<'_>, text: &[Range<u64>]) -> Vec<Frame> {
         if range.is_empty() || !inside {
             continue;
         }
+        let (depth, frame_depth) = depth_at_entry(&entry, &section, &bases);
         found.push(Frame {
             range,
+            depth,
+            frame_depth,
             exception_table: match entry.lsda() {
                 Some(Pointer::Direct(address)) if address != 0 => Some(address),
                 _ => None,
@@ -78,6 +86,39 @@ pub(super) fn frames(layout: &Layout<'_>, text: &[Range<u64>]) -> Vec<Frame> {
         open
     });
     found
+}
+
+/// How deep the stack is where a function begins, for the stack pointer and the frame
+/// pointer: by the rules before the first advance. Without any, the call has just happened.
+fn depth_at_entry(
+    entry: &FrameDescriptionEntry<Reader<'_>>,
+    section: &EhFrame<Reader<'_>>,
+    bases: &BaseAddresses,
+) -> (Option<u64>, Option<u64>) {
+    // The canonical frame address lies just above the return address.
+    let (mut register, mut offset) = (X86_64::RSP, Some(8_u64));
+    let mut instructions = entry.instructions(section, bases);
+    while let Ok(Some(instruction)) = instructions.next() {
+        match instruction {
+            CallFrameInstruction::AdvanceLoc { .. } | CallFrameInstruction::SetLoc { .. } => break,
+            CallFrameInstruction::DefCfa {
+                register: new,
+                offset: at,
+            } => (register, offset) = (new, Some(at)),
+            CallFrameInstruction::DefCfaOffset { offset: at } => offset = Some(at),
+            CallFrameInstruction::DefCfaRegister { register: new } => register = new,
+            CallFrameInstruction::DefCfaSf { .. }
+            | CallFrameInstruction::DefCfaOffsetSf { .. }
+            | CallFrameInstruction::DefCfaExpression { .. } => offset = None,
+            _ => {}
+        }
+    }
+    let depth = offset.and_then(|offset| offset.checked_sub(8));
+    match register {
+        X86_64::RSP => (depth, None),
+        X86_64::RBP => (None, depth),
+        _ => (None, None),
+    }
 }
 
 /// The address and bytes of `.eh_frame`: where the program header points, as far as the

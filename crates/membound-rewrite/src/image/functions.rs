@@ -14,6 +14,9 @@ use super::padding::leading_padding;
 use super::relocations::Relocations;
 use super::symbols::{Symbol, SymbolKind};
 
+/// What compilers align functions to.
+const FUNCTION_ALIGNMENT: u64 = 16;
+
 /// Functions, sorted and disjoint, and the described addresses inside them that are not
 /// their starts, sorted.
 pub(super) struct Found {
@@ -196,16 +199,30 @@ fn fill_gaps(
             }
         }
     }
-    let candidates = gaps
+    // What data point to, at the alignment of functions, begins a function of its own.
+    let mut pointed_to: Vec<u64> = relocations
+        .pointers
         .iter()
-        .zip(&reached)
-        .filter(|(_, reached)| **reached)
-        .map(|(gap, _)| Candidate {
-            start: gap.start,
-            end: Some(gap.end),
+        .map(|&(_, value)| value)
+        .filter(|value| value % FUNCTION_ALIGNMENT == 0)
+        .collect();
+    pointed_to.sort_unstable();
+    pointed_to.dedup();
+    let mut candidates = Vec::new();
+    for (gap, _) in gaps.iter().zip(&reached).filter(|(_, reached)| **reached) {
+        let first = pointed_to.partition_point(|&start| start <= gap.start);
+        let last = pointed_to.partition_point(|&start| start < gap.end);
+        let starts = [gap.start]
+            .into_iter()
+            .chain(pointed_to[first..last].iter().copied());
+        let ends = pointed_to[first..last].iter().copied().chain([gap.end]);
+        candidates.extend(starts.zip(ends).map(|(start, end)| Candidate {
+            start,
+            end: Some(end),
             assembly: true,
-        });
-    fill(functions, candidates, text, &mut Vec::new());
+        }));
+    }
+    fill(functions, candidates.into_iter(), text, &mut Vec::new());
 }
 
 /// Text that belongs to no function, without the padding it begins with.

@@ -313,6 +313,17 @@ impl<'data> Image<'data> {
             })
     }
 
+    /// How deep the stack is where a function begins, by its unwind entry: for the stack
+    /// pointer, and for rbp where that is the frame pointer. `None` without an entry.
+    pub(crate) fn depth_at_entry(&self, start: u64) -> Option<(Option<u64>, Option<u64>)> {
+        let index = self
+            .frames
+            .binary_search_by(|frame| frame.range.start.cmp(&start))
+            .ok()?;
+        let frame = &self.frames[index];
+        Some((frame.depth, frame.frame_depth))
+    }
+
     /// Exception tables of the unwind entries that begin in `range`: the extent of each
     /// entry and the address of its table.
     pub(crate) fn exception_tables(

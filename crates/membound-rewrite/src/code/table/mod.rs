@@ -13,7 +13,7 @@ mod value;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use iced_x86::{Instruction, OpKind};
+use iced_x86::{Code, Instruction, OpKind};
 
 use super::BlockId;
 use super::blocks::Graph;
@@ -51,8 +51,8 @@ pub(super) struct Resolver<'a, 'b, 'data> {
     labels: Vec<u64>,
     /// Functions that this one branches into, by index.
     parts: BTreeSet<usize>,
-    /// Tables that are known.
-    tables: &'a [Range<u64>],
+    /// Where known tables begin.
+    starts: BTreeSet<u64>,
 }
 
 impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
@@ -60,7 +60,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
     pub(super) fn new(
         descent: &'a Descent<'b, 'data>,
         graph: &'a Graph,
-        tables: &'a [Range<u64>],
+        tables: &[Range<u64>],
     ) -> Self {
         let surroundings = descent.surroundings;
         let range = descent.start()..descent.end();
@@ -87,41 +87,61 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         Self {
             descent,
             graph,
-            stack: Stack::trace(graph, descent.bounds),
+            stack: Stack::trace(graph, descent.bounds, surroundings.image),
             labels,
             parts,
-            tables,
+            starts: tables.iter().map(|table| table.start).collect(),
         }
     }
 
-    /// Finds out where the jump that ends `block` leads.
-    pub(super) fn resolve(&self, block: BlockId, jump: &Instruction) -> Resolution {
-        // Through a word at a fixed place: a slot that the loader fills.
-        let slot = jump.op0_kind() == OpKind::Memory && jump.is_ip_rel_memory_operand();
-        if slot {
-            return Resolution::TailCall;
+    /// Finds out where the jumps that end these blocks lead.
+    pub(super) fn resolve(&mut self, jumps: &[(BlockId, Instruction)]) -> Vec<Resolution> {
+        let ways: Vec<Ways> = jumps
+            .iter()
+            .map(|(block, jump)| self.search(*block, jump))
+            .collect();
+        // Where one table begins another ends, so all are identified before any is read.
+        for ways in &ways {
+            if let Ways::Known { tables, .. } = ways {
+                self.starts.extend(tables.iter().map(|table| table.address));
+            }
         }
-        let far = !matches!(jump.op0_kind(), OpKind::Memory | OpKind::Register)
-            || jump.code() == iced_x86::Code::Jmp_m1664
-            || jump.code() == iced_x86::Code::Jmp_m1632
-            || jump.code() == iced_x86::Code::Jmp_m1616;
-        if far {
-            return Resolution::Unresolved;
-        }
-        let resolve = self.descent.surroundings.knowledge.tables() == Tables::Resolve;
-        let image = self.descent.surroundings.image;
-        let Ways::Known {
-            tables,
-            addresses,
-            bounded,
-        } = path::search(image, self.graph, block)
-        else {
-            return self.otherwise(block, resolve);
+        jumps
+            .iter()
+            .zip(ways)
+            .map(|((block, _), ways)| self.decide(*block, ways))
+            .collect()
+    }
+
+    fn search(&self, block: BlockId, jump: &Instruction) -> Ways {
+        let near = match jump.op0_kind() {
+            // Through a word at a fixed place: a slot that the loader fills.
+            OpKind::Memory if jump.is_ip_rel_memory_operand() => return Ways::Slot,
+            OpKind::Memory => jump.code() == Code::Jmp_rm64,
+            OpKind::Register => true,
+            _ => false,
         };
-        match self.read_all(&tables, addresses, bounded) {
-            Some(table) if resolve => table,
-            Some(_) => Resolution::Unresolved,
-            None => self.otherwise(block, resolve),
+        if !near {
+            return Ways::Far;
+        }
+        path::search(self.descent.surroundings.image, self.graph, block)
+    }
+
+    fn decide(&self, block: BlockId, ways: Ways) -> Resolution {
+        let resolve = self.descent.surroundings.knowledge.tables() == Tables::Resolve;
+        match ways {
+            Ways::Slot => Resolution::TailCall,
+            Ways::Far => Resolution::Unresolved,
+            Ways::Word | Ways::Unknown => self.otherwise(block, resolve),
+            Ways::Known {
+                tables,
+                addresses,
+                bounded,
+            } => match self.read_all(&tables, addresses, bounded) {
+                Some(table) if resolve => table,
+                Some(_) => Resolution::Unresolved,
+                None => self.otherwise(block, resolve),
+            },
         }
     }
 
@@ -204,12 +224,11 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
     /// The entries of a table that could be meant, up to the first that could not or that
     /// belongs to another table.
     fn read_while_valid(&self, image: &Image<'_>, table: &Table) -> Vec<u64> {
-        let next = self.tables.iter().map(|known| known.start);
-        let end = next.filter(|&start| start > table.address).min();
+        let end = self.starts.range(table.address.saturating_add(1)..).next();
         (0..LARGEST)
             .take_while(|index| {
                 let at = table.address.saturating_add(table.stride * index);
-                end.is_none_or(|end| at < end)
+                end.is_none_or(|&end| at < end)
             })
             .map_while(|index| {
                 let target = read_entry(image, table, index)?;

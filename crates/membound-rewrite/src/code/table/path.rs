@@ -66,6 +66,10 @@ pub(super) enum Target {
 /// All ways to a jump, taken together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ways {
+    /// Through a word at a fixed address.
+    Slot,
+    /// To another code segment.
+    Far,
     /// Every way leads through one of these tables or to one of these addresses; whether
     /// the bound of every table was found.
     Known {
