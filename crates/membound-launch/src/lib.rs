@@ -31,6 +31,7 @@ mod session;
 pub use cache::{Cache, LIMIT_BYTES};
 pub use ledger::Program as RanProgram;
 pub use maps::Mapping;
+pub use modules::plan as plan_of;
 pub use program::{CannotRun, Unpatched, examine, find};
 pub use report::{ModuleReport, Patched, Report, SiteReport};
 pub use server::{Live, Wanted};

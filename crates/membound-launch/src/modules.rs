@@ -254,8 +254,10 @@ fn exposed(maps: &[Mapping], span: &Range<u64>) -> bool {
     })
 }
 
-/// The plan for `image`: from `cache` when it has been made before.
-pub(crate) fn plan(
+/// The plan for `image`: from `cache` when it has been made before, by the same `revision` of
+/// the planner.
+#[must_use]
+pub fn plan(
     image: &Image<'_>,
     options: &patch::Options,
     cache: Option<&Cache>,

@@ -34,6 +34,32 @@ pub struct FunctionReport {
     pub accesses: Vec<AccessReport>,
     /// Instructions that move together, sorted by address.
     pub groups: Vec<GroupReport>,
+    /// Every instruction, with [`Detail::Listing`]; empty otherwise.
+    pub listing: Vec<InstructionReport>,
+}
+
+/// How much is said of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Accesses and groups.
+    Accesses,
+    /// Every instruction in words as well, which takes its time.
+    Listing,
+}
+
+/// One instruction of a listing.
+#[derive(Clone, Debug)]
+pub struct InstructionReport {
+    /// Its address in the file.
+    pub address: u64,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// It, in words.
+    pub text: String,
+    /// Number of its block in the function.
+    pub block: u32,
+    /// What may be read after control came here, before it is written.
+    pub live: RegisterSet,
 }
 
 /// One instruction that accesses memory.
@@ -41,12 +67,8 @@ pub struct FunctionReport {
 pub struct AccessReport {
     /// Its address in the file.
     pub address: u64,
-    /// It, in words.
-    pub instruction: String,
     /// What it does to memory.
     pub direction: Direction,
-    /// What may be read after it came here, before it is written.
-    pub live: RegisterSet,
     /// Why it is not patched.
     pub refused: Option<Refusal>,
 }
@@ -68,6 +90,7 @@ pub fn describe(
     options: &Options,
     plan: &Plan,
     wanted: impl Fn(&FunctionBounds) -> bool + Sync,
+    detail: Detail,
 ) -> Vec<FunctionReport> {
     let module = Module::of(image, options);
     let conventions = module.conventions(image);
@@ -88,21 +111,13 @@ pub fn describe(
             };
             let mut chunk = Chunk::new(origin_of(image));
             let found = function::plan(&subject, options, analyst, &mut chunk);
-            let mut formatter = IntelFormatter::new();
             let accesses = found
                 .sites
                 .iter()
-                .map(|site| {
-                    let mut instruction = String::new();
-                    let at = &function.instructions[site.instruction];
-                    formatter.format(at, &mut instruction);
-                    AccessReport {
-                        address: site.address,
-                        instruction,
-                        direction: site.direction,
-                        live: liveness.before(site.instruction),
-                        refused: refused.get(&site.address).copied(),
-                    }
+                .map(|site| AccessReport {
+                    address: site.address,
+                    direction: site.direction,
+                    refused: refused.get(&site.address).copied(),
                 })
                 .collect();
             let groups = found
@@ -125,7 +140,42 @@ pub fn describe(
                 stack_usable: liveness.stack_usable(),
                 accesses,
                 groups,
+                listing: match detail {
+                    Detail::Accesses => Vec::new(),
+                    Detail::Listing => listing(&subject),
+                },
                 bounds: function.bounds,
+            }
+        })
+        .collect()
+}
+
+fn listing(subject: &Subject<'_>) -> Vec<InstructionReport> {
+    let function = subject.function;
+    let mut formatter = IntelFormatter::new();
+    formatter.options_mut().set_hex_prefix("0x");
+    formatter.options_mut().set_hex_suffix("");
+    formatter.options_mut().set_space_after_operand_separator(true);
+    formatter.options_mut().set_rip_relative_addresses(true);
+    let start = function.bounds.range.start;
+    let blocks = function.blocks.iter().zip(0_u32..);
+    blocks
+        .flat_map(|(block, number)| {
+            let indices = block.first as usize..block.end as usize;
+            indices.map(move |index| (index, number))
+        })
+        .map(|(index, block)| {
+            let instruction = &function.instructions[index];
+            let mut text = String::new();
+            formatter.format(instruction, &mut text);
+            let from = instruction.ip().saturating_sub(start) as usize;
+            let bytes = subject.bytes.get(from..from + instruction.len());
+            InstructionReport {
+                address: instruction.ip(),
+                bytes: bytes.unwrap_or_default().to_vec(),
+                text,
+                block,
+                live: subject.liveness.before(index),
             }
         })
         .collect()

@@ -21,13 +21,16 @@ mod planner;
 mod pun;
 mod relocate;
 mod rubbish;
+mod standalone;
 mod syscalls;
 mod table;
 mod trampoline;
 
 use std::fmt;
 
-pub use describe::{AccessReport, FunctionReport, GroupReport, describe};
+pub use describe::{
+    AccessReport, Detail, FunctionReport, GroupReport, InstructionReport, describe,
+};
 pub use entry::entry_hook;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};

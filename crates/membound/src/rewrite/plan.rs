@@ -1,9 +1,198 @@
 //! `membound rewrite plan`: what can be patched in a binary.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::Path;
 use std::process::ExitCode;
 
-use super::args::PlanArgs;
+use anyhow::{Context, bail};
+use membound_launch::plan_of;
+use membound_rewrite::image::{FunctionBounds, Identity, Image};
+use membound_rewrite::patch::{self, Detail, FunctionReport};
+use membound_types::{
+    Kind, PatchCounts, PlannedFunction, PlannedInstruction, RewritePlan, SCHEMA_VERSION,
+};
 
-pub(super) fn run(_args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("later")
+use super::args::PlanArgs;
+use super::names::{self, Wanted};
+use super::{checked, settings};
+use crate::output::{self, Target};
+
+/// Plans the binary and shows what became of its accesses.
+pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let options = match settings::plan(&args.options) {
+        Ok(options) => options,
+        Err(complaint) => {
+            output::complain(&complaint);
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let path = &args.binary;
+    let bytes = read(path)?;
+    let image = Image::parse(&bytes).with_context(|| path.display().to_string())?;
+    let wanted = args.function.as_deref().map(Wanted::parse);
+    let means = |function: &FunctionBounds| {
+        wanted
+            .as_ref()
+            .is_none_or(|wanted| wanted.means(&function.range, function.name.as_deref()))
+    };
+    if let Some(text) = &args.function
+        && !image.functions().iter().any(means)
+    {
+        bail!("{}", unknown(path, text, image.functions()));
+    }
+    let cache = settings::cache(&args.options);
+    let plan = plan_of(&image, &options, cache.as_ref(), &settings::revision());
+    let detail = match wanted {
+        Some(_) => Detail::Listing,
+        None => Detail::Accesses,
+    };
+    let reports = patch::describe(&image, &options, &plan, means, detail);
+    let document = document(args, &image, reports);
+    match &mut json {
+        Some(target) => target.write(&output::json(&document)?)?,
+        None => output::print(&membound_report::text::rewrite_plan(
+            &document,
+            output::style(),
+        )),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let place = || format!("cannot read {}", path.display());
+    let found = std::fs::metadata(path).with_context(place)?;
+    if found.is_dir() {
+        bail!("cannot read {}: it is a directory", path.display());
+    }
+    if !found.is_file() {
+        bail!("cannot read {}: it is no regular file", path.display());
+    }
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|mut file| std::io::Read::read_to_end(&mut file, &mut bytes))
+        .with_context(place)?;
+    if bytes.is_empty() {
+        bail!("{}: the file is empty", path.display());
+    }
+    Ok(bytes)
+}
+
+/// Says that there is no such function, and which ones there are.
+fn unknown(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
+    let path = path.display();
+    if let Wanted::Address(address) = Wanted::parse(wanted) {
+        return format!("{path} has no function at {address:#x}");
+    }
+    let names = functions.iter().filter_map(|it| it.name.as_deref());
+    let near = names::near(wanted, names);
+    let mut line = format!("{path} has no function `{wanted}`");
+    if near.is_empty() {
+        let named = functions.iter().filter(|it| it.name.is_some()).count();
+        let _ = write!(
+            line,
+            "; {named} of its {} functions have names, and every one has an address",
+            functions.len()
+        );
+    } else {
+        let _ = write!(line, "; there is {}", near.join(", "));
+    }
+    line
+}
+
+fn document(args: &PlanArgs, image: &Image<'_>, reports: Vec<FunctionReport>) -> RewritePlan {
+    let mut counts = PatchCounts::default();
+    let found = reports.len() as u64;
+    let blocks = reports.iter().map(|report| report.blocks as u64).sum();
+    let unresolved = reports.iter().filter(|it| it.unresolved.is_some()).count();
+    let listing = args.function.is_some();
+    let mut functions: Vec<PlannedFunction> = reports
+        .into_iter()
+        .filter(|report| listing || !report.accesses.is_empty())
+        .map(|report| {
+            for access in &report.accesses {
+                let refused = access.refused.map(|it| it.to_string());
+                checked::add(&mut counts, access.direction, refused);
+            }
+            planned(report)
+        })
+        .collect();
+    functions.sort_by_key(|function| {
+        let refused = function.counts.accesses - function.counts.patched;
+        (Reverse(refused), function.address)
+    });
+    RewritePlan {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::RewritePlan,
+        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        path: args.binary.display().to_string(),
+        identity: identity(image.identity()),
+        body: args.options.body,
+        tables_resolved: !args.options.no_tables,
+        functions_found: found,
+        blocks,
+        unresolved: unresolved as u64,
+        counts,
+        functions,
+    }
+}
+
+fn identity(identity: &Identity) -> String {
+    let (kind, bytes): (_, &[u8]) = match identity {
+        Identity::BuildId(bytes) => ("build-id", bytes),
+        Identity::TextHash(bytes) => ("sha256", bytes),
+    };
+    format!("{kind}:{}", hexadecimal(bytes))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        let _ = write!(out, "{byte:02x}");
+    }
+    out
+}
+
+fn planned(report: FunctionReport) -> PlannedFunction {
+    let mut counts = PatchCounts::default();
+    let mut accesses = HashMap::new();
+    for access in report.accesses {
+        let refused = access.refused.map(|it| it.to_string());
+        checked::add(&mut counts, access.direction, refused);
+        accesses.insert(access.address, access);
+    }
+    let instructions = report
+        .listing
+        .into_iter()
+        .map(|instruction| {
+            let access = accesses.get(&instruction.address);
+            let group = report
+                .groups
+                .iter()
+                .find(|group| group.range.contains(&instruction.address));
+            PlannedInstruction {
+                address: instruction.address,
+                bytes: hexadecimal(&instruction.bytes),
+                text: instruction.text,
+                block: instruction.block,
+                live: instruction.live.to_string(),
+                access: access.map(|access| checked::kind(access.direction)),
+                group: group.map(|group| group.range.start),
+                patched: access.is_some_and(|access| access.refused.is_none()),
+                refused: access.and_then(|access| access.refused.map(|it| it.to_string())),
+            }
+        })
+        .collect();
+    PlannedFunction {
+        address: report.bounds.range.start,
+        name: names::shown(&report.bounds),
+        size_bytes: report.bounds.range.end - report.bounds.range.start,
+        blocks: report.blocks as u64,
+        counts,
+        unresolved: report.unresolved.map(|it| it.to_string()),
+        instructions,
+    }
 }
