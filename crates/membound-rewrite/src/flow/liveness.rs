@@ -105,10 +105,11 @@ impl Liveness {
 }
 
 /// Compilers' code under the System V ABI.
-struct SystemV<'a> {
-    function: &'a Function,
-    conventions: &'a Conventions<'a>,
-    clobbered: RegisterSet,
+pub(super) struct SystemV<'a> {
+    pub(super) function: &'a Function,
+    pub(super) conventions: &'a Conventions<'a>,
+    /// What the function writes and does not put back.
+    pub(super) clobbered: RegisterSet,
 }
 
 impl Boundary for SystemV<'_> {

@@ -1,0 +1,157 @@
+//! Which blocks control must have passed to come to a block.
+//!
+//! The method is that of Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm"
+//! (2001). All blocks that can be entered from outside are roots, so that what is said
+//! holds for every way in.
+
+use super::graph::{self, Graph};
+use crate::code::{BlockId, Function};
+
+/// The dominator forest of a function.
+#[derive(Clone, Debug)]
+pub struct Dominators {
+    /// By block: its place in reverse postorder, from 1. 0 where nothing leads.
+    place: Vec<u32>,
+    /// By place: the place of the immediate dominator. 0 stands for "outside", which is the
+    /// parent of the roots.
+    parent: Vec<u32>,
+    /// By place: the block.
+    block: Vec<u32>,
+}
+
+impl Dominators {
+    /// Those of `function`.
+    #[must_use]
+    pub fn of(function: &Function) -> Self {
+        Self::of_graph(&Graph::of(function))
+    }
+
+    pub(super) fn of_graph(graph: &Graph) -> Self {
+        const UNKNOWN: u32 = u32::MAX;
+        let order = graph.postorder();
+        let mut place = vec![0_u32; graph.len()];
+        let mut block = vec![0_u32];
+        for (number, &node) in (1..).zip(order.iter().rev()) {
+            place[node] = number;
+            block.push(graph::block(node).0);
+        }
+        let mut parent = vec![UNKNOWN; block.len()];
+        parent[0] = 0;
+        loop {
+            let mut changed = false;
+            for number in 1..block.len() {
+                let node = block[number] as usize;
+                let mut found = if graph.is_root(node) { 0 } else { UNKNOWN };
+                for before in graph.predecessors(node) {
+                    let before = place[before];
+                    if before == 0 || parent[before as usize] == UNKNOWN {
+                        continue;
+                    }
+                    found = match found {
+                        UNKNOWN => before,
+                        found => meet(&parent, found, before),
+                    };
+                }
+                if found != parent[number] {
+                    parent[number] = found;
+                    changed = true;
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        Self {
+            place,
+            parent,
+            block,
+        }
+    }
+
+    /// Whether control can come to `block` at all, as far as edges are known.
+    #[must_use]
+    pub fn is_reachable(&self, block: BlockId) -> bool {
+        self.place[block.index()] != 0
+    }
+
+    /// The last block that is passed on every way to `block`, itself aside. `None` where
+    /// there is none, and where nothing leads.
+    #[must_use]
+    pub fn immediate(&self, block: BlockId) -> Option<BlockId> {
+        match self.place[block.index()] {
+            0 => None,
+            place => match self.parent[place as usize] {
+                0 => None,
+                parent => Some(BlockId(self.block[parent as usize])),
+            },
+        }
+    }
+
+    /// Whether every way to `block` leads through `first`; a block dominates itself. Of a
+    /// block to which nothing leads, nothing is said.
+    #[must_use]
+    pub fn dominates(&self, first: BlockId, block: BlockId) -> bool {
+        let first = self.place[first.index()];
+        let mut at = self.place[block.index()];
+        if first == 0 || at == 0 {
+            return false;
+        }
+        while at > first {
+            at = self.parent[at as usize];
+        }
+        at == first
+    }
+}
+
+fn meet(parent: &[u32], mut one: u32, mut other: u32) -> u32 {
+    while one != other {
+        while one > other {
+            one = parent[one as usize];
+        }
+        while other > one {
+            other = parent[other as usize];
+        }
+    }
+    one
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::graph::tests::{reachable, samples};
+    use super::*;
+
+    #[test]
+    fn dominance_is_what_taking_a_node_away_shows() {
+        for graph in samples() {
+            let dominators = Dominators::of_graph(&graph);
+            let reached = reachable(&graph, None);
+            for first in 0..graph.len() {
+                let without = reachable(&graph, Some(first));
+                for node in 0..graph.len() {
+                    let expected = reached[first] && reached[node] && !without[node];
+                    let said = dominators.dominates(graph::block(first), graph::block(node));
+                    assert_eq!(said, expected, "{first} over {node} in {graph:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_immediate_dominator_is_the_nearest() {
+        for graph in samples() {
+            let dominators = Dominators::of_graph(&graph);
+            for node in (0..graph.len()).map(graph::block) {
+                let mut strict: Vec<BlockId> = (0..graph.len())
+                    .map(graph::block)
+                    .filter(|other| *other != node && dominators.dominates(*other, node))
+                    .collect();
+                strict.sort_by(|one, other| {
+                    dominators
+                        .dominates(*one, *other)
+                        .cmp(&dominators.dominates(*other, *one))
+                });
+                assert_eq!(dominators.immediate(node), strict.first().copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The nest of loops of a function, irreducible ones included.
+//!
+//! A loop is a largest set of blocks in which each leads to each (a strongly connected
+//! component). Its **entries** are the blocks of it to which control comes from outside of
+//! it. Taken away, they leave the loops inside. With one entry (the header) this is the
+//! usual nest of natural loops, those with the same header being one; with several the loop
+//! is irreducible, and is said to be.
+
+use super::graph::{self, Graph};
+use crate::code::{BlockId, Function};
+
+/// Index of a loop in [`Loops::all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LoopId(pub u32);
+
+impl LoopId {
+    /// For indexing.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// An edge between blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Edge {
+    /// The block that is left.
+    pub from: BlockId,
+    /// The block that is entered.
+    pub to: BlockId,
+}
+
+/// A loop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// The innermost loop around it.
+    pub parent: Option<LoopId>,
+    /// How many loops are around it.
+    pub depth: u32,
+    /// All its blocks, those of inner loops included, sorted.
+    pub blocks: Vec<BlockId>,
+    /// The blocks by which it is entered, sorted: one unless it is irreducible.
+    pub entries: Vec<BlockId>,
+    /// The edges that enter it from blocks of the function.
+    pub entered_by: Vec<Edge>,
+    /// The edges that leave it.
+    pub left_by: Vec<Edge>,
+    /// Whether one of its blocks is entered from outside the function.
+    pub entered_from_outside: bool,
+}
+
+impl Loop {
+    /// The block by which alone it is entered.
+    #[must_use]
+    pub fn header(&self) -> Option<BlockId> {
+        match self.entries[..] {
+            [header] => Some(header),
+            _ => None,
+        }
+    }
+
+    /// Whether it has more than one entry.
+    #[must_use]
+    pub fn is_irreducible(&self) -> bool {
+        self.entries.len() > 1
+    }
+
+    /// Whether `block` is part of it.
+    #[must_use]
+    pub fn contains(&self, block: BlockId) -> bool {
+        self.blocks.binary_search(&block).is_ok()
+    }
+}
+
+/// All loops of a function.
+#[derive(Clone, Debug)]
+pub struct Loops {
+    all: Vec<Loop>,
+    innermost: Vec<Option<LoopId>>,
+}
+
+impl Loops {
+    /// Those of `function`.
+    #[must_use]
+    pub fn of(function: &Function) -> Self {
+        Self::of_graph(&Graph::of(function))
+    }
+
+    pub(super) fn of_graph(graph: &Graph) -> Self {
+        let mut loops = Self {
+            all: Vec::new(),
+            innermost: vec![None; graph.len()],
+        };
+        let mut region = vec![Some(0); graph.len()];
+        let mut pending = vec![(None, (0..graph.len()).collect::<Vec<_>>())];
+        let mut regions = 1;
+        while let Some((parent, nodes)) = pending.pop() {
+            let Some(&sample) = nodes.first() else {
+                continue;
+            };
+            let number = region[sample];
+            for blocks in components(graph, &nodes, &region, number) {
+                let id = loops.add(graph, parent, &blocks);
+                let entries = &loops.all[id.index()].entries;
+                for &node in &blocks {
+                    loops.innermost[node] = Some(id);
+                    region[node] = Some(regions);
+                }
+                for entry in entries {
+                    region[entry.index()] = None;
+                }
+                regions += 1;
+                let inside = blocks
+                    .into_iter()
+                    .filter(|&node| region[node].is_some())
+                    .collect();
+                pending.push((Some(id), inside));
+            }
+        }
+        loops
+    }
+
+    fn add(&mut self, graph: &Graph, parent: Option<LoopId>, blocks: &[usize]) -> LoopId {
+        let id = LoopId(u32::try_from(self.all.len()).expect("fewer loops than blocks"));
+        let mut sorted: Vec<BlockId> = blocks.iter().map(|&node| graph::block(node)).collect();
+        sorted.sort_unstable();
+        let inside = |node: usize| sorted.binary_search(&graph::block(node)).is_ok();
+        let mut entries = Vec::new();
+        let mut entered_by = Vec::new();
+        let mut left_by = Vec::new();
+        let mut entered_from_outside = false;
+        for to in &sorted {
+            let is_root = graph.is_root(to.index());
+            let mut is_entry = is_root;
+            entered_from_outside |= is_root;
+            for from in graph.predecessors(to.index()) {
+                if !inside(from) {
+                    is_entry = true;
+                    entered_by.push(Edge {
+                        from: graph::block(from),
+                        to: *to,
+                    });
+                }
+            }
+            if is_entry {
+                entries.push(*to);
+            }
+            for next in graph.successors(to.index()) {
+                if !inside(next) {
+                    left_by.push(Edge {
+                        from: *to,
+                        to: graph::block(next),
+                    });
+                }
+            }
+        }
+        if entries.is_empty() {
+            // Nothing leads here. Some block must be taken away to see what is inside.
+            entries.extend(sorted.first());
+        }
+        let depth = parent.map_or(0, |parent| self.all[parent.index()].depth + 1);
+        self.all.push(Loop {
+            parent,
+            depth,
+            blocks: sorted,
+            entries,
+            entered_by,
+            left_by,
+            entered_from_outside,
+        });
+        id
+    }
+
+    /// All of them; a loop stands behind those around it.
+    #[must_use]
+    pub fn all(&self) -> &[Loop] {
+        &self.all
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// When it is a loop of another function.
+    #[must_use]
+    pub fn get(&self, id: LoopId) -> &Loop {
+        &self.all[id.index()]
+    }
+
+    /// The innermost loop around `block`.
+    #[must_use]
+    pub fn innermost(&self, block: BlockId) -> Option<LoopId> {
+        self.innermost[block.index()]
+    }
+
+    /// The loops around `block`, from the innermost outward.
+    pub fn around(&self, block: BlockId) -> impl Iterator<Item = LoopId> + '_ {
+        std::iter::successors(self.innermost(block), |id| self.get(*id).parent)
+    }
+}
+
+/// The strongly connected components with an edge inside, among `nodes` and over nodes of
+/// the same region alone (Tarjan's algorithm, without recursion).
+fn components(
+    graph: &Graph,
+    nodes: &[usize],
+    region: &[Option<u32>],
+    number: Option<u32>,
+) -> Vec<Vec<usize>> {
+    const UNSEEN: u32 = u32::MAX;
+    const DONE: u32 = u32::MAX - 1;
+    // By node: when it was found; then the earliest that it is known to lead back to.
+    let mut found = std::collections::HashMap::with_capacity(nodes.len());
+    for &node in nodes {
+        found.insert(node, (UNSEEN, UNSEEN));
+    }
+    let mut clock = 0;
+    let mut open = Vec::new();
+    let mut result = Vec::new();
+    let mut path = Vec::new();
+    for &start in nodes {
+        if found[&start].0 != UNSEEN {
+            continue;
+        }
+        found.insert(start, (clock, clock));
+        clock += 1;
+        open.push(start);
+        path.push((start, graph.successors(start)));
+        while let Some((node, rest)) = path.last_mut() {
+            let node = *node;
+            if let Some(next) = rest.next() {
+                if region[next] != number {
+                    continue;
+                }
+                match found[&next].0 {
+                    UNSEEN => {
+                        found.insert(next, (clock, clock));
+                        clock += 1;
+                        open.push(next);
+                        path.push((next, graph.successors(next)));
+                    }
+                    DONE => {}
+                    when => lower(&mut found, node, when),
+                }
+                continue;
+            }
+            path.pop();
+            let (when, earliest) = found[&node];
+            if let Some((above, _)) = path.last() {
+                lower(&mut found, *above, earliest);
+            }
+            if when != earliest {
+                continue;
+            }
+            let from = open
+                .iter()
+                .rposition(|&waiting| waiting == node)
+                .expect("a node stays open until its component is closed");
+            let component: Vec<usize> = open.split_off(from);
+            for &member in &component {
+                found.insert(member, (DONE, DONE));
+            }
+            if component.len() > 1 || graph.successors(node).any(|next| next == node) {
+                result.push(component);
+            }
+        }
+    }
+    result
+}
+
+fn lower(found: &mut std::collections::HashMap<usize, (u32, u32)>, node: usize, earliest: u32) {
+    let entry = found
+        .get_mut(&node)
+        .expect("only nodes of the region are looked at");
+    entry.1 = entry.1.min(earliest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Dominators;
+    use super::super::graph::tests::{reachable, samples};
+    use super::*;
+
+    fn leads_to(graph: &Graph, from: usize, to: usize, allowed: &dyn Fn(usize) -> bool) -> bool {
+        let mut seen = vec![false; graph.len()];
+        let mut pending: Vec<usize> = graph.successors(from).collect();
+        while let Some(node) = pending.pop() {
+            if !allowed(node) || std::mem::replace(&mut seen[node], true) {
+                continue;
+            }
+            pending.extend(graph.successors(node));
+        }
+        seen[to]
+    }
+
+    #[test]
+    fn a_loop_is_a_largest_set_whose_blocks_lead_to_each_other() {
+        for graph in samples() {
+            let loops = Loops::of_graph(&graph);
+            for a in 0..graph.len() {
+                let around: Vec<LoopId> = loops.around(graph::block(a)).collect();
+                for b in 0..graph.len() {
+                    let circle =
+                        leads_to(&graph, a, b, &|_| true) && leads_to(&graph, b, a, &|_| true);
+                    let outermost = around.last().map(|id| loops.get(*id));
+                    let together = outermost.is_some_and(|found| found.contains(graph::block(b)));
+                    assert_eq!(together, circle, "{a} and {b} in {graph:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn inner_loops_are_those_without_the_entries_of_the_outer() {
+        for graph in samples() {
+            let loops = Loops::of_graph(&graph);
+            for (index, inner) in loops.all().iter().enumerate() {
+                let Some(parent) = inner.parent else { continue };
+                let outer = loops.get(parent);
+                assert!(parent.index() < index && inner.depth == outer.depth + 1);
+                assert!(inner.blocks.len() < outer.blocks.len());
+                let allowed = |node: usize| {
+                    let block = graph::block(node);
+                    outer.contains(block) && !outer.entries.contains(&block)
+                };
+                for a in &inner.blocks {
+                    for b in &outer.blocks {
+                        let circle = leads_to(&graph, a.index(), b.index(), &allowed)
+                            && leads_to(&graph, b.index(), a.index(), &allowed)
+                            && allowed(a.index());
+                        assert_eq!(inner.contains(*b), circle, "{inner:?} in {graph:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_back_edge_makes_a_loop_and_edges_are_told_apart() {
+        for graph in samples() {
+            let loops = Loops::of_graph(&graph);
+            let dominators = Dominators::of_graph(&graph);
+            let reached = reachable(&graph, None);
+            for from in (0..graph.len()).filter(|&node| reached[node]) {
+                for to in graph.successors(from) {
+                    let (from, to) = (graph::block(from), graph::block(to));
+                    if dominators.dominates(to, from) {
+                        let of_header = loops
+                            .around(from)
+                            .any(|id| loops.get(id).header() == Some(to));
+                        let in_tangle = loops
+                            .around(from)
+                            .any(|id| loops.get(id).is_irreducible() && loops.get(id).contains(to));
+                        assert!(of_header || in_tangle, "{from:?} to {to:?} in {graph:?}");
+                    }
+                    for found in loops.all() {
+                        let edge = Edge { from, to };
+                        let enters = !found.contains(from) && found.contains(to);
+                        let leaves = found.contains(from) && !found.contains(to);
+                        assert_eq!(found.entered_by.contains(&edge), enters);
+                        assert_eq!(found.left_by.contains(&edge), leaves);
+                    }
+                }
+            }
+            for found in loops.all() {
+                let known = found.blocks.iter().any(|block| reached[block.index()]);
+                if let (Some(header), true) = (found.header(), known) {
+                    let all = |block: &BlockId| dominators.dominates(header, *block);
+                    assert!(found.blocks.iter().all(all), "{found:?} in {graph:?}");
+                }
+            }
+        }
+    }
+}

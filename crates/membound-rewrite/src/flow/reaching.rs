@@ -1,0 +1,137 @@
+//! Where the value of a general register at an instruction may come from.
+
+use super::backward::{Boundary, may_call_descriptor};
+use super::convention::CALLER_SAVED;
+use super::graph::Graph;
+use super::liveness::SystemV;
+use super::{Analyst, Conventions};
+use crate::code::{BlockEnd, Function};
+use crate::image::Convention;
+use crate::{Gpr, RegisterSet};
+
+/// Where a value may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Definition {
+    /// From outside the function: a caller, an unwinder, code that jumped in.
+    Outside,
+    /// The instruction of this index; of a call, what it calls.
+    Instruction(usize),
+}
+
+/// What every instruction of a function does to general registers, for asking where values
+/// come from.
+#[derive(Debug)]
+pub struct Reaching<'a> {
+    function: &'a Function,
+    graph: Graph,
+    /// By instruction: what it may write, and what it certainly overwrites.
+    written: Vec<(RegisterSet, RegisterSet)>,
+    /// By instruction: its block.
+    block: Vec<u32>,
+}
+
+impl<'a> Reaching<'a> {
+    /// Prepares for questions about `function`.
+    #[must_use]
+    pub fn of(
+        function: &'a Function,
+        conventions: &Conventions<'_>,
+        analyst: &mut Analyst,
+    ) -> Self {
+        let graph = Graph::of(function);
+        let mut written: Vec<(RegisterSet, RegisterSet)> = function
+            .instructions
+            .iter()
+            .map(|instruction| {
+                let state = analyst.state(instruction);
+                (state.writes, state.kills)
+            })
+            .collect();
+        let mut of_instruction = vec![u32::MAX; function.instructions.len()];
+        let trusted = conventions.convention == Convention::SystemV && !function.bounds.assembly;
+        let callees = SystemV {
+            function,
+            conventions,
+            clobbered: RegisterSet::EMPTY,
+        };
+        for (number, block) in (0_u32..).zip(&function.blocks) {
+            of_instruction[block.first as usize..block.end as usize].fill(number);
+            if !matches!(block.leaves_by, BlockEnd::Call { .. }) || block.first == block.end {
+                continue;
+            }
+            let (writes, kills) = &mut written[block.end as usize - 1];
+            if !trusted {
+                *writes = RegisterSet::ALL;
+                *kills = RegisterSet::EMPTY;
+                continue;
+            }
+            *writes = writes.union(CALLER_SAVED);
+            if !may_call_descriptor(function, block) {
+                *kills = kills.union(callees.callee(block).kills);
+            }
+        }
+        Self {
+            function,
+            graph,
+            written,
+            block: of_instruction,
+        }
+    }
+
+    /// Where the value that `register` has before instruction `index` may have been
+    /// written, sorted. Writes of a part of it count, and what was there before them too.
+    ///
+    /// # Panics
+    /// When the function has no such instruction.
+    #[must_use]
+    pub fn definitions(&self, index: usize, register: Gpr) -> Vec<Definition> {
+        let set = RegisterSet::gpr(register);
+        let mut found = Vec::new();
+        let mut seen = vec![false; self.function.blocks.len()];
+        let mut pending = Vec::new();
+        let start = self.block[index];
+        if start == u32::MAX {
+            return vec![Definition::Outside];
+        }
+        self.search(start as usize, index, set, &mut found, &mut pending);
+        while let Some(block) = pending.pop() {
+            if std::mem::replace(&mut seen[block], true) {
+                continue;
+            }
+            let end = self.function.blocks[block].end as usize;
+            self.search(block, end, set, &mut found, &mut pending);
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Looks backward from `end` through one block, and says which to go on with.
+    fn search(
+        &self,
+        block: usize,
+        end: usize,
+        set: RegisterSet,
+        found: &mut Vec<Definition>,
+        pending: &mut Vec<usize>,
+    ) {
+        let first = self.function.blocks[block].first as usize;
+        for at in (first..end).rev() {
+            let (writes, kills) = &self.written[at];
+            if writes.contains(set) {
+                found.push(Definition::Instruction(at));
+            }
+            if kills.contains(set) {
+                return;
+            }
+        }
+        let mut known = false;
+        for before in self.graph.predecessors(block) {
+            known = true;
+            pending.push(before);
+        }
+        if self.graph.is_root(block) || !known {
+            found.push(Definition::Outside);
+        }
+    }
+}
