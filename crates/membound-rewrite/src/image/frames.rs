@@ -56,6 +56,11 @@ pub(super) fn frames(layout: &Layout<'_>, text: &[Range<u64>]) -> Vec<Frame> {
             Ok(cie)
         });
         let Ok(entry) = entry else { continue };
+        // The kernel returns from handlers to these few bytes, and unwinders know them by
+        // sight. Their entry begins a byte early, inside of what stands before them.
+        if entry.is_signal_trampoline() {
+            continue;
+        }
         let Some(end) = entry.initial_address().checked_add(entry.len()) else {
             continue;
         };
