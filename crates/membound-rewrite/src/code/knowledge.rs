@@ -31,6 +31,15 @@ pub(super) enum Trust {
     Guessed,
 }
 
+/// What one function's jump tables say about the rest of an image.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FoundTables {
+    /// Addresses in other functions.
+    pub(super) outside: Vec<u64>,
+    /// Where the tables begin.
+    pub(super) starts: Vec<u64>,
+}
+
 /// Facts about an image that its functions need of each other.
 #[derive(Clone, Debug)]
 pub struct Knowledge {
@@ -47,6 +56,8 @@ pub struct Knowledge {
     untouchable: Vec<Range<u64>>,
     /// Addresses inside functions that data hold, sorted.
     code_pointers: Vec<CodePointer>,
+    /// Where jump tables begin, sorted.
+    tables_at: Vec<u64>,
 }
 
 /// A word of data that holds an address inside a function, not its start.
@@ -105,6 +116,7 @@ impl Knowledge {
             landing_pads: Vec::new(),
             untouchable: Vec::new(),
             code_pointers: Vec::new(),
+            tables_at: Vec::new(),
         }
     }
 
@@ -213,15 +225,28 @@ impl Knowledge {
             .extend(self.landing_pads.iter().map(|pad| (pad.pad, Trust::Jumped)));
     }
 
-    /// Tables of one function may lead into another, its cold part.
+    /// Tables of one function may lead into another, its cold part, and one function's table
+    /// ends where another's begins.
     fn learn_tables(&mut self, image: &Image<'_>, jumping: &[usize]) {
-        let outside: Vec<(u64, Trust)> = jumping
+        let found: Vec<FoundTables> = jumping
             .par_iter()
-            .flat_map_iter(|&index| Function::table_targets_outside(image, self, index))
-            .map(|target| (target, Trust::Jumped))
+            .map(|&index| Function::tables(image, self, index))
             .collect();
-        self.entries.extend(outside);
+        for tables in found {
+            let outside = tables.outside.into_iter();
+            self.entries
+                .extend(outside.map(|target| (target, Trust::Jumped)));
+            self.tables_at.extend(tables.starts);
+        }
+        self.tables_at.sort_unstable();
+        self.tables_at.dedup();
         self.sort();
+    }
+
+    /// The first address after this one where a jump table begins.
+    pub(super) fn next_table(&self, address: u64) -> Option<u64> {
+        let after = self.tables_at.partition_point(|&start| start <= address);
+        self.tables_at.get(after).copied()
     }
 
     /// Whether jump tables are read.

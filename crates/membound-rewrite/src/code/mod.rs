@@ -23,7 +23,7 @@ use iced_x86::Instruction;
 use crate::image::{FunctionBounds, Image};
 use blocks::Graph;
 use descent::{Descent, Flow, Surroundings, flow};
-use knowledge::Trust;
+use knowledge::{FoundTables, Trust};
 pub use knowledge::{Knowledge, Tables};
 use table::{Resolution, Resolver};
 
@@ -184,8 +184,8 @@ impl Function {
         Self::assemble(bounds, graph, unresolved, &knowledge)
     }
 
-    /// Where the function's jump tables lead outside of it.
-    fn table_targets_outside(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> Vec<u64> {
+    /// What the function's jump tables say about others.
+    fn tables(image: &Image<'_>, knowledge: &Knowledge, index: usize) -> FoundTables {
         let bounds = &image.functions()[index];
         let surroundings = Surroundings {
             image: Some(image),
@@ -193,10 +193,11 @@ impl Function {
         };
         let bytes = image.bytes(bounds.range.clone()).unwrap_or_default();
         let (_, _, resolutions) = decode(surroundings, bytes, bounds);
-        let mut found = Vec::new();
+        let mut found = FoundTables::default();
         for resolution in resolutions.into_values() {
-            if let Resolution::Table { outside, .. } = resolution {
-                found.extend(outside);
+            if let Resolution::Table { outside, data, .. } = resolution {
+                found.outside.extend(outside);
+                found.starts.extend(data.iter().map(|range| range.start));
             }
         }
         found

@@ -4,7 +4,7 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::BlockId;
 use super::blocks::Graph;
-use crate::image::{FunctionBounds, Image};
+use crate::image::{Depth as Unwound, FunctionBounds, Image};
 
 /// Depths in bytes, where they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,41 +20,28 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Follows the stack pointer through a function from its entry; in a stretch of
-    /// hand-written code, from all its entries. The part of a function that was put
-    /// elsewhere begins as deep as its unwind entry says.
+    /// Follows the stack pointer through a function, from its entry and from wherever else
+    /// it is entered: there it is as deep as unwind information says, and in hand-written
+    /// code that has none, as at the entry.
     pub(super) fn trace(graph: &Graph, bounds: &FunctionBounds, image: Option<&Image<'_>>) -> Self {
         let mut ends = vec![None; graph.blocks.len()];
-        let (stack, frame) = image
-            .and_then(|image| image.depth_at_entry(bounds.range.start))
-            .unwrap_or((Some(0), None));
-        let entry = Depth {
-            stack: stack.and_then(|depth| i64::try_from(depth).ok()),
-            frame: frame.and_then(|depth| i64::try_from(depth).ok()),
-        };
-        let entries = graph
-            .blocks
-            .iter()
-            .enumerate()
-            .filter(|(id, block)| *id == 0 || (bounds.assembly && block.entered_from_outside));
-        // The entry itself is taken first.
-        let mut work: Vec<_> = entries
-            .filter_map(|(id, _)| Some((BlockId(u32::try_from(id).ok()?), entry)))
-            .collect();
-        work.reverse();
-        // The first way found to a block counts: compilers keep the depth at a place the
-        // same whichever way control comes.
-        while let Some((id, mut depth)) = work.pop() {
-            if ends[id.index()].is_some() {
+        for (index, block) in graph.blocks.iter().enumerate() {
+            let is_entry = index == 0;
+            if !(is_entry || block.entered_from_outside) || ends[index].is_some() {
                 continue;
             }
-            let block = &graph.blocks[id.index()];
-            for instruction in &graph.instructions[block.first as usize..block.end as usize] {
-                step(instruction, &mut depth);
+            let address = graph.instructions[block.first as usize].ip();
+            let described = image.and_then(|image| image.depth_at(address));
+            let known = |depth: u64| i64::try_from(depth).ok();
+            let (stack, frame) = match described {
+                Some(Unwound::Stack(depth)) => (known(depth), None),
+                Some(Unwound::Frame(depth)) => (None, known(depth)),
+                None if is_entry || bounds.assembly => (Some(0), None),
+                None => (None, None),
+            };
+            if let Ok(index) = u32::try_from(index) {
+                follow(graph, BlockId(index), Depth { stack, frame }, &mut ends);
             }
-            ends[id.index()] = Some(depth);
-            let targets = block.successors.iter().chain(&block.landing_pad);
-            work.extend(targets.map(|&target| (target, depth)));
         }
         Self { ends }
     }
@@ -63,6 +50,25 @@ impl Stack {
     /// return address is on top.
     pub(super) fn is_as_at_entry(&self, block: BlockId) -> bool {
         self.ends[block.index()].is_some_and(|depth| depth.stack == Some(0))
+    }
+}
+
+/// Follows the stack pointer from one block to wherever control goes. The first way found
+/// to a block counts: compilers keep the depth at a place the same whichever way control
+/// comes.
+fn follow(graph: &Graph, from: BlockId, depth: Depth, ends: &mut [Option<Depth>]) {
+    let mut work = vec![(from, depth)];
+    while let Some((id, mut depth)) = work.pop() {
+        if ends[id.index()].is_some() {
+            continue;
+        }
+        let block = &graph.blocks[id.index()];
+        for instruction in &graph.instructions[block.first as usize..block.end as usize] {
+            step(instruction, &mut depth);
+        }
+        ends[id.index()] = Some(depth);
+        let targets = block.successors.iter().chain(&block.landing_pad);
+        work.extend(targets.map(|&target| (target, depth)));
     }
 }
 

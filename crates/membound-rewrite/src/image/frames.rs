@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use gimli::{
-    BaseAddresses, CallFrameInstruction, CieOrFde, CommonInformationEntry, EhFrame, EhFrameHdr,
-    EndianSlice, FrameDescriptionEntry, LittleEndian, Pointer, UnwindSection as _, X86_64,
+    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, EhFrame, EhFrameHdr, EhFrameOffset,
+    EndianSlice, LittleEndian, Pointer, UnwindContext, UnwindSection as _, X86_64,
 };
 
 use super::elf::Layout;
@@ -16,24 +16,70 @@ pub(super) struct Frame {
     pub(super) range: Range<u64>,
     /// Address of the function's exception table.
     pub(super) exception_table: Option<u64>,
-    /// Bytes between the return address and the stack pointer where it begins: not 0 in
-    /// the cold part of a function.
-    pub(super) depth: Option<u64>,
-    /// The same for rbp, where that is the frame pointer there.
-    pub(super) frame_depth: Option<u64>,
+    /// Where the entry lies in the section.
+    offset: usize,
+}
+
+/// Bytes between the return address and where registers point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// For the stack pointer.
+    Stack(u64),
+    /// For rbp, which is the frame pointer here.
+    Frame(u64),
+}
+
+/// `.eh_frame`, to be asked again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameSection<'data> {
+    address: u64,
+    bytes: &'data [u8],
+}
+
+impl<'data> FrameSection<'data> {
+    /// The section: where the program header points, as far as the section header says;
+    /// else by the section header alone.
+    pub(super) fn find(layout: &Layout<'data>) -> Option<Self> {
+        let (address, bytes) = section(layout)?;
+        Some(Self { address, bytes })
+    }
+
+    fn bases(&self) -> BaseAddresses {
+        BaseAddresses::default().set_eh_frame(self.address)
+    }
+
+    /// How deep the stack is before the instruction at an address that `frame` covers.
+    pub(super) fn depth(&self, frame: &Frame, address: u64) -> Option<Depth> {
+        let section = EhFrame::new(self.bytes, LittleEndian);
+        let bases = self.bases();
+        let entry = section
+            .fde_from_offset(&bases, EhFrameOffset(frame.offset), |section, bases, at| {
+                section.cie_from_offset(bases, at)
+            })
+            .ok()?;
+        let mut context = UnwindContext::new();
+        let row = entry
+            .unwind_info_for_address(&section, &bases, &mut context, address)
+            .ok()?;
+        let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else {
+            return None;
+        };
+        // The canonical frame address lies just above the return address.
+        let depth = u64::try_from(offset).ok()?.checked_sub(8)?;
+        match register {
+            X86_64::RSP => Some(Depth::Stack(depth)),
+            X86_64::RBP => Some(Depth::Frame(depth)),
+            _ => None,
+        }
+    }
 }
 
 type Reader<'data> = EndianSlice<'data, LittleEndian>;
 
 /// Every entry whose extent lies in `text`, sorted and disjoint.
-pub(super) fn frames(layout: &Layout<'_>, text: &[Range<u64>]) -> Vec<Frame> {
-    let Some((address, bytes)) = section(layout) else {
-        return Vec::new();
-    };
-    let bases = BaseAddresses::default()
-        .set_eh_frame(address)
-        .set_text(text.first().map_or(0, |range| range.start));
-    let section = EhFrame::new(bytes, LittleEndian);
+pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Frame> {
+    let bases = section.bases();
+    let section = EhFrame::new(section.bytes, LittleEndian);
     // Looked up again and again by entries that share one, each time parsed from its start.
     let mut known: HashMap<usize, CommonInformationEntry<Reader<'_>>> = HashMap::new();
     let mut found = Vec::new();
@@ -71,11 +117,9 @@ pub(super) fn frames(layout: &Layout<'_>, text: &[Range<u64>]) -> Vec<Frame> {
         if range.is_empty() || !inside {
             continue;
         }
-        let (depth, frame_depth) = depth_at_entry(&entry, &section, &bases);
         found.push(Frame {
             range,
-            depth,
-            frame_depth,
+            offset: entry.offset(),
             exception_table: match entry.lsda() {
                 Some(Pointer::Direct(address)) if address != 0 => Some(address),
                 _ => None,
@@ -91,39 +135,6 @@ pub(super) fn frames(layout: &Layout<'_>, text: &[Range<u64>]) -> Vec<Frame> {
         open
     });
     found
-}
-
-/// How deep the stack is where a function begins, for the stack pointer and the frame
-/// pointer: by the rules before the first advance. Without any, the call has just happened.
-fn depth_at_entry(
-    entry: &FrameDescriptionEntry<Reader<'_>>,
-    section: &EhFrame<Reader<'_>>,
-    bases: &BaseAddresses,
-) -> (Option<u64>, Option<u64>) {
-    // The canonical frame address lies just above the return address.
-    let (mut register, mut offset) = (X86_64::RSP, Some(8_u64));
-    let mut instructions = entry.instructions(section, bases);
-    while let Ok(Some(instruction)) = instructions.next() {
-        match instruction {
-            CallFrameInstruction::AdvanceLoc { .. } | CallFrameInstruction::SetLoc { .. } => break,
-            CallFrameInstruction::DefCfa {
-                register: new,
-                offset: at,
-            } => (register, offset) = (new, Some(at)),
-            CallFrameInstruction::DefCfaOffset { offset: at } => offset = Some(at),
-            CallFrameInstruction::DefCfaRegister { register: new } => register = new,
-            CallFrameInstruction::DefCfaSf { .. }
-            | CallFrameInstruction::DefCfaOffsetSf { .. }
-            | CallFrameInstruction::DefCfaExpression { .. } => offset = None,
-            _ => {}
-        }
-    }
-    let depth = offset.and_then(|offset| offset.checked_sub(8));
-    match register {
-        X86_64::RSP => (depth, None),
-        X86_64::RBP => (None, depth),
-        _ => (None, None),
-    }
 }
 
 /// The address and bytes of `.eh_frame`: where the program header points, as far as the

@@ -15,6 +15,7 @@ mod symbols;
 use std::ops::Range;
 
 use elf::Layout;
+pub(crate) use frames::Depth;
 pub(crate) use padding::leading_padding;
 
 /// Why a file is left alone as a whole. Its functions are not looked at.
@@ -107,6 +108,7 @@ pub struct Image<'data> {
     functions: Vec<FunctionBounds>,
     inner_symbols: Vec<u64>,
     frames: Vec<frames::Frame>,
+    frame_section: Option<frames::FrameSection<'data>>,
     relocations: relocations::Relocations<'data>,
     identity: Identity,
     convention: Convention,
@@ -131,7 +133,8 @@ impl<'data> Image<'data> {
         let dynamic = symbols::DynamicSymbols::read(&layout);
         let relocations = relocations::Relocations::read(&layout, &dynamic);
         let symbols = symbols::code_symbols(&layout, &dynamic);
-        let frames = frames::frames(&layout, &text);
+        let frame_section = frames::FrameSection::find(&layout);
+        let frames = frame_section.map_or_else(Vec::new, |section| frames::frames(&section, &text));
         let found = functions::find(&layout, &text, &frames, &symbols, &relocations);
         let covered = frames
             .iter()
@@ -145,6 +148,7 @@ impl<'data> Image<'data> {
             functions: found.functions,
             inner_symbols: found.inner,
             frames,
+            frame_section,
             relocations,
         })
     }
@@ -313,15 +317,14 @@ impl<'data> Image<'data> {
             })
     }
 
-    /// How deep the stack is where a function begins, by its unwind entry: for the stack
-    /// pointer, and for rbp where that is the frame pointer. `None` without an entry.
-    pub(crate) fn depth_at_entry(&self, start: u64) -> Option<(Option<u64>, Option<u64>)> {
-        let index = self
+    /// How deep the stack is before the instruction at an address, by unwind information.
+    pub(crate) fn depth_at(&self, address: u64) -> Option<Depth> {
+        let after = self
             .frames
-            .binary_search_by(|frame| frame.range.start.cmp(&start))
-            .ok()?;
-        let frame = &self.frames[index];
-        Some((frame.depth, frame.frame_depth))
+            .partition_point(|frame| frame.range.start <= address);
+        let frame = self.frames[..after].last()?;
+        let inside = frame.range.contains(&address);
+        self.frame_section.filter(|_| inside)?.depth(frame, address)
     }
 
     /// Exception tables of the unwind entries that begin in `range`: the extent of each

@@ -18,7 +18,7 @@ use iced_x86::{Code, Instruction, OpKind};
 use super::BlockId;
 use super::blocks::Graph;
 use super::descent::Descent;
-use super::knowledge::Tables;
+use super::knowledge::{CodePointer, Tables};
 use super::stack::Stack;
 use crate::image::Image;
 use path::{Entry, Table, Ways};
@@ -64,11 +64,23 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
     ) -> Self {
         let surroundings = descent.surroundings;
         let range = descent.start()..descent.end();
-        let labels = surroundings
+        let pointers: Vec<CodePointer> = surroundings
             .knowledge
             .code_pointers(&range)
             .iter()
             .filter(|pointer| !tables.iter().any(|table| table.contains(&pointer.at)))
+            .filter(|pointer| descent.reads_like_code(pointer.value))
+            .copied()
+            .collect();
+        // Where no relocation says so, a lone word that looks like an address is a number.
+        let places: BTreeSet<u64> = pointers.iter().map(|pointer| pointer.at).collect();
+        let guessed = surroundings.image.is_some_and(Image::position_dependent);
+        let labels = pointers
+            .into_iter()
+            .filter(|pointer| {
+                let near = [pointer.at.wrapping_sub(8), pointer.at.wrapping_add(8)];
+                !guessed || near.iter().any(|at| places.contains(at))
+            })
             .map(|pointer| pointer.value)
             .collect();
         let parts = surroundings.image.map_or_else(BTreeSet::new, |image| {
@@ -224,11 +236,17 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
     /// The entries of a table that could be meant, up to the first that could not or that
     /// belongs to another table.
     fn read_while_valid(&self, image: &Image<'_>, table: &Table) -> Vec<u64> {
-        let end = self.starts.range(table.address.saturating_add(1)..).next();
+        let here = self.starts.range(table.address.saturating_add(1)..).next();
+        let anywhere = self
+            .descent
+            .surroundings
+            .knowledge
+            .next_table(table.address);
+        let end = here.copied().into_iter().chain(anywhere).min();
         (0..LARGEST)
             .take_while(|index| {
                 let at = table.address.saturating_add(table.stride * index);
-                end.is_none_or(|&end| at < end)
+                end.is_none_or(|end| at < end)
             })
             .map_while(|index| {
                 let target = read_entry(image, table, index)?;
