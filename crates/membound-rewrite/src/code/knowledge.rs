@@ -293,9 +293,14 @@ impl Knowledge {
 
     /// What must stay as it is in `range`.
     pub(super) fn untouchable(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        self.untouchable
+        let nearest = range.start.saturating_sub(rseq::LONGEST);
+        let first = self
+            .untouchable
+            .partition_point(|part| part.start < nearest);
+        self.untouchable[first..]
             .iter()
-            .filter(|part| part.start < range.end && range.start < part.end)
+            .take_while(|part| part.start < range.end)
+            .filter(|part| range.start < part.end)
             .map(|part| part.start.max(range.start)..part.end.min(range.end))
             .collect()
     }

@@ -143,6 +143,9 @@ pub struct Function {
 /// are usual: tables that lead to further tables.
 const ROUNDS: usize = 32;
 
+/// The most indirect jumps that a function is believed to have; interpreters have hundreds.
+const MOST_JUMPS: usize = 4096;
+
 impl Function {
     /// The instructions of a block.
     #[must_use]
@@ -251,7 +254,9 @@ fn decode(
             descent.follow();
         }
     }
-    descent.follow_unreached(&table_ranges(&resolutions));
+    let mut data = table_ranges(&resolutions);
+    data.retain(|table| table.start < bounds.range.end && bounds.range.start < table.end);
+    descent.follow_unreached(&data);
     if graph.instructions.len() != descent.instructions.len() || !entries.is_empty() {
         graph = settle(&mut descent, &mut resolutions);
     }
@@ -287,6 +292,10 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resoluti
             .collect();
         if jumps.is_empty() {
             return graph;
+        }
+        if jumps.len() > MOST_JUMPS {
+            resolutions.clear();
+            return blocks::build(descent, resolutions);
         }
         let tables = table_ranges(resolutions);
         let found = Resolver::new(descent, &graph, &tables).resolve(&jumps);

@@ -11,7 +11,7 @@ const SIGNATURE: [u8; 4] = 0x5305_3053_u32.to_le_bytes();
 /// `struct rseq_cs`: version, flags, start, length, abort address.
 const DESCRIPTOR: u64 = 32;
 /// A sequence is to run within a time slice; real ones are a few dozen bytes.
-const LONGEST: u64 = 0x1_0000;
+pub(super) const LONGEST: u64 = 0x1_0000;
 
 /// A sequence, as the kernel is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,11 +62,12 @@ pub(super) fn sequences(image: &Image<'_>) -> Vec<Sequence> {
         if let Some(sequence) = at
             .checked_sub(DESCRIPTOR - 8)
             .and_then(|start| descriptor(image, start))
-            && !found.contains(&sequence)
         {
             found.push(sequence);
         }
     }
+    found.sort_by_key(|sequence| (sequence.range.start, sequence.range.end, sequence.abort));
+    found.dedup();
     found
 }
 

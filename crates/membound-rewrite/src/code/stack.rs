@@ -14,6 +14,10 @@ struct Depth {
     frame: Option<i64>,
 }
 
+/// How often unwind information is asked about one function: each time it is read from the
+/// function's start.
+const QUESTIONS: usize = 1024;
+
 /// The depth of the stack at each block's end.
 pub(super) struct Stack {
     ends: Vec<Option<Depth>>,
@@ -25,13 +29,17 @@ impl Stack {
     /// code that has none, as at the entry.
     pub(super) fn trace(graph: &Graph, bounds: &FunctionBounds, image: Option<&Image<'_>>) -> Self {
         let mut ends = vec![None; graph.blocks.len()];
+        let mut asked = 0;
         for (index, block) in graph.blocks.iter().enumerate() {
             let is_entry = index == 0;
             if !(is_entry || block.entered_from_outside) || ends[index].is_some() {
                 continue;
             }
             let address = graph.instructions[block.first as usize].ip();
-            let described = image.and_then(|image| image.depth_at(address));
+            asked += 1;
+            let described = image
+                .filter(|_| asked <= QUESTIONS)
+                .and_then(|image| image.depth_at(address));
             let known = |depth: u64| i64::try_from(depth).ok();
             let (stack, frame) = match described {
                 Some(Unwound::Stack(depth)) => (known(depth), None),

@@ -18,6 +18,25 @@ use super::{Error, Kind, Unsupported};
 /// its share of that.
 const LARGEST_SPAN: u64 = 1 << 30;
 
+/// Longer names of sections and symbols than this are taken for damage.
+pub(super) const LONGEST_NAME: usize = 1 << 14;
+/// Files have one or two notes' segments.
+const NOTE_SEGMENTS: usize = 16;
+
+/// The string at an offset of a string table, up to its terminator.
+pub(super) fn string(table: &[u8], at: u32) -> Option<&[u8]> {
+    let rest = table.get(at as usize..)?;
+    let rest = &rest[..rest.len().min(LONGEST_NAME)];
+    let end = rest.iter().position(|&byte| byte == 0)?;
+    Some(&rest[..end])
+}
+
+/// The range among sorted, disjoint ones that holds an address.
+pub(super) fn range_holding(ranges: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
+    let after = ranges.partition_point(|range| range.start <= address);
+    ranges[..after].last().filter(|range| address < range.end)
+}
+
 /// One `PT_LOAD`.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
@@ -72,7 +91,7 @@ pub(super) struct Layout<'data> {
     pub(super) program_headers: &'data [ProgramHeader64<LE>],
     /// Section headers as they stand, with the table of their names.
     raw_sections: &'data [SectionHeader64<LE>],
-    section_names: object::StringTable<'data>,
+    section_names: &'data [u8],
 }
 
 fn malformed(what: impl Into<String>) -> Error {
@@ -89,7 +108,10 @@ impl<'data> Layout<'data> {
         // Section headers are hints: unreadable ones are as good as none.
         let raw_sections = header.section_headers(LE, data).unwrap_or_default();
         let section_names = header
-            .section_strings(LE, data, raw_sections)
+            .section_strings_index(LE, data)
+            .ok()
+            .and_then(|index| raw_sections.get(index.0))
+            .and_then(|header| header.data(LE, data).ok())
             .unwrap_or_default();
 
         let mut layout = Self {
@@ -118,10 +140,10 @@ impl<'data> Layout<'data> {
     fn read_program_headers(&mut self) {
         for header in self.program_headers {
             match header.p_type(LE) {
-                elf::PT_INTERP => {
+                elf::PT_INTERP if self.interpreter.is_none() => {
                     self.interpreter = header.interpreter(LE, self.data).ok().flatten();
                 }
-                elf::PT_DYNAMIC => {
+                elf::PT_DYNAMIC if !self.dynamic.present => {
                     let start = header.p_vaddr(LE);
                     let bytes = start
                         .checked_add(header.p_filesz(LE))
@@ -157,7 +179,7 @@ impl<'data> Layout<'data> {
                 continue;
             }
             self.sections.push(Section {
-                name: header.name(LE, self.section_names).unwrap_or_default(),
+                name: string(self.section_names, header.sh_name(LE)).unwrap_or_default(),
                 range: start..end,
                 executable: flags.contains(elf::SHF_EXECINSTR),
             });
@@ -178,6 +200,22 @@ impl<'data> Layout<'data> {
             }
             _ => Kind::SharedObject,
         }
+    }
+
+    /// Whether an address lies in the file-backed part of an executable segment.
+    pub(super) fn is_text(&self, address: u64) -> bool {
+        self.segment_at(address)
+            .is_some_and(|segment| segment.executable && address < segment.backed.end)
+    }
+
+    /// The segment whose memory an address lies in.
+    pub(super) fn segment_at(&self, address: u64) -> Option<&Segment> {
+        let after = self
+            .segments
+            .partition_point(|segment| segment.backed.start <= address);
+        self.segments[..after]
+            .last()
+            .filter(|segment| address < segment.end)
     }
 
     /// The file's bytes for a range of addresses, when one segment holds them all.
@@ -205,32 +243,27 @@ impl<'data> Layout<'data> {
     pub(super) fn raw_section(&self, name: &[u8]) -> Option<&'data [u8]> {
         self.raw_sections
             .iter()
-            .find(|header| header.name(LE, self.section_names) == Ok(name))
+            .find(|header| string(self.section_names, header.sh_name(LE)) == Some(name))
             .and_then(|header| header.data(LE, self.data).ok())
     }
 
     /// The symbol table that the linker leaves for debuggers, with its strings.
-    pub(super) fn debug_symbols(
-        &self,
-    ) -> Option<(&'data [elf::Sym64<LE>], object::StringTable<'data>)> {
+    pub(super) fn debug_symbols(&self) -> Option<(&'data [elf::Sym64<LE>], &'data [u8])> {
         let header = self
             .raw_sections
             .iter()
             .find(|header| header.sh_type(LE) == elf::SHT_SYMTAB)?;
         let symbols = header.data_as_array(LE, self.data).ok()?;
         let strings = self.raw_sections.get(header.sh_link(LE) as usize)?;
-        let (start, size) = strings.file_range(LE)?;
-        let end = start.checked_add(size)?;
-        Some((symbols, object::StringTable::new(self.data, start, end)))
+        Some((symbols, strings.data(LE, self.data).ok()?))
     }
 
     /// The notes of every `PT_NOTE`: name without its terminator, type and contents.
     pub(super) fn notes(&self) -> Vec<(&'data [u8], u32, &'data [u8])> {
         let mut found = Vec::new();
-        for header in self.program_headers {
-            let Ok(Some(mut notes)) = header.notes(LE, self.data) else {
-                continue;
-            };
+        let segments = self.program_headers.iter();
+        let noted = segments.filter_map(|header| header.notes(LE, self.data).ok().flatten());
+        for mut notes in noted.take(NOTE_SEGMENTS) {
             let notes: &mut NoteIterator<'_, FileHeader64<LE>> = &mut notes;
             while let Ok(Some(note)) = notes.next() {
                 found.push((note.name(), note.n_type(LE).0, note.desc()));

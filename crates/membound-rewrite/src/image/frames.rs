@@ -8,7 +8,7 @@ use gimli::{
     EndianSlice, LittleEndian, Pointer, UnwindContext, UnwindSection as _, X86_64,
 };
 
-use super::elf::Layout;
+use super::elf::{Layout, range_holding};
 
 /// What one frame description entry says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,9 +111,7 @@ pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Fra
             continue;
         };
         let range = entry.initial_address()..end;
-        let inside = text
-            .iter()
-            .any(|text| text.start <= range.start && range.end <= text.end);
+        let inside = range_holding(text, range.start).is_some_and(|text| range.end <= text.end);
         if range.is_empty() || !inside {
             continue;
         }

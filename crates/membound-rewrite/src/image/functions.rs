@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::FunctionBounds;
-use super::elf::Layout;
+use super::elf::{Layout, range_holding};
 use super::frames::Frame;
 use super::padding::leading_padding;
 use super::relocations::Relocations;
@@ -132,7 +132,7 @@ fn fill(
             }
             continue;
         }
-        let Some(text) = text.iter().find(|text| text.contains(&candidate.start)) else {
+        let Some(text) = range_holding(text, candidate.start) else {
             continue;
         };
         let mut end = text.end;

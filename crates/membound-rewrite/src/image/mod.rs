@@ -174,16 +174,16 @@ impl<'data> Image<'data> {
     /// Whether an address lies in text.
     #[must_use]
     pub fn is_text(&self, address: u64) -> bool {
-        self.text.iter().any(|range| range.contains(&address))
+        self.layout.is_text(address)
     }
 
     /// Whether an address lies in a part of the file that the program may write to. What
     /// the loader relocates and then protects counts as writable.
     #[must_use]
     pub fn is_writable(&self, address: u64) -> bool {
-        self.layout.segments.iter().any(|segment| {
-            segment.writable && (segment.backed.start..segment.end).contains(&address)
-        })
+        self.layout
+            .segment_at(address)
+            .is_some_and(|segment| segment.writable)
     }
 
     /// From the lowest to the highest address of all segments.

@@ -5,7 +5,7 @@ use object::elf::{self, FileHeader64, HashHeader, Rela64, Sym64};
 use object::pod;
 use object::read::elf::GnuHashTable;
 
-use super::elf::Layout;
+use super::elf::{Layout, string};
 
 /// What a symbol says of the address it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,23 +100,12 @@ pub(super) fn entries<'data, T: pod::Pod>(
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
 }
 
-fn string(strings: &[u8], at: u32) -> Option<&[u8]> {
-    let rest = strings.get(at as usize..)?;
-    rest.split(|&byte| byte == 0).next()
-}
-
 /// Every symbol that names an address in text, sorted by address; of several at one
 /// address the most telling first.
 pub(super) fn code_symbols<'data>(
     layout: &Layout<'data>,
     dynamic: &DynamicSymbols<'data>,
 ) -> Vec<Symbol<'data>> {
-    let in_text = |address: u64| {
-        layout
-            .segments
-            .iter()
-            .any(|segment| segment.executable && segment.backed.contains(&address))
-    };
     let read = |symbol: &Sym64<LE>, exported| {
         let kind = match symbol.st_type() {
             elf::STT_FUNC | elf::STT_GNU_IFUNC => SymbolKind::Function,
@@ -125,13 +114,15 @@ pub(super) fn code_symbols<'data>(
         };
         let address = symbol.st_value.get(LE);
         let section = symbol.st_shndx.get(LE);
-        (section != elf::SHN_UNDEF && section != elf::SHN_ABS && in_text(address)).then(|| Symbol {
-            address,
-            size: symbol.st_size.get(LE),
-            kind,
-            name: &[],
-            exported,
-        })
+        (section != elf::SHN_UNDEF && section != elf::SHN_ABS && layout.is_text(address)).then(
+            || Symbol {
+                address,
+                size: symbol.st_size.get(LE),
+                kind,
+                name: &[],
+                exported,
+            },
+        )
     };
     let mut found = Vec::new();
     for symbol in dynamic.symbols {
@@ -143,7 +134,7 @@ pub(super) fn code_symbols<'data>(
     if let Some((symbols, strings)) = layout.debug_symbols() {
         for symbol in symbols {
             if let Some(mut read) = read(symbol, false) {
-                read.name = strings.get(symbol.st_name.get(LE)).unwrap_or_default();
+                read.name = string(strings, symbol.st_name.get(LE)).unwrap_or_default();
                 // Labels that assemblers make up say nothing.
                 if read.kind == SymbolKind::Function || !read.name.starts_with(b".L") {
                     found.push(read);

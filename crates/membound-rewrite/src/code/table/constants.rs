@@ -3,6 +3,9 @@
 //! Compilers keep the address of a table in a register, or spill it, far from the jump that
 //! uses it.
 
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
+
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use crate::code::blocks::Graph;
@@ -14,21 +17,32 @@ const DEPTH: usize = 6;
 /// Different constants that a register may hold for the search to go on.
 const CONSTANTS: usize = 8;
 
+/// Blocks looked at for one register.
+const BLOCKS: usize = 8192;
+
+/// A stack slot: the register it is addressed from, and the displacement.
+type Slot = (Register, u64);
+
 /// Finds constants in one function.
 pub(super) struct Constants<'a> {
     graph: &'a Graph,
+    /// What is stored to stack slots, by block and index in it; made when first needed.
+    stores: OnceCell<HashMap<Slot, Vec<(BlockId, usize)>>>,
 }
 
 impl<'a> Constants<'a> {
     pub(super) const fn new(graph: &'a Graph) -> Self {
-        Self { graph }
+        Self {
+            graph,
+            stores: OnceCell::new(),
+        }
     }
 
-    /// The constants that a register may hold at the start of a block; `None` when it may
-    /// hold anything else.
-    pub(super) fn at_start(&self, block: BlockId, register: Register) -> Option<Vec<u64>> {
+    /// The constants that a register may hold before an instruction of a block; `None` when
+    /// it may hold anything else.
+    pub(super) fn at(&self, block: BlockId, index: usize, register: Register) -> Option<Vec<u64>> {
         let mut found = Vec::new();
-        self.before(block, 0, register, &mut found, DEPTH)?;
+        self.before(block, index, register, &mut found, DEPTH)?;
         (!found.is_empty()).then_some(found)
     }
 
@@ -48,7 +62,7 @@ impl<'a> Constants<'a> {
         found: &mut Vec<u64>,
         depth: usize,
     ) -> Option<()> {
-        let mut seen = vec![false; self.graph.blocks.len()];
+        let mut seen = HashSet::new();
         let mut work = vec![(block, index)];
         while let Some((block, limit)) = work.pop() {
             let first = self.graph.blocks[block.index()].first as usize;
@@ -73,7 +87,10 @@ impl<'a> Constants<'a> {
                 if (is_call || thrown) && !kept_by_calls(register) {
                     return None;
                 }
-                if !std::mem::replace(&mut seen[predecessor.index()], true) {
+                if seen.len() > BLOCKS {
+                    return None;
+                }
+                if seen.insert(predecessor) {
                     work.push((predecessor, (source.end - source.first) as usize));
                 }
             }
@@ -138,40 +155,53 @@ impl<'a> Constants<'a> {
         depth: usize,
     ) -> Option<()> {
         let depth = depth.checked_sub(1)?;
-        for (id, block) in self.graph.blocks.iter().enumerate() {
-            let first = block.first as usize;
-            for index in 0..(block.end - block.first) as usize {
-                let instruction = &self.graph.instructions[first + index];
-                let stores = instruction.op_count() > 0
-                    && instruction.op0_kind() == OpKind::Memory
-                    && instruction.memory_base() == base
-                    && instruction.memory_index() == Register::None
-                    && instruction.memory_displacement64() == displacement
-                    && !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test);
-                if !stores || !matches!(flow(instruction), Flow::Next) {
-                    continue;
+        let stores = self.stores.get_or_init(|| stores(self.graph));
+        for &(block, index) in stores.get(&(base, displacement)).into_iter().flatten() {
+            let first = self.graph.blocks[block.index()].first as usize;
+            let instruction = &self.graph.instructions[first + index];
+            if instruction.mnemonic() != Mnemonic::Mov {
+                return None;
+            }
+            match instruction.op1_kind() {
+                OpKind::Register if instruction.op1_register().is_gpr64() => {
+                    self.before(block, index, instruction.op1_register(), found, depth)?;
                 }
-                if instruction.mnemonic() == Mnemonic::Push {
-                    continue;
-                }
-                if instruction.mnemonic() != Mnemonic::Mov {
-                    return None;
-                }
-                match instruction.op1_kind() {
-                    OpKind::Register if instruction.op1_register().is_gpr64() => {
-                        let block = BlockId(u32::try_from(id).ok()?);
-                        self.before(block, index, instruction.op1_register(), found, depth)?;
-                    }
-                    OpKind::Immediate32to64 => found.push(instruction.immediate(1)),
-                    _ => return None,
-                }
-                if found.len() > CONSTANTS {
-                    return None;
-                }
+                OpKind::Immediate32to64 => found.push(instruction.immediate(1)),
+                _ => return None,
+            }
+            if found.len() > CONSTANTS {
+                return None;
             }
         }
         Some(())
     }
+}
+
+/// Every instruction that writes to a stack slot.
+fn stores(graph: &Graph) -> HashMap<Slot, Vec<(BlockId, usize)>> {
+    let mut found: HashMap<Slot, Vec<(BlockId, usize)>> = HashMap::new();
+    for (id, block) in (0..).map(BlockId).zip(&graph.blocks) {
+        let instructions = &graph.instructions[block.first as usize..block.end as usize];
+        for (index, instruction) in instructions.iter().enumerate() {
+            let stores = instruction.op_count() > 0
+                && instruction.op0_kind() == OpKind::Memory
+                && matches!(instruction.memory_base(), Register::RSP | Register::RBP)
+                && instruction.memory_index() == Register::None
+                && flow(instruction) == Flow::Next
+                && !matches!(
+                    instruction.mnemonic(),
+                    Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push
+                );
+            if stores {
+                let slot = (
+                    instruction.memory_base(),
+                    instruction.memory_displacement64(),
+                );
+                found.entry(slot).or_default().push((id, index));
+            }
+        }
+    }
+    found
 }
 
 /// Whether a function gives a register back as it was.

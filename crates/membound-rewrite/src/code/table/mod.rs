@@ -10,6 +10,7 @@ mod path;
 mod state;
 mod value;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -25,6 +26,11 @@ use path::{Entry, Table, Ways};
 
 /// The most entries that a table is believed to have. Compilers do not get near.
 const LARGEST: u64 = 1 << 16;
+
+/// The most targets that all jumps of a function have together: so many, and so many for
+/// each of its bytes.
+const TARGETS: u64 = 2048;
+const TARGETS_PER_BYTE: u64 = 16;
 
 /// What is known of an indirect jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +59,8 @@ pub(super) struct Resolver<'a, 'b, 'data> {
     parts: BTreeSet<usize>,
     /// Where known tables begin.
     starts: BTreeSet<u64>,
+    /// How many targets may still be found for the function's jumps together.
+    left: Cell<u64>,
 }
 
 impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
@@ -102,6 +110,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             stack: Stack::trace(graph, descent.bounds, surroundings.image),
             labels,
             parts,
+            left: Cell::new(TARGETS + (descent.end() - descent.start()) * TARGETS_PER_BYTE),
             starts: tables.iter().map(|table| table.start).collect(),
         }
     }
@@ -163,7 +172,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         let may_leave = self.stack.is_as_at_entry(block);
         match (may_leave, self.labels.is_empty()) {
             (true, true) => Resolution::TailCall,
-            (false, false) if resolve => {
+            (false, false) if resolve && self.spend(self.labels.len() as u64) => {
                 let labels = self.labels.iter();
                 Resolution::Table {
                     inside: labels
@@ -192,7 +201,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         for table in tables {
             let image = self.descent.surroundings.image?;
             let targets = if bounded {
-                read_bounded(image, table)?
+                self.read_bounded(image, table)?
             } else {
                 self.read_while_valid(image, table)
             };
@@ -233,6 +242,13 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             .is_some_and(|function| self.parts.contains(&function))
     }
 
+    /// Takes so many targets from those that may still be found.
+    fn spend(&self, targets: u64) -> bool {
+        let left = self.left.get().checked_sub(targets);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
     /// The entries of a table that could be meant, up to the first that could not or that
     /// belongs to another table.
     fn read_while_valid(&self, image: &Image<'_>, table: &Table) -> Vec<u64> {
@@ -243,7 +259,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             .knowledge
             .next_table(table.address);
         let end = here.copied().into_iter().chain(anywhere).min();
-        (0..LARGEST)
+        let targets: Vec<u64> = (0..LARGEST.min(self.left.get()))
             .take_while(|index| {
                 let at = table.address.saturating_add(table.stride * index);
                 end.is_none_or(|end| at < end)
@@ -256,16 +272,22 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
                 };
                 valid.then_some(target)
             })
+            .collect();
+        self.spend(targets.len() as u64);
+        targets
+    }
+
+    /// Every entry of a table whose highest index is known; `None` when one leads out of
+    /// text.
+    fn read_bounded(&self, image: &Image<'_>, table: &Table) -> Option<Vec<u64>> {
+        let highest = table.highest.filter(|&highest| highest < LARGEST)?;
+        if !self.spend(highest + 1) {
+            return None;
+        }
+        (0..=highest)
+            .map(|index| read_entry(image, table, index).filter(|&target| image.is_text(target)))
             .collect()
     }
-}
-
-/// Every entry of a table whose highest index is known; `None` when one leads out of text.
-fn read_bounded(image: &Image<'_>, table: &Table) -> Option<Vec<u64>> {
-    let highest = table.highest.filter(|&highest| highest < LARGEST)?;
-    (0..=highest)
-        .map(|index| read_entry(image, table, index).filter(|&target| image.is_text(target)))
-        .collect()
 }
 
 fn read_entry(image: &Image<'_>, table: &Table, index: u64) -> Option<u64> {

@@ -20,6 +20,9 @@ const WAYS: usize = 96;
 /// call of a method, in tail position.
 const WAYS_OF_A_WORD: usize = 8;
 
+/// Instructions of one block that are looked at, from its end.
+const MOST_INSTRUCTIONS: usize = 128;
+
 /// How entries of a table become addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Entry {
@@ -185,7 +188,11 @@ impl Search<'_, '_> {
     ) -> bool {
         let head = way[way.len() - 1];
         let predecessors = &self.context.graph.predecessors[head.index()];
-        if predecessors.is_empty() || way.len() >= LONGEST {
+        let block = &self.context.graph.blocks[head.index()];
+        if predecessors.is_empty()
+            || way.len() >= LONGEST
+            || (block.end - block.first) as usize > MOST_INSTRUCTIONS
+        {
             return false;
         }
         for &predecessor in predecessors {
@@ -216,12 +223,18 @@ impl Context<'_, '_> {
     fn evaluate(&self, way: &[BlockId]) -> Target {
         let graph = self.graph;
         let mut state = State::new();
-        let head = way[way.len() - 1];
+        let id = way[way.len() - 1];
+        let block = &graph.blocks[id.index()];
+        let head = Head {
+            block: id,
+            index: ((block.end - block.first) as usize).saturating_sub(MOST_INSTRUCTIONS),
+        };
         for (position, &id) in way.iter().enumerate().rev() {
             let block = &graph.blocks[id.index()];
             let instructions = &graph.instructions[block.first as usize..block.end as usize];
+            let skip = instructions.len().saturating_sub(MOST_INSTRUCTIONS);
             let (last, body) = instructions.split_last().expect("a block has instructions");
-            for instruction in body {
+            for instruction in &body[skip..] {
                 state.step(instruction);
             }
             if position == 0 {
@@ -233,7 +246,7 @@ impl Context<'_, '_> {
         Target::Unknown
     }
 
-    fn target(&self, state: &mut State, head: BlockId, jump: &Instruction) -> Target {
+    fn target(&self, state: &mut State, head: Head, jump: &Instruction) -> Target {
         let value = match jump.op0_kind() {
             OpKind::Register | OpKind::Memory => state.read(jump, 0),
             _ => return Target::Unknown,
@@ -298,7 +311,7 @@ impl Context<'_, '_> {
     }
 
     /// Where what is loaded may lie.
-    fn place(&self, state: &State, head: BlockId, loaded: &Loaded) -> Option<Place> {
+    fn place(&self, state: &State, head: Head, loaded: &Loaded) -> Option<Place> {
         let linear = state.values.linear(loaded.address);
         let mut index = None;
         let mut addresses = vec![linear.constant];
@@ -369,9 +382,12 @@ impl Context<'_, '_> {
 
     /// The constants that a value may be: a register from before the way, or a spilled
     /// one.
-    fn known(&self, state: &State, head: BlockId, value: Value) -> Option<Vec<u64>> {
+    fn known(&self, state: &State, head: Head, value: Value) -> Option<Vec<u64>> {
         match state.values.node(value) {
-            Node::Initial(register) => self.constants.at_start(head, general_register(register)),
+            Node::Initial(register) => {
+                self.constants
+                    .at(head.block, head.index, general_register(register))
+            }
             Node::Load { address, .. } => {
                 let linear = state.values.linear(address);
                 let [(base, 1)] = linear.terms[..] else {
@@ -386,6 +402,13 @@ impl Context<'_, '_> {
             _ => None,
         }
     }
+}
+
+/// Where a way begins: a block, and the first instruction of it that is looked at.
+#[derive(Clone, Copy)]
+struct Head {
+    block: BlockId,
+    index: usize,
 }
 
 /// Where a table may begin, the bytes from one entry to the next, the last entry.
