@@ -364,6 +364,19 @@ fn correct(instruction: &Instruction, state: &mut State) {
             // A count of zero leaves the flags as they are.
             state.spare(ALL_FLAGS);
         }
+        M::Rcl | M::Rcr => {
+            // Of 8 and 16 bits, a count that turns the whole circle leaves the operand and
+            // the carry, and yet overflow may change.
+            let turned = RegisterSet::flag(Flag::Carry).union(RegisterSet::flag(Flag::Overflow));
+            match instruction.immediate8() & 31 {
+                0 | 1 => {}
+                _ => {
+                    state.read(RegisterSet::flag(Flag::Carry));
+                    state.write(turned);
+                    state.spare(RegisterSet::flag(Flag::Overflow));
+                }
+            }
+        }
         M::Shld | M::Shrd if instruction.op2_kind() == OpKind::Register => {
             state.spare(ALL_FLAGS);
         }

@@ -258,7 +258,7 @@ impl Width {
     }
 }
 
-pub(crate) const ARENA_BYTES: usize = 1 << 14;
+pub(crate) const ARENA_BYTES: usize = 1 << 13;
 const GUARD_BYTES: usize = 1 << 20;
 
 /// Memory for code to work in, with nothing around it.
@@ -454,19 +454,18 @@ impl Machine {
             ss_flags: 0,
             ss_size: self.alternate.len(),
         };
-        // SAFETY: the stack lives as long as this machine, and is taken back below.
+        // SAFETY: all-zero is a valid stack_t.
         let mut before: libc::stack_t = unsafe { std::mem::zeroed() };
-        // SAFETY: both point to initialised structures.
-        assert_eq!(unsafe { libc::sigaltstack(&stack, &mut before) }, 0);
+        // SAFETY: both point to initialised structures, and the stack is taken back below.
+        let switched = unsafe { libc::sigaltstack(&stack, &mut before) };
+        assert_eq!(switched, 0);
         FAULT.set(0);
         RECOVERY.set(self.recovery);
         entry();
         RECOVERY.set(0);
         // SAFETY: gives the thread back the stack that it had.
-        assert_eq!(
-            unsafe { libc::sigaltstack(&before, std::ptr::null_mut()) },
-            0
-        );
+        let restored = unsafe { libc::sigaltstack(&before, std::ptr::null_mut()) };
+        assert_eq!(restored, 0);
         // SAFETY: the code has written the frame behind the compiler's back.
         let after = unsafe { std::ptr::read_volatile(&self.frame.state) };
         match FAULT.get() {

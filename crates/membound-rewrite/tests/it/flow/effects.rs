@@ -11,8 +11,8 @@ use membound_rewrite::{Gpr, RegisterSet};
 use crate::generate::{self, Operands};
 use crate::machine::{ARENA_BYTES, Arena, Machine, Random, State, Unit};
 
-const VARIANTS: u32 = 12;
-const STATES: u32 = 6;
+const VARIANTS: u32 = 8;
+const STATES: u32 = 4;
 
 /// Puts addresses inside the arena wherever the instruction addresses memory.
 fn aim(state: &mut State, instruction: &Instruction, random: &mut Random, arena: &Arena) {

@@ -1,5 +1,7 @@
 //! What the analyses say, held to what happens.
 
 mod effects;
+mod ipa_ra;
+mod known;
 mod liveness;
-mod programs;
+pub(crate) mod programs;

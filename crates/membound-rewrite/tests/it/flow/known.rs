@@ -1,0 +1,455 @@
+//! Small functions whose facts are known by reading them.
+
+use iced_x86::code_asm::{
+    CodeAssembler, al, byte_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr, r8, r10, r11, r12, rax,
+    rbp, rbx, rdi, rdx, rsi, rsp, xmm0, xmm1, xmm5, ymm5,
+};
+use membound_rewrite::code::{BlockEnd, BlockId, Function};
+use membound_rewrite::flow::{
+    Analyst, Conventions, Definition, Direction, Liveness, Reaching, Summaries, Summary, access,
+};
+use membound_rewrite::image::Convention;
+use membound_rewrite::{Flag, Gpr, RegisterSet, VectorPart};
+
+const BASE: u64 = 0x1000;
+
+fn function(emit: impl FnOnce(&mut CodeAssembler)) -> Function {
+    let mut a = CodeAssembler::new(64).unwrap();
+    emit(&mut a);
+    let code = a.assemble(BASE).unwrap();
+    Function::from_code(&code, BASE)
+}
+
+/// Liveness where the functions of the module are these alone.
+fn liveness_among(function: &Function, others: &[&Function]) -> Liveness {
+    let mut analyst = Analyst::new();
+    let summaries: Summaries = std::iter::once(&function)
+        .chain(others)
+        .map(|one| (one.bounds.range.start, Summary::of(one, &mut analyst)))
+        .collect();
+    let conventions = Conventions {
+        convention: Convention::SystemV,
+        summaries: &summaries,
+    };
+    Liveness::of(function, &conventions, &mut analyst)
+}
+
+fn gpr(number: u8) -> RegisterSet {
+    RegisterSet::gpr(Gpr::new(number))
+}
+
+const R8: u8 = 8;
+const R10: u8 = 10;
+const R11: u8 = 11;
+
+#[test]
+fn a_return_spares_what_the_function_does_not_write() {
+    let writes_r8 = function(|a| {
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.mov(r8, rax).unwrap();
+        a.ret().unwrap();
+    });
+    let live = liveness_among(&writes_r8, &[]);
+    assert!(!live.before(0).intersects(gpr(R8)), "it is overwritten");
+    assert!(
+        !live.before(2).intersects(gpr(R8)),
+        "nothing is returned in it"
+    );
+    assert!(
+        live.before(2).contains(gpr(R10)),
+        "a caller may keep a value in it"
+    );
+    assert!(
+        live.before(0).contains(RegisterSet::ARITHMETIC_FLAGS),
+        "nothing here writes flags"
+    );
+    for number in [0, 3, 4, 5, 12, 13, 14, 15] {
+        assert!(live.before(2).contains(gpr(number)));
+    }
+}
+
+#[test]
+fn a_register_that_is_put_back_is_alive_at_the_return() {
+    let saves = function(|a| {
+        a.push(r11).unwrap();
+        a.mov(r11, qword_ptr(rdi)).unwrap();
+        a.add(rax, r11).unwrap();
+        a.pop(r11).unwrap();
+        a.mov(rdx, qword_ptr(rdi)).unwrap();
+        a.ret().unwrap();
+    });
+    let live = liveness_among(&saves, &[]);
+    assert!(live.before(4).contains(gpr(R11)));
+    assert!(!live.before(3).intersects(gpr(R11)));
+}
+
+#[test]
+fn a_local_call_overwrites_at_most_what_the_callee_writes() {
+    let callee_at = BASE + 0x100;
+    let caller = function(|a| {
+        a.mov(rdi, rax).unwrap();
+        a.call(callee_at).unwrap();
+        // As -fipa-ra compiles: r8 over the call.
+        a.add(rax, r8).unwrap();
+        a.xor(r8, r8).unwrap();
+        a.xor(ecx, ecx).unwrap();
+        a.xor(r10, r10).unwrap();
+        a.ret().unwrap();
+    });
+    let mut callee = CodeAssembler::new(64).unwrap();
+    callee.lea(rax, ptr(rdi + 1)).unwrap();
+    callee.mov(r10, rax).unwrap();
+    callee.ret().unwrap();
+    let callee = Function::from_code(&callee.assemble(callee_at).unwrap(), callee_at);
+    let live = liveness_among(&caller, &[&callee]);
+    assert!(live.before(1).contains(gpr(R8)), "kept over the call");
+    assert!(
+        !live.before(1).intersects(gpr(R10)),
+        "the callee overwrites it unread"
+    );
+    assert!(
+        !live.before(1).intersects(gpr(0)),
+        "so does it the register it returns in"
+    );
+    assert!(live.before(1).contains(gpr(7)), "its argument");
+    assert!(
+        !live.before(1).intersects(gpr(1)),
+        "no argument of this callee"
+    );
+    let nobody = liveness_among(&caller, &[]);
+    for number in [0, 1, 2, 6, 7, R8, 9, R10, R11] {
+        assert!(
+            nobody.before(1).contains(gpr(number)),
+            "anything may be an argument"
+        );
+    }
+}
+
+#[test]
+fn calls_of_tls_descriptors_overwrite_nothing() {
+    for descriptor in [true, false] {
+        let code = function(|a| {
+            a.mov(rax, BASE).unwrap();
+            if descriptor {
+                a.call(qword_ptr(rax)).unwrap();
+            } else {
+                a.call(qword_ptr(rax + 8)).unwrap();
+            }
+            a.addsd(xmm0, iced_x86::code_asm::xmm12).unwrap();
+            a.xorps(iced_x86::code_asm::xmm12, iced_x86::code_asm::xmm12)
+                .unwrap();
+            a.ret().unwrap();
+        });
+        let kept = RegisterSet::vector(12, VectorPart::Xmm);
+        let live = liveness_among(&code, &[]);
+        assert_eq!(live.before(1).contains(kept), descriptor);
+    }
+}
+
+#[test]
+fn what_an_unwinder_needs_is_alive_where_nothing_returns() {
+    let mut code = function(|a| {
+        a.mov(edi, 1_u32).unwrap();
+        a.call(BASE + 0x100).unwrap();
+        a.ret().unwrap();
+    });
+    code.blocks[0].leaves_by = BlockEnd::Call {
+        target: Some(BASE + 0x100),
+        returns: false,
+    };
+    code.blocks[0].successors.clear();
+    let live = liveness_among(&code, &[]);
+    for number in [3, 5, 12, 13, 14, 15] {
+        assert!(live.before(0).contains(gpr(number)));
+    }
+    assert!(!live.before(0).intersects(gpr(7)));
+    assert!(!live.before(0).intersects(RegisterSet::ARITHMETIC_FLAGS));
+}
+
+#[test]
+fn a_loop_without_end_owes_the_frames_above() {
+    let code = function(|a| {
+        let mut top = a.create_label();
+        a.set_label(&mut top).unwrap();
+        a.call(BASE + 0x100).unwrap();
+        a.jmp(top).unwrap();
+    });
+    let live = liveness_among(&code, &[]);
+    for number in [3, 5, 12, 13, 14, 15] {
+        assert!(live.before(0).contains(gpr(number)));
+    }
+}
+
+#[test]
+fn what_a_landing_pad_reads_is_alive_at_the_call() {
+    let mut code = function(|a| {
+        let mut pad = a.create_label();
+        a.test(rdi, rdi).unwrap();
+        a.je(pad).unwrap();
+        a.call(BASE + 0x100).unwrap();
+        a.xor(ebx, ebx).unwrap();
+        a.xor(r12, r12).unwrap();
+        a.ret().unwrap();
+        a.set_label(&mut pad).unwrap();
+        a.mov(rax, rbx).unwrap();
+        a.ret().unwrap();
+    });
+    // The je was only there to have the pad decoded.
+    let pad = BlockId(code.blocks.len() as u32 - 1);
+    let call = code
+        .blocks
+        .iter()
+        .position(|block| matches!(block.leaves_by, BlockEnd::Call { .. }))
+        .unwrap();
+    let mut callee = CodeAssembler::new(64).unwrap();
+    callee.mov(rax, qword_ptr(rdi)).unwrap();
+    callee.ret().unwrap();
+    let callee = callee.assemble(BASE + 0x100).unwrap();
+    let callee = Function::from_code(&callee, BASE + 0x100);
+    let at_call = code.blocks[call].first as usize;
+    let live = liveness_among(&code, &[&callee]);
+    assert!(!live.before(at_call).intersects(gpr(3)));
+    code.blocks[call].landing_pad = Some(pad);
+    let live = liveness_among(&code, &[&callee]);
+    assert!(live.before(at_call).contains(gpr(3)));
+}
+
+#[test]
+fn nothing_is_assumed_of_assembly() {
+    let mut code = function(|a| {
+        a.mov(eax, ptr(rdi)).unwrap();
+        a.call(BASE + 0x100).unwrap();
+        a.xor(r8, r8).unwrap();
+        a.ret().unwrap();
+    });
+    code.bounds.assembly = true;
+    let live = liveness_among(&code, &[]);
+    assert_eq!(live.before(1), RegisterSet::ALL);
+    assert_eq!(live.before(3), RegisterSet::ALL);
+}
+
+fn red_zone(emit: impl FnOnce(&mut CodeAssembler)) -> bool {
+    liveness_among(&function(emit), &[]).red_zone()
+}
+
+#[test]
+fn the_red_zone_is_seen() {
+    assert!(red_zone(|a| {
+        a.mov(qword_ptr(rsp - 8), rdi).unwrap();
+        a.mov(rax, qword_ptr(rsp - 8)).unwrap();
+        a.ret().unwrap();
+    }));
+    // A frame pointer, and no room made.
+    assert!(red_zone(|a| {
+        a.push(rbp).unwrap();
+        a.mov(rbp, rsp).unwrap();
+        a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+        a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+        a.pop(rbp).unwrap();
+        a.ret().unwrap();
+    }));
+    // An array indexed from above.
+    assert!(red_zone(|a| {
+        a.mov(rax, qword_ptr(rsp + rdi * 8)).unwrap();
+        a.ret().unwrap();
+    }));
+    assert!(red_zone(|a| {
+        a.lea(rax, ptr(rsp - 64)).unwrap();
+        a.mov(rax, qword_ptr(rax)).unwrap();
+        a.ret().unwrap();
+    }));
+    // It may be the part of another that went on.
+    assert!(red_zone(|a| {
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.jmp(BASE + 0x4000).unwrap();
+    }));
+    assert!(!red_zone(|a| {
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.ret().unwrap();
+    }));
+    assert!(!red_zone(|a| {
+        a.push(rbp).unwrap();
+        a.mov(rbp, rsp).unwrap();
+        a.sub(rsp, 32).unwrap();
+        a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+        a.call(BASE + 0x4000).unwrap();
+        a.leave().unwrap();
+        a.ret().unwrap();
+    }));
+}
+
+#[test]
+fn a_part_that_a_leaf_jumps_to_may_work_in_its_red_zone() {
+    let cold_at = BASE + 0x100;
+    let leaf = function(|a| {
+        a.lea(rax, ptr(rsp - 16)).unwrap();
+        a.jmp(cold_at).unwrap();
+    });
+    let mut cold = CodeAssembler::new(64).unwrap();
+    cold.mov(rax, qword_ptr(rax)).unwrap();
+    cold.ret().unwrap();
+    let cold = Function::from_code(&cold.assemble(cold_at).unwrap(), cold_at);
+    assert!(liveness_among(&cold, &[&leaf]).red_zone());
+    assert!(!liveness_among(&cold, &[]).red_zone());
+}
+
+fn stack_usable(emit: impl FnOnce(&mut CodeAssembler)) -> bool {
+    liveness_among(&function(emit), &[]).stack_usable()
+}
+
+#[test]
+fn stacks_are_told_from_other_uses_of_rsp() {
+    assert!(stack_usable(|a| {
+        a.push(rbp).unwrap();
+        a.mov(rbp, rsp).unwrap();
+        a.and(rsp, -32).unwrap();
+        a.sub(rsp, rax).unwrap();
+        a.lea(rsp, ptr(rbp - 16)).unwrap();
+        a.leave().unwrap();
+        a.ret().unwrap();
+    }));
+    // gcc's realigned frame.
+    assert!(stack_usable(|a| {
+        a.lea(r10, ptr(rsp + 8)).unwrap();
+        a.and(rsp, -32).unwrap();
+        a.push(qword_ptr(r10 - 8)).unwrap();
+        a.call(BASE + 0x4000).unwrap();
+        a.lea(rsp, ptr(r10 - 8)).unwrap();
+        a.ret().unwrap();
+    }));
+    // An array of variable size, taken down.
+    assert!(stack_usable(|a| {
+        a.mov(rbx, rsp).unwrap();
+        a.sub(rsp, rdi).unwrap();
+        a.mov(rsp, rbx).unwrap();
+        a.ret().unwrap();
+    }));
+    assert!(!stack_usable(|a| {
+        a.mov(qword_ptr(rdi), rsp).unwrap();
+        a.mov(rsp, qword_ptr(rsi)).unwrap();
+        a.ret().unwrap();
+    }));
+    assert!(!stack_usable(|a| {
+        a.xchg(rsp, rdi).unwrap();
+        a.ret().unwrap();
+    }));
+    assert!(!stack_usable(|a| {
+        a.lea(rsp, ptr(rdi + 4096)).unwrap();
+        a.ret().unwrap();
+    }));
+    assert!(!stack_usable(|a| {
+        a.pop(rsp).unwrap();
+        a.ret().unwrap();
+    }));
+}
+
+#[test]
+fn uppers_of_vectors_die_with_vex_and_live_with_sse() {
+    let high = RegisterSet::vector(5, VectorPart::YmmHigh);
+    let low = RegisterSet::vector(5, VectorPart::Xmm);
+    let sse = function(|a| {
+        a.movups(xmm5, ptr(rdi)).unwrap();
+        a.vmovups(ptr(rsi), ymm5).unwrap();
+        a.ret().unwrap();
+    });
+    let live = liveness_among(&sse, &[]);
+    assert!(live.before(0).contains(high) && !live.before(0).intersects(low));
+    let vex = function(|a| {
+        a.vmovups(xmm5, ptr(rdi)).unwrap();
+        a.vmovups(ptr(rsi), ymm5).unwrap();
+        a.ret().unwrap();
+    });
+    let live = liveness_among(&vex, &[]);
+    assert!(!live.before(0).intersects(high.union(low)));
+}
+
+#[test]
+fn flags_die_one_by_one() {
+    let code = function(|a| {
+        let mut end = a.create_label();
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.inc(rax).unwrap();
+        a.jb(end).unwrap();
+        a.add(rax, 1).unwrap();
+        a.set_label(&mut end).unwrap();
+        a.cmp(rax, 2).unwrap();
+        a.ret().unwrap();
+    });
+    let live = liveness_among(&code, &[]);
+    assert!(live.before(0).contains(RegisterSet::flag(Flag::Carry)));
+    assert!(!live.before(0).intersects(RegisterSet::flag(Flag::Zero)));
+}
+
+#[test]
+fn definitions_are_found_over_joins_and_loops() {
+    let code = function(|a| {
+        let mut other = a.create_label();
+        let mut join = a.create_label();
+        a.test(edi, edi).unwrap(); // 0
+        a.je(other).unwrap(); // 1
+        a.mov(eax, 1_u32).unwrap(); // 2
+        a.jmp(join).unwrap(); // 3
+        a.set_label(&mut other).unwrap();
+        a.mov(al, 2_u32).unwrap(); // 4: the rest of rax is what it was
+        a.set_label(&mut join).unwrap();
+        a.add(edx, eax).unwrap(); // 5
+        a.cmp(byte_ptr(rsi), 0).unwrap(); // 6
+        a.jne(join).unwrap(); // 7
+        a.ret().unwrap(); // 8
+    });
+    let summaries = Summaries::default();
+    let conventions = Conventions {
+        convention: Convention::SystemV,
+        summaries: &summaries,
+    };
+    let reaching = Reaching::of(&code, &conventions, &mut Analyst::new());
+    use Definition::{Instruction, Outside};
+    assert_eq!(
+        reaching.definitions(5, Gpr::RAX),
+        [Outside, Instruction(2), Instruction(4)]
+    );
+    assert_eq!(reaching.definitions(5, Gpr::RDX), [Outside, Instruction(5)]);
+    assert_eq!(reaching.definitions(8, Gpr::RDX), [Instruction(5)]);
+    assert_eq!(reaching.definitions(8, Gpr::RSI), [Outside]);
+}
+
+#[test]
+fn accesses_are_told_from_addresses() {
+    let code = function(|a| {
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.mov(qword_ptr(rdi), rax).unwrap();
+        a.add(qword_ptr(rdi), rax).unwrap();
+        a.lea(rax, ptr(rdi)).unwrap();
+        a.prefetcht0(ptr(rdi)).unwrap();
+        a.clflush(ptr(rdi)).unwrap();
+        a.push(rax).unwrap();
+        a.push(qword_ptr(rdi)).unwrap();
+        a.pop(qword_ptr(rdi)).unwrap();
+        a.movsb().unwrap();
+        a.addps(xmm1, ptr(rdi)).unwrap();
+        a.ret().unwrap();
+    });
+    let found: Vec<Option<Direction>> = code
+        .instructions
+        .iter()
+        .map(|instruction| access(instruction).map(|access| access.direction))
+        .collect();
+    use Direction::{Both, Load, Store};
+    assert_eq!(
+        found,
+        [
+            Some(Load),
+            Some(Store),
+            Some(Both),
+            None,
+            None,
+            None,
+            None,
+            Some(Load),
+            Some(Store),
+            Some(Both),
+            Some(Load),
+            None
+        ]
+    );
+}
