@@ -25,33 +25,31 @@ fn block_id(index: usize) -> BlockId {
 /// Cuts what was decoded into blocks. `resolutions` says by address what is known of
 /// indirect jumps.
 pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &HashMap<u64, Resolution>) -> Graph {
-    let mut instructions = descent.instructions.clone();
-    instructions.sort_unstable_by_key(Instruction::ip);
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut starts: Vec<u64> = Vec::new();
-    let mut previous: Option<&Instruction> = None;
+    let instructions: Vec<Instruction> = descent.in_order().copied().collect();
+    let mut blocks: Vec<Block> = Vec::with_capacity(instructions.len() / 3);
+    let mut starts: Vec<u64> = Vec::with_capacity(instructions.len() / 3);
+    let mut goes_on_at = None;
     for (index, instruction) in instructions.iter().enumerate() {
         let index = u32::try_from(index).expect("a function has fewer bytes than 2^32");
-        let goes_on = previous.is_some_and(|previous| {
-            previous.next_ip() == instruction.ip() && flow(previous) == Flow::Next
-        });
-        if goes_on && !descent.is_leader(instruction.ip()) {
-            blocks
-                .last_mut()
-                .expect("an instruction came before this one")
-                .end = index + 1;
-        } else {
-            starts.push(instruction.ip());
-            blocks.push(Block {
-                first: index,
-                end: index + 1,
-                leaves_by: BlockEnd::Stops,
-                successors: Vec::new(),
-                landing_pad: None,
-                entered_from_outside: descent.is_entered(instruction.ip()),
-            });
+        match blocks.last_mut() {
+            Some(block)
+                if goes_on_at == Some(instruction.ip()) && !descent.is_leader(instruction.ip()) =>
+            {
+                block.end = index + 1;
+            }
+            _ => {
+                starts.push(instruction.ip());
+                blocks.push(Block {
+                    first: index,
+                    end: index + 1,
+                    leaves_by: BlockEnd::Stops,
+                    successors: Vec::new(),
+                    landing_pad: None,
+                    entered_from_outside: descent.is_entered(instruction.ip()),
+                });
+            }
         }
-        previous = Some(instruction);
+        goes_on_at = (flow(instruction) == Flow::Next).then(|| instruction.next_ip());
     }
     let find = |address: u64| starts.binary_search(&address).ok().map(block_id);
     let mut graph = Graph {

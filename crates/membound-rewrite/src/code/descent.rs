@@ -119,6 +119,8 @@ pub(super) struct Descent<'a, 'data> {
     pub(super) undecodable: Option<u64>,
     pub(super) entered_inside: Option<u64>,
     pub(super) bounds: &'a FunctionBounds,
+    /// Whether a register or a table says where it goes on somewhere.
+    pub(super) jumps_indirectly: bool,
 }
 
 impl<'a, 'data> Descent<'a, 'data> {
@@ -142,6 +144,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             undecodable: (too_long || bytes.is_empty()).then_some(start),
             entered_inside: None,
             bounds,
+            jumps_indirectly: false,
         }
     }
 
@@ -338,8 +341,20 @@ impl<'a, 'data> Descent<'a, 'data> {
                 }
                 self.surroundings.call_returns(instruction, target)
             }
-            Flow::Indirect | Flow::Return | Flow::Stops => false,
+            Flow::Indirect => {
+                self.jumps_indirectly = true;
+                false
+            }
+            Flow::Return | Flow::Stops => false,
         }
+    }
+
+    /// The instructions by address.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = &Instruction> {
+        self.map
+            .iter()
+            .filter(|&&byte| byte != UNKNOWN && byte != INSIDE)
+            .map(|&index| &self.instructions[index as usize - 1])
     }
 
     /// A block begins at `address` if there is code at all.

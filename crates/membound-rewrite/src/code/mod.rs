@@ -240,7 +240,10 @@ fn decode(
     }
     descent.follow();
     let mut resolutions = HashMap::new();
-    let mut graph = settle(&mut descent, &mut resolutions);
+    // Tables say what is code before guesses do.
+    if descent.jumps_indirectly {
+        settle(&mut descent, &mut resolutions);
+    }
     // Addresses that somebody has the value of may be data: they count where they do not
     // contradict what control flow shows.
     for (address, trust) in entries {
@@ -257,9 +260,7 @@ fn decode(
     let mut data = table_ranges(&resolutions);
     data.retain(|table| table.start < bounds.range.end && bounds.range.start < table.end);
     descent.follow_unreached(&data);
-    if graph.instructions.len() != descent.instructions.len() || !entries.is_empty() {
-        graph = settle(&mut descent, &mut resolutions);
-    }
+    let graph = settle(&mut descent, &mut resolutions);
     let jump = graph
         .blocks
         .iter()

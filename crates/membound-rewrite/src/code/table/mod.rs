@@ -10,7 +10,7 @@ mod path;
 mod state;
 mod value;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ pub(super) enum Resolution {
 pub(super) struct Resolver<'a, 'b, 'data> {
     descent: &'a Descent<'b, 'data>,
     graph: &'a Graph,
-    stack: Stack,
+    stack: OnceCell<Stack>,
     /// Code addresses that data outside of known tables hold.
     labels: Vec<u64>,
     /// Functions that this one branches into, by index.
@@ -107,7 +107,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         Self {
             descent,
             graph,
-            stack: Stack::trace(graph, descent.bounds, surroundings.image),
+            stack: OnceCell::new(),
             labels,
             parts,
             left: Cell::new(TARGETS + (descent.end() - descent.start()) * TARGETS_PER_BYTE),
@@ -169,7 +169,11 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
     /// A jump that uses no table: a tail call where the return address is on top of the
     /// stack; else, where the function's labels are kept in data, any of those.
     fn otherwise(&self, block: BlockId, resolve: bool) -> Resolution {
-        let may_leave = self.stack.is_as_at_entry(block);
+        let image = self.descent.surroundings.image;
+        let stack = self
+            .stack
+            .get_or_init(|| Stack::trace(self.graph, self.descent.bounds, image));
+        let may_leave = stack.is_as_at_entry(block);
         match (may_leave, self.labels.is_empty()) {
             (true, true) => Resolution::TailCall,
             (false, false) if resolve && self.spend(self.labels.len() as u64) => {
