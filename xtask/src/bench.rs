@@ -5,10 +5,13 @@
 //! missed target is said in the table and does not change the exit code: the machine may
 //! be to blame, and the raw results tell.
 
+mod coverage;
 mod latency;
 mod model;
+mod plan;
 mod quick;
 mod repeat;
+mod rewrite;
 mod windows;
 
 use std::path::{Path, PathBuf};
@@ -33,12 +36,19 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Bench {
+    /// Share of the executed loads that can be patched, and decoded control flow against
+    /// execution.
+    Coverage(coverage::Args),
     /// Latency against a plain C pointer chase, run in turn.
     Latency(latency::Args),
     /// Time of a fit of the hierarchy model, and how often its intervals hold the truth.
     Model(model::Args),
+    /// Time of planning a module, cold and cached.
+    Plan(plan::Args),
     /// Agreement, wall time and points a second of repeated latency curves.
     Repeat(repeat::Args),
+    /// What a patch costs an execution of its load.
+    Rewrite(rewrite::Args),
     /// Wall time and memory of `measure --quick`.
     Quick(quick::Args),
     /// Reorder buffer and cache sizes against what is published and declared.
@@ -51,8 +61,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => build()?,
     };
     let kept = match &args.bench {
+        Bench::Coverage(args) => coverage::run(&membound, args)?,
         Bench::Latency(args) => latency::run(&membound, args)?,
         Bench::Model(args) => model::run(&membound, args)?,
+        Bench::Plan(args) => plan::run(&membound, args)?,
+        Bench::Rewrite(args) => rewrite::run(&membound, args)?,
         Bench::Repeat(args) => repeat::run(&membound, args)?,
         Bench::Quick(args) => quick::run(&membound, args)?,
         Bench::Windows(args) => windows::run(&membound, args)?,

@@ -7,12 +7,15 @@
 //! code can do. An input that fails is kept in `fuzz/artifacts`; what was tried and found
 //! worth keeping, in `fuzz/corpus`.
 
+mod seeds;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 
+use self::seeds::Form;
 use crate::run::{cargo, note, on_path, program, root, say, shown, succeed};
 
 /// Arguments of `fuzz`.
@@ -32,29 +35,58 @@ enum Target {
     Input,
     /// Topology files.
     Topology,
+    /// Executables and shared objects, down to their blocks.
+    Elf,
+    /// Code, without a file around it.
+    Decode,
+    /// Plans for any code, and what is placed of them.
+    Planner,
+    /// The bytes of plans.
+    Plan,
 }
 
 impl Target {
-    const ALL: [Self; 2] = [Self::Input, Self::Topology];
+    const ALL: [Self; 6] = [
+        Self::Input,
+        Self::Topology,
+        Self::Elf,
+        Self::Decode,
+        Self::Planner,
+        Self::Plan,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Input => "input",
             Self::Topology => "topology",
+            Self::Elf => "elf",
+            Self::Decode => "decode",
+            Self::Planner => "planner",
+            Self::Plan => "plan",
         }
     }
 
     /// Directory with the files that the fuzzer begins with.
-    const fn seeds(self) -> &'static str {
+    fn seeds(self) -> Result<PathBuf> {
         match self {
-            Self::Input => "crates/membound-input/tests/data",
-            Self::Topology => "crates/membound-model/topologies",
+            Self::Input => Ok(root().join("crates/membound-input/tests/data")),
+            Self::Topology => Ok(root().join("crates/membound-model/topologies")),
+            Self::Elf => seeds::built(Form::Files),
+            Self::Decode | Self::Planner => seeds::built(Form::Code),
+            Self::Plan => seeds::built(Form::Plans),
         }
     }
 
     /// Words of the formats, which a fuzzer would take long to spell.
     fn dictionary(self) -> PathBuf {
-        root().join(format!("fuzz/{}.dict", self.name()))
+        let name = match self {
+            Self::Input => "input",
+            Self::Topology => "topology",
+            Self::Elf => "elf",
+            // Most of a plan is code.
+            Self::Decode | Self::Planner | Self::Plan => "code",
+        };
+        root().join(format!("fuzz/{name}.dict"))
     }
 
     /// Longest input in bytes.
@@ -62,6 +94,9 @@ impl Target {
         match self {
             Self::Input => 16_384,
             Self::Topology => 4_096,
+            Self::Elf => 32_768,
+            Self::Decode | Self::Planner => 1_024,
+            Self::Plan => 65_536,
         }
     }
 }
@@ -151,7 +186,7 @@ fn fuzz(target: Target, built: &Path, seconds: u32) -> Result<bool> {
     }
     let mut command = program(built.join(name));
     // What is found goes to the first directory, the second is only read.
-    command.arg(&corpus).arg(root().join(target.seeds()));
+    command.arg(&corpus).arg(target.seeds()?);
     command
         .arg(format!("-dict={}", target.dictionary().display()))
         .arg(format!("-max_total_time={seconds}"))
@@ -180,12 +215,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_target_has_a_source_a_dictionary_and_seeds() {
+    fn every_target_has_a_source_and_a_dictionary() {
         for target in Target::ALL {
             let source = root().join(format!("fuzz/targets/{}.rs", target.name()));
             assert!(source.is_file(), "{}", source.display());
             assert!(target.dictionary().is_file(), "{target:?}");
-            let seeds = root().join(target.seeds());
+        }
+    }
+
+    #[test]
+    fn the_text_formats_have_seeds() {
+        for target in [Target::Input, Target::Topology] {
+            let seeds = target.seeds().unwrap();
             assert!(fs::read_dir(&seeds).unwrap().count() > 0, "{target:?}");
         }
     }

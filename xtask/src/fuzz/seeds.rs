@@ -1,0 +1,136 @@
+//! What the fuzzers of executables, code and plans begin with: `fuzz/seeds.cpp` compiled in
+//! several ways, and what is made of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use membound_rewrite::image::Image;
+use membound_rewrite::patch::{Body, Options, Plan};
+
+use crate::run::{program, root, succeed};
+
+/// Flags of the seeds: languages' forms, kinds of files, one that is no x86-64 code.
+const FLAVOURS: [(&str, &str); 8] = [
+    ("shared", "-O2 -shared -fPIC -DWITH_EXCEPTIONS"),
+    ("plain", "-O0 -shared -fPIC -DWITH_EXCEPTIONS"),
+    ("stripped", "-O3 -mavx2 -shared -fPIC -fno-exceptions -s"),
+    (
+        "small",
+        "-Os -shared -fPIC -fno-exceptions -fcf-protection -fno-asynchronous-unwind-tables",
+    ),
+    (
+        "static",
+        "-O2 -static -no-pie -fno-pie -DWHOLE -fno-exceptions",
+    ),
+    ("pie", "-O2 -static-pie -fPIE -DWHOLE -fno-exceptions"),
+    (
+        "other",
+        "-m32 -O2 -static -no-pie -fno-pie -DWHOLE -fno-exceptions",
+    ),
+    ("object", "-O2 -c -fno-exceptions"),
+];
+
+/// What a fuzzer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Whole files, and their beginnings.
+    Files,
+    /// The code of single functions.
+    Code,
+    /// Plans of the files.
+    Plans,
+}
+
+/// Builds the seeds of `form` and gives the directory they are in.
+pub(super) fn built(form: Form) -> Result<PathBuf> {
+    let directory = root().join("target/fuzz/seeds");
+    let (name, out) = match form {
+        Form::Files => ("files", directory.join("files")),
+        Form::Code => ("code", directory.join("code")),
+        Form::Plans => ("plans", directory.join("plans")),
+    };
+    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    for (flavour, file) in compiled(&directory)? {
+        let seeds = match form {
+            Form::Files => beginnings(file),
+            Form::Code => functions(&file),
+            Form::Plans => plans(&file),
+        };
+        for (number, bytes) in seeds.iter().enumerate() {
+            let path = out.join(format!("{name}-{flavour}-{number}"));
+            fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(out)
+}
+
+/// The compiled files, by flavour.
+fn compiled(directory: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let mut files = Vec::new();
+    for (flavour, flags) in FLAVOURS {
+        let path = directory.join(format!("{flavour}.bin"));
+        let mut compiler = program("g++");
+        compiler
+            .args(flags.split_whitespace())
+            .args(["-nostdlib", "-Wl,-z,noseparate-code", "-Wl,-e,entry"])
+            .args(["-Wl,--build-id", "-o"])
+            .arg(&path)
+            .arg(root().join("fuzz/seeds.cpp"));
+        succeed(&mut compiler)?;
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        files.push((flavour, bytes));
+    }
+    Ok(files)
+}
+
+/// The file, and the file cut off where something follows that it speaks of.
+fn beginnings(file: Vec<u8>) -> Vec<Vec<u8>> {
+    let cuts = [64, file.len() / 3, file.len() * 4 / 5];
+    let mut seeds: Vec<Vec<u8>> = cuts.iter().map(|cut| file[..*cut].to_vec()).collect();
+    seeds.push(file);
+    seeds
+}
+
+/// Every function's bytes.
+fn functions(file: &[u8]) -> Vec<Vec<u8>> {
+    let Ok(image) = Image::parse(file) else {
+        return Vec::new();
+    };
+    image
+        .functions()
+        .iter()
+        .filter_map(|function| image.bytes(function.range.clone()))
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// Plans of a body that needs little and of one that needs much.
+fn plans(file: &[u8]) -> Vec<Vec<u8>> {
+    let Ok(image) = Image::parse(file) else {
+        return Vec::new();
+    };
+    [Body::Displace, Body::Sample]
+        .into_iter()
+        .map(|body| Plan::make(&image, &Options::new(body)).as_bytes().to_vec())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_cut_off_and_whole() {
+        let file: Vec<u8> = (0..=255).collect();
+        let seeds = beginnings(file.clone());
+        assert_eq!(seeds.len(), 4);
+        assert!(seeds.iter().all(|seed| file.starts_with(seed)));
+        assert_eq!(seeds[3], file);
+    }
+
+    #[test]
+    fn the_source_of_the_seeds_is_there() {
+        assert!(root().join("fuzz/seeds.cpp").is_file());
+    }
+}
