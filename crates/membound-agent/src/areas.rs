@@ -5,9 +5,8 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use membound_wire::{Command, EDIT_BYTES, Place, Shape, Step, TableHeader, Undo};
+use membound_wire::{Command, EDIT_BYTES, Place, Refusal, Shape, Step, TableHeader, Undo};
 
-use crate::Refusal;
 use crate::control::Failure;
 use crate::memory;
 use crate::sys::Errno;

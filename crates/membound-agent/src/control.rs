@@ -4,13 +4,13 @@
 //! finds neither a descriptor nor a half-told story.
 
 use membound_wire::{
-    Action, Command, Entry, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Reply, TextMode,
+    Action, Command, Entry, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Refusal, Reply, TextMode,
 };
 
 use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
-use crate::{Refusal, areas, assembly, entry, handlers, listen, live, sample, sys, text};
+use crate::{areas, assembly, entry, handlers, listen, live, sample, sys, text};
 
 /// What went wrong with a command.
 #[derive(Clone, Copy, Debug)]

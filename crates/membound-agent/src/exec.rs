@@ -13,9 +13,9 @@ use crate::start::{Settings, settings, value_of};
 use crate::sys::{self, Scratch, call, number};
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Pointers and bytes of an environment that is put on the stack.
-const POINTERS: usize = 768;
-const STRING_BYTES: usize = 4096;
+/// Pointers and bytes of an environment that is put on the stack, which may be a small one.
+const POINTERS: usize = 448;
+const STRING_BYTES: usize = 2048;
 
 /// Makes the call. `None`: the trampoline is to make it as it stands.
 pub(crate) fn execute(frame: &Frame) -> Option<isize> {

@@ -36,41 +36,6 @@ mod text;
 mod threads;
 mod trap;
 
-/// Why a command was refused where the kernel's error number alone does not say it; goes into
-/// `Reply::detail`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Refusal {
-    /// Nothing to add to the error number.
-    None = 0,
-    /// The command is unknown or its numbers contradict each other.
-    Malformed = 1,
-    /// A descriptor should have come with the command.
-    NoDescriptor = 2,
-    /// The kernel put the mapping somewhere else.
-    Elsewhere = 3,
-    /// `/proc/self/mem` could not be opened.
-    MemoryClosed = 4,
-    /// Text could not be read or written through `/proc/self/mem`.
-    MemoryRefused = 5,
-    /// No more areas can be registered.
-    AreasFull = 6,
-    /// A debugger is attached: it would see the signals that live changes need.
-    Traced = 7,
-    /// The kernel offers no core serialisation (membarrier).
-    NoBarrier = 8,
-    /// Another thread is changing text.
-    Occupied = 9,
-    /// A thread could not be shown to stand outside the text to be changed.
-    ThreadUnknown = 10,
-    /// `/proc/self/task` could not be read.
-    ThreadsHidden = 11,
-    /// The control thread could not be started.
-    NoThread = 12,
-    /// A thread blocks SIGTRAP: a trap in text under change would kill it.
-    TrapBlocked = 13,
-}
-
 #[cfg(not(panic = "unwind"))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -8,11 +8,11 @@ use core::arch::global_asm;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use membound_wire::Event;
+use membound_wire::{Event, Refusal};
 
 use crate::control::{self, Failure};
 use crate::sys::{Quiet, Scratch, call, check, number};
-use crate::{Refusal, memory, sys};
+use crate::{memory, sys};
 
 const STACK_BYTES: usize = 256 << 10;
 

@@ -14,14 +14,14 @@
 //!
 //! Taking back is the same: what is overwritten is then a jump, inside which no instruction begins.
 
-use membound_wire::TextEdit;
+use membound_wire::{Refusal, TextEdit};
 
 use crate::control::Failure;
+use crate::sys;
 use crate::sys::{Errno, Scratch};
 use crate::text::{Batch, Memory, Span, Spans, as_planned, group_of, span_room};
 use crate::threads::{self, Lineup};
 use crate::trap;
-use crate::{Refusal, sys};
 
 const INT3: u8 = 0xcc;
 

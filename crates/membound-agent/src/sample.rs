@@ -36,7 +36,8 @@ pub(crate) fn sample(frame: &Frame) {
     let slots = slots_of(frame, Entry::Sample);
     let site = frame.arguments[0] as u32;
     rearm(slots, site & !STORE_BIT);
-    write(frame, slots, site, TIMED);
+    let timed = if frame.arguments[2] == 0 { 0 } else { TIMED };
+    write(frame, slots, site, timed);
 }
 
 /// [`Entry::Record`]: records the access.

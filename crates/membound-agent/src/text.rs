@@ -4,9 +4,8 @@
 //! A batch is cut into spans of neighbouring pages; a span is read, checked, changed in a
 //! copy and written back at once.
 
-use membound_wire::{Command, EDIT_BYTES, TextEdit, fingerprint};
+use membound_wire::{Command, EDIT_BYTES, Refusal, TextEdit, fingerprint};
 
-use crate::Refusal;
 use crate::control::Failure;
 use crate::memory;
 use crate::sys::{self, Access, Descriptor, Errno, Open, Scratch};

@@ -6,10 +6,12 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use membound_wire::Refusal;
+
 use crate::control::Failure;
 use crate::memory::{Line, number};
 use crate::sys::{self, Errno, Open, Scratch};
-use crate::{Refusal, trap};
+use crate::trap;
 
 /// Most threads that can be stopped.
 const THREADS: usize = 16384;

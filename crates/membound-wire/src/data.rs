@@ -22,7 +22,8 @@ pub enum Entry {
     /// The loader's list of objects has changed.
     Modules = 1,
     /// A probe's countdown has run out. On the stack, above the return address: the `u32`
-    /// site number, then the accessed address, then the ticks that the timed load took.
+    /// site number (bit 31: the access is a store), then the accessed address, then the
+    /// ticks that the timed load took (0: it could not be timed), each in 8 bytes.
     Sample = 2,
     /// A recording burst is on. On the stack as for [`Entry::Sample`], without ticks.
     Record = 3,

@@ -20,7 +20,8 @@ mod table;
 pub use data::{Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
 pub use message::{
-    Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Reply, TextMode,
+    Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,
+    TextMode,
 };
 pub use ring::{RECORDS, Record, Ring, RingSet};
 pub use table::{Place, Shape, Step, TableHeader, Undo, UndoKind};

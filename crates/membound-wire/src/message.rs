@@ -144,8 +144,83 @@ pub struct Command {
 pub struct Reply {
     /// 0, or the kernel's error number (positive).
     pub errno: u32,
-    /// Explains an `errno` that is not the kernel's: see the agent's `Refusal`.
+    /// A [`Refusal`] as its number: what the error number alone does not say.
     pub detail: u32,
     /// See [`Action`].
     pub count: u64,
+}
+
+/// Why a command was refused where the kernel's error number alone does not say it; goes into
+/// [`Reply::detail`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Refusal {
+    /// Nothing to add to the error number.
+    None = 0,
+    /// The command is unknown or its numbers contradict each other.
+    Malformed = 1,
+    /// A descriptor should have come with the command.
+    NoDescriptor = 2,
+    /// The kernel put the mapping somewhere else.
+    Elsewhere = 3,
+    /// `/proc/self/mem` could not be opened.
+    MemoryClosed = 4,
+    /// Text could not be read or written through `/proc/self/mem`.
+    MemoryRefused = 5,
+    /// No more areas can be registered.
+    AreasFull = 6,
+    /// A debugger is attached: it would see the signals that live changes need.
+    Traced = 7,
+    /// The kernel offers no core serialisation (membarrier).
+    NoBarrier = 8,
+    /// Another thread is changing text.
+    Occupied = 9,
+    /// A thread could not be shown to stand outside the text to be changed.
+    ThreadUnknown = 10,
+    /// `/proc/self/task` could not be read.
+    ThreadsHidden = 11,
+    /// The control thread could not be started.
+    NoThread = 12,
+    /// A thread blocks SIGTRAP: a trap in text under change would kill it.
+    TrapBlocked = 13,
+}
+
+impl Refusal {
+    /// Every refusal, by its number.
+    pub const ALL: [Self; 14] = [
+        Self::None,
+        Self::Malformed,
+        Self::NoDescriptor,
+        Self::Elsewhere,
+        Self::MemoryClosed,
+        Self::MemoryRefused,
+        Self::AreasFull,
+        Self::Traced,
+        Self::NoBarrier,
+        Self::Occupied,
+        Self::ThreadUnknown,
+        Self::ThreadsHidden,
+        Self::NoThread,
+        Self::TrapBlocked,
+    ];
+
+    /// The refusal with this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.get(number as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_stand_at_their_numbers() {
+        for (number, refusal) in (0..).zip(Refusal::ALL) {
+            assert_eq!(refusal as u32, number);
+            assert_eq!(Refusal::from_number(number), Some(refusal));
+        }
+        assert_eq!(Refusal::from_number(99), None);
+    }
 }

@@ -34,7 +34,8 @@ pub struct Record {
     pub site: u32,
     /// Module number, from [`crate::Slots::module`].
     pub module: u16,
-    /// Bit 0: store; bit 1: timed (`ticks` holds).
+    /// Bit 0: store, where bit 31 of the site number on the stack said so; bit 1: timed
+    /// (`ticks` holds).
     pub flags: u16,
     /// Ticks of the time stamp counter that the fenced load took, overhead included.
     pub ticks: u32,

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 #ifdef __GLIBC__
@@ -124,6 +125,29 @@ static void on_tick(int sig, siginfo_t *info, void *context) {
     deep += ip >= (uint64_t)busy_site && ip < (uint64_t)busy_site + 5;
 }
 
+static volatile long asked;
+
+static void on_usr(int sig, siginfo_t *info, void *context) {
+    stack_t now;
+    sigaltstack(NULL, &now);
+    asked += now.ss_flags == SS_ONSTACK ? 100 : 1;
+    // Nested once: the signal is not blocked in its own handler.
+    if (asked == 100) raise(SIGUSR1);
+}
+
+// A child that shares our memory sets the signal back in a table of its own.
+static long child_resets(void) {
+    struct kernel_action gone = {SIG_DFL, 0x04000000, own_restorer, 0};
+    pid_t child = vfork();
+    if (child == 0) {
+        own_sigaction(SIGUSR1, &gone, NULL, 8);
+        _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return status;
+}
+
 static void install(int sig, void (*handler)(int, siginfo_t *, void *)) {
     struct kernel_action new = {handler, SA_SIGINFO | 0x04000000, own_restorer, 0}, old;
     memset(&old, 0xff, sizeof old);
@@ -145,6 +169,22 @@ int main(void) {
     jump_out = 0;
     printf("result %ld\n", faulting());
     printf("bad %ld\n", own_sigaction(99, NULL, NULL, 8));
+
+    static char room[65536];
+    stack_t alternate = {.ss_sp = room, .ss_size = sizeof room};
+    sigaltstack(&alternate, NULL);
+    struct kernel_action usr = {on_usr, SA_SIGINFO | SA_ONSTACK | SA_NODEFER | 0x04000000,
+                                own_restorer, 0};
+    own_sigaction(SIGUSR1, &usr, NULL, 8);
+    printf("child %ld\n", child_resets());
+    raise(SIGUSR1);
+    usr.flags |= SA_RESETHAND;
+    own_sigaction(SIGUSR1, &usr, NULL, 8);
+    asked++;
+    raise(SIGUSR1);
+    struct kernel_action now;
+    own_sigaction(SIGUSR1, NULL, &now, 8);
+    printf("asked %ld reset %d\n", asked, now.handler == SIG_DFL);
 
     install(SIGALRM, on_tick);
     struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
