@@ -67,14 +67,22 @@ pub(super) struct Written {
 impl Scratch {
     /// Takes in `function`: the states of its instructions.
     pub(super) fn load(&mut self, function: &Function, analyst: &mut Analyst) -> Written {
+        let mut any = RegisterSet::EMPTY;
         let mut written = RegisterSet::EMPTY;
         let mut popped = RegisterSet::EMPTY;
         self.states.clear();
         self.states.reserve(function.instructions.len());
         for instruction in &function.instructions {
-            let state = analyst.state(instruction);
+            let mut state = analyst.state(instruction);
+            any = any.union(state.writes);
+            // What such an instruction does write is not known.
             if state != State::EVERYTHING {
                 written = written.union(state.writes);
+            }
+            // Out of an rseq critical section control may go to its abort handler anywhere.
+            let ip = instruction.ip();
+            if function.untouchable.iter().any(|range| range.contains(&ip)) {
+                state.reads = RegisterSet::ALL;
             }
             if instruction.mnemonic() == Mnemonic::Pop && instruction.op0_kind() == OpKind::Register
             {
@@ -83,7 +91,7 @@ impl Scratch {
             self.states.push(state);
         }
         Written {
-            any: written,
+            any,
             clobbered: written.without(popped),
         }
     }

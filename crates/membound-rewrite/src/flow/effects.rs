@@ -298,8 +298,9 @@ fn correct(instruction: &Instruction, state: &mut State) {
     use Mnemonic as M;
     match instruction.mnemonic() {
         M::Syscall => {
-            // The kernel keeps all but these three; r11 receives the flags. A cloned thread
-            // goes on with the rest, which is alive after the call.
+            // The kernel keeps all but these three, the flags too, by way of r11. A cloned
+            // thread goes on with the rest, which is alive after the call.
+            *state = State::NOTHING;
             state.read(registers([0, 2, 4, 6, 7, 8, 9, 10]).union(ALL_FLAGS));
             state.kill(registers([0, 1, 11]));
         }

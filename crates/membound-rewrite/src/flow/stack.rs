@@ -9,6 +9,9 @@
 //! - the function calls something, because compilers use the red zone only where nothing
 //!   is called (a callee's return address would overwrite it); or, where nothing is called,
 //!   no address is ever made from rsp except by operands at or above it without an index,
+//! - and it does not step over the red zone to call something by hand (inline assembly does,
+//!   in functions that the compiler believes to call nothing), having made addresses from
+//!   rsp out of sight,
 //! - and the function is not a part of another that jumps into it (a `.cold` part of a leaf
 //!   function works with the red zone of that function), nor jumps out of itself.
 //!
@@ -20,6 +23,8 @@ use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
 use super::Conventions;
 use crate::code::{BlockEnd, Function, Unresolved};
 use crate::image::Convention;
+
+const RED_ZONE_BYTES: u64 = 128;
 
 /// What is known of a function's stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,8 @@ struct Seen {
     below: bool,
     /// An address made from rsp that is not followed any further.
     escapes: bool,
+    /// rsp lowered by the size of the red zone, which may be a frame of that size.
+    steps_over: bool,
     /// A call that pushes a return address.
     calls: bool,
     /// A jump into another function, or one whose target is not known.
@@ -78,9 +85,8 @@ impl Seen {
     }
 
     fn look_at(&mut self, instruction: &Instruction) {
-        if memory_uses_rsp(instruction) {
-            let displacement = instruction.memory_displacement64().cast_signed();
-            if displacement < 0 {
+        if memory_uses_rsp(instruction) && !moves_rsp(instruction) {
+            if instruction.memory_displacement64().cast_signed() < 0 {
                 self.below = true;
             }
             if instruction.memory_index() != Register::None
@@ -106,6 +112,11 @@ impl Seen {
             {
                 if instruction.op1_kind() == OpKind::Register {
                     self.escapes = true;
+                } else if matches!(
+                    instruction.op1_kind(),
+                    OpKind::Immediate8to64 | OpKind::Immediate32to64
+                ) {
+                    self.step(instruction.immediate(1).cast_signed());
                 }
             }
             Mnemonic::Cmp | Mnemonic::Test => {}
@@ -113,11 +124,17 @@ impl Seen {
         }
     }
 
+    fn step(&mut self, by: i64) {
+        self.steps_over |= by.unsigned_abs() == RED_ZONE_BYTES;
+    }
+
     fn lea(&mut self, instruction: &Instruction) {
         let destination = instruction.op0_register();
         if destination == Register::RSP {
             let base = instruction.memory_base();
-            if base != Register::RSP {
+            if base == Register::RSP {
+                self.step(instruction.memory_displacement64().cast_signed());
+            } else {
                 self.sources |= bit(base);
             }
         } else if memory_uses_rsp(instruction) {
@@ -168,7 +185,7 @@ impl Seen {
             return true;
         }
         if self.calls {
-            return false;
+            return self.steps_over && self.escapes;
         }
         self.escapes
             || self.leaves
@@ -182,6 +199,11 @@ impl Seen {
         // jumped here.
         !self.replaced && self.sources & !(self.copies | bit(Register::RBP)) == 0
     }
+}
+
+/// `lea rsp, [rsp + …]` makes room or takes it back, and reads nothing.
+fn moves_rsp(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Lea && instruction.op0_register() == Register::RSP
 }
 
 fn bit(register: Register) -> u32 {

@@ -263,6 +263,25 @@ fn the_red_zone_is_seen() {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.jmp(BASE + 0x4000).unwrap();
     }));
+    // Inline assembly that calls, in what is a leaf for the compiler.
+    assert!(red_zone(|a| {
+        a.push(rbp).unwrap();
+        a.mov(rbp, rsp).unwrap();
+        a.mov(qword_ptr(rbp - 8), rdi).unwrap();
+        a.lea(rsp, ptr(rsp - 128)).unwrap();
+        a.call(BASE + 0x4000).unwrap();
+        a.lea(rsp, ptr(rsp + 128)).unwrap();
+        a.mov(rax, qword_ptr(rbp - 8)).unwrap();
+        a.pop(rbp).unwrap();
+        a.ret().unwrap();
+    }));
+    assert!(!red_zone(|a| {
+        a.lea(rsp, ptr(rsp - 24)).unwrap();
+        a.mov(qword_ptr(rsp + 8), rdi).unwrap();
+        a.call(BASE + 0x4000).unwrap();
+        a.lea(rsp, ptr(rsp + 24)).unwrap();
+        a.ret().unwrap();
+    }));
     assert!(!red_zone(|a| {
         a.mov(rax, qword_ptr(rdi)).unwrap();
         a.ret().unwrap();
@@ -341,6 +360,77 @@ fn stacks_are_told_from_other_uses_of_rsp() {
         a.pop(rsp).unwrap();
         a.ret().unwrap();
     }));
+}
+
+#[test]
+fn an_abort_out_of_an_rseq_section_may_read_anything() {
+    let mut code = function(|a| {
+        a.mov(r8, rdi).unwrap();
+        a.mov(rax, qword_ptr(rdi)).unwrap();
+        a.xor(r8, r8).unwrap();
+        a.ret().unwrap();
+    });
+    assert!(!liveness_among(&code, &[]).before(1).intersects(gpr(R8)));
+    let start = code.instructions[1].ip();
+    code.untouchable.push(start..start + 1);
+    assert!(liveness_among(&code, &[]).before(1).contains(gpr(R8)));
+}
+
+/// Effects of what a test cannot run, or runs only where the processor has it.
+#[test]
+fn effects_are_those_of_the_manuals() {
+    let names = |set: RegisterSet| set.to_string();
+    let check = |bytes: &[u8], reads: &str, kills: &str| {
+        let instruction = iced_x86::Decoder::new(64, bytes, 0).decode();
+        let effects = Analyst::new().effects(&instruction);
+        assert_eq!(names(effects.reads), reads, "reads of {instruction}");
+        assert_eq!(names(effects.kills), kills, "kills of {instruction}");
+    };
+    // cpuid, rdtsc, rdtscp, syscall
+    check(&[0x0f, 0xa2], "rax rcx", "rax rcx rdx rbx");
+    check(&[0x0f, 0x31], "", "rax rdx");
+    check(&[0x0f, 0x01, 0xf9], "", "rax rcx rdx");
+    check(
+        &[0x0f, 0x05],
+        "rax rdx rsp rsi rdi r8 r9 r10 CF PF AF ZF SF OF df",
+        "rax rcx r11",
+    );
+    // je, jrcxz, call, ret, push rax, leave, endbr64, notrack jmp rax
+    check(&[0x74, 0x00], "ZF", "");
+    check(&[0xe3, 0x00], "rcx", "");
+    check(&[0xe8, 0, 0, 0, 0], "rsp", "rsp");
+    check(&[0xc3], "rsp", "rsp");
+    check(&[0x50], "rax rsp", "rsp");
+    check(&[0xc9], "rbp", "rsp rbp");
+    check(&[0xf3, 0x0f, 0x1e, 0xfa], "", "");
+    check(&[0x3e, 0xff, 0xe0], "rax", "");
+    // rdsspq rax, wrfsbase rax, xrstor [rdi]
+    check(&[0xf3, 0x48, 0x0f, 0x1e, 0xc8], "rax", "");
+    check(&[0xf3, 0x48, 0x0f, 0xae, 0xd0], "rax", "");
+    check(&[0x0f, 0xae, 0x2f], "rax rdx rdi", "");
+    // cmovne eax, ecx; cmovne rax, rcx; sbb eax, eax; xor eax, eax; xor al, al
+    check(&[0x0f, 0x45, 0xc1], "rax rcx ZF", "rax");
+    check(&[0x19, 0xc0], "CF", "rax CF PF AF ZF SF OF");
+    check(&[0x31, 0xc0], "", "rax CF PF ZF SF OF");
+    check(&[0x30, 0xc0], "", "CF PF ZF SF OF");
+    // shl eax, cl; shl eax, 0; mov al, 1; mov eax, 1
+    check(&[0xd3, 0xe0], "rax rcx", "rax");
+    check(&[0xc1, 0xe0, 0x00], "rax", "rax");
+    check(&[0xb0, 0x01], "", "");
+    check(&[0xb8, 1, 0, 0, 0], "", "rax");
+    // rep movsb, cld, popfq
+    check(&[0xf3, 0xa4], "rcx rsi rdi df", "");
+    check(&[0xfc], "", "df");
+    check(&[0x9d], "rsp", "rsp CF PF AF ZF SF OF df");
+    // ud2, int3, hlt
+    for bytes in [&[0x0f, 0x0b][..], &[0xcc], &[0xf4]] {
+        let instruction = iced_x86::Decoder::new(64, bytes, 0).decode();
+        let effects = Analyst::new().effects(&instruction);
+        assert_eq!(
+            (effects.reads, effects.kills),
+            (RegisterSet::ALL, RegisterSet::EMPTY)
+        );
+    }
 }
 
 #[test]
