@@ -151,6 +151,8 @@ stub!(
         "je 2f",
         "cmp rax, 322",
         "je 2f",
+        "cmp rax, 329",
+        "je 2f",
         "popfq",
         ".cfi_adjust_cfa_offset -8",
         "clc",
@@ -204,7 +206,7 @@ extern "C" fn on_syscall(frame: &mut Frame) {
             Some(result) => frame.done(result),
             None => frame.not_done(),
         },
-        number::MPROTECT => {
+        number::MPROTECT | number::PKEY_MPROTECT => {
             give_text_back(frame);
             frame.not_done();
         }

@@ -169,6 +169,8 @@ pub(crate) fn adopt() -> u64 {
     adopted
 }
 
+const EFAULT: isize = -14;
+
 /// `rt_sigaction` as the program calls it. `None`: nothing in it concerns the agent.
 pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
     if !ADOPTED.load(Ordering::Acquire) {
@@ -179,13 +181,20 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
     let mut wrapped = Disposition::DEFAULT;
     let mut passed = new;
     if new != 0 {
-        // SAFETY: the program passes the kernel's structure.
+        // A signal that does not exist: the kernel reads the structure and does nothing.
+        if kernel_sigaction(0, new, 0, frame.r10) == EFAULT {
+            return Some(EFAULT);
+        }
+        // SAFETY: the kernel could read it.
         wrapped = unsafe { memory::get(new) };
     }
     if frame.r10 == 8 && trap::owns(frame.rdi) {
+        if old != 0 && kernel_sigaction(frame.rdi, 0, old, 8) != 0 {
+            return Some(EFAULT);
+        }
         let before = trap::exchange(frame.rdi, (new != 0).then_some(&wrapped));
         if old != 0 {
-            // SAFETY: the program gives room for the kernel's structure.
+            // SAFETY: the kernel could write there.
             unsafe { memory::put(old, before) };
         }
         return Some(0);
@@ -196,13 +205,7 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         wrapped.handler = stub;
         passed = (&raw const wrapped) as usize;
     }
-    // SAFETY: the program's call, with the handler's stub in the handler's place.
-    let result = unsafe {
-        call(
-            number::RT_SIGACTION,
-            [frame.rdi as usize, passed, old, frame.r10 as usize, 0, 0],
-        )
-    };
+    let result = kernel_sigaction(frame.rdi, passed, old, frame.r10);
     if result == 0 && old != 0 {
         // SAFETY: the kernel has just written the structure there.
         let mut before: Disposition = unsafe { memory::get(old) };
@@ -215,6 +218,18 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         unsafe { memory::put(old, before) };
     }
     Some(result)
+}
+
+/// The system call itself, with the program's pointers.
+fn kernel_sigaction(signal: u64, new: usize, old: usize, size: u64) -> isize {
+    // SAFETY: the kernel refuses pointers that it cannot use; what it writes to `old` the
+    // program asked for.
+    unsafe {
+        call(
+            number::RT_SIGACTION,
+            [signal as usize, new, old, size as usize, 0, 0],
+        )
+    }
 }
 
 /// The general registers in a signal frame's `ucontext`, as the kernel orders them.

@@ -5,12 +5,12 @@
 //! lock that a signal handler or a forked child could find held for ever. The decisions are
 //! all the launcher's; see `membound-wire` for what the two say to each other.
 //!
-//! - [`start`]: before the program's first instruction: finds the launcher, hides itself.
-//! - [`control`]: one conversation; [`text`] and [`live`] replace text in it.
-//! - [`areas`]: the registered trampolines and the way back out of them.
-//! - [`entry`]: where trampolines call in; [`handlers`], [`exec`], [`sample`] serve them.
-//! - [`threads`] and [`trap`]: how threads are stopped while text is changed live.
-//! - [`listen`]: the thread that waits for the launcher in live sessions.
+//! - `start`: before the program's first instruction: finds the launcher, hides itself.
+//! - `control`: one conversation; `text` and `live` replace text in it.
+//! - `areas`: the registered trampolines and the way back out of them.
+//! - `entry`: where trampolines call in; `handlers`, `exec`, `sample` serve them.
+//! - `threads` and `trap`: how threads are stopped while text is changed live.
+//! - `listen`: the thread that waits for the launcher in live sessions.
 //!
 //! Outside the profile `agent` the crate is only checked and unit-tested: then the standard
 //! library is linked, whose panic handler would collide with the one here.

@@ -50,6 +50,7 @@ pub(crate) mod number {
     pub(crate) const NEWFSTATAT: usize = 262;
     pub(crate) const FACCESSAT: usize = 269;
     pub(crate) const RT_TGSIGQUEUEINFO: usize = 297;
+    pub(crate) const PKEY_MPROTECT: usize = 329;
     pub(crate) const EXECVEAT: usize = 322;
     pub(crate) const MEMBARRIER: usize = 324;
 }

@@ -237,6 +237,8 @@ fn state(thread: u32, process: u32) -> State {
     };
     let state = blocked(text);
     match state {
+        // The kernel's own workers have no place in the program, and never will.
+        State::Blocked(0) => state,
         State::Blocked(_) if deaf(thread) => State::Deaf,
         other => other,
     }

@@ -227,7 +227,7 @@ fn handlers_see_the_original_program() {
         let expected = format!(
             "{installed}{installed}{ill}{unwound}result 1\n\
              segv 11 at 1 address {zero}\nresult 11\n\
-             {ill}{unwound}result 1\nbad -22\nchild 0\nasked 301 reset 1\n\
+             {ill}{unwound}result 1\nbad -22\nbad -14\nbad -14\nchild 0\nasked 301 reset 1\n\
              {installed}strange 0 wrong 0 deep 1\n"
         );
         // SIGILL's default at the end: no exit code.

@@ -169,6 +169,8 @@ int main(void) {
     jump_out = 0;
     printf("result %ld\n", faulting());
     printf("bad %ld\n", own_sigaction(99, NULL, NULL, 8));
+    printf("bad %ld\n", own_sigaction(SIGUSR1, (void *)8, NULL, 8));
+    printf("bad %ld\n", own_sigaction(SIGUSR1, NULL, (void *)8, 8));
 
     static char room[65536];
     stack_t alternate = {.ss_sp = room, .ss_size = sizeof room};
