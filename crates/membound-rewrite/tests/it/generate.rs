@@ -12,7 +12,7 @@ use crate::machine::Random;
 pub(crate) enum Operands {
     /// Any registers.
     Any,
-    /// rsp, r14 and r15 are left alone; memory is addressed through r15 with a displacement.
+    /// rsp and r15 are left alone; memory is addressed through r15 with a displacement.
     Reserved,
 }
 
@@ -140,7 +140,7 @@ fn decorate(instruction: &mut Instruction, random: &mut Random) {
 fn gpr(first: Register, operands: Operands, random: &mut Random) -> Register {
     loop {
         let number = random.below(16) as u32;
-        if operands == Operands::Reserved && matches!(number, 4 | 14 | 15) {
+        if operands == Operands::Reserved && matches!(number, 4 | 15) {
             continue;
         }
         return first + number;
@@ -167,11 +167,8 @@ fn byte_register(operands: Operands, random: &mut Random) -> Register {
             Register::R9L,
             Register::R13L,
             Register::R15L,
-            Register::R14L,
         ]);
-        if operands == Operands::Reserved
-            && matches!(register, Register::SPL | Register::R14L | Register::R15L)
-        {
+        if operands == Operands::Reserved && matches!(register, Register::SPL | Register::R15L) {
             continue;
         }
         return register;

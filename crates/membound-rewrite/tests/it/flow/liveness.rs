@@ -5,12 +5,11 @@ use iced_x86::code_asm::{
     AsmRegisterK, CodeAssembler, get_gpr64, get_xmm, get_ymm, get_zmm, k0, k1, k2, k3, k4, k5, k6,
     k7, ptr, qword_ptr, rax, rsp,
 };
-use membound_rewrite::code::Function;
 use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries};
 use membound_rewrite::image::Convention;
 use membound_rewrite::{Gpr, RegisterSet, VectorPart};
 
-use super::programs::{self, Pool, Program};
+use super::programs::{self, Place, Pool, Program, Shape};
 use crate::machine::{Arena, FLAGS, Machine, Random, State, Unit, Width, load_rax, store_rax};
 
 /// Where rubbish comes from and rax is kept meanwhile.
@@ -110,36 +109,20 @@ impl Rubbish {
     }
 }
 
-/// Liveness of a program that ends in a return, by step and instruction within it.
+/// Liveness of a program, by step and instruction within it. Of what is never executed,
+/// anything may be said.
 fn liveness(program: &Program, convention: Convention) -> Vec<Vec<RegisterSet>> {
-    let mut a = CodeAssembler::new(64).unwrap();
-    program.emit(&mut a, |_, _, _| {});
-    a.ret().unwrap();
-    let code = a.assemble(0x10000).unwrap();
-    let function = Function::from_code(&code, 0x10000);
-    assert_eq!(function.unresolved, None);
+    let (function, places) = program.function();
     let summaries = Summaries::default();
     let conventions = Conventions {
         convention,
         summaries: &summaries,
     };
     let liveness = Liveness::of(&function, &conventions, &mut Analyst::new());
-    // Jumps are made short, so addresses come from decoding.
-    let mut decoder =
-        iced_x86::Decoder::with_ip(64, &code, 0x10000, iced_x86::DecoderOptions::NONE);
-    let mut next = || {
-        let ip = decoder.decode().ip();
-        match function
-            .instructions
-            .binary_search_by_key(&ip, iced_x86::Instruction::ip)
-        {
-            Ok(index) => liveness.before(index),
-            // Never executed, so anything may be said of it.
-            Err(_) => RegisterSet::ALL,
-        }
-    };
-    (0..=program.steps.len())
-        .map(|step| (0..program.instructions_of(step)).map(|_| next()).collect())
+    let before = |index: &Option<usize>| index.map_or(RegisterSet::ALL, |at| liveness.before(at));
+    places
+        .iter()
+        .map(|step| step.iter().map(before).collect())
         .collect()
 }
 
@@ -156,13 +139,16 @@ fn check(
     let mut state = State::random(random, &machine.arena);
     programs::aim(&mut state, machine);
     let contents = Arena::random_contents(random);
-    machine.load(|a| program.emit(a, |_, _, _| {}));
+    machine.load(|a| program.emit(a, |_, _| {}));
     machine.arena.fill(&contents);
     let plain = machine.run(&state).ok()?;
     let memory = machine.arena.contents().to_vec();
     let mut written = RegisterSet::EMPTY;
     machine.load(|a| {
-        program.emit(a, |a, step, instruction| {
+        program.emit(a, |a, place| {
+            let Place::Before(step, instruction) = place else {
+                return;
+            };
             let dead = alive[step][instruction].complement();
             written = written.union(dead);
             rubbish.write(a, dead, random);
@@ -212,7 +198,7 @@ fn many(convention: Convention, seed: u64) -> RegisterSet {
     let mut ran = 0;
     for _ in 0..1500 {
         let length = 4 + random.below(30) as usize;
-        let program = Program::random(length, &pool, &mut random);
+        let program = Program::random(length, Shape::Any, &pool, &mut random);
         if let Some(dead) = check(&program, convention, &mut machine, &mut random) {
             written = written.union(dead);
             ran += 1;

@@ -4,4 +4,5 @@ mod effects;
 mod ipa_ra;
 mod known;
 mod liveness;
-pub(crate) mod programs;
+mod programs;
+mod saving;

@@ -1,9 +1,10 @@
 //! Random programs: straight lines, branches forward, loops that end.
 
-use iced_x86::code_asm::{CodeAssembler, CodeLabel, r14, r14d};
-use iced_x86::{Code, Encoder, Instruction};
+use iced_x86::code_asm::{AsmMemoryOperand, CodeAssembler, CodeLabel, qword_ptr, r15};
+use iced_x86::{Code, Decoder, DecoderOptions, Encoder, Instruction};
 use membound_rewrite::RegisterSet;
-use membound_rewrite::flow::Analyst;
+use membound_rewrite::code::Function;
+use membound_rewrite::flow::{Addressing, Analyst};
 
 use crate::generate::{self, Operands};
 use crate::machine::{Machine, Random, State};
@@ -17,16 +18,40 @@ pub(crate) enum Step {
     Jump(u8, usize),
     /// An unconditional one.
     Always(usize),
-    /// Sets the counter of a loop.
-    Count(u32),
-    /// Counts down, and goes back to the step of this index until zero: two instructions.
-    Repeat(usize),
+    /// Sets the counter of a loop of this depth.
+    Count(u8, u32),
+    /// Counts the loop of this depth down, and goes back to the step of this index until
+    /// zero: two instructions.
+    Repeat(u8, usize),
+}
+
+/// A place in a program's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Before a step's instruction; jumps to the step pass it.
+    Before(usize, usize),
+    /// After a step, on the way to the next alone.
+    After(usize),
+}
+
+/// A loop's counter, in memory that nothing else in a program reaches.
+fn counter(depth: u8) -> AsmMemoryOperand {
+    qword_ptr(r15 + 1024 + 8 * i32::from(depth))
 }
 
 /// Steps; control leaves after the last.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) steps: Vec<Step>,
+}
+
+/// Which jumps a program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// All; there may be steps that nothing leads to.
+    Any,
+    /// Conditional ones, so that control may come to every step.
+    Connected,
 }
 
 /// Encodings that run without faults whatever registers hold.
@@ -104,30 +129,34 @@ fn plain(code: Code, analyst: &mut Analyst, random: &mut Random) -> Option<Instr
     let runs = !generate::cannot_run(&instruction)
         && !generate::answers_differently(instruction.mnemonic())
         && !instruction.is_stack_instruction()
-        && instruction.mnemonic() != iced_x86::Mnemonic::Rdsspd
+        && membound_rewrite::flow::access(&instruction)
+            .is_none_or(|access| access.addressing == Addressing::Operand)
         && analyst.effects(&instruction).reads != RegisterSet::ALL;
     runs.then_some(instruction)
 }
 
 impl Program {
     /// A program of about `length` steps.
-    pub(crate) fn random(length: usize, pool: &Pool, random: &mut Random) -> Self {
+    pub(crate) fn random(length: usize, shape: Shape, pool: &Pool, random: &mut Random) -> Self {
         let mut analyst = Analyst::new();
         let mut steps = Vec::new();
-        let mut open = None;
+        let mut open: Vec<usize> = Vec::new();
         while steps.len() < length {
             let step = match random.below(12) {
                 0 => Step::Jump(
                     random.below(16) as u8,
                     steps.len() + 1 + random.below(8) as usize,
                 ),
-                1 if random.one_in(3) => Step::Always(steps.len() + 1 + random.below(4) as usize),
-                2 if open.is_none() => {
-                    open = Some(steps.len() + 1);
-                    Step::Count(1 + random.below(4) as u32)
+                1 if shape == Shape::Any && random.one_in(3) => {
+                    Step::Always(steps.len() + 1 + random.below(4) as usize)
                 }
-                3 if open.is_some_and(|top| top + 2 < steps.len()) => {
-                    Step::Repeat(open.take().expect("just seen to be open"))
+                2 if open.len() < 3 => {
+                    open.push(steps.len() + 1);
+                    Step::Count(open.len() as u8, 1 + random.below(4) as u32)
+                }
+                3 if open.last().is_some_and(|top| top + 2 < steps.len()) => {
+                    let depth = open.len() as u8;
+                    Step::Repeat(depth, open.pop().expect("just seen to be open"))
                 }
                 _ => {
                     let codes = if random.one_in(3) {
@@ -148,8 +177,8 @@ impl Program {
         program
     }
 
-    /// Jumps that lead past their loop's counter into another loop, or out of one, would let
-    /// counters go wrong: they end where the loop does.
+    /// Jumps that would lead past their loop's counter into another loop, or out of one, and let
+    /// counters go wrong, end where the loop begins or ends.
     fn keep_loops_whole(&mut self) {
         let end = self.steps.len();
         let loops: Vec<(usize, usize)> = self
@@ -157,7 +186,7 @@ impl Program {
             .iter()
             .enumerate()
             .filter_map(|(at, step)| match step {
-                Step::Repeat(top) => Some((*top - 1, at)),
+                Step::Repeat(_, top) => Some((*top - 1, at)),
                 _ => None,
             })
             .collect();
@@ -177,37 +206,61 @@ impl Program {
         }
     }
 
-    /// Emits it. `before` is called before each instruction, by the step's index and the
-    /// instruction's within the step.
+    /// Emits it, with what `visit` adds at each place.
     pub(crate) fn emit(
         &self,
         a: &mut CodeAssembler,
-        mut before: impl FnMut(&mut CodeAssembler, usize, usize),
+        mut visit: impl FnMut(&mut CodeAssembler, Place),
     ) {
         let mut labels: Vec<CodeLabel> = (0..=self.steps.len()).map(|_| a.create_label()).collect();
         for (at, step) in self.steps.iter().enumerate() {
             a.set_label(&mut labels[at]).unwrap();
-            before(a, at, 0);
+            visit(a, Place::Before(at, 0));
             match step {
                 Step::Plain(instruction) => a.add_instruction(*instruction).unwrap(),
                 Step::Always(target) => a.jmp(labels[*target]).unwrap(),
                 Step::Jump(condition, target) => jump(a, *condition, labels[*target]),
-                Step::Count(count) => a.mov(r14d, *count).unwrap(),
-                Step::Repeat(top) => {
-                    a.dec(r14).unwrap();
-                    before(a, at, 1);
+                Step::Count(depth, count) => a.mov(counter(*depth), *count as i32).unwrap(),
+                Step::Repeat(depth, top) => {
+                    a.dec(counter(*depth)).unwrap();
+                    visit(a, Place::Before(at, 1));
                     a.jnz(labels[*top]).unwrap();
                 }
             }
+            visit(a, Place::After(at));
         }
         a.set_label(&mut labels[self.steps.len()]).unwrap();
-        before(a, self.steps.len(), 0);
+        visit(a, Place::Before(self.steps.len(), 0));
+    }
+
+    /// It as a function that ends in a return, and the indices of its steps' instructions
+    /// there: none where nothing leads. Behind the last step stands the return.
+    pub(crate) fn function(&self) -> (Function, Vec<Vec<Option<usize>>>) {
+        const BASE: u64 = 0x10000;
+        let mut a = CodeAssembler::new(64).unwrap();
+        self.emit(&mut a, |_, _| {});
+        a.ret().unwrap();
+        let code = a.assemble(BASE).unwrap();
+        let function = Function::from_code(&code, BASE);
+        assert_eq!(function.unresolved, None);
+        let mut decoder = Decoder::with_ip(64, &code, BASE, DecoderOptions::NONE);
+        let mut next = || {
+            let ip = decoder.decode().ip();
+            function
+                .instructions
+                .binary_search_by_key(&ip, Instruction::ip)
+                .ok()
+        };
+        let places = (0..=self.steps.len())
+            .map(|step| (0..self.instructions_of(step)).map(|_| next()).collect())
+            .collect();
+        (function, places)
     }
 
     /// How many instructions a step is.
-    pub(crate) fn instructions_of(&self, step: usize) -> usize {
+    fn instructions_of(&self, step: usize) -> usize {
         match self.steps.get(step) {
-            Some(Step::Repeat(_)) => 2,
+            Some(Step::Repeat(..)) => 2,
             _ => 1,
         }
     }
