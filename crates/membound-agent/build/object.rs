@@ -19,9 +19,11 @@ const FOREIGN: [&str; 9] = [
     "CARGO_INCREMENTAL",
 ];
 
-/// No start files, whose functions expect a libc; first of all initialisers; never unloaded;
-/// nothing left to bind when a signal handler runs.
-const LINK: [&str; 2] = [
+/// Frame pointers, by which a signal handler finds the way out of the agent. No start files,
+/// whose functions expect a libc; first of all initialisers; never unloaded; nothing left to
+/// bind when a signal handler runs.
+const CODEGEN: [&str; 3] = [
+    "force-frame-pointers=yes",
     "link-arg=-nostartfiles",
     "link-arg=-Wl,-z,initfirst,-z,nodelete,-z,now,--hash-style=both",
 ];
@@ -49,7 +51,7 @@ pub(crate) fn build(
         .arg("--target-dir")
         .arg(directory)
         .arg("--");
-    for argument in LINK {
+    for argument in CODEGEN {
         cargo.args(["-C", argument]);
     }
     for variable in FOREIGN {

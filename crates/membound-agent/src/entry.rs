@@ -11,12 +11,18 @@ use membound_wire::{Entry, Event};
 
 use crate::start::settings;
 use crate::sys::number;
-use crate::{areas, control, exec, handlers, sample, start};
+use crate::{areas, assembly, control, exec, handlers, memory, sample, start};
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Frame {
+    // The callee-saved ones are here for signal handlers only (see `interrupted`).
+    pub(crate) r15: u64,
+    pub(crate) r14: u64,
+    pub(crate) r13: u64,
+    pub(crate) r12: u64,
+    pub(crate) rbx: u64,
     pub(crate) r11: u64,
     pub(crate) r10: u64,
     pub(crate) r9: u64,
@@ -77,6 +83,12 @@ macro_rules! stub {
             "push r9",
             "push r10",
             "push r11",
+            "push rbx",
+            "push r12",
+            "push r13",
+            "push r14",
+            "push r15",
+            concat!($name, "_saved:"),
             "mov rdi, rsp",
             "and rsp, -16",
             "sub rsp, 256",
@@ -114,7 +126,13 @@ macro_rules! stub {
             "movaps xmm13, [rsp + 208]",
             "movaps xmm14, [rsp + 224]",
             "movaps xmm15, [rsp + 240]",
-            "lea rsp, [rbp - 72]",
+            "lea rsp, [rbp - 112]",
+            concat!($name, "_restoring:"),
+            "pop r15",
+            "pop r14",
+            "pop r13",
+            "pop r12",
+            "pop rbx",
             "pop r11",
             "pop r10",
             "pop r9",
@@ -129,14 +147,38 @@ macro_rules! stub {
             ".cfi_restore rbp",
             "popfq",
             ".cfi_adjust_cfa_offset -8",
+            concat!($name, "_done:"),
             "ret",
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+            ".pushsection .rodata.membound_saved, \"a\", @progbits",
+            concat!(".long ", $name, "_saved - membound_entries_start"),
+            concat!(".long ", $name, "_restoring - membound_entries_start"),
+            concat!(".long ", $name, " - membound_entries_start"),
+            concat!(".long ", $name, "_done - membound_entries_start"),
             ".popsection",
             function = sym $function,
         );
     };
 }
+
+// All stubs lie between these two marks.
+global_asm!(
+    ".pushsection .text.membound_entries, \"ax\", @progbits",
+    ".globl membound_entries_start",
+    ".hidden membound_entries_start",
+    "membound_entries_start:",
+    ".popsection",
+    // Four offsets a stub, ended by zeros: where the frame is complete from and to, the
+    // first instruction and the last.
+    ".pushsection .rodata.membound_saved, \"a\", @progbits",
+    ".p2align 2",
+    ".globl membound_saved",
+    ".hidden membound_saved",
+    "membound_saved:",
+    ".popsection",
+);
 
 // Most system calls that a hooked instruction makes are none of ours: they leave at once.
 stub!(
@@ -173,10 +215,19 @@ global_asm!(
     ".cfi_startproc",
     "ret",
     ".cfi_endproc",
+    ".globl membound_entries_end",
+    ".hidden membound_entries_end",
+    "membound_entries_end:",
+    ".popsection",
+    ".pushsection .rodata.membound_saved, \"a\", @progbits",
+    ".long 0, 0, 0, 0",
     ".popsection",
 );
 
 unsafe extern "C" {
+    static membound_saved: u32;
+    fn membound_entries_start();
+    fn membound_entries_end();
     fn membound_entry_syscall();
     fn membound_entry_modules();
     fn membound_entry_sample();
@@ -193,6 +244,96 @@ pub(crate) fn addresses() -> [u64; 8] {
     entries[control::entry_index(Entry::Record)] = membound_entry_record as *const () as u64;
     entries[control::entry_index(Entry::Yield)] = membound_entry_yield as *const () as u64;
     entries
+}
+
+/// How a trampoline's registers are had from a thread that was interrupted inside the agent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Interrupted {
+    /// The stub has saved them.
+    Saved(&'static Frame),
+    /// They are as found, but for the return address on the stack.
+    AsFound,
+}
+
+/// Finds that out for a thread with these registers. `None` if it is in no call from a
+/// trampoline, or at one of the few instructions at its edges where the frame is half made.
+///
+/// The agent is compiled with frame pointers, so the frames form a chain up to the stub's.
+pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
+    const DEEPEST: u64 = 16 << 10;
+    const MOST: usize = 32;
+    let own = assembly::own_range();
+    if !(own[0]..own[1]).contains(&rip) {
+        return None;
+    }
+    let stubs =
+        membound_entries_start as *const () as u64..membound_entries_end as *const () as u64;
+    if stubs.contains(&rip) {
+        return in_stub(rip - stubs.start, rbp);
+    }
+    // Before the function that a stub calls has made its frame, and after it has left it:
+    // the stack pointer is at the return address, or one push below it.
+    let back_at = return_slot(rbp);
+    if back_at == rsp || back_at == rsp + 8 {
+        // SAFETY: the place is on the stack, at or right above the stack pointer.
+        let back: u64 = unsafe { memory::get(back_at as usize) };
+        if stubs.contains(&back) {
+            return frame_of(rbp).map(Interrupted::Saved);
+        }
+    }
+    let mut low = rsp;
+    let mut frame = rbp;
+    for _ in 0..MOST {
+        if frame < low || frame - rsp > DEEPEST || !frame.is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: it is stack above the stack pointer, and the handler runs on the same
+        // thread, or on its alternate stack.
+        let outer: u64 = unsafe { memory::get(frame as usize) };
+        // SAFETY: as above.
+        let back: u64 = unsafe { memory::get(frame as usize + 8) };
+        if stubs.contains(&back) {
+            return frame_of(outer).map(Interrupted::Saved);
+        }
+        low = frame + 16;
+        frame = outer;
+    }
+    None
+}
+
+/// The same for a thread inside a stub, at this offset from the stubs' start.
+fn in_stub(offset: u64, rbp: u64) -> Option<Interrupted> {
+    let mut at = (&raw const membound_saved) as usize;
+    loop {
+        // SAFETY: the table ends with zeros, which are not passed.
+        let [saved, restoring, first, last]: [u32; 4] = unsafe { memory::get(at) };
+        if restoring == 0 {
+            return None;
+        }
+        if (u64::from(saved)..u64::from(restoring)).contains(&offset) {
+            return frame_of(rbp).map(Interrupted::Saved);
+        }
+        if offset == u64::from(first) || offset == u64::from(last) {
+            return Some(Interrupted::AsFound);
+        }
+        at += 16;
+    }
+}
+
+/// Where the return address of a stub's call lies, by its frame pointer: below the saved
+/// registers, the alignment and the vector registers.
+fn return_slot(rbp: u64) -> u64 {
+    const VECTORS: u64 = 256;
+    let saved = rbp.wrapping_sub(core::mem::offset_of!(Frame, rbp) as u64);
+    (saved & !15).wrapping_sub(VECTORS + 8)
+}
+
+/// The frame of the stub whose frame pointer this is.
+fn frame_of(rbp: u64) -> Option<&'static Frame> {
+    let start = rbp.checked_sub(core::mem::offset_of!(Frame, rbp) as u64)?;
+    // SAFETY: the stub keeps its frame there until it returns, which the interrupted thread
+    // does not before its handler has.
+    Some(unsafe { &*(start as *const Frame) })
 }
 
 /// [`Entry::Syscall`], for the numbers that the stub lets through.

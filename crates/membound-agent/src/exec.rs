@@ -39,10 +39,13 @@ pub(crate) fn execute(frame: &Frame) -> Option<isize> {
 
 const AT_FDCWD: u64 = (-100_i64).cast_unsigned();
 
-/// Whether the new image could load the agent: a loader that cannot find it would complain
-/// on the program's standard error.
+/// Whether the new image could load the agent: a loader that cannot open it, because it is
+/// out of reach or no descriptor is left, would complain on the program's standard error.
 fn reachable(settings: &Settings) -> bool {
-    settings.own_path.as_c_str().is_some_and(sys::readable)
+    settings
+        .own_path
+        .as_c_str()
+        .is_some_and(|path| sys::open(path, sys::Open::Read).is_ok())
 }
 
 /// Whether the file is an ELF file that cannot load this agent, with the same effect.

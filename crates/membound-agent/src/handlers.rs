@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use membound_wire::{Undo, UndoKind};
 
-use crate::entry::Frame;
+use crate::entry::{self, Frame, Interrupted};
 use crate::sys::{call, check, number};
 use crate::{areas, memory, trap};
 
@@ -42,11 +42,11 @@ global_asm!(
     ".cfi_offset rbp, -16",
     "mov rbp, rsp",
     ".cfi_def_cfa_register rbp",
-    "sub rsp, 48",
+    "sub rsp, 208",
     "mov [rbp - 8], rdi",
     "mov [rbp - 16], rsi",
     "mov [rbp - 24], rdx",
-    "lea rcx, [rbp - 40]",
+    "lea rcx, [rbp - 208]",
     "mov r8, rax",
     "call {enter}",
     "mov rdi, [rbp - 8]",
@@ -59,7 +59,7 @@ global_asm!(
     "call r11",
     "3:",
     "mov rdi, [rbp - 24]",
-    "lea rsi, [rbp - 40]",
+    "lea rsi, [rbp - 208]",
     "call {leave}",
     "leave",
     ".cfi_def_cfa rsp, 8",
@@ -233,7 +233,7 @@ fn kernel_sigaction(signal: u64, new: usize, old: usize, size: u64) -> isize {
 }
 
 /// The general registers in a signal frame's `ucontext`, as the kernel orders them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Registers {
     /// r8 to r15.
@@ -254,6 +254,37 @@ pub(crate) struct Registers {
 pub(crate) const REGISTERS_OFFSET: usize = 40;
 
 impl Registers {
+    /// What a trampoline had when it called the agent, as if it had just returned.
+    fn of_call(frame: &Frame) -> Self {
+        Self {
+            high: [
+                frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14,
+                frame.r15,
+            ],
+            rdi: frame.rdi,
+            rsi: frame.rsi,
+            rbp: frame.rbp,
+            rbx: frame.rbx,
+            rdx: frame.rdx,
+            rax: frame.rax,
+            rcx: frame.rcx,
+            rsp: (&raw const frame.arguments) as u64,
+            rip: frame.return_address,
+            flags: frame.flags,
+        }
+    }
+
+    /// What they will be after the return instruction at which they were found.
+    fn returned(self) -> Self {
+        // SAFETY: the stack pointer is at the trampoline's return address.
+        let rip = unsafe { memory::get(self.rsp as usize) };
+        Self {
+            rip,
+            rsp: self.rsp + 8,
+            ..self
+        }
+    }
+
     /// The register by its number in the instruction set.
     fn general(&mut self, register: u8) -> Option<&mut u64> {
         Some(match register {
@@ -318,9 +349,17 @@ impl Registers {
 struct Kept {
     /// The address that the handler was shown; 0 if the thread was not in a trampoline.
     shown: u64,
-    /// Where it goes on if the handler leaves that as it is.
+    /// Where it goes on if the handler leaves that as it is; 0: where it was found, with
+    /// the registers that it had.
     resume: u64,
+    /// The registers as they were found, for that case.
+    found: Registers,
 }
+
+const _: () = assert!(
+    size_of::<Kept>() <= 208 - 24,
+    "the stub's frame has no room for it"
+);
 
 /// Puts the original program's state into the context and returns the handler to call.
 ///
@@ -339,9 +378,16 @@ unsafe extern "C" fn enter(
     let place = context + REGISTERS_OFFSET;
     // SAFETY: the kernel put the registers there.
     let found: Registers = unsafe { memory::get(place) };
-    if let Some(at) = areas::find(found.rip).and_then(|area| area.at(found.rip)) {
-        let mut original = found;
-        let mut copy = found;
+    // Inside the agent, what the trampoline had when it called; the call goes on afterwards.
+    let inside = entry::interrupted(found.rip, found.rsp, found.rbp);
+    let state = match inside {
+        None => found,
+        Some(Interrupted::Saved(frame)) => Registers::of_call(frame),
+        Some(Interrupted::AsFound) => found.returned(),
+    };
+    if let Some(at) = areas::find(state.rip).and_then(|area| area.at(state.rip)) {
+        let mut original = state;
+        let mut copy = state;
         for undo in at.undos() {
             original.undo(undo, &mut copy, |address| {
                 // SAFETY: the table names stack that the trampoline has written.
@@ -350,7 +396,11 @@ unsafe extern "C" fn enter(
         }
         original.rip = at.original();
         kept.shown = original.rip;
-        kept.resume = at.resume();
+        if inside.is_none() {
+            kept.resume = at.resume();
+        } else {
+            kept.found = found;
+        }
         // SAFETY: the frame is the handler's to change, hence ours.
         unsafe { memory::put(place, original) };
         show_original_fault(signal, information, found.rip, original.rip);
@@ -389,11 +439,14 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
     let mut registers: Registers = unsafe { memory::get(place) };
     let rip = registers.rip;
     // The handler may have sent the thread elsewhere, also into text that is overwritten.
-    registers.rip = if kept.shown != 0 && rip == kept.shown {
-        kept.resume
+    let unchanged = kept.shown != 0 && rip == kept.shown;
+    if unchanged && kept.resume == 0 {
+        registers = kept.found;
+    } else if unchanged {
+        registers.rip = kept.resume;
     } else {
-        areas::inside(rip).unwrap_or(rip)
-    };
+        registers.rip = areas::inside(rip).unwrap_or(rip);
+    }
     if registers.rip != rip {
         // SAFETY: as above.
         unsafe { memory::put(place, registers) };

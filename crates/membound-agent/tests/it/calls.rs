@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt as _;
 
 use membound_wire::{
     Action, Command, Entry, Event, Probe, Protection, RECORDS, Record, Ring, RingSet, SLOTS_BYTES,
-    TextEdit, TextMode,
+    TextEdit, TextMode, UndoKind,
 };
 
 use crate::harness::{
@@ -153,6 +153,40 @@ fn check_rings(session: &Session, rings: &std::fs::File, entry: Entry) {
             reserved: 0,
         };
         assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn signals_inside_the_agent_show_the_original_program_too() {
+    for libc in LIBCS {
+        let Some(program) = Program::build("calls", libc) else {
+            continue;
+        };
+        let session = Session::start(program.path(), &["ticks"], None);
+        let conversation = session.expect(Event::Start);
+        let (mut area, edit) = calling(&program, "around_site", Entry::Sample);
+        // The stack pointer comes down by 128, then by eight for each of three words.
+        let steps = [
+            (0, 0, 0, 0),
+            (5, 0, 0, 1),
+            (10, 0, 1, 1),
+            (15, 0, 2, 1),
+            (20, 0, 3, 1),
+            (34, 0, 0, 0),
+        ];
+        let undos = [128, 136, 144, 152].map(|bytes| (UndoKind::Stack as u8, 0, bytes));
+        area.table = table(&[(0, 0)], &[0], &steps, &undos);
+        conversation.place(&area);
+        apply(&conversation, edit);
+        hook(&program, &conversation, "own_sigaction_site");
+        let adopt = Command {
+            action: Action::AdoptSignals as u32,
+            ..Command::default()
+        };
+        conversation.done(&adopt, None);
+        conversation.go();
+        let expected = "wrong 0 spoilt 0 mostly 1\n";
+        assert_eq!(session.finish(), (expected.to_owned(), Some(0)), "{libc:?}");
     }
 }
 

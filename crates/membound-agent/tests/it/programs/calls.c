@@ -2,6 +2,9 @@
 // system calls that the agent looks at.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <signal.h>
+#include <ucontext.h>
+#include <sys/time.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +14,15 @@
 // Fills every register, calls the patched place, and compares: 0 when all are as they were.
 long around(void);
 long own_mprotect(void *, size_t, int);
+
+struct kernel_action {
+    void *handler;
+    unsigned long flags;
+    void *restorer;
+    unsigned long mask;
+};
+long own_sigaction(int, const struct kernel_action *, struct kernel_action *, long);
+void own_restorer(void);
 extern char around_site[];
 
 __asm__(
@@ -18,6 +30,20 @@ __asm__(
     ".p2align 4\n"
     "pattern: .rept 64\n .byte 0xa5\n .endr\n"
     ".text\n"
+    ".globl own_sigaction\n"
+    "own_sigaction:\n"
+    "  mov %rcx, %r10\n"
+    "  mov $13, %eax\n"
+    ".globl own_sigaction_site\n"
+    "own_sigaction_site:\n"
+    "  syscall\n"
+    "  nopl (%rax)\n"
+    "  ret\n"
+    "  nop\n"
+    ".globl own_restorer\n"
+    "own_restorer:\n"
+    "  mov $15, %rax\n"
+    "  syscall\n"
     ".globl own_mprotect\n"
     "own_mprotect:\n"
     "  mov $10, %eax\n"
@@ -70,6 +96,27 @@ __asm__(
     "saved: .quad 0\n"
     ".text\n");
 
+static volatile long ticks, right, spoilt, outside;
+
+// At the patched place, every register has the value that the caller gave it.
+static void on_tick(int sig, siginfo_t *info, void *context) {
+    greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
+    static const int order[] = {REG_RAX, REG_RBX, REG_RCX, REG_RDX, REG_RSI, REG_RDI, REG_RBP,
+                                REG_R8, REG_R9, REG_R10, REG_R11, REG_R12, REG_R13, REG_R14,
+                                REG_R15};
+    ticks++;
+    if ((char *)r[REG_RIP] == around_site) {
+        int wrong = 0;
+        for (int i = 0; i < 15; i++) wrong += r[order[i]] != i + 1;
+        // The direction flag may be cleared where it is not looked at.
+        wrong += (r[REG_EFL] & 0x8d5) != 0x95;
+        if (wrong) spoilt++;
+        else right++;
+    } else if ((unsigned long)r[REG_RIP] > 0x700000000000) {
+        outside++;
+    }
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc > 1 && strcmp(argv[1], "writable") == 0) {
@@ -83,6 +130,18 @@ int main(int argc, char **argv) {
         void *object = dlopen(argv[2], RTLD_NOW);
         printf("opened %d\n", object != NULL);
         dlclose(object);
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "ticks") == 0) {
+        struct kernel_action tick = {on_tick, SA_SIGINFO | 0x04000000, own_restorer, 0};
+        own_sigaction(SIGALRM, &tick, NULL, 8);
+        struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+        setitimer(ITIMER_REAL, &often, NULL);
+        long wrong = 0;
+        while (ticks < 3000) wrong += around();
+        setitimer(ITIMER_REAL, &never, NULL);
+        printf("wrong %ld spoilt %ld mostly %d\n", wrong, spoilt,
+               right > 10 * outside);
         return 0;
     }
     long wrong = 0;
