@@ -48,7 +48,6 @@ pub(crate) mod number {
     pub(crate) const TGKILL: usize = 234;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const NEWFSTATAT: usize = 262;
-    pub(crate) const FACCESSAT: usize = 269;
     pub(crate) const RT_TGSIGQUEUEINFO: usize = 297;
     pub(crate) const PKEY_MPROTECT: usize = 329;
     pub(crate) const EXECVEAT: usize = 322;
@@ -156,26 +155,6 @@ pub(crate) fn open(path: &CStr, how: Open) -> Result<Descriptor, Errno> {
             other => return other.map(Descriptor::new),
         }
     }
-}
-
-/// Whether `path` can be read from here.
-pub(crate) fn readable(path: &CStr) -> bool {
-    const R_OK: usize = 4;
-    // SAFETY: the path is a C string that outlives the call.
-    let result = unsafe {
-        call(
-            number::FACCESSAT,
-            [
-                AT_FDCWD.cast_unsigned(),
-                path.as_ptr() as usize,
-                R_OK,
-                0,
-                0,
-                0,
-            ],
-        )
-    };
-    result == 0
 }
 
 /// Reads once; fewer bytes than there is room for are no error.

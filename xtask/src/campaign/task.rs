@@ -238,9 +238,11 @@ fn was_patched(report: &RewriteCheck, name: &str) -> bool {
     })
 }
 
-/// `text` without the lines that membound wrote itself, which begin with its name.
+/// `text` without what membound wrote itself: lines that begin with its name, and the table
+/// when the program has ended.
 fn own_lines(text: &[u8]) -> Vec<u8> {
     text.split_inclusive(|&byte| byte == b'\n')
+        .take_while(|line| !line.starts_with(b"membound: body "))
         .filter(|line| !line.starts_with(b"membound: "))
         .flatten()
         .copied()

@@ -16,8 +16,8 @@
 //! - **Jump to another function, unresolved jump, trap**: everything is alive.
 //! - **Landing pad**: what it reads is alive at the call; the unwinder's own writes of rax
 //!   and rdx are not counted.
-//! - Functions of an unknown convention or in assembly: everything is alive at every call
-//!   and return.
+//! - Functions of an unknown convention, in assembly or that change stacks: everything is
+//!   alive at every call and return.
 //!
 //! rsp is alive everywhere, because signals arrive anywhere.
 
@@ -54,7 +54,11 @@ impl Liveness {
         let stack = Stack::of(function, conventions);
         let mut scratch = analyst.take_scratch();
         let written = scratch.load(function, analyst);
-        let known = conventions.convention == Convention::SystemV && !function.bounds.assembly;
+        // Where rsp is loaded from elsewhere, a return may lead to a function that begins
+        // (`setcontext`), with arguments in its registers.
+        let known = conventions.convention == Convention::SystemV
+            && !function.bounds.assembly
+            && stack.usable;
         let before = if known {
             scratch.solve(
                 function,

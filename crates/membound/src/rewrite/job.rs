@@ -121,7 +121,10 @@ pub(super) fn end_like(end: End) -> ExitCode {
                 maximum: Some(0),
             };
             let _: io::Result<()> = setrlimit(Resource::Core, none).map_err(Into::into);
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
+            if signal_hook::low_level::emulate_default_handler(signal).is_err() {
+                // A real-time signal, which has no name. Nobody changed what it does.
+                let _ = signal_hook::low_level::raise(signal);
+            }
             // What a shell says where the signal does not end us as it did the program.
             ExitCode::from(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0)))
         }

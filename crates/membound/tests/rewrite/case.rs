@@ -211,11 +211,12 @@ impl Case {
 }
 
 /// What the program itself wrote to standard error: membound's own lines begin with its
-/// name.
+/// name, and its table comes when the program has ended.
 fn own_stderr(outcome: &Outcome) -> String {
     outcome
         .stderr()
         .split_inclusive('\n')
+        .take_while(|line| !line.starts_with("membound: body "))
         .filter(|line| !line.starts_with("membound: "))
         .collect()
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::build::{Compiler, build};
-use crate::case::{Case, cases};
+use crate::case::{Case, Expected, cases};
 
 fn processes() -> Option<PathBuf> {
     build(Compiler::Gcc, "processes.c", "-O2")
@@ -53,10 +53,31 @@ fn rights_are_dropped() {
 #[test]
 fn filters_are_in_the_way() {
     let Some(program) = processes() else { return };
-    for denied in ["socket", "connect", "pwrite", "membarrier"] {
+    for denied in ["socket", "connect", "membarrier"] {
         Case::new(&program, &format!("filter-exec {denied}"))
             .arg(&program)
             .arg("shells")
             .check();
     }
+}
+
+/// A filter that denies writing to text: the second program runs unpatched, it is said why,
+/// and what it starts runs too.
+#[test]
+fn text_cannot_be_written() {
+    let Some(program) = processes() else { return };
+    let case = Case::new(&program, "filter-exec pwrite")
+        .arg(&program)
+        .arg("shells")
+        .expected(Expected::Anything);
+    case.check();
+    let (_, report) = case.patched(&["--body", "count"]);
+    let report = report.expect("there is a report");
+    assert!(report.processes[0].patched);
+    let second = &report.processes[1];
+    let reason = second.reason.as_deref().unwrap_or_default();
+    assert!(
+        !second.patched && reason.contains("Operation not permitted"),
+        "{second:?}"
+    );
 }
