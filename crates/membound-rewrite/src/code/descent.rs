@@ -117,7 +117,8 @@ pub(super) struct Descent<'a, 'data> {
     pub(super) instructions: Vec<Instruction>,
     work: Vec<u64>,
     pub(super) undecodable: Option<u64>,
-    pub(super) entered_inside: Option<u64>,
+    /// Addresses that control comes to although another reading of the bytes stands there.
+    entered_inside: Vec<u64>,
     pub(super) bounds: &'a FunctionBounds,
     /// Whether a register or a table says where it goes on somewhere.
     pub(super) jumps_indirectly: bool,
@@ -142,7 +143,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             instructions: Vec::with_capacity(bytes.len() / 4),
             work: Vec::new(),
             undecodable: (too_long || bytes.is_empty()).then_some(start),
-            entered_inside: None,
+            entered_inside: Vec::new(),
             bounds,
             jumps_indirectly: false,
         }
@@ -256,7 +257,7 @@ impl<'a, 'data> Descent<'a, 'data> {
         if self.map[offset] == UNKNOWN {
             self.work.push(address);
         } else if self.map[offset] == INSIDE {
-            self.entered_inside.get_or_insert(address);
+            self.entered_inside.push(address);
         }
         new
     }
@@ -287,7 +288,7 @@ impl<'a, 'data> Descent<'a, 'data> {
             match self.map[at] {
                 UNKNOWN => {}
                 INSIDE => {
-                    self.entered_inside.get_or_insert(self.start + at as u64);
+                    self.entered_inside.push(self.start + at as u64);
                     return;
                 }
                 _ => return,
@@ -299,8 +300,7 @@ impl<'a, 'data> Descent<'a, 'data> {
                 return;
             }
             if self.map[at + 1..next].iter().any(|&byte| byte != UNKNOWN) {
-                self.entered_inside
-                    .get_or_insert(self.start + next as u64 - 1);
+                self.entered_inside.push(self.start + at as u64);
                 return;
             }
             self.instructions.push(instruction);
@@ -403,8 +403,93 @@ impl<'a, 'data> Descent<'a, 'data> {
 
     /// Why not every branch into the function is known, as far as decoding shows.
     pub(super) fn unresolved(&self) -> Option<Unresolved> {
-        self.undecodable
-            .map(Unresolved::Undecodable)
-            .or(self.entered_inside.map(Unresolved::EnteredInside))
+        self.undecodable.map(Unresolved::Undecodable).or(self
+            .entered_inside
+            .first()
+            .copied()
+            .map(Unresolved::EnteredInside))
+    }
+
+    /// What control may read in another way than it was decoded: from each address where it
+    /// enters an instruction in the middle (`je` past a `lock` prefix is compilers' and
+    /// libraries' own) to where both readings have a boundary in common. Sorted by start.
+    pub(super) fn overlapped(&self) -> Vec<std::ops::Range<u64>> {
+        let mut seen = std::collections::HashSet::new();
+        let mut ranges = Vec::new();
+        let mut work = self.entered_inside.clone();
+        while let Some(address) = work.pop() {
+            let Some(from) = self.offset(address) else {
+                continue;
+            };
+            let mut at = from;
+            while at < self.map.len() && matches!(self.map[at], INSIDE | UNKNOWN) {
+                if !seen.insert(at) {
+                    break;
+                }
+                let address = self.start + at as u64;
+                let instruction =
+                    Decoder::with_ip(64, &self.bytes[at..], address, DecoderOptions::NONE).decode();
+                let flow = flow(&instruction);
+                if let Flow::Jump(target) | Flow::Branch(target) | Flow::Call(Some(target)) = flow {
+                    work.push(target);
+                }
+                at += instruction.len();
+                if instruction.is_invalid()
+                    || matches!(
+                        flow,
+                        Flow::Jump(_) | Flow::Indirect | Flow::Return | Flow::Stops
+                    )
+                {
+                    break;
+                }
+            }
+            if at > from {
+                ranges.push(address..self.start + at.min(self.map.len()) as u64);
+            }
+        }
+        ranges.sort_unstable_by_key(|range| (range.start, range.end));
+        ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Function;
+    use super::*;
+
+    fn overlapped(code: &[u8]) -> (Option<Unresolved>, Vec<std::ops::Range<u64>>) {
+        let function = Function::from_code(code, 0x1000);
+        (function.unresolved, function.overlapped)
+    }
+
+    #[test]
+    fn a_jump_past_a_lock_prefix_enters_an_instruction() {
+        // je 0x1003; lock dec qword ptr [rip]; ret: how glibc's malloc does without the lock
+        // in a program of one thread.
+        let code = [
+            0x74, 0x01, 0xf0, 0x48, 0xff, 0x0d, 0x00, 0x00, 0x00, 0x00, 0xc3,
+        ];
+        let (unresolved, ranges) = overlapped(&code);
+        assert_eq!(unresolved, Some(Unresolved::EnteredInside(0x1003)));
+        assert_eq!(ranges.len(), 1);
+        assert_eq!(ranges[0], 0x1003..0x100a);
+    }
+
+    #[test]
+    fn two_readings_go_apart_up_to_a_common_boundary() {
+        // je 0x1003; mov eax, 0x909090b8; nop; …; inside: mov eax, 0x90909090 and on, which
+        // ends two instructions further.
+        let code = [
+            0x74, 0x02, 0xb8, 0x90, 0xb8, 0x90, 0x90, 0x90, 0x90, 0x90, 0xc3,
+        ];
+        let (unresolved, ranges) = overlapped(&code);
+        assert_eq!(unresolved, Some(Unresolved::EnteredInside(0x1004)));
+        assert_eq!(ranges.len(), 1);
+        assert_eq!(ranges[0], 0x1004..0x1009);
+    }
+
+    #[test]
+    fn readings_that_agree_overlap_nowhere() {
+        assert_eq!(overlapped(&[0x74, 0x01, 0x90, 0xc3]), (None, Vec::new()));
     }
 }

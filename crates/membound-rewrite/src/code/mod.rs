@@ -137,6 +137,9 @@ pub struct Function {
     /// Address ranges that must stay as they are: rseq critical sections and the
     /// signatures before their abort handlers.
     pub untouchable: Vec<std::ops::Range<u64>>,
+    /// Address ranges that control also reads from inside of an instruction, as from behind a
+    /// `lock` prefix: what overlaps them must stay where it is.
+    pub overlapped: Vec<std::ops::Range<u64>>,
 }
 
 /// Rounds of finding tables, decoding what they lead to, and looking again. Two or three
@@ -165,8 +168,8 @@ impl Function {
             knowledge,
         };
         let bytes = image.bytes(bounds.range.clone()).unwrap_or_default();
-        let (graph, unresolved, _) = decode(surroundings, bytes, &bounds);
-        Self::assemble(bounds, graph, unresolved, knowledge)
+        let decoded = decode(surroundings, bytes, &bounds);
+        Self::assemble(bounds, decoded, knowledge)
     }
 
     /// Decodes code that stands alone, with nothing known of its surroundings.
@@ -183,8 +186,8 @@ impl Function {
             image: None,
             knowledge: &knowledge,
         };
-        let (graph, unresolved, _) = decode(surroundings, bytes, &bounds);
-        Self::assemble(bounds, graph, unresolved, &knowledge)
+        let decoded = decode(surroundings, bytes, &bounds);
+        Self::assemble(bounds, decoded, &knowledge)
     }
 
     /// What the function's jump tables say about others.
@@ -195,7 +198,7 @@ impl Function {
             knowledge,
         };
         let bytes = image.bytes(bounds.range.clone()).unwrap_or_default();
-        let (_, _, resolutions) = decode(surroundings, bytes, bounds);
+        let Decoded { resolutions, .. } = decode(surroundings, bytes, bounds);
         let mut found = FoundTables::default();
         for resolution in resolutions.into_values() {
             if let Resolution::Table { outside, data, .. } = resolution {
@@ -206,12 +209,8 @@ impl Function {
         found
     }
 
-    fn assemble(
-        mut bounds: FunctionBounds,
-        graph: Graph,
-        unresolved: Option<Unresolved>,
-        knowledge: &Knowledge,
-    ) -> Self {
+    fn assemble(mut bounds: FunctionBounds, decoded: Decoded, knowledge: &Knowledge) -> Self {
+        let graph = decoded.graph;
         // Registers that a handler elsewhere reads are not seen to be read here.
         bounds.assembly |= graph.caught_elsewhere;
         Self {
@@ -219,18 +218,28 @@ impl Function {
             bounds,
             instructions: graph.instructions,
             blocks: graph.blocks,
-            unresolved,
+            unresolved: decoded.unresolved,
+            overlapped: decoded.overlapped,
         }
     }
 }
 
-/// Decodes one function: its graph, why not all of it is known, and what its indirect
-/// jumps were found to do.
+/// What decoding finds out of a function.
+struct Decoded {
+    graph: Graph,
+    /// Why not all of it is known.
+    unresolved: Option<Unresolved>,
+    /// See [`Function::overlapped`].
+    overlapped: Vec<std::ops::Range<u64>>,
+    /// What its indirect jumps were found to do.
+    resolutions: HashMap<u64, Resolution>,
+}
+
 fn decode(
     surroundings: Surroundings<'_, '_>,
     bytes: &[u8],
     bounds: &FunctionBounds,
-) -> (Graph, Option<Unresolved>, HashMap<u64, Resolution>) {
+) -> Decoded {
     let knowledge = surroundings.knowledge;
     let mut descent = Descent::new(surroundings, bytes, bounds);
     descent.enter(bounds.range.start);
@@ -267,7 +276,12 @@ fn decode(
         .find(|block| block.leaves_by == BlockEnd::Unresolved)
         .map(|block| Unresolved::IndirectJump(graph.instructions[block.end as usize - 1].ip()));
     let unresolved = descent.unresolved().or(jump);
-    (graph, unresolved, resolutions)
+    Decoded {
+        graph,
+        unresolved,
+        overlapped: descent.overlapped(),
+        resolutions,
+    }
 }
 
 /// Where known tables lie.

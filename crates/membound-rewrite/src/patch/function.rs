@@ -93,6 +93,7 @@ pub(super) fn plan(
             let untouchable = is_untouchable(subject.function, instruction);
             let number = match settled {
                 _ if untouchable => Err(Refusal::Rseq),
+                _ if is_overlapped(subject.function, instruction) => Err(Refusal::UnresolvedFlow),
                 Ok(body) => {
                     item.wanted = true;
                     bodies.push((
@@ -163,8 +164,16 @@ fn refuse(found: &mut Found, index: usize, refusal: Refusal) {
 }
 
 fn is_untouchable(function: &Function, instruction: &Instruction) -> bool {
-    function
-        .untouchable
+    overlap(&function.untouchable, instruction)
+}
+
+/// Whether control may enter the instruction in the middle.
+fn is_overlapped(function: &Function, instruction: &Instruction) -> bool {
+    overlap(&function.overlapped, instruction)
+}
+
+fn overlap(ranges: &[std::ops::Range<u64>], instruction: &Instruction) -> bool {
+    ranges
         .iter()
         .any(|range| instruction.ip() < range.end && range.start < instruction.next_ip())
 }
@@ -179,7 +188,9 @@ fn movable(subject: &Subject<'_>, instruction: &Instruction, origin: u64) -> Opt
         Form::Jump | Form::JumpIf(_) | Form::CountJump(_) => instruction.near_branch_target(),
     };
     let near = target.wrapping_sub(origin).cast_signed().unsigned_abs() <= REACH;
-    (near && !is_untouchable(subject.function, instruction)).then_some(form)
+    let may_move = !is_untouchable(subject.function, instruction)
+        && !is_overlapped(subject.function, instruction);
+    (near && may_move).then_some(form)
 }
 
 fn hook(
@@ -196,6 +207,8 @@ fn hook(
         HookState::NotNeeded
     } else if is_untouchable(subject.function, instruction) {
         HookState::Refused(Refusal::Rseq)
+    } else if is_overlapped(subject.function, instruction) {
+        HookState::Refused(Refusal::UnresolvedFlow)
     } else {
         let around = Surroundings::before(subject.liveness, index);
         match Settled::syscall(around) {

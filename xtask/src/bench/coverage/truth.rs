@@ -282,6 +282,7 @@ mod tests {
             ],
             unresolved: None,
             untouchable: Vec::new(),
+            overlapped: Vec::new(),
         }
     }
 
