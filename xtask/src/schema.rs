@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
     Bandwidth, Comparison, CoreToCore, Doctor, Document, Latency, Loaded, MachineProfile, Mlp,
-    Model, Numa, Prediction, Prefetch, Tlb, TopologyDocument, Window,
+    Model, Numa, Prediction, Prefetch, RewriteCheck, RewritePlan, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -76,6 +76,14 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
         ),
         ("prediction", schema::<Prediction>("membound model predict")),
         ("comparison", schema::<Comparison>("membound compare")),
+        (
+            "rewrite-plan",
+            schema::<RewritePlan>("membound rewrite plan"),
+        ),
+        (
+            "rewrite-check",
+            schema::<RewriteCheck>("membound rewrite check"),
+        ),
     ];
     schemas
         .into_iter()
@@ -106,9 +114,9 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 #[cfg(test)]
 mod tests {
     use membound_types::{
-        BandwidthPoint, Capability, ComparedFigure, CorePair, LatencyPoint, Level, LoadedPoint,
-        MlpCell, ModelLevel, NumaPair, Outcome, Parameter, PredictedPoint, PrefetchPoint, TlbLevel,
-        WindowPoint,
+        BandwidthPoint, Capability, CheckedModule, ComparedFigure, CorePair, LatencyPoint, Level, LoadedPoint,
+        MlpCell, ModelLevel, NumaPair, Outcome, Parameter, PlannedFunction, PredictedPoint,
+        PrefetchPoint, TlbLevel, WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::Value;
@@ -148,6 +156,8 @@ mod tests {
         check::<Parameter>("model.md");
         check::<ModelLevel>("model-show.md");
         check::<PredictedPoint>("prediction.md");
+        check::<PlannedFunction>("rewrite-plan.md");
+        check::<CheckedModule>("rewrite-check.md");
     }
 
     #[test]

@@ -239,9 +239,19 @@ fn state(thread: u32, process: u32) -> State {
     match state {
         // The kernel's own workers have no place in the program, and never will.
         State::Blocked(0) => state,
+        // It talks to the launcher, with all signals blocked as long as it does: it may be
+        // waiting for this very change to end. The mask that it had comes back before it
+        // leaves the agent's text, which nobody changes.
+        State::Blocked(ip) if in_agent(ip) => state,
         State::Blocked(_) if deaf(thread) => State::Deaf,
         other => other,
     }
+}
+
+/// Whether an instruction is the agent's own.
+fn in_agent(ip: u64) -> bool {
+    let [start, end] = crate::assembly::own_range();
+    (start..end).contains(&ip)
 }
 
 /// What the kernel says of a thread: `running`, or the number of its system call (-1 for

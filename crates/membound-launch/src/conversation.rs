@@ -3,8 +3,9 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
-use membound_wire::{Action, Command, Hello, Protection, Reply, TextEdit, TextMode};
+use membound_wire::{Action, Command, Hello, Protection, Refusal, Reply, TextEdit, TextMode};
 use rustix::io::Errno;
 
 use crate::channel::Channel;
@@ -18,8 +19,13 @@ pub(crate) enum Failure {
     #[error("the conversation broke off: {0}")]
     Gone(#[from] io::Error),
     /// The agent could not do it.
-    #[error("{what}: {errno}")]
-    Refused { what: &'static str, errno: Errno },
+    #[error("{what}: {errno}{}", because(*refusal))]
+    Refused {
+        what: &'static str,
+        errno: Errno,
+        /// What the agent adds.
+        refusal: Refusal,
+    },
 }
 
 impl Failure {
@@ -33,7 +39,43 @@ impl Failure {
             }
         )
     }
+
+    /// Whether it may be possible a moment later.
+    const fn passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused {
+                refusal: Refusal::Occupied | Refusal::ThreadUnknown | Refusal::TrapBlocked,
+                ..
+            }
+        )
+    }
 }
+
+/// What the agent's reason adds to the error number.
+fn because(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::None => "",
+        Refusal::Malformed => " (the order was not understood)",
+        Refusal::NoDescriptor => " (no descriptor came along)",
+        Refusal::Elsewhere => " (the kernel put it elsewhere)",
+        Refusal::MemoryClosed => " (/proc/self/mem cannot be opened)",
+        Refusal::MemoryRefused => " (/proc/self/mem cannot be read or written there)",
+        Refusal::AreasFull => " (no more trampolines can be registered)",
+        Refusal::Traced => " (a debugger is attached)",
+        Refusal::NoBarrier => " (the kernel offers no membarrier for instructions)",
+        Refusal::Occupied => " (text is being changed already)",
+        Refusal::ThreadUnknown => " (a thread could not be shown to be elsewhere)",
+        Refusal::ThreadsHidden => " (/proc/self/task cannot be read)",
+        Refusal::NoThread => " (no thread could be started)",
+        Refusal::TrapBlocked => " (a thread blocks SIGTRAP)",
+    }
+}
+
+/// Times that a change of running text is tried; the agent is patient for seconds by itself.
+const ATTEMPTS: u32 = 3;
+/// Between two of them: threads block signals for short whiles, when they start others.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A conversation that has begun.
 #[derive(Debug)]
@@ -81,6 +123,10 @@ impl Conversation {
             Ok(errno) => Err(Failure::Refused {
                 what,
                 errno: Errno::from_raw_os_error(errno),
+                refusal: Refusal::ALL
+                    .into_iter()
+                    .find(|refusal| *refusal as u32 == reply.detail)
+                    .unwrap_or(Refusal::None),
             }),
             Err(_) => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
         }
@@ -140,7 +186,14 @@ impl Conversation {
             extra: refused_at,
             ..Command::default()
         };
-        let reply = self.ask("replacing text", &command, Some(memory.as_fd()))?;
+        let mut attempt = 0;
+        let reply = loop {
+            match self.ask("replacing text", &command, Some(memory.as_fd())) {
+                Err(failure) if failure.passing() && attempt < ATTEMPTS => attempt += 1,
+                answer => break answer?,
+            }
+            std::thread::sleep(PAUSE);
+        };
         let left_out = (edits.len() as u64)
             .checked_sub(reply.count)
             .and_then(|left_out| usize::try_from(left_out).ok())

@@ -1,6 +1,6 @@
 //! What has happened so far: programs, their trampolines, and what was counted.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ pub(crate) struct Ledger {
     left_alone: BTreeMap<PathBuf, String>,
     /// Areas given out so far.
     numbers: u32,
-    /// Something was not counted to its end.
-    pub(crate) incomplete: bool,
+    /// What was not seen to its end, and why.
+    pub(crate) missed: BTreeSet<String>,
 }
 
 /// What the areas of one file come to.
@@ -113,7 +113,8 @@ impl Ledger {
         let executions = match (area.words(), &module.plan) {
             (Ok(words), Ok(plan)) => executions(plan, &words),
             _ => {
-                self.incomplete = true;
+                self.missed
+                    .insert(format!("counters of {}", module.path.display()));
                 None
             }
         };

@@ -98,6 +98,7 @@ pub(crate) fn map_near(
     let mut last = Failure::Refused {
         what: "finding room",
         errno: rustix::io::Errno::NOMEM,
+        refusal: membound_wire::Refusal::None,
     };
     for _ in 0..ATTEMPTS {
         let Some(at) = room::find(maps, heap, &[], near, length) else {

@@ -44,13 +44,8 @@ pub enum Unpatched {
     #[error("rt_sigaction cannot be hooked in {0}: signal handlers would see patched code")]
     NoSignalHook(String),
     /// The agent could not do what must be done first.
-    #[error("{what} failed in the program: {error}")]
-    Agent {
-        /// What was asked of it.
-        what: &'static str,
-        /// The kernel's answer.
-        error: String,
-    },
+    #[error("{0}")]
+    Agent(String),
     /// This build holds no agent for this machine.
     #[error("this build of membound has no agent: programs are patched on x86-64 Linux only")]
     NoAgent,

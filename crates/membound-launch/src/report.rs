@@ -22,8 +22,8 @@ pub struct Report {
     pub unpatched: Option<String>,
     /// Files whose code was there to be patched.
     pub modules: Vec<ModuleReport>,
-    /// Something was not seen to its end.
-    pub incomplete: bool,
+    /// What was not seen to its end, and why.
+    pub missed: Vec<String>,
 }
 
 /// One file over all programs.
@@ -96,7 +96,7 @@ impl Report {
             programs: ledger.programs.clone(),
             unpatched,
             modules,
-            incomplete: ledger.incomplete,
+            missed: ledger.missed.iter().cloned().collect(),
         }
     }
 }

@@ -92,8 +92,9 @@ impl Server {
             let thread = std::thread::Builder::new().name("conversation".to_owned());
             // Without a thread the channel is dropped, and the program runs on as it is.
             let spawned = thread.spawn(move || server.serve(channel));
-            if spawned.is_err() {
-                self.ledger().incomplete = true;
+            if let Err(error) = spawned {
+                let missed = format!("a program: nobody could serve it ({error})");
+                self.ledger().missed.insert(missed);
             }
         }
     }
@@ -131,15 +132,19 @@ impl Server {
             // Nobody is there to be let go.
             Err(error) if error.is_gone() => {}
             Err(error) => {
-                let mut ledger = self.ledger();
-                ledger.incomplete = true;
+                self.miss(pid, &error);
                 if event == Event::Start as u32 {
-                    ledger.settle(key, Some(error.to_string()));
+                    self.ledger().settle(key, Some(error.to_string()));
                 }
-                drop(ledger);
                 conversation.go();
             }
         }
+    }
+
+    /// Remembers that something could not be done in a process.
+    fn miss(&self, pid: u32, error: &NotInstalled) {
+        let missed = format!("process {pid}: {error}");
+        self.ledger().missed.insert(missed);
     }
 
     /// A new program: everything in it is patched, or nothing.
@@ -215,13 +220,8 @@ impl Server {
         if unpatched.is_none() {
             match conversation.adopt_signals() {
                 Ok(()) => return Ok(Ok(())),
-                Err(Failure::Refused { what, errno }) => {
-                    unpatched = Some(Unpatched::Agent {
-                        what,
-                        error: errno.to_string(),
-                    });
-                }
-                Err(gone) => return Err(gone.into()),
+                Err(gone @ Failure::Gone(_)) => return Err(gone.into()),
+                Err(refused) => unpatched = Some(Unpatched::Agent(refused.to_string())),
             }
         }
         for area in installed {
@@ -328,11 +328,15 @@ impl Server {
             let Ok(plan) = &area.loaded.module.plan else {
                 continue;
             };
-            if wanted == Wanted::Patches as u32 {
-                area.restore(conversation, plan, TextMode::Live)?;
+            let changed = if wanted == Wanted::Patches as u32 {
+                area.restore(conversation, plan, TextMode::Live)
             } else {
                 let span = area.loaded.span();
-                area.remove(conversation, plan, &span, TextMode::Live, Bar::No)?;
+                area.remove(conversation, plan, &span, TextMode::Live, Bar::No)
+            };
+            match changed {
+                Err(error) if !error.is_gone() => self.miss(conversation.pid, &error),
+                other => other?,
             }
         }
         Ok(())

@@ -66,6 +66,9 @@ pub struct RewriteCheck {
     pub kind: Kind,
     /// The program was not seen to its end, or parts of it could not be observed.
     pub incomplete: bool,
+    /// What was not seen to its end, and why; left out when nothing is missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missed: Vec<String>,
     /// Version of the writer.
     pub membound_version: String,
     /// The command line that ran.

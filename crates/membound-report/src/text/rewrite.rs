@@ -44,8 +44,8 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
             ));
         }
     }
-    if check.incomplete {
-        out.warning("incomplete: not everything was seen to its end");
+    for missed in &check.missed {
+        out.warning(&format!("incomplete: {missed}"));
     }
     out.finish()
 }

@@ -46,7 +46,8 @@ pub(super) fn document(
     RewriteCheck {
         schema_version: SCHEMA_VERSION,
         kind: Kind::RewriteCheck,
-        incomplete: report.incomplete,
+        incomplete: !report.missed.is_empty(),
+        missed: report.missed.clone(),
         membound_version: env!("CARGO_PKG_VERSION").to_owned(),
         command: args
             .command

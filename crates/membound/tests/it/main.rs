@@ -8,6 +8,7 @@ mod latency;
 mod machines;
 mod mlp;
 mod model;
+mod rewrite;
 
 #[path = "../guest/mod.rs"]
 mod guest;
