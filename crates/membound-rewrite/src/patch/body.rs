@@ -41,10 +41,10 @@ impl Surroundings {
         !self.live.intersects(set)
     }
 
-    fn dead_register(&self, but: Option<Gpr>) -> Option<Gpr> {
+    fn dead_register(&self, but: &[Gpr]) -> Option<Gpr> {
         Gpr::all().find(|register| {
             *register != Gpr::RSP
-                && Some(*register) != but
+                && !but.contains(register)
                 && self.is_dead(RegisterSet::gpr(*register))
         })
     }
@@ -236,7 +236,7 @@ impl Settled {
         if matches!(self.way, Way::SavedFlags(_)) {
             writer.frame.flags = Some(FlagsKept::InRax);
         }
-        writer.mark();
+        writer.begin();
         self.report(site, &mut writer);
         let back = writer.out.jump_ahead();
         Some(SlowPath {
@@ -263,7 +263,7 @@ impl Settled {
             frame: Frame::default(),
             resume: Resume::Start,
         };
-        writer.mark();
+        writer.begin();
         match self.action {
             Action::Displace => {}
             Action::Count(form) => self.count(site, form, &mut writer),
@@ -542,7 +542,7 @@ fn counting(around: &Surroundings, form: Increment) -> Result<Way, Refusal> {
     if form == Increment::Locked {
         return saving_flags(around);
     }
-    match around.dead_register(None) {
+    match around.dead_register(&[]) {
         Some(register) => Ok(Way::Through(register, Keep::Nowhere)),
         None if around.stack => Ok(Way::Through(Gpr::RAX, Keep::OnStack)),
         None => Err(Refusal::NoStack),
@@ -563,7 +563,8 @@ fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
     if around.is_dead(RegisterSet::gpr(Gpr::RAX)) {
         return Ok(Way::SavedFlags(Keep::Nowhere));
     }
-    match around.dead_register(Some(Gpr::RAX)) {
+    // Slow paths time with rdx, which must not hold what the tables look for there.
+    match around.dead_register(&[Gpr::RAX, Gpr::RDX]) {
         Some(register) => Ok(Way::SavedFlags(Keep::In(register))),
         None if around.stack => Ok(Way::SavedFlags(Keep::OnStack)),
         None => Err(Refusal::NoStack),
@@ -605,6 +606,12 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    /// The place begins here.
+    fn begin(&mut self) {
+        let at = self.out.at();
+        self.tables.begin(self.steps, at, &self.frame, self.resume);
+    }
+
     /// What follows is executed in the present frame.
     fn mark(&mut self) {
         let at = self.out.at();

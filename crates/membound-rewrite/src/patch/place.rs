@@ -139,7 +139,7 @@ struct Ground {
 impl Ground {
     fn fits(&self) -> bool {
         let end = self.area.checked_add(self.layout.bytes());
-        self.area % 4096 == 0
+        self.area.is_multiple_of(4096)
             && self.area >= LOWEST
             && end.is_some_and(|end| end <= HIGHEST)
             && self

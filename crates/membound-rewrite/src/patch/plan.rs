@@ -125,7 +125,7 @@ impl Plan {
     fn check_sizes(&self) -> Result<(), PlanError> {
         for number in [Number::CodeBytes, Number::TablesBytes, Number::DataBytes] {
             let value = self.number(number);
-            if value % 4096 != 0 || value >= 1 << 31 {
+            if !value.is_multiple_of(4096) || value >= 1 << 31 {
                 return Err(PlanError::Damaged("size"));
             }
         }
@@ -137,7 +137,7 @@ impl Plan {
         if data.is_none_or(|data| data > self.number(Number::DataBytes))
             || self.part(Section::Code).len() as u64 > self.number(Number::CodeBytes)
             || self.part(Section::Tables).len() as u64 > self.number(Number::TablesBytes)
-            || self.number(Number::Origin) % 4096 != 0
+            || !self.number(Number::Origin).is_multiple_of(4096)
             || self.number(Number::Span) > 1 << 31
         {
             return Err(PlanError::Damaged("size"));

@@ -103,7 +103,7 @@ impl Plan {
         let assembly = Assembly {
             origin: origin_of(image),
             end: image.span().end,
-            identity: identity_bytes(&image.identity()),
+            identity: identity_bytes(image.identity()),
             options,
         };
         assembly.plan(parts, |at, length| {

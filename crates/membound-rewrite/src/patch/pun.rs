@@ -109,7 +109,7 @@ impl Pages {
             start >= terrain.floor
                 && (end <= terrain.taken.0 || start >= terrain.taken.1)
                 && !self.by_number.contains_key(number)
-                && within(*number).len() >= 1
+                && !within(*number).is_empty()
                 && within(*number).start <= PAGE as usize - JUMP
         })?;
         let mut page = Page {

@@ -174,6 +174,24 @@ impl Tables {
         (index, count)
     }
 
+    /// A place begins at the code offset `at`, in the state of `frame`, whatever `steps`
+    /// of other places come before.
+    pub(super) fn begin(
+        &mut self,
+        steps: &mut Vec<DraftStep>,
+        at: u32,
+        frame: &Frame,
+        resume: Resume,
+    ) {
+        let (undo, undos) = self.undo_list(frame);
+        steps.push(DraftStep {
+            at,
+            resume,
+            undo,
+            undos,
+        });
+    }
+
     /// From the code offset `at` on, the state is that of `frame`.
     pub(super) fn mark(
         &mut self,
