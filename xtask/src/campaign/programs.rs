@@ -230,6 +230,9 @@ fn gcc(scratch: &Scratch) -> Prepared {
     let Some(gcc) = on_path("gcc") else {
         return Ok(Err("no gcc".to_owned()));
     };
+    let (Some(assembler), Some(linker)) = (file_behind("as"), file_behind("ld")) else {
+        return Ok(Err("no as or ld".to_owned()));
+    };
     scratch.write("large.c", c_source(50_000))?;
     scratch.write("small.c", c_source(2_000))?;
     let compile = |name: &str, level: &str, source: &str| {
@@ -237,7 +240,7 @@ fn gcc(scratch: &Scratch) -> Prepared {
             .args([level, "-c", source, "-o", "compiled.o"])
             .makes("compiled.o")
             .patches("cc1")
-            .patches("as")
+            .patches(&assembler)
     };
     Ok(Ok(vec![
         compile("small", "-O2", "small.c"),
@@ -246,7 +249,7 @@ fn gcc(scratch: &Scratch) -> Prepared {
             .args(["-O1", "-pipe", "small.c", "-o", "linked"])
             .makes("linked")
             .patches("cc1")
-            .patches("ld"),
+            .patches(&linker),
         compile("large", "-O2", "large.c"),
     ]))
 }
@@ -292,6 +295,12 @@ fn musl(scratch: &Scratch) -> Prepared {
     Ok(Ok(tasks))
 }
 
+/// The name of the file that runs as `tool`, which may be a link.
+fn file_behind(tool: &str) -> Option<String> {
+    let path = on_path(tool)?.canonicalize().ok()?;
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
 /// A shell script of this directory, whose tools must be there.
 fn script(scratch: &Scratch, name: &str, text: &str, tools: &[&str]) -> Prepared {
     if let Some(missing) = tools.iter().find(|tool| on_path(tool).is_none()) {
@@ -301,11 +310,7 @@ fn script(scratch: &Scratch, name: &str, text: &str, tools: &[&str]) -> Prepared
     scratch.write("words", words(20_000))?;
     let mut task = Task::new(name, Path::new("/bin/sh")).args([script]);
     for tool in tools {
-        let path = on_path(tool).context("it was found just now")?;
-        // Where a tool is a link, the file behind it is what runs.
-        let file = path.canonicalize().unwrap_or(path);
-        let file = file.file_name().context("a tool is a file")?;
-        task = task.patches(&file.to_string_lossy());
+        task = task.patches(&file_behind(tool).context("it was found just now")?);
     }
     Ok(Ok(vec![task]))
 }
