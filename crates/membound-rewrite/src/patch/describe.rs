@@ -155,7 +155,9 @@ fn listing(subject: &Subject<'_>) -> Vec<InstructionReport> {
     let mut formatter = IntelFormatter::new();
     formatter.options_mut().set_hex_prefix("0x");
     formatter.options_mut().set_hex_suffix("");
-    formatter.options_mut().set_space_after_operand_separator(true);
+    formatter
+        .options_mut()
+        .set_space_after_operand_separator(true);
     formatter.options_mut().set_rip_relative_addresses(true);
     let start = function.bounds.range.start;
     let blocks = function.blocks.iter().zip(0_u32..);

@@ -447,14 +447,8 @@ mod tests {
             |out| out.call_entry(membound_wire::Entry::Yield),
             "call qword ptr [6]",
         );
-        check(
-            |out| out.jump_if_back(Condition::LESS_OR_EQUAL, 0),
-            "jle 0",
-        );
-        check(
-            |out| out.skip_if(Condition::CARRY, 2),
-            "jb short 4",
-        );
+        check(|out| out.jump_if_back(Condition::LESS_OR_EQUAL, 0), "jle 0");
+        check(|out| out.skip_if(Condition::CARRY, 2), "jb short 4");
     }
 
     #[test]

@@ -4,5 +4,5 @@ mod effects;
 mod ipa_ra;
 mod known;
 mod liveness;
-mod programs;
+pub(crate) mod programs;
 mod saving;

@@ -1,0 +1,6 @@
+//! Patched code runs as the original does, and every place of a trampoline leads back.
+
+mod bodies;
+mod bytes;
+mod lab;
+mod stepping;

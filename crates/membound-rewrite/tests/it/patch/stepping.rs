@@ -1,0 +1,547 @@
+//! Every instruction boundary of every trampoline leads back to the original program.
+//!
+//! The original program is run step by step: that is the truth. The patched one is run step
+//! by step too, and wherever it stands, the tables must give the state that the original
+//! has at the same point, in everything that is alive there. From random places it goes on
+//! as a signal handler would have it, and must end alike.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Once;
+
+use iced_x86::code_asm::{qword_ptr, rsp};
+use membound_rewrite::code::Function;
+use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries};
+use membound_rewrite::image::Convention;
+use membound_rewrite::patch::{Body, Options};
+use membound_rewrite::{Flag, Gpr, RegisterSet};
+
+use super::bodies::{BODIES, code_of, options, program};
+use super::lab::{self, Jumps, Lab};
+use crate::flow::programs::Pool;
+use crate::machine::{FLAGS, Machine, Random, State};
+
+/// Registers as the kernel shows them to a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) ip: u64,
+    gprs: [u64; 16],
+    flags: u64,
+}
+
+/// One stop: where the thread stood, and what the tables say of it.
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    found: Step,
+    /// The original state, and where to go on with it; inside trampolines only.
+    restored: Option<(Step, u64)>,
+}
+
+impl Stop {
+    fn original(&self) -> Step {
+        self.restored.map_or(self.found, |(original, _)| original)
+    }
+}
+
+/// Where a thread is watched, and what is done to it.
+struct Watch {
+    text: Range<u64>,
+    tables: Option<Tables>,
+    stops: Vec<Stop>,
+    /// At this stop, the thread goes on elsewhere: where its state is restored to, or at
+    /// this address.
+    divert: Option<(usize, Option<u64>)>,
+}
+
+impl Watch {
+    fn stop(&mut self, found: Step) -> Option<Step> {
+        let tables = self.tables.as_ref();
+        let inside = tables.filter(|tables| tables.area.contains(&found.ip));
+        if inside.is_none() && !self.text.contains(&found.ip) {
+            return None;
+        }
+        let restored = inside.map(|tables| tables.undo(found));
+        self.stops.push(Stop { found, restored });
+        let (_, to) = self.divert.filter(|(at, _)| *at + 1 == self.stops.len())?;
+        match (to, restored) {
+            (Some(ip), _) => Some(Step { ip, ..found }),
+            (None, Some((original, resume))) => Some(Step {
+                ip: resume,
+                ..original
+            }),
+            (None, None) => None,
+        }
+    }
+}
+
+thread_local! {
+    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+}
+
+static mut BEFORE: Option<libc::sigaction> = None;
+
+/// Numbers of the kernel's registers by those of the instruction set.
+const PLACES: [i32; 16] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let watched = WATCH.with(|watch| {
+        let mut watch = watch.borrow_mut();
+        let Some(watch) = watch.as_mut() else {
+            return false;
+        };
+        let context = context.cast::<libc::ucontext_t>();
+        // SAFETY: the kernel passes a ucontext to a handler with SA_SIGINFO.
+        let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+        let ip = registers[libc::REG_RIP as usize].cast_unsigned();
+        let found = Step {
+            ip,
+            gprs: PLACES.map(|place| registers[place as usize].cast_unsigned()),
+            flags: registers[libc::REG_EFL as usize].cast_unsigned(),
+        };
+        if let Some(to) = watch.stop(found) {
+            for (place, value) in PLACES.into_iter().zip(to.gprs) {
+                registers[place as usize] = value.cast_signed();
+            }
+            registers[libc::REG_RIP as usize] = to.ip.cast_signed();
+            registers[libc::REG_EFL as usize] = to.flags.cast_signed();
+        }
+        true
+    });
+    if watched {
+        return;
+    }
+    // SAFETY: written once, before this handler was there.
+    let before = unsafe { std::ptr::addr_of!(BEFORE).read() };
+    if let Some(before) = before {
+        let handler = before.sa_sigaction;
+        // SAFETY: the handler that was there took the same three arguments.
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+            unsafe { std::mem::transmute(handler) };
+        handler(signal, info, context);
+    }
+}
+
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: all-zero is a valid sigaction.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: asks for the present action only.
+        unsafe { libc::sigaction(libc::SIGTRAP, std::ptr::null(), &mut before) };
+        // SAFETY: nobody reads it before the handler below is there.
+        unsafe { std::ptr::addr_of_mut!(BEFORE).write(Some(before)) };
+        let mut action = before;
+        action.sa_sigaction = on_trap as *const () as usize;
+        // SAFETY: the action is initialised; the handler passes on what is not its own.
+        let done = unsafe { libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut()) };
+        assert_eq!(done, 0);
+    });
+}
+
+/// What a watched run was like.
+struct Run {
+    stops: Vec<Stop>,
+    after: State,
+    memory: Vec<u8>,
+}
+
+/// A program's beginning.
+struct Beginning {
+    text: Range<u64>,
+    state: State,
+    memory: Vec<u8>,
+}
+
+impl Beginning {
+    fn watch(
+        &self,
+        machine: &mut Machine,
+        tables: Option<Tables>,
+        divert: Option<(usize, Option<u64>)>,
+    ) -> Run {
+        listen();
+        WATCH.set(Some(Watch {
+            text: self.text.clone(),
+            tables,
+            // Nothing is allocated while a thread is stepped.
+            stops: Vec::with_capacity(1 << 17),
+            divert,
+        }));
+        let (after, memory) = lab::run(
+            machine,
+            self.text.start,
+            &self.state,
+            &self.memory,
+            |a, call| {
+                a.pushfq().unwrap();
+                a.or(qword_ptr(rsp), 0x100).unwrap();
+                a.popfq().unwrap();
+                call(a);
+                a.pushfq().unwrap();
+                a.and(qword_ptr(rsp), !0x100).unwrap();
+                a.popfq().unwrap();
+            },
+        );
+        let watch = WATCH.take().expect("it was put there");
+        assert!(watch.stops.len() < 1 << 17);
+        Run {
+            stops: watch.stops,
+            after: after.expect("programs of the pool run"),
+            memory,
+        }
+    }
+}
+
+/// Every instruction that is executed in `text`.
+pub(crate) fn trace(
+    machine: &mut Machine,
+    text: Range<u64>,
+    state: &State,
+    memory: &[u8],
+) -> Vec<Step> {
+    let beginning = Beginning {
+        text,
+        state: state.clone(),
+        memory: memory.to_vec(),
+    };
+    let run = beginning.watch(machine, None, None);
+    run.stops.iter().map(|stop| stop.found).collect()
+}
+
+/// A reader of placed tables that knows nothing of how they were written.
+#[derive(Clone)]
+struct Tables {
+    bytes: Vec<u8>,
+    base: u64,
+    area: Range<u64>,
+}
+
+impl Tables {
+    fn of(lab: &Lab) -> Self {
+        let placed = lab.placed.as_ref().unwrap();
+        let code = lab.plan.as_ref().unwrap().layout().code_bytes;
+        Self {
+            bytes: placed.tables.clone(),
+            base: placed.base,
+            area: lab.area()..lab.area() + code,
+        }
+    }
+
+    fn number(&self, at: u64, bytes: usize) -> u64 {
+        let at = at as usize;
+        let mut field = [0; 8];
+        field[..bytes].copy_from_slice(&self.bytes[at..at + bytes]);
+        u64::from_le_bytes(field)
+    }
+
+    fn place(&self, index: u64) -> (u64, u64, u64) {
+        let at = self.number(0, 8) + 12 * index;
+        (
+            self.number(at, 4),
+            self.number(at + 4, 4),
+            self.number(at + 8, 4),
+        )
+    }
+
+    /// The original state of a thread at `step`, and where in the code it may go on.
+    fn undo(&self, step: Step) -> (Step, u64) {
+        let here = step.ip - self.area.start;
+        let places = self.number(8, 8);
+        let (code, original, shape) = (0..places)
+            .map(|index| self.place(index))
+            .take_while(|(code, ..)| *code <= here)
+            .last()
+            .expect("a place for every byte");
+        let shape = self.number(16, 8) + 8 * shape;
+        let (first, count) = (self.number(shape, 4), self.number(shape + 4, 4));
+        let steps = self.number(32, 8);
+        let at = (first..first + count)
+            .map(|index| steps + 8 * index)
+            .take_while(|at| self.number(*at, 2) <= here - code)
+            .last()
+            .expect("the first step has offset 0");
+        let resume = self.area.start + code + self.number(at + 2, 2);
+        let undo = self.number(48, 8) + 8 * self.number(at + 4, 2);
+        let mut restored = step;
+        restored.ip = self.base + original;
+        for index in 0..self.number(at + 6, 2) {
+            let at = undo + 8 * index;
+            let register = self.number(at + 1, 1) as usize;
+            let value = self.number(at + 4, 4) as u32 as i32;
+            // From the stack pointer as found, until it is moved, which comes last.
+            let slot = step.gprs[4].wrapping_add_signed(i64::from(value));
+            match self.number(at, 1) {
+                1 => restored.gprs[register] = peek(slot),
+                3 => restored.flags = flags_from(step.flags, step.gprs[0]),
+                4 => restored.flags = flags_from(step.flags, peek(slot)),
+                5 => restored.gprs[register] = step.gprs[value as usize],
+                6 => restored.gprs[4] = slot,
+                kind => panic!("undo {kind}"),
+            }
+        }
+        (restored, resume)
+    }
+
+    /// Places by the original addresses that begin inside overwritten text.
+    fn entries(&self) -> Vec<(u64, u64)> {
+        let at = self.number(64, 8);
+        (0..self.number(72, 8))
+            .map(|index| {
+                let (code, original, _) = self.place(self.number(at + 4 * index, 4));
+                (self.base + original, self.area.start + code)
+            })
+            .collect()
+    }
+}
+
+fn peek(address: u64) -> u64 {
+    // SAFETY: an address in the arena's stack, which is mapped while code runs on it.
+    unsafe { (address as *const u64).read_unaligned() }
+}
+
+fn flags_from(flags: u64, rax: u64) -> u64 {
+    let low = rax >> 8 & 0xd5;
+    flags & !0x8d5 | low | (rax & 1) << 11
+}
+
+/// What differs between two steps in what is alive.
+fn unlike(expected: &Step, found: &Step, live: RegisterSet) -> Vec<String> {
+    let mut unlike = Vec::new();
+    for register in Gpr::all() {
+        let number = usize::from(register.number());
+        let matters = register == Gpr::RSP || live.contains(RegisterSet::gpr(register));
+        if matters && expected.gprs[number] != found.gprs[number] {
+            unlike.push(register.to_string());
+        }
+    }
+    for (flag, bit) in FLAGS {
+        let matters = live.contains(RegisterSet::flag(flag)) && flag != Flag::Direction;
+        if matters && (expected.flags ^ found.flags) >> bit & 1 == 1 {
+            unlike.push(format!("{flag:?}"));
+        }
+    }
+    unlike
+}
+
+/// What is alive before an instruction, by its address.
+struct Alive {
+    function: Function,
+    liveness: Liveness,
+}
+
+impl Alive {
+    fn of(code: &[u8], at: u64) -> Self {
+        let function = Function::from_code(code, at);
+        let summaries = Summaries::default();
+        let conventions = Conventions {
+            convention: Convention::Unknown,
+            summaries: &summaries,
+        };
+        let liveness = Liveness::of(&function, &conventions, &mut Analyst::new());
+        Self { function, liveness }
+    }
+
+    fn text(&self) -> String {
+        let lines = self.function.instructions.iter();
+        lines
+            .map(|instruction| format!("\n{:#x} {instruction}", instruction.ip()))
+            .collect()
+    }
+
+    fn before(&self, ip: u64) -> RegisterSet {
+        self.function
+            .instructions
+            .binary_search_by_key(&ip, iced_x86::Instruction::ip)
+            .map_or(RegisterSet::ALL, |index| self.liveness.before(index))
+    }
+}
+
+/// A patched program, and the truth about it.
+struct Case<'a> {
+    beginning: &'a Beginning,
+    truth: &'a Run,
+    alive: &'a Alive,
+    code: &'a [u8],
+    body: Body,
+    round: usize,
+}
+
+impl Case<'_> {
+    /// Every stop's original must be where the truth is, or where it is next.
+    fn check(&self, stops: &[Stop]) -> usize {
+        let truth: Vec<Step> = self.truth.stops.iter().map(|stop| stop.found).collect();
+        let mut at = 0;
+        let mut inside = 0;
+        for stop in stops {
+            inside += usize::from(stop.restored.is_some());
+            let original = stop.original();
+            let alike = |truth: &Step| {
+                truth.ip == original.ip
+                    && unlike(truth, &original, self.alive.before(truth.ip)).is_empty()
+            };
+            // A jump back belongs to the next instruction, and so do the last bytes of a
+            // branch that was taken.
+            match truth[at..].iter().take(3).position(alike) {
+                Some(further) => at += further,
+                None => panic!(
+                    "{} {:?}: {stop:x?} is not at {:#x?}: {:?} {}",
+                    self.round,
+                    self.body,
+                    truth[at..].iter().take(3).collect::<Vec<_>>(),
+                    unlike(&truth[at], &original, self.alive.before(truth[at].ip)),
+                    self.alive.text(),
+                ),
+            }
+        }
+        inside
+    }
+
+    fn same(&self, run: &Run, what: &str) {
+        let differences = lab::differences(&self.truth.after, &run.after);
+        assert_eq!(differences, [], "{} {:?} {what}", self.round, self.body);
+        assert!(
+            self.truth.memory == run.memory,
+            "{} {:?} {what}",
+            self.round,
+            self.body
+        );
+    }
+
+    /// Patches the program and makes the agent's words ready.
+    fn prepare(&self, lab: &mut Lab, options: &Options, jumps: Jumps) {
+        lab.patch(self.code, options, jumps);
+        if self.body == Body::Sample {
+            lab.arm(u32::from(self.round % 2 == 0));
+        }
+        if self.body == Body::Record {
+            lab.burst();
+        }
+    }
+
+    /// Counts of all sites, where the body counts without loss.
+    fn counts(&self, lab: &Lab) -> Vec<Vec<u8>> {
+        let sites = lab.plan.as_ref().unwrap().numbered_sites();
+        match self.body {
+            Body::Count { .. } => (0..sites).map(|site| lab.words(site)).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[test]
+fn every_boundary_of_a_trampoline_leads_back() {
+    let mut machine = Machine::new();
+    let mut random = Random::new(0x7374_6570);
+    let pool = Pool::find(&mut machine, &mut random);
+    let mut lab = Lab::new();
+    let mut inside = 0;
+    let mut entered = 0;
+    for round in 0..40 {
+        let program = program(16, &pool, &mut random);
+        let code = code_of(&program, lab.text(), &mut random);
+        let (state, memory) = lab::beginning(&machine, &mut random);
+        let beginning = Beginning {
+            text: lab.text()..lab.text() + code.len() as u64,
+            state,
+            memory,
+        };
+        lab.load(&code);
+        let (state, memory) = (&beginning.state, &beginning.memory);
+        if lab::run(&mut machine, lab.text(), state, memory, lab::plainly)
+            .0
+            .is_err()
+        {
+            continue;
+        }
+        let truth = beginning.watch(&mut machine, None, None);
+        let alive = Alive::of(&code, lab.text());
+        for body in BODIES {
+            let case = Case {
+                beginning: &beginning,
+                truth: &truth,
+                alive: &alive,
+                code: &code,
+                body,
+                round,
+            };
+            let options = options(body, &mut random);
+            inside += undone(&case, &options, &mut machine, &mut lab, &mut random);
+            entered += moved_in(&case, &options, &mut machine, &mut lab, &mut random);
+        }
+    }
+    assert!(inside > 10_000, "{inside} places inside trampolines");
+    assert!(entered > 200, "{entered} threads moved into trampolines");
+}
+
+/// Compares all stops of a patched run, then goes on from some of them as the tables say.
+fn undone(
+    case: &Case<'_>,
+    options: &Options,
+    machine: &mut Machine,
+    lab: &mut Lab,
+    random: &mut Random,
+) -> usize {
+    case.prepare(lab, options, Jumps::Planted);
+    let tables = Tables::of(lab);
+    let run = case.beginning.watch(machine, Some(tables.clone()), None);
+    case.same(&run, "stepped");
+    let inside = case.check(&run.stops);
+    let counts = case.counts(lab);
+    let places: Vec<usize> = (0..run.stops.len())
+        .filter(|stop| run.stops[*stop].restored.is_some())
+        .collect();
+    for _ in 0..places.len().min(6) {
+        let stop = *random.pick(&places);
+        case.prepare(lab, options, Jumps::Planted);
+        let diverted = case
+            .beginning
+            .watch(machine, Some(tables.clone()), Some((stop, None)));
+        case.same(&diverted, "gone on");
+        assert_eq!(case.counts(lab), counts, "{} {stop}", case.round);
+    }
+    inside
+}
+
+/// Threads in text that is about to be overwritten are moved into the trampolines.
+fn moved_in(
+    case: &Case<'_>,
+    options: &Options,
+    machine: &mut Machine,
+    lab: &mut Lab,
+    random: &mut Random,
+) -> usize {
+    case.prepare(lab, options, Jumps::LeftOut);
+    let tables = Tables::of(lab);
+    let entries = tables.entries();
+    let mut moved = 0;
+    for _ in 0..4 {
+        let stop = random.below(case.truth.stops.len() as u64) as usize;
+        let ip = case.truth.stops[stop].found.ip;
+        let Some((_, to)) = entries.iter().find(|(original, _)| *original == ip) else {
+            continue;
+        };
+        let run = case
+            .beginning
+            .watch(machine, Some(tables.clone()), Some((stop, Some(*to))));
+        case.same(&run, "moved in");
+        moved += 1;
+    }
+    moved
+}
