@@ -4,10 +4,6 @@
 //! dependency on stable Rust. So a cargo inside this script builds it, into a directory of
 //! its own, without the flags and wrappers of the build around it: they are meant for the command.
 //! For machines other than x86-64 Linux the file is empty, and the command says that there is no agent.
-#![expect(
-    clippy::print_stdout,
-    reason = "cargo reads a build script's directives there"
-)]
 
 use std::env;
 use std::error::Error;

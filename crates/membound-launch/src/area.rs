@@ -152,7 +152,10 @@ impl Area {
         maps: &[Mapping],
         placed: &Placed,
     ) -> Result<(), Failure> {
-        let unplaced = placed.lost.iter().map(|sites| u64::from(sites.end - sites.start));
+        let unplaced = placed
+            .lost
+            .iter()
+            .map(|sites| u64::from(sites.end - sites.start));
         self.lose(Refusal::NoIsland, unplaced.sum());
         let mut barred = self.map_islands(conversation, maps, placed)?;
         with_dependents(&placed.edits, &mut barred);

@@ -188,9 +188,10 @@ impl Plans {
             if !map.executable || !map.file() || agent.contains(&map.range.start) {
                 continue;
             }
-            match files.iter_mut().find(|(name, inode, _)| {
-                *name == map.name.as_os_str() && *inode == map.inode
-            }) {
+            match files
+                .iter_mut()
+                .find(|(name, inode, _)| *name == map.name.as_os_str() && *inode == map.inode)
+            {
                 Some((_, _, of_file)) => of_file.push(map),
                 None => files.push((&map.name, map.inode, vec![map])),
             }

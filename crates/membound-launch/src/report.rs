@@ -70,12 +70,7 @@ pub struct SiteReport {
 }
 
 impl Report {
-    pub(crate) fn of(
-        server: &Server,
-        pid: u32,
-        path: &Path,
-        obstacle: Option<Unpatched>,
-    ) -> Self {
+    pub(crate) fn of(server: &Server, pid: u32, path: &Path, obstacle: Option<Unpatched>) -> Self {
         let mut ledger = server.ledger();
         let totals = ledger.totals().to_vec();
         let mut modules: Vec<ModuleReport> = totals.iter().filter_map(module).collect();

@@ -154,7 +154,7 @@ impl Server {
         self.ledger().begin(key, path.clone());
         let mut maps = maps::of(key.pid)?;
         let loaded = self.plans.loaded(key.pid, &maps, &conversation.agent());
-        if let Some(tainted) = loaded.iter().find_map(|it| taint(it)) {
+        if let Some(tainted) = loaded.iter().find_map(taint) {
             self.ledger().settle(key, Some(tainted.to_string()));
             return Ok(());
         }
@@ -191,7 +191,10 @@ impl Server {
                 continue;
             };
             let name = module.module.path.display().to_string();
-            if plan.hooks().any(|hook| is_signal_hook(&hook) && hook.state != HookState::Hooked) {
+            if plan
+                .hooks()
+                .any(|hook| is_signal_hook(&hook) && hook.state != HookState::Hooked)
+            {
                 unpatched = Some(Unpatched::NoSignalHook(name));
                 break;
             }
@@ -273,7 +276,13 @@ impl Server {
     fn take_back(&self, conversation: &Conversation, area: &Area) -> Result<(), NotInstalled> {
         if let Ok(plan) = &area.loaded.module.plan {
             let everywhere = 0..u64::MAX;
-            area.remove(conversation, plan, &everywhere, TextMode::Quiet, Bar::Forever)?;
+            area.remove(
+                conversation,
+                plan,
+                &everywhere,
+                TextMode::Quiet,
+                Bar::Forever,
+            )?;
         }
         area.unmap(conversation)?;
         Ok(())

@@ -20,7 +20,10 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let mut out = Out::new(style);
     let programs = check.processes.len();
     let patched = check.processes.iter().filter(|it| it.patched).count();
-    let remark = format!("{patched} of {} patched", units::plural(programs, "program"));
+    let remark = format!(
+        "{patched} of {} patched",
+        units::plural(programs, "program")
+    );
     out.heading(&format!("membound: body {}", check.body), &remark);
     modules(&mut out, &check.modules);
     let mut refused: BTreeMap<&str, u64> = BTreeMap::new();

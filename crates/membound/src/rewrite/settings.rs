@@ -50,7 +50,11 @@ pub(super) fn revision() -> String {
         let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         (found.len(), time.as_nanos())
     });
-    format!("{} {:?}", env!("CARGO_PKG_VERSION"), built.unwrap_or_default())
+    format!(
+        "{} {:?}",
+        env!("CARGO_PKG_VERSION"),
+        built.unwrap_or_default()
+    )
 }
 
 /// Where a session puts its socket.

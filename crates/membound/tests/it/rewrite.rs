@@ -34,7 +34,7 @@ int main(int count, char **words) {
 fn compile(membound: &Membound, name: &str, source: &str, options: &[&str]) -> Option<PathBuf> {
     let code = membound.home.path().join(format!("{name}.c"));
     let program = membound.home.path().join(name);
-    fs::write(&code, source).unwrap();
+    fs::write(&code, source).expect("the directory can be written");
     let built = Command::new("gcc")
         .args(["-O2", "-o"])
         .args([&program, &code])
@@ -64,11 +64,12 @@ fn check(membound: &Membound, options: &[&str], words: &[&str]) -> (Finished, Va
         .arg("--")
         .args(words)
         .output()
-        .unwrap();
+        .expect("the command starts");
     let finished = Finished::of(&output);
     let text = fs::read_to_string(&document)
         .unwrap_or_else(|error| panic!("{error}: {}", finished.stderr));
-    (finished, serde_json::from_str(&text).unwrap())
+    let document = serde_json::from_str(&text).expect("the document is JSON");
+    (finished, document)
 }
 
 /// Whether programs can be patched here at all.
@@ -77,7 +78,11 @@ fn patched(document: &Value) -> bool {
         return true;
     }
     let reason = document["reason"].as_str().unwrap_or_default();
-    let cannot = ["Operation not permitted", "Permission denied", "no agent for"];
+    let cannot = [
+        "Operation not permitted",
+        "Permission denied",
+        "no agent for",
+    ];
     assert!(
         cannot.iter().any(|what| reason.contains(what)),
         "not patched: {reason}"
@@ -120,7 +125,11 @@ fn every_access_of_a_loop_is_counted_as_often_as_it_ran() {
             let number = |field: &str| module[field].as_u64().unwrap();
             let refused = module["refused"].as_object().unwrap().values();
             let refused: u64 = refused.map(|it| it.as_u64().unwrap()).sum();
-            assert_eq!(number("patched") + refused, number("accesses"), "{module:#?}");
+            assert_eq!(
+                number("patched") + refused,
+                number("accesses"),
+                "{module:#?}"
+            );
         }
     }
 }
@@ -244,7 +253,10 @@ fn a_program_outlives_a_launcher_that_was_killed() {
     drop(child);
     let begun = std::time::Instant::now();
     while fs::read_to_string(&done).ok().as_deref() != Some("fine\n") {
-        assert!(begun.elapsed().as_secs() < 60, "the program did not end well");
+        assert!(
+            begun.elapsed().as_secs() < 60,
+            "the program did not end well"
+        );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
@@ -259,7 +271,11 @@ fn a_static_program_runs_as_it_is_and_is_told() {
     let (finished, document) = check(&membound, &[], &[program.to_str().unwrap()]);
     assert_eq!(finished.code, Some(5));
     assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
-    assert!(finished.stderr.contains("statically linked"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("statically linked"),
+        "{}",
+        finished.stderr
+    );
     assert_eq!(document["patched"], false);
     assert!(document["reason"].as_str().unwrap().contains("static"));
 }
@@ -279,9 +295,17 @@ fn a_program_with_other_rights_runs_as_it_is_and_is_told() {
     if finished.stdout == "0\n" {
         return skipped("the file system ignores the set-user-ID bit");
     }
-    assert_eq!((finished.code, finished.stdout.as_str()), (Some(0), "65534\n"));
+    assert_eq!(
+        (finished.code, finished.stdout.as_str()),
+        (Some(0), "65534\n")
+    );
     assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
-    assert!(document["reason"].as_str().unwrap().contains("other rights"));
+    assert!(
+        document["reason"]
+            .as_str()
+            .unwrap()
+            .contains("other rights")
+    );
 }
 
 #[test]
@@ -312,9 +336,7 @@ fn what_cannot_be_run_is_one_line() {
     membound
         .run("rewrite check -- /")
         .complains(126, &["cannot run /", "directory"]);
-    membound
-        .run("rewrite check")
-        .complains(2, &["<CMD>"]);
+    membound.run("rewrite check").complains(2, &["<CMD>"]);
     membound
         .run("rewrite check --body nothing -- true")
         .complains(2, &["`nothing`", "displace, count, rubbish"]);
@@ -324,7 +346,10 @@ fn what_cannot_be_run_is_one_line() {
     membound
         .run("rewrite check --json no/such/place -- touch ran")
         .complains(1, &["no/such/place"]);
-    assert!(!here.join("ran").exists(), "nothing is run before the target is there");
+    assert!(
+        !here.join("ran").exists(),
+        "nothing is run before the target is there"
+    );
 }
 
 #[test]
@@ -333,7 +358,9 @@ fn a_plan_accounts_for_every_access() {
     let Some(program) = compile(&membound, "repeat", REPEAT, &[]) else {
         return;
     };
-    let plan = membound.run(&format!("rewrite plan {} --json -", program.display())).json();
+    let plan = membound
+        .run(&format!("rewrite plan {} --json -", program.display()))
+        .json();
     assert_eq!(plan["kind"], "rewrite-plan");
     let functions = plan["functions"].as_array().unwrap();
     for field in ["accesses", "loads", "stores", "patched"] {
@@ -341,9 +368,15 @@ fn a_plan_accounts_for_every_access() {
         assert_eq!(plan[field], sum, "{field}");
     }
     let repeat = functions.iter().find(|it| it["name"] == "repeat").unwrap();
-    assert_eq!((&repeat["loads"], &repeat["stores"]), (&2.into(), &1.into()));
+    assert_eq!(
+        (&repeat["loads"], &repeat["stores"]),
+        (&2.into(), &1.into())
+    );
     assert_eq!(repeat["patched"], 3);
-    let line = format!("rewrite plan {} --function repeat --json -", program.display());
+    let line = format!(
+        "rewrite plan {} --function repeat --json -",
+        program.display()
+    );
     let listed = membound.run(&line).json();
     let listed = listed["functions"].as_array().unwrap();
     assert_eq!(listed.len(), 1);
@@ -351,9 +384,15 @@ fn a_plan_accounts_for_every_access() {
     let patched = instructions.iter().filter(|it| it["patched"] == true);
     assert_eq!(patched.count(), 3);
     // The loop's counter and sum are alive wherever it loads.
-    let load = instructions.iter().find(|it| it["access"] == "load").unwrap();
+    let load = instructions
+        .iter()
+        .find(|it| it["access"] == "load")
+        .unwrap();
     assert!(load["live"].as_str().unwrap().len() > 3, "{load:#?}");
-    let text = membound.run(&format!("rewrite plan {} --function repeat", program.display()));
+    let text = membound.run(&format!(
+        "rewrite plan {} --function repeat",
+        program.display()
+    ));
     assert_eq!(text.code, Some(0));
     assert!(text.stdout.contains(" P mov "), "{}", text.stdout);
     for line in text.stdout.lines() {
@@ -403,7 +442,11 @@ fn binaries_that_are_none_are_told_in_one_line() {
     let membound = Membound::new();
     let here = membound.home.path();
     fs::write(here.join("empty"), "").unwrap();
-    fs::write(here.join("text"), "some text that is long enough for a header\n").unwrap();
+    fs::write(
+        here.join("text"),
+        "some text that is long enough for a header\n",
+    )
+    .unwrap();
     let mut cut = fs::read("/bin/sh").unwrap();
     cut.truncate(3000);
     fs::write(here.join("cut"), &cut).unwrap();
