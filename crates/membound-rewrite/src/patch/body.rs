@@ -2,7 +2,7 @@
 //!
 //! A body first picks how it gets what it needs (flags, registers, stack) from what is
 //! dead, then writes its code and, boundary by boundary, the way back. What is seldom run
-//! stands in a place of its own before the trampoline's first ([`slow_path`]).
+//! stands in a place of its own before the trampoline's first (`Settled::slow_path`).
 
 use membound_wire::{Entry, Slots};
 

@@ -1,8 +1,8 @@
 //! From a function and its facts to displaced groups, trampolines, tables and a plan.
 //!
-//! [`Plan::make`] plans a whole image: every function is planned by itself ([`function`]:
-//! instructions that move together in [`group`], what stands before them in [`body`], their
-//! code and tables in [`trampoline`]); [`planner`] puts the pieces together and [`pun`]
+//! [`Plan::make`] plans a whole image: every function is planned by itself (`function`:
+//! instructions that move together in `group`, what stands before them in `body`, their
+//! code and tables in `trampoline`); `planner` puts the pieces together and `pun`
 //! finds places for jumps that are short of bytes. The result does not depend on where the
 //! module lies and can be kept ([`Plan::as_bytes`]); [`Plan::place`] adds the addresses.
 

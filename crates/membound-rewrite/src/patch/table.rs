@@ -320,8 +320,10 @@ mod tests {
 
     #[test]
     fn equal_sequences_are_stored_once_also_after_joining() {
-        let mut frame = Frame::default();
-        frame.lowered = 136;
+        let mut frame = Frame {
+            lowered: 136,
+            ..Frame::default()
+        };
         frame.keep(Gpr::RAX, Kept::Below(136));
         let mut tables = Tables::default();
         for place in 0..3_u32 {
@@ -344,9 +346,11 @@ mod tests {
 
     #[test]
     fn undos_come_in_the_order_in_which_they_hold() {
-        let mut frame = Frame::default();
-        frame.lowered = 16;
-        frame.flags = Some(FlagsKept::Below(16));
+        let mut frame = Frame {
+            lowered: 16,
+            flags: Some(FlagsKept::Below(16)),
+            ..Frame::default()
+        };
         frame.keep(Gpr::RAX, Kept::Below(8));
         let mut undos = Vec::new();
         frame.undos(&mut undos);

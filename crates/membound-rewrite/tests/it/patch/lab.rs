@@ -174,7 +174,7 @@ impl Lab {
     }
 
     fn slots(&mut self, data: usize) {
-        self.log = Box::default();
+        *self.log = Log::default();
         let stubs = TEXT_BYTES + AREA_BYTES;
         let code = stub(std::ptr::from_ref(&*self.log) as u64);
         self.write(stubs, &code);

@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use iced_x86::code_asm::{qword_ptr, rsp};
 use membound_rewrite::code::Function;
@@ -78,7 +79,8 @@ thread_local! {
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
-static mut BEFORE: Option<libc::sigaction> = None;
+/// Address of the handler that was there before.
+static BEFORE: AtomicUsize = AtomicUsize::new(0);
 
 /// Numbers of the kernel's registers by those of the instruction set.
 const PLACES: [i32; 16] = [
@@ -127,14 +129,12 @@ extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     if watched {
         return;
     }
-    // SAFETY: written once, before this handler was there.
-    let before = unsafe { std::ptr::addr_of!(BEFORE).read() };
-    if let Some(before) = before {
-        let handler = before.sa_sigaction;
+    let before = BEFORE.load(Ordering::Relaxed);
+    if before != 0 {
         // SAFETY: the handler that was there took the same three arguments.
-        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
-            unsafe { std::mem::transmute(handler) };
-        handler(signal, info, context);
+        let before: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
+            unsafe { std::mem::transmute(before) };
+        before(signal, info, context);
     }
 }
 
@@ -145,8 +145,7 @@ fn listen() {
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: asks for the present action only.
         unsafe { libc::sigaction(libc::SIGTRAP, std::ptr::null(), &mut before) };
-        // SAFETY: nobody reads it before the handler below is there.
-        unsafe { std::ptr::addr_of_mut!(BEFORE).write(Some(before)) };
+        BEFORE.store(before.sa_sigaction, Ordering::Relaxed);
         let mut action = before;
         action.sa_sigaction = on_trap as *const () as usize;
         // SAFETY: the action is initialised; the handler passes on what is not its own.
@@ -428,7 +427,7 @@ impl Case<'_> {
     fn prepare(&self, lab: &mut Lab, options: &Options, jumps: Jumps) {
         lab.patch(self.code, options, jumps);
         if self.body == Body::Sample {
-            lab.arm(u32::from(self.round % 2 == 0));
+            lab.arm(u32::from(self.round.is_multiple_of(2)));
         }
         if self.body == Body::Record {
             lab.burst();
