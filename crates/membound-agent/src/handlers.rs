@@ -385,7 +385,9 @@ unsafe extern "C" fn enter(
         Some(Interrupted::Saved(frame)) => Registers::of_call(frame),
         Some(Interrupted::AsFound) => found.returned(),
     };
-    if let Some(at) = areas::find(state.rip).and_then(|area| area.at(state.rip)) {
+    let place_of = |ip: u64| areas::find(ip).and_then(|area| area.at(ip));
+    let at = place_of(state.rip).or_else(|| place_of(island_target(signal, state.rip)?));
+    if let Some(at) = at {
         let mut original = state;
         let mut copy = state;
         for undo in at.undos() {
@@ -406,6 +408,29 @@ unsafe extern "C" fn enter(
         show_original_fault(signal, information, found.rip, original.rip);
     }
     handler_of(stub).unwrap_or(0)
+}
+
+/// Where the jump at `ip` leads: on an island, on the way from the text to a trampoline,
+/// nothing has changed yet.
+fn island_target(signal: u64, ip: u64) -> Option<u64> {
+    const BUS: u64 = 7;
+    const SEGV: u64 = 11;
+    const JUMP: u8 = 0xe9;
+    // A thread may have jumped to where no memory is.
+    if matches!(signal, BUS | SEGV) {
+        return None;
+    }
+    // SAFETY: the thread executes the instruction at this address.
+    let code: u8 = unsafe { memory::get(ip as usize) };
+    if code != JUMP {
+        return None;
+    }
+    // SAFETY: the instruction has these four bytes more.
+    let displacement: i32 = unsafe { memory::get(ip as usize + 1) };
+    Some(
+        ip.wrapping_add(5)
+            .wrapping_add_signed(i64::from(displacement)),
+    )
 }
 
 /// Signals of which the information names the instruction get the original one.

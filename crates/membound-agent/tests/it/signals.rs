@@ -1,11 +1,13 @@
 //! Handlers see the original program, wherever a signal finds a thread.
 
 use membound_wire::{
-    Action, Command, Entry, Event, Place, Shape, Step, TableHeader, TextEdit, TextMode, Undo,
-    UndoKind,
+    Action, Command, Entry, Event, Place, Protection, Shape, Step, TableHeader, TextEdit, TextMode,
+    Undo, UndoKind,
 };
 
-use crate::harness::{Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes};
+use crate::harness::{
+    Area, Conversation, LIBCS, Libc, Program, Session, call_entry, jump_bytes, memory_file,
+};
 
 /// The bytes of a table with one step a shape: places as (code, original), the shape of
 /// each place, shapes' steps as (offset, resume, undo, undos), undos as (kind, register,
@@ -78,6 +80,8 @@ pub(crate) fn steps_table(
 
 const AREA: u64 = 0x2000_0000;
 const HOOK: u64 = 0x2001_0000;
+/// A page of jumps, which is in no table, on the way to the trampoline of `busy`.
+const ISLAND: u64 = 0x2003_0000;
 
 /// The way into a body: the red zone skipped, rax and the flags saved, both spoilt.
 const ENTER: [u8; 17] = [
@@ -174,9 +178,16 @@ fn area(program: &Program) -> (Area, Vec<TextEdit>) {
     let edits = vec![
         program.jump("faulting_site", 0b1, AREA),
         program.jump("loading_site", 0b101, AREA + u64::from(loading)),
-        program.jump("busy_site", 0b10001, AREA + u64::from(busy)),
+        program.jump("busy_site", 0b10001, ISLAND),
     ];
     (area, edits)
+}
+
+/// Offset of the trampoline of `busy`: the fourth place of the table.
+fn busy_place(area: &Area) -> u32 {
+    let places = u64::from_ne_bytes(area.table[..8].try_into().unwrap()) as usize;
+    let place = places + 3 * size_of::<Place>();
+    u32::from_ne_bytes(area.table[place..place + 4].try_into().unwrap())
 }
 
 /// Hooks the program's own `rt_sigaction`, and adopts what is installed.
@@ -212,6 +223,16 @@ fn handlers_see_the_original_program() {
         let conversation = session.expect(Event::Start);
         let (area, edits) = area(&program);
         conversation.place(&area);
+        let busy = area.address + u64::from(busy_place(&area));
+        let island = memory_file(&jump_bytes(ISLAND, busy));
+        let map = Command {
+            action: Action::Map as u32,
+            mode: Protection::READ_EXECUTE,
+            address: ISLAND,
+            length: 4096,
+            ..Command::default()
+        };
+        conversation.done(&map, Some(&island));
         let (reply, left_out) = conversation.edit(&edits, TextMode::Quiet);
         assert_eq!((reply.errno, left_out), (0, vec![]));
         hook_sigaction(&program, &conversation);

@@ -121,7 +121,7 @@ static void on_tick(int sig, siginfo_t *info, void *context) {
     greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
     uint64_t ip = r[REG_RIP];
     ticks++;
-    if (ip >= 0x20000000 && ip < 0x20001000) strange++;
+    if (ip >= 0x20000000 && ip < 0x20040000) strange++;
     deep += ip >= (uint64_t)busy_site && ip < (uint64_t)busy_site + 5;
 }
 
