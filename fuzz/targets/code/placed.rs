@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction};
-use membound_rewrite::code::Function;
+use membound_rewrite::code::{Function, Unresolved};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Placed, Placement, Plan};
 use membound_wire::{
@@ -159,9 +159,13 @@ impl Ground<'_> {
         bytes
     }
 
-    /// No direct branch of the module leads into the middle of what was overwritten.
+    /// No direct branch of the module leads into the middle of what was overwritten. Bytes
+    /// that are no code can be read in more than one way: what jumps there is no promise.
     fn check_branches(&self) {
         for function in self.functions {
+            if matches!(function.unresolved, Some(Unresolved::Undecodable(_))) {
+                continue;
+            }
             for instruction in &function.instructions {
                 if is_branch(instruction) {
                     let to = instruction.near_branch_target();
@@ -184,6 +188,7 @@ impl Ground<'_> {
     /// Follows every trampoline; gives the instruction boundaries that are reached.
     fn check_trampolines(&self) -> BTreeSet<u64> {
         let area = self.placement.area;
+        let tables = Tables::read(&self.placed.tables);
         let code = area..area + self.placed.code.len() as u64;
         let mut waiting: Vec<u64> = self.placed.edits.iter().map(|edit| edit.target).collect();
         let mut reached = BTreeSet::new();
@@ -200,7 +205,7 @@ impl Ground<'_> {
             let mut lead = |to: u64| {
                 if code.contains(&to) {
                     waiting.push(to);
-                } else {
+                } else if self.is_code(&tables, at) {
                     self.check_arrival(to);
                 }
             };
@@ -218,6 +223,19 @@ impl Ground<'_> {
             }
         }
         reached
+    }
+
+    /// Whether the original of what stands at `at` in a trampoline is in a function all of
+    /// which is code.
+    fn is_code(&self, tables: &Tables, at: u64) -> bool {
+        let offset = at - self.placement.area;
+        let after = tables
+            .places
+            .partition_point(|place| u64::from(place.code) <= offset);
+        let place = tables.places[..after].last().expect("a place holds it");
+        let original = u64::from(place.original) + self.placed.base - self.placement.bias;
+        self.function_at(original)
+            .is_none_or(|function| !matches!(function.unresolved, Some(Unresolved::Undecodable(_))))
     }
 
     /// Every boundary in a trampoline has its original place, and each displaced

@@ -3,7 +3,8 @@
 //! did not.
 //!
 //! In a function that is marked unresolved no edge is promised, so that only instructions
-//! that overlap what ran are wrong there.
+//! that overlap what ran are wrong there; where control is known to read bytes in two ways,
+//! not even these.
 
 use std::fmt;
 
@@ -60,7 +61,8 @@ pub(super) struct Verdict {
     pub(super) outside: usize,
     /// Jumps and entries compared.
     pub(super) transfers: usize,
-    /// Jumps and entries to no block's start, in functions that are marked unresolved.
+    /// Jumps and entries to no block's start in functions that are marked unresolved, and
+    /// executed addresses inside of instructions that are marked as read in two ways.
     pub(super) unresolved: usize,
     /// In the order of addresses within each kind.
     pub(super) violations: Vec<Violation>,
@@ -96,6 +98,15 @@ impl Verdict {
         self.addresses += 1;
         match instruction(function, address) {
             Some(found) if found.ip() == address => {}
+            // The other reading is known too, and nothing there is displaced.
+            Some(_)
+                if function
+                    .overlapped
+                    .iter()
+                    .any(|range| range.contains(&address)) =>
+            {
+                self.unresolved += 1;
+            }
             Some(_) => self.violations.push(Violation::InsideInstruction(address)),
             None if function.unresolved.is_some() => {}
             None => self.violations.push(Violation::NotDecoded(address)),
@@ -367,6 +378,15 @@ mod tests {
                 },
             ]
         );
+    }
+
+    #[test]
+    fn a_second_reading_that_is_known_is_in_order() {
+        let mut entered = function(true);
+        entered.overlapped.push(0x1007..0x100b);
+        let verdict = compare(&[entered], &ran(&[0x1003, 0x1007], &[], &[]));
+        assert_eq!(verdict.violations, [Violation::InsideInstruction(0x1003)]);
+        assert_eq!(verdict.unresolved, 1);
     }
 
     #[test]
