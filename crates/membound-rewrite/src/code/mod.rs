@@ -235,11 +235,7 @@ struct Decoded {
     resolutions: HashMap<u64, Resolution>,
 }
 
-fn decode(
-    surroundings: Surroundings<'_, '_>,
-    bytes: &[u8],
-    bounds: &FunctionBounds,
-) -> Decoded {
+fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBounds) -> Decoded {
     let knowledge = surroundings.knowledge;
     let mut descent = Descent::new(surroundings, bytes, bounds);
     descent.enter(bounds.range.start);

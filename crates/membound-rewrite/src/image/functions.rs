@@ -183,6 +183,15 @@ fn fill_gaps(
     for &(_, value) in &relocations.pointers {
         reach(value);
     }
+    // Where addresses are fixed, no relocation tells which words are addresses.
+    let data = layout.segments.iter().filter(|segment| !segment.executable);
+    for segment in data.filter(|_| layout.position_dependent) {
+        let bytes = layout.bytes(segment.backed.clone()).unwrap_or_default();
+        let skip = usize::try_from(segment.backed.start.wrapping_neg() % 8).unwrap_or(0);
+        for word in bytes.get(skip..).unwrap_or_default().chunks_exact(8) {
+            reach(u64::from_le_bytes(word.try_into().unwrap_or_default()));
+        }
+    }
     for range in text {
         let bytes = layout.bytes(range.clone()).unwrap_or_default();
         for (index, window) in bytes.windows(5).enumerate() {

@@ -238,12 +238,14 @@ fn writes(instruction: &Instruction, register: Register) -> bool {
     let second = matches!(instruction.mnemonic(), Mnemonic::Xchg | Mnemonic::Xadd)
         && instruction.op1_kind() == OpKind::Register
         && instruction.op1_register().full_register() == register;
+    // With one operand it writes rax and rdx; with more, only the first.
+    let widening = instruction.mnemonic() == Mnemonic::Imul && instruction.op_count() == 1;
     second
+        || (widening && matches!(register, Register::RAX | Register::RDX))
         || match register {
             Register::RAX => matches!(
                 instruction.mnemonic(),
                 Mnemonic::Mul
-                    | Mnemonic::Imul
                     | Mnemonic::Div
                     | Mnemonic::Idiv
                     | Mnemonic::Cdqe
@@ -258,7 +260,6 @@ fn writes(instruction: &Instruction, register: Register) -> bool {
             Register::RDX => matches!(
                 instruction.mnemonic(),
                 Mnemonic::Mul
-                    | Mnemonic::Imul
                     | Mnemonic::Div
                     | Mnemonic::Idiv
                     | Mnemonic::Cqo

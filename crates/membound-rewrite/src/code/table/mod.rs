@@ -152,7 +152,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
         let resolve = self.descent.surroundings.knowledge.tables() == Tables::Resolve;
         match ways {
             Ways::Slot => Resolution::TailCall,
-            Ways::Far => Resolution::Unresolved,
+            Ways::Far | Ways::Sum => Resolution::Unresolved,
             Ways::Word | Ways::Unknown => self.otherwise(block, resolve),
             Ways::Known {
                 tables,

@@ -62,6 +62,8 @@ pub(super) enum Target {
     Constant(u64),
     /// A word that is read from somewhere.
     Word,
+    /// A sum of which not all is known: nothing that a tail call would jump to.
+    Sum,
     /// Anything.
     Unknown,
 }
@@ -82,6 +84,8 @@ pub(super) enum Ways {
     },
     /// See [`Target::Word`].
     Word,
+    /// See [`Target::Sum`], on some way.
+    Sum,
     /// See [`Target::Unknown`].
     Unknown,
 }
@@ -104,6 +108,7 @@ pub(super) fn search(image: Option<&Image<'_>>, graph: &Graph, block: BlockId) -
     let mut search = Search {
         context,
         left: ways,
+        sum: false,
         tables: BTreeSet::new(),
         addresses: BTreeSet::new(),
     };
@@ -125,6 +130,7 @@ pub(super) fn search(image: Option<&Image<'_>>, graph: &Graph, block: BlockId) -
             addresses: search.addresses,
             bounded: false,
         },
+        None if search.sum => Ways::Sum,
         None if nearest == Target::Word => Ways::Word,
         None => Ways::Unknown,
     }
@@ -133,6 +139,8 @@ pub(super) fn search(image: Option<&Image<'_>>, graph: &Graph, block: BlockId) -
 struct Search<'a, 'data> {
     context: Context<'a, 'data>,
     left: usize,
+    /// Whether the target is a sum on some way.
+    sum: bool,
     tables: BTreeSet<Table>,
     addresses: BTreeSet<u64>,
 }
@@ -154,6 +162,7 @@ impl Search<'_, '_> {
                 self.addresses.insert(address);
                 return true;
             }
+            Target::Sum => self.sum = true,
             _ => {}
         }
         self.further(way, Self::extend)
@@ -265,18 +274,18 @@ impl Context<'_, '_> {
                 }
                 _ if factor == 1 => {
                     let Some(known) = self.known(state, head, term) else {
-                        return word_or_unknown(state, value);
+                        return of_one_value(state, value);
                     };
                     bases = combine(&bases, &known);
                 }
-                _ => return Target::Unknown,
+                _ => return Target::Sum,
             }
         }
         let Some((loaded, factor)) = read else {
-            return word_or_unknown(state, value);
+            return of_one_value(state, value);
         };
         let Some(place) = self.place(state, head, &loaded) else {
-            return word_or_unknown(state, value);
+            return of_one_value(state, value);
         };
         let plain = linear.terms.len() == 1 && linear.constant == 0 && factor == 1;
         let mut tables = Vec::new();
@@ -435,10 +444,11 @@ fn pass(state: &mut State, graph: &Graph, leaves_by: BlockEnd, last: &Instructio
     }
 }
 
-fn word_or_unknown(state: &State, value: Value) -> Target {
+fn of_one_value(state: &State, value: Value) -> Target {
     match state.values.node(value) {
         Node::Load { .. } => Target::Word,
-        _ => Target::Unknown,
+        Node::Initial(_) | Node::Unknown(_) | Node::AtMost(..) => Target::Unknown,
+        _ => Target::Sum,
     }
 }
 
