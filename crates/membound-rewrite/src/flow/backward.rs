@@ -96,6 +96,17 @@ impl Scratch {
         }
     }
 
+    /// Takes system calls, and what no facts are known of, to read nothing: what they are
+    /// said to read is only what cannot be excluded.
+    pub(super) fn believe_plain_reads_only(&mut self, function: &Function) {
+        for (state, instruction) in self.states.iter_mut().zip(&function.instructions) {
+            let vague = matches!(instruction.mnemonic(), Mnemonic::Syscall | Mnemonic::Int);
+            if vague || *state == State::EVERYTHING {
+                state.reads = RegisterSet::EMPTY;
+            }
+        }
+    }
+
     /// Finds the facts at the beginnings of all blocks.
     pub(super) fn solve(&mut self, function: &Function, boundary: &impl Boundary) {
         let blocks = &function.blocks;

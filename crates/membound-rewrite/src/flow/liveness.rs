@@ -17,7 +17,8 @@
 //! - **Landing pad**: what it reads is alive at the call; the unwinder's own writes of rax
 //!   and rdx are not counted.
 //! - Functions of an unknown convention, in assembly or that change stacks: everything is
-//!   alive at every call and return.
+//!   alive at every call and return. What callers show to be returned in by a convention of
+//!   its own is alive at a function's returns too.
 //!
 //! rsp is alive everywhere, because signals arrive anywhere.
 
@@ -59,13 +60,16 @@ impl Liveness {
         let known = conventions.convention == Convention::SystemV
             && !function.bounds.assembly
             && stack.usable;
+        let start = function.bounds.range.start;
         let before = if known {
             scratch.solve(
                 function,
                 &SystemV {
                     function,
                     conventions,
-                    clobbered: written.clobbered,
+                    clobbered: written
+                        .clobbered
+                        .without(conventions.summaries.returned_unconventionally(start)),
                 },
             );
             scratch.spread(function, RegisterSet::ALL)

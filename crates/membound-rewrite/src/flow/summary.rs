@@ -1,10 +1,10 @@
 //! What functions as a whole do to state, and what that lets a caller assume.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Analyst;
-use super::backward::{Boundary, Callee};
-use super::convention::{ARGUMENTS, CALLEE_SAVED};
+use super::backward::{Boundary, Callee, Scratch};
+use super::convention::{ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, SCRATCH};
 use crate::RegisterSet;
 use crate::code::{Block, BlockEnd, Function};
 use crate::image::Convention;
@@ -21,6 +21,11 @@ pub struct Summary {
     pub reads_before_write: RegisterSet,
     /// Where it jumps to outside itself.
     pub leaves_to: Box<[u64]>,
+    /// Functions that it calls directly.
+    pub calls: Box<[u64]>,
+    /// Of those, the ones after which it looks at what the ABI lets nobody return anything
+    /// in. They have conventions of their own, unless they leave that as it was.
+    pub wants: Box<[(u64, RegisterSet)]>,
 }
 
 impl Summary {
@@ -29,16 +34,11 @@ impl Summary {
     pub fn of(function: &Function, analyst: &mut Analyst) -> Self {
         let mut scratch = analyst.take_scratch();
         let written = scratch.load(function, analyst);
-        let mut leaves_to: Vec<u64> = function
-            .blocks
-            .iter()
-            .filter_map(|block| match block.leaves_by {
-                BlockEnd::Leaves { target, .. } => Some(target),
-                _ => None,
-            })
-            .collect();
-        leaves_to.sort_unstable();
-        leaves_to.dedup();
+        let leaves_to = targets(function, |block| match block.leaves_by {
+            BlockEnd::Leaves { target, .. } => Some(target),
+            _ => None,
+        });
+        let calls = targets(function, direct_callee);
         let entry = function.bounds.range.start;
         let entry = function.blocks.iter().position(|block| {
             function
@@ -53,14 +53,18 @@ impl Summary {
                     writes: written.any,
                     clobbers: written.clobbered,
                     reads_before_write: scratch.at_block(entry),
-                    leaves_to: leaves_to.into(),
+                    wants: wants(function, &calls, &mut scratch),
+                    leaves_to,
+                    calls,
                 }
             }
             _ => Self {
                 writes: RegisterSet::ALL,
                 clobbers: RegisterSet::EMPTY,
                 reads_before_write: RegisterSet::ALL,
-                leaves_to: leaves_to.into(),
+                wants: wants(function, &calls, &mut scratch),
+                leaves_to,
+                calls,
             },
         };
         analyst.return_scratch(scratch);
@@ -94,11 +98,74 @@ impl Boundary for Entered {
     }
 }
 
+/// The addresses that `of` finds in a function's blocks, each once.
+fn targets(function: &Function, of: impl Fn(&Block) -> Option<u64>) -> Box<[u64]> {
+    let mut targets: Vec<u64> = function.blocks.iter().filter_map(of).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    targets.into()
+}
+
+fn direct_callee(block: &Block) -> Option<u64> {
+    match block.leaves_by {
+        BlockEnd::Call {
+            target,
+            returns: true,
+        } => target,
+        _ => None,
+    }
+}
+
+/// What the function's own instructions look at after each of its direct calls that nothing
+/// is returned in under the ABI.
+fn wants(function: &Function, calls: &[u64], scratch: &mut Scratch) -> Box<[(u64, RegisterSet)]> {
+    if calls.is_empty() {
+        return Box::default();
+    }
+    scratch.believe_plain_reads_only(function);
+    scratch.solve(function, &Alone);
+    let mut wants: Vec<(u64, RegisterSet)> = Vec::new();
+    for block in &function.blocks {
+        if let (Some(callee), [site]) = (direct_callee(block), &block.successors[..]) {
+            let looked_at = scratch.at_block(site.index()).intersection(SCRATCH);
+            if looked_at != RegisterSet::EMPTY {
+                wants.push((callee, looked_at));
+            }
+        }
+    }
+    wants.into()
+}
+
+/// Asks what a function's own instructions read: nobody else reads anything, and a callee
+/// overwrites what the ABI lets it.
+struct Alone;
+
+impl Boundary for Alone {
+    fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
+        match leaves_by {
+            BlockEnd::FallsThrough
+            | BlockEnd::Jump
+            | BlockEnd::Table
+            | BlockEnd::Call { returns: true, .. } => None,
+            _ => Some(RegisterSet::EMPTY),
+        }
+    }
+
+    fn callee(&self, _: &Block) -> Callee {
+        Callee {
+            reads: RegisterSet::EMPTY,
+            kills: CALLER_SAVED,
+        }
+    }
+}
+
 /// The summaries of a module's functions, by where they start.
 #[derive(Clone, Debug, Default)]
 pub struct Summaries {
     by_start: HashMap<u64, Summary>,
-    left_for: std::collections::HashSet<u64>,
+    left_for: HashSet<u64>,
+    /// What is looked at after a function's return and not returned in under the ABI.
+    looked_at: HashMap<u64, RegisterSet>,
 }
 
 impl Summaries {
@@ -114,6 +181,41 @@ impl Summaries {
     pub fn may_continue_another(&self, address: u64) -> bool {
         self.left_for.contains(&address) || !self.by_start.contains_key(&address)
     }
+
+    /// What callers in this module look at when the function at `address` has returned,
+    /// although the ABI lets nobody return anything in it and the function overwrites it:
+    /// assembly with conventions of its own. A function that such a one calls or jumps to
+    /// may be where it comes from.
+    #[must_use]
+    pub fn returned_unconventionally(&self, address: u64) -> RegisterSet {
+        let looked_at = self.looked_at.get(&address);
+        let clobbers = self.by_start.get(&address).map(|summary| summary.clobbers);
+        looked_at
+            .zip(clobbers)
+            .map_or(RegisterSet::EMPTY, |(looked_at, clobbers)| {
+                looked_at.intersection(clobbers)
+            })
+    }
+
+    /// Hands what is looked at after a call down to whatever may have put it there.
+    fn find_unconventional(&mut self) {
+        let mut pending: Vec<(u64, RegisterSet)> = self
+            .by_start
+            .values()
+            .flat_map(|summary| summary.wants.iter().copied())
+            .collect();
+        while let Some((address, looked_at)) = pending.pop() {
+            let Some(summary) = self.by_start.get(&address) else {
+                continue;
+            };
+            let known = self.looked_at.entry(address).or_insert(RegisterSet::EMPTY);
+            if known.union(looked_at) != *known {
+                *known = known.union(looked_at);
+                let others = summary.calls.iter().chain(&summary.leaves_to);
+                pending.extend(others.map(|other| (*other, looked_at)));
+            }
+        }
+    }
 }
 
 impl FromIterator<(u64, Summary)> for Summaries {
@@ -123,7 +225,13 @@ impl FromIterator<(u64, Summary)> for Summaries {
             .values()
             .flat_map(|summary| summary.leaves_to.iter().copied())
             .collect();
-        Self { by_start, left_for }
+        let mut summaries = Self {
+            by_start,
+            left_for,
+            looked_at: HashMap::new(),
+        };
+        summaries.find_unconventional();
+        summaries
     }
 }
 

@@ -6,3 +6,4 @@ mod known;
 mod liveness;
 pub(crate) mod programs;
 mod saving;
+mod unconventional;
