@@ -14,6 +14,7 @@ mod callgrind;
 mod truth;
 mod workloads;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -222,9 +223,15 @@ impl Module {
         })
     }
 
+    /// The file's name: where it was built is nobody's business.
+    fn name(&self) -> Cow<'_, str> {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        name.to_string_lossy()
+    }
+
     fn summary(&self) -> Value {
         json!({
-            "module": self.path, "judged": self.judged,
+            "module": self.name(), "judged": self.judged,
             "resolved": self.resolved.summary(RESOLVED_TARGET),
             "ignored": self.ignored.summary(IGNORED_TARGET),
             "addresses": self.truth.addresses, "outside": self.truth.outside,
@@ -255,7 +262,7 @@ impl Module {
             .iter()
             .map(ToString::to_string)
             .collect();
-        json!({ "module": self.path, "refused": sites, "violations": violations })
+        json!({ "module": self.name(), "refused": sites, "violations": violations })
     }
 }
 
@@ -296,7 +303,6 @@ fn show(modules: &[Module]) {
         if !module.judged && ratio(module.resolved.executed, all) < SHOWN_FROM {
             continue;
         }
-        let name = module.path.file_name().unwrap_or(module.path.as_os_str());
         let target = |share: &Share, target: f64| {
             if module.judged {
                 verdict(share.patchable() >= target)
@@ -306,7 +312,7 @@ fn show(modules: &[Module]) {
         };
         say(format_args!(
             "{:<19}{:>10}{:>10.2} %  {:<8}{:>8.2} %  {:<8}{:>8.2} %",
-            name.to_string_lossy(),
+            module.name(),
             module.resolved.executed,
             module.resolved.patchable() * 100.0,
             target(&module.resolved, RESOLVED_TARGET),

@@ -67,13 +67,13 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
             ));
         }
         summary.push(json!({
-            "module": file, "mib": times.mib, "command_cold_ms": cold,
+            "module": name.to_string_lossy(), "mib": times.mib, "command_cold_ms": cold,
             "command_cached_ms": cached, "plan_ms": plan, "accept_ms": accept,
             "place_ms": place, "plan_bytes": times.plan_bytes,
             "cold_target_ms": judged.then_some(COLD_TARGET_MS),
             "cached_target_ms": judged.then_some(CACHED_TARGET_MS),
         }));
-        raw.push(times.raw(file));
+        raw.push(times.raw(&name.to_string_lossy()));
     }
     Ok(Kept {
         bench: "plan",
@@ -182,9 +182,9 @@ impl Times {
         Ok(found)
     }
 
-    fn raw(&self, file: &Path) -> Value {
+    fn raw(&self, name: &str) -> Value {
         json!({
-            "module": file, "command_cold_ms": self.cold, "command_cached_ms": self.cached,
+            "module": name, "command_cold_ms": self.cold, "command_cached_ms": self.cached,
             "plan_ms": self.plan, "accept_ms": self.accept, "place_ms": self.place,
         })
     }
