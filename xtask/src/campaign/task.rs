@@ -211,7 +211,13 @@ impl Task {
         } else {
             differences.push("there is no report".to_owned());
         }
-        let modules = report.map(|report| report.modules).unwrap_or_default();
+        let mut modules = report.map(|report| report.modules).unwrap_or_default();
+        for module in &mut modules {
+            // Where things lie on this machine is nobody's business.
+            if let Some(file) = Path::new(&module.path).file_name() {
+                module.path = file.to_string_lossy().into_owned();
+            }
+        }
         Compared {
             differences,
             ending: outcome.ending,
