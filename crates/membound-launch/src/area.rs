@@ -68,6 +68,8 @@ pub(crate) struct Common {
     pub(crate) entries: [u64; 8],
     /// Mean executions between samples.
     pub(crate) period: u32,
+    /// Not 0 while a recording burst is on.
+    pub(crate) burst: u32,
 }
 
 impl Area {
@@ -79,6 +81,7 @@ impl Area {
         plan: &Plan,
         common: Common,
         number: u32,
+        mode: TextMode,
     ) -> Result<Self, NotInstalled> {
         let layout = plan.layout();
         let length = layout.bytes();
@@ -116,7 +119,7 @@ impl Area {
                     };
                     // Where the next module's trampolines go is found with this one in place.
                     *maps = maps::of(conversation.pid)?;
-                    return area.begin(conversation, maps, &placed);
+                    return area.begin(conversation, maps, &placed, mode);
                 }
                 Err(failure) if failure.occupied() && attempt < ATTEMPTS => {
                     attempt += 1;
@@ -133,8 +136,9 @@ impl Area {
         conversation: &Conversation,
         maps: &[Mapping],
         placed: &Placed,
+        mode: TextMode,
     ) -> Result<Self, NotInstalled> {
-        match self.lead(conversation, maps, placed) {
+        match self.lead(conversation, maps, placed, mode) {
             Ok(()) => Ok(self),
             Err(failure) => {
                 if !matches!(failure, Failure::Gone(_)) {
@@ -151,6 +155,7 @@ impl Area {
         conversation: &Conversation,
         maps: &[Mapping],
         placed: &Placed,
+        mode: TextMode,
     ) -> Result<(), Failure> {
         let unplaced = placed
             .lost
@@ -164,7 +169,7 @@ impl Area {
             .filter(|index| !barred.contains(index))
             .collect();
         let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
-        let left_out = conversation.text(&edits, TextMode::Quiet)?;
+        let left_out = conversation.text(&edits, mode)?;
         if !left_out.is_empty() {
             let mut differing: BTreeSet<usize> = left_out
                 .into_iter()
@@ -179,7 +184,7 @@ impl Area {
                 .filter_map(|index| self.reverse(&placed.edits, *index, &standing))
                 .collect();
             // They are in place and lead where their neighbours' bytes were to lead them.
-            conversation.text(&dependents, TextMode::Quiet)?;
+            conversation.text(&dependents, mode)?;
             differing.retain(|index| !barred.contains(index));
             self.lose(Refusal::TextDiffers, sites(placed, &differing));
             barred.extend(differing);
@@ -322,6 +327,13 @@ impl Area {
         conversation.unmap(&self.whole)
     }
 
+    /// Begins a recording burst, or ends it with 0.
+    pub(crate) fn set_burst(&self, burst: u32) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let at = std::mem::offset_of!(Slots, burst) as u64;
+        self.data.write_all_at(&burst.to_ne_bytes(), at)
+    }
+
     /// Reads the data that the sites write: everything behind the slots.
     pub(crate) fn words(&self) -> io::Result<Vec<u8>> {
         let length = usize::try_from(self.data.metadata()?.len()).unwrap_or(0);
@@ -456,8 +468,7 @@ fn write_slots(data: &File, common: Common, number: u32) -> io::Result<()> {
     for entry in common.entries {
         bytes.extend(entry.to_ne_bytes());
     }
-    // No burst; the period; the module's number.
-    for word in [0, common.period, number] {
+    for word in [common.burst, common.period, number] {
         bytes.extend(word.to_ne_bytes());
     }
     data.write_all_at(&bytes, 0)

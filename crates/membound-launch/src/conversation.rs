@@ -257,6 +257,16 @@ impl Conversation {
             .map(drop)
     }
 
+    /// Makes the agent record into the rings at `address`.
+    pub(crate) fn rings(&self, address: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Rings as u32,
+            address,
+            ..Command::default()
+        };
+        self.ask("registering rings", &command, None).map(drop)
+    }
+
     /// Lets the program go on.
     pub(crate) fn go(self) {
         let command = Command {

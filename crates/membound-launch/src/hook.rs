@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use membound_rewrite::patch::entry_hook;
 
+use membound_wire::TextMode;
+
 use crate::area::{Area, Common, NotInstalled};
 use crate::conversation::Conversation;
 use crate::maps::Mapping;
@@ -34,7 +36,15 @@ pub(crate) fn loader(
     };
     let plan = loaded.module.plan.as_ref();
     let plan = plan.map_err(|refused| NotInstalled::Plan(refused.reason.clone()))?;
-    let area = Area::install(conversation, maps, &loaded, plan, common, 0)?;
+    let area = Area::install(
+        conversation,
+        maps,
+        &loaded,
+        plan,
+        common,
+        0,
+        TextMode::Quiet,
+    )?;
     if area.holds([at].into_iter()) {
         Ok(area)
     } else {

@@ -40,8 +40,6 @@ pub(crate) struct Ledger {
     closed: Vec<Totals>,
     /// Files that were left alone, with the reason.
     left_alone: BTreeMap<PathBuf, String>,
-    /// Areas given out so far.
-    numbers: u32,
     /// What was not seen to its end, and why.
     pub(crate) missed: BTreeSet<String>,
 }
@@ -79,12 +77,6 @@ impl Ledger {
     pub(crate) fn unpatched(&self, key: ProcessKey) -> Option<&str> {
         let program = &self.programs[*self.running.get(&key)?];
         program.unpatched.as_deref()
-    }
-
-    /// A number for an area.
-    pub(crate) fn number(&mut self) -> u32 {
-        self.numbers += 1;
-        self.numbers
     }
 
     /// Remembers why a file is left alone.
@@ -145,6 +137,33 @@ impl Ledger {
             let most = totals.lost.entry(*reason).or_default();
             *most = (*most).max(*count);
         }
+    }
+
+    /// What a module's sites have counted so far, in areas that are open and that were closed;
+    /// `None` when it has none, or does not count.
+    pub(crate) fn executions_of(
+        &self,
+        mut is_meant: impl FnMut(&Module) -> bool,
+    ) -> Option<(Arc<Module>, Vec<u64>)> {
+        let closed = self.closed.iter().find(|totals| is_meant(&totals.module));
+        let mut found = closed
+            .and_then(|totals| Some((Arc::clone(&totals.module), totals.executions.clone()?)));
+        for area in self.areas.iter().filter(|it| is_meant(&it.loaded.module)) {
+            let module = &area.loaded.module;
+            let (Ok(words), Ok(plan)) = (area.words(), &module.plan) else {
+                continue;
+            };
+            let new = executions(plan, &words)?;
+            match &mut found {
+                Some((_, sums)) => {
+                    for (sum, new) in sums.iter_mut().zip(new) {
+                        *sum = sum.saturating_add(new);
+                    }
+                }
+                None => found = Some((Arc::clone(module), new)),
+            }
+        }
+        found
     }
 
     /// Everything counted. Areas that are still open are read as they are now.

@@ -16,6 +16,7 @@ mod channel;
 mod codec;
 mod conversation;
 mod elf;
+mod exchange;
 mod hook;
 mod ledger;
 mod live;
@@ -23,19 +24,27 @@ mod maps;
 mod memory;
 mod modules;
 mod program;
+mod records;
 mod report;
+mod rings;
 mod room;
+mod samples;
 mod server;
 mod session;
+mod spawn;
 
 pub use cache::{Cache, LIMIT_BYTES};
+pub use exchange::{Choice, Executed};
 pub use ledger::Program as RanProgram;
 pub use maps::Mapping;
 pub use modules::plan as plan_of;
 pub use program::{CannotRun, Unpatched, examine, find};
+pub use records::{Bursts, RecordTotals, Recording};
 pub use report::{ModuleReport, Patched, Report, SiteReport};
+pub use samples::{Access, LINE_BYTES, Receiver, Samples, Source};
 pub use server::{Live, Wanted};
 pub use session::{Change, Error, Options, Program, Remote, Session};
+pub use spawn::environment;
 
 /// The agent as a shared object; empty where there is none for this machine.
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));

@@ -24,9 +24,15 @@ pub(crate) struct Module {
     /// As the program that first used it calls it.
     pub(crate) path: PathBuf,
     headers: Headers,
-    file: Bytes,
+    file: Arc<Bytes>,
+    /// What the file is called; pieces have no name.
+    identity: Option<Identity>,
+    /// The module whose file this is, where the plan was chosen, and what it was made with.
+    chosen: Option<(Arc<Module>, patch::Options)>,
     /// The plan, or why the file is left alone.
     pub(crate) plan: Result<Plan, Refused>,
+    /// Addresses of the sites by their numbers, when they were asked for.
+    numbered: OnceLock<Vec<Option<u64>>>,
 }
 
 /// What is looked at.
@@ -64,14 +70,52 @@ impl Module {
         Self {
             path,
             headers: Headers::of_piece(at, bytes.len() as u64),
-            file: Bytes::Piece(bytes.to_vec()),
+            file: Arc::new(Bytes::Piece(bytes.to_vec())),
+            identity: None,
+            chosen: None,
             plan: Ok(plan),
+            numbered: OnceLock::new(),
         }
     }
 
+    /// The address in the file of the site with this number.
+    pub(crate) fn site(&self, number: u32) -> Option<u64> {
+        let numbered = self.numbered.get_or_init(|| {
+            let Ok(plan) = &self.plan else {
+                return Vec::new();
+            };
+            let mut numbered = vec![None; plan.numbered_sites() as usize];
+            for site in plan.sites() {
+                if let Ok(number) = site.number
+                    && let Some(place) = numbered.get_mut(number as usize)
+                {
+                    *place = Some(site.address);
+                }
+            }
+            numbered
+        });
+        numbered.get(number as usize).copied().flatten()
+    }
+
+    /// What the file is called in caches and choices.
+    pub(crate) const fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+
+    /// The module whose file this is, where the plan was chosen.
+    pub(crate) fn origin(&self) -> Option<&Arc<Self>> {
+        self.chosen.as_ref().map(|(origin, _)| origin)
+    }
+
+    /// Whether its plan was chosen for `file` with `options`.
+    pub(crate) fn is_chosen(&self, file: &Identity, options: &patch::Options) -> bool {
+        let by = self.chosen.as_ref().map(|(_, options)| options);
+        by == Some(options) && self.identity.as_ref() == Some(file)
+    }
+
     /// Whether this is no file.
-    pub(crate) const fn is_piece(&self) -> bool {
-        matches!(self.file, Bytes::Piece(_))
+    pub(crate) fn is_piece(&self) -> bool {
+        matches!(*self.file, Bytes::Piece(_))
     }
 
     /// The bytes at the file's address `address`, as they were loaded.
@@ -120,6 +164,8 @@ pub(crate) struct Plans {
     cache: Option<Cache>,
     revision: String,
     known: Mutex<HashMap<FileKey, Slot>>,
+    /// Files with plans that were chosen.
+    derived: Mutex<Vec<Arc<Module>>>,
 }
 
 impl Plans {
@@ -129,6 +175,7 @@ impl Plans {
             cache,
             revision,
             known: Mutex::default(),
+            derived: Mutex::default(),
         }
     }
 
@@ -156,28 +203,67 @@ impl Plans {
             Arc::clone(known.entry(key).or_default())
         };
         let module = slot.get_or_init(|| {
-            let plan = self.plan(&bytes);
+            let (identity, plan) = self.plan(&bytes);
             Arc::new(Module {
                 path: path.to_owned(),
                 headers,
-                file: Bytes::File(bytes),
+                file: Arc::new(Bytes::File(bytes)),
+                identity,
+                chosen: None,
                 plan,
+                numbered: OnceLock::new(),
             })
         });
         Ok(Some(Arc::clone(module)))
     }
 
-    fn plan(&self, bytes: &[u8]) -> Result<Plan, Refused> {
-        let image = Image::parse(bytes).map_err(|error| Refused {
-            taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
-            reason: error.to_string(),
-        })?;
-        Ok(plan(
-            &image,
-            &self.options,
-            self.cache.as_ref(),
-            &self.revision,
-        ))
+    fn plan(&self, bytes: &[u8]) -> (Option<Identity>, Result<Plan, Refused>) {
+        match Image::parse(bytes) {
+            Ok(image) => {
+                let plan = plan(&image, &self.options, self.cache.as_ref(), &self.revision);
+                (Some(image.identity().clone()), Ok(plan))
+            }
+            Err(error) => {
+                let refused = Refused {
+                    taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
+                    reason: error.to_string(),
+                };
+                (None, Err(refused))
+            }
+        }
+    }
+
+    /// The file of `module` with a plan by `options`; whoever asks for one that is being made
+    /// waits for it. Plans by choice are not kept on disk: there are too many of them.
+    pub(crate) fn derived(&self, module: &Arc<Module>, options: &patch::Options) -> Arc<Module> {
+        let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = derived.iter().find(|known| {
+            let (origin, made_with) = known
+                .chosen
+                .as_ref()
+                .expect("only modules with a chosen plan are kept here");
+            Arc::ptr_eq(origin, module) && made_with == options
+        });
+        if let Some(known) = known {
+            return Arc::clone(known);
+        }
+        let plan = Image::parse(&module.file)
+            .map(|image| Plan::make(&image, options))
+            .map_err(|error| Refused {
+                reason: error.to_string(),
+                taints: false,
+            });
+        let made = Arc::new(Module {
+            path: module.path.clone(),
+            headers: module.headers.clone(),
+            file: Arc::clone(&module.file),
+            identity: module.identity.clone(),
+            chosen: Some((Arc::clone(module), options.clone())),
+            plan,
+            numbered: OnceLock::new(),
+        });
+        derived.push(Arc::clone(&made));
+        made
     }
 
     /// What is loaded in a process and can be looked at, in the order of addresses;

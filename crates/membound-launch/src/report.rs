@@ -11,6 +11,8 @@ use membound_rewrite::patch::{Plan, Refusal};
 use crate::ledger::{Program, Totals};
 use crate::modules::Module;
 use crate::program::Unpatched;
+use crate::records::{OfModule, RecordTotals, Records};
+use crate::samples::Samples;
 use crate::server::Server;
 
 /// Everything that was seen of a run.
@@ -24,6 +26,8 @@ pub struct Report {
     pub modules: Vec<ModuleReport>,
     /// What was not seen to its end, and why.
     pub missed: Vec<String>,
+    /// What was recorded, where programs record.
+    pub records: Option<RecordTotals>,
 }
 
 /// One file over all programs.
@@ -46,6 +50,10 @@ pub struct Patched {
     pub lost: BTreeMap<Refusal, u64>,
     /// Whether executions were counted.
     pub counted: bool,
+    /// What its recorded accesses come to, where programs record.
+    pub samples: Option<Samples>,
+    /// Distinct lines among them; `None` too when there were too many to tell apart.
+    pub lines: Option<u64>,
     /// Address spaces in which it was patched.
     pub placements: u64,
 }
@@ -67,13 +75,18 @@ pub struct SiteReport {
     pub direction: Direction,
     /// Executions (0 where nobody counts), or why it has no patch.
     pub patch: Result<u64, Refusal>,
+    /// What its recorded accesses come to, where programs record.
+    pub samples: Option<Samples>,
 }
 
 impl Report {
     pub(crate) fn of(server: &Server, pid: u32, path: &Path, obstacle: Option<Unpatched>) -> Self {
         let mut ledger = server.ledger();
         let totals = ledger.totals().to_vec();
-        let mut modules: Vec<ModuleReport> = totals.iter().filter_map(module).collect();
+        let mut modules: Vec<ModuleReport> = totals
+            .iter()
+            .filter_map(|totals| module(totals, server))
+            .collect();
         for (path, reason) in ledger.left_alone() {
             modules.push(ModuleReport {
                 path: path.clone(),
@@ -91,21 +104,26 @@ impl Report {
             programs: ledger.programs.clone(),
             unpatched,
             modules,
+            records: server.records.as_ref().map(Records::totals),
             missed: ledger.missed.iter().cloned().collect(),
         }
     }
 }
 
-fn module(totals: &Totals) -> Option<ModuleReport> {
+fn module(totals: &Totals, server: &Server) -> Option<ModuleReport> {
     if totals.module.is_piece() {
         return None;
     }
     let plan = totals.module.plan.as_ref().ok()?;
+    let records = server.records.as_ref();
+    let recorded = records.map(|records| records.of(&totals.module).unwrap_or_default());
     Some(ModuleReport {
         path: totals.module.path.clone(),
         outcome: Ok(Patched {
             module: Arc::clone(&totals.module),
-            sites: sites(plan, totals.executions.as_deref()),
+            sites: sites(plan, totals.executions.as_deref(), recorded.as_ref()),
+            lines: recorded.as_ref().and_then(|it| it.recorded.lines()),
+            samples: recorded.map(|it| it.recorded.all),
             lost: totals.lost.clone(),
             counted: totals.executions.is_some(),
             placements: totals.placements,
@@ -113,11 +131,12 @@ fn module(totals: &Totals) -> Option<ModuleReport> {
     })
 }
 
-fn sites(plan: &Plan, executions: Option<&[u64]>) -> Vec<SiteReport> {
+fn sites(plan: &Plan, executions: Option<&[u64]>, recorded: Option<&OfModule>) -> Vec<SiteReport> {
     plan.sites()
         .map(|site| SiteReport {
             address: site.address,
             direction: site.direction,
+            samples: recorded.and_then(|it| Some(it.site(site.number.ok()?))),
             patch: site.number.map(|number| {
                 let executions = executions.and_then(|all| all.get(number as usize));
                 executions.copied().unwrap_or(0)

@@ -1,6 +1,6 @@
 //! Serves agents: one thread a conversation, none waits for another's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,12 +13,14 @@ use membound_wire::{Event, TextMode};
 use crate::area::{self, Area, Bar, Common, NotInstalled};
 use crate::channel::{Channel, Listener};
 use crate::conversation::{Conversation, Failure};
+use crate::exchange::Choice;
 use crate::hook;
 use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
 use crate::modules::{Loaded, Plans};
 use crate::program::Unpatched;
+use crate::records::{Recording, Records};
 
 /// Areas whose memory stays open although their process may have ended: a child that was
 /// forked from it may still count in them.
@@ -44,7 +46,7 @@ pub enum Wanted {
 }
 
 /// What became of a module.
-enum Outcome {
+pub(crate) enum Outcome {
     Patched(Arc<Area>),
     LeftAlone(String),
 }
@@ -55,28 +57,47 @@ pub(crate) struct Server {
     plans: Plans,
     live: Live,
     period: u32,
+    /// Where programs record accesses, if they do.
+    pub(crate) records: Option<Records>,
     ledger: Mutex<Ledger>,
     /// Conversations of one process take turns.
     turns: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
     pub(crate) doorbells: Doorbells,
     wanted: AtomicU32,
+    choices: Mutex<Arc<Vec<Choice>>>,
 }
 
 impl Server {
-    pub(crate) fn new(plans: Plans, live: Live, period: u32) -> Self {
+    pub(crate) fn new(plans: Plans, live: Live, period: u32, records: Option<Recording>) -> Self {
         Self {
             plans,
             live,
             period,
+            records: records.map(Records::new),
             ledger: Mutex::default(),
             turns: Mutex::default(),
             doorbells: Doorbells::default(),
             wanted: AtomicU32::new(Wanted::Patches as u32),
+            choices: Mutex::default(),
         }
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn choices(&self) -> MutexGuard<'_, Arc<Vec<Choice>>> {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) const fn plans(&self) -> &Plans {
+        &self.plans
+    }
+
+    /// What is loaded in the program that speaks.
+    pub(crate) fn loaded(&self, conversation: &Conversation, maps: &[Mapping]) -> Vec<Loaded> {
+        self.plans
+            .loaded(conversation.pid, maps, &conversation.agent())
     }
 
     /// Says what should stand in the text of live processes, and wakes them.
@@ -153,11 +174,12 @@ impl Server {
         self.sweep();
         self.ledger().begin(key, path.clone());
         let mut maps = maps::of(key.pid)?;
-        let loaded = self.plans.loaded(key.pid, &maps, &conversation.agent());
+        let loaded = self.loaded(conversation, &maps);
         if let Some(tainted) = loaded.iter().find_map(taint) {
             self.ledger().settle(key, Some(tainted.to_string()));
             return Ok(());
         }
+        self.begin_records(conversation, &mut maps, key)?;
         let (signals, others): (Vec<Loaded>, Vec<Loaded>) =
             loaded.into_iter().partition(sets_signal_handlers);
         if let Err(unpatched) = self.hook_signals(conversation, &mut maps, &signals, &path)? {
@@ -165,7 +187,10 @@ impl Server {
             return Ok(());
         }
         for module in &others {
-            self.patch(conversation, &mut maps, module)?;
+            self.patch(conversation, &mut maps, module, TextMode::Quiet)?;
+        }
+        for module in signals.iter().chain(&others) {
+            self.add_chosen(conversation, &mut maps, module)?;
         }
         self.hook_loader(conversation, &mut maps);
         if self.live == Live::On {
@@ -173,6 +198,49 @@ impl Server {
         }
         self.ledger().settle(key, None);
         Ok(())
+    }
+
+    /// Gives a new program rings; without them it runs as well, and what it would have
+    /// recorded is missing.
+    fn begin_records(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        key: ProcessKey,
+    ) -> Result<(), NotInstalled> {
+        let Some(records) = &self.records else {
+            return Ok(());
+        };
+        match records.begin(conversation, maps, key) {
+            Err(gone @ Failure::Gone(_)) => Err(gone.into()),
+            Err(refused) => {
+                let missed = format!("records of process {}: {refused}", key.pid);
+                self.ledger().missed.insert(missed);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Collects what programs record until `stopped` says so.
+    pub(crate) fn collect(&self, stopped: impl Fn(std::time::Duration) -> bool) {
+        if let Some(records) = &self.records {
+            records.run(stopped, |burst| {
+                let areas = self.ledger().areas.clone();
+                for area in areas {
+                    // Memory of our own: it can be written.
+                    let _ = area.set_burst(burst);
+                }
+            });
+        }
+    }
+
+    fn common(&self, conversation: &Conversation) -> Common {
+        Common {
+            entries: conversation.hello.entries,
+            period: self.period,
+            burst: self.records.as_ref().map_or(0, Records::burst),
+        }
     }
 
     /// Patches the modules through which signal handlers are set, and takes over those that
@@ -198,7 +266,7 @@ impl Server {
                 unpatched = Some(Unpatched::NoSignalHook(name));
                 break;
             }
-            match self.patch(conversation, maps, module)? {
+            match self.patch(conversation, maps, module, TextMode::Quiet)? {
                 Outcome::Patched(area) => {
                     let hooks = plan.hooks().filter(is_signal_hook);
                     if !area.holds(hooks.map(|hook| hook.address)) {
@@ -237,11 +305,12 @@ impl Server {
     }
 
     /// Patches one module; why it is left alone otherwise.
-    fn patch(
+    pub(crate) fn patch(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         loaded: &Loaded,
+        mode: TextMode,
     ) -> Result<Outcome, NotInstalled> {
         let path = &loaded.module.path;
         let plan = match &loaded.module.plan {
@@ -252,12 +321,10 @@ impl Server {
                 return Ok(Outcome::LeftAlone(reason));
             }
         };
-        let common = Common {
-            entries: conversation.hello.entries,
-            period: self.period,
-        };
-        let number = self.ledger().number();
-        match Area::install(conversation, maps, loaded, plan, common, number) {
+        let common = self.common(conversation);
+        let records = self.records.as_ref();
+        let number = records.map_or(0, |records| records.number(maps, &loaded.module));
+        match Area::install(conversation, maps, loaded, plan, common, number, mode) {
             Ok(area) => {
                 let area = Arc::new(area);
                 self.ledger().areas.push(Arc::clone(&area));
@@ -295,9 +362,11 @@ impl Server {
         }
         let mut maps = maps::of(key.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
-        let loaded = self.plans.loaded(key.pid, &maps, &conversation.agent());
+        let loaded = self.loaded(conversation, &maps);
         let same = |area: &Area, module: &Loaded| {
-            Arc::ptr_eq(&area.loaded.module, &module.module) && area.loaded.bias == module.bias
+            let planned = &area.loaded.module;
+            let origin = planned.origin().unwrap_or(planned);
+            Arc::ptr_eq(origin, &module.module) && area.loaded.bias == module.bias
         };
         for area in &areas {
             let gone = !loaded.iter().any(|module| same(area, module));
@@ -308,7 +377,8 @@ impl Server {
         maps = maps::of(key.pid)?;
         for module in &loaded {
             if !areas.iter().any(|area| same(area, module)) {
-                self.patch(conversation, &mut maps, module)?;
+                self.patch(conversation, &mut maps, module, TextMode::Quiet)?;
+                self.add_chosen(conversation, &mut maps, module)?;
             }
         }
         Ok(())
@@ -334,7 +404,8 @@ impl Server {
         let maps = maps::of(conversation.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
         for area in areas {
-            let Ok(plan) = &area.loaded.module.plan else {
+            let module = &area.loaded.module;
+            let (Ok(plan), None) = (&module.plan, module.origin()) else {
                 continue;
             };
             let changed = if wanted == Wanted::Patches as u32 {
@@ -343,21 +414,30 @@ impl Server {
                 let span = area.loaded.span();
                 area.remove(conversation, plan, &span, TextMode::Live, Bar::No)
             };
-            match changed {
-                Err(error) if !error.is_gone() => self.miss(conversation.pid, &error),
-                other => other?,
-            }
+            self.pass(conversation.pid, changed)?;
         }
-        Ok(())
+        self.apply_chosen(conversation)
+    }
+
+    /// Remembers what could not be done, as long as the program is there.
+    pub(crate) fn pass(
+        &self,
+        pid: u32,
+        done: Result<(), NotInstalled>,
+    ) -> Result<(), NotInstalled> {
+        match done {
+            Err(error) if !error.is_gone() => {
+                self.miss(pid, &error);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Makes the loader's announcement of new objects a call into the agent. Without it,
     /// what is opened later runs unpatched.
     fn hook_loader(&self, conversation: &Conversation, maps: &mut Vec<Mapping>) {
-        let common = Common {
-            entries: conversation.hello.entries,
-            period: self.period,
-        };
+        let common = self.common(conversation);
         match hook::loader(conversation, maps, common) {
             Ok(area) => self.ledger().areas.push(Arc::new(area)),
             Err(error) if error.is_gone() => {}
@@ -391,7 +471,7 @@ impl Server {
 
 /// Inodes of all files without a name that are mapped and shared in any process that can be
 /// looked into.
-fn used_inodes() -> std::collections::HashSet<u64> {
+pub(crate) fn used_inodes() -> HashSet<u64> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())

@@ -7,8 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
+use std::process::ExitStatus;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use membound_rewrite::patch;
@@ -18,12 +19,17 @@ use tempfile::TempDir;
 
 use crate::cache::Cache;
 use crate::channel::Listener;
+use crate::exchange::{Choice, Executed};
 use crate::modules::Plans;
 use crate::program::{self, CannotRun, Unpatched};
+use crate::records::Recording;
 use crate::report::Report;
 use crate::server::{Live, Server, Wanted};
+use crate::spawn;
 
 const PRELOAD: &str = "LD_PRELOAD";
+/// Runs scripts that do not say what runs them.
+const SHELL: &str = "/bin/sh";
 
 /// How programs are to be patched.
 #[derive(Clone, Debug)]
@@ -38,6 +44,8 @@ pub struct Options {
     pub live: Live,
     /// Mean number of executions between two samples of a site.
     pub period: u32,
+    /// How accesses are collected that programs record; `None`: they record none.
+    pub recording: Option<Recording>,
     /// Where the session's directory is made: short, and visible to the programs.
     pub directory: PathBuf,
 }
@@ -51,8 +59,8 @@ pub struct Program {
     pub arguments: Vec<OsString>,
     /// The value of `PATH` to find it with.
     pub search: Option<OsString>,
-    /// What the user has in `LD_PRELOAD`.
-    pub preload: Option<OsString>,
+    /// `NAME=value` and whatever else stands in an environment, in its order.
+    pub environment: Vec<OsString>,
 }
 
 /// Why a session cannot begin.
@@ -75,7 +83,10 @@ pub enum Error {
 /// A command that is running.
 #[derive(Debug)]
 pub struct Session {
-    child: Child,
+    pid: u32,
+    /// Ends the collector when it is dropped.
+    stop: mpsc::Sender<()>,
+    collector: JoinHandle<()>,
     path: PathBuf,
     obstacle: Option<Unpatched>,
     server: Arc<Server>,
@@ -95,14 +106,14 @@ pub enum Change {
 }
 
 impl Session {
-    /// Starts `program` with this process's environment, descriptors and process group.
+    /// Starts `program` with its environment and this process's descriptors and process group.
     ///
     /// # Errors
     /// When the command cannot be run at all. One that cannot be patched is run as it is,
     /// and [`Report`] says why.
     pub fn start(program: &Program, options: Options) -> Result<Self, Error> {
-        let path = program::find(&program.name, program.search.as_deref())?;
-        let obstacle = obstacle(&path);
+        let mut path = program::find(&program.name, program.search.as_deref())?;
+        let mut obstacle = obstacle(&path);
         let prepare = |error| Error::Prepare {
             directory: options.directory.clone(),
             error,
@@ -112,31 +123,45 @@ impl Session {
         let control = directory.path().join("control");
         let listener = Arc::new(Listener::bind(&control).map_err(prepare)?);
         let plans = Plans::new(options.plan, options.cache, options.revision);
-        let server = Arc::new(Server::new(plans, options.live, options.period));
+        let server = Arc::new(Server::new(
+            plans,
+            options.live,
+            options.period,
+            options.recording,
+        ));
         let thread = {
             let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));
             std::thread::spawn(move || server.run(&listener))
         };
-        let mut command = Command::new(&path);
-        command.args(&program.arguments);
-        {
-            use std::os::unix::process::CommandExt;
-            command.arg0(&program.name);
-        }
+        let mut environment = program.environment.clone();
         if !crate::AGENT.is_empty() {
             fs::write(&agent, crate::AGENT).map_err(prepare)?;
-            command.env(PRELOAD, preload(&agent, program.preload.as_deref()));
-            command.env(CONTROL_VARIABLE, &control);
-            if program.preload.is_some() {
-                command.env(PADDING_VARIABLE, "");
+            let users = spawn::value(&environment, PRELOAD).map(OsStr::to_owned);
+            spawn::set(
+                &mut environment,
+                PRELOAD,
+                &preload(&agent, users.as_deref()),
+            );
+            spawn::set(&mut environment, CONTROL_VARIABLE, control.as_os_str());
+            if users.is_some() {
+                spawn::set(&mut environment, PADDING_VARIABLE, OsStr::new(""));
             }
         }
-        let child = command.spawn().map_err(|error| CannotRun::NotExecutable {
-            path: path.clone(),
-            reason: error.to_string(),
-        })?;
+        let pid = start(program, &mut path, &environment)?;
+        if path == Path::new(SHELL) {
+            obstacle = self::obstacle(&path);
+        }
+        let (stop, stopped) = mpsc::channel::<()>();
+        let collector = {
+            let server = Arc::clone(&server);
+            std::thread::spawn(move || {
+                server.collect(|wait| stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout));
+            })
+        };
         Ok(Self {
-            child,
+            pid,
+            stop,
+            collector,
             path,
             obstacle,
             server,
@@ -148,8 +173,8 @@ impl Session {
 
     /// The command's process number.
     #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub const fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Why it is known already that the command runs without patches.
@@ -199,7 +224,10 @@ impl Session {
         self.listener.close();
         // It ends when the listener does.
         let _ = self.thread.join();
-        Report::of(&self.server, self.child.id(), &self.path, self.obstacle)
+        // What was recorded until now is collected before it ends.
+        drop(self.stop);
+        let _ = self.collector.join();
+        Report::of(&self.server, self.pid, &self.path, self.obstacle)
     }
 }
 
@@ -208,9 +236,50 @@ impl Session {
 pub struct Remote(Arc<Server>);
 
 impl Remote {
-    /// Says what should stand in the text of all programs.
+    /// Says what of the session's own plan should stand in the text of all programs.
     pub fn want(&self, wanted: Wanted) {
         self.0.want(wanted);
+    }
+
+    /// Makes `choices` all that is patched beside the session's own plan: in programs of a live
+    /// session soon, in what they load and start later at once.
+    pub fn exchange(&self, choices: Vec<Choice>) {
+        self.0.exchange(choices);
+    }
+
+    /// Executions of a choice's sites so far; `None` when it was placed nowhere yet, or its body
+    /// does not count.
+    #[must_use]
+    pub fn executed(&self, choice: &Choice) -> Option<Vec<Executed>> {
+        self.0.executed(choice)
+    }
+}
+
+/// Starts the command. What the kernel takes for no program is left to the shell, as
+/// `execvp` does; `path` is then the shell's.
+fn start(
+    program: &Program,
+    path: &mut PathBuf,
+    environment: &[OsString],
+) -> Result<u32, CannotRun> {
+    let mut words = vec![program.name.clone()];
+    words.extend_from_slice(&program.arguments);
+    let refused = |path: &Path, error: &io::Error| CannotRun::NotExecutable {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    };
+    match spawn::spawn(path, &words, environment) {
+        Ok(pid) => Ok(pid),
+        Err(error)
+            if error.raw_os_error() == Some(libc::ENOEXEC)
+                && spawn::is_script_without_magic(path) =>
+        {
+            let script = std::mem::replace(path, PathBuf::from(SHELL));
+            words[0] = SHELL.into();
+            words.insert(1, script.into_os_string());
+            spawn::spawn(path, &words, environment).map_err(|error| refused(path, &error))
+        }
+        Err(error) => Err(refused(path, &error)),
     }
 }
 

@@ -86,6 +86,9 @@ pub struct RewriteCheck {
     /// Why it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What was recorded, with a body that records; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<CheckedRecords>,
     /// Executables and libraries, those that executed most first.
     pub modules: Vec<CheckedModule>,
     /// Every program that ran, in the order of their starts: an exec begins a new one.
@@ -104,6 +107,13 @@ pub struct CheckedModule {
     pub counts: PatchCounts,
     /// Times that patched accesses were executed, or why nobody counted.
     pub executions: Outcome<u64>,
+    /// Its recorded accesses, with a body that records; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<CheckedSamples>,
+    /// Distinct lines of 64 bytes among the recorded accesses, those of different programs
+    /// apart; left out like `samples`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lines: Option<Outcome<u64>>,
     /// Why nothing of it was patched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unpatched: Option<String>,
@@ -125,6 +135,43 @@ pub struct CheckedSite {
     pub access: AccessKind,
     /// Times it was executed, or why that is not known.
     pub executions: Outcome<u64>,
+    /// Its recorded accesses, with a body that records; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<CheckedSamples>,
+}
+
+/// Recorded accesses of one file or one instruction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckedSamples {
+    /// Accesses that were timed.
+    pub timed: u64,
+    /// Accesses recorded without a time.
+    pub untimed: u64,
+    /// Those among both that store.
+    pub stores: u64,
+    /// Median of the timed ones in ticks of the time stamp counter, fences and reading the
+    /// counter included.
+    pub median_ticks: Outcome<u32>,
+    /// What nine in ten of the timed ones did not exceed, in the same ticks.
+    pub p90_ticks: Outcome<u32>,
+}
+
+/// Records of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckedRecords {
+    /// Mean executions of an access from one sample to the next, where it samples.
+    pub period: Option<u32>,
+    /// Length of a burst in milliseconds, where it records in bursts.
+    pub burst_ms: Option<f64>,
+    /// From the start of one burst to that of the next, in milliseconds.
+    pub burst_every_ms: Option<f64>,
+    /// Accesses that were collected.
+    pub recorded: u64,
+    /// Accesses that were to be recorded and found no room: a thread fills its room faster than
+    /// it is emptied, or there are too many threads.
+    pub lost: u64,
+    /// Collected accesses by code that is not known any more.
+    pub unattributed: u64,
 }
 
 /// One program of the run.

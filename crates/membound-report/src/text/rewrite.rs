@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use membound_types::{
-    CheckedModule, PatchCounts, PlannedFunction, PlannedInstruction, RewriteCheck, RewritePlan,
+    CheckedModule, CheckedRecords, Outcome, PatchCounts, PlannedFunction, PlannedInstruction,
+    RewriteCheck, RewritePlan,
 };
 
 use super::Style;
@@ -26,6 +27,9 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     );
     out.heading(&format!("membound: body {}", check.body), &remark);
     modules(&mut out, &check.modules);
+    if let Some(records) = &check.records {
+        recorded(&mut out, &check.modules, records);
+    }
     let mut refused: BTreeMap<&str, u64> = BTreeMap::new();
     for module in &check.modules {
         for (reason, count) in &module.counts.refused {
@@ -67,10 +71,7 @@ fn modules(out: &mut Out, modules: &[CheckedModule]) {
             units::count(module.counts.loads),
             units::count(module.counts.stores),
             share(&module.counts),
-            module
-                .executions
-                .known()
-                .map_or_else(|| "–".to_owned(), |executions| units::count(*executions)),
+            figure(module.executions.known().copied()),
         ]);
     }
     if !table.is_empty() {
@@ -80,6 +81,57 @@ fn modules(out: &mut Out, modules: &[CheckedModule]) {
     if more > 0 {
         out.note(&format!("and {} more", units::plural(more, "module")));
     }
+}
+
+/// What was recorded: by module, and what found no room.
+fn recorded(out: &mut Out, modules: &[CheckedModule], records: &CheckedRecords) {
+    let how = match (records.period, records.burst_ms, records.burst_every_ms) {
+        (Some(period), _, _) => format!("one in about {} of each", units::count(u64::from(period))),
+        (None, Some(length), Some(every)) => format!("bursts of {length} ms every {every} ms"),
+        _ => String::new(),
+    };
+    out.heading("recorded accesses", &how);
+    let mut table = Table::new()
+        .words("module")
+        .figures("timed")
+        .figures("untimed")
+        .figures("median ticks")
+        .figures("p90")
+        .figures("lines");
+    let mut shown: Vec<_> = modules
+        .iter()
+        .filter_map(|module| Some((module, module.samples.as_ref()?)))
+        .filter(|(_, samples)| samples.timed + samples.untimed > 0)
+        .collect();
+    shown.sort_by_key(|(_, samples)| std::cmp::Reverse(samples.timed + samples.untimed));
+    let ticks = |ticks: &Outcome<u32>| figure(ticks.known().map(|ticks| u64::from(*ticks)));
+    for (module, samples) in shown.iter().take(ROWS) {
+        let lines = module.lines.as_ref().and_then(Outcome::known);
+        table.row([
+            module.path.clone(),
+            units::count(samples.timed),
+            units::count(samples.untimed),
+            ticks(&samples.median_ticks),
+            ticks(&samples.p90_ticks),
+            figure(lines.copied()),
+        ]);
+    }
+    if table.is_empty() {
+        out.line("none");
+    } else {
+        out.table(&table);
+    }
+    if records.lost > 0 {
+        let lost = units::count(records.lost);
+        let all = units::count(records.recorded.saturating_add(records.lost));
+        out.note(&format!(
+            "{lost} of {all} found no room and are not among them"
+        ));
+    }
+}
+
+fn figure(value: Option<u64>) -> String {
+    value.map_or_else(|| "–".to_owned(), units::count)
 }
 
 fn share(counts: &PatchCounts) -> String {

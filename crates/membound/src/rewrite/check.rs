@@ -14,9 +14,6 @@ use super::job::{self, End, Job};
 use super::{checked, settings};
 use crate::output::{self, Target};
 
-/// Mean executions between two samples of a site, for the body that samples.
-const PERIOD: u32 = 1000;
-
 /// Runs the program, passes its end on, and says what was counted.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let plan = match settings::plan(&args.options) {
@@ -34,14 +31,15 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         name: name.clone(),
         arguments: arguments.to_vec(),
         search: std::env::var_os("PATH"),
-        preload: std::env::var_os("LD_PRELOAD"),
+        environment: membound_launch::environment(),
     };
     let options = Options {
         plan,
         cache: settings::cache(&args.options),
         revision: settings::revision(),
         live: args.churn.map_or(Live::Off, |_| Live::On),
-        period: PERIOD,
+        period: settings::PERIOD,
+        recording: settings::recording(args.options.body),
         directory: settings::directory(),
     };
     let job = Job::prepare()?;

@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use membound_launch::{ModuleReport, Patched, Report, SiteReport};
+use membound_launch::{ModuleReport, Patched, Report, Samples, SiteReport};
 use membound_rewrite::flow::Direction;
 use membound_rewrite::image::FunctionBounds;
 use membound_rewrite::patch::Refusal;
 use membound_types::{
-    AccessKind, CheckedModule, CheckedProcess, CheckedSite, Kind, Outcome, PatchBody, PatchCounts,
-    RewriteCheck, SCHEMA_VERSION,
+    AccessKind, CheckedModule, CheckedProcess, CheckedRecords, CheckedSamples, CheckedSite, Kind,
+    Outcome, PatchBody, PatchCounts, RewriteCheck, SCHEMA_VERSION,
 };
 
 use super::args::CheckArgs;
 use super::job::End;
 use super::names::{self, Wanted};
+use super::settings;
 
 /// The document of a run.
 pub(super) fn document(
@@ -60,6 +61,7 @@ pub(super) fn document(
         signal,
         patched: report.unpatched.is_none(),
         reason: report.unpatched.clone(),
+        records: records(args, report),
         modules,
         processes: report
             .programs
@@ -83,6 +85,8 @@ fn checked(module: &ModuleReport, wanted: &[Wanted], body: PatchBody) -> Checked
             path,
             counts: PatchCounts::default(),
             executions: Outcome::missing("it was not patched"),
+            samples: None,
+            lines: None,
             unpatched: Some(reason.clone()),
             placements: 0,
             sites: Vec::new(),
@@ -96,10 +100,47 @@ fn checked(module: &ModuleReport, wanted: &[Wanted], body: PatchBody) -> Checked
             } else {
                 nobody()
             },
+            samples: patched.samples.as_ref().map(samples),
+            lines: patched.samples.as_ref().map(|_| lines(patched)),
             unpatched: None,
             placements: patched.placements,
             sites: sites(patched, wanted, &nobody),
         },
+    }
+}
+
+fn records(args: &CheckArgs, report: &Report) -> Option<CheckedRecords> {
+    let totals = report.records?;
+    let recording = settings::recording(args.options.body)?;
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    Some(CheckedRecords {
+        period: recording.bursts.is_none().then_some(settings::PERIOD),
+        burst_ms: recording.bursts.map(|bursts| ms(bursts.length)),
+        burst_every_ms: recording.bursts.map(|bursts| ms(bursts.every)),
+        recorded: totals.recorded,
+        lost: totals.lost,
+        unattributed: totals.unattributed,
+    })
+}
+
+fn samples(samples: &Samples) -> CheckedSamples {
+    let ticks = |share| match samples.quantile(share) {
+        Some(ticks) => Outcome::Known(ticks),
+        None => Outcome::missing("no access was timed"),
+    };
+    CheckedSamples {
+        timed: samples.timed,
+        untimed: samples.untimed,
+        stores: samples.stores,
+        median_ticks: ticks(0.5),
+        p90_ticks: ticks(0.9),
+    }
+}
+
+fn lines(patched: &Patched) -> Outcome<u64> {
+    match patched.lines {
+        Some(lines) => Outcome::Known(lines),
+        None => Outcome::missing("there were too many to tell apart"),
     }
 }
 
@@ -172,6 +213,7 @@ fn sites(
             function: names::shown(function),
             access: kind(site.direction),
             executions,
+            samples: site.samples.as_ref().map(samples),
         })
     };
     patched.sites.iter().filter_map(shown).collect()
@@ -187,6 +229,7 @@ mod tests {
             address: 0,
             direction,
             patch,
+            samples: None,
         };
         let sites = [
             site(Direction::Load, Ok(3)),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 use etcetera::BaseStrategy;
-use membound_launch::Cache;
+use membound_launch::{Bursts, Cache, Recording};
 use membound_rewrite::code::Tables;
 use membound_rewrite::patch::{self, Body};
 use membound_types::PatchBody;
@@ -29,6 +29,22 @@ pub(super) fn plan(args: &PlanOptionArgs) -> Result<patch::Options, String> {
         options.tables = Tables::Ignore;
     }
     Ok(options)
+}
+
+/// Mean executions between two samples of a site, for the body that samples.
+pub(super) const PERIOD: u32 = 1000;
+
+/// How recorded accesses are collected, with a body that records.
+pub(super) fn recording(body: PatchBody) -> Option<Recording> {
+    let bursts = match body {
+        PatchBody::Sample => None,
+        PatchBody::Record => Some(Bursts::default()),
+        _ => return None,
+    };
+    Some(Recording {
+        bursts,
+        ..Recording::default()
+    })
 }
 
 /// Where plans are kept, unless that is not wanted or there is no place for it.

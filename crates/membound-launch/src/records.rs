@@ -1,0 +1,340 @@
+//! Collects what programs record while they run: rings are drained every few milliseconds,
+//! bursts switched on and off.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use membound_wire::Record;
+
+use crate::conversation::Conversation;
+use crate::ledger::ProcessKey;
+use crate::maps::{self, Mapping};
+use crate::modules::Module;
+use crate::rings::{Drained, Origin, Rings};
+use crate::samples::{Access, Receiver, Recorded, Samples, Source};
+
+/// Between two looks for threads that are gone.
+const FREE_EVERY: Duration = Duration::from_millis(100);
+/// Between two looks for programs that are gone.
+const CLOSE_EVERY: Duration = Duration::from_secs(1);
+
+/// How accesses are collected that programs record.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Threads of a program that can record at the same time; what more of them record is
+    /// lost and counted. Each takes 32 KiB.
+    pub threads: u32,
+    /// Time between two looks into the rings, which hold 1022 accesses a thread.
+    pub poll: Duration,
+    /// When bodies that record do so; `None`: never.
+    pub bursts: Option<Bursts>,
+    /// Is given every access, beside the sums that are kept in any case.
+    pub receiver: Option<Arc<dyn Receiver>>,
+}
+
+impl Default for Recording {
+    fn default() -> Self {
+        Self {
+            threads: 128,
+            poll: Duration::from_millis(2),
+            bursts: None,
+            receiver: None,
+        }
+    }
+}
+
+/// When bursts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bursts {
+    /// Length of one.
+    pub length: Duration,
+    /// From the start of one to the start of the next.
+    pub every: Duration,
+}
+
+impl Default for Bursts {
+    fn default() -> Self {
+        Self {
+            length: Duration::from_millis(10),
+            every: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What was recorded of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordTotals {
+    /// Accesses that were collected.
+    pub recorded: u64,
+    /// Accesses that were to be recorded and found no room.
+    pub lost: u64,
+    /// Collected accesses by code that nobody knows any more.
+    pub unattributed: u64,
+}
+
+/// What a module's accesses come to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OfModule {
+    pub(crate) recorded: Recorded,
+}
+
+/// Everything recorded.
+#[derive(Debug)]
+pub(crate) struct Records {
+    options: Recording,
+    state: Mutex<State>,
+    burst: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    images: Vec<Image>,
+    /// Images there have been.
+    begun: usize,
+    modules: Vec<(Arc<Module>, Recorded)>,
+    sources: Vec<Source>,
+    lines: usize,
+    totals: RecordTotals,
+    /// For the receiver.
+    batch: Vec<Access>,
+}
+
+/// One process image, and the children that it forked.
+#[derive(Debug)]
+struct Image {
+    number: usize,
+    key: ProcessKey,
+    rings: Rings,
+    /// Indices of [`State::modules`], by number less one.
+    modules: Vec<usize>,
+}
+
+impl Records {
+    pub(crate) fn new(options: Recording) -> Self {
+        Self {
+            options,
+            state: Mutex::default(),
+            burst: AtomicU32::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the program that speaks rings to record into.
+    pub(crate) fn begin(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        key: ProcessKey,
+    ) -> Result<(), crate::conversation::Failure> {
+        let rings = Rings::make(conversation, self.options.threads)?;
+        rings.hang(conversation, maps)?;
+        let mut state = self.state();
+        let number = state.begun;
+        state.begun += 1;
+        state.images.push(Image {
+            number,
+            key,
+            rings,
+            modules: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// The number that the records of `module` are to bear in a process; 0, which stands
+    /// for none, in one without rings and when all are given out.
+    pub(crate) fn number(&self, maps: &[Mapping], module: &Arc<Module>) -> u32 {
+        let mut state = self.state();
+        let State {
+            images,
+            modules,
+            sources,
+            ..
+        } = &mut *state;
+        let known = modules.iter().position(|(it, _)| Arc::ptr_eq(it, module));
+        let index = known.unwrap_or_else(|| {
+            modules.push((Arc::clone(module), Recorded::default()));
+            sources.push(Source {
+                path: module.path.clone(),
+            });
+            modules.len() - 1
+        });
+        let of_process = |image: &&mut Image| {
+            maps.iter()
+                .any(|map| map.inode == image.rings.inode && map.shared && map.deleted())
+        };
+        let Some(image) = images.iter_mut().find(of_process) else {
+            return 0;
+        };
+        if image.modules.len() >= usize::from(u16::MAX) {
+            return 0;
+        }
+        image.modules.push(index);
+        u32::try_from(image.modules.len()).unwrap_or(0)
+    }
+
+    /// What [`membound_wire::Slots::burst`] is to be now.
+    pub(crate) fn burst(&self) -> u32 {
+        self.burst.load(Ordering::Relaxed)
+    }
+
+    /// Collects until `stopped` says so; `switch` makes all programs begin or end a burst.
+    pub(crate) fn run(&self, stopped: impl Fn(Duration) -> bool, switch: impl Fn(u32)) {
+        let mut freed = Instant::now();
+        let mut closed = freed;
+        let mut edge: Option<Instant> = None;
+        loop {
+            let stop = stopped(self.options.poll);
+            let now = Instant::now();
+            if let Some(bursts) = self.options.bursts {
+                self.turn(bursts, now, stop, &mut edge, &switch);
+            }
+            let mut state = self.state();
+            state.drain();
+            if now - freed >= FREE_EVERY {
+                freed = now;
+                state.free();
+            }
+            if now - closed >= CLOSE_EVERY {
+                closed = now;
+                state.close();
+            }
+            state.pass_on(self.options.receiver.as_deref());
+            if stop {
+                return;
+            }
+        }
+    }
+
+    /// Switches bursts; the first begins with the first program.
+    fn turn(
+        &self,
+        bursts: Bursts,
+        now: Instant,
+        stop: bool,
+        edge: &mut Option<Instant>,
+        switch: &impl Fn(u32),
+    ) {
+        let on = self.burst() != 0;
+        let due = match edge {
+            Some(edge) => now >= *edge,
+            None => !self.state().images.is_empty(),
+        };
+        let next = match (on, stop, due) {
+            (true, true, _) | (true, _, true) => 0,
+            (false, false, true) => 1,
+            _ => return,
+        };
+        *edge = Some(
+            now + if on {
+                bursts.every.saturating_sub(bursts.length)
+            } else {
+                bursts.length
+            },
+        );
+        self.burst.store(next, Ordering::Relaxed);
+        switch(next);
+    }
+
+    pub(crate) fn totals(&self) -> RecordTotals {
+        self.state().totals
+    }
+
+    /// What the accesses of a module come to; `None` when it was never given a number.
+    pub(crate) fn of(&self, module: &Arc<Module>) -> Option<OfModule> {
+        let state = self.state();
+        let found = state.modules.iter().find(|(it, _)| Arc::ptr_eq(it, module));
+        found.map(|(_, recorded)| OfModule {
+            recorded: recorded.clone(),
+        })
+    }
+}
+
+impl OfModule {
+    /// What the accesses by the site of this number come to.
+    pub(crate) fn site(&self, number: u32) -> Samples {
+        self.recorded
+            .sites
+            .get(&number)
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
+impl State {
+    fn drain(&mut self) {
+        self.each_image(|rings, each| rings.drain(each));
+    }
+
+    fn free(&mut self) {
+        self.each_image(|rings, each| rings.free(each));
+    }
+
+    fn each_image(
+        &mut self,
+        take: impl Fn(&mut Rings, &mut dyn FnMut(Origin, &Record)) -> Drained,
+    ) {
+        let mut images = std::mem::take(&mut self.images);
+        for image in &mut images {
+            let (number, modules) = (image.number, &image.modules);
+            let drained = take(&mut image.rings, &mut |origin, record| {
+                self.add(number, modules, origin, record);
+            });
+            self.totals.recorded += drained.taken;
+            self.totals.lost += drained.lost;
+        }
+        self.images = images;
+    }
+
+    fn add(&mut self, image: usize, numbers: &[usize], origin: Origin, record: &Record) {
+        const STORE: u16 = 1;
+        const TIMED: u16 = 2;
+        let number = usize::from(record.module).checked_sub(1);
+        let index = number.and_then(|number| numbers.get(number).copied());
+        let found = index.and_then(|index| {
+            let (module, recorded) = self.modules.get_mut(index)?;
+            Some((index, module.site(record.site)?, recorded))
+        });
+        let Some((index, site, recorded)) = found else {
+            self.totals.unattributed += 1;
+            return;
+        };
+        let access = Access {
+            pid: origin.process,
+            thread: origin.thread,
+            module: index,
+            site,
+            address: record.address,
+            ticks: (record.flags & TIMED != 0).then_some(record.ticks),
+            tsc: record.tsc,
+            store: record.flags & STORE != 0,
+        };
+        recorded.add(image, record.site, &access, &mut self.lines);
+        self.batch.push(access);
+    }
+
+    fn pass_on(&mut self, receiver: Option<&dyn Receiver>) {
+        if let (Some(receiver), false) = (receiver, self.batch.is_empty()) {
+            receiver.receive(&self.sources, &self.batch);
+        }
+        self.batch.clear();
+    }
+
+    /// Lets go of the rings of programs that have ended, with all the children that shared
+    /// them.
+    fn close(&mut self) {
+        let over = |image: &Image| maps::started(image.key.pid).ok() != Some(image.key.started);
+        if !self.images.iter().any(over) {
+            return;
+        }
+        let used: HashSet<u64> = crate::server::used_inodes();
+        // What was written between the last look and the end is drained before it is let go.
+        self.drain();
+        self.images
+            .retain(|image| !over(image) || used.contains(&image.rings.inode));
+    }
+}

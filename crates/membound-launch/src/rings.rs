@@ -1,0 +1,325 @@
+//! Rings of records, shared with the programs of one process image and the children that
+//! it forks.
+//!
+//! Both sides use atomics on every word; this one moves the tails, takes the counts of what
+//! was lost, and frees the rings of threads that are gone. A program can write what it likes
+//! into its rings: at worst its own records are wrong.
+
+use std::fs::{self, File};
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use membound_wire::{Protection, RECORDS, Record, Ring, RingSet};
+use memmap2::MmapRaw;
+
+use crate::conversation::{Conversation, Failure};
+use crate::live::map_near;
+use crate::maps::Mapping;
+use crate::memory;
+
+const PAGE_BYTES: usize = 4096;
+
+/// The rings of one process image.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    file: File,
+    /// By which the mappings are known in processes that inherit them.
+    pub(crate) inode: u64,
+    memory: MmapRaw,
+    count: usize,
+    /// Who owned each ring when it was looked at last.
+    owners: Vec<Owner>,
+    /// Process that answers for threads that nothing more is known of.
+    founder: u32,
+    /// The program numbers its threads differently: nobody here can tell which ones live.
+    elsewhere: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Owner {
+    thread: u32,
+    process: u32,
+}
+
+/// Where records come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) process: u32,
+    pub(crate) thread: u32,
+}
+
+/// What became of records between two looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Drained {
+    pub(crate) taken: u64,
+    pub(crate) lost: u64,
+}
+
+impl Rings {
+    /// Rings for `count` threads at a time, for the program that speaks.
+    pub(crate) fn make(conversation: &Conversation, count: u32) -> io::Result<Self> {
+        let elsewhere = conversation.hello.pid != conversation.pid;
+        Self::new(count, conversation.pid, elsewhere)
+    }
+
+    fn new(count: u32, founder: u32, elsewhere: bool) -> io::Result<Self> {
+        let threads = count as usize;
+        let bytes =
+            (size_of::<RingSet>() + threads * size_of::<Ring>()).next_multiple_of(PAGE_BYTES);
+        let file = memory::zeroed("membound-rings", bytes as u64)?;
+        let rings = Self {
+            inode: file.metadata()?.ino(),
+            memory: MmapRaw::map_raw(&file)?,
+            file,
+            count: threads,
+            owners: vec![Owner::default(); threads],
+            founder,
+            elsewhere,
+        };
+        rings
+            .word32(offset_of!(RingSet, rings))
+            .store(count, Ordering::Release);
+        Ok(rings)
+    }
+
+    /// Maps them into the program that speaks and makes its agent use them.
+    pub(crate) fn hang(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+    ) -> Result<(), Failure> {
+        let near = conversation.agent();
+        let length = self.memory.len() as u64;
+        let at = map_near(conversation, maps, &near, length, |range| {
+            let shared = Protection::READ_WRITE | Protection::SHARED;
+            conversation.map(range, self.file.as_fd(), 0, shared)
+        })?;
+        conversation.rings(at)
+    }
+
+    /// Takes every record out, in the order of each thread's.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(Origin, &Record)) -> Drained {
+        let homeless = self.word64(offset_of!(RingSet, homeless));
+        let mut drained = Drained {
+            taken: 0,
+            lost: homeless.swap(0, Ordering::Relaxed),
+        };
+        for index in 0..self.count {
+            self.drain_one(index, &mut drained, &mut each);
+        }
+        drained
+    }
+
+    fn drain_one(
+        &mut self,
+        index: usize,
+        drained: &mut Drained,
+        each: &mut impl FnMut(Origin, &Record),
+    ) {
+        let ring = Self::ring(index);
+        let head = self.word64(ring + offset_of!(Ring, head));
+        let head = head.load(Ordering::Acquire);
+        let tail = self.word64(ring + offset_of!(Ring, tail));
+        let tail = tail.load(Ordering::Relaxed);
+        let lost = self.word32(ring + offset_of!(Ring, lost));
+        if lost.load(Ordering::Relaxed) != 0 {
+            drained.lost += u64::from(lost.swap(0, Ordering::Relaxed));
+        }
+        if head == tail {
+            return;
+        }
+        let origin = self.origin(index);
+        // Somebody who writes over his own ring gets no more than it can hold.
+        let waiting = head.wrapping_sub(tail).min(RECORDS as u64);
+        for at in head.wrapping_sub(waiting)..head {
+            let slot = usize::try_from(at % RECORDS as u64).unwrap_or(0);
+            each(origin, &self.record(index, slot));
+        }
+        drained.taken += waiting;
+        self.word64(ring + offset_of!(Ring, tail))
+            .store(head, Ordering::Release);
+    }
+
+    fn record(&self, ring: usize, slot: usize) -> Record {
+        let at = Self::ring(ring) + offset_of!(Ring, records) + slot * size_of::<Record>();
+        let long = |offset: usize| self.word64(at + offset).load(Ordering::Relaxed);
+        let word = |offset: usize| self.word32(at + offset).load(Ordering::Relaxed);
+        let module_and_flags = word(offset_of!(Record, module)).to_ne_bytes();
+        let [module_low, module_high, flags_low, flags_high] = module_and_flags;
+        Record {
+            tsc: long(offset_of!(Record, tsc)),
+            address: long(offset_of!(Record, address)),
+            site: word(offset_of!(Record, site)),
+            module: u16::from_ne_bytes([module_low, module_high]),
+            flags: u16::from_ne_bytes([flags_low, flags_high]),
+            ticks: word(offset_of!(Record, ticks)),
+            reserved: 0,
+        }
+    }
+
+    /// Who writes into a ring. A process is found by its thread while that lives.
+    fn origin(&mut self, index: usize) -> Origin {
+        let owner = self.word32(Self::ring(index) + offset_of!(Ring, owner));
+        let thread = owner.load(Ordering::Relaxed);
+        if self.owners[index].thread != thread {
+            let process = (!self.elsewhere).then(|| process_of(thread)).flatten();
+            self.owners[index] = Owner {
+                thread,
+                process: process.unwrap_or(self.founder),
+            };
+        }
+        Origin {
+            process: self.owners[index].process,
+            thread,
+        }
+    }
+
+    /// Frees the rings of threads that are gone. What they wrote last must be drained
+    /// before: see [`Self::drain`].
+    pub(crate) fn free(&mut self, mut each: impl FnMut(Origin, &Record)) -> Drained {
+        let mut drained = Drained::default();
+        if self.elsewhere {
+            return drained;
+        }
+        for index in 0..self.count {
+            let ring = Self::ring(index);
+            let thread = self
+                .word32(ring + offset_of!(Ring, owner))
+                .load(Ordering::Acquire);
+            if thread == 0 || exists(thread) {
+                continue;
+            }
+            self.drain_one(index, &mut drained, &mut each);
+            // A process that was killed while it wrote left its mark.
+            self.word64(ring + offset_of!(Ring, rest))
+                .store(0, Ordering::Relaxed);
+            // Another thread may have been given the number meanwhile, and is owner then:
+            // it takes a ring again when it finds that it has none.
+            self.word32(ring + offset_of!(Ring, owner))
+                .store(0, Ordering::Release);
+        }
+        drained
+    }
+
+    /// Byte offset of a ring.
+    const fn ring(index: usize) -> usize {
+        size_of::<RingSet>() + index * size_of::<Ring>()
+    }
+
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.memory.len());
+        // SAFETY: the offset is inside the mapping, as was just looked at.
+        let word = unsafe { self.memory.as_mut_ptr().add(offset) };
+        // SAFETY: pages are aligned and the offset is; the mapping lives as long as `self`,
+        // and both sides use its words as atomics.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
+    }
+
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.memory.len());
+        // SAFETY: the offset is inside the mapping, as was just looked at.
+        let word = unsafe { self.memory.as_mut_ptr().add(offset) };
+        // SAFETY: as for 32 bits.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+}
+
+/// Whether a thread of this number lives. What cannot be looked at does.
+fn exists(thread: u32) -> bool {
+    let found = fs::metadata(format!("/proc/{thread}"));
+    !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// The process that a thread belongs to.
+fn process_of(thread: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes as an agent does.
+    fn write(rings: &Rings, ring: usize, owner: u32, addresses: std::ops::Range<u64>) {
+        let at = Rings::ring(ring);
+        rings.word32(at).store(owner, Ordering::Relaxed);
+        for address in addresses {
+            let head = rings.word64(at + offset_of!(Ring, head));
+            let tail = rings.word64(at + offset_of!(Ring, tail));
+            let next = head.load(Ordering::Relaxed);
+            if next - tail.load(Ordering::Relaxed) >= RECORDS as u64 {
+                rings
+                    .word32(at + offset_of!(Ring, lost))
+                    .fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let slot = (next % RECORDS as u64) as usize;
+            let record = at + offset_of!(Ring, records) + slot * size_of::<Record>();
+            rings
+                .word64(record + offset_of!(Record, address))
+                .store(address, Ordering::Relaxed);
+            rings
+                .word32(record + offset_of!(Record, module))
+                .store(0x0003_0102, Ordering::Relaxed);
+            head.store(next + 1, Ordering::Release);
+        }
+    }
+
+    #[test]
+    fn records_come_out_once_and_in_order() {
+        let mut rings = Rings::new(2, 7, true).unwrap();
+        let mut expected = Vec::new();
+        let mut seen = Vec::new();
+        for turn in 0..5 {
+            let addresses = turn * 1000..turn * 1000 + 600;
+            write(&rings, 1, 42, addresses.clone());
+            expected.extend(addresses);
+            let drained = rings.drain(|origin, record| {
+                let from = Origin {
+                    process: 7,
+                    thread: 42,
+                };
+                assert_eq!(origin, from);
+                if cfg!(target_endian = "little") {
+                    assert_eq!((record.module, record.flags), (0x102, 3));
+                }
+                seen.push(record.address);
+            });
+            assert_eq!((drained.taken, drained.lost), (600, 0));
+        }
+        assert_eq!(seen, expected);
+        assert_eq!(rings.drain(|_, _| panic!()), Drained::default());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_lost_and_counted() {
+        let mut rings = Rings::new(1, 7, true).unwrap();
+        write(&rings, 0, 42, 0..RECORDS as u64 + 30);
+        let mut last = None;
+        let drained = rings.drain(|_, record| last = Some(record.address));
+        assert_eq!((drained.taken, drained.lost), (RECORDS as u64, 30));
+        assert_eq!(last, Some(RECORDS as u64 - 1));
+    }
+
+    #[test]
+    fn rings_of_threads_that_are_gone_are_free_again() {
+        let mut rings = Rings::new(2, 7, false).unwrap();
+        let own = std::process::id();
+        // Above the largest number that the kernel gives.
+        write(&rings, 0, u32::MAX, 0..10);
+        write(&rings, 1, own, 0..10);
+        let mut seen = Vec::new();
+        let drained = rings.free(|origin, _| seen.push(origin.process));
+        assert_eq!(drained.taken, 10);
+        assert_eq!(seen, [7; 10]);
+        let owner = |ring| rings.word32(Rings::ring(ring)).load(Ordering::Relaxed);
+        assert_eq!((owner(0), owner(1)), (0, own));
+        let drained = rings.drain(|origin, _| assert_eq!(origin.process, own));
+        assert_eq!(drained.taken, 10);
+    }
+}

@@ -1,0 +1,150 @@
+//! Builds C programs and runs them under sessions whose output goes to files.
+
+use std::ffi::OsString;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use membound_launch::{Change, Live, ModuleReport, Options, Patched, Program, Report, Session};
+use membound_rewrite::image::{FunctionBounds, Image};
+use membound_rewrite::patch;
+use membound_testkit::skipped;
+use tempfile::TempDir;
+
+/// One at a time: the programs are to have the machine.
+pub(crate) fn busy() -> MutexGuard<'static, ()> {
+    static BUSY: Mutex<()> = Mutex::new(());
+    BUSY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A built program in a directory of its own.
+pub(crate) struct Fixture {
+    pub(crate) home: TempDir,
+    pub(crate) program: PathBuf,
+}
+
+impl Fixture {
+    /// Builds `source` from `fixtures`; `None`, having said so, without a compiler.
+    pub(crate) fn build(source: &str) -> Option<Self> {
+        let home = tempfile::tempdir().unwrap();
+        let code = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/it/fixtures")
+            .join(source);
+        let program = home.path().join("program");
+        let built = Command::new("gcc")
+            .args(["-O1", "-pthread", "-o"])
+            .args([&program, &code])
+            .output();
+        match built {
+            Ok(output) if output.status.success() => Some(Self { home, program }),
+            Ok(output) => {
+                skipped(String::from_utf8_lossy(&output.stderr));
+                None
+            }
+            Err(error) => {
+                skipped(format_args!("gcc: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Options for a session without a cache.
+    pub(crate) fn options(&self, plan: patch::Options) -> Options {
+        Options {
+            plan,
+            cache: None,
+            revision: String::new(),
+            live: Live::Off,
+            period: 100,
+            recording: None,
+            directory: self.home.path().to_owned(),
+        }
+    }
+
+    /// Has the program write into a file, whose path is given back: a shell redirects.
+    pub(crate) fn start(&self, options: Options, words: &[&str]) -> (Session, PathBuf) {
+        self.start_reading(options, words, Path::new("/dev/null"))
+    }
+
+    /// The same, with `input` to read from.
+    pub(crate) fn start_reading(
+        &self,
+        options: Options,
+        words: &[&str],
+        input: &Path,
+    ) -> (Session, PathBuf) {
+        let out = self.home.path().join("out");
+        let (input, to) = (input.display(), out.display());
+        let script = format!("exec \"$0\" \"$@\" < {input} > {to}");
+        let mut arguments: Vec<OsString> = vec!["-c".into(), script.into()];
+        arguments.push(self.program.clone().into_os_string());
+        arguments.extend(words.iter().map(Into::into));
+        let program = Program {
+            name: "sh".into(),
+            arguments,
+            search: std::env::var_os("PATH"),
+            environment: membound_launch::environment(),
+        };
+        (Session::start(&program, options).unwrap(), out)
+    }
+
+    /// Runs it to its end, which must be a good one; what it wrote.
+    pub(crate) fn run(&self, options: Options, words: &[&str]) -> (Report, String) {
+        let (session, out) = self.start(options, words);
+        ends_well(&session);
+        let report = session.finish();
+        (report, fs::read_to_string(out).unwrap())
+    }
+
+    /// A function of the program.
+    pub(crate) fn function(&self, name: &str) -> FunctionBounds {
+        let bytes = fs::read(&self.program).unwrap();
+        let image = Image::parse(&bytes).unwrap();
+        let functions = image.functions();
+        let found = functions.iter().find(|it| it.name.as_deref() == Some(name));
+        found.unwrap().clone()
+    }
+
+    /// What became of the program's own file.
+    pub(crate) fn patched<'a>(&self, report: &'a Report) -> &'a Patched {
+        let own = |module: &&ModuleReport| module.path == self.program;
+        let module = report.modules.iter().find(own).unwrap();
+        module.outcome.as_ref().unwrap()
+    }
+}
+
+pub(crate) fn ends_well(session: &Session) {
+    match session.wait().unwrap() {
+        Change::Ended(status) => assert!(status.success(), "{status}"),
+        Change::Stopped(signal) => panic!("stopped by {signal}"),
+    }
+}
+
+/// Whether the report's program was patched; says so when the machine does not permit it.
+pub(crate) fn could_be_patched(report: &Report) -> bool {
+    let Some(reason) = &report.unpatched else {
+        return true;
+    };
+    let cannot = ["not permitted", "Permission denied", "no agent for"];
+    assert!(cannot.iter().any(|it| reason.contains(it)), "{reason}");
+    skipped(reason);
+    false
+}
+
+/// The addresses that `walk` prints: its array, and its function's bias.
+pub(crate) struct Places {
+    pub(crate) cells: Range<u64>,
+}
+
+impl Places {
+    pub(crate) fn of(out: &str) -> Self {
+        let mut words = out.split_whitespace();
+        let word = words.next().and_then(|it| it.strip_prefix("0x")).unwrap();
+        let start = u64::from_str_radix(word, 16).unwrap();
+        Self {
+            cells: start..start + 8192,
+        }
+    }
+}

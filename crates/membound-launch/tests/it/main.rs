@@ -1,0 +1,7 @@
+//! Programs with known accesses under a session: what is recorded of them, and what changes
+//! while they run.
+
+mod exchange;
+mod fixture;
+mod records;
+mod start;

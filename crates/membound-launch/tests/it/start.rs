@@ -1,0 +1,83 @@
+//! How programs are started.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use membound_launch::{Change, Program, Session};
+use membound_rewrite::patch::{self, Body};
+
+use crate::fixture::{Fixture, busy};
+
+/// Runs a shell script without and with a session, in an environment of its own; what both
+/// wrote.
+fn both(script: &str, environment: &[&str]) -> Option<[String; 2]> {
+    let fixture = Fixture::build("walk.c")?;
+    let _busy = busy();
+    let out = fixture.home.path().join("out");
+    let script = format!("exec > {}; {script}", out.display());
+    let mut plain = std::process::Command::new("/usr/bin/env");
+    plain.arg("-i").args(environment);
+    let status = plain.args(["/bin/sh", "-c", &script]).status().unwrap();
+    assert!(status.success());
+    let expected = fs::read_to_string(&out).unwrap();
+    let program = Program {
+        name: "/bin/sh".into(),
+        arguments: vec!["-c".into(), script.into()],
+        search: None,
+        environment: environment.iter().map(Into::into).collect(),
+    };
+    let options = fixture.options(patch::Options::new(Body::Displace));
+    let session = Session::start(&program, options).unwrap();
+    crate::fixture::ends_well(&session);
+    drop(session.finish());
+    Some([expected, fs::read_to_string(&out).unwrap()])
+}
+
+#[test]
+fn the_environment_keeps_its_order() {
+    // As the kernel has it: shells sort or drop what they pass on.
+    let script = "exec cat /proc/self/environ";
+    for environment in [
+        &["Z=1", "B=2", "A=3", "PATH=/usr/bin:/bin"][..],
+        &["Z=1", "LD_PRELOAD=libm.so.6", "A=3", "PATH=/usr/bin:/bin"],
+    ] {
+        let Some([plain, patched]) = both(&format!("exec env; {script}"), environment) else {
+            return;
+        };
+        assert!(plain.contains("A=3"), "{plain}");
+        assert_eq!(plain, patched);
+    }
+}
+
+#[test]
+fn signals_are_inherited_as_they_were() {
+    let script = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status";
+    if let Some([plain, patched]) = both(script, &["PATH=/usr/bin:/bin"]) {
+        assert_eq!(plain, patched);
+    }
+}
+
+#[test]
+fn a_script_without_magic_is_run_by_the_shell() {
+    let Some(fixture) = Fixture::build("walk.c") else {
+        return;
+    };
+    let _busy = busy();
+    let script = fixture.home.path().join("script");
+    fs::write(&script, "exit $(($1 + 1))\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = Program {
+        name: script.into_os_string(),
+        arguments: vec!["6".into()],
+        search: None,
+        environment: membound_launch::environment(),
+    };
+    let options = fixture.options(patch::Options::new(Body::Displace));
+    let session = Session::start(&program, options).unwrap();
+    let Change::Ended(status) = session.wait().unwrap() else {
+        panic!("it was stopped");
+    };
+    assert_eq!(status.code(), Some(7));
+    assert_eq!(session.obstacle(), None);
+    drop(session.finish());
+}
