@@ -3,6 +3,7 @@
 //! Read by signal handlers at any moment, so there is no lock: each slot has a version,
 //! odd while it is being changed, and a reader whose version changed under it looks again.
 
+use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use membound_wire::{Command, EDIT_BYTES, Place, Refusal, Shape, Step, TableHeader, Undo};
@@ -13,7 +14,9 @@ use crate::sys::Errno;
 
 const AREAS: usize = 4096;
 
+/// Debuggers read it by this layout.
 #[derive(Debug)]
+#[repr(C)]
 struct Slot {
     version: AtomicU64,
     code: AtomicU64,
@@ -41,6 +44,23 @@ impl Slot {
 static SLOTS: [Slot; AREAS] = [const { Slot::free() }; AREAS];
 /// Slots from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
+
+// By this note a debugger finds the slots, also where the agent's file is gone: the distances
+// from these words to the slots and to the number of those used, and the bytes of a slot.
+global_asm!(
+    ".pushsection .note.membound, \"a\", @note",
+    ".p2align 2",
+    ".long 9, 12, 1",
+    ".asciz \"membound\"",
+    ".p2align 2",
+    ".long {slots} - .",
+    ".long {used} - .",
+    ".long {bytes}",
+    ".popsection",
+    slots = sym SLOTS,
+    used = sym USED,
+    bytes = const size_of::<Slot>(),
+);
 
 /// A registered area, as it was at one moment.
 #[derive(Clone, Copy, Debug)]

@@ -56,9 +56,10 @@ impl Frame {
 }
 
 /// Defines the stub `$name`, which calls `$function` with its frame. `$filter` stands
-/// behind `pushfq` and may return early.
+/// behind `pushfq` and may return early; its labels with the words that lie on the stack
+/// from there on follow it.
 macro_rules! stub {
-    ($name:literal, $function:path, [$($filter:literal),*]) => {
+    ($name:literal, $function:path, [$($filter:literal),*], [$($zone:literal: $depth:literal),*]) => {
         global_asm!(
             ".pushsection .text.membound_entries, \"ax\", @progbits",
             concat!(".globl ", $name),
@@ -68,27 +69,44 @@ macro_rules! stub {
             ".cfi_startproc",
             "pushfq",
             ".cfi_adjust_cfa_offset 8",
+            ".cfi_offset 49, -16",
+            concat!($name, "_flags:"),
             $($filter,)*
             "push rbp",
             ".cfi_adjust_cfa_offset 8",
             ".cfi_rel_offset rbp, 0",
+            concat!($name, "_base:"),
             "mov rbp, rsp",
             ".cfi_def_cfa_register rbp",
+            concat!($name, "_framed:"),
             "push rax",
+            ".cfi_offset rax, -32",
             "push rcx",
+            ".cfi_offset rcx, -40",
             "push rdx",
+            ".cfi_offset rdx, -48",
             "push rsi",
+            ".cfi_offset rsi, -56",
             "push rdi",
+            ".cfi_offset rdi, -64",
             "push r8",
+            ".cfi_offset r8, -72",
             "push r9",
+            ".cfi_offset r9, -80",
             "push r10",
+            ".cfi_offset r10, -88",
             "push r11",
+            ".cfi_offset r11, -96",
             "push rbx",
+            ".cfi_offset rbx, -104",
             "push r12",
+            ".cfi_offset r12, -112",
             "push r13",
+            ".cfi_offset r13, -120",
             "push r14",
+            ".cfi_offset r14, -128",
             "push r15",
-            concat!($name, "_saved:"),
+            ".cfi_offset r15, -136",
             "mov rdi, rsp",
             "and rsp, -16",
             "sub rsp, 256",
@@ -127,36 +145,54 @@ macro_rules! stub {
             "movaps xmm14, [rsp + 224]",
             "movaps xmm15, [rsp + 240]",
             "lea rsp, [rbp - 112]",
-            concat!($name, "_restoring:"),
             "pop r15",
+            ".cfi_restore r15",
             "pop r14",
+            ".cfi_restore r14",
             "pop r13",
+            ".cfi_restore r13",
             "pop r12",
+            ".cfi_restore r12",
             "pop rbx",
+            ".cfi_restore rbx",
             "pop r11",
+            ".cfi_restore r11",
             "pop r10",
+            ".cfi_restore r10",
             "pop r9",
+            ".cfi_restore r9",
             "pop r8",
+            ".cfi_restore r8",
             "pop rdi",
+            ".cfi_restore rdi",
             "pop rsi",
+            ".cfi_restore rsi",
             "pop rdx",
+            ".cfi_restore rdx",
             "pop rcx",
+            ".cfi_restore rcx",
             "pop rax",
+            ".cfi_restore rax",
             "pop rbp",
             ".cfi_def_cfa rsp, 16",
             ".cfi_restore rbp",
+            concat!($name, "_unframed:"),
             "popfq",
             ".cfi_adjust_cfa_offset -8",
+            ".cfi_restore 49",
             concat!($name, "_done:"),
             "ret",
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
             ".popsection",
-            ".pushsection .rodata.membound_saved, \"a\", @progbits",
-            concat!(".long ", $name, "_saved - membound_entries_start"),
-            concat!(".long ", $name, "_restoring - membound_entries_start"),
-            concat!(".long ", $name, " - membound_entries_start"),
-            concat!(".long ", $name, "_done - membound_entries_start"),
+            ".pushsection .rodata.membound_zones, \"a\", @progbits",
+            concat!(".long ", $name, " - membound_entries_start, 0"),
+            concat!(".long ", $name, "_flags - membound_entries_start, 1"),
+            $(concat!(".long ", $zone, " - membound_entries_start, ", $depth),)*
+            concat!(".long ", $name, "_base - membound_entries_start, 2"),
+            concat!(".long ", $name, "_framed - membound_entries_start, 255"),
+            concat!(".long ", $name, "_unframed - membound_entries_start, 1"),
+            concat!(".long ", $name, "_done - membound_entries_start, 0"),
             ".popsection",
             function = sym $function,
         );
@@ -170,13 +206,13 @@ global_asm!(
     ".hidden membound_entries_start",
     "membound_entries_start:",
     ".popsection",
-    // Four offsets a stub, ended by zeros: where the frame is complete from and to, the
-    // first instruction and the last.
-    ".pushsection .rodata.membound_saved, \"a\", @progbits",
+    // Pairs in the order of addresses: an offset from the first mark, and how many words
+    // lie on the stack below the return address from there on (255: rbp tells).
+    ".pushsection .rodata.membound_zones, \"a\", @progbits",
     ".p2align 2",
-    ".globl membound_saved",
-    ".hidden membound_saved",
-    "membound_saved:",
+    ".globl membound_zones",
+    ".hidden membound_zones",
+    "membound_zones:",
     ".popsection",
 );
 
@@ -196,16 +232,21 @@ stub!(
         "cmp rax, 329",
         "je 2f",
         "popfq",
+        ".cfi_remember_state",
         ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore 49",
+        "membound_entry_syscall_left:",
         "clc",
         "ret",
-        ".cfi_adjust_cfa_offset 8",
+        ".cfi_restore_state",
+        "membound_entry_syscall_ours:",
         "2:"
-    ]
+    ],
+    ["membound_entry_syscall_left": 0, "membound_entry_syscall_ours": 1]
 );
-stub!("membound_entry_modules", on_modules, []);
-stub!("membound_entry_sample", on_sample, []);
-stub!("membound_entry_record", on_record, []);
+stub!("membound_entry_modules", on_modules, [], []);
+stub!("membound_entry_sample", on_sample, [], []);
+stub!("membound_entry_record", on_record, [], []);
 
 global_asm!(
     ".pushsection .text.membound_entries, \"ax\", @progbits",
@@ -219,13 +260,14 @@ global_asm!(
     ".hidden membound_entries_end",
     "membound_entries_end:",
     ".popsection",
-    ".pushsection .rodata.membound_saved, \"a\", @progbits",
-    ".long 0, 0, 0, 0",
+    ".pushsection .rodata.membound_zones, \"a\", @progbits",
+    ".long membound_entry_yield - membound_entries_start, 0",
+    ".long -1, 0",
     ".popsection",
 );
 
 unsafe extern "C" {
-    static membound_saved: u32;
+    static membound_zones: u32;
     fn membound_entries_start();
     fn membound_entries_end();
     fn membound_entry_syscall();
@@ -246,17 +288,37 @@ pub(crate) fn addresses() -> [u64; 8] {
     entries
 }
 
-/// How a trampoline's registers are had from a thread that was interrupted inside the agent.
+/// The call in which a thread was interrupted inside the agent, by which the registers are
+/// had that the trampoline called with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Interrupted {
-    /// The stub has saved them.
-    Saved(&'static Frame),
-    /// They are as found, but for the return address on the stack.
-    AsFound,
+pub(crate) struct Interrupted {
+    /// Address of the stub's [`Frame`], which may be half made or half taken down.
+    frame: u64,
+    /// The thread's stack pointer: below it nothing is saved yet, or any more.
+    rsp: u64,
+}
+
+impl Interrupted {
+    /// What the stub has saved at this offset in its [`Frame`]; `found` is what the thread has
+    /// there now, which is the same where nothing is saved.
+    pub(crate) fn saved(&self, offset: usize, found: u64) -> u64 {
+        let place = self.frame + offset as u64;
+        if place < self.rsp {
+            return found;
+        }
+        // SAFETY: it is stack at or above the stack pointer of a thread that goes on only
+        // when its handler, which is running now, has returned.
+        unsafe { memory::get(place as usize) }
+    }
+
+    /// The stack pointer when the call has returned.
+    pub(crate) const fn stack_pointer(&self) -> u64 {
+        self.frame + core::mem::offset_of!(Frame, arguments) as u64
+    }
 }
 
 /// Finds that out for a thread with these registers. `None` if it is in no call from a
-/// trampoline, or at one of the few instructions at its edges where the frame is half made.
+/// trampoline.
 ///
 /// The agent is compiled with frame pointers, so the frames form a chain up to the stub's.
 pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
@@ -269,8 +331,10 @@ pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
     let stubs =
         membound_entries_start as *const () as u64..membound_entries_end as *const () as u64;
     if stubs.contains(&rip) {
-        return in_stub(rip - stubs.start, rbp);
+        let frame = in_stub(rip - stubs.start, rsp, rbp)?;
+        return Some(Interrupted { frame, rsp });
     }
+    let of_stub = |rbp| frame_of(rbp).map(|frame| Interrupted { frame, rsp });
     // Before the function that a stub calls has made its frame, and after it has left it:
     // the stack pointer is at the return address, or one push below it.
     let back_at = return_slot(rbp);
@@ -278,7 +342,7 @@ pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
         // SAFETY: the place is on the stack, at or right above the stack pointer.
         let back: u64 = unsafe { memory::get(back_at as usize) };
         if stubs.contains(&back) {
-            return frame_of(rbp).map(Interrupted::Saved);
+            return of_stub(rbp);
         }
     }
     let mut low = rsp;
@@ -293,7 +357,7 @@ pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
         // SAFETY: as above.
         let back: u64 = unsafe { memory::get(frame as usize + 8) };
         if stubs.contains(&back) {
-            return frame_of(outer).map(Interrupted::Saved);
+            return of_stub(outer);
         }
         low = frame + 16;
         frame = outer;
@@ -301,23 +365,26 @@ pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
     None
 }
 
-/// The same for a thread inside a stub, at this offset from the stubs' start.
-fn in_stub(offset: u64, rbp: u64) -> Option<Interrupted> {
-    let mut at = (&raw const membound_saved) as usize;
+/// Where the frame of a stub is, or will be or was, for a thread at this offset from the
+/// stubs' start.
+fn in_stub(offset: u64, rsp: u64, rbp: u64) -> Option<u64> {
+    const FRAMED: u32 = 255;
+    const RETURN_ADDRESS: u64 = core::mem::offset_of!(Frame, return_address) as u64;
+    let mut at = (&raw const membound_zones) as usize;
+    let mut words = 0;
     loop {
-        // SAFETY: the table ends with zeros, which are not passed.
-        let [saved, restoring, first, last]: [u32; 4] = unsafe { memory::get(at) };
-        if restoring == 0 {
-            return None;
+        // SAFETY: the table ends with an offset that none is above.
+        let [start, depth]: [u32; 2] = unsafe { memory::get(at) };
+        if u64::from(start) > offset {
+            break;
         }
-        if (u64::from(saved)..u64::from(restoring)).contains(&offset) {
-            return frame_of(rbp).map(Interrupted::Saved);
-        }
-        if offset == u64::from(first) || offset == u64::from(last) {
-            return Some(Interrupted::AsFound);
-        }
-        at += 16;
+        words = depth;
+        at += 8;
     }
+    if words == FRAMED {
+        return frame_of(rbp);
+    }
+    (rsp + 8 * u64::from(words)).checked_sub(RETURN_ADDRESS)
 }
 
 /// Where the return address of a stub's call lies, by its frame pointer: below the saved
@@ -328,12 +395,9 @@ fn return_slot(rbp: u64) -> u64 {
     (saved & !15).wrapping_sub(VECTORS + 8)
 }
 
-/// The frame of the stub whose frame pointer this is.
-fn frame_of(rbp: u64) -> Option<&'static Frame> {
-    let start = rbp.checked_sub(core::mem::offset_of!(Frame, rbp) as u64)?;
-    // SAFETY: the stub keeps its frame there until it returns, which the interrupted thread
-    // does not before its handler has.
-    Some(unsafe { &*(start as *const Frame) })
+/// The address of the frame of the stub whose frame pointer this is.
+fn frame_of(rbp: u64) -> Option<u64> {
+    rbp.checked_sub(core::mem::offset_of!(Frame, rbp) as u64)
 }
 
 /// [`Entry::Syscall`], for the numbers that the stub lets through.

@@ -9,6 +9,7 @@
 //! handler, and lets [`leave`] find where the thread really goes on.
 
 use core::arch::global_asm;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use membound_wire::{Undo, UndoKind};
@@ -254,34 +255,36 @@ pub(crate) struct Registers {
 pub(crate) const REGISTERS_OFFSET: usize = 40;
 
 impl Registers {
-    /// What a trampoline had when it called the agent, as if it had just returned.
-    fn of_call(frame: &Frame) -> Self {
+    /// What a trampoline had when it called the agent, as if it had just returned, from the
+    /// registers of the thread inside.
+    fn of_call(self, call: &Interrupted) -> Self {
+        macro_rules! saved {
+            ($name:ident, $found:expr) => {
+                call.saved(offset_of!(Frame, $name), $found)
+            };
+        }
+        let [r8, r9, r10, r11, r12, r13, r14, r15] = self.high;
         Self {
             high: [
-                frame.r8, frame.r9, frame.r10, frame.r11, frame.r12, frame.r13, frame.r14,
-                frame.r15,
+                saved!(r8, r8),
+                saved!(r9, r9),
+                saved!(r10, r10),
+                saved!(r11, r11),
+                saved!(r12, r12),
+                saved!(r13, r13),
+                saved!(r14, r14),
+                saved!(r15, r15),
             ],
-            rdi: frame.rdi,
-            rsi: frame.rsi,
-            rbp: frame.rbp,
-            rbx: frame.rbx,
-            rdx: frame.rdx,
-            rax: frame.rax,
-            rcx: frame.rcx,
-            rsp: (&raw const frame.arguments) as u64,
-            rip: frame.return_address,
-            flags: frame.flags,
-        }
-    }
-
-    /// What they will be after the return instruction at which they were found.
-    fn returned(self) -> Self {
-        // SAFETY: the stack pointer is at the trampoline's return address.
-        let rip = unsafe { memory::get(self.rsp as usize) };
-        Self {
-            rip,
-            rsp: self.rsp + 8,
-            ..self
+            rdi: saved!(rdi, self.rdi),
+            rsi: saved!(rsi, self.rsi),
+            rbp: saved!(rbp, self.rbp),
+            rbx: saved!(rbx, self.rbx),
+            rdx: saved!(rdx, self.rdx),
+            rax: saved!(rax, self.rax),
+            rcx: saved!(rcx, self.rcx),
+            rsp: call.stack_pointer(),
+            rip: saved!(return_address, self.rip),
+            flags: saved!(flags, self.flags),
         }
     }
 
@@ -380,11 +383,7 @@ unsafe extern "C" fn enter(
     let found: Registers = unsafe { memory::get(place) };
     // Inside the agent, what the trampoline had when it called; the call goes on afterwards.
     let inside = entry::interrupted(found.rip, found.rsp, found.rbp);
-    let state = match inside {
-        None => found,
-        Some(Interrupted::Saved(frame)) => Registers::of_call(frame),
-        Some(Interrupted::AsFound) => found.returned(),
-    };
+    let state = inside.map_or(found, |call| found.of_call(&call));
     let place_of = |ip: u64| areas::find(ip).and_then(|area| area.at(ip));
     let at = place_of(state.rip).or_else(|| place_of(island_target(signal, state.rip)?));
     if let Some(at) = at {
