@@ -185,13 +185,13 @@ impl Values {
                 let shift = 64 - u32::from(bits);
                 self.constant((value.cast_signed() << shift >> shift).cast_unsigned())
             }
+            _ if self.bound(value).is_some_and(|bound| bound <= half) => value,
             Node::Masked(inner, mask) if mask & low_mask(bits) == low_mask(bits) => {
                 self.signed(inner, bits)
             }
             Node::Inserted {
                 low, bits: have, ..
             } if bits <= have => self.signed(low, bits),
-            _ if self.bound(value).is_some_and(|bound| bound <= half) => value,
             _ => self.intern(Node::Signed(value, bits)),
         }
     }
