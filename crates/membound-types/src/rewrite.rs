@@ -254,6 +254,8 @@ pub struct PlannedInstruction {
     pub block: u32,
     /// What is alive before it.
     pub live: String,
+    /// What is dead before it: all that is not in `live`.
+    pub dead: String,
     /// What it does to memory by an operand, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<AccessKind>,

@@ -28,7 +28,12 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// Builds `source` from `fixtures`; `None`, having said so, without a compiler.
     pub(crate) fn build(source: &str) -> Option<Self> {
-        let home = tempfile::tempdir().unwrap();
+        Self::build_with(source, &[])
+    }
+
+    /// The same, with further `options`.
+    pub(crate) fn build_with(source: &str, options: &[&str]) -> Option<Self> {
+        let home = tempfile::tempdir().expect("a directory can be made");
         let code = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/it/fixtures")
             .join(source);
@@ -36,6 +41,7 @@ impl Fixture {
         let built = Command::new("gcc")
             .args(["-O1", "-pthread", "-o"])
             .args([&program, &code])
+            .args(options)
             .output();
         match built {
             Ok(output) if output.status.success() => Some(Self { home, program }),
@@ -87,7 +93,8 @@ impl Fixture {
             search: std::env::var_os("PATH"),
             environment: membound_launch::environment(),
         };
-        (Session::start(&program, options).unwrap(), out)
+        let session = Session::start(&program, options).expect("there is a shell");
+        (session, out)
     }
 
     /// Runs it to its end, which must be a good one; what it wrote.
@@ -95,28 +102,29 @@ impl Fixture {
         let (session, out) = self.start(options, words);
         ends_well(&session);
         let report = session.finish();
-        (report, fs::read_to_string(out).unwrap())
+        (report, fs::read_to_string(out).expect("the shell made it"))
     }
 
     /// A function of the program.
     pub(crate) fn function(&self, name: &str) -> FunctionBounds {
-        let bytes = fs::read(&self.program).unwrap();
-        let image = Image::parse(&bytes).unwrap();
+        let bytes = fs::read(&self.program).expect("it was built");
+        let image = Image::parse(&bytes).expect("the compiler writes ELF files");
         let functions = image.functions();
         let found = functions.iter().find(|it| it.name.as_deref() == Some(name));
-        found.unwrap().clone()
+        found.expect("the source has it").clone()
     }
 
     /// What became of the program's own file.
     pub(crate) fn patched<'a>(&self, report: &'a Report) -> &'a Patched {
         let own = |module: &&ModuleReport| module.path == self.program;
-        let module = report.modules.iter().find(own).unwrap();
-        module.outcome.as_ref().unwrap()
+        let module = report.modules.iter().find(own);
+        let module = module.expect("the program was looked at");
+        module.outcome.as_ref().expect("it is an ordinary file")
     }
 }
 
 pub(crate) fn ends_well(session: &Session) {
-    match session.wait().unwrap() {
+    match session.wait().expect("it is a child") {
         Change::Ended(status) => assert!(status.success(), "{status}"),
         Change::Stopped(signal) => panic!("stopped by {signal}"),
     }
@@ -133,16 +141,18 @@ pub(crate) fn could_be_patched(report: &Report) -> bool {
     false
 }
 
-/// The addresses that `walk` prints: its array, and its function's bias.
+/// The addresses that `walk` prints.
 pub(crate) struct Places {
+    /// Its array.
     pub(crate) cells: Range<u64>,
 }
 
 impl Places {
     pub(crate) fn of(out: &str) -> Self {
         let mut words = out.split_whitespace();
-        let word = words.next().and_then(|it| it.strip_prefix("0x")).unwrap();
-        let start = u64::from_str_radix(word, 16).unwrap();
+        let word = words.next().and_then(|it| it.strip_prefix("0x"));
+        let start = word.and_then(|word| u64::from_str_radix(word, 16).ok());
+        let start = start.expect("the program prints its array's address first");
         Self {
             cells: start..start + 8192,
         }

@@ -3,5 +3,6 @@
 
 mod exchange;
 mod fixture;
+mod loader;
 mod records;
 mod start;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use membound_launch::{Access, Bursts, LINE_BYTES, Receiver, Recording, Source};
@@ -17,16 +17,19 @@ struct Keep(Mutex<Vec<(PathBuf, Access)>>);
 impl Receiver for Keep {
     fn receive(&self, sources: &[Source], accesses: &[Access]) {
         let with_path = |access: &Access| (sources[access.module].path.clone(), *access);
-        let mut kept = self.0.lock().unwrap();
-        kept.extend(accesses.iter().map(with_path));
+        self.kept().extend(accesses.iter().map(with_path));
     }
 }
 
 impl Keep {
+    fn kept(&self) -> MutexGuard<'_, Vec<(PathBuf, Access)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Accesses made by `walk`.
     fn walk(&self, fixture: &Fixture) -> Vec<Access> {
         let walk = fixture.function("walk").range;
-        let kept = self.0.lock().unwrap();
+        let kept = self.kept();
         let of_walk = kept
             .iter()
             .filter(|(path, access)| *path == fixture.program && walk.contains(&access.site));
@@ -105,7 +108,7 @@ fn about_one_in_a_period_is_sampled_and_all_are_counted() {
 }
 
 #[test]
-fn every_thread_has_a_ring_and_those_of_ended_ones_are_used_again() {
+fn every_thread_has_a_ring() {
     let Some(fixture) = Fixture::build("walk.c") else {
         return;
     };

@@ -27,9 +27,6 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     );
     out.heading(&format!("membound: body {}", check.body), &remark);
     modules(&mut out, &check.modules);
-    if let Some(records) = &check.records {
-        recorded(&mut out, &check.modules, records);
-    }
     let mut refused: BTreeMap<&str, u64> = BTreeMap::new();
     for module in &check.modules {
         for (reason, count) in &module.counts.refused {
@@ -50,6 +47,9 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
                 process.pid
             ));
         }
+    }
+    if let Some(records) = &check.records {
+        recorded(&mut out, &check.modules, records);
     }
     for missed in &check.missed {
         out.warning(&format!("incomplete: {missed}"));
@@ -107,8 +107,10 @@ fn recorded(out: &mut Out, modules: &[CheckedModule], records: &CheckedRecords) 
     let ticks = |ticks: &Outcome<u32>| figure(ticks.known().map(|ticks| u64::from(*ticks)));
     for (module, samples) in shown.iter().take(ROWS) {
         let lines = module.lines.as_ref().and_then(Outcome::known);
+        // The table before has the whole path.
+        let name = module.path.rsplit('/').next().unwrap_or_default();
         table.row([
-            module.path.clone(),
+            name.to_owned(),
             units::count(samples.timed),
             units::count(samples.untimed),
             ticks(&samples.median_ticks),
@@ -260,7 +262,7 @@ fn listing(out: &mut Out, function: &PlannedFunction) {
         let mark = mark(instruction);
         let head = format!("{:>8x} {mark:<1} ", instruction.address);
         let text = format!("{head}{:<34} ", instruction.text);
-        let live = &instruction.live;
+        let live = live(instruction);
         if text.chars().count() + live.chars().count() <= width {
             lines.push(format!("{text}{live}"));
         } else {
@@ -270,7 +272,7 @@ fn listing(out: &mut Out, function: &PlannedFunction) {
                 .subsequent_indent("             ")
                 .word_splitter(textwrap::WordSplitter::NoHyphenation);
             lines.extend(
-                textwrap::wrap(live, options)
+                textwrap::wrap(&live, options)
                     .into_iter()
                     .map(std::borrow::Cow::into_owned),
             );
@@ -284,6 +286,23 @@ fn listing(out: &mut Out, function: &PlannedFunction) {
         "P: patched; +: runs in a trampoline with its neighbour; !: refused. Behind each \
          instruction what is alive before it.",
     );
+}
+
+/// What is alive before an instruction, by what is not where that is shorter.
+fn live(instruction: &PlannedInstruction) -> String {
+    let (live, dead) = (&instruction.live, &instruction.dead);
+    match (live.is_empty(), dead.is_empty()) {
+        (false, true) => "everything".to_owned(),
+        (true, _) => "nothing".to_owned(),
+        (false, false) => {
+            let but = format!("all but {dead}");
+            if but.len() < live.len() {
+                but
+            } else {
+                live.clone()
+            }
+        }
+    }
 }
 
 const fn mark(instruction: &PlannedInstruction) -> &'static str {

@@ -7,4 +7,5 @@ mod fixture;
 mod model;
 mod numbers;
 mod page;
+mod rewrite;
 mod text;

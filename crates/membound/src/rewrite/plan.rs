@@ -179,6 +179,7 @@ fn planned(report: FunctionReport) -> PlannedFunction {
                 text: instruction.text,
                 block: instruction.block,
                 live: instruction.live.to_string(),
+                dead: instruction.live.complement().to_string(),
                 access: access.map(|access| checked::kind(access.direction)),
                 group: group.map(|group| group.range.start),
                 patched: access.is_some_and(|access| access.refused.is_none()),

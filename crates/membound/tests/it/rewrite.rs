@@ -1,6 +1,7 @@
 //! `rewrite plan` and `rewrite check` from outside: known counts, ends of programs, what is
 //! left alone, bad input. Programs of every kind are the business of `tests/rewrite`.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -116,6 +117,21 @@ fn every_access_of_a_loop_is_counted_as_often_as_it_ran() {
         assert_eq!((of("load"), of("store")), (2, 1), "{sites:#?}");
         for site in sites {
             assert_eq!(site["executions"], 12345, "{site:#?}");
+            if body == "sample" {
+                let samples = &site["samples"];
+                // One of the first executions, and one in a thousand from then on.
+                let sampled = samples["timed"].as_u64().unwrap();
+                let untimed = samples["untimed"].as_u64().unwrap();
+                let lost = document["records"]["lost"].as_u64().unwrap();
+                assert!(
+                    (1..60).contains(&(sampled + untimed + lost)),
+                    "{samples:#?}"
+                );
+                let load = site["access"] == "load";
+                assert_eq!(samples["median_ticks"].is_u64(), load && sampled > 0);
+            } else {
+                assert_eq!(site["samples"], Value::Null);
+            }
             assert_eq!(site["function"], "repeat");
         }
         assert_eq!(document["kind"], "rewrite-check");
@@ -158,22 +174,33 @@ fn the_environment_looks_as_it_would_without_membound() {
                 None => command.env_remove("LD_PRELOAD"),
             };
             let output = command.output().unwrap();
-            let mut lines: Vec<String> = String::from_utf8(output.stdout)
-                .unwrap()
-                .lines()
-                .map(str::to_owned)
-                .collect();
-            lines.sort();
-            lines
+            String::from_utf8(output.stdout).unwrap()
         };
-        let mut plain = Command::new("env");
-        plain
-            .current_dir(membound.home.path())
-            .env("HOME", membound.home.path())
-            .env("XDG_DATA_HOME", membound.home.path().join("data"))
-            .env_remove("NO_COLOR");
-        let patched = membound.command(["rewrite", "check", "--", "env"]);
-        assert_eq!(run(plain), run(patched), "{preload:?}");
+        let words = ["rewrite", "check", "--", "env", "-0"];
+        // The standard library sorts what it starts programs with: a shell in between gives
+        // both the same order, another one.
+        let backwards = |mut command: Command, program: &OsStr, words: &[&str]| {
+            let mut shell = Command::new("env");
+            for (name, value) in command.get_envs() {
+                match value {
+                    Some(value) => shell.env(name, value),
+                    None => shell.env_remove(name),
+                };
+            }
+            shell
+                .args(["ZZ=1", "MM=2", "AA=3"])
+                .arg(program)
+                .args(words);
+            command = shell;
+            command.current_dir(membound.home.path());
+            run(command)
+        };
+        let patched = membound.command(words);
+        let program = patched.get_program().to_owned();
+        let patched = backwards(patched, &program, &words);
+        let plain = backwards(membound.command(words), "env".as_ref(), &["-0"]);
+        assert!(plain.contains("AA=3"));
+        assert_eq!(plain, patched, "{preload:?}");
     }
 }
 
