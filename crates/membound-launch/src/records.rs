@@ -106,6 +106,8 @@ struct State {
 struct Image {
     number: usize,
     key: ProcessKey,
+    /// Its process runs another program by now.
+    left: bool,
     rings: Rings,
     /// Indices of [`State::modules`], by number less one.
     modules: Vec<usize>,
@@ -135,10 +137,14 @@ impl Records {
         rings.hang(conversation, maps)?;
         let mut state = self.state();
         let number = state.begun;
+        for image in state.images.iter_mut().filter(|image| image.key == key) {
+            image.left = true;
+        }
         state.begun += 1;
         state.images.push(Image {
             number,
             key,
+            left: false,
             rings,
             modules: Vec::new(),
         });
@@ -327,7 +333,9 @@ impl State {
     /// Lets go of the rings of programs that have ended, with all the children that shared
     /// them.
     fn close(&mut self) {
-        let over = |image: &Image| maps::started(image.key.pid).ok() != Some(image.key.started);
+        let over = |image: &Image| {
+            image.left || maps::started(image.key.pid).ok() != Some(image.key.started)
+        };
         if !self.images.iter().any(over) {
             return;
         }

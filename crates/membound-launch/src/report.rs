@@ -30,7 +30,7 @@ pub struct Report {
     pub records: Option<RecordTotals>,
 }
 
-/// One file over all programs.
+/// One file over all programs, with one plan: a file with chosen plans has an entry for each.
 #[derive(Clone, Debug)]
 pub struct ModuleReport {
     /// The file, as the first program that used it named it.

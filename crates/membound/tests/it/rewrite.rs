@@ -205,6 +205,27 @@ fn the_environment_looks_as_it_would_without_membound() {
 }
 
 #[test]
+fn a_program_ignores_what_membounds_caller_ignores() {
+    let membound = Membound::new();
+    for ignored in ["", "trap '' PIPE; ", "trap '' PIPE HUP INT; "] {
+        let run = |start: &str| {
+            let script = format!("{ignored}exec {start} grep -E '^Sig(Blk|Ign)' /proc/self/status");
+            let output = Command::new("sh")
+                .args(["-c", &script])
+                .current_dir(membound.home.path())
+                .env("HOME", membound.home.path())
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let patched = format!("{} rewrite check --", env!("CARGO_BIN_EXE_membound"));
+        let plain = run("");
+        assert_eq!(plain.lines().count(), 2);
+        assert_eq!(plain, run(&patched), "{ignored}");
+    }
+}
+
+#[test]
 fn exit_codes_and_signals_are_passed_on() {
     let membound = Membound::new();
     for code in [0, 1, 7, 255] {
