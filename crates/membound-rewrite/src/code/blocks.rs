@@ -1,59 +1,112 @@
 //! From instructions to basic blocks.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use iced_x86::Instruction;
 
 use super::descent::{Descent, Flow, flow};
 use super::table::Resolution;
-use super::{Block, BlockEnd, BlockId};
+use super::{Block, BlockEnd, BlockId, Successors};
 
 /// A function's instructions in order, and its blocks.
 pub(super) struct Graph {
     pub(super) instructions: Vec<Instruction>,
     pub(super) blocks: Vec<Block>,
-    /// The blocks that a block may run after, inside the function.
-    pub(super) predecessors: Vec<Vec<BlockId>>,
     /// Whether a call's exceptions are caught outside the function.
     pub(super) caught_elsewhere: bool,
+    /// Only jump tables ask for them.
+    predecessors: OnceCell<Predecessors>,
+}
+
+struct Predecessors {
+    /// Where the predecessors of each block begin in `all`; one more than there are blocks.
+    first: Vec<u32>,
+    all: Vec<BlockId>,
+}
+
+impl Graph {
+    /// The blocks that a block may run after, inside the function.
+    pub(super) fn predecessors(&self, block: BlockId) -> &[BlockId] {
+        let known = self
+            .predecessors
+            .get_or_init(|| Predecessors::of(&self.blocks));
+        let first = &known.first[block.index()..];
+        &known.all[first[0] as usize..first[1] as usize]
+    }
+}
+
+impl Predecessors {
+    fn of(blocks: &[Block]) -> Self {
+        let mut first = vec![0_u32; blocks.len() + 1];
+        let targets = blocks.iter().flat_map(|block| &block.successors);
+        for target in targets {
+            first[target.index() + 1] += 1;
+        }
+        for index in 0..blocks.len() {
+            first[index + 1] += first[index];
+        }
+        let mut next = first.clone();
+        let mut all = vec![BlockId(0); first[blocks.len()] as usize];
+        for (index, block) in blocks.iter().enumerate() {
+            for target in &block.successors {
+                let place = &mut next[target.index()];
+                all[*place as usize] = block_id(index);
+                *place += 1;
+            }
+        }
+        Self { first, all }
+    }
 }
 
 fn block_id(index: usize) -> BlockId {
     BlockId(u32::try_from(index).expect("a function has fewer blocks than 2^32"))
 }
 
+/// No block begins here.
+const NONE: u32 = u32::MAX;
+
 /// Cuts what was decoded into blocks. `resolutions` says by address what is known of
 /// indirect jumps.
 pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &HashMap<u64, Resolution>) -> Graph {
-    let instructions: Vec<Instruction> = descent.in_order().copied().collect();
+    let mut instructions: Vec<Instruction> = Vec::with_capacity(descent.instructions.len());
+    instructions.extend(descent.in_order());
     let mut blocks: Vec<Block> = Vec::with_capacity(instructions.len() / 3);
-    let mut starts: Vec<u64> = Vec::with_capacity(instructions.len() / 3);
-    let mut goes_on_at = None;
+    // For each byte of the function, the block that begins there.
+    let length = usize::try_from(descent.end() - descent.start()).expect("it is in memory");
+    let mut begins = vec![NONE; length];
+    let mut ended_at = None;
     for (index, instruction) in instructions.iter().enumerate() {
         let index = u32::try_from(index).expect("a function has fewer bytes than 2^32");
+        let ip = instruction.ip();
+        // Whatever does not go on with the next instruction has made a leader of it, if
+        // there is one.
         match blocks.last_mut() {
-            Some(block)
-                if goes_on_at == Some(instruction.ip()) && !descent.is_leader(instruction.ip()) =>
-            {
+            Some(block) if ended_at == Some(ip) && !descent.is_leader(ip) => {
                 block.end = index + 1;
             }
             _ => {
-                starts.push(instruction.ip());
+                if let Some(offset) = descent.offset(ip) {
+                    begins[offset] = block_id(blocks.len()).0;
+                }
                 blocks.push(Block {
                     first: index,
                     end: index + 1,
                     leaves_by: BlockEnd::Stops,
-                    successors: Vec::new(),
+                    successors: Successors::default(),
                     landing_pad: None,
-                    entered_from_outside: descent.is_entered(instruction.ip()),
+                    entered_from_outside: descent.is_entered(ip),
                 });
             }
         }
-        goes_on_at = (flow(instruction) == Flow::Next).then(|| instruction.next_ip());
+        ended_at = Some(instruction.next_ip());
     }
-    let find = |address: u64| starts.binary_search(&address).ok().map(block_id);
+    let find = |address: u64| {
+        let block = begins[descent.offset(address)?];
+        (block != NONE).then_some(BlockId(block))
+    };
     let mut graph = Graph {
-        predecessors: vec![Vec::new(); blocks.len()],
+        predecessors: OnceCell::new(),
         caught_elsewhere: false,
         instructions,
         blocks,
@@ -69,17 +122,12 @@ pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &HashMap<u64, Resolu
             graph.caught_elsewhere |= pad.is_some() && block.landing_pad.is_none();
         }
     }
-    for (index, block) in graph.blocks.iter().enumerate() {
-        for successor in &block.successors {
-            graph.predecessors[successor.index()].push(block_id(index));
-        }
-    }
     graph
 }
 
 struct Ending {
     leaves_by: BlockEnd,
-    successors: Vec<BlockId>,
+    successors: Successors,
 }
 
 fn ending(
@@ -89,13 +137,13 @@ fn ending(
     find: &impl Fn(u64) -> Option<BlockId>,
 ) -> Ending {
     let next = last.next_ip();
-    let ends = |leaves_by, successors| Ending {
+    let ends = |leaves_by, successors: &[BlockId]| Ending {
         leaves_by,
-        successors,
+        successors: Successors::of(successors),
     };
     // Where nothing was decoded control may still go: off the function's end, or into bytes
     // that were not understood. Both leave the function as far as its blocks can tell.
-    let leaves = |target, conditional, successors| {
+    let leaves = |target, conditional, successors: &[BlockId]| {
         ends(
             BlockEnd::Leaves {
                 target,
@@ -106,31 +154,27 @@ fn ending(
     };
     match flow(last) {
         Flow::Next | Flow::SystemCall => match find(next) {
-            Some(next) => ends(BlockEnd::FallsThrough, vec![next]),
-            None => leaves(next, false, Vec::new()),
+            Some(next) => ends(BlockEnd::FallsThrough, &[next]),
+            None => leaves(next, false, &[]),
         },
         Flow::Jump(target) => match find(target) {
-            Some(target) => ends(BlockEnd::Jump, vec![target]),
-            None => leaves(target, false, Vec::new()),
+            Some(target) => ends(BlockEnd::Jump, &[target]),
+            None => leaves(target, false, &[]),
         },
         Flow::Branch(target) => match (find(next), find(target)) {
-            (Some(next), Some(target)) if next == target => ends(BlockEnd::Jump, vec![next]),
-            (Some(next), Some(target)) => ends(BlockEnd::Jump, vec![next, target]),
-            (Some(next), None) => leaves(target, true, vec![next]),
-            (None, Some(target)) => leaves(next, true, vec![target]),
-            (None, None) => leaves(target, true, Vec::new()),
+            (Some(next), Some(target)) if next == target => ends(BlockEnd::Jump, &[next]),
+            (Some(next), Some(target)) => ends(BlockEnd::Jump, &[next, target]),
+            (Some(next), None) => leaves(target, true, &[next]),
+            (None, Some(target)) => leaves(next, true, &[target]),
+            (None, None) => leaves(target, true, &[]),
         },
         Flow::Call(target) => {
             let after = find(next);
             // Compilers end functions with calls that do not return, and with no others.
             let off_the_end = next == descent.end() && !descent.bounds.assembly;
             let returns = descent.surroundings.call_returns(last, target) && !off_the_end;
-            let successors = if returns {
-                after.into_iter().collect()
-            } else {
-                Vec::new()
-            };
-            ends(BlockEnd::Call { target, returns }, successors)
+            let after = after.filter(|_| returns);
+            ends(BlockEnd::Call { target, returns }, after.as_slice())
         }
         Flow::Indirect => match resolutions.get(&last.ip()) {
             Some(Resolution::Table {
@@ -141,14 +185,14 @@ fn ending(
                 successors.sort_unstable();
                 successors.dedup();
                 match outside.first() {
-                    None => ends(BlockEnd::Table, successors),
-                    Some(&target) => leaves(target, true, successors),
+                    None => ends(BlockEnd::Table, &successors),
+                    Some(&target) => leaves(target, true, &successors),
                 }
             }
-            Some(Resolution::TailCall) => ends(BlockEnd::TailCall, Vec::new()),
-            Some(Resolution::Unresolved) | None => ends(BlockEnd::Unresolved, Vec::new()),
+            Some(Resolution::TailCall) => ends(BlockEnd::TailCall, &[]),
+            Some(Resolution::Unresolved) | None => ends(BlockEnd::Unresolved, &[]),
         },
-        Flow::Return => ends(BlockEnd::Return, Vec::new()),
-        Flow::Stops => ends(BlockEnd::Stops, Vec::new()),
+        Flow::Return => ends(BlockEnd::Return, &[]),
+        Flow::Stops => ends(BlockEnd::Stops, &[]),
     }
 }

@@ -12,6 +12,7 @@ mod landing;
 mod noreturn;
 mod rseq;
 mod stack;
+mod successors;
 mod sweep;
 mod table;
 
@@ -25,6 +26,7 @@ use blocks::Graph;
 use descent::{Descent, Flow, Surroundings, flow};
 use knowledge::{FoundTables, Trust};
 pub use knowledge::{Knowledge, Tables};
+pub use successors::Successors;
 use table::{Resolution, Resolver};
 
 /// Index of a block in [`Function::blocks`].
@@ -89,7 +91,7 @@ pub struct Block {
     /// How control leaves it.
     pub leaves_by: BlockEnd,
     /// Blocks that may run next inside the function, landing pad excluded.
-    pub successors: Vec<BlockId>,
+    pub successors: Successors,
     /// Where an exception thrown by the call at its end is caught, cleaned up or filtered.
     pub landing_pad: Option<BlockId>,
     /// Entered from outside the function: its entry, a landing pad, an address that is
@@ -295,6 +297,9 @@ fn table_ranges(resolutions: &HashMap<u64, Resolution>) -> Vec<std::ops::Range<u
 fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resolution>) -> Graph {
     for _ in 0..ROUNDS {
         let graph = blocks::build(descent, resolutions);
+        if !descent.jumps_indirectly {
+            return graph;
+        }
         let jumps: Vec<(BlockId, Instruction)> = (0..)
             .map(BlockId)
             .zip(&graph.blocks)

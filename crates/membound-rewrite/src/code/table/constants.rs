@@ -100,7 +100,7 @@ impl<'a> Constants<'a> {
 
     /// The blocks that a block may run after, and whether by an exception.
     fn sources(&self, block: BlockId) -> Vec<(BlockId, bool)> {
-        let predecessors = &self.graph.predecessors[block.index()];
+        let predecessors = self.graph.predecessors(block);
         if !predecessors.is_empty() || !self.graph.blocks[block.index()].entered_from_outside {
             return predecessors.iter().map(|&block| (block, false)).collect();
         }

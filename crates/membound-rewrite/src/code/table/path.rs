@@ -196,7 +196,7 @@ impl Search<'_, '_> {
         mut visit: impl FnMut(&mut Self, &mut Vec<BlockId>) -> bool,
     ) -> bool {
         let head = way[way.len() - 1];
-        let predecessors = &self.context.graph.predecessors[head.index()];
+        let predecessors = self.context.graph.predecessors(head);
         let block = &self.context.graph.blocks[head.index()];
         if predecessors.is_empty()
             || way.len() >= LONGEST

@@ -4,7 +4,7 @@ use iced_x86::code_asm::{
     CodeAssembler, al, byte_ptr, eax, ebx, ecx, edi, edx, ptr, qword_ptr, r8, r10, r11, r12, rax,
     rbp, rbx, rdi, rdx, rsi, rsp, xmm0, xmm1, xmm5, ymm5,
 };
-use membound_rewrite::code::{BlockEnd, BlockId, Function};
+use membound_rewrite::code::{BlockEnd, BlockId, Function, Successors};
 use membound_rewrite::flow::{
     Analyst, Conventions, Definition, Direction, Liveness, Reaching, Summaries, Summary, access,
 };
@@ -157,7 +157,7 @@ fn what_an_unwinder_needs_is_alive_where_nothing_returns() {
         target: Some(BASE + 0x100),
         returns: false,
     };
-    code.blocks[0].successors.clear();
+    code.blocks[0].successors = Successors::default();
     let live = liveness_among(&code, &[]);
     for number in [3, 5, 12, 13, 14, 15] {
         assert!(live.before(0).contains(gpr(number)));
