@@ -10,12 +10,10 @@ use super::emit::{Address, Condition, Emitter, Increment, Width};
 use super::operand::Operand;
 use super::rubbish;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
+use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
 use super::{Body, Refusal, VectorLevel};
 use crate::flow::{Access, Liveness, Segment};
 use crate::{Flag, Gpr, RegisterSet};
-
-/// Bytes below the stack pointer that a leaf function may use without moving it.
-const RED_ZONE: i32 = 128;
 
 /// What is known at the place of a body.
 #[derive(Clone, Copy, Debug)]
@@ -48,17 +46,6 @@ impl Surroundings {
                 && self.is_dead(RegisterSet::gpr(*register))
         })
     }
-}
-
-/// Where a body keeps a register that it uses and that is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keep {
-    /// It is dead.
-    Nowhere,
-    /// In a dead register.
-    In(Gpr),
-    /// On the stack.
-    OnStack,
 }
 
 /// How the body's code gets what it needs.
@@ -568,138 +555,5 @@ fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
         Some(register) => Ok(Way::SavedFlags(Keep::In(register))),
         None if around.stack => Ok(Way::SavedFlags(Keep::OnStack)),
         None => Err(Refusal::NoStack),
-    }
-}
-
-/// Somebody who follows the code of [`Settled::enter`]: the writer, or nobody, when only
-/// the resulting frame is wanted.
-trait Marker {
-    fn emit(&mut self, code: impl FnOnce(&mut Emitter));
-    fn mark(&mut self, frame: &Frame);
-}
-
-struct Quiet;
-
-impl Marker for Quiet {
-    fn emit(&mut self, _: impl FnOnce(&mut Emitter)) {}
-    fn mark(&mut self, _: &Frame) {}
-}
-
-impl Marker for Writer<'_> {
-    fn emit(&mut self, code: impl FnOnce(&mut Emitter)) {
-        code(self.out);
-    }
-
-    fn mark(&mut self, frame: &Frame) {
-        self.frame = *frame;
-        Writer::mark(self);
-    }
-}
-
-/// Code and the way back from it, side by side.
-struct Writer<'a> {
-    out: &'a mut Emitter,
-    tables: &'a mut Tables,
-    steps: &'a mut Vec<DraftStep>,
-    frame: Frame,
-    resume: Resume,
-}
-
-impl Writer<'_> {
-    /// The place begins here.
-    fn begin(&mut self) {
-        let at = self.out.at();
-        self.tables.begin(self.steps, at, &self.frame, self.resume);
-    }
-
-    /// What follows is executed in the present frame.
-    fn mark(&mut self) {
-        let at = self.out.at();
-        self.tables.mark(self.steps, at, &self.frame, self.resume);
-    }
-
-    /// The stack pointer has moved down by `bytes`.
-    fn moved(&mut self, bytes: i32) {
-        self.frame.lowered += bytes;
-        self.mark();
-    }
-
-    fn lower(&mut self, bytes: i32) {
-        self.out.move_stack(-bytes);
-        self.moved(bytes);
-    }
-
-    fn push(&mut self, register: Gpr) {
-        self.out.push(register);
-        self.frame.lowered += 8;
-        let depth = self.frame.lowered;
-        if register == Gpr::RAX && self.frame.flags == Some(FlagsKept::InRax) {
-            // Not rax itself but the flags in it.
-            self.frame.flags = Some(FlagsKept::Below(depth));
-        } else if self.frame.kept(register).is_none() {
-            self.frame.keep(register, Kept::Below(depth));
-        }
-        self.mark();
-    }
-
-    fn pop(&mut self, register: Gpr) {
-        self.out.pop(register);
-        let depth = self.frame.lowered;
-        self.frame.lowered -= 8;
-        if register == Gpr::RAX && self.frame.flags == Some(FlagsKept::Below(depth)) {
-            self.frame.flags = Some(FlagsKept::InRax);
-        } else if self.frame.kept(register) == Some(Kept::Below(depth)) {
-            self.frame.put_back(register);
-        }
-        self.mark();
-    }
-
-    fn restore_flags(&mut self) {
-        self.out.overflow_from_al();
-        self.out.sahf();
-        self.frame.flags = None;
-        self.mark();
-    }
-
-    fn restore_rax(&mut self, keep: Keep, red_zone: bool) {
-        match keep {
-            Keep::Nowhere => {}
-            Keep::In(register) => {
-                self.out.copy(Gpr::RAX, register);
-                self.frame.put_back(Gpr::RAX);
-                self.mark();
-            }
-            Keep::OnStack => {
-                self.pop(Gpr::RAX);
-                if red_zone {
-                    self.lower(-RED_ZONE);
-                }
-            }
-        }
-    }
-
-    /// `register` = the operand's address as the original program would compute it.
-    fn load_address(&mut self, register: Gpr, operand: Address) {
-        let mut operand = operand;
-        let flags_in_rax = self.frame.kept(Gpr::RAX);
-        if operand.uses(Gpr::RAX) {
-            match flags_in_rax {
-                Some(Kept::In(other)) => operand = operand.with(Gpr::RAX, other),
-                Some(Kept::Below(depth)) => {
-                    let slot = Address::Registers {
-                        base: Some(Gpr::RSP),
-                        index: None,
-                        displacement: self.frame.lowered - depth,
-                    };
-                    self.out
-                        .with_operand(&[], Width::Quad, &[0x8b], register.number(), slot);
-                    operand = operand.with(Gpr::RAX, register);
-                }
-                None => {}
-            }
-        }
-        // Out of range only for addresses that no stack has; the reported one is then off.
-        let operand = operand.below(self.frame.lowered).unwrap_or(operand);
-        self.out.address(register, operand);
     }
 }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use membound_wire::fingerprint;
+use rayon::prelude::*;
 
 use super::PlanError;
 
@@ -68,6 +69,9 @@ pub(super) const PUN_BYTES: usize = 28;
 pub(super) const SITE_BYTES: usize = 16;
 pub(super) const HOOK_BYTES: usize = 12;
 
+/// Bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+
 /// Writes a plan.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
@@ -85,8 +89,7 @@ impl Builder {
     }
 
     pub(super) fn finish(self) -> Vec<u8> {
-        let total: usize = self.sections.iter().map(|bytes| bytes.len() + 16).sum();
-        let mut out = Vec::with_capacity(HEADER_BYTES + total);
+        let mut out = Vec::with_capacity(HEADER_BYTES);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&(SECTIONS as u32).to_le_bytes());
@@ -101,12 +104,24 @@ impl Builder {
         }
         let checksum = u64::from(fingerprint(&out)) << 32 | at as u64 & 0xffff_ffff;
         out.extend_from_slice(&checksum.to_le_bytes());
+        // Plans of large modules have a hundred megabytes: more than one processor copies.
+        let mut whole = vec![0; at];
+        let (header, mut rest) = whole.split_at_mut(HEADER_BYTES.next_multiple_of(16));
+        header[..out.len()].copy_from_slice(&out);
+        let mut pieces = Vec::new();
         for section in &self.sections {
-            out.resize(out.len().next_multiple_of(16), 0);
-            out.extend_from_slice(section);
+            let (place, behind) = rest.split_at_mut(section.len().next_multiple_of(16));
+            rest = behind;
+            pieces.extend(
+                place[..section.len()]
+                    .chunks_mut(PIECE)
+                    .zip(section.chunks(PIECE)),
+            );
         }
-        out.resize(out.len().next_multiple_of(16), 0);
-        out
+        pieces
+            .into_par_iter()
+            .for_each(|(place, piece)| place.copy_from_slice(piece));
+        whole
     }
 }
 

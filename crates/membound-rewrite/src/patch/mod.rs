@@ -25,6 +25,7 @@ mod standalone;
 mod syscalls;
 mod table;
 mod trampoline;
+mod writer;
 
 use std::fmt;
 
@@ -34,7 +35,7 @@ pub use describe::{
 pub use entry::entry_hook;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
-pub use plan::{HookState, HookView, Layout, Plan, PlanError, SiteView};
+pub use plan::{HookState, HookView, Layout, Plan, PlanBytes, PlanError, SiteView};
 
 /// Bytes of a jump with a 32-bit displacement, the most that is overwritten.
 const EDIT: usize = membound_wire::EDIT_BYTES;

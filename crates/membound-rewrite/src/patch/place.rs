@@ -1,6 +1,5 @@
 //! A plan put where its module lies.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use membound_wire::TextEdit;
@@ -8,7 +7,7 @@ use rayon::prelude::*;
 
 use super::EDIT;
 use super::format::{Number, Section, word};
-use super::plan::{Layout, Plan};
+use super::plan::{Layout, Plan, PlanBytes};
 use super::pun::Pun;
 use super::trampoline::Edit;
 
@@ -54,7 +53,7 @@ pub struct Placed {
     pub code: Vec<u8>,
     /// Tables, for [`Layout::code_bytes`] on; they begin with a
     /// [`membound_wire::TableHeader`].
-    pub tables: Vec<u8>,
+    pub tables: PlanBytes,
     /// Jumps to plant, sorted by address. An edit's `group` covers what its jump leans on:
     /// who takes one back takes all those back whose groups overlap it.
     pub edits: Vec<TextEdit>,
@@ -99,11 +98,11 @@ impl Plan {
         if edits.windows(2).any(|pair| pair[0].text >= pair[1].text) {
             return Err(PlaceError::Damaged("edits"));
         }
-        let puns: HashMap<u32, Pun> = self.puns().map(|pun| (pun.edit, pun)).collect();
+        let puns = Puns::of(self.puns().collect(), edits.len());
         let mut placed = Placed {
             base,
             code,
-            tables: self.part(Section::Tables).to_vec(),
+            tables: self.shared(Section::Tables),
             edits: Vec::with_capacity(edits.len()),
             sites: Vec::with_capacity(edits.len()),
             islands: Vec::new(),
@@ -120,11 +119,40 @@ impl Plan {
             }
             let number = u32::try_from(index).map_err(|_| PlaceError::Damaged("edits"))?;
             indices[index] = placed.edits.len();
-            placed.edits.push(ground.edit(edit, puns.get(&number))?);
+            placed.edits.push(ground.edit(edit, puns.of_edit(number))?);
             placed.sites.push(sites);
         }
         placed.islands = ground.islands(&edits, &puns, &standing, &indices)?;
         Ok(placed)
+    }
+}
+
+/// Punned jumps by the edits that they belong to.
+struct Puns {
+    all: Vec<Pun>,
+    /// For each edit one more than the index of its pun in `all`, or 0.
+    of: Vec<u32>,
+}
+
+impl Puns {
+    fn of(mut all: Vec<Pun>, edits: usize) -> Self {
+        // A damaged plan may name edits that there are not, or one of them twice.
+        let mut of = vec![0; edits];
+        let mut number = 0;
+        all.retain(|pun| match of.get_mut(pun.edit as usize) {
+            Some(index @ 0) => {
+                number += 1;
+                *index = number;
+                true
+            }
+            _ => false,
+        });
+        Self { all, of }
+    }
+
+    fn of_edit(&self, edit: u32) -> Option<&Pun> {
+        let number = *self.of.get(edit as usize)?;
+        self.all.get((number as usize).checked_sub(1)?)
     }
 }
 
@@ -217,12 +245,14 @@ impl Ground {
     }
 
     /// For each edit, whether it can be made here.
-    fn standing(&self, edits: &[Edit], puns: &HashMap<u32, Pun>) -> Vec<bool> {
+    fn standing(&self, edits: &[Edit], puns: &Puns) -> Vec<bool> {
         let mut standing = vec![true; edits.len()];
         // What an edit leans on lies behind it.
         for index in (0..edits.len()).rev() {
             let edit = &edits[index];
-            let pun = u32::try_from(index).ok().and_then(|index| puns.get(&index));
+            let pun = u32::try_from(index)
+                .ok()
+                .and_then(|index| puns.of_edit(index));
             standing[index] = match pun {
                 None => usize::from(edit.length) == EDIT,
                 Some(pun) => {
@@ -290,13 +320,13 @@ impl Ground {
     fn islands(
         &self,
         edits: &[Edit],
-        puns: &HashMap<u32, Pun>,
+        puns: &Puns,
         standing: &[bool],
         indices: &[usize],
     ) -> Result<Vec<IslandPage>, PlaceError> {
         let mut pages: std::collections::BTreeMap<u64, IslandPage> = Default::default();
-        for (number, pun) in puns {
-            let index = *number as usize;
+        for pun in &puns.all {
+            let index = pun.edit as usize;
             let Some(edit) = edits.get(index).filter(|_| standing[index]) else {
                 continue;
             };
@@ -315,7 +345,7 @@ impl Ground {
             // And on the islands of what it leans on: `standing` has seen that numbers
             // only grow along the chain.
             let mut leans_on = pun.leans_on;
-            while let Some(next) = leans_on.and_then(|other| puns.get(&other)) {
+            while let Some(next) = leans_on.and_then(|other| puns.of_edit(other)) {
                 let island = self.base.wrapping_add_signed(next.island);
                 page_of(&mut pages, island).edits.push(indices[index]);
                 leans_on = next.leans_on;

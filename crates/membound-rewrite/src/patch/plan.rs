@@ -1,7 +1,8 @@
 //! A module's plan: everything that does not depend on where the module lies.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use membound_wire::{Probe, SLOTS_BYTES};
 
@@ -92,9 +93,38 @@ pub enum HookState {
 trait Bytes: AsRef<[u8]> + Send + Sync {}
 impl<T: AsRef<[u8]> + Send + Sync> Bytes for T {}
 
+/// A part of a plan's bytes, which it keeps alive.
+#[derive(Clone)]
+pub struct PlanBytes {
+    bytes: Arc<dyn Bytes>,
+    range: Range<usize>,
+}
+
+impl Deref for PlanBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &(*self.bytes).as_ref()[self.range.clone()]
+    }
+}
+
+impl fmt::Debug for PlanBytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(out)
+    }
+}
+
+impl PartialEq for PlanBytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for PlanBytes {}
+
 /// A module's plan. Made by [`Plan::make`] or read back from its bytes.
 pub struct Plan {
-    bytes: Box<dyn Bytes>,
+    bytes: Arc<dyn Bytes>,
     header: Header,
 }
 
@@ -115,7 +145,7 @@ impl Plan {
     pub fn from_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, PlanError> {
         let header = Header::read(bytes.as_ref())?;
         let plan = Self {
-            bytes: Box::new(bytes),
+            bytes: Arc::new(bytes),
             header,
         };
         plan.check_sizes()?;
@@ -257,6 +287,13 @@ impl Plan {
 
     pub(super) fn part(&self, section: Section) -> &[u8] {
         &self.as_bytes()[self.header.sections[section as usize].clone()]
+    }
+
+    pub(super) fn shared(&self, section: Section) -> PlanBytes {
+        PlanBytes {
+            bytes: Arc::clone(&self.bytes),
+            range: self.header.sections[section as usize].clone(),
+        }
     }
 
     fn records(&self, section: Section, bytes: usize) -> std::slice::ChunksExact<'_, u8> {

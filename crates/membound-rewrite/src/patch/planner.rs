@@ -2,6 +2,7 @@
 //! chunks are put one behind the other.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use membound_wire::{Place, SLOTS_BYTES, TableHeader};
 use rayon::prelude::*;
@@ -27,6 +28,9 @@ const MARGIN: i64 = 64 << 20;
 /// Bytes beyond a function's end that may be its padding.
 const BEYOND: u64 = 16;
 const PAGE: usize = 4096;
+/// Most instructions that are kept between two looks at a function, at 40 bytes each;
+/// what is beyond them is decoded twice.
+const KEPT_INSTRUCTIONS: usize = 6 << 20;
 
 /// What is known of a module besides its functions.
 pub(super) struct Module {
@@ -38,19 +42,39 @@ pub(super) struct Module {
 
 impl Module {
     pub(super) fn of(image: &Image<'_>, options: &Options) -> Self {
+        Self::with_functions(image, options, 0).0
+    }
+
+    /// Also the functions as they were decoded on the way, one for each of the image's,
+    /// those that are together no longer than `most` instructions.
+    fn with_functions(
+        image: &Image<'_>,
+        options: &Options,
+        most: usize,
+    ) -> (Self, Vec<Option<Function>>) {
         let knowledge = Knowledge::gather(image, options.tables);
-        let summaries: Vec<(u64, Summary)> = (0..image.functions().len())
-            .into_par_iter()
-            .map_init(Analyst::new, |analyst, index| {
-                let function = Function::decode(image, &knowledge, index);
-                let summary = Summary::of(&function, analyst);
-                (function.bounds.range.start, summary)
-            })
-            .collect();
-        Self {
+        let left = AtomicUsize::new(most);
+        let (summaries, functions): (Vec<(u64, Summary)>, Vec<Option<Function>>) =
+            (0..image.functions().len())
+                .into_par_iter()
+                .map_init(Analyst::new, |analyst, index| {
+                    let function = Function::decode(image, &knowledge, index);
+                    let summary = Summary::of(&function, analyst);
+                    let length = function.instructions.len();
+                    let fits = left
+                        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                            left.checked_sub(length)
+                        })
+                        .is_ok();
+                    let start = function.bounds.range.start;
+                    ((start, summary), fits.then_some(function))
+                })
+                .unzip();
+        let module = Self {
             knowledge,
             summaries: summaries.into_iter().collect(),
-        }
+        };
+        (module, functions)
     }
 
     pub(super) fn conventions(&self, image: &Image<'_>) -> Conventions<'_> {
@@ -92,11 +116,16 @@ impl Plan {
     /// Plans a module. What cannot be patched is left out, with its reason.
     #[must_use]
     pub fn make(image: &Image<'_>, options: &Options) -> Self {
-        let module = Module::of(image, options);
-        let parts: Vec<Part> = chunks(image)
+        let (module, decoded) = Module::with_functions(image, options, KEPT_INSTRUCTIONS);
+        let mut decoded = decoded.into_iter();
+        let chunks: Vec<(usize, Vec<Option<Function>>)> = chunks(image)
+            .into_iter()
+            .map(|chunk| (chunk.start, decoded.by_ref().take(chunk.len()).collect()))
+            .collect();
+        let parts: Vec<Part> = chunks
             .into_par_iter()
-            .map_init(Analyst::new, |analyst, functions| {
-                part(image, &module, options, functions, analyst)
+            .map_init(Analyst::new, |analyst, (first, decoded)| {
+                part(image, &module, options, first, decoded, analyst)
             })
             .collect();
         drop(module);
@@ -130,18 +159,22 @@ fn chunks(image: &Image<'_>) -> Vec<Range<usize>> {
     chunks
 }
 
+/// Plans the functions from the one numbered `first` on; `decoded` has a place for each.
 fn part(
     image: &Image<'_>,
     module: &Module,
     options: &Options,
-    functions: Range<usize>,
+    first: usize,
+    decoded: Vec<Option<Function>>,
     analyst: &mut Analyst,
 ) -> Part {
     let mut chunk = Chunk::new(origin_of(image));
     let conventions = module.conventions(image);
-    let found = functions
-        .map(|index| {
-            let function = Function::decode(image, &module.knowledge, index);
+    let found = (first..)
+        .zip(decoded)
+        .map(|(index, decoded)| {
+            let function =
+                decoded.unwrap_or_else(|| Function::decode(image, &module.knowledge, index));
             let liveness = Liveness::of(&function, &conventions, analyst);
             let subject = Subject {
                 function: &function,
@@ -317,9 +350,12 @@ impl Assembly<'_> {
         }
         for ((chunk, base), numbers) in chunks.iter().zip(bases).zip(shape_numbers) {
             for place in &chunk.tables.places {
-                out.extend_from_slice(&(place.code + base.code).to_le_bytes());
-                out.extend_from_slice(&place.original.to_le_bytes());
-                out.extend_from_slice(&numbers[place.shape as usize].to_le_bytes());
+                let fields = [
+                    place.code + base.code,
+                    place.original,
+                    numbers[place.shape as usize],
+                ];
+                out.extend_from_slice(fields.map(u32::to_le_bytes).as_flattened());
             }
         }
         out.resize(out.len().next_multiple_of(8), 0);
@@ -491,7 +527,12 @@ fn lose(found: &mut [(Range<u64>, Found)], edits: &[Edit], origin: u64) {
         let Some((_, found)) = after.checked_sub(1).and_then(|index| found.get_mut(index)) else {
             continue;
         };
-        for site in &mut found.sites {
+        let first = found.sites.partition_point(|site| site.address < text);
+        for site in &mut found.sites[first..] {
+            // A call stays right behind the group in which its body is.
+            if site.address > group.end {
+                break;
+            }
             if site.number.is_ok_and(|number| sites.contains(&number)) {
                 site.number = Err(reason);
             }

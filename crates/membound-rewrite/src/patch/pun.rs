@@ -10,7 +10,8 @@
 //! Edits are taken from the highest address down: what follows a jump is then settled, be
 //! it original bytes or another jump.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use membound_wire::fingerprint;
@@ -24,8 +25,10 @@ const PAGE: i64 = 4096;
 const PREFIX: u8 = 0x2e;
 /// Bytes of an island's jump.
 const JUMP: usize = 5;
-/// Most pages of islands a plan asks for.
+/// Most pages of islands a plan asks for: each is a mapping of its own.
 const PAGES: usize = 4096;
+/// Most pages that are looked at to find out which of them serve most jumps.
+const CANDIDATES: usize = 1 << 16;
 /// Farthest that a jump may lead, with room for the way from the island to the trampoline.
 const REACH: i64 = 0x7e00_0000;
 
@@ -55,6 +58,8 @@ pub(super) struct Terrain {
 #[derive(Debug, Default)]
 struct Pages {
     by_number: BTreeMap<i64, Page>,
+    /// The only ones that may be, when there are more than a plan may ask for.
+    chosen: Option<BTreeSet<i64>>,
 }
 
 #[derive(Debug)]
@@ -62,6 +67,7 @@ struct Page {
     used: [u64; 64],
     /// No jump fits below this offset.
     free_from: usize,
+    jumps: u32,
 }
 
 impl Page {
@@ -76,6 +82,7 @@ impl Page {
         for byte in at..at + JUMP {
             self.used[byte / 64] |= 1 << (byte % 64);
         }
+        self.jumps += 1;
         if window.start <= self.free_from {
             self.free_from = at + JUMP;
         }
@@ -83,42 +90,73 @@ impl Page {
     }
 }
 
+/// The numbers of the pages that a window has a part in.
+fn pages_of(window: &Range<i64>) -> Range<i64> {
+    window.start.div_euclid(PAGE)..(window.end - 1).div_euclid(PAGE) + 1
+}
+
+/// The part of a window that lies in a page, as offsets in the page.
+fn part_in(window: &Range<i64>, page: i64) -> Range<usize> {
+    let start = (window.start - page * PAGE).clamp(0, PAGE) as usize;
+    let end = (window.end - page * PAGE).clamp(0, PAGE) as usize;
+    start..end
+}
+
 impl Pages {
-    /// Takes a place for a jump that begins in `window`.
-    fn take(&mut self, window: Range<i64>, terrain: &Terrain) -> Option<i64> {
-        let pages = window.start.div_euclid(PAGE)..(window.end - 1).div_euclid(PAGE) + 1;
-        let within = |page: i64| {
-            let start = (window.start - page * PAGE).clamp(0, PAGE) as usize;
-            let end = (window.end - page * PAGE).clamp(0, PAGE) as usize;
-            start..end
-        };
-        for (&number, page) in self.by_number.range_mut(pages.clone()) {
+    /// Takes a place for a jump that begins in `window`, in a page that is there already.
+    fn take(&mut self, window: &Range<i64>) -> Option<i64> {
+        for (&number, page) in self.by_number.range_mut(pages_of(window)) {
             if page.free_from + JUMP > PAGE as usize {
                 continue;
             }
-            if let Some(at) = page.take(within(number)) {
+            if let Some(at) = page.take(part_in(window, number)) {
                 return Some(number * PAGE + at as i64);
             }
         }
-        if self.by_number.len() >= PAGES {
+        None
+    }
+
+    /// Takes a place for a jump that begins in `window`, in a new page.
+    fn open(&mut self, window: &Range<i64>, terrain: &Terrain) -> Option<i64> {
+        if self.by_number.len() >= CANDIDATES {
             return None;
         }
+        let within = |page: i64| part_in(window, page);
         // The lowest: windows of lower edits begin lower.
-        let number = pages.into_iter().take(4096).find(|number| {
+        let number = pages_of(window).take(4096).find(|number| {
             let (start, end) = (number * PAGE, (number + 1) * PAGE);
             start >= terrain.floor
                 && (end <= terrain.taken.0 || start >= terrain.taken.1)
                 && !self.by_number.contains_key(number)
+                && self
+                    .chosen
+                    .as_ref()
+                    .is_none_or(|chosen| chosen.contains(number))
                 && !within(*number).is_empty()
                 && within(*number).start <= PAGE as usize - JUMP
         })?;
         let mut page = Page {
             used: [0; 64],
             free_from: 0,
+            jumps: 0,
         };
         let at = page.take(within(number))?;
         self.by_number.insert(number, page);
         Some(number * PAGE + at as i64)
+    }
+}
+
+impl Pages {
+    /// As many as a plan may ask for of those that have most jumps.
+    fn fullest(&self) -> BTreeSet<i64> {
+        let mut pages: Vec<(u32, i64)> = self
+            .by_number
+            .iter()
+            .map(|(number, page)| (page.jumps, *number))
+            .collect();
+        pages.sort_unstable_by_key(|(jumps, number)| (Reverse(*jumps), *number));
+        pages.truncate(PAGES);
+        pages.into_iter().map(|(_, number)| number).collect()
     }
 }
 
@@ -133,6 +171,26 @@ pub(super) fn find<'a>(
     text: impl Fn(u32, usize) -> Option<&'a [u8]>,
 ) -> (Vec<Pun>, Vec<u32>) {
     let mut pages = Pages::default();
+    let mut grown = edits.to_vec();
+    let found = settle(&mut grown, terrain, &text, &mut pages);
+    if pages.by_number.len() <= PAGES {
+        edits.copy_from_slice(&grown);
+        return found;
+    }
+    let mut pages = Pages {
+        by_number: BTreeMap::new(),
+        chosen: Some(pages.fullest()),
+    };
+    settle(edits, terrain, &text, &mut pages)
+}
+
+/// One attempt at [`find`].
+fn settle<'a>(
+    edits: &mut [Edit],
+    terrain: &Terrain,
+    text: &impl Fn(u32, usize) -> Option<&'a [u8]>,
+    pages: &mut Pages,
+) -> (Vec<Pun>, Vec<u32>) {
     let mut puns: Vec<Pun> = Vec::new();
     let mut homeless = Vec::new();
     // The settled edits behind the present one, nearest last.
@@ -144,16 +202,16 @@ pub(super) fn find<'a>(
         if length >= EDIT {
             let bytes = [Some(0xe9), None, None, None, None];
             behind.push((number, bytes, EDIT));
-        } else if let Some(pun) = one(&edit, number, edits, &behind, &mut pages, terrain) {
+        } else if let Some(pun) = one(&edit, number, edits, &behind, pages, terrain) {
             if let Some(other) = pun.leans_on {
                 let other = &edits[other as usize];
                 let end = other.text + u32::from(other.group);
                 let wanted = usize::from(edit.group).max((end - edit.text) as usize);
-                grow(&mut edits[index], wanted, &text);
+                grow(&mut edits[index], wanted, text);
             }
             let end = usize::from(edit.length) + JUMP;
             let wanted = usize::from(edits[index].group).max(end.min(usize::from(edit.limit)));
-            grow(&mut edits[index], wanted, &text);
+            grow(&mut edits[index], wanted, text);
             let mut bytes = [None; EDIT];
             for (byte, new) in bytes.iter_mut().zip(&pun.new[..length]) {
                 *byte = Some(*new);
@@ -181,6 +239,15 @@ fn grow<'a>(edit: &mut Edit, bytes: usize, text: &impl Fn(u32, usize) -> Option<
     }
 }
 
+/// One way to write an edit's jump.
+struct Way {
+    /// Idle bytes before it.
+    prefixes: usize,
+    /// Where its island may begin.
+    window: Range<i64>,
+    leans_on: Option<u32>,
+}
+
 fn one(
     edit: &Edit,
     number: u32,
@@ -189,60 +256,76 @@ fn one(
     pages: &mut Pages,
     terrain: &Terrain,
 ) -> Option<Pun> {
-    let length = usize::from(edit.length);
-    // At least one byte of the displacement is to be ours.
-    for prefixes in 0..length.saturating_sub(1) {
-        let end = prefixes + JUMP;
-        if end > usize::from(edit.limit) || end > edit.old.len() {
-            break;
-        }
-        let own = length - prefixes - 1;
-        let mut leans_on = None;
-        let mut high = 0_u32;
-        let mut known = true;
-        for byte in length..end {
-            let address = edit.text + byte as u32;
-            let mut value = Some(edit.old[byte]);
-            for (other, bytes, count) in behind.iter().rev() {
-                let start = edits[*other as usize].text;
-                if (start..start + *count as u32).contains(&address) {
-                    value = bytes[(address - start) as usize];
-                    // The nearest is the one whose failing would be noticed first; it
-                    // leans on those behind it itself.
-                    leans_on = leans_on.or(Some(*other));
-                }
-            }
-            match value {
-                Some(value) => high |= u32::from(value) << (8 * (byte - prefixes - 1)),
-                None => known = false,
-            }
-        }
-        if !known {
-            continue;
-        }
-        let next = i64::from(edit.text) + end as i64;
-        let lowest = i64::from(high.cast_signed());
-        let width = 1_i64 << (8 * own);
-        if lowest < -REACH || lowest + width > REACH {
-            continue;
-        }
-        let window = next + lowest..next + lowest + width;
-        let Some(island) = pages.take(window, terrain) else {
-            continue;
-        };
-        let displacement = i32::try_from(island - next).ok()?.to_le_bytes();
-        let mut new = [0; 8];
-        new[..prefixes].fill(PREFIX);
-        new[prefixes] = 0xe9;
-        new[prefixes + 1..end].copy_from_slice(&displacement);
-        return Some(Pun {
-            edit: number,
-            new,
-            island,
-            leans_on,
+    // A page more is the last resort: there may be only so many.
+    let found = ways(edit, edits, behind)
+        .find_map(|way| Some((pages.take(&way.window)?, way)))
+        .or_else(|| {
+            ways(edit, edits, behind).find_map(|way| Some((pages.open(&way.window, terrain)?, way)))
         });
+    let (island, way) = found?;
+    let end = way.prefixes + JUMP;
+    let next = i64::from(edit.text) + end as i64;
+    let displacement = i32::try_from(island - next).ok()?.to_le_bytes();
+    let mut new = [0; 8];
+    new[..way.prefixes].fill(PREFIX);
+    new[way.prefixes] = 0xe9;
+    new[way.prefixes + 1..end].copy_from_slice(&displacement);
+    Some(Pun {
+        edit: number,
+        new,
+        island,
+        leans_on: way.leans_on,
+    })
+}
+
+/// The ways to write an edit's jump, the one with the widest window first.
+fn ways<'a>(
+    edit: &'a Edit,
+    edits: &'a [Edit],
+    behind: &'a [(u32, [Option<u8>; EDIT], usize)],
+) -> impl Iterator<Item = Way> + 'a {
+    let length = usize::from(edit.length);
+    let most = usize::from(edit.limit).min(edit.old.len());
+    // At least one byte of the displacement is to be ours.
+    (0..length.saturating_sub(1))
+        .take_while(move |prefixes| prefixes + JUMP <= most)
+        .filter_map(move |prefixes| way(edit, prefixes, edits, behind))
+}
+
+fn way(
+    edit: &Edit,
+    prefixes: usize,
+    edits: &[Edit],
+    behind: &[(u32, [Option<u8>; EDIT], usize)],
+) -> Option<Way> {
+    let length = usize::from(edit.length);
+    let end = prefixes + JUMP;
+    let own = length - prefixes - 1;
+    let mut leans_on = None;
+    let mut high = 0_u32;
+    for byte in length..end {
+        let address = edit.text + byte as u32;
+        let mut value = Some(edit.old[byte]);
+        for (other, bytes, count) in behind.iter().rev() {
+            let start = edits[*other as usize].text;
+            if (start..start + *count as u32).contains(&address) {
+                value = bytes[(address - start) as usize];
+                // The nearest is the one whose failing would be noticed first; it
+                // leans on those behind it itself.
+                leans_on = leans_on.or(Some(*other));
+            }
+        }
+        high |= u32::from(value?) << (8 * (byte - prefixes - 1));
     }
-    None
+    let next = i64::from(edit.text) + end as i64;
+    let lowest = i64::from(high.cast_signed());
+    let width = 1_i64 << (8 * own);
+    let reached = lowest >= -REACH && lowest + width <= REACH;
+    reached.then_some(Way {
+        prefixes,
+        window: next + lowest..next + lowest + width,
+        leans_on,
+    })
 }
 
 #[cfg(test)]
@@ -263,7 +346,7 @@ mod tests {
             text,
             length,
             group: u16::from(length),
-            limit: u8::try_from(rest.len()).unwrap(),
+            limit: u8::try_from(rest.len()).unwrap_or(u8::MAX),
             old,
             ..Edit::default()
         }
@@ -354,6 +437,33 @@ mod tests {
         assert_eq!(puns[0].leans_on, Some(1));
         assert_eq!(edits[0].group, 11);
         assert_eq!(edits[0].fingerprint, fingerprint(&code[..11]));
+    }
+
+    #[test]
+    fn of_too_many_pages_those_that_serve_most_jumps_are_taken() {
+        // Two jumps for each of more windows of 64 KB than there may be pages, and first in
+        // the order of searching (last in the text) one for each of as many others.
+        let mut code = Vec::new();
+        let mut edits = Vec::new();
+        let mut place = |window: u16, code: &mut Vec<u8>| {
+            edits.push((code.len() as u32, 3_u8));
+            code.extend_from_slice(&[0x48, 0x8b, 0x07]);
+            code.extend_from_slice(&window.to_le_bytes());
+            code.resize(code.len().next_multiple_of(8), 0x90);
+        };
+        for jump in 0..2 * PAGES {
+            place(0x100 + 2 * (jump / 2) as u16, &mut code);
+        }
+        for jump in 0..PAGES {
+            place(0x4000 + 2 * jump as u16, &mut code);
+        }
+        let edits: Vec<Edit> = edits
+            .into_iter()
+            .map(|(text, length)| edit_at(text, length, &code))
+            .collect();
+        let (_, homeless) = find(&mut edits.clone(), &TERRAIN, |_, _| None);
+        assert!(homeless.len() <= PAGES, "{}", homeless.len());
+        assert!(homeless.iter().all(|index| *index as usize >= 2 * PAGES));
     }
 
     #[test]

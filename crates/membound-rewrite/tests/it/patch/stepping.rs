@@ -237,7 +237,7 @@ impl Tables {
         let placed = lab.placed.as_ref().unwrap();
         let code = lab.plan.as_ref().unwrap().layout().code_bytes;
         Self {
-            bytes: placed.tables.clone(),
+            bytes: placed.tables.to_vec(),
             base: placed.base,
             area: lab.area()..lab.area() + code,
         }
