@@ -293,6 +293,23 @@ fn table_ranges(resolutions: &HashMap<u64, Resolution>) -> Vec<std::ops::Range<u
     ranges
 }
 
+/// Decodes what a table without a known end leads to, entry by entry: where one leads into
+/// the middle of what those before it showed, the table has ended. Whether a block begins
+/// where none was known to.
+fn lead_while_valid(descent: &mut Descent<'_, '_>, targets: &[u64]) -> bool {
+    let mut new = false;
+    for &target in targets {
+        if descent.offset(target).is_some() {
+            if !descent.reads_like_code(target) {
+                break;
+            }
+            new |= descent.lead(target);
+            descent.follow();
+        }
+    }
+    new
+}
+
 /// Reads tables and follows them until nothing new is found.
 fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resolution>) -> Graph {
     for _ in 0..ROUNDS {
@@ -316,12 +333,24 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resoluti
         let tables = table_ranges(resolutions);
         let found = Resolver::new(descent, &graph, &tables).resolve(&jumps);
         let mut changed = false;
-        for ((_, jump), resolution) in jumps.iter().zip(found) {
-            if let Resolution::Table { inside, .. } = &resolution {
+        for resolution in &found {
+            if let Resolution::Table {
+                inside, guessed, ..
+            } = resolution
+                && guessed.is_empty()
+            {
                 for &target in inside {
                     changed |= descent.lead(target);
                 }
             }
+        }
+        descent.follow();
+        for resolution in &found {
+            if let Resolution::Table { guessed, .. } = resolution {
+                changed |= lead_while_valid(descent, guessed);
+            }
+        }
+        for ((_, jump), resolution) in jumps.iter().zip(found) {
             if resolutions.get(&jump.ip()) != Some(&resolution) {
                 changed = true;
                 resolutions.insert(jump.ip(), resolution);
@@ -330,7 +359,6 @@ fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resoluti
         if !changed {
             return graph;
         }
-        descent.follow();
     }
     // Nothing that is still in motion is believed.
     for resolution in resolutions.values_mut() {

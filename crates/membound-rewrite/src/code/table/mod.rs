@@ -41,6 +41,9 @@ pub(super) enum Resolution {
         inside: Vec<u64>,
         outside: Vec<u64>,
         data: Vec<Range<u64>>,
+        /// Targets in the order of their entries, where a table was read for as long as it
+        /// made sense: each is to be decoded before the next is believed.
+        guessed: Vec<u64>,
     },
     /// It leaves the function for good.
     TailCall,
@@ -185,6 +188,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
                         .collect(),
                     outside: Vec::new(),
                     data: Vec::new(),
+                    guessed: Vec::new(),
                 }
             }
             _ => Resolution::Unresolved,
@@ -202,6 +206,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             .into_iter()
             .partition(|&address| self.descent.offset(address).is_some());
         let mut data = Vec::new();
+        let mut guessed = Vec::new();
         for table in tables {
             let image = self.descent.surroundings.image?;
             let targets = if bounded {
@@ -213,6 +218,9 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
                 return None;
             }
             data.push(table.address..table.address + table.stride * targets.len() as u64);
+            if !bounded {
+                guessed.extend_from_slice(&targets);
+            }
             for target in targets {
                 if self.descent.offset(target).is_some() {
                     inside.insert(target);
@@ -235,6 +243,7 @@ impl<'a, 'b, 'data> Resolver<'a, 'b, 'data> {
             inside: inside.into_iter().collect(),
             outside: outside.into_iter().collect(),
             data,
+            guessed,
         })
     }
 
