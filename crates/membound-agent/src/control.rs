@@ -290,7 +290,10 @@ fn map(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failur
     } else {
         PRIVATE
     };
-    let (file, backing) = descriptor.map_or((usize::MAX, ANONYMOUS), |file| (file.raw(), 0));
+    let filled = command.mode & membound_wire::Protection::FILLED != 0;
+    let (file, backing) = descriptor
+        .filter(|_| !filled)
+        .map_or((usize::MAX, ANONYMOUS), |file| (file.raw(), 0));
     let address = command.address as usize;
     let length = command.length as usize;
     // SAFETY: the flag makes the kernel refuse a place that is in use.
@@ -303,7 +306,7 @@ fn map(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failur
                 (command.mode & 7) as usize,
                 sharing | backing | FIXED_NOREPLACE,
                 file,
-                command.offset as usize,
+                if filled { 0 } else { command.offset as usize },
             ],
         )
     };
@@ -313,6 +316,12 @@ fn map(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failur
         // SAFETY: the mapping is new and nobody knows it.
         let _ = unsafe { call(number::MUNMAP, [got, length, 0, 0, 0, 0]) };
         return Err(Failure::new(Errno::EEXIST, Refusal::Elsewhere));
+    }
+    if filled {
+        text::fill(command, descriptor).inspect_err(|_| {
+            // The first error is the one to be told.
+            let _ = unmap(command);
+        })?;
     }
     Ok(0)
 }

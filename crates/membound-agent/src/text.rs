@@ -85,6 +85,25 @@ impl Batch {
     }
 }
 
+/// Copies the bytes that `command` names in `file` into its mapping, which was just made.
+pub(crate) fn fill(command: &Command, file: Option<&Descriptor>) -> Result<(), Failure> {
+    let file = file.ok_or_else(|| Failure::new(Errno::EINVAL, Refusal::NoDescriptor))?;
+    let size = usize::try_from(sys::size(file)?).map_err(|_| Failure::malformed())?;
+    let offset = command.offset as usize;
+    let length = command.length as usize;
+    let end = offset.checked_add(length).ok_or_else(Failure::malformed)?;
+    if end > size || size == 0 {
+        return Err(Failure::malformed());
+    }
+    let memory = Memory::open()?;
+    let (map, _) = Scratch::file(file, size)?;
+    // SAFETY: the stretch lies inside the mapping, and the launcher does not change the file.
+    let bytes =
+        unsafe { core::slice::from_raw_parts((map.address() + offset) as *const u8, length) };
+    // SAFETY: nobody executes what was just mapped.
+    unsafe { memory.write(command.address, bytes) }
+}
+
 /// The process's memory as a file.
 #[derive(Debug)]
 pub(crate) struct Memory(Descriptor);

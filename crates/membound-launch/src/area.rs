@@ -52,6 +52,8 @@ pub(crate) struct Area {
     whole: Range<u64>,
     code: Range<u64>,
     islands: Vec<Range<u64>>,
+    /// How code is mapped.
+    protection: u32,
     data: File,
     /// Inode of `data`, by which its mappings are known in every process that inherits them.
     pub(crate) inode: u64,
@@ -70,6 +72,8 @@ pub(crate) struct Common {
     pub(crate) period: u32,
     /// Not 0 while a recording burst is on.
     pub(crate) burst: u32,
+    /// How code is mapped: a [`Protection`].
+    pub(crate) code: u32,
 }
 
 impl Area {
@@ -104,7 +108,7 @@ impl Area {
                     area: at,
                 })
                 .map_err(|error| NotInstalled::Plan(error.to_string()))?;
-            let mapped = Mapped::make(conversation, at, layout, &placed, &data);
+            let mapped = Mapped::make(conversation, at, layout, &placed, &data, common);
             match mapped {
                 Ok(mapped) => {
                     let area = Self {
@@ -112,6 +116,7 @@ impl Area {
                         whole: at..at + length,
                         code: mapped.code,
                         islands: Vec::new(),
+                        protection: common.code,
                         data,
                         inode,
                         lost: BTreeMap::new(),
@@ -229,7 +234,7 @@ impl Area {
         }
         let file = memory::with("membound-islands", &bytes)?;
         for (range, offset, islands) in runs {
-            match conversation.map(&range, file.as_fd(), offset, Protection::READ_EXECUTE) {
+            match conversation.map(&range, file.as_fd(), offset, self.protection) {
                 Ok(()) => self.islands.push(range),
                 Err(Failure::Gone(error)) => return Err(Failure::Gone(error)),
                 Err(Failure::Refused { .. }) => {
@@ -342,7 +347,13 @@ impl Area {
         Ok(bytes)
     }
 
-    fn place(&self, plan: &Plan) -> Result<Placed, NotInstalled> {
+    /// Where its trampolines are.
+    pub(crate) const fn code(&self) -> &Range<u64> {
+        &self.code
+    }
+
+    /// All that stands in the process.
+    pub(crate) fn place(&self, plan: &Plan) -> Result<Placed, NotInstalled> {
         plan.place(&Placement {
             bias: self.loaded.bias,
             area: self.whole.start,
@@ -428,6 +439,7 @@ impl Mapped {
         layout: Layout,
         placed: &Placed,
         data: &File,
+        common: Common,
     ) -> Result<Self, Failure> {
         let code = at..at + layout.code_bytes;
         let tables = code.end..code.end + layout.tables_bytes;
@@ -440,7 +452,7 @@ impl Mapped {
             0,
         );
         let file = memory::with("membound-code", &bytes)?;
-        conversation.map(&code, file.as_fd(), 0, Protection::READ_EXECUTE)?;
+        conversation.map(&code, file.as_fd(), 0, common.code)?;
         let rest = conversation
             .map(&tables, file.as_fd(), layout.code_bytes, Protection::READ)
             .and_then(|()| {

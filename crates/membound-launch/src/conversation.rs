@@ -148,7 +148,7 @@ impl Conversation {
             offset,
             ..Command::default()
         };
-        let what = match protection {
+        let what = match protection & !Protection::FILLED {
             Protection::READ_EXECUTE => "mapping code",
             Protection::READ => "mapping tables",
             _ => "mapping data",

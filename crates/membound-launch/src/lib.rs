@@ -23,6 +23,7 @@ mod live;
 mod maps;
 mod memory;
 mod modules;
+mod perf_map;
 mod program;
 mod records;
 mod report;
@@ -38,6 +39,7 @@ pub use exchange::{Choice, Executed};
 pub use ledger::Program as RanProgram;
 pub use maps::Mapping;
 pub use modules::plan as plan_of;
+pub use perf_map::PerfMap;
 pub use program::{CannotRun, Unpatched, examine, find};
 pub use records::{Bursts, RecordTotals, Recording};
 pub use report::{ModuleReport, Patched, Report, SiteReport};
@@ -45,6 +47,9 @@ pub use samples::{Access, LINE_BYTES, Receiver, Samples, Source};
 pub use server::{Live, Wanted};
 pub use session::{Change, Error, Options, Program, Remote, Session};
 pub use spawn::environment;
+
+/// A script by which gdb shows the original program in a patched one.
+pub const GDB_SCRIPT: &str = include_str!("gdb.py");
 
 /// The agent as a shared object; empty where there is none for this machine.
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.so"));

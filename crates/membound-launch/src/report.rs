@@ -10,6 +10,7 @@ use membound_rewrite::patch::{Plan, Refusal};
 
 use crate::ledger::{Program, Totals};
 use crate::modules::Module;
+use crate::perf_map::PerfMap;
 use crate::program::Unpatched;
 use crate::records::{OfModule, RecordTotals, Records};
 use crate::samples::Samples;
@@ -28,6 +29,8 @@ pub struct Report {
     pub missed: Vec<String>,
     /// What was recorded, where programs record.
     pub records: Option<RecordTotals>,
+    /// Files with names for perf, when they were asked for.
+    pub perf_maps: Vec<PerfMap>,
 }
 
 /// One file over all programs, with one plan: a file with chosen plans has an entry for each.
@@ -106,6 +109,7 @@ impl Report {
             modules,
             records: server.records.as_ref().map(Records::totals),
             missed: ledger.missed.iter().cloned().collect(),
+            perf_maps: server.perf_maps(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use membound_rewrite::patch::{HookState, HookView};
-use membound_wire::{Event, TextMode};
+use membound_wire::{Event, Protection, TextMode};
 
 use crate::area::{self, Area, Bar, Common, NotInstalled};
 use crate::channel::{Channel, Listener};
@@ -19,6 +19,7 @@ use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
 use crate::modules::{Loaded, Plans};
+use crate::perf_map::{Moment, PerfMap, PerfMaps};
 use crate::program::Unpatched;
 use crate::records::{Recording, Records};
 
@@ -63,12 +64,19 @@ pub(crate) struct Server {
     /// Conversations of one process take turns.
     turns: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
     pub(crate) doorbells: Doorbells,
+    perf_maps: Option<Mutex<PerfMaps>>,
     wanted: AtomicU32,
     choices: Mutex<Arc<Vec<Choice>>>,
 }
 
 impl Server {
-    pub(crate) fn new(plans: Plans, live: Live, period: u32, records: Option<Recording>) -> Self {
+    pub(crate) fn new(
+        plans: Plans,
+        live: Live,
+        period: u32,
+        records: Option<Recording>,
+        perf_maps: Option<PathBuf>,
+    ) -> Self {
         Self {
             plans,
             live,
@@ -77,6 +85,7 @@ impl Server {
             ledger: Mutex::default(),
             turns: Mutex::default(),
             doorbells: Doorbells::default(),
+            perf_maps: perf_maps.map(|directory| Mutex::new(PerfMaps::new(directory))),
             wanted: AtomicU32::new(Wanted::Patches as u32),
             choices: Mutex::default(),
         }
@@ -197,7 +206,7 @@ impl Server {
             self.listen(conversation, &mut maps)?;
         }
         self.ledger().settle(key, None);
-        Ok(())
+        self.name_trampolines(conversation, Moment::Start)
     }
 
     /// Gives a new program rings; without them it runs as well, and what it would have
@@ -240,6 +249,11 @@ impl Server {
             entries: conversation.hello.entries,
             period: self.period,
             burst: self.records.as_ref().map_or(0, Records::burst),
+            // perf asks for names only where there is no file at all, also none without a name.
+            code: match self.perf_maps {
+                Some(_) => Protection::READ_EXECUTE | Protection::FILLED,
+                None => Protection::READ_EXECUTE,
+            },
         }
     }
 
@@ -381,7 +395,30 @@ impl Server {
                 self.add_chosen(conversation, &mut maps, module)?;
             }
         }
+        self.name_trampolines(conversation, Moment::Later)
+    }
+
+    /// Writes down for perf what is in the process, if that is wanted.
+    fn name_trampolines(
+        &self,
+        conversation: &Conversation,
+        moment: Moment,
+    ) -> Result<(), NotInstalled> {
+        if let Some(perf_maps) = &self.perf_maps {
+            let maps = maps::of(conversation.pid)?;
+            let areas = area::inherited(&maps, &self.ledger().areas);
+            let mut perf_maps = perf_maps.lock().unwrap_or_else(PoisonError::into_inner);
+            perf_maps.write(conversation.hello.pid, &areas, moment);
+        }
         Ok(())
+    }
+
+    /// What was written for perf.
+    pub(crate) fn perf_maps(&self) -> Vec<PerfMap> {
+        self.perf_maps.as_ref().map_or_else(Vec::new, |perf_maps| {
+            let perf_maps = perf_maps.lock().unwrap_or_else(PoisonError::into_inner);
+            perf_maps.all()
+        })
     }
 
     /// The program is about to change text itself.

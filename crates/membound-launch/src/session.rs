@@ -48,6 +48,9 @@ pub struct Options {
     pub recording: Option<Recording>,
     /// Where the session's directory is made: short, and visible to the programs.
     pub directory: PathBuf,
+    /// Where files with names of trampolines are written, if anywhere. perf reads those in
+    /// `/tmp`.
+    pub perf_maps: Option<PathBuf>,
 }
 
 /// What is to be run.
@@ -128,6 +131,7 @@ impl Session {
             options.live,
             options.period,
             options.recording,
+            options.perf_maps,
         ));
         let thread = {
             let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));

@@ -114,6 +114,9 @@ impl Protection {
     pub const READ_EXECUTE: u32 = 5;
     /// Flag beside the protection: shared with the launcher rather than private.
     pub const SHARED: u32 = 1 << 8;
+    /// Flag beside the protection: anonymous memory, into which the descriptor's bytes are
+    /// copied. Profilers take it for code that was made by the program itself.
+    pub const FILLED: u32 = 1 << 9;
 }
 
 /// One thing to do. Fields that an [`Action`] does not name are 0.

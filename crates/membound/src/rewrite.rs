@@ -13,10 +13,16 @@ use std::process::ExitCode;
 
 use args::RewriteCommand;
 
+use crate::output;
+
 /// Runs what was asked for.
 pub(crate) fn run(command: &RewriteCommand) -> anyhow::Result<ExitCode> {
     match command {
         RewriteCommand::Plan(args) => plan::run(args),
         RewriteCommand::Check(args) => check::run(args),
+        RewriteCommand::GdbScript => {
+            output::print(membound_launch::GDB_SCRIPT);
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }

@@ -65,6 +65,7 @@ impl Fixture {
             live: Live::Off,
             period: 100,
             recording: None,
+            perf_maps: None,
             directory: self.home.path().to_owned(),
         }
     }

@@ -14,6 +14,10 @@ pub(crate) enum RewriteCommand {
     Plan(PlanArgs),
     /// Run a program with every load and store patched, and report counts.
     Check(CheckArgs),
+    /// Print a script with which gdb shows the original program in a patched one.
+    #[command(after_help = "Use it as: membound rewrite gdb-script > membound.py; \
+                      gdb -x membound.py -p PID")]
+    GdbScript,
 }
 
 /// What both make plans with.
@@ -66,6 +70,10 @@ pub(crate) struct CheckArgs {
     /// Put the single accesses of function F into the document as well. May be repeated.
     #[arg(long, value_name = "F", requires = "json")]
     pub(crate) function: Vec<String>,
+    /// Name the trampolines for perf, in /tmp/perf-PID.map of every program that runs. The
+    /// files stay, since perf report reads them.
+    #[arg(long)]
+    pub(crate) perf_map: bool,
     /// Take all patches out and put them in again every MS milliseconds while it runs.
     #[arg(long, value_name = "MS", value_parser = milliseconds, hide = true)]
     pub(crate) churn: Option<Duration>,

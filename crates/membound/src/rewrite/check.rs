@@ -1,11 +1,12 @@
 //! `membound rewrite check`: a program with every load and store patched.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use membound_launch::{Error, Live, Options, Program, Remote, Session, Wanted};
+use membound_launch::{Error, Live, Options, PerfMap, Program, Remote, Session, Wanted};
 use membound_report::text::Style;
 use membound_types::RewriteCheck;
 
@@ -41,6 +42,8 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         period: settings::PERIOD,
         recording: settings::recording(args.options.body),
         directory: settings::directory(),
+        // Where perf looks, whatever TMPDIR says.
+        perf_maps: args.perf_map.then(|| PathBuf::from("/tmp")),
     };
     let job = Job::prepare()?;
     let begun = Instant::now();
@@ -65,6 +68,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let report = session.finish();
     let document = checked::document(args, &report, end, elapsed_s);
     tell(&document, told);
+    tell_of_names(&report.perf_maps);
     if let Some(target) = &mut json
         && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
     {
@@ -91,6 +95,17 @@ fn tell(document: &RewriteCheck, told: bool) {
     let text = membound_report::text::rewrite_check(document, Style { color, width: 80 });
     // Whoever closed stderr does not want to know.
     let _ = stderr.lock().write_all(text.as_bytes());
+}
+
+/// Says where the names for perf are, or why they are not there.
+fn tell_of_names(maps: &[PerfMap]) {
+    for map in maps {
+        let path = map.path.display();
+        output::complain(&match &map.written {
+            Ok(()) => format!("names for perf are in {path}; delete it after perf report"),
+            Err(error) => format!("perf will not know names: cannot write {path}: {error}"),
+        });
+    }
 }
 
 /// Takes all patches out and puts them in again, over and over, until it is dropped.
