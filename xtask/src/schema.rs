@@ -114,9 +114,9 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 #[cfg(test)]
 mod tests {
     use membound_types::{
-        BandwidthPoint, Capability, CheckedModule, ComparedFigure, CorePair, LatencyPoint, Level, LoadedPoint,
-        MlpCell, ModelLevel, NumaPair, Outcome, Parameter, PlannedFunction, PredictedPoint,
-        PrefetchPoint, TlbLevel, WindowPoint,
+        BandwidthPoint, Capability, CheckedModule, ComparedFigure, CorePair, LatencyPoint, Level,
+        LoadedPoint, MlpCell, ModelLevel, NumaPair, Outcome, Parameter, PlannedFunction,
+        PredictedPoint, PrefetchPoint, TlbLevel, WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::Value;

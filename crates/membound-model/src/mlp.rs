@@ -594,7 +594,10 @@ mod tests {
         assert_eq!((fit.points, fit.left_out), (12, 0));
         // Ten degrees of freedom.
         let half = fit.load_cycles.high - fit.load_cycles.value;
-        assert!((half / fit.load_error - 2.228_138_85).abs() < 1e-7, "{fit:?}");
+        assert!(
+            (half / fit.load_error - 2.228_138_85).abs() < 1e-7,
+            "{fit:?}"
+        );
 
         let two = sequential_fit(&[(1, 330.0), (2, 600.0), (2, 602.0), (2, 598.0)]);
         let reason = &two.why_missing().unwrap().reason;

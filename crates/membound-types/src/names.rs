@@ -63,8 +63,9 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use crate::{
-        Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, Fence, Filler, Kind, LevelKind,
-        MlpMode, NamedPolicy, PageKind, PatchBody, Pattern, Stopped, ThpState, VectorWidth, WindowKernel,
+        Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, Fence, Filler,
+        Kind, LevelKind, MlpMode, NamedPolicy, PageKind, PatchBody, Pattern, Stopped, ThpState,
+        VectorWidth, WindowKernel,
     };
 
     fn check<T>(all: &[T], name: fn(T) -> &'static str)
