@@ -3,6 +3,7 @@
 use super::body::Settled;
 use super::function::Found;
 use super::group::{self, Ground, Item};
+use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::relocate;
 use super::trampoline::{Chunk, Work, WorkKind};
@@ -61,7 +62,7 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
     chunk.trampoline(&ground, group, &[(entry, work)], |_, _| {});
     let part = Part {
         chunk,
-        found: vec![(function.bounds.range.clone(), Found::default())],
+        found: vec![(FunctionView::of(&function), Found::default())],
     };
     let assembly = Assembly {
         origin,

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::PlanError;
 
 pub(super) const MAGIC: [u8; 8] = *b"MBNDPLAN";
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Magic, version, number of sections, the numbers, the sections, checksum.
 pub(super) const HEADER_BYTES: usize = 16 + 8 * NUMBERS + 16 * SECTIONS + 8;
 pub(super) const NUMBERS: usize = 7;
@@ -40,7 +40,7 @@ pub(super) enum Section {
     Sites,
     /// System calls, of [`HOOK_BYTES`] each.
     Hooks,
-    /// Functions' start and length, `u32` each.
+    /// Functions, of [`FUNCTION_BYTES`] each, sorted by address.
     Functions,
 }
 
@@ -68,6 +68,7 @@ pub(super) const EDIT_BYTES: usize = 36;
 pub(super) const PUN_BYTES: usize = 28;
 pub(super) const SITE_BYTES: usize = 16;
 pub(super) const HOOK_BYTES: usize = 12;
+pub(super) const FUNCTION_BYTES: usize = 20;
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;

@@ -35,7 +35,7 @@ pub use describe::{
 pub use entry::entry_hook;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
-pub use plan::{HookState, HookView, Layout, Plan, PlanBytes, PlanError, SiteView};
+pub use plan::{FunctionView, HookState, HookView, Layout, Plan, PlanBytes, PlanError, SiteView};
 
 /// Bytes of a jump with a 32-bit displacement, the most that is overwritten.
 const EDIT: usize = membound_wire::EDIT_BYTES;

@@ -7,13 +7,36 @@ use std::sync::Arc;
 use membound_wire::{Probe, SLOTS_BYTES};
 
 use super::format::{
-    EDIT_BYTES, HOOK_BYTES, Header, Number, PUN_BYTES, SITE_BYTES, Section, half, long, word,
+    EDIT_BYTES, FUNCTION_BYTES, HOOK_BYTES, Header, Number, PUN_BYTES, SITE_BYTES, Section, half,
+    long, word,
 };
 use super::pun::Pun;
 use super::trampoline::Edit;
 use super::{Body, Options, Refusal};
+use crate::code::{Function, Unresolved};
 use crate::flow::Direction;
 use crate::image::Identity;
+
+/// A function that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionView {
+    /// Start and end in the file's addresses.
+    pub range: Range<u64>,
+    /// Basic blocks.
+    pub blocks: u32,
+    /// Why not every branch into it is known.
+    pub unresolved: Option<Unresolved>,
+}
+
+impl FunctionView {
+    pub(super) fn of(function: &Function) -> Self {
+        Self {
+            range: function.bounds.range.clone(),
+            blocks: u32::try_from(function.blocks.len()).unwrap_or(u32::MAX),
+            unresolved: function.unresolved,
+        }
+    }
+}
 
 /// Why bytes are no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -272,13 +295,24 @@ impl Plan {
             })
     }
 
-    /// Start of every function that was looked at, and its end, in the file's addresses.
-    pub fn functions(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    /// Every function that was looked at, sorted by address.
+    pub fn functions(&self) -> impl Iterator<Item = FunctionView> + '_ {
         let origin = self.number(Number::Origin);
-        self.records(Section::Functions, 8).map(move |record| {
-            let start = origin.wrapping_add(u64::from(word(record, 0)));
-            start..start.saturating_add(u64::from(word(record, 4)))
-        })
+        self.records(Section::Functions, FUNCTION_BYTES)
+            .map(move |record| {
+                let start = origin.wrapping_add(u64::from(word(record, 0)));
+                let at = origin.wrapping_add(u64::from(word(record, 16)));
+                FunctionView {
+                    range: start..start.saturating_add(u64::from(word(record, 4))),
+                    blocks: word(record, 8),
+                    unresolved: match word(record, 12) {
+                        1 => Some(Unresolved::IndirectJump(at)),
+                        2 => Some(Unresolved::Undecodable(at)),
+                        3 => Some(Unresolved::EnteredInside(at)),
+                        _ => None,
+                    },
+                }
+            })
     }
 
     pub(super) fn number(&self, number: Number) -> u64 {
@@ -361,6 +395,28 @@ fn refusal_of(code: u8) -> Option<Refusal> {
             .copied()
             .unwrap_or(Refusal::NotRelocatable),
     )
+}
+
+/// Appends a function's record.
+pub(super) fn write_function(out: &mut Vec<u8>, view: &FunctionView, origin: u64) {
+    let relative = |address: u64| address.wrapping_sub(origin) as u32;
+    let (kind, at) = match view.unresolved {
+        None => (0, origin),
+        Some(Unresolved::IndirectJump(at)) => (1, at),
+        Some(Unresolved::Undecodable(at)) => (2, at),
+        Some(Unresolved::EnteredInside(at)) => (3, at),
+    };
+    let length = (view.range.end - view.range.start) as u32;
+    let words = [
+        relative(view.range.start),
+        length,
+        view.blocks,
+        kind,
+        relative(at),
+    ];
+    for word in words {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
 }
 
 pub(super) fn write_edit(edit: &Edit, out: &mut Vec<u8>) {

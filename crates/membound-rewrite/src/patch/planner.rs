@@ -10,7 +10,10 @@ use rayon::prelude::*;
 use super::emit::{DataField, DataTarget};
 use super::format::{Builder, Number, Section};
 use super::function::{self, Found, Subject};
-use super::plan::{Plan, identity_bytes, refusal_code, site_words, write_edit, write_pun};
+use super::plan::{
+    FunctionView, Plan, identity_bytes, refusal_code, site_words, write_edit, write_function,
+    write_pun,
+};
 use super::pun::{self, Terrain};
 use super::table::Tables;
 use super::trampoline::{Chunk, Edit};
@@ -108,8 +111,8 @@ pub(super) fn origin_of(image: &Image<'_>) -> u64 {
 pub(super) struct Part {
     /// Code and tables.
     pub chunk: Chunk,
-    /// Its functions, by where they lie.
-    pub found: Vec<(Range<u64>, Found)>,
+    /// Its functions, sorted by where they lie.
+    pub found: Vec<(FunctionView, Found)>,
 }
 
 impl Plan {
@@ -182,7 +185,7 @@ fn part(
                 liveness: &liveness,
             };
             let found = function::plan(&subject, options, analyst, &mut chunk);
-            (function.bounds.range, found)
+            (FunctionView::of(&function), found)
         })
         .collect();
     Part { chunk, found }
@@ -220,13 +223,13 @@ impl Assembly<'_> {
             .map(|part| (part.chunk, part.found))
             .unzip();
         let (bases, end) = bases(&chunks);
-        let mut found: Vec<(Range<u64>, Found)> = Vec::new();
+        let mut found: Vec<(FunctionView, Found)> = Vec::new();
         for (list, base) in lists.into_iter().zip(&bases) {
-            for (range, mut function) in list {
+            for (view, mut function) in list {
                 for site in &mut function.sites {
                     site.number = site.number.map(|number| base.site + number);
                 }
-                found.push((range, function));
+                found.push((view, function));
             }
         }
         let mut shapes = Tables::default();
@@ -380,14 +383,11 @@ impl Assembly<'_> {
         }
     }
 
-    fn describe(&self, found: &[(Range<u64>, Found)], builder: &mut Builder) {
+    fn describe(&self, found: &[(FunctionView, Found)], builder: &mut Builder) {
         let relative = |address: u64| (address - self.origin) as u32;
-        for (range, found) in found {
-            let function = relative(range.start);
-            let length = (range.end - range.start) as u32;
-            let out = builder.section(Section::Functions);
-            out.extend_from_slice(&function.to_le_bytes());
-            out.extend_from_slice(&length.to_le_bytes());
+        for (view, found) in found {
+            let function = relative(view.range.start);
+            write_function(builder.section(Section::Functions), view, self.origin);
             let out = builder.section(Section::Sites);
             for site in &found.sites {
                 let number = site.number.unwrap_or(u32::MAX);
@@ -513,7 +513,7 @@ fn code(chunks: &[Chunk], bases: &[Base], end: u32, resolve: &Resolve) -> Vec<u8
 }
 
 /// The sites and hooks of these edits are not patched after all.
-fn lose(found: &mut [(Range<u64>, Found)], edits: &[Edit], origin: u64) {
+fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
     for edit in edits {
         let reason = if edit.unresolved {
             Refusal::UnresolvedFlow
@@ -523,7 +523,7 @@ fn lose(found: &mut [(Range<u64>, Found)], edits: &[Edit], origin: u64) {
         let sites = edit.first_site..edit.first_site + u32::from(edit.sites);
         let text = origin + u64::from(edit.text);
         let group = text..text + u64::from(edit.group);
-        let after = found.partition_point(|(range, _)| range.start <= text);
+        let after = found.partition_point(|(view, _)| view.range.start <= text);
         let Some((_, found)) = after.checked_sub(1).and_then(|index| found.get_mut(index)) else {
             continue;
         };

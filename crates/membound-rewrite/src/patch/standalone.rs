@@ -1,6 +1,7 @@
 //! A plan for code that is in no file.
 
 use super::function::{self, Subject};
+use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::trampoline::Chunk;
 use super::{Options, Plan};
@@ -32,7 +33,7 @@ impl Plan {
         let found = function::plan(&subject, options, &mut analyst, &mut chunk);
         let part = Part {
             chunk,
-            found: vec![(function.bounds.range.clone(), found)],
+            found: vec![(FunctionView::of(&function), found)],
         };
         let assembly = Assembly {
             origin,

@@ -172,6 +172,17 @@ pub(super) fn add(counts: &mut PatchCounts, direction: Direction, refused: Optio
     }
 }
 
+/// Adds what `other` counted.
+pub(super) fn join(counts: &mut PatchCounts, other: &PatchCounts) {
+    counts.accesses += other.accesses;
+    counts.loads += other.loads;
+    counts.stores += other.stores;
+    counts.patched += other.patched;
+    for (reason, count) in &other.refused {
+        *counts.refused.entry(reason.clone()).or_default() += count;
+    }
+}
+
 /// What a document calls a direction.
 pub(super) const fn kind(direction: Direction) -> AccessKind {
     match direction {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use membound_launch::plan_of;
 use membound_rewrite::image::{FunctionBounds, Identity, Image};
-use membound_rewrite::patch::{self, Detail, FunctionReport};
+use membound_rewrite::patch::{self, Detail, FunctionReport, Plan};
 use membound_types::{
     Kind, PatchCounts, PlannedFunction, PlannedInstruction, RewritePlan, SCHEMA_VERSION,
 };
@@ -46,12 +46,14 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     }
     let cache = settings::cache(&args.options);
     let plan = plan_of(&image, &options, cache.as_ref(), &settings::revision());
-    let detail = match wanted {
-        Some(_) => Detail::Listing,
-        None => Detail::Accesses,
+    let functions = match wanted {
+        Some(_) => patch::describe(&image, &options, &plan, means, Detail::Listing)
+            .into_iter()
+            .map(listed)
+            .collect(),
+        None => summarised(&image, &plan),
     };
-    let reports = patch::describe(&image, &options, &plan, means, detail);
-    let document = document(args, &image, reports);
+    let document = document(args, &image, functions);
     match &mut json {
         Some(target) => target.write(&output::json(&document)?)?,
         None => output::print(&membound_report::text::rewrite_plan(
@@ -103,23 +105,55 @@ fn unknown(path: &Path, wanted: &str, functions: &[FunctionBounds]) -> String {
     line
 }
 
-fn document(args: &PlanArgs, image: &Image<'_>, reports: Vec<FunctionReport>) -> RewritePlan {
-    let mut counts = PatchCounts::default();
-    let found = reports.len() as u64;
-    let blocks = reports.iter().map(|report| report.blocks as u64).sum();
-    let unresolved = reports.iter().filter(|it| it.unresolved.is_some()).count();
-    let listing = args.function.is_some();
-    let mut functions: Vec<PlannedFunction> = reports
-        .into_iter()
-        .filter(|report| listing || !report.accesses.is_empty())
-        .map(|report| {
-            for access in &report.accesses {
-                let refused = access.refused.map(|it| it.to_string());
-                checked::add(&mut counts, access.direction, refused);
-            }
-            planned(report)
-        })
+/// Every function in numbers, from what the plan says: nothing is decoded again.
+fn summarised(image: &Image<'_>, plan: &Plan) -> Vec<PlannedFunction> {
+    let mut counts: HashMap<u64, PatchCounts> = HashMap::new();
+    for site in plan.sites() {
+        let refused = site.number.err().map(|it| it.to_string());
+        let counts = counts.entry(site.function).or_default();
+        checked::add(counts, site.direction, refused);
+    }
+    let bounds: HashMap<u64, &FunctionBounds> = image
+        .functions()
+        .iter()
+        .map(|function| (function.range.start, function))
         .collect();
+    plan.functions()
+        .map(|function| {
+            let address = function.range.start;
+            PlannedFunction {
+                address,
+                name: bounds
+                    .get(&address)
+                    .map_or_else(|| format!("{address:#x}"), |bounds| names::shown(bounds)),
+                size_bytes: function.range.end - address,
+                blocks: u64::from(function.blocks),
+                counts: counts.remove(&address).unwrap_or_default(),
+                unresolved: function.unresolved.map(|it| it.to_string()),
+                instructions: Vec::new(),
+            }
+        })
+        .collect()
+}
+
+fn document(
+    args: &PlanArgs,
+    image: &Image<'_>,
+    mut functions: Vec<PlannedFunction>,
+) -> RewritePlan {
+    let found = functions.len() as u64;
+    let blocks = functions.iter().map(|function| function.blocks).sum();
+    let unresolved = functions
+        .iter()
+        .filter(|it| it.unresolved.is_some())
+        .count();
+    let mut counts = PatchCounts::default();
+    for function in &functions {
+        checked::join(&mut counts, &function.counts);
+    }
+    if args.function.is_none() {
+        functions.retain(|function| function.counts.accesses > 0);
+    }
     functions.sort_by_key(|function| {
         let refused = function.counts.accesses - function.counts.patched;
         (Reverse(refused), function.address)
@@ -156,7 +190,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
     out
 }
 
-fn planned(report: FunctionReport) -> PlannedFunction {
+/// A function with all its instructions.
+fn listed(report: FunctionReport) -> PlannedFunction {
     let mut counts = PatchCounts::default();
     let mut accesses = HashMap::new();
     for access in report.accesses {
