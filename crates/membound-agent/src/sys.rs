@@ -195,30 +195,9 @@ pub(crate) fn directory_entries(directory: &Descriptor, room: &mut [u8]) -> Resu
 
 /// Reads all of `room` from `offset`.
 pub(crate) fn read_all_at(file: &Descriptor, room: &mut [u8], offset: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while let Some(rest) = room.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        // SAFETY: the kernel writes into `rest` only.
-        let result = unsafe {
-            call(
-                number::PREAD64,
-                [
-                    file.raw(),
-                    rest.as_mut_ptr() as usize,
-                    rest.len(),
-                    offset as usize + done,
-                    0,
-                    0,
-                ],
-            )
-        };
-        match check(result) {
-            Ok(0) => return Err(Errno::EIO),
-            Ok(count) => done += count,
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    let (start, length) = (room.as_mut_ptr() as usize, room.len());
+    // SAFETY: the kernel writes into `room` only.
+    unsafe { transfer_all(number::PREAD64, file, start, length, offset) }
 }
 
 /// Writes all of `bytes` at `offset`.
@@ -231,20 +210,32 @@ pub(crate) unsafe fn write_all_at(
     bytes: &[u8],
     offset: u64,
 ) -> Result<(), Errno> {
+    let (start, length) = (bytes.as_ptr() as usize, bytes.len());
+    // SAFETY: what is written where is the caller's promise.
+    unsafe { transfer_all(number::PWRITE64, file, start, length, offset) }
+}
+
+/// Repeats `transfer`, a `pread64` or `pwrite64`, until all `length` bytes at `start` are
+/// through.
+///
+/// # Safety
+///
+/// The bytes at `start` are the caller's to read or write, and right for the file's place.
+unsafe fn transfer_all(
+    transfer: usize,
+    file: &Descriptor,
+    start: usize,
+    length: usize,
+    offset: u64,
+) -> Result<(), Errno> {
     let mut done = 0;
-    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-        // SAFETY: what is written where is the caller's promise.
+    while done < length {
+        let place = offset as usize + done;
+        // SAFETY: the range lies inside the caller's.
         let result = unsafe {
             call(
-                number::PWRITE64,
-                [
-                    file.raw(),
-                    rest.as_ptr() as usize,
-                    rest.len(),
-                    offset as usize + done,
-                    0,
-                    0,
-                ],
+                transfer,
+                [file.raw(), start + done, length - done, place, 0, 0],
             )
         };
         match check(result) {

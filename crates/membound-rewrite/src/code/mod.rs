@@ -81,6 +81,18 @@ pub enum BlockEnd {
     Stops,
 }
 
+impl BlockEnd {
+    /// Whether control goes on at the block's successors and nowhere else, a callee that
+    /// comes back not counted.
+    #[must_use]
+    pub const fn stays_inside(self) -> bool {
+        matches!(
+            self,
+            Self::FallsThrough | Self::Jump | Self::Table | Self::Call { returns: true, .. }
+        )
+    }
+}
+
 /// A basic block. Its instructions follow each other; only the first is ever branched to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {

@@ -61,7 +61,7 @@ impl Liveness {
             && !function.bounds.assembly
             && stack.usable;
         let start = function.bounds.range.start;
-        let before = if known {
+        if known {
             scratch.solve(
                 function,
                 &SystemV {
@@ -72,11 +72,10 @@ impl Liveness {
                         .without(conventions.summaries.returned_unconventionally(start)),
                 },
             );
-            scratch.spread(function, RegisterSet::ALL)
         } else {
             scratch.solve(function, &Opaque);
-            scratch.spread(function, RegisterSet::ALL)
-        };
+        }
+        let before = scratch.spread(function, RegisterSet::ALL);
         analyst.return_scratch(scratch);
         let mut liveness = Self {
             before,
@@ -122,18 +121,15 @@ pub(super) struct SystemV<'a> {
 
 impl Boundary for SystemV<'_> {
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
-        match leaves_by {
-            BlockEnd::FallsThrough
-            | BlockEnd::Jump
-            | BlockEnd::Table
-            | BlockEnd::Call { returns: true, .. } => None,
-            BlockEnd::Call { returns: false, .. } => Some(CALLEE_SAVED),
-            BlockEnd::Return => Some(alive_at_return(self.clobbered)),
-            BlockEnd::TailCall => Some(alive_at_return(self.clobbered).union(ARGUMENTS)),
-            BlockEnd::Leaves { .. } | BlockEnd::Unresolved | BlockEnd::Stops => {
-                Some(RegisterSet::ALL)
-            }
+        if leaves_by.stays_inside() {
+            return None;
         }
+        Some(match leaves_by {
+            BlockEnd::Call { .. } => CALLEE_SAVED,
+            BlockEnd::Return => alive_at_return(self.clobbered),
+            BlockEnd::TailCall => alive_at_return(self.clobbered).union(ARGUMENTS),
+            _ => RegisterSet::ALL,
+        })
     }
 
     fn callee(&self, block: &Block) -> Callee {
@@ -169,13 +165,7 @@ struct Opaque;
 
 impl Boundary for Opaque {
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
-        match leaves_by {
-            BlockEnd::FallsThrough
-            | BlockEnd::Jump
-            | BlockEnd::Table
-            | BlockEnd::Call { returns: true, .. } => None,
-            _ => Some(RegisterSet::ALL),
-        }
+        (!leaves_by.stays_inside()).then_some(RegisterSet::ALL)
     }
 
     fn callee(&self, _: &Block) -> Callee {

@@ -78,16 +78,14 @@ struct Entered;
 
 impl Boundary for Entered {
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
-        match leaves_by {
-            BlockEnd::FallsThrough | BlockEnd::Jump | BlockEnd::Table => None,
-            BlockEnd::Call { returns: true, .. } => None,
-            BlockEnd::Call { returns: false, .. } => Some(CALLEE_SAVED),
-            BlockEnd::Return => Some(RegisterSet::EMPTY),
-            BlockEnd::Leaves { .. }
-            | BlockEnd::TailCall
-            | BlockEnd::Unresolved
-            | BlockEnd::Stops => Some(ARGUMENTS),
+        if leaves_by.stays_inside() {
+            return None;
         }
+        Some(match leaves_by {
+            BlockEnd::Call { .. } => CALLEE_SAVED,
+            BlockEnd::Return => RegisterSet::EMPTY,
+            _ => ARGUMENTS,
+        })
     }
 
     fn callee(&self, _: &Block) -> Callee {
@@ -142,13 +140,7 @@ struct Alone;
 
 impl Boundary for Alone {
     fn exit(&self, leaves_by: BlockEnd) -> Option<RegisterSet> {
-        match leaves_by {
-            BlockEnd::FallsThrough
-            | BlockEnd::Jump
-            | BlockEnd::Table
-            | BlockEnd::Call { returns: true, .. } => None,
-            _ => Some(RegisterSet::EMPTY),
-        }
+        (!leaves_by.stays_inside()).then_some(RegisterSet::EMPTY)
     }
 
     fn callee(&self, _: &Block) -> Callee {
