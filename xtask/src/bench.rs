@@ -9,6 +9,7 @@ mod coverage;
 mod latency;
 mod model;
 mod plan;
+mod profile;
 mod quick;
 mod repeat;
 mod rewrite;
@@ -45,6 +46,8 @@ enum Bench {
     Model(model::Args),
     /// Time of planning a module, cold and cached.
     Plan(plan::Args),
+    /// What profiling costs programs, beside cachegrind, and the time of a large report.
+    Profile(profile::Args),
     /// Agreement, wall time and points a second of repeated latency curves.
     Repeat(repeat::Args),
     /// What a patch costs an execution of its load.
@@ -65,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Latency(args) => latency::run(&membound, args)?,
         Bench::Model(args) => model::run(&membound, args)?,
         Bench::Plan(args) => plan::run(&membound, args)?,
+        Bench::Profile(args) => profile::run(&membound, args)?,
         Bench::Rewrite(args) => rewrite::run(&membound, args)?,
         Bench::Repeat(args) => repeat::run(&membound, args)?,
         Bench::Quick(args) => quick::run(&membound, args)?,

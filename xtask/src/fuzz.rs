@@ -43,16 +43,19 @@ enum Target {
     Planner,
     /// The bytes of plans.
     Plan,
+    /// Executables' names, lines and rules for unwinding.
+    Symbols,
 }
 
 impl Target {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Input,
         Self::Topology,
         Self::Elf,
         Self::Decode,
         Self::Planner,
         Self::Plan,
+        Self::Symbols,
     ];
 
     const fn name(self) -> &'static str {
@@ -63,6 +66,7 @@ impl Target {
             Self::Decode => "decode",
             Self::Planner => "planner",
             Self::Plan => "plan",
+            Self::Symbols => "symbols",
         }
     }
 
@@ -74,6 +78,7 @@ impl Target {
             Self::Elf => seeds::built(Form::Files),
             Self::Decode | Self::Planner => seeds::built(Form::Code),
             Self::Plan => seeds::built(Form::Plans),
+            Self::Symbols => seeds::built(Form::Debug),
         }
     }
 
@@ -82,7 +87,7 @@ impl Target {
         let name = match self {
             Self::Input => "input",
             Self::Topology => "topology",
-            Self::Elf => "elf",
+            Self::Elf | Self::Symbols => "elf",
             // Most of a plan is code.
             Self::Decode | Self::Planner | Self::Plan => "code",
         };
@@ -96,7 +101,7 @@ impl Target {
             Self::Topology => 4_096,
             Self::Elf => 32_768,
             Self::Decode | Self::Planner => 1_024,
-            Self::Plan => 65_536,
+            Self::Plan | Self::Symbols => 65_536,
         }
     }
 }

@@ -18,7 +18,7 @@ struct Need {
     present: fn() -> bool,
 }
 
-const NEEDS: [Need; 7] = [
+const NEEDS: [Need; 8] = [
     Need {
         what: "a C compiler and its headers (fixtures)",
         packages: &["gcc", "libc6-dev"],
@@ -43,6 +43,17 @@ const NEEDS: [Need; 7] = [
         what: "a debugger (attached to patched programs)",
         packages: &["gdb"],
         present: || on_path("gdb").is_some(),
+    },
+    Need {
+        what: "other allocators (their blocks are followed)",
+        packages: &["libjemalloc2", "libmimalloc2.0"],
+        // Only programs of this architecture are followed.
+        present: || {
+            cfg!(not(target_arch = "x86_64"))
+                || ["libjemalloc.so.2", "libmimalloc.so.2.0"]
+                    .iter()
+                    .all(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name).exists())
+        },
     },
     Need {
         what: "a browser (the page is opened in it)",

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, Comparison, CoreToCore, Doctor, Document, Latency, Loaded, MachineProfile, Mlp,
-    Model, Numa, Prediction, Prefetch, RewriteCheck, RewritePlan, Tlb, TopologyDocument, Window,
+    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, Latency, Loaded,
+    MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Profile, RewriteCheck, RewritePlan,
+    RunComparison, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -69,6 +70,7 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
         ("prefetch", part::<Prefetch>("prefetch")),
         ("numa", part::<Numa>("numa")),
         ("c2c", part::<CoreToCore>("c2c")),
+        ("calibration", part::<Calibration>("calibration")),
         ("model", schema::<Model>("membound model fit")),
         (
             "model-show",
@@ -83,6 +85,11 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
         (
             "rewrite-check",
             schema::<RewriteCheck>("membound rewrite check"),
+        ),
+        ("profile", schema::<Profile>("membound report")),
+        (
+            "run-comparison",
+            schema::<RunComparison>("membound compare of runs"),
         ),
     ];
     schemas
@@ -114,9 +121,10 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 #[cfg(test)]
 mod tests {
     use membound_types::{
-        BandwidthPoint, Capability, CheckedModule, ComparedFigure, CorePair, LatencyPoint, Level,
-        LoadedPoint, MlpCell, ModelLevel, NumaPair, Outcome, Parameter, PlannedFunction,
-        PredictedPoint, PrefetchPoint, TlbLevel, WindowPoint,
+        BandwidthPoint, CalibratedLevel, Capability, CheckedModule, ComparedFigure, CorePair,
+        LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair, ObjectRow, Outcome,
+        Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, TlbLevel,
+        WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::Value;
@@ -152,12 +160,15 @@ mod tests {
         check::<PrefetchPoint>("prefetch.md");
         check::<NumaPair>("numa.md");
         check::<CorePair>("c2c.md");
+        check::<CalibratedLevel>("calibration.md");
         check::<ComparedFigure>("comparison.md");
         check::<Parameter>("model.md");
         check::<ModelLevel>("model-show.md");
         check::<PredictedPoint>("prediction.md");
         check::<PlannedFunction>("rewrite-plan.md");
         check::<CheckedModule>("rewrite-check.md");
+        check::<ObjectRow>("profile.md");
+        check::<RunChange>("run-comparison.md");
     }
 
     #[test]

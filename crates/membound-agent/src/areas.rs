@@ -6,7 +6,7 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use membound_wire::{Command, EDIT_BYTES, Place, Refusal, Shape, Step, TableHeader, Undo};
+use membound_wire::{Command, EDIT_BYTES, Place, Refusal, State, TableHeader, Tables};
 
 use crate::control::Failure;
 use crate::memory;
@@ -144,11 +144,11 @@ pub(crate) fn register(command: &Command) -> Result<(), Failure> {
         text_start: 0,
         text_end: 0,
     };
-    let entries = area.header().entries;
-    if let Some(last) = entries.checked_sub(1) {
+    let tables = area.tables().ok_or_else(Failure::malformed)?;
+    if let Some(last) = tables.entries().checked_sub(1) {
         // An instruction has at most 15 bytes.
-        area.text_start = area.entry(0).map_or(0, |place| area.original(place));
-        area.text_end = area
+        area.text_start = tables.entry(0).map_or(0, |place| area.original(place));
+        area.text_end = tables
             .entry(last)
             .map_or(0, |place| area.original(place) + 15);
     }
@@ -196,6 +196,18 @@ pub(crate) fn patched_text_in(start: u64, end: u64) -> bool {
         .any(|area| area.text_start < end && start < area.text_end)
 }
 
+/// The number of the system call that the instruction at `ip` makes, in the text or displaced in
+/// a trampoline, if that is known.
+pub(crate) fn call_at(ip: u64) -> Option<u64> {
+    let number = match find(ip) {
+        Some(area) => area.call_displaced(ip),
+        None => used()
+            .filter_map(snapshot)
+            .find_map(|area| area.call_at(ip)),
+    };
+    number.map(u64::from)
+}
+
 /// Where in a trampoline the original instruction at `ip` stands, if it has an entry.
 pub(crate) fn entrance(ip: u64) -> Option<u64> {
     used()
@@ -214,52 +226,31 @@ pub(crate) fn inside(ip: u64) -> Option<u64> {
     const JUMP: u8 = 0xe9;
     const INT3: u8 = 0xcc;
     const FURTHEST: u64 = EDIT_BYTES as u64 - 1;
-    let area = used()
+    // Plans for the same text may have come one after the other: it must be the one whose jump
+    // stands there.
+    let overwritten = |area: &Area| {
+        (1..=FURTHEST)
+            .filter_map(|distance| ip.checked_sub(distance))
+            .filter(|&start| area.entrance(start).is_some())
+            .any(|start| {
+                // SAFETY: an instruction with an entry lies in mapped text.
+                let byte: u8 = unsafe { memory::get(start as usize) };
+                matches!(byte, JUMP | INT3)
+            })
+    };
+    used()
         .filter_map(snapshot)
         .filter(|area| (area.text_start..area.text_end).contains(&ip))
-        .find(|area| area.entrance(ip).is_some())?;
-    let overwritten = (1..=FURTHEST)
-        .filter_map(|distance| ip.checked_sub(distance))
-        .filter(|&start| area.entrance(start).is_some())
-        .any(|start| {
-            // SAFETY: an instruction with an entry lies in mapped text.
-            let byte: u8 = unsafe { memory::get(start as usize) };
-            matches!(byte, JUMP | INT3)
-        });
-    if overwritten { area.entrance(ip) } else { None }
+        .find_map(|area| area.entrance(ip).filter(|_| overwritten(&area)))
 }
 
-/// A place in a trampoline, with what is known of one byte of it.
+/// The original program's place and state at one byte of a trampoline.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
-    area: Area,
-    place: Place,
-    step: Step,
-}
-
-impl Found {
-    /// The address in the original text.
-    pub(crate) fn original(&self) -> u64 {
-        self.area.original(self.place)
-    }
-
+pub(crate) struct Original {
+    /// What the registers would be.
+    pub(crate) state: State,
     /// Where a thread with the original registers goes on.
-    pub(crate) fn resume(&self) -> u64 {
-        self.area
-            .code
-            .wrapping_add(u64::from(self.place.code))
-            .wrapping_add(u64::from(self.step.resume))
-    }
-
-    /// What gives the original registers, in order.
-    pub(crate) fn undos(&self) -> impl Iterator<Item = Undo> + use<> {
-        let header = self.area.header();
-        let first = u64::from(self.step.undo);
-        let area = self.area;
-        (first..first + u64::from(self.step.undos))
-            .take_while(move |&index| index < header.undos)
-            .map(move |index| area.element(header.undos_offset, index))
-    }
+    pub(crate) resume: u64,
 }
 
 impl Area {
@@ -269,90 +260,53 @@ impl Area {
         unsafe { memory::get(self.table as usize) }
     }
 
-    fn element<T: Copy>(&self, offset: u64, index: u64) -> T {
-        let address = self
-            .table
-            .wrapping_add(offset)
-            .wrapping_add(index.wrapping_mul(size_of::<T>() as u64));
-        // SAFETY: as for the header; the index is below the header's count.
-        unsafe { memory::get(address as usize) }
+    /// Good as long as the area is registered: only to be used at once.
+    fn tables(&self) -> Option<Tables<'static>> {
+        let length = usize::try_from(self.header().tables_bytes()).ok()?;
+        // SAFETY: as for the header, which says how long the tables are; nobody writes them.
+        let bytes = unsafe { core::slice::from_raw_parts(self.table as *const u8, length) };
+        Tables::new(bytes)
     }
 
     fn original(&self, place: Place) -> u64 {
         self.base.wrapping_add(u64::from(place.original))
     }
 
-    fn entry(&self, index: u64) -> Option<Place> {
-        let header = self.header();
-        let place: u32 = self.element(header.entries_offset, index);
-        (u64::from(place) < header.places)
-            .then(|| self.element(header.places_offset, u64::from(place)))
-    }
-
     fn entrance(&self, ip: u64) -> Option<u64> {
         let wanted = u32::try_from(ip.checked_sub(self.base)?).ok()?;
-        let header = self.header();
-        let after = partition(header.entries, |index| {
-            self.entry(index)
-                .is_some_and(|place| place.original < wanted)
-        });
-        let place = (after < header.entries).then(|| self.entry(after))??;
-        (place.original == wanted).then(|| self.code.wrapping_add(u64::from(place.code)))
+        let place = self.tables()?.entrance(wanted)?;
+        Some(self.code.wrapping_add(u64::from(place.code)))
     }
 
-    /// The place and step of the byte at `ip` of the trampolines.
-    pub(crate) fn at(&self, ip: u64) -> Option<Found> {
+    fn call_at(&self, ip: u64) -> Option<u32> {
+        let original = u32::try_from(ip.checked_sub(self.base)?).ok()?;
+        self.tables()?.call_at(original)
+    }
+
+    /// As [`Self::call_at`], of an instruction in a trampoline.
+    fn call_displaced(&self, ip: u64) -> Option<u32> {
         let byte = u32::try_from(ip.checked_sub(self.code)?).ok()?;
-        let header = self.header();
-        let after = partition(header.places, |index| {
-            self.element::<Place>(header.places_offset, index).code <= byte
-        });
-        let place: Place = self.element(header.places_offset, after.checked_sub(1)?);
-        if u64::from(place.shape) >= header.shapes {
-            return None;
-        }
-        let shape: Shape = self.element(header.shapes_offset, u64::from(place.shape));
-        let first = u64::from(shape.first);
-        if first + u64::from(shape.count) > header.steps {
-            return None;
-        }
-        let inside = byte - place.code;
-        let after = partition(u64::from(shape.count), |index| {
-            let step: Step = self.element(header.steps_offset, first + index);
-            u32::from(step.offset) <= inside
-        });
-        let step = self.element(header.steps_offset, first + after.checked_sub(1)?);
-        Some(Found {
-            area: *self,
-            place,
-            step,
+        let tables = self.tables()?;
+        tables.call_at(tables.find(byte)?.place.original)
+    }
+
+    /// The original state of a thread that stands in one of the trampolines.
+    pub(crate) fn original_of(&self, state: &State) -> Option<Original> {
+        let byte = u32::try_from(state.ip.checked_sub(self.code)?).ok()?;
+        let tables = self.tables()?;
+        let found = tables.find(byte)?;
+        let mut original = state.undone(tables.undos(&found), |address| {
+            // SAFETY: the table names stack that the trampoline has written.
+            Some(unsafe { memory::get(address as usize) })
+        })?;
+        original.ip = self.original(found.place);
+        let resume = self
+            .code
+            .wrapping_add(u64::from(found.place.code))
+            .wrapping_add(u64::from(found.step.resume));
+        Some(Original {
+            state: original,
+            resume,
         })
-    }
-}
-
-/// The first index below `count` for which `before` does not hold; it holds for a beginning only.
-fn partition(count: u64, before: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (0, count);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if before(middle) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn partition_finds_the_first_that_is_not_before() {
-        let sorted = [1, 3, 3, 7];
-        for (wanted, index) in [(0, 0), (1, 0), (2, 1), (3, 1), (4, 3), (7, 3), (8, 4)] {
-            assert_eq!(partition(4, |at| sorted[at as usize] < wanted), index);
-        }
     }
 }

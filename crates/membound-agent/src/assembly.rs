@@ -143,6 +143,43 @@ pub(crate) fn trap() -> ! {
     unsafe { core::arch::asm!("ud2", options(noreturn, nostack)) }
 }
 
+/// The thread pointer: by the ABI, what fs points to begins with its own address.
+#[inline(always)]
+pub(crate) fn thread_pointer() -> u64 {
+    let pointer;
+    // SAFETY: every thread that runs code of a libc has one.
+    unsafe {
+        core::arch::asm!(
+            "mov {}, fs:[0]",
+            out(reg) pointer,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    pointer
+}
+
+/// Adds `step` to the word at `address`, which only this thread and its handlers change, and
+/// returns what it was.
+///
+/// # Safety
+///
+/// The word must be mapped and writable.
+#[inline(always)]
+pub(crate) unsafe fn take(address: usize, step: u64) -> u64 {
+    let mut word = step;
+    // SAFETY: the caller vouches for the word. One instruction: a handler comes before or
+    // after it.
+    unsafe {
+        core::arch::asm!(
+            "xadd [{}], {}",
+            in(reg) address,
+            inout(reg) word,
+            options(nostack)
+        );
+    }
+    word
+}
+
 /// The time stamp counter.
 pub(crate) fn time_stamp() -> u64 {
     // SAFETY: every x86-64 processor has the instruction.

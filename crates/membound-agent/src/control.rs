@@ -10,7 +10,9 @@ use membound_wire::{
 use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
-use crate::{areas, assembly, entry, handlers, listen, live, sample, sys, text};
+use crate::{
+    allocations, areas, assembly, entry, handlers, listen, live, sample, sys, text, timers, unwind,
+};
 
 /// What went wrong with a command.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +41,7 @@ impl From<Errno> for Failure {
 /// not be reached or went away.
 pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
     let settings = settings().ok_or(Errno::EINVAL)?;
-    let _quiet = Quiet::new();
+    let mut quiet = Quiet::new();
     let socket = connect(settings.control_path())?;
     let hello = hello(event, range, settings);
     send(&socket, bytes_of(&hello))?;
@@ -48,7 +50,7 @@ pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
         if command.action == Action::Go as u32 {
             return Ok(());
         }
-        let reply = match obey(&command, descriptor.as_ref()) {
+        let reply = match obey(&command, descriptor.as_ref(), &mut quiet) {
             Ok(count) => Reply {
                 count,
                 ..Reply::default()
@@ -247,7 +249,11 @@ fn receive(socket: &Descriptor) -> Result<(Command, Option<Descriptor>), Errno> 
     Ok((command, descriptor))
 }
 
-fn obey(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failure> {
+fn obey(
+    command: &Command,
+    descriptor: Option<&Descriptor>,
+    quiet: &mut Quiet,
+) -> Result<u64, Failure> {
     let is = |action: Action| command.action == action as u32;
     if is(Action::Map) {
         map(command, descriptor)
@@ -272,6 +278,18 @@ fn obey(command: &Command, descriptor: Option<&Descriptor>) -> Result<u64, Failu
         listen::start(command.address).map(|()| 0)
     } else if is(Action::AdoptSignals) {
         Ok(handlers::adopt())
+    } else if is(Action::Unwind) {
+        unwind::register(command).map(|()| 0)
+    } else if is(Action::ForgetUnwind) {
+        unwind::forget(
+            command.address,
+            command.address.saturating_add(command.length),
+        );
+        Ok(0)
+    } else if is(Action::Allocations) {
+        allocations::begin(command).map(|()| 0)
+    } else if is(Action::Timers) {
+        timers::begin(command, quiet)
     } else if is(Action::Rings) {
         sample::use_rings(command.address);
         Ok(0)

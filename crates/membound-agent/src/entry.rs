@@ -1,17 +1,21 @@
 //! Where trampolines call in.
 //!
 //! A trampoline has saved nothing, so the stubs save everything that compiled code may
-//! change: the caller-saved general registers, the flags (the direction flag is cleared), and the low
-//! 128 bits of the vector registers. The crate is compiled for the baseline, whose
-//! instructions leave the upper parts, mask registers, MXCSR and x87 state as they are.
+//! change: the caller-saved general registers, the flags (the direction flag is cleared), and the
+//! vector registers (see `vectors`).
 
 use core::arch::global_asm;
+use core::mem::offset_of;
 
-use membound_wire::{Entry, Event};
+use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Entry, Event, State};
 
 use crate::start::settings;
 use crate::sys::number;
-use crate::{areas, assembly, control, exec, handlers, memory, sample, start};
+use crate::vectors::{restore_vectors, save_vectors};
+use crate::{
+    areas, assembly, children, control, exec, filters, handlers, masks, memory, sample, start,
+    threads, vectors, wrap,
+};
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.
 #[derive(Debug)]
@@ -37,8 +41,19 @@ pub(crate) struct Frame {
     pub(crate) return_address: u64,
     /// Arguments of [`Entry::Sample`] and [`Entry::Record`]; another entry's trampoline has
     /// its own things there.
-    pub(crate) arguments: [u64; 3],
+    pub(crate) arguments: [u64; 5],
 }
+
+// What the stubs push is what both sides take for it.
+const _: () = assert!(
+    offset_of!(Frame, flags) as u64 == CALL_FRAME_FLAGS
+        && offset_of!(Frame, return_address) as u64 == CALL_FRAME_RETURN
+        && offset_of!(Frame, rbp) as u64 == CALL_FRAME_BASE
+        && offset_of!(Frame, rcx) == 12 * 8
+);
+
+/// Number of rbp among the general registers.
+const FRAME_POINTER: usize = 5;
 
 impl Frame {
     /// Lets the trampoline know that the system call was done, with this result.
@@ -46,6 +61,14 @@ impl Frame {
         const CARRY: u64 = 1;
         self.rax = result.cast_unsigned() as u64;
         self.flags |= CARRY;
+    }
+
+    /// Lets the trampoline know what came of the system call, if it was made.
+    fn made(&mut self, result: Option<isize>) {
+        match result {
+            Some(result) => self.done(result),
+            None => self.not_done(),
+        }
     }
 
     /// Leaves the system call to the trampoline.
@@ -108,42 +131,10 @@ macro_rules! stub {
             "push r15",
             ".cfi_offset r15, -136",
             "mov rdi, rsp",
-            "and rsp, -16",
-            "sub rsp, 256",
-            "movaps [rsp], xmm0",
-            "movaps [rsp + 16], xmm1",
-            "movaps [rsp + 32], xmm2",
-            "movaps [rsp + 48], xmm3",
-            "movaps [rsp + 64], xmm4",
-            "movaps [rsp + 80], xmm5",
-            "movaps [rsp + 96], xmm6",
-            "movaps [rsp + 112], xmm7",
-            "movaps [rsp + 128], xmm8",
-            "movaps [rsp + 144], xmm9",
-            "movaps [rsp + 160], xmm10",
-            "movaps [rsp + 176], xmm11",
-            "movaps [rsp + 192], xmm12",
-            "movaps [rsp + 208], xmm13",
-            "movaps [rsp + 224], xmm14",
-            "movaps [rsp + 240], xmm15",
+            save_vectors!(),
             "cld",
             "call {function}",
-            "movaps xmm0, [rsp]",
-            "movaps xmm1, [rsp + 16]",
-            "movaps xmm2, [rsp + 32]",
-            "movaps xmm3, [rsp + 48]",
-            "movaps xmm4, [rsp + 64]",
-            "movaps xmm5, [rsp + 80]",
-            "movaps xmm6, [rsp + 96]",
-            "movaps xmm7, [rsp + 112]",
-            "movaps xmm8, [rsp + 128]",
-            "movaps xmm9, [rsp + 144]",
-            "movaps xmm10, [rsp + 160]",
-            "movaps xmm11, [rsp + 176]",
-            "movaps xmm12, [rsp + 192]",
-            "movaps xmm13, [rsp + 208]",
-            "movaps xmm14, [rsp + 224]",
-            "movaps xmm15, [rsp + 240]",
+            restore_vectors!(),
             "lea rsp, [rbp - 112]",
             "pop r15",
             ".cfi_restore r15",
@@ -231,6 +222,24 @@ stub!(
         "je 2f",
         "cmp rax, 329",
         "je 2f",
+        "cmp rax, 14",
+        "je 2f",
+        "cmp rax, 56",
+        "je 2f",
+        "cmp rax, 57",
+        "je 2f",
+        "cmp rax, 58",
+        "je 2f",
+        "cmp rax, 128",
+        "je 2f",
+        "cmp rax, 289",
+        "je 2f",
+        "cmp rax, 435",
+        "je 2f",
+        "cmp rax, 157",
+        "je 2f",
+        "cmp rax, 317",
+        "je 2f",
         "popfq",
         ".cfi_remember_state",
         ".cfi_adjust_cfa_offset -8",
@@ -284,66 +293,57 @@ pub(crate) fn addresses() -> [u64; 8] {
     entries[control::entry_index(Entry::Modules)] = membound_entry_modules as *const () as u64;
     entries[control::entry_index(Entry::Sample)] = membound_entry_sample as *const () as u64;
     entries[control::entry_index(Entry::Record)] = membound_entry_record as *const () as u64;
+    entries[control::entry_index(Entry::Wrap)] = wrap::address();
     entries[control::entry_index(Entry::Yield)] = membound_entry_yield as *const () as u64;
     entries
 }
 
-/// The call in which a thread was interrupted inside the agent, by which the registers are
-/// had that the trampoline called with.
+/// By what a thread came into the agent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interrupted {
-    /// Address of the stub's [`Frame`], which may be half made or half taken down.
-    frame: u64,
-    /// The thread's stack pointer: below it nothing is saved yet, or any more.
-    rsp: u64,
+pub(crate) enum Inside {
+    /// By a trampoline's call: the address of the stub's frame, half made or half taken down
+    /// perhaps, from which the registers are had that the trampoline called with.
+    Called(u64),
+    /// By the entry of a wrapped function: the registers that the thread would have there, or
+    /// behind the call. The instruction may be one in a trampoline.
+    Wrapped(State),
 }
 
-impl Interrupted {
-    /// What the stub has saved at this offset in its [`Frame`]; `found` is what the thread has
-    /// there now, which is the same where nothing is saved.
-    pub(crate) fn saved(&self, offset: usize, found: u64) -> u64 {
-        let place = self.frame + offset as u64;
-        if place < self.rsp {
-            return found;
-        }
-        // SAFETY: it is stack at or above the stack pointer of a thread that goes on only
-        // when its handler, which is running now, has returned.
-        unsafe { memory::get(place as usize) }
-    }
-
-    /// The stack pointer when the call has returned.
-    pub(crate) const fn stack_pointer(&self) -> u64 {
-        self.frame + core::mem::offset_of!(Frame, arguments) as u64
-    }
-}
-
-/// Finds that out for a thread with these registers. `None` if it is in no call from a
-/// trampoline.
+/// By what a thread with these registers came into the agent; `None` if it is in no call from
+/// a trampoline.
 ///
 /// The agent is compiled with frame pointers, so the frames form a chain up to the stub's.
-pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
+pub(crate) fn interrupted(found: &State) -> Option<Inside> {
     const DEEPEST: u64 = 16 << 10;
     const MOST: usize = 32;
+    let (rip, rsp) = (found.ip, found.stack_pointer());
+    let rbp = found.general[FRAME_POINTER];
     let own = assembly::own_range();
     if !(own[0]..own[1]).contains(&rip) {
         return None;
     }
+    if wrap::contains(rip) {
+        return wrap::in_stub(found).map(Inside::Wrapped);
+    }
     let stubs =
         membound_entries_start as *const () as u64..membound_entries_end as *const () as u64;
     if stubs.contains(&rip) {
-        let frame = in_stub(rip - stubs.start, rsp, rbp)?;
-        return Some(Interrupted { frame, rsp });
+        return in_stub(rip - stubs.start, rsp, rbp).map(Inside::Called);
     }
-    let of_stub = |rbp| frame_of(rbp).map(|frame| Interrupted { frame, rsp });
     // Before the function that a stub calls has made its frame, and after it has left it:
     // the stack pointer is at the return address, or one push below it.
-    let back_at = return_slot(rbp);
-    if back_at == rsp || back_at == rsp + 8 {
+    let just_called = |saved: u64| {
+        let back_at = vectors::return_slot(saved);
         // SAFETY: the place is on the stack, at or right above the stack pointer.
-        let back: u64 = unsafe { memory::get(back_at as usize) };
-        if stubs.contains(&back) {
-            return of_stub(rbp);
-        }
+        (back_at == rsp || back_at == rsp + 8).then(|| unsafe { memory::get(back_at as usize) })
+    };
+    if just_called(rbp.wrapping_sub(CALL_FRAME_BASE)).is_some_and(|back| stubs.contains(&back)) {
+        return frame_of(rbp).map(Inside::Called);
+    }
+    if let Some(back) = just_called(wrap::frame_of(rbp))
+        && wrap::contains(back)
+    {
+        return wrap::below_stub(found, back, rbp).map(Inside::Wrapped);
     }
     let mut low = rsp;
     let mut frame = rbp;
@@ -357,7 +357,10 @@ pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
         // SAFETY: as above.
         let back: u64 = unsafe { memory::get(frame as usize + 8) };
         if stubs.contains(&back) {
-            return of_stub(outer);
+            return frame_of(outer).map(Inside::Called);
+        }
+        if wrap::contains(back) {
+            return wrap::below_stub(found, back, outer).map(Inside::Wrapped);
         }
         low = frame + 16;
         frame = outer;
@@ -369,7 +372,6 @@ pub(crate) fn interrupted(rip: u64, rsp: u64, rbp: u64) -> Option<Interrupted> {
 /// stubs' start.
 fn in_stub(offset: u64, rsp: u64, rbp: u64) -> Option<u64> {
     const FRAMED: u32 = 255;
-    const RETURN_ADDRESS: u64 = core::mem::offset_of!(Frame, return_address) as u64;
     let mut at = (&raw const membound_zones) as usize;
     let mut words = 0;
     loop {
@@ -384,36 +386,39 @@ fn in_stub(offset: u64, rsp: u64, rbp: u64) -> Option<u64> {
     if words == FRAMED {
         return frame_of(rbp);
     }
-    (rsp + 8 * u64::from(words)).checked_sub(RETURN_ADDRESS)
-}
-
-/// Where the return address of a stub's call lies, by its frame pointer: below the saved
-/// registers, the alignment and the vector registers.
-fn return_slot(rbp: u64) -> u64 {
-    const VECTORS: u64 = 256;
-    let saved = rbp.wrapping_sub(core::mem::offset_of!(Frame, rbp) as u64);
-    (saved & !15).wrapping_sub(VECTORS + 8)
+    (rsp + 8 * u64::from(words)).checked_sub(CALL_FRAME_RETURN)
 }
 
 /// The address of the frame of the stub whose frame pointer this is.
 fn frame_of(rbp: u64) -> Option<u64> {
-    rbp.checked_sub(core::mem::offset_of!(Frame, rbp) as u64)
+    rbp.checked_sub(CALL_FRAME_BASE)
 }
 
 /// [`Entry::Syscall`], for the numbers that the stub lets through.
 extern "C" fn on_syscall(frame: &mut Frame) {
+    if filters::shut_in() {
+        return frame.not_done();
+    }
     match frame.rax as usize {
-        number::RT_SIGACTION => match handlers::sigaction(frame) {
-            Some(result) => frame.done(result),
-            None => frame.not_done(),
-        },
-        number::EXECVE | number::EXECVEAT => match exec::execute(frame) {
-            Some(result) => frame.done(result),
-            None => frame.not_done(),
-        },
+        number::PRCTL | number::SECCOMP => {
+            filters::before(frame);
+            frame.not_done();
+        }
+        number::RT_SIGACTION => frame.made(handlers::sigaction(frame)),
+        number::EXECVE | number::EXECVEAT => frame.made(exec::execute(frame)),
         number::MPROTECT | number::PKEY_MPROTECT => {
             give_text_back(frame);
             frame.not_done();
+        }
+        number::RT_SIGPROCMASK => {
+            threads::wait_for_change();
+            frame.made(masks::procmask(frame));
+        }
+        number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
+        number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
+        number::CLONE | number::CLONE3 | number::FORK | number::VFORK => {
+            threads::wait_for_change();
+            frame.made(children::make(frame));
         }
         _ => frame.not_done(),
     }

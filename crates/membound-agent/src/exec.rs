@@ -8,14 +8,16 @@
 use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE};
 
 use crate::entry::Frame;
+use crate::masks::BlockedForExec;
 use crate::memory;
 use crate::start::{Settings, settings, value_of};
 use crate::sys::{self, Scratch, call, number};
 
 const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
-/// Pointers and bytes of an environment that is put on the stack, which may be a small one.
-const POINTERS: usize = 448;
-const STRING_BYTES: usize = 2048;
+/// Pointers and bytes of an environment that is put on the stack, which may be a small one: musl
+/// gives the children of `posix_spawn` 5 KiB, part of which they have used by then.
+const POINTERS: usize = 160;
+const STRING_BYTES: usize = 640;
 
 /// Makes the call. `None`: the trampoline is to make it as it stands.
 pub(crate) fn execute(frame: &Frame) -> Option<isize> {
@@ -196,6 +198,8 @@ fn with_environment(frame: &Frame, environment: usize) -> isize {
     } else {
         arguments[2] = environment;
     }
+    // Masks outlive the program image.
+    let _blocked = BlockedForExec::new();
     // SAFETY: the program asked for this call; the environment is a copy of its own.
     unsafe { call(frame.rax as usize, arguments) }
 }

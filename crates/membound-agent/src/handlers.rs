@@ -9,14 +9,14 @@
 //! handler, and lets [`leave`] find where the thread really goes on.
 
 use core::arch::global_asm;
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use membound_wire::{Undo, UndoKind};
+use membound_wire::State;
 
-use crate::entry::{self, Frame, Interrupted};
+use crate::entry::{self, Frame, Inside};
 use crate::sys::{call, check, number};
-use crate::{areas, memory, trap};
+use crate::timers::{self, Use};
+use crate::{areas, memory, threads, tick, trap};
 
 /// Stubs; the assembly below has the same number.
 const STUBS: usize = 1024;
@@ -117,7 +117,8 @@ fn handler_of(address: u64) -> Option<u64> {
 /// kernel saw.
 pub(crate) fn stub_of(handler: u64) -> Option<u64> {
     const DEFAULT_AND_IGNORE: u64 = 1;
-    let ours = handler == trap::address() || handler_of(handler).is_some();
+    let ours =
+        [trap::address(), tick::address()].contains(&handler) || handler_of(handler).is_some();
     if handler <= DEFAULT_AND_IGNORE || ours {
         return None;
     }
@@ -170,6 +171,33 @@ pub(crate) fn adopt() -> u64 {
     adopted
 }
 
+/// Gives the kernel the program's handlers again, and wraps none from now on.
+pub(crate) fn hand_back() {
+    const IGNORE: u64 = 1;
+    ADOPTED.store(false, Ordering::Release);
+    for signal in 1..=64 {
+        let Some(mut found) = disposition(signal, None) else {
+            continue;
+        };
+        if found.handler == trap::address() {
+            found = trap::exchange(signal, None);
+        } else if found.handler == tick::address() {
+            // To ignore it discards what is on its way, which nothing but a handler survives.
+            let ignored = Disposition {
+                handler: IGNORE,
+                ..Disposition::DEFAULT
+            };
+            disposition(signal, Some(&ignored));
+            found = Disposition::DEFAULT;
+        } else if let Some(original) = handler_of(found.handler) {
+            found.handler = original;
+        } else {
+            continue;
+        }
+        disposition(signal, Some(&found));
+    }
+}
+
 const EFAULT: isize = -14;
 
 /// `rt_sigaction` as the program calls it. `None`: nothing in it concerns the agent.
@@ -200,6 +228,12 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         }
         return Some(0);
     }
+    if timers::owns(frame.rdi) {
+        if new == 0 || wrapped.handler == Disposition::DEFAULT.handler {
+            return Some(pretend_default(frame, old));
+        }
+        timers::give_up(frame.rdi, Use::Handles);
+    }
     if new != 0
         && let Some(stub) = stub_of(wrapped.handler)
     {
@@ -214,11 +248,24 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
             // In a child, whose table is a copy of ours.
             before = trap::exchange(frame.rdi, None);
         }
+        if before.handler == tick::address() {
+            before = Disposition::DEFAULT;
+        }
         before.handler = unwrapped(before.handler);
         // SAFETY: as above.
         unsafe { memory::put(old, before) };
     }
     Some(result)
+}
+
+/// What the program is to see of a signal that we have taken because it has no use for it.
+fn pretend_default(frame: &Frame, old: usize) -> isize {
+    let result = kernel_sigaction(frame.rdi, 0, old, frame.r10);
+    if result == 0 && old != 0 {
+        // SAFETY: the kernel has just written the structure there.
+        unsafe { memory::put(old, Disposition::DEFAULT) };
+    }
+    result
 }
 
 /// The system call itself, with the program's pointers.
@@ -255,95 +302,91 @@ pub(crate) struct Registers {
 pub(crate) const REGISTERS_OFFSET: usize = 40;
 
 impl Registers {
-    /// What a trampoline had when it called the agent, as if it had just returned, from the
-    /// registers of the thread inside.
-    fn of_call(self, call: &Interrupted) -> Self {
-        macro_rules! saved {
-            ($name:ident, $found:expr) => {
-                call.saved(offset_of!(Frame, $name), $found)
-            };
+    pub(crate) fn state(&self) -> State {
+        let low = [
+            self.rax, self.rcx, self.rdx, self.rbx, self.rsp, self.rbp, self.rsi, self.rdi,
+        ];
+        let mut state = State {
+            ip: self.rip,
+            flags: self.flags,
+            ..State::default()
+        };
+        for (register, value) in state.general.iter_mut().zip(low.iter().chain(&self.high)) {
+            *register = *value;
         }
-        let [r8, r9, r10, r11, r12, r13, r14, r15] = self.high;
+        state
+    }
+
+    /// Has the thread make the system call of this number with the instruction at `at`.
+    pub(crate) fn call_again(&mut self, at: u64, number: u64) {
+        self.rip = at;
+        self.rax = number;
+    }
+
+    fn of_state(state: &State) -> Self {
+        let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, high @ ..] = state.general;
         Self {
-            high: [
-                saved!(r8, r8),
-                saved!(r9, r9),
-                saved!(r10, r10),
-                saved!(r11, r11),
-                saved!(r12, r12),
-                saved!(r13, r13),
-                saved!(r14, r14),
-                saved!(r15, r15),
-            ],
-            rdi: saved!(rdi, self.rdi),
-            rsi: saved!(rsi, self.rsi),
-            rbp: saved!(rbp, self.rbp),
-            rbx: saved!(rbx, self.rbx),
-            rdx: saved!(rdx, self.rdx),
-            rax: saved!(rax, self.rax),
-            rcx: saved!(rcx, self.rcx),
-            rsp: call.stack_pointer(),
-            rip: saved!(return_address, self.rip),
-            flags: saved!(flags, self.flags),
+            high,
+            rdi,
+            rsi,
+            rbp,
+            rbx,
+            rdx,
+            rax,
+            rcx,
+            rsp,
+            rip: state.ip,
+            flags: state.flags,
         }
     }
+}
 
-    /// The register by its number in the instruction set.
-    fn general(&mut self, register: u8) -> Option<&mut u64> {
-        Some(match register {
-            0 => &mut self.rax,
-            1 => &mut self.rcx,
-            2 => &mut self.rdx,
-            3 => &mut self.rbx,
-            4 => &mut self.rsp,
-            5 => &mut self.rbp,
-            6 => &mut self.rsi,
-            7 => &mut self.rdi,
-            8..=15 => self.high.get_mut(usize::from(register) - 8)?,
-            _ => return None,
-        })
+/// A thread that stands in a trampoline, or in the agent on behalf of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stand {
+    /// What the original program's registers would be.
+    pub(crate) original: State,
+    /// Where in the trampoline the thread goes on with them; `None` inside the agent, which
+    /// it has to leave by itself.
+    resume: Option<u64>,
+}
+
+impl Stand {
+    /// Whether a thread at `ip` executes what the original program has not.
+    pub(crate) fn is_beside(&self, ip: u64) -> bool {
+        self.resume != Some(ip)
     }
+}
 
-    fn set_arithmetic_flags(&mut self, image: u64) {
-        // CF, PF, AF, ZF, SF, OF.
-        const ARITHMETIC: u64 = 0x8d5;
-        self.flags = self.flags & !ARITHMETIC | image & ARITHMETIC;
-    }
-
-    /// Flags as `lahf` and `seto al` left them in `image`.
-    fn set_flags_from_halves(&mut self, image: u64) {
-        const OVERFLOW: u64 = 0x800;
-        let overflow = if image & 1 != 0 { OVERFLOW } else { 0 };
-        self.set_arithmetic_flags(image >> 8 & 0xff | overflow);
-    }
-
-    /// Applies `undo`; `found` is the state before the first one, `load` reads the stack.
-    fn undo(&mut self, undo: Undo, found: &mut Self, load: impl Fn(u64) -> u64) {
-        let place = self.rsp.wrapping_add_signed(i64::from(undo.value));
-        let kind = |wanted: UndoKind| undo.kind == wanted as u8;
-        if kind(UndoKind::Load) {
-            let value = load(place);
-            if let Some(register) = self.general(undo.register) {
-                *register = value;
-            }
-        } else if kind(UndoKind::LoadFlags) {
-            self.set_arithmetic_flags(load(place));
-        } else if kind(UndoKind::FlagsFromRegister) {
-            // The register as it was found: an earlier undo may have given rax back.
-            if let Some(&mut image) = found.general(undo.register) {
-                self.set_flags_from_halves(image);
-            }
-        } else if kind(UndoKind::FlagsFromStack) {
-            self.set_flags_from_halves(load(place));
-        } else if kind(UndoKind::Copy) {
-            let copy = found.general(undo.value as u8).map(|register| *register);
-            if let (Some(copy), Some(register)) = (copy, self.general(undo.register)) {
-                *register = copy;
-            }
-        } else if kind(UndoKind::Stack) {
-            self.rsp = place;
+/// Where a thread that `signal` found with these registers stands; `None` in the program's
+/// own code, and where the agent was not called by a trampoline.
+pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
+    let inside = entry::interrupted(found);
+    let of = |state: &State| areas::find(state.ip)?.original_of(state);
+    // Inside the agent, what the trampoline had when it called; the call goes on afterwards.
+    let state = match inside {
+        Some(Inside::Called(frame)) => found.of_call(frame, |address| {
+            // SAFETY: it is stack at or above the stack pointer of a thread that goes on only
+            // when its handler, which is running now, has returned.
+            Some(unsafe { memory::get(address as usize) })
+        })?,
+        Some(Inside::Wrapped(state)) => {
+            return Some(Stand {
+                // Behind the call it is the caller's own code, as a rule.
+                original: of(&state).map_or(state, |original| original.state),
+                resume: None,
+            });
         }
-    }
+        None => *found,
+    };
+    let original = of(&state).or_else(|| {
+        let ip = island_target(signal, state.ip)?;
+        of(&State { ip, ..state })
+    })?;
+    Some(Stand {
+        original: original.state,
+        resume: inside.is_none().then_some(original.resume),
+    })
 }
 
 /// What a stub keeps between the two calls.
@@ -376,31 +419,22 @@ unsafe extern "C" fn enter(
     kept: &mut Kept,
     stub: u64,
 ) -> u64 {
+    // From here on what the handler is to have blocked is blocked.
+    threads::wait_for_change();
     kept.shown = 0;
     kept.resume = 0;
     let place = context + REGISTERS_OFFSET;
+    if tick::is_late(signal, information) {
+        return 0;
+    }
     // SAFETY: the kernel put the registers there.
     let found: Registers = unsafe { memory::get(place) };
-    // Inside the agent, what the trampoline had when it called; the call goes on afterwards.
-    let inside = entry::interrupted(found.rip, found.rsp, found.rbp);
-    let state = inside.map_or(found, |call| found.of_call(&call));
-    let place_of = |ip: u64| areas::find(ip).and_then(|area| area.at(ip));
-    let at = place_of(state.rip).or_else(|| place_of(island_target(signal, state.rip)?));
-    if let Some(at) = at {
-        let mut original = state;
-        let mut copy = state;
-        for undo in at.undos() {
-            original.undo(undo, &mut copy, |address| {
-                // SAFETY: the table names stack that the trampoline has written.
-                unsafe { memory::get(address as usize) }
-            });
-        }
-        original.rip = at.original();
+    if let Some(stand) = stand(signal, &found.state()) {
+        let original = Registers::of_state(&stand.original);
         kept.shown = original.rip;
-        if inside.is_none() {
-            kept.resume = at.resume();
-        } else {
-            kept.found = found;
+        match stand.resume {
+            Some(resume) => kept.resume = resume,
+            None => kept.found = found,
         }
         // SAFETY: the frame is the handler's to change, hence ours.
         unsafe { memory::put(place, original) };
@@ -475,57 +509,34 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         // SAFETY: as above.
         unsafe { memory::put(place, registers) };
     }
+    tick::returned(&registers.state());
 }
 
 #[cfg(test)]
 mod tests {
+    use membound_wire::STACK_POINTER;
+
     use super::*;
 
-    const EMPTY: Registers = Registers {
-        high: [0; 8],
-        rdi: 0,
-        rsi: 0,
-        rbp: 0,
-        rbx: 0,
-        rdx: 0,
-        rax: 0,
-        rcx: 0,
-        rsp: 0x1000,
-        rip: 0,
-        flags: 0x202,
-    };
-
-    fn undone(kind: UndoKind, register: u8, value: i32, from: &Registers) -> Registers {
-        let mut registers = *from;
-        let undo = Undo {
-            kind: kind as u8,
-            register,
-            reserved: 0,
-            value,
-        };
-        registers.undo(undo, &mut from.clone(), |address| address + 1);
-        registers
-    }
-
     #[test]
-    fn undos_give_registers_back() {
-        assert_eq!(undone(UndoKind::Load, 3, 8, &EMPTY).rbx, 0x1009);
-        assert_eq!(undone(UndoKind::Load, 13, -8, &EMPTY).high[5], 0xff9);
-        assert_eq!(undone(UndoKind::Stack, 0, 128, &EMPTY).rsp, 0x1080);
-        let copied = Registers { rsi: 77, ..EMPTY };
-        assert_eq!(undone(UndoKind::Copy, 8, 6, &copied).high[0], 77);
-    }
-
-    #[test]
-    fn flags_come_back_in_all_forms() {
-        // SF, ZF and CF by lahf, OF by seto.
-        let halves = Registers {
-            rax: 0xc301,
-            ..EMPTY
+    fn a_state_has_every_register_at_its_number() {
+        let registers = Registers {
+            high: [8, 9, 10, 11, 12, 13, 14, 15],
+            rdi: 7,
+            rsi: 6,
+            rbp: 5,
+            rbx: 3,
+            rdx: 2,
+            rax: 0,
+            rcx: 1,
+            rsp: 4,
+            rip: 16,
+            flags: 17,
         };
-        let flags = undone(UndoKind::FlagsFromRegister, 0, 0, &halves).flags;
-        assert_eq!(flags, 0x202 | 0xc1 | 0x800);
-        // The image at 0x1000 is 0x1001: CF and a bit that is not arithmetic.
-        assert_eq!(undone(UndoKind::LoadFlags, 0, 0, &EMPTY).flags, 0x203);
+        let state = registers.state();
+        assert!(state.general.iter().copied().eq(0..16));
+        assert_eq!((state.ip, state.flags), (16, 17));
+        assert_eq!(state.stack_pointer(), state.general[STACK_POINTER]);
+        assert_eq!(Registers::of_state(&state), registers);
     }
 }

@@ -8,9 +8,14 @@
 //! - `start`: before the program's first instruction: finds the launcher, hides itself.
 //! - `control`: one conversation; `text` and `live` replace text in it.
 //! - `areas`: the registered trampolines and the way back out of them.
-//! - `entry`: where trampolines call in; `handlers`, `exec`, `sample` serve them.
+//! - `entry` (and `vectors`): where trampolines call in; `handlers`, `exec`, `sample` serve them.
+//! - `filters`: the way out before the program forbids itself system calls.
 //! - `threads` and `trap`: how threads are stopped while text is changed live.
+//! - `wrap`, `allocations`, `tell`, `chains`, `large`: allocations, as functions make them.
+//! - `unwind` and `stack`: who called whom. `keep`: what is kept for a thread.
 //! - `listen`: the thread that waits for the launcher in live sessions.
+//! - `timers` and `tick`: samples of threads, by timers of their CPU time; `masks` and
+//!   `children` keep the program from noticing, and give children timers too.
 //!
 //! Outside the profile `agent` the crate is only checked and unit-tested: then the standard
 //! library is linked, whose panic handler would collide with the one here.
@@ -20,21 +25,35 @@
 #[cfg(panic = "unwind")]
 extern crate std as _;
 
+mod allocations;
 mod areas;
 mod assembly;
+mod chains;
+mod children;
 mod control;
 mod entry;
 mod exec;
+mod filters;
 mod handlers;
+mod keep;
+mod large;
 mod listen;
 mod live;
+mod masks;
 mod memory;
 mod sample;
+mod stack;
 mod start;
 mod sys;
+mod tell;
 mod text;
 mod threads;
+mod tick;
+mod timers;
 mod trap;
+mod unwind;
+mod vectors;
+mod wrap;
 
 #[cfg(not(panic = "unwind"))]
 #[panic_handler]

@@ -2,19 +2,23 @@
 //!
 //! A thread of the kernel's only: no libc knows it, so it has neither thread-local storage nor a
 //! place in libc's lists, takes no signals, and touches nothing but the agent's own code and
-//! data. In a forked child it is simply not there.
+//! data. In a forked child it is simply not there, until the child is found to run in patched
+//! text ([`look_after_child`]): most children execute another program before that.
 
 use core::arch::global_asm;
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_wire::{Event, Refusal};
 
 use crate::control::{self, Failure};
-use crate::sys::{Quiet, Scratch, call, check, number};
-use crate::{memory, sys};
+use crate::sys::{Errno, Quiet, Scratch, call, check, number};
+use crate::{memory, sys, threads, timers};
 
 const STACK_BYTES: usize = 256 << 10;
+/// After how long to look whether the program has left the process to this thread: one that
+/// ends its only thread by the bare call, rather than the process, counts on being gone.
+const LOOK_NS: u64 = 100_000_000;
 
 // The child begins with the registers of the parent, on the new stack, where the parent put
 // what it needs.
@@ -50,18 +54,104 @@ unsafe extern "C" {
     fn membound_clone(flags: usize, stack: usize) -> isize;
 }
 
+/// Number of a control thread that is about to be there.
+const STARTING: u32 = u32::MAX;
+
+/// Set when the thread is to end.
+static ENDING: AtomicBool = AtomicBool::new(false);
 /// Number of the control thread, 0 without one.
 static THREAD: AtomicU32 = AtomicU32::new(0);
+/// Whether it has a table of descriptors of its own.
+static OWN_TABLE: AtomicBool = AtomicBool::new(false);
+/// Address of the doorbell, 0 without one.
+static DOORBELL: AtomicU64 = AtomicU64::new(0);
+/// Address of a word that is 1, but 0 in a forked child that has no thread yet; 0 without one.
+static MARK: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether `thread` is the control thread.
 pub(crate) fn is_own(thread: u32) -> bool {
     THREAD.load(Ordering::Acquire) == thread
 }
 
+/// Whether there is one in this process, or about to be.
+pub(crate) fn is_here() -> bool {
+    THREAD.load(Ordering::Acquire) != 0
+}
+
+/// In a child of a fork, where it is not.
+pub(crate) fn after_fork() {
+    THREAD.store(0, Ordering::Release);
+}
+
+/// Starts the thread in a child of a fork.
+pub(crate) fn start_again() -> Result<(), Failure> {
+    match DOORBELL.load(Ordering::Acquire) {
+        0 => Ok(()),
+        doorbell => start(doorbell),
+    }
+}
+
+/// Starts the thread in a forked child that has been found to run in patched text, which would
+/// otherwise stay as it was when the child was forked.
+pub(crate) fn look_after_child() {
+    let Some(mark) = mark() else { return };
+    if mark.load(Ordering::Relaxed) != 0
+        || mark
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+    {
+        return;
+    }
+    // Where the making of children is followed, the number is this process's already.
+    if !timers::active() {
+        after_fork();
+    }
+    // Without the thread its patches stay, and cost what they cost.
+    let _ = start_again();
+}
+
+fn mark() -> Option<&'static AtomicU32> {
+    let place = MARK.load(Ordering::Acquire);
+    // SAFETY: the page is never unmapped, and everybody uses the word as an atomic one.
+    (place != 0).then(|| unsafe { &*(place as *const AtomicU32) })
+}
+
+/// Makes the mark, unless there is one, and says that there is a thread.
+fn set_mark() {
+    if MARK.load(Ordering::Acquire) == 0
+        && let Ok(page) = Scratch::new(size_of::<AtomicU32>())
+        && page.wipe_on_fork().is_ok()
+    {
+        // Threads are started one by one.
+        MARK.store(page.keep(), Ordering::Release);
+    }
+    if let Some(mark) = mark() {
+        mark.store(1, Ordering::Release);
+    }
+}
+
 /// Starts the thread, whose doorbell is at `doorbell`.
 pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
-    // CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: a thread like any other.
-    const AS_THREAD: usize = 0x100 | 0x200 | 0x400 | 0x800 | 0x1_0000 | 0x4_0000;
+    // CLONE_VM, FS, SIGHAND, THREAD, SYSVSEM: a thread like any other.
+    const AS_THREAD: usize = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
+    const FILES: usize = 0x400;
+    DOORBELL.store(doorbell, Ordering::Release);
+    if THREAD
+        .compare_exchange(0, STARTING, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return Ok(());
+    }
+    set_mark();
+    // Where it can let go of the program's descriptors, it has a table of its own: the program
+    // counts on the lowest number that is free.
+    let own_table = close_from(usize::MAX >> 32).is_ok();
+    OWN_TABLE.store(own_table, Ordering::Release);
+    let flags = if own_table {
+        AS_THREAD
+    } else {
+        AS_THREAD | FILES
+    };
     let stack = Scratch::new(STACK_BYTES)?;
     // The conversation that brought the order has blocked all signals, and the thread
     // inherits that; it must hold for direct calls too.
@@ -71,53 +161,129 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     // SAFETY: the place is inside the new stack.
     unsafe { memory::put(top, doorbell) };
     // SAFETY: the new thread runs `listen` on its own stack and never returns here.
-    let result = unsafe { membound_clone(AS_THREAD, top) };
+    let result = unsafe { membound_clone(flags, top) };
     drop(quiet);
     match check(result) {
         Ok(_) => {
             stack.keep();
             Ok(())
         }
-        Err(errno) => Err(Failure::new(errno, Refusal::NoThread)),
+        Err(errno) => {
+            THREAD.store(0, Ordering::Release);
+            Err(Failure::new(errno, Refusal::NoThread))
+        }
     }
+}
+
+/// Ends the thread, and comes back when it is gone: behind a filter for all threads its next call
+/// might end the program.
+pub(crate) fn end() {
+    const FUTEX_WAKE: usize = 1;
+    const LIMIT_NS: u64 = 2_000_000_000;
+    const PAUSE_NS: u64 = 1_000_000;
+    let thread = THREAD.load(Ordering::Acquire);
+    if thread == 0 || thread == STARTING {
+        return;
+    }
+    ENDING.store(true, Ordering::Release);
+    let doorbell = DOORBELL.load(Ordering::Acquire) as usize;
+    // SAFETY: waking touches no memory.
+    let _ = unsafe { call(number::FUTEX, [doorbell, FUTEX_WAKE, 1, 0, 0, 0]) };
+    let begin = sys::monotonic_ns();
+    let never = AtomicU32::new(0);
+    while sys::thread_exists(sys::process(), thread) {
+        if sys::monotonic_ns().saturating_sub(begin) > LIMIT_NS {
+            return;
+        }
+        sys::wait_while(&never, 0, PAUSE_NS);
+    }
+}
+
+/// Closes all descriptors from `first` on.
+fn close_from(first: usize) -> Result<(), Errno> {
+    // SAFETY: it touches no memory; whose descriptors they are the caller knows.
+    let result = unsafe { call(number::CLOSE_RANGE, [first, usize::MAX >> 32, 0, 0, 0, 0]) };
+    check(result).map(drop)
 }
 
 /// The thread's life.
 extern "C" fn listen(doorbell: usize) -> ! {
-    const FUTEX_WAIT: usize = 0;
     THREAD.store(sys::thread(), Ordering::Release);
-    const EAGAIN: u32 = 11;
-    const EINTR: u32 = 4;
+    name();
+    if OWN_TABLE.load(Ordering::Acquire) {
+        // They are copies, and only keep open what the program closes.
+        let _ = close_from(0);
+    }
+    let mut room = if timers::active() {
+        threads::room_for_threads().ok()
+    } else {
+        None
+    };
     // The launcher counts up from 0; a ring before the thread came up must not be missed.
     let mut heard = 0_u32;
+    let mut alone = false;
     loop {
-        // SAFETY: the doorbell stays mapped for the session.
-        let result = unsafe {
-            call(
-                number::FUTEX,
-                [doorbell, FUTEX_WAIT, heard as usize, 0, 0, 0],
-            )
-        };
-        match check(result) {
-            Ok(_) => {}
-            Err(error) if error.0 == EAGAIN || error.0 == EINTR => {}
-            Err(_) => exit(),
+        let pause = room.as_mut().and_then(timers::look);
+        if ENDING.load(Ordering::Acquire) || (pause.is_none() && alone) {
+            exit(0);
         }
-        // SAFETY: as above; the launcher writes it from another process.
+        if threads::last() {
+            exit(threads::exit_code(sys::process()).unwrap_or(0));
+        }
+        let pause = pause.map_or(LOOK_NS, |pause| pause.min(LOOK_NS));
+        if !wait(doorbell, heard, pause) {
+            exit(0);
+        }
+        // SAFETY: the doorbell stays mapped for the session; the launcher writes it from
+        // another process.
         let now = unsafe { core::ptr::read_volatile(doorbell as *const u32) };
         if now != heard {
             heard = now;
-            if control::converse(Event::Doorbell, [0; 2]).is_err() {
-                // The launcher is gone, and nobody will ring again.
-                exit();
-            }
+            // When the launcher is gone, nobody will ring again.
+            alone = control::converse(Event::Doorbell, [0; 2]).is_err();
         }
     }
 }
 
-fn exit() -> ! {
+/// Waits while the doorbell has rung `heard` times, for `pause` nanoseconds at most. `false`
+/// when it is not there any more.
+fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
+    const FUTEX_WAIT: usize = 0;
+    const EINTR: u32 = 4;
+    const EAGAIN: u32 = 11;
+    const ETIMEDOUT: u32 = 110;
+    let limit = [pause / 1_000_000_000, pause % 1_000_000_000];
+    let limit = (&raw const limit) as usize;
+    // SAFETY: the doorbell stays mapped for the session, and the limit outlives the call.
+    let result = unsafe {
+        call(
+            number::FUTEX,
+            [doorbell, FUTEX_WAIT, heard as usize, limit, 0, 0],
+        )
+    };
+    match check(result) {
+        Ok(_) => true,
+        Err(error) => [EINTR, EAGAIN, ETIMEDOUT].contains(&error.0),
+    }
+}
+
+/// Gives the thread a name by which people and profiles tell it from the program's.
+fn name() {
+    const SET_NAME: usize = 15;
+    const NAME: &core::ffi::CStr = c"membound-agent";
+    // SAFETY: the kernel reads the name up to its end. Without it nothing else is lost.
+    let _ = unsafe {
+        call(
+            number::PRCTL,
+            [SET_NAME, NAME.as_ptr() as usize, 0, 0, 0, 0],
+        )
+    };
+}
+
+/// Ends the thread. Where it is the last one, newer kernels take its code for the process's.
+fn exit(code: u32) -> ! {
     loop {
         // SAFETY: it ends this thread, whose stack stays mapped.
-        let _ = unsafe { call(number::EXIT, [0; 6]) };
+        let _ = unsafe { call(number::EXIT, [code as usize, 0, 0, 0, 0, 0]) };
     }
 }

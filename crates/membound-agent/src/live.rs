@@ -12,6 +12,10 @@
 //! handler returns there, is moved when its handler ends ([`areas::inside`]); the kernel's
 //! signal frames are the only places where such an address can survive.
 //!
+//! A thread that is woken between 1 and 4 and meets an `int3` must be able to take its signal, and
+//! a child that it makes would keep such text for ever. Both wait for the end of the change
+//! ([`threads::wait_for_change`]).
+//!
 //! Taking back is the same: what is overwritten is then a jump, inside which no instruction begins.
 
 use membound_wire::{Refusal, TextEdit};
@@ -62,6 +66,10 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
         left_out: Scratch::new(batch.len().max(1))?,
     };
     change.check()?;
+    if change.is_empty() {
+        // Whoever asks for what stands there already is not to have threads stopped for it.
+        return Ok(change.report());
+    }
     // Nothing has been written yet, so a thread that cannot be stopped costs nothing.
     lineup.stop(|_| true)?;
     if let Err(failure) = change.close(&mut lineup) {
@@ -101,6 +109,12 @@ impl Change<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether every edit is left out.
+    fn is_empty(&mut self) -> bool {
+        let marks = self.left_out.bytes().iter();
+        marks.take(self.batch.len()).all(|&mark| mark != 0)
     }
 
     /// Puts the traps up, and makes sure that nobody is behind them.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use membound_wire::{Entry, Probe, RECORDS, Record, Ring, RingSet, SLOTS_BYTES, Slots};
 
 use crate::entry::Frame;
-use crate::{assembly, memory, sys};
+use crate::{assembly, listen, memory, sys};
 
 /// Address of the [`RingSet`], 0 without one.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
@@ -20,11 +20,17 @@ const HEAD: usize = core::mem::offset_of!(Ring, head);
 const TAIL: usize = core::mem::offset_of!(Ring, tail);
 /// The stack pointer of the call that is writing, 0 if none is.
 const WRITER: usize = core::mem::offset_of!(Ring, rest);
+/// Not 0 when a record was lost since the last one.
+const GAP: usize = WRITER + size_of::<u64>();
+/// Of those lost, the ones of bursts.
+const LOST_OF_BURSTS: usize = GAP + size_of::<u64>();
 const FIRST_RECORD: usize = core::mem::offset_of!(Ring, records);
 
 const STORE_BIT: u32 = 1 << 31;
 const STORE: u16 = 1;
 const TIMED: u16 = 2;
+const AFTER_GAP: u16 = 4;
+const BURST: u16 = 8;
 
 /// Uses the rings at `address` from now on; 0: none.
 pub(crate) fn use_rings(address: u64) {
@@ -36,6 +42,7 @@ pub(crate) fn sample(frame: &Frame) {
     let slots = slots_of(frame, Entry::Sample);
     let site = frame.arguments[0] as u32;
     rearm(slots, site & !STORE_BIT);
+    listen::look_after_child();
     let timed = if frame.arguments[2] == 0 { 0 } else { TIMED };
     write(frame, slots, site, timed);
 }
@@ -43,7 +50,13 @@ pub(crate) fn sample(frame: &Frame) {
 /// [`Entry::Record`]: records the access.
 pub(crate) fn record(frame: &Frame) {
     let slots = slots_of(frame, Entry::Record);
-    write(frame, slots, frame.arguments[0] as u32, 0);
+    let burst = word32(slots + core::mem::offset_of!(Slots, burst));
+    let left = burst.load(Ordering::Relaxed);
+    if left != 0 && left != u32::MAX {
+        burst.store(left - 1, Ordering::Relaxed);
+    }
+    listen::look_after_child();
+    write(frame, slots, frame.arguments[0] as u32, BURST);
 }
 
 /// The slots of the area that called: the call was `call [rip + slot]`, so the four bytes before
@@ -60,16 +73,28 @@ fn slots_of(frame: &Frame, entry: Entry) -> usize {
 fn rearm(slots: usize, site: u32) {
     let place = slots + SLOTS_BYTES + site as usize * size_of::<Probe>();
     // SAFETY: the trampoline has just counted in this probe.
-    let mut probe: Probe = unsafe { memory::get(place) };
+    let probe: Probe = unsafe { memory::get(place) };
     // SAFETY: the slots lie before the probes.
-    let period: u32 = unsafe { memory::get(slots + core::mem::offset_of!(Slots, period)) };
+    let usual: u32 = unsafe { memory::get(slots + core::mem::offset_of!(Slots, period)) };
     let done = i64::from(probe.armed) - i64::from(probe.countdown);
-    probe.done = probe.done.wrapping_add_signed(done);
-    probe.armed = interval(period, assembly::time_stamp() ^ place as u64);
-    probe.countdown = probe.armed;
-    // SAFETY: as above; a count that another thread makes meanwhile may be lost, which the
-    // format permits.
-    unsafe { memory::put(place, probe) };
+    let done = probe.done.wrapping_add_signed(done);
+    let left = probe.left.saturating_sub(1);
+    let armed = match (probe.period, left) {
+        (0, _) => interval(usual, assembly::time_stamp() ^ place as u64),
+        // Enough were taken: it goes on counting.
+        (_, 0) => i32::MAX,
+        (period, _) => interval(period, assembly::time_stamp() ^ place as u64),
+    };
+    // The launcher's word is left alone. A count that another thread makes meanwhile may be
+    // lost, which the format permits.
+    // SAFETY: as above.
+    unsafe { memory::put(place + core::mem::offset_of!(Probe, left), left) };
+    // SAFETY: as above.
+    unsafe { memory::put(place + core::mem::offset_of!(Probe, done), done) };
+    // Both at once: whoever reads between two stores would add what is far from over.
+    let pair = u64::from(armed as u32) << 32 | u64::from(armed as u32);
+    // SAFETY: as above; `countdown` and `armed` are the first eight bytes.
+    unsafe { memory::put(place, pair) };
 }
 
 /// A number drawn evenly from 1 to twice `period`, so that sampling keeps no step with the
@@ -124,6 +149,20 @@ fn ring() -> Option<usize> {
     None
 }
 
+/// Ticks as a record keeps them.
+fn short(ticks: u64) -> u16 {
+    u16::try_from(ticks).unwrap_or(u16::MAX)
+}
+
+/// Counts a record with these flags that found no room.
+fn lose(ring: usize, flags: u16) {
+    if flags & BURST != 0 {
+        word64(ring + LOST_OF_BURSTS).fetch_add(1, Ordering::Relaxed);
+    }
+    word32(ring + LOST).fetch_add(1, Ordering::Relaxed);
+    word64(ring + GAP).store(1, Ordering::Relaxed);
+}
+
 fn write(frame: &Frame, slots: usize, site: u32, flags: u16) {
     let Some(ring) = ring() else {
         return;
@@ -134,30 +173,46 @@ fn write(frame: &Frame, slots: usize, site: u32, flags: u16) {
     // A handler that interrupts a writing call of its own thread, deeper in the stack, must
     // not mix its record with that one. A writer that lies deeper than we was left by a long jump.
     if outer != 0 && outer > stack {
-        word32(ring + LOST).fetch_add(1, Ordering::Relaxed);
+        lose(ring, flags);
         return;
     }
     writer.store(stack, Ordering::Relaxed);
     let head = word64(ring + HEAD).load(Ordering::Relaxed);
     let tail = word64(ring + TAIL).load(Ordering::Acquire);
     if head.wrapping_sub(tail) >= RECORDS as u64 {
-        word32(ring + LOST).fetch_add(1, Ordering::Relaxed);
+        lose(ring, flags);
     } else {
         // SAFETY: the slots lie where the trampoline's call found its target.
         let module: u32 = unsafe { memory::get(slots + core::mem::offset_of!(Slots, module)) };
         let store = if site & STORE_BIT != 0 { STORE } else { 0 };
+        let gap = word64(ring + GAP);
+        let gap = if gap.load(Ordering::Relaxed) != 0 {
+            gap.store(0, Ordering::Relaxed);
+            AFTER_GAP
+        } else {
+            0
+        };
         let record = Record {
             tsc: assembly::time_stamp(),
             address: frame.arguments[1],
             site: site & !STORE_BIT,
             module: module as u16,
-            flags: flags | store,
+            flags: flags | store | gap,
             ticks: if flags & TIMED != 0 {
                 u32::try_from(frame.arguments[2]).unwrap_or(u32::MAX)
             } else {
                 0
             },
-            reserved: 0,
+            hit: if flags & TIMED != 0 {
+                short(frame.arguments[3])
+            } else {
+                0
+            },
+            drain: if flags & BURST == 0 {
+                short(frame.arguments[4])
+            } else {
+                0
+            },
         };
         let index = (head % RECORDS as u64) as usize;
         let place = ring + FIRST_RECORD + index * size_of::<Record>();

@@ -34,13 +34,19 @@ pub(crate) mod number {
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const PREAD64: usize = 17;
     pub(crate) const PWRITE64: usize = 18;
+    pub(crate) const MADVISE: usize = 28;
     pub(crate) const GETPID: usize = 39;
     pub(crate) const SOCKET: usize = 41;
     pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDTO: usize = 44;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const CLONE: usize = 56;
+    pub(crate) const FORK: usize = 57;
+    pub(crate) const VFORK: usize = 58;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const EXIT: usize = 60;
+    pub(crate) const RT_SIGTIMEDWAIT: usize = 128;
+    pub(crate) const PRCTL: usize = 157;
     pub(crate) const GETTID: usize = 186;
     pub(crate) const FUTEX: usize = 202;
     pub(crate) const GETDENTS64: usize = 217;
@@ -48,10 +54,14 @@ pub(crate) mod number {
     pub(crate) const TGKILL: usize = 234;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const NEWFSTATAT: usize = 262;
+    pub(crate) const SIGNALFD4: usize = 289;
     pub(crate) const RT_TGSIGQUEUEINFO: usize = 297;
     pub(crate) const PKEY_MPROTECT: usize = 329;
     pub(crate) const EXECVEAT: usize = 322;
+    pub(crate) const SECCOMP: usize = 317;
     pub(crate) const MEMBARRIER: usize = 324;
+    pub(crate) const CLONE3: usize = 435;
+    pub(crate) const CLOSE_RANGE: usize = 436;
 }
 
 const AT_FDCWD: isize = -100;
@@ -344,12 +354,22 @@ fn membarrier(command: usize) -> Result<(), Errno> {
 /// Nanoseconds of the monotonic clock.
 pub(crate) fn monotonic_ns() -> u64 {
     const MONOTONIC: usize = 1;
+    clock_ns(MONOTONIC)
+}
+
+/// Nanoseconds that the calling thread has run.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    const THREAD_CPUTIME: usize = 3;
+    clock_ns(THREAD_CPUTIME)
+}
+
+fn clock_ns(clock: usize) -> u64 {
     let mut time = [0_u64; 2];
     // SAFETY: the kernel writes one `struct timespec`.
     let _ = unsafe {
         call(
             number::CLOCK_GETTIME,
-            [MONOTONIC, (&raw mut time) as usize, 0, 0, 0, 0],
+            [clock, (&raw mut time) as usize, 0, 0, 0, 0],
         )
     };
     time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1])
@@ -409,6 +429,18 @@ pub(crate) fn send_signal(process: u32, thread: u32, signal: u32) -> bool {
         )
     };
     result == 0
+}
+
+/// Whether there is a thread of this number, in this process or another that it may know of.
+pub(crate) fn thread_exists_anywhere(process: u32, thread: u32) -> bool {
+    if thread_exists(process, thread) {
+        return true;
+    }
+    const TKILL: usize = 200;
+    const ESRCH: isize = -3;
+    // SAFETY: signal 0 is none.
+    let result = unsafe { call(TKILL, [thread as usize, 0, 0, 0, 0, 0]) };
+    result != ESRCH
 }
 
 /// Whether the process has this thread.
@@ -497,6 +529,19 @@ impl Scratch {
         self.address
     }
 
+    /// Makes children of a fork find it zeroed.
+    pub(crate) fn wipe_on_fork(&self) -> Result<(), Errno> {
+        const WIPE_ON_FORK: usize = 18;
+        // SAFETY: the mapping is ours; in this process nothing changes.
+        let result = unsafe {
+            call(
+                number::MADVISE,
+                [self.address, self.length, WIPE_ON_FORK, 0, 0, 0],
+            )
+        };
+        check(result).map(|_| ())
+    }
+
     /// Its bytes. Only for anonymous memory, which nobody else knows.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         let start = self.address as *mut u8;
@@ -536,12 +581,46 @@ impl Quiet {
     pub(crate) fn new() -> Self {
         Self(set_mask(u64::MAX))
     }
+
+    /// The mask that comes back.
+    pub(crate) fn before(&self) -> u64 {
+        self.0
+    }
+
+    /// Leaves these signals out of the mask that comes back.
+    pub(crate) fn unblock(&mut self, signals: u64) {
+        self.0 &= !signals;
+    }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
         set_mask(self.0);
     }
+}
+
+/// The CPU that the calling thread runs on.
+pub(crate) fn cpu() -> Option<u16> {
+    const GETCPU: usize = 309;
+    let mut cpu = 0_u32;
+    // SAFETY: the kernel writes one word.
+    let result = unsafe { call(GETCPU, [(&raw mut cpu) as usize, 0, 0, 0, 0, 0]) };
+    (result == 0).then(|| u16::try_from(cpu).ok())?
+}
+
+/// Whether eight bytes can be read at `address`, by the kernel's word.
+pub(crate) fn readable(address: u64) -> bool {
+    const NO_SUCH_WAY: usize = 99;
+    const EFAULT: isize = -14;
+    // A mask that is to be changed in a way that there is not: the kernel reads it first.
+    // SAFETY: nothing is changed.
+    let result = unsafe {
+        call(
+            number::RT_SIGPROCMASK,
+            [NO_SUCH_WAY, address as usize, 0, 8, 0, 0],
+        )
+    };
+    result != EFAULT
 }
 
 /// Replaces the calling thread's signal mask and returns the one before.

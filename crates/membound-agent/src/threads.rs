@@ -19,9 +19,15 @@ const THREADS: usize = 16384;
 const LIMIT_NS: u64 = 3_000_000_000;
 /// How long one waits for threads before looking again.
 const PATIENCE_NS: u64 = 5_000_000;
+/// The first time that is looked again without that anybody has come; each is twice as long as
+/// the one before.
+const FIRST_PATIENCE_NS: u64 = 30_000;
 /// Marks a thread's entry once it stands still.
 const STANDING: u32 = 1 << 31;
-const SIGTRAP: u32 = 5;
+/// SIGTRAP in a mask: the kernel kills a thread that traps while it blocks that.
+const TRAPS: u64 = 1 << 4;
+/// [`trap::CALL`] in a mask.
+const CALLS: u64 = 1 << (trap::CALL - 1);
 
 /// Process and thread that stops the others; 0: nobody.
 static OWNER: AtomicU64 = AtomicU64::new(0);
@@ -80,6 +86,7 @@ impl Lineup {
         let begin = sys::monotonic_ns();
         let own = sys::thread();
         let process = sys::process();
+        let mut patience = FIRST_PATIENCE_NS;
         loop {
             let arrived = ARRIVED.load(Ordering::Acquire);
             let mut waiting = None;
@@ -91,6 +98,10 @@ impl Lineup {
                 match state(thread, process) {
                     State::Standing | State::Gone => {}
                     State::Blocked(ip) if permitted(ip) => {}
+                    // A call would wait for it, and be seen by the program that asks what waits.
+                    State::Running if blocks(thread, TRAPS | CALLS) => {
+                        waiting = Some(Refusal::TrapBlocked)
+                    }
                     State::Running => {
                         new |= call(thread)?;
                         sys::queue_signal(process, thread, trap::CALL as u32, magic());
@@ -110,37 +121,56 @@ impl Lineup {
             {
                 return Err(Failure::new(Errno::EBUSY, refusal));
             }
-            sys::wait_while(&ARRIVED, arrived, PATIENCE_NS);
+            // Who has just left a handler of ours, with all signals blocked in it, can be called
+            // a moment later: others that stand already are not to wait for long.
+            sys::wait_while(&ARRIVED, arrived, patience);
+            patience = (2 * patience).min(PATIENCE_NS);
         }
     }
 
     /// Calls `visit` with every thread's number.
-    fn each(&mut self, mut visit: impl FnMut(u32) -> Result<(), Failure>) -> Result<(), Failure> {
-        const ROOM: usize = 32 << 10;
-        const LENGTH: usize = 16;
-        const NAME: usize = 19;
-        let hidden = |errno| Failure::new(errno, Refusal::ThreadsHidden);
+    fn each(&mut self, visit: impl FnMut(u32) -> Result<(), Failure>) -> Result<(), Failure> {
         let room = match &mut self.room {
             Some(room) => room,
-            none => none.insert(Scratch::new(ROOM).map_err(hidden)?),
+            none => none.insert(room_for_threads()?),
         };
-        let directory = sys::open(c"/proc/self/task", Open::Directory).map_err(hidden)?;
-        loop {
-            let filled = sys::directory_entries(&directory, room.bytes()).map_err(hidden)?;
-            if filled == 0 {
-                return Ok(());
+        each(room, visit)
+    }
+}
+
+fn hidden(errno: Errno) -> Failure {
+    Failure::new(errno, Refusal::ThreadsHidden)
+}
+
+/// Room for [`each`].
+pub(crate) fn room_for_threads() -> Result<Scratch, Failure> {
+    const ROOM: usize = 32 << 10;
+    Scratch::new(ROOM).map_err(hidden)
+}
+
+/// Calls `visit` with the number of every thread of the process.
+pub(crate) fn each(
+    room: &mut Scratch,
+    mut visit: impl FnMut(u32) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let directory = sys::open(c"/proc/self/task", Open::Directory).map_err(hidden)?;
+    loop {
+        let filled = sys::directory_entries(&directory, room.bytes()).map_err(hidden)?;
+        if filled == 0 {
+            return Ok(());
+        }
+        let mut rest = room.bytes().get(..filled).unwrap_or_default();
+        while let Some(&[low, high]) = rest.get(LENGTH..LENGTH + 2) {
+            let length = usize::from(u16::from_le_bytes([low, high]));
+            let name = rest.get(NAME..length).unwrap_or_default();
+            if let Some(thread) = number(name) {
+                visit(thread as u32)?;
             }
-            let mut rest = room.bytes().get(..filled).unwrap_or_default();
-            while let Some(&[low, high]) = rest.get(LENGTH..LENGTH + 2) {
-                let length = usize::from(u16::from_le_bytes([low, high]));
-                let name = rest.get(NAME..length).unwrap_or_default();
-                if let Some(thread) = number(name) {
-                    visit(thread as u32)?;
-                }
-                match rest.get(length..) {
-                    Some(next) if length > 0 => rest = next,
-                    _ => break,
-                }
+            match rest.get(length..) {
+                Some(next) if length > 0 => rest = next,
+                _ => break,
             }
         }
     }
@@ -222,6 +252,25 @@ pub(crate) fn stand_still() {
     }
 }
 
+/// Waits until nobody changes text in this process.
+///
+/// While text is being changed, a thread that the kernel has woken meanwhile runs on, and may
+/// meet an `int3`. It must not do so with the signal of that blocked, nor leave a copy of the
+/// process with such text to a child, which nobody would ever mend: before it blocks signals
+/// or makes a child it comes here. All other threads stand still or have been called before
+/// the first `int3` is written, so that none of them can be behind this when it is.
+pub(crate) fn wait_for_change() {
+    loop {
+        let turn = TURN.load(Ordering::Acquire);
+        // In a child the parent's change is nobody's, also in one that shares its memory: for
+        // that one the change waits.
+        if turn & 1 == 0 || OWNER.load(Ordering::Acquire) >> 32 != u64::from(sys::process()) {
+            return;
+        }
+        sys::wait_while(&TURN, turn, u64::MAX);
+    }
+}
+
 fn state(thread: u32, process: u32) -> State {
     if entry_of(thread).is_some_and(|entry| entry.load(Ordering::Acquire) & STANDING != 0) {
         return State::Standing;
@@ -243,7 +292,7 @@ fn state(thread: u32, process: u32) -> State {
         // waiting for this very change to end. The mask that it had comes back before it
         // leaves the agent's text, which nobody changes.
         State::Blocked(ip) if in_agent(ip) => state,
-        State::Blocked(_) if deaf(thread) => State::Deaf,
+        State::Blocked(_) if blocks(thread, TRAPS) => State::Deaf,
         other => other,
     }
 }
@@ -258,7 +307,8 @@ fn in_agent(ip: u64) -> bool {
 /// none) and six arguments, and at the end stack pointer and instruction pointer.
 fn blocked(text: &[u8]) -> State {
     // While a child that shares our memory runs, its parent is blocked in one of these.
-    const MAKES_PROCESSES: [&[u8]; 3] = [b"56", b"58", b"435"];
+    // And one that makes a child with a copy has not been seen to be past the copying.
+    const MAKES_PROCESSES: [&[u8]; 4] = [b"56", b"57", b"58", b"435"];
     let text = text.trim_ascii_end();
     let mut words = text.split(|&byte| byte == b' ');
     let first = words.next().unwrap_or_default();
@@ -271,8 +321,8 @@ fn blocked(text: &[u8]) -> State {
         .map_or(State::Running, State::Blocked)
 }
 
-/// Whether the thread blocks SIGTRAP: the kernel kills a thread that traps so.
-fn deaf(thread: u32) -> bool {
+/// Whether the thread blocks one of `signals`.
+fn blocks(thread: u32, signals: u64) -> bool {
     let mut text = [0_u8; 2048];
     let Some(text) = read_of(thread, b"/status", &mut text) else {
         return false;
@@ -281,7 +331,38 @@ fn deaf(thread: u32) -> bool {
     if crate::listen::is_own(thread) {
         return false;
     }
-    field(text, b"SigBlk:").is_some_and(|mask| mask >> (SIGTRAP - 1) & 1 != 0)
+    field(text, b"SigBlk:").is_some_and(|mask| mask & signals != 0)
+}
+
+/// Whether the calling thread is the only one that is left: the first thread of a process
+/// stays as a zombie until the last one ends.
+pub(crate) fn last() -> bool {
+    const EITHER: u64 = 2;
+    sys::threads() <= EITHER && ended(sys::process())
+}
+
+/// Whether the thread has ended, and nobody has taken notice of that.
+fn ended(thread: u32) -> bool {
+    let mut text = [0_u8; 512];
+    // Behind the name, which may hold anything, comes the state.
+    read_of(thread, b"/stat", &mut text).is_some_and(|text| {
+        let name_end = text.iter().rposition(|&byte| byte == b')');
+        name_end.is_some_and(|at| text.get(at + 1..at + 3) == Some(b" Z"))
+    })
+}
+
+/// The code that a thread has ended with, as long as nobody has taken notice of it.
+pub(crate) fn exit_code(thread: u32) -> Option<u32> {
+    let mut text = [0_u8; 1024];
+    exit_code_in(read_of(thread, b"/stat", &mut text)?)
+}
+
+/// The last field of a `stat`, as `wait` would give it.
+fn exit_code_in(text: &[u8]) -> Option<u32> {
+    let text = text.trim_ascii_end();
+    let at = text.iter().rposition(|&byte| byte == b' ')?;
+    let status = u32::try_from(number(text.get(at + 1..)?)?).ok()?;
+    Some(status >> 8 & 0xff)
 }
 
 /// Whether a debugger is attached to this thread's process.
@@ -324,6 +405,13 @@ fn read_of<'a>(thread: u32, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_code_is_read_out_of_the_status() {
+        assert_eq!(exit_code_in(b"7 (a b) Z 1 7 7 0 0 1792\n"), Some(7));
+        assert_eq!(exit_code_in(b"7 (a b) Z 1 7 7 0 0 0\n"), Some(0));
+        assert_eq!(exit_code_in(b""), None);
+    }
 
     #[test]
     fn the_kernels_words_on_a_thread_are_understood() {

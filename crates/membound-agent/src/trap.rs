@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::control::Failure;
 use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
 use crate::sys::{self, Errno};
-use crate::{areas, memory, threads};
+use crate::{areas, memory, threads, tick};
 
 /// The signals, in the order in which the program's wishes are kept.
 const SIGNALS: [u64; 2] = [SIGTRAP, CALL];
@@ -72,6 +72,14 @@ global_asm!(
 unsafe extern "C" {
     fn membound_trap();
     fn membound_restorer();
+}
+
+/// How handlers of ours are installed.
+pub(crate) const FLAGS: u64 = SIGINFO | ONSTACK | RESTORER | RESTART;
+
+/// Where they return to.
+pub(crate) fn restorer() -> u64 {
+    membound_restorer as *const () as u64
 }
 
 /// What the program wants done on a signal.
@@ -136,8 +144,8 @@ pub(crate) fn install() -> Result<(), Failure> {
         users.set(&found);
         let ours = Disposition {
             handler: address(),
-            flags: SIGINFO | ONSTACK | RESTORER | RESTART,
-            restorer: membound_restorer as *const () as u64,
+            flags: FLAGS,
+            restorer: restorer(),
             mask: u64::MAX,
         };
         handlers::disposition(*signal, Some(&ours)).ok_or_else(missing)?;
@@ -202,6 +210,10 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     registers.rip = rip;
     // SAFETY: as above; the kernel takes them back from there.
     unsafe { memory::put(place, registers) };
+    if signal == CALL {
+        // It was about to wait when it was called, and has waited for nothing.
+        tick::again(place, registers);
+    }
     0
 }
 

@@ -204,6 +204,8 @@ struct Parts<'a> {
     numa: &'a RawValue,
     #[serde(borrow)]
     c2c: &'a RawValue,
+    #[serde(borrow, default)]
+    calibration: Option<&'a RawValue>,
     elapsed_s: f64,
     core_clock_hz: Option<Figure>,
 }
@@ -251,6 +253,10 @@ fn profile(text: &str) -> Result<MachineProfile, Fault> {
         prefetch: part("prefetch", parts.prefetch, place)?,
         numa: part("numa", parts.numa, place)?,
         c2c: part("c2c", parts.c2c, place)?,
+        calibration: match parts.calibration {
+            Some(calibration) => part("calibration", calibration, place)?,
+            None => Outcome::default(),
+        },
         elapsed_s: parts.elapsed_s,
         core_clock_hz: parts.core_clock_hz,
     })

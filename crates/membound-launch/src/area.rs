@@ -2,20 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use membound_rewrite::patch::{ISLAND_BYTES, Layout, Placed, Placement, Plan, Refusal};
-use membound_wire::{Protection, Slots, TextEdit, TextMode, fingerprint};
+use membound_wire::{Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
 
 use crate::conversation::{Conversation, Failure};
+use crate::exchange::Pace;
+use crate::ledger;
 use crate::maps::{self, Mapping};
 use crate::memory;
 use crate::modules::Loaded;
 use crate::room;
+use crate::standing::Trampolines;
 
 /// Times that a place is looked for anew because another thread of the program took it.
 const ATTEMPTS: usize = 8;
@@ -42,6 +46,14 @@ impl NotInstalled {
     pub(crate) const fn is_gone(&self) -> bool {
         matches!(self, Self::Failure(Failure::Gone(_)))
     }
+
+    /// Whether it may be possible a while later.
+    pub(crate) const fn is_passing(&self) -> bool {
+        match self {
+            Self::Failure(failure) => failure.passing(),
+            Self::NoRoom | Self::Plan(_) => false,
+        }
+    }
 }
 
 /// Trampolines in place.
@@ -50,7 +62,8 @@ pub(crate) struct Area {
     pub(crate) loaded: Loaded,
     /// Code, tables and data.
     whole: Range<u64>,
-    code: Range<u64>,
+    /// What is known of them to whoever looks at threads from outside.
+    pub(crate) trampolines: Arc<Trampolines>,
     islands: Vec<Range<u64>>,
     /// How code is mapped.
     protection: u32,
@@ -61,6 +74,8 @@ pub(crate) struct Area {
     pub(crate) lost: BTreeMap<Refusal, u64>,
     /// Groups that are not to be led to their trampolines (again): first address and end.
     barred: Mutex<BTreeMap<u64, u64>>,
+    /// What its edits overwrite, and where its trampolines lead back to.
+    seams: Seams,
 }
 
 /// What all areas of a process have in common.
@@ -76,6 +91,9 @@ pub(crate) struct Common {
     pub(crate) code: u32,
 }
 
+/// A countdown is a signed number of 32 bits, and drawn up to twice the period.
+const MOST_PERIOD: u32 = 1 << 30;
+
 impl Area {
     /// Maps and registers the trampolines of `plan`, and leads the module's text to them.
     pub(crate) fn install(
@@ -85,7 +103,7 @@ impl Area {
         plan: &Plan,
         common: Common,
         number: u32,
-        mode: TextMode,
+        text: Text<'_>,
     ) -> Result<Self, NotInstalled> {
         let layout = plan.layout();
         let length = layout.bytes();
@@ -114,17 +132,18 @@ impl Area {
                     let area = Self {
                         loaded: loaded.clone(),
                         whole: at..at + length,
-                        code: mapped.code,
+                        trampolines: mapped.trampolines,
                         islands: Vec::new(),
                         protection: common.code,
                         data,
                         inode,
                         lost: BTreeMap::new(),
                         barred: Mutex::default(),
+                        seams: Seams::of(&placed.edits),
                     };
                     // Where the next module's trampolines go is found with this one in place.
                     *maps = maps::of(conversation.pid)?;
-                    return area.begin(conversation, maps, &placed, mode);
+                    return area.begin(conversation, maps, &placed, text);
                 }
                 Err(failure) if failure.occupied() && attempt < ATTEMPTS => {
                     attempt += 1;
@@ -141,9 +160,9 @@ impl Area {
         conversation: &Conversation,
         maps: &[Mapping],
         placed: &Placed,
-        mode: TextMode,
+        text: Text<'_>,
     ) -> Result<Self, NotInstalled> {
-        match self.lead(conversation, maps, placed, mode) {
+        match self.lead(conversation, maps, placed, text) {
             Ok(()) => Ok(self),
             Err(failure) => {
                 if !matches!(failure, Failure::Gone(_)) {
@@ -160,7 +179,7 @@ impl Area {
         conversation: &Conversation,
         maps: &[Mapping],
         placed: &Placed,
-        mode: TextMode,
+        text: Text<'_>,
     ) -> Result<(), Failure> {
         let unplaced = placed
             .lost
@@ -170,11 +189,21 @@ impl Area {
         let mut barred = self.map_islands(conversation, maps, placed)?;
         with_dependents(&placed.edits, &mut barred);
         self.lose(Refusal::NoIsland, sites(placed, &barred));
+        let mut crossing: BTreeSet<usize> = (0..placed.edits.len())
+            .filter(|index| {
+                let edit = &placed.edits[*index];
+                text.others.iter().any(|other| other.seams.cross(edit))
+            })
+            .collect();
+        with_dependents(&placed.edits, &mut crossing);
+        crossing.retain(|index| !barred.contains(index));
+        self.lose(Refusal::NoRoom, sites(placed, &crossing));
+        barred.extend(crossing);
         let wanted: Vec<usize> = (0..placed.edits.len())
             .filter(|index| !barred.contains(index))
             .collect();
         let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
-        let left_out = conversation.text(&edits, mode)?;
+        let left_out = conversation.text(&edits, text.mode)?;
         if !left_out.is_empty() {
             let mut differing: BTreeSet<usize> = left_out
                 .into_iter()
@@ -189,7 +218,7 @@ impl Area {
                 .filter_map(|index| self.reverse(&placed.edits, *index, &standing))
                 .collect();
             // They are in place and lead where their neighbours' bytes were to lead them.
-            conversation.text(&dependents, mode)?;
+            conversation.text(&dependents, text.mode)?;
             differing.retain(|index| !barred.contains(index));
             self.lose(Refusal::TextDiffers, sites(placed, &differing));
             barred.extend(differing);
@@ -243,6 +272,10 @@ impl Area {
                 }
             }
         }
+        self.trampolines
+            .islands
+            .set(self.islands.clone())
+            .expect("islands are mapped once, before anything leads to them");
         Ok(barred)
     }
 
@@ -268,8 +301,10 @@ impl Area {
         })
     }
 
-    /// Takes the patches out of `range`. What is not in place is passed over: the text of
-    /// a process is its own, whoever it inherited it from.
+    /// Takes the patches out of `range`, but for those at the agent's own system calls where
+    /// they may come back: without them the program would get by the agent meanwhile. What is
+    /// not in place is passed over: the text of a process is its own, whoever it inherited it
+    /// from.
     pub(crate) fn remove(
         &self,
         conversation: &Conversation,
@@ -285,6 +320,11 @@ impl Area {
                 edit.address < range.end && range.start < edit.address + u64::from(edit.length)
             })
             .collect();
+        if bar == Bar::No {
+            for index in self.hooking(plan, &placed.edits) {
+                chosen.remove(&index);
+            }
+        }
         with_dependents(&placed.edits, &mut chosen);
         let edits: Vec<TextEdit> = {
             let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
@@ -301,6 +341,31 @@ impl Area {
         };
         conversation.text(&edits, mode)?;
         Ok(())
+    }
+
+    /// The edits that lead to the agent's system calls, and those that share bytes with them,
+    /// directly or by others.
+    fn hooking(&self, plan: &Plan, edits: &[TextEdit]) -> Vec<usize> {
+        let bias = self.loaded.bias;
+        let hooks = plan
+            .hooks()
+            .filter(|hook| hook.is_hooked())
+            .map(|hook| hook.address.wrapping_add(bias));
+        let hooks: BTreeSet<u64> = hooks.collect();
+        let mut kept = Vec::new();
+        let mut next = 0;
+        while let Some(first) = edits.get(next) {
+            let (start, mut end) = group(first);
+            let cluster = next;
+            while let Some(edit) = edits.get(next).filter(|edit| edit.address < end) {
+                end = end.max(group(edit).1);
+                next += 1;
+            }
+            if hooks.range(start..end).next().is_some() {
+                kept.extend(cluster..next);
+            }
+        }
+        kept
     }
 
     /// Puts everything in again that was taken out and is not barred.
@@ -325,7 +390,7 @@ impl Area {
 
     /// Lets go of the trampolines of a module that is gone, or whose text is as it was.
     pub(crate) fn unmap(&self, conversation: &Conversation) -> Result<(), Failure> {
-        conversation.forget(self.code.start)?;
+        conversation.forget(self.trampolines.code.start)?;
         for island in &self.islands {
             conversation.unmap(island)?;
         }
@@ -339,6 +404,28 @@ impl Area {
         self.data.write_all_at(&burst.to_ne_bytes(), at)
     }
 
+    /// Sets how the probe whose words begin at `at` goes on from now on. It must not stand in
+    /// the text: what is executed meanwhile may be counted wrong.
+    pub(crate) fn arm(&self, at: usize, pace: Pace) -> io::Result<()> {
+        use std::os::unix::fs::FileExt;
+        let at = at as u64;
+        let mut words = [0; size_of::<Probe>()];
+        memory::read(&self.data, at, &mut words)?;
+        let done = ledger::sampled(&words);
+        // Evenly from 1 to twice the period, so that windows keep no step with the program.
+        let mut drawn = DefaultHasher::new();
+        (done, at).hash(&mut drawn);
+        let span = u64::from(pace.period.clamp(1, MOST_PERIOD)) * 2;
+        let armed = 1 + u32::try_from(drawn.finish() % span).unwrap_or(0);
+        let mut bytes = Vec::with_capacity(words.len());
+        bytes.extend(armed.to_ne_bytes());
+        bytes.extend(armed.to_ne_bytes());
+        bytes.extend(done.to_ne_bytes());
+        bytes.extend(pace.period.to_ne_bytes());
+        bytes.extend(pace.samples.to_ne_bytes());
+        self.data.write_all_at(&bytes, at)
+    }
+
     /// Reads the data that the sites write: everything behind the slots.
     pub(crate) fn words(&self) -> io::Result<Vec<u8>> {
         let length = usize::try_from(self.data.metadata()?.len()).unwrap_or(0);
@@ -348,8 +435,8 @@ impl Area {
     }
 
     /// Where its trampolines are.
-    pub(crate) const fn code(&self) -> &Range<u64> {
-        &self.code
+    pub(crate) fn code(&self) -> &Range<u64> {
+        &self.trampolines.code
     }
 
     /// All that stands in the process.
@@ -393,6 +480,54 @@ impl Area {
     }
 }
 
+/// The text that trampolines are put into.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<'a> {
+    pub(crate) mode: TextMode,
+    /// What has been put into it before, where threads may still be in that.
+    pub(crate) others: &'a [Arc<Area>],
+}
+
+/// Where an area's trampolines and the program's text meet.
+///
+/// A thread may be inside a trampoline for as long as it likes, also when the text is long as
+/// it was: it comes back to the instruction behind the group. Another plan for the same text
+/// must not have overwritten that one's neighbours so that it lies in the middle of a jump.
+#[derive(Debug)]
+struct Seams {
+    /// What is overwritten: first address and end, sorted.
+    overwritten: Vec<(u64, u64)>,
+    /// Where trampolines lead back to, sorted.
+    exits: Vec<u64>,
+}
+
+impl Seams {
+    fn of(edits: &[TextEdit]) -> Self {
+        let mut overwritten: Vec<(u64, u64)> = edits.iter().map(overwritten).collect();
+        let mut exits: Vec<u64> = edits.iter().map(|edit| group(edit).1).collect();
+        overwritten.sort_unstable();
+        exits.sort_unstable();
+        Self { overwritten, exits }
+    }
+
+    /// Whether `edit`, of another plan, and these are in each other's way.
+    fn cross(&self, edit: &TextEdit) -> bool {
+        let (first, end) = overwritten(edit);
+        let behind = self.exits.partition_point(|exit| *exit <= first);
+        if self.exits.get(behind).is_some_and(|exit| *exit < end) {
+            return true;
+        }
+        let exit = group(edit).1;
+        let before = self.overwritten.partition_point(|(first, _)| *first < exit);
+        before > 0 && exit < self.overwritten[before - 1].1
+    }
+}
+
+/// First address and end of the bytes that `edit` changes.
+fn overwritten(edit: &TextEdit) -> (u64, u64) {
+    (edit.address, edit.address + u64::from(edit.length))
+}
+
 /// Adds those edits to `chosen` that lean on the bytes of a chosen one.
 fn with_dependents(edits: &[TextEdit], chosen: &mut BTreeSet<usize>) {
     if chosen.is_empty() {
@@ -429,7 +564,7 @@ pub(crate) enum Bar {
 
 /// The mappings of an area.
 struct Mapped {
-    code: Range<u64>,
+    trampolines: Arc<Trampolines>,
 }
 
 impl Mapped {
@@ -469,8 +604,15 @@ impl Mapped {
             }
             return Err(failure);
         }
-        conversation.register(&code, tables.start, placed.base)?;
-        Ok(Self { code })
+        let trampolines = Arc::new(Trampolines {
+            code,
+            base: placed.base,
+            tables: placed.tables.clone(),
+            agent: conversation.agent(),
+            islands: OnceLock::new(),
+        });
+        conversation.register(&trampolines, tables.start)?;
+        Ok(Self { trampolines })
     }
 }
 

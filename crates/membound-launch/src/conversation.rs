@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use membound_wire::{Action, Command, Hello, Protection, Refusal, Reply, TextEdit, TextMode};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use crate::channel::Channel;
 use crate::codec;
 use crate::memory;
+use crate::standing::{Spaces, Trampolines};
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +43,7 @@ impl Failure {
     }
 
     /// Whether it may be possible a moment later.
-    const fn passing(&self) -> bool {
+    pub(crate) const fn passing(&self) -> bool {
         matches!(
             self,
             Self::Refused {
@@ -85,11 +87,13 @@ pub(crate) struct Conversation {
     pub(crate) pid: u32,
     /// What the agent said first.
     pub(crate) hello: Hello,
+    /// Are told where trampolines come and go.
+    spaces: Arc<Spaces>,
 }
 
 impl Conversation {
     /// Listens to the agent's first words; `None` when it speaks another version.
-    pub(crate) fn begin(channel: Channel) -> io::Result<Option<Self>> {
+    pub(crate) fn begin(channel: Channel, spaces: Arc<Spaces>) -> io::Result<Option<Self>> {
         let Some(hello) = channel.greeting()? else {
             return Ok(None);
         };
@@ -98,6 +102,7 @@ impl Conversation {
             channel,
             pid,
             hello,
+            spaces,
         }))
     }
 
@@ -209,22 +214,24 @@ impl Conversation {
         Ok(indices)
     }
 
-    /// Tells the agent of trampolines at `code` with the tables at `tables`.
+    /// Tells the agent of trampolines with the tables at `tables`.
     pub(crate) fn register(
         &self,
-        code: &Range<u64>,
+        trampolines: &Arc<Trampolines>,
         tables: u64,
-        base: u64,
     ) -> Result<(), Failure> {
+        let code = &trampolines.code;
         let command = Command {
             action: Action::Register as u32,
             address: code.start,
             length: code.end - code.start,
             extra: tables,
-            base,
+            base: trampolines.base,
             ..Command::default()
         };
-        self.ask("registering tables", &command, None).map(drop)
+        self.ask("registering tables", &command, None)?;
+        self.spaces.add(self.pid, trampolines);
+        Ok(())
     }
 
     /// Makes the agent forget the trampolines that begin at `code`.
@@ -234,7 +241,46 @@ impl Conversation {
             address: code,
             ..Command::default()
         };
-        self.ask("forgetting tables", &command, None).map(drop)
+        self.ask("forgetting tables", &command, None)?;
+        self.spaces.remove(self.pid, code);
+        Ok(())
+    }
+
+    /// Makes the agent find callers in `text` by the unwind table at `table`.
+    pub(crate) fn unwind(&self, text: &Range<u64>, table: u64, base: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Unwind as u32,
+            address: text.start,
+            length: text.end - text.start,
+            extra: table,
+            base,
+            ..Command::default()
+        };
+        self.ask("registering unwind tables", &command, None)
+            .map(drop)
+    }
+
+    /// Makes the agent tell of allocations in the memory at `address`.
+    pub(crate) fn allocations(&self, address: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Allocations as u32,
+            address,
+            ..Command::default()
+        };
+        self.ask("registering memory for allocations", &command, None)
+            .map(drop)
+    }
+
+    /// Makes the agent forget the unwind tables of texts that touch `range`.
+    pub(crate) fn forget_unwind(&self, range: &Range<u64>) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::ForgetUnwind as u32,
+            address: range.start,
+            length: range.end - range.start,
+            ..Command::default()
+        };
+        self.ask("forgetting unwind tables", &command, None)
+            .map(drop)
     }
 
     pub(crate) fn adopt_signals(&self) -> Result<(), Failure> {
@@ -265,6 +311,18 @@ impl Conversation {
             ..Command::default()
         };
         self.ask("registering rings", &command, None).map(drop)
+    }
+
+    /// Has the program sample its threads every `period_ns` of their CPU time into the rings at
+    /// `address`.
+    pub(crate) fn timers(&self, address: u64, period_ns: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Timers as u32,
+            address,
+            count: period_ns,
+            ..Command::default()
+        };
+        self.ask("making timers", &command, None).map(drop)
     }
 
     /// Lets the program go on.

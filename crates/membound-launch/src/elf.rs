@@ -25,7 +25,7 @@ struct Load {
 
 /// Program headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Headers {
+pub struct Headers {
     loads: Vec<Load>,
     /// Whether the kernel is told to start a dynamic loader.
     pub(crate) interpreter: bool,
@@ -33,7 +33,8 @@ pub(crate) struct Headers {
 
 impl Headers {
     /// The headers of a 64-bit little-endian file; `None` for any other.
-    pub(crate) fn parse(file: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn parse(file: &[u8]) -> Option<Self> {
         // \x7fELF, 64 bits, little-endian.
         if !file.starts_with(b"\x7fELF\x02\x01") {
             return None;
@@ -81,7 +82,8 @@ impl Headers {
 
     /// What is to be added to the file's addresses where `map` shows a part of its text.
     /// (Pages of other segments may be shared between two of them, and belong to neither.)
-    pub(crate) fn bias(&self, map: &Mapping) -> Option<u64> {
+    #[must_use]
+    pub fn bias(&self, map: &Mapping) -> Option<u64> {
         let load = self.loads.iter().find(|load| {
             let first = load.offset & !(PAGE - 1);
             let end = load.offset.saturating_add(load.file_bytes);
@@ -95,7 +97,8 @@ impl Headers {
     }
 
     /// The bytes of `file` that are mapped at the file's address `address`.
-    pub(crate) fn bytes<'a>(&self, file: &'a [u8], address: u64, length: u64) -> Option<&'a [u8]> {
+    #[must_use]
+    pub fn bytes<'a>(&self, file: &'a [u8], address: u64, length: u64) -> Option<&'a [u8]> {
         let end = address.checked_add(length)?;
         let load = self.loads.iter().find(|load| {
             load.address <= address && end <= load.address.saturating_add(load.file_bytes)
@@ -107,7 +110,8 @@ impl Headers {
     }
 
     /// Lowest to highest address of the file, in whole pages.
-    pub(crate) fn span(&self) -> Range<u64> {
+    #[must_use]
+    pub fn span(&self) -> Range<u64> {
         let start = self.loads.iter().map(|load| load.address).min();
         let end = self
             .loads

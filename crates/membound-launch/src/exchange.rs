@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use membound_rewrite::image::Identity;
-use membound_rewrite::patch::{self, Hooks};
+use membound_rewrite::patch::{self, Hooks, Refusal};
 use membound_wire::TextMode;
 
 use crate::area::{self, Area, Bar, NotInstalled};
@@ -16,22 +16,40 @@ use crate::conversation::Conversation;
 use crate::maps::{self, Mapping};
 use crate::modules::{Loaded, Module};
 use crate::server::Server;
+use crate::settling::Refused;
 
 /// A file and what is to be patched in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The file.
     pub file: Identity,
-    /// What, where and how. System calls are not its business: whatever is said of them
-    /// here, they are the session's own plan's.
+    /// What, where and how. System calls and wrapped functions are not its business: whatever
+    /// is said of them here, they are the session's own plan's.
     pub options: patch::Options,
 }
 
 impl Choice {
     fn plain(mut self) -> Self {
         self.options.hooks = Hooks::LeaveOut;
+        self.options.wrapped.clear();
         self
     }
+}
+
+/// How a site is sampled while it is patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Mean number of executions between two samples, at least 1.
+    pub period: u32,
+    /// Samples after which it is only counted; 0: it is sampled once.
+    pub samples: u32,
+}
+
+/// How the sites of a choice are to be sampled, by address.
+#[derive(Debug)]
+pub(crate) struct Paced {
+    choice: Choice,
+    paces: Vec<(u64, Pace)>,
 }
 
 /// Executions of a site.
@@ -43,12 +61,95 @@ pub struct Executed {
     pub executions: u64,
 }
 
+/// Choices whose paces are remembered for programs that have them later.
+const MOST_PACED: usize = 256;
+
+/// Paces an area's sites.
+fn pace(area: &Area, paces: &[(u64, Pace)]) {
+    let Ok(plan) = &area.loaded.module.plan else {
+        return;
+    };
+    for site in plan.sites() {
+        let known = paces.binary_search_by_key(&site.address, |(address, _)| *address);
+        let words = site.number.ok().and_then(|it| plan.data_words(it));
+        if let (Ok(at), Some(words)) = (known, words) {
+            // Memory of our own: it can be written.
+            let _ = area.arm(words.start, paces[at].1);
+        }
+    }
+}
+
 impl Server {
-    /// Makes `choices` all that is chosen, and wakes live programs.
-    pub(crate) fn exchange(&self, choices: Vec<Choice>) {
+    /// Makes `choices` all that is chosen, and wakes live programs. The number is for
+    /// [`Self::settled`].
+    pub(crate) fn exchange(&self, choices: Vec<Choice>) -> u64 {
         let choices: Vec<Choice> = choices.into_iter().map(Choice::plain).collect();
         *self.choices() = Arc::new(choices);
+        let number = self.settling.begin();
         self.doorbells.ring();
+        number
+    }
+
+    /// Whether every live program has done the exchange of this number, or a later one.
+    pub(crate) fn settled(&self, exchange: u64) -> bool {
+        self.settling.is_settled(exchange)
+    }
+
+    /// What of a choice cannot be patched, and why; `None` when it was placed nowhere yet.
+    pub(crate) fn refused(&self, choice: &Choice) -> Option<Vec<(u64, Refusal)>> {
+        let choice = choice.clone().plain();
+        let ledger = self.ledger();
+        let module = ledger.module(|module| module.is_chosen(&choice.file, &choice.options))?;
+        let plan = module.plan.as_ref().ok()?;
+        let refused = plan
+            .sites()
+            .filter_map(|site| Some((site.address, site.number.err()?)));
+        Some(refused.collect())
+    }
+
+    /// Sets how often sites of a choice are sampled, and how many times, where it is known
+    /// already and where it will be placed. Addresses are sorted. The choice must not be chosen
+    /// at the time.
+    pub(crate) fn arm(&self, choice: &Choice, paces: &[(u64, Pace)]) {
+        let choice = choice.clone().plain();
+        let areas = self.ledger().areas.clone();
+        let chosen = areas.iter().filter(|area| {
+            let module = &area.loaded.module;
+            module.is_chosen(&choice.file, &choice.options)
+        });
+        for area in chosen {
+            pace(area, paces);
+        }
+        let mut known = self.paces();
+        known.retain(|it| it.choice != choice);
+        known.push_back(Paced {
+            choice,
+            paces: paces.to_vec(),
+        });
+        if known.len() > MOST_PACED {
+            known.pop_front();
+        }
+    }
+
+    /// The same for what was just placed.
+    fn arm_new(&self, pid: u32, chosen: &Loaded) {
+        let paces = {
+            let known = self.paces();
+            let is_meant = |it: &&Paced| {
+                let Choice { file, options } = &it.choice;
+                chosen.module.is_chosen(file, options)
+            };
+            known.iter().find(is_meant).map(|it| it.paces.clone())
+        };
+        let Some(paces) = paces else { return };
+        let areas = self.ledger().areas.clone();
+        let maps = maps::of(pid).unwrap_or_default();
+        let here = area::inherited(&maps, &areas).into_iter().filter(|area| {
+            Arc::ptr_eq(&area.loaded.module, &chosen.module) && area.loaded.bias == chosen.bias
+        });
+        for area in here {
+            pace(&area, &paces);
+        }
     }
 
     /// Executions of a choice's sites, of programs that run and that have ended; `None` when
@@ -79,13 +180,23 @@ impl Server {
     ) -> Result<(), NotInstalled> {
         let choices = Arc::clone(&self.choices());
         for chosen in self.chosen(&choices, loaded) {
-            self.patch(conversation, maps, &chosen, TextMode::Quiet)?;
+            self.patch(
+                conversation,
+                maps,
+                &chosen,
+                TextMode::Quiet,
+                Refused::GivenUp,
+            )?;
         }
         Ok(())
     }
 
     /// Makes running text what is chosen.
-    pub(crate) fn apply_chosen(&self, conversation: &Conversation) -> Result<(), NotInstalled> {
+    pub(crate) fn apply_chosen(
+        &self,
+        conversation: &Conversation,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
         let choices = Arc::clone(&self.choices());
         let mut maps = maps::of(conversation.pid)?;
         let areas: Vec<Arc<Area>> = area::inherited(&maps, &self.ledger().areas)
@@ -103,7 +214,7 @@ impl Server {
             if let (false, Ok(plan)) = (wanted, &module.plan) {
                 let span = area.loaded.span();
                 let removed = area.remove(conversation, plan, &span, TextMode::Live, Bar::No);
-                self.pass(conversation.pid, removed)?;
+                self.pass_or(conversation.pid, removed, refused)?;
             }
         }
         if choices.is_empty() {
@@ -117,11 +228,16 @@ impl Server {
                 };
                 let done = match (areas.iter().find(here), &chosen.module.plan) {
                     (Some(area), Ok(plan)) => area.restore(conversation, plan, TextMode::Live),
-                    _ => self
-                        .patch(conversation, &mut maps, &chosen, TextMode::Live)
-                        .map(drop),
+                    _ => {
+                        let placed = self
+                            .patch(conversation, &mut maps, &chosen, TextMode::Live, refused)
+                            .map(drop);
+                        // A few executions of the first moment may be counted wrong.
+                        self.arm_new(conversation.pid, &chosen);
+                        placed
+                    }
                 };
-                self.pass(conversation.pid, done)?;
+                self.pass_or(conversation.pid, done, refused)?;
             }
         }
         Ok(())

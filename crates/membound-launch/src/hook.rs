@@ -10,7 +10,7 @@ use membound_rewrite::patch::entry_hook;
 
 use membound_wire::TextMode;
 
-use crate::area::{Area, Common, NotInstalled};
+use crate::area::{Area, Common, NotInstalled, Text};
 use crate::conversation::Conversation;
 use crate::maps::Mapping;
 use crate::modules::{Loaded, Module};
@@ -43,7 +43,10 @@ pub(crate) fn loader(
         plan,
         common,
         0,
-        TextMode::Quiet,
+        Text {
+            mode: TextMode::Quiet,
+            others: &[],
+        },
     )?;
     if area.holds([at].into_iter()) {
         Ok(area)

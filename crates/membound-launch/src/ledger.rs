@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use membound_rewrite::patch::{Plan, Refusal};
-use membound_wire::Probe;
+use membound_wire::{COUNT_APART, Probe};
 
 use crate::area::Area;
 use crate::modules::Module;
@@ -139,6 +139,15 @@ impl Ledger {
         }
     }
 
+    /// The first module of this kind that was placed anywhere.
+    pub(crate) fn module(&self, is_meant: impl Fn(&Module) -> bool) -> Option<&Module> {
+        let open = self.areas.iter().map(|area| &area.loaded.module);
+        let closed = self.closed.iter().map(|totals| &totals.module);
+        open.chain(closed)
+            .map(Arc::as_ref)
+            .find(|module| is_meant(module))
+    }
+
     /// What a module's sites have counted so far, in areas that are open and that were closed;
     /// `None` when it has none, or does not count.
     pub(crate) fn executions_of(
@@ -183,13 +192,16 @@ fn executions(plan: &Plan, data: &[u8]) -> Option<Vec<u64>> {
             if words.len() == size_of::<Probe>() {
                 return Some(sampled(words));
             }
-            words.first_chunk().copied().map(u64::from_ne_bytes)
+            let counts = words.chunks(COUNT_APART);
+            counts
+                .map(|line| line.first_chunk().copied().map(u64::from_ne_bytes))
+                .sum()
         })
         .collect()
 }
 
 /// Executions by a [`Probe`]'s words.
-fn sampled(words: &[u8]) -> u64 {
+pub(crate) fn sampled(words: &[u8]) -> u64 {
     let word = |at: usize| {
         let field = words.get(at..).and_then(<[u8]>::first_chunk);
         i64::from(field.copied().map_or(0, i32::from_ne_bytes))

@@ -10,6 +10,9 @@
 //! A program is never made to fail: whatever cannot be had leaves it as it is, with the
 //! reason kept.
 
+mod allocation_memory;
+mod allocations;
+mod allocators;
 mod area;
 mod cache;
 mod channel;
@@ -17,12 +20,14 @@ mod codec;
 mod conversation;
 mod elf;
 mod exchange;
+mod following;
 mod hook;
 mod ledger;
 mod live;
 mod maps;
 mod memory;
 mod modules;
+mod patching;
 mod perf_map;
 mod program;
 mod records;
@@ -32,12 +37,22 @@ mod room;
 mod samples;
 mod server;
 mod session;
+mod settling;
 mod spawn;
+mod standing;
+mod tick_memory;
+mod ticks;
+mod timers;
+mod unwind;
 
+pub use allocations::{
+    AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Kept, Objects,
+};
 pub use cache::{Cache, LIMIT_BYTES};
-pub use exchange::{Choice, Executed};
+pub use elf::Headers;
+pub use exchange::{Choice, Executed, Pace};
 pub use ledger::Program as RanProgram;
-pub use maps::Mapping;
+pub use maps::{Mapping, of as maps_of, started};
 pub use modules::plan as plan_of;
 pub use perf_map::PerfMap;
 pub use program::{CannotRun, Unpatched, examine, find};
@@ -47,6 +62,7 @@ pub use samples::{Access, LINE_BYTES, Receiver, Samples, Source};
 pub use server::{Live, Wanted};
 pub use session::{Change, Error, Options, Program, Remote, Session};
 pub use spawn::environment;
+pub use timers::{Registers, Standing, TimerReceiver, TimerSample, Timers};
 
 /// A script by which gdb shows the original program in a patched one.
 pub const GDB_SCRIPT: &str = include_str!("gdb.py");

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use membound_wire::Protection;
 use memmap2::MmapRaw;
@@ -20,9 +20,42 @@ use crate::room;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// The doorbell, made when the first process hangs it.
+/// The doorbell.
 #[derive(Debug, Default)]
-pub(crate) struct Doorbells(Mutex<Option<Bell>>);
+pub(crate) struct Doorbells(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Times that it was rung. Those before it was made count as well: what changes while the
+    /// first program is being prepared may have come too late for that.
+    rings: u32,
+    /// Made when the first process hangs it.
+    bell: Option<Bell>,
+}
+
+impl State {
+    fn bell(&mut self) -> io::Result<&Bell> {
+        let bell = match self.bell.take() {
+            Some(bell) => bell,
+            None => {
+                let bell = Bell::make()?;
+                bell.counter().store(self.rings, Ordering::Release);
+                bell
+            }
+        };
+        Ok(self.bell.insert(bell))
+    }
+
+    fn ring(&mut self) {
+        self.rings = self.rings.wrapping_add(1);
+        if let Some(bell) = &self.bell {
+            let counter = bell.counter();
+            counter.store(self.rings, Ordering::Release);
+            // Nobody may be waiting.
+            let _ = futex::wake(counter, futex::Flags::empty(), i32::MAX.unsigned_abs());
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Bell {
@@ -51,15 +84,7 @@ impl Doorbells {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<u64, Failure> {
-        let file = {
-            let mut bell = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if bell.is_none() {
-                *bell = Some(Bell::make()?);
-            }
-            let bell = bell.as_ref().ok_or(io::ErrorKind::NotFound);
-            bell.and_then(|bell| bell.file.try_clone().map_err(|error| error.kind()))
-                .map_err(io::Error::from)?
-        };
+        let file = self.state().bell()?.file.try_clone()?;
         map_near(
             conversation,
             maps,
@@ -72,15 +97,13 @@ impl Doorbells {
         )
     }
 
-    /// Wakes everybody.
+    /// Wakes everybody, and whoever hangs it later.
     pub(crate) fn ring(&self) {
-        let bell = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bell) = bell.as_ref() {
-            let counter = bell.counter();
-            counter.fetch_add(1, Ordering::Release);
-            // Nobody may be waiting.
-            let _ = futex::wake(counter, futex::Flags::empty(), i32::MAX.unsigned_abs());
-        }
+        self.state().ring();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,4 +136,23 @@ pub(crate) fn map_near(
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Control threads begin at 0: one that starts after a ring was to be woken by it.
+    #[test]
+    fn a_ring_before_anybody_listens_is_heard() {
+        let mut state = State::default();
+        state.ring();
+        let heard = |state: &mut State| {
+            let bell = state.bell().expect("there is memory for a page");
+            bell.counter().load(Ordering::Acquire)
+        };
+        assert_eq!(heard(&mut state), 1);
+        state.ring();
+        assert_eq!(heard(&mut state), 2);
+    }
 }

@@ -94,7 +94,10 @@ fn unescape(name: &[u8]) -> Vec<u8> {
 }
 
 /// Everything mapped in a process, in the order of addresses.
-pub(crate) fn of(pid: u32) -> io::Result<Vec<Mapping>> {
+///
+/// # Errors
+/// When the process is gone or may not be looked into.
+pub fn of(pid: u32) -> io::Result<Vec<Mapping>> {
     Ok(parse(&fs::read(format!("/proc/{pid}/maps"))?))
 }
 
@@ -113,10 +116,21 @@ fn stat(pid: u32) -> io::Result<Vec<String>> {
 }
 
 /// When the process started, in clock ticks since boot: with its number it is unique.
-pub(crate) fn started(pid: u32) -> io::Result<u64> {
+///
+/// # Errors
+/// When the process is gone.
+pub fn started(pid: u32) -> io::Result<u64> {
     let fields = stat(pid)?;
     let field = fields.get(19).and_then(|field| field.parse().ok());
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Whether the process is only waiting to be waited for.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    let fields = stat(pid).unwrap_or_default();
+    fields
+        .first()
+        .is_some_and(|state| state == "Z" || state == "X")
 }
 
 /// Where the heap that `brk` moves begins; 0 when it may not be known.

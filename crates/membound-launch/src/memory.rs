@@ -1,12 +1,77 @@
 //! Memory that is shared with programs: anonymous files, read and written through their
-//! descriptors, so that nothing of a program is ever mapped here.
+//! descriptors or, word by word, through a mapping of their own here. Nothing that is a
+//! program's is ever mapped.
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use membound_wire::Protection;
+use memmap2::MmapRaw;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
+
+use crate::conversation::{Conversation, Failure};
+use crate::live::map_near;
+use crate::maps::Mapping;
+
+const PAGE_BYTES: usize = 4096;
+
+/// Memory of which both sides use every word as an atomic.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    file: File,
+    /// By which the mappings are known in processes that inherit them.
+    pub(crate) inode: u64,
+    words: MmapRaw,
+}
+
+impl Shared {
+    /// At least `length` zero bytes, in whole pages.
+    pub(crate) fn zeroed(name: &str, length: usize) -> io::Result<Self> {
+        let file = zeroed(name, length.next_multiple_of(PAGE_BYTES) as u64)?;
+        Ok(Self {
+            inode: file.metadata()?.ino(),
+            words: MmapRaw::map_raw(&file)?,
+            file,
+        })
+    }
+
+    /// Maps it into the program that speaks, near its agent; where.
+    pub(crate) fn hang(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+    ) -> Result<u64, Failure> {
+        let near = conversation.agent();
+        let length = self.words.len() as u64;
+        map_near(conversation, maps, &near, length, |range| {
+            let shared = Protection::READ_WRITE | Protection::SHARED;
+            conversation.map(range, self.file.as_fd(), 0, shared)
+        })
+    }
+
+    /// The word of 32 bits at `offset`.
+    pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.words.len());
+        // SAFETY: the offset is inside the mapping, as was just looked at.
+        let word = unsafe { self.words.as_mut_ptr().add(offset) };
+        // SAFETY: pages are aligned and the offset is; the mapping lives as long as `self`,
+        // and both sides use its words as atomics.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
+    }
+
+    /// The word of 64 bits at `offset`.
+    pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.words.len());
+        // SAFETY: the offset is inside the mapping, as was just looked at.
+        let word = unsafe { self.words.as_mut_ptr().add(offset) };
+        // SAFETY: as for 32 bits.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+}
 
 /// An anonymous file that holds `bytes`.
 pub(crate) fn with(name: &str, bytes: &[u8]) -> io::Result<File> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::{Deref, Range};
 use std::os::unix::fs::MetadataExt;
@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
-use membound_rewrite::patch::{self, Plan};
+use membound_rewrite::patch::{self, Groundwork, Plan};
 use memmap2::Mmap;
 
+use crate::allocators::Allocators;
 use crate::cache::Cache;
 use crate::elf::Headers;
 use crate::maps::Mapping;
@@ -33,6 +34,8 @@ pub(crate) struct Module {
     pub(crate) plan: Result<Plan, Refused>,
     /// Addresses of the sites by their numbers, when they were asked for.
     numbered: OnceLock<Vec<Option<u64>>>,
+    /// What plans by choice have in common, when one was made.
+    groundwork: OnceLock<Groundwork>,
 }
 
 /// What is looked at.
@@ -75,6 +78,7 @@ impl Module {
             chosen: None,
             plan: Ok(plan),
             numbered: OnceLock::new(),
+            groundwork: OnceLock::new(),
         }
     }
 
@@ -123,6 +127,12 @@ impl Module {
         self.headers.bytes(&self.file, address, length)
     }
 
+    /// How callers are found from its code; empty where nothing says.
+    pub(crate) fn unwind_table(&self) -> Vec<u8> {
+        let image = Image::parse(&self.file);
+        image.map_or_else(|_| Vec::new(), |image| image.unwind_table())
+    }
+
     /// Its functions with their names.
     pub(crate) fn functions(&self) -> Vec<FunctionBounds> {
         let image = Image::parse(&self.file);
@@ -155,12 +165,25 @@ struct FileKey {
     changed_ns: i128,
 }
 
+impl FileKey {
+    fn of(found: &Metadata) -> Self {
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+            length: found.len(),
+            changed_ns: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
+        }
+    }
+}
+
 type Slot = Arc<OnceLock<Arc<Module>>>;
 
 /// Makes plans, each file's once.
 #[derive(Debug)]
 pub(crate) struct Plans {
     options: patch::Options,
+    /// What is wrapped, if allocations are followed.
+    allocators: Option<Allocators>,
     cache: Option<Cache>,
     revision: String,
     known: Mutex<HashMap<FileKey, Slot>>,
@@ -172,6 +195,7 @@ impl Plans {
     pub(crate) fn new(options: patch::Options, cache: Option<Cache>, revision: String) -> Self {
         Self {
             options,
+            allocators: None,
             cache,
             revision,
             known: Mutex::default(),
@@ -179,16 +203,19 @@ impl Plans {
         }
     }
 
+    /// Also wraps functions that allocate.
+    pub(crate) fn wrapping(self, allocators: Allocators) -> Self {
+        Self {
+            allocators: Some(allocators),
+            ..self
+        }
+    }
+
     /// The file with its plan; whoever asks for one that is being made waits for it.
     /// `None` for what is no ELF file.
     fn of(&self, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
         let found = file.metadata()?;
-        let key = FileKey {
-            device: found.dev(),
-            inode: found.ino(),
-            length: found.len(),
-            changed_ns: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
-        };
+        let key = FileKey::of(&found);
         if found.len() == 0 || !found.is_file() {
             return Ok(None);
         }
@@ -203,7 +230,7 @@ impl Plans {
             Arc::clone(known.entry(key).or_default())
         };
         let module = slot.get_or_init(|| {
-            let (identity, plan) = self.plan(&bytes);
+            let (identity, plan) = self.plan(path, &bytes);
             Arc::new(Module {
                 path: path.to_owned(),
                 headers,
@@ -212,15 +239,20 @@ impl Plans {
                 chosen: None,
                 plan,
                 numbered: OnceLock::new(),
+                groundwork: OnceLock::new(),
             })
         });
         Ok(Some(Arc::clone(module)))
     }
 
-    fn plan(&self, bytes: &[u8]) -> (Option<Identity>, Result<Plan, Refused>) {
+    fn plan(&self, path: &Path, bytes: &[u8]) -> (Option<Identity>, Result<Plan, Refused>) {
         match Image::parse(bytes) {
             Ok(image) => {
-                let plan = plan(&image, &self.options, self.cache.as_ref(), &self.revision);
+                let mut options = self.options.clone();
+                if let Some(allocators) = &self.allocators {
+                    options.wrapped.extend(allocators.of(&image, path));
+                }
+                let plan = plan(&image, &options, self.cache.as_ref(), &self.revision);
                 (Some(image.identity().clone()), Ok(plan))
             }
             Err(error) => {
@@ -248,7 +280,11 @@ impl Plans {
             return Arc::clone(known);
         }
         let plan = Image::parse(&module.file)
-            .map(|image| Plan::make(&image, options))
+            .map(|image| {
+                let groundwork = || Groundwork::of(&image, options);
+                let groundwork = module.groundwork.get_or_init(groundwork);
+                groundwork.plan(&image, options)
+            })
             .map_err(|error| Refused {
                 reason: error.to_string(),
                 taints: false,
@@ -261,6 +297,7 @@ impl Plans {
             chosen: Some((Arc::clone(module), options.clone())),
             plan,
             numbered: OnceLock::new(),
+            groundwork: OnceLock::new(),
         });
         derived.push(Arc::clone(&made));
         made
@@ -282,14 +319,23 @@ impl Plans {
                 None => files.push((&map.name, map.inode, vec![map])),
             }
         }
+        // A program that opens and closes objects all the time is asked every time: threads are
+        // only for what is new.
         let modules: Vec<Option<Arc<Module>>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = files
+            let found: Vec<_> = files
                 .iter()
-                .map(|(name, _, of_file)| scope.spawn(|| self.open(pid, name, of_file[0])))
+                .map(|(name, _, of_file)| {
+                    let map = of_file[0];
+                    self.known(pid, name, map)
+                        .ok_or_else(|| scope.spawn(move || self.open(pid, name, map)))
+                })
                 .collect();
-            threads
+            found
                 .into_iter()
-                .map(|thread| thread.join().ok().flatten())
+                .map(|found| match found {
+                    Ok(module) => Some(module),
+                    Err(thread) => thread.join().ok().flatten(),
+                })
                 .collect()
         });
         let mut loaded: Vec<Loaded> = Vec::new();
@@ -314,20 +360,36 @@ impl Plans {
         loaded
     }
 
+    /// The file behind `map`, if its plan was made before.
+    fn known(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
+        places(pid, name)?.into_iter().find_map(|place| {
+            let found = fs::metadata(place).ok()?;
+            if found.ino() != map.inode {
+                return None;
+            }
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.get(&FileKey::of(&found))?.get().cloned()
+        })
+    }
+
     /// The file behind `map`, if it is still the one that was mapped.
     fn open(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
-        let path = Path::new(name);
-        let inside = Path::new("/proc").join(pid.to_string()).join("root");
-        let seen_by_it = inside.join(path.strip_prefix("/").ok()?);
-        [seen_by_it.as_path(), path].into_iter().find_map(|place| {
+        places(pid, name)?.into_iter().find_map(|place| {
             let file = File::open(place).ok()?;
             // Some file systems show another device number here than there.
             if file.metadata().ok()?.ino() != map.inode {
                 return None;
             }
-            self.of(path, &file).ok().flatten()
+            self.of(Path::new(name), &file).ok().flatten()
         })
     }
+}
+
+/// Where a file is looked for that a process calls `name`: as it sees it, and as we do.
+fn places(pid: u32, name: &OsStr) -> Option<[PathBuf; 2]> {
+    let path = Path::new(name);
+    let inside = Path::new("/proc").join(pid.to_string()).join("root");
+    Some([inside.join(path.strip_prefix("/").ok()?), path.to_owned()])
 }
 
 /// Whether text in `span` can be written, or is shared so that writing to it would reach

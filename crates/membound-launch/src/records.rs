@@ -24,9 +24,9 @@ const CLOSE_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Threads of a program that can record at the same time; what more of them record is
-    /// lost and counted. Each takes 32 KiB.
+    /// lost and counted. Each takes 512 KiB, as far as it is used.
     pub threads: u32,
-    /// Time between two looks into the rings, which hold 1022 accesses a thread.
+    /// Time between two looks into the rings, which hold 16382 accesses a thread.
     pub poll: Duration,
     /// When bodies that record do so; `None`: never.
     pub bursts: Option<Bursts>,
@@ -52,6 +52,8 @@ pub struct Bursts {
     pub length: Duration,
     /// From the start of one to the start of the next.
     pub every: Duration,
+    /// Accesses of one module in one burst, about; `u32::MAX`: as many as there are.
+    pub accesses: u32,
 }
 
 impl Default for Bursts {
@@ -59,6 +61,7 @@ impl Default for Bursts {
         Self {
             length: Duration::from_millis(10),
             every: Duration::from_millis(100),
+            accesses: u32::MAX,
         }
     }
 }
@@ -70,6 +73,8 @@ pub struct RecordTotals {
     pub recorded: u64,
     /// Accesses that were to be recorded and found no room.
     pub lost: u64,
+    /// Of these, the ones of bursts: those record until their rings are full.
+    pub lost_in_bursts: u64,
     /// Collected accesses by code that nobody knows any more.
     pub unattributed: u64,
 }
@@ -171,7 +176,7 @@ impl Records {
         });
         let of_process = |image: &&mut Image| {
             maps.iter()
-                .any(|map| map.inode == image.rings.inode && map.shared && map.deleted())
+                .any(|map| map.inode == image.rings.memory.inode && map.shared && map.deleted())
         };
         let Some(image) = images.iter_mut().find(of_process) else {
             return 0;
@@ -232,7 +237,7 @@ impl Records {
         };
         let next = match (on, stop, due) {
             (true, true, _) | (true, _, true) => 0,
-            (false, false, true) => 1,
+            (false, false, true) => bursts.accesses.max(1),
             _ => return,
         };
         *edge = Some(
@@ -292,6 +297,7 @@ impl State {
             });
             self.totals.recorded += drained.taken;
             self.totals.lost += drained.lost;
+            self.totals.lost_in_bursts += drained.lost_in_bursts;
         }
         self.images = images;
     }
@@ -299,6 +305,8 @@ impl State {
     fn add(&mut self, image: usize, numbers: &[usize], origin: Origin, record: &Record) {
         const STORE: u16 = 1;
         const TIMED: u16 = 2;
+        const AFTER_GAP: u16 = 4;
+        const BURST: u16 = 8;
         let number = usize::from(record.module).checked_sub(1);
         let index = number.and_then(|number| numbers.get(number).copied());
         let found = index.and_then(|index| {
@@ -316,8 +324,12 @@ impl State {
             site,
             address: record.address,
             ticks: (record.flags & TIMED != 0).then_some(record.ticks),
+            hit: (record.flags & TIMED != 0).then_some(u32::from(record.hit)),
+            drain: (record.flags & BURST == 0).then_some(u32::from(record.drain)),
             tsc: record.tsc,
             store: record.flags & STORE != 0,
+            after_gap: record.flags & AFTER_GAP != 0,
+            burst: record.flags & BURST != 0,
         };
         recorded.add(image, record.site, &access, &mut self.lines);
         self.batch.push(access);
@@ -343,6 +355,6 @@ impl State {
         // What was written between the last look and the end is drained before it is let go.
         self.drain();
         self.images
-            .retain(|image| !over(image) || used.contains(&image.rings.inode));
+            .retain(|image| !over(image) || used.contains(&image.rings.memory.inode));
     }
 }

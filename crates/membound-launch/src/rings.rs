@@ -5,30 +5,24 @@
 //! was lost, and frees the rings of threads that are gone. A program can write what it likes
 //! into its rings: at worst its own records are wrong.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use membound_wire::{Protection, RECORDS, Record, Ring, RingSet};
-use memmap2::MmapRaw;
+use membound_wire::{RECORDS, Record, Ring, RingSet};
 
 use crate::conversation::{Conversation, Failure};
-use crate::live::map_near;
 use crate::maps::Mapping;
-use crate::memory;
+use crate::memory::Shared;
 
-const PAGE_BYTES: usize = 4096;
+/// Of a ring's lost records, those of bursts.
+const LOST_OF_BURSTS: usize = offset_of!(Ring, rest) + 2 * size_of::<u64>();
 
 /// The rings of one process image.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    file: File,
-    /// By which the mappings are known in processes that inherit them.
-    pub(crate) inode: u64,
-    memory: MmapRaw,
+    pub(crate) memory: Shared,
     count: usize,
     /// Who owned each ring when it was looked at last.
     owners: Vec<Owner>,
@@ -56,6 +50,8 @@ pub(crate) struct Origin {
 pub(crate) struct Drained {
     pub(crate) taken: u64,
     pub(crate) lost: u64,
+    /// Of these, the ones of bursts, whose rings are meant to fill.
+    pub(crate) lost_in_bursts: u64,
 }
 
 impl Rings {
@@ -67,19 +63,16 @@ impl Rings {
 
     fn new(count: u32, founder: u32, elsewhere: bool) -> io::Result<Self> {
         let threads = count as usize;
-        let bytes =
-            (size_of::<RingSet>() + threads * size_of::<Ring>()).next_multiple_of(PAGE_BYTES);
-        let file = memory::zeroed("membound-rings", bytes as u64)?;
+        let bytes = size_of::<RingSet>() + threads * size_of::<Ring>();
         let rings = Self {
-            inode: file.metadata()?.ino(),
-            memory: MmapRaw::map_raw(&file)?,
-            file,
+            memory: Shared::zeroed("membound-rings", bytes)?,
             count: threads,
             owners: vec![Owner::default(); threads],
             founder,
             elsewhere,
         };
         rings
+            .memory
             .word32(offset_of!(RingSet, rings))
             .store(count, Ordering::Release);
         Ok(rings)
@@ -91,21 +84,17 @@ impl Rings {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<(), Failure> {
-        let near = conversation.agent();
-        let length = self.memory.len() as u64;
-        let at = map_near(conversation, maps, &near, length, |range| {
-            let shared = Protection::READ_WRITE | Protection::SHARED;
-            conversation.map(range, self.file.as_fd(), 0, shared)
-        })?;
+        let at = self.memory.hang(conversation, maps)?;
         conversation.rings(at)
     }
 
     /// Takes every record out, in the order of each thread's.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Origin, &Record)) -> Drained {
-        let homeless = self.word64(offset_of!(RingSet, homeless));
+        let homeless = self.memory.word64(offset_of!(RingSet, homeless));
         let mut drained = Drained {
             taken: 0,
             lost: homeless.swap(0, Ordering::Relaxed),
+            lost_in_bursts: 0,
         };
         for index in 0..self.count {
             self.drain_one(index, &mut drained, &mut each);
@@ -120,12 +109,15 @@ impl Rings {
         each: &mut impl FnMut(Origin, &Record),
     ) {
         let ring = Self::ring(index);
-        let head = self.word64(ring + offset_of!(Ring, head));
+        let head = self.memory.word64(ring + offset_of!(Ring, head));
         let head = head.load(Ordering::Acquire);
-        let tail = self.word64(ring + offset_of!(Ring, tail));
+        let tail = self.memory.word64(ring + offset_of!(Ring, tail));
         let tail = tail.load(Ordering::Relaxed);
-        let lost = self.word32(ring + offset_of!(Ring, lost));
+        let lost = self.memory.word32(ring + offset_of!(Ring, lost));
         if lost.load(Ordering::Relaxed) != 0 {
+            // The part first: then it is never more than the whole.
+            let of_bursts = self.memory.word64(ring + LOST_OF_BURSTS);
+            drained.lost_in_bursts += of_bursts.swap(0, Ordering::Relaxed);
             drained.lost += u64::from(lost.swap(0, Ordering::Relaxed));
         }
         if head == tail {
@@ -139,16 +131,19 @@ impl Rings {
             each(origin, &self.record(index, slot));
         }
         drained.taken += waiting;
-        self.word64(ring + offset_of!(Ring, tail))
+        self.memory
+            .word64(ring + offset_of!(Ring, tail))
             .store(head, Ordering::Release);
     }
 
     fn record(&self, ring: usize, slot: usize) -> Record {
         let at = Self::ring(ring) + offset_of!(Ring, records) + slot * size_of::<Record>();
-        let long = |offset: usize| self.word64(at + offset).load(Ordering::Relaxed);
-        let word = |offset: usize| self.word32(at + offset).load(Ordering::Relaxed);
+        let long = |offset: usize| self.memory.word64(at + offset).load(Ordering::Relaxed);
+        let word = |offset: usize| self.memory.word32(at + offset).load(Ordering::Relaxed);
         let module_and_flags = word(offset_of!(Record, module)).to_ne_bytes();
         let [module_low, module_high, flags_low, flags_high] = module_and_flags;
+        let [hit_low, hit_high, drain_low, drain_high] =
+            word(offset_of!(Record, hit)).to_ne_bytes();
         Record {
             tsc: long(offset_of!(Record, tsc)),
             address: long(offset_of!(Record, address)),
@@ -156,13 +151,16 @@ impl Rings {
             module: u16::from_ne_bytes([module_low, module_high]),
             flags: u16::from_ne_bytes([flags_low, flags_high]),
             ticks: word(offset_of!(Record, ticks)),
-            reserved: 0,
+            hit: u16::from_ne_bytes([hit_low, hit_high]),
+            drain: u16::from_ne_bytes([drain_low, drain_high]),
         }
     }
 
     /// Who writes into a ring. A process is found by its thread while that lives.
     fn origin(&mut self, index: usize) -> Origin {
-        let owner = self.word32(Self::ring(index) + offset_of!(Ring, owner));
+        let owner = self
+            .memory
+            .word32(Self::ring(index) + offset_of!(Ring, owner));
         let thread = owner.load(Ordering::Relaxed);
         if self.owners[index].thread != thread {
             let process = (!self.elsewhere).then(|| process_of(thread)).flatten();
@@ -187,6 +185,7 @@ impl Rings {
         for index in 0..self.count {
             let ring = Self::ring(index);
             let thread = self
+                .memory
                 .word32(ring + offset_of!(Ring, owner))
                 .load(Ordering::Acquire);
             if thread == 0 || exists(thread) {
@@ -194,11 +193,13 @@ impl Rings {
             }
             self.drain_one(index, &mut drained, &mut each);
             // A process that was killed while it wrote left its mark.
-            self.word64(ring + offset_of!(Ring, rest))
+            self.memory
+                .word64(ring + offset_of!(Ring, rest))
                 .store(0, Ordering::Relaxed);
             // Another thread may have been given the number meanwhile, and is owner then:
             // it takes a ring again when it finds that it has none.
-            self.word32(ring + offset_of!(Ring, owner))
+            self.memory
+                .word32(ring + offset_of!(Ring, owner))
                 .store(0, Ordering::Release);
         }
         drained
@@ -208,33 +209,16 @@ impl Rings {
     const fn ring(index: usize) -> usize {
         size_of::<RingSet>() + index * size_of::<Ring>()
     }
-
-    fn word32(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset.is_multiple_of(4) && offset + 4 <= self.memory.len());
-        // SAFETY: the offset is inside the mapping, as was just looked at.
-        let word = unsafe { self.memory.as_mut_ptr().add(offset) };
-        // SAFETY: pages are aligned and the offset is; the mapping lives as long as `self`,
-        // and both sides use its words as atomics.
-        unsafe { AtomicU32::from_ptr(word.cast()) }
-    }
-
-    fn word64(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.memory.len());
-        // SAFETY: the offset is inside the mapping, as was just looked at.
-        let word = unsafe { self.memory.as_mut_ptr().add(offset) };
-        // SAFETY: as for 32 bits.
-        unsafe { AtomicU64::from_ptr(word.cast()) }
-    }
 }
 
 /// Whether a thread of this number lives. What cannot be looked at does.
-fn exists(thread: u32) -> bool {
+pub(crate) fn exists(thread: u32) -> bool {
     let found = fs::metadata(format!("/proc/{thread}"));
     !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// The process that a thread belongs to.
-fn process_of(thread: u32) -> Option<u32> {
+pub(crate) fn process_of(thread: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
@@ -247,13 +231,14 @@ mod tests {
     /// Writes as an agent does.
     fn write(rings: &Rings, ring: usize, owner: u32, addresses: std::ops::Range<u64>) {
         let at = Rings::ring(ring);
-        rings.word32(at).store(owner, Ordering::Relaxed);
+        rings.memory.word32(at).store(owner, Ordering::Relaxed);
         for address in addresses {
-            let head = rings.word64(at + offset_of!(Ring, head));
-            let tail = rings.word64(at + offset_of!(Ring, tail));
+            let head = rings.memory.word64(at + offset_of!(Ring, head));
+            let tail = rings.memory.word64(at + offset_of!(Ring, tail));
             let next = head.load(Ordering::Relaxed);
             if next - tail.load(Ordering::Relaxed) >= RECORDS as u64 {
                 rings
+                    .memory
                     .word32(at + offset_of!(Ring, lost))
                     .fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -261,9 +246,11 @@ mod tests {
             let slot = (next % RECORDS as u64) as usize;
             let record = at + offset_of!(Ring, records) + slot * size_of::<Record>();
             rings
+                .memory
                 .word64(record + offset_of!(Record, address))
                 .store(address, Ordering::Relaxed);
             rings
+                .memory
                 .word32(record + offset_of!(Record, module))
                 .store(0x0003_0102, Ordering::Relaxed);
             head.store(next + 1, Ordering::Release);
@@ -317,7 +304,12 @@ mod tests {
         let drained = rings.free(|origin, _| seen.push(origin.process));
         assert_eq!(drained.taken, 10);
         assert_eq!(seen, [7; 10]);
-        let owner = |ring| rings.word32(Rings::ring(ring)).load(Ordering::Relaxed);
+        let owner = |ring| {
+            rings
+                .memory
+                .word32(Rings::ring(ring))
+                .load(Ordering::Relaxed)
+        };
         assert_eq!((owner(0), owner(1)), (0, own));
         let drained = rings.drain(|origin, _| assert_eq!(origin.process, own));
         assert_eq!(drained.taken, 10);

@@ -18,10 +18,18 @@ pub struct Access {
     /// Ticks of the time stamp counter that the fenced access took, overhead included;
     /// `None` when it was not timed.
     pub ticks: Option<u32>,
+    /// The same of a load just before that the innermost cache served.
+    pub hit: Option<u32>,
+    /// Ticks until the stores that were under way before it were done; `None` in a burst.
+    pub drain: Option<u32>,
     /// Time stamp counter when it was recorded.
     pub tsc: u64,
     /// Whether it stores.
     pub store: bool,
+    /// Whether accesses that were to be recorded before it in the same thread are missing.
+    pub after_gap: bool,
+    /// Whether it is one of all that were made, as in a burst, and no sample.
+    pub burst: bool,
 }
 
 /// The file that an [`Access`] belongs to.
@@ -138,8 +146,12 @@ mod tests {
             site: 0,
             address,
             ticks,
+            hit: None,
+            drain: None,
             tsc: 0,
             store: ticks.is_none(),
+            after_gap: false,
+            burst: false,
         }
     }
 

@@ -1,31 +1,41 @@
 //! Serves agents: one thread a conversation, none waits for another's.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use membound_rewrite::patch::{HookState, HookView};
-use membound_wire::{Event, Protection, TextMode};
+use membound_wire::{Event, TextMode};
 
-use crate::area::{self, Area, Bar, Common, NotInstalled};
+use crate::area::{self, Area, Bar, NotInstalled};
 use crate::channel::{Channel, Listener};
 use crate::conversation::{Conversation, Failure};
-use crate::exchange::Choice;
-use crate::hook;
+use crate::exchange::{Choice, Paced};
+use crate::following::Following;
 use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
 use crate::modules::{Loaded, Plans};
+use crate::patching::sets_signal_handlers;
 use crate::perf_map::{Moment, PerfMap, PerfMaps};
 use crate::program::Unpatched;
 use crate::records::{Recording, Records};
+use crate::settling::{Refused, Settling};
+use crate::standing::Spaces;
+use crate::ticks::Ticks;
+use crate::timers::{Registers, Standing};
+use crate::unwind::Unwinding;
 
 /// Areas whose memory stays open although their process may have ended: a child that was
 /// forked from it may still count in them.
 const OPEN_AREAS: usize = 256;
+
+/// Before a change that was refused is asked for again: threads that could not be stopped are to
+/// have got on.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// Whether patches change while programs run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,14 +52,8 @@ pub enum Live {
 pub enum Wanted {
     /// The patches.
     Patches = 0,
-    /// The original text.
+    /// The original text, but for the system calls by which the agent keeps the process itself.
     Original = 1,
-}
-
-/// What became of a module.
-pub(crate) enum Outcome {
-    Patched(Arc<Area>),
-    LeftAlone(String),
 }
 
 /// What all conversations share.
@@ -57,16 +61,25 @@ pub(crate) enum Outcome {
 pub(crate) struct Server {
     plans: Plans,
     live: Live,
-    period: u32,
+    pub(crate) period: u32,
     /// Where programs record accesses, if they do.
     pub(crate) records: Option<Records>,
     ledger: Mutex<Ledger>,
     /// Conversations of one process take turns.
     turns: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
     pub(crate) doorbells: Doorbells,
-    perf_maps: Option<Mutex<PerfMaps>>,
+    pub(crate) perf_maps: Option<Mutex<PerfMaps>>,
     wanted: AtomicU32,
     choices: Mutex<Arc<Vec<Choice>>>,
+    paces: Mutex<VecDeque<Paced>>,
+    pub(crate) settling: Settling,
+    spaces: Arc<Spaces>,
+    /// What programs tell of their allocations, if they do.
+    pub(crate) following: Option<Following>,
+    /// What programs sample of themselves, if they do.
+    pub(crate) ticks: Option<Ticks>,
+    /// Gives agents what they find callers by, where they are to.
+    pub(crate) unwinding: Option<Unwinding>,
 }
 
 impl Server {
@@ -88,11 +101,22 @@ impl Server {
             perf_maps: perf_maps.map(|directory| Mutex::new(PerfMaps::new(directory))),
             wanted: AtomicU32::new(Wanted::Patches as u32),
             choices: Mutex::default(),
+            paces: Mutex::default(),
+            settling: Settling::default(),
+            spaces: Arc::default(),
+            following: None,
+            ticks: None,
+            unwinding: None,
         }
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How sites of choices are to be sampled, the latest last.
+    pub(crate) fn paces(&self) -> MutexGuard<'_, VecDeque<Paced>> {
+        self.paces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn choices(&self) -> MutexGuard<'_, Arc<Vec<Choice>>> {
@@ -107,6 +131,21 @@ impl Server {
     pub(crate) fn loaded(&self, conversation: &Conversation, maps: &[Mapping]) -> Vec<Loaded> {
         self.plans
             .loaded(conversation.pid, maps, &conversation.agent())
+    }
+
+    /// Puts the registers of a thread back to what they would be in the original program.
+    pub(crate) fn standing(
+        &self,
+        pid: u32,
+        registers: &mut Registers,
+        read: &dyn Fn(u64) -> Option<u64>,
+    ) -> Standing {
+        self.spaces.standing(pid, registers, read, || {
+            let maps = maps::of(pid).ok()?;
+            let areas = area::inherited(&maps, &self.ledger().areas);
+            let trampolines = areas.iter().map(|area| Arc::clone(&area.trampolines));
+            Some(trampolines.collect())
+        })
     }
 
     /// Says what should stand in the text of live processes, and wakes them.
@@ -131,16 +170,16 @@ impl Server {
 
     fn serve(&self, channel: Channel) {
         // Whoever does not speak our language is no agent of ours.
-        let Ok(Some(conversation)) = Conversation::begin(channel) else {
+        let Ok(Some(conversation)) = Conversation::begin(channel, Arc::clone(&self.spaces)) else {
             return;
         };
         let pid = conversation.pid;
-        let turn = {
+        let own = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
             turns.retain(|other, turn| *other == pid || Arc::strong_count(turn) > 1);
             Arc::clone(turns.entry(pid).or_default())
         };
-        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = own.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(started) = maps::started(pid) else {
             return;
         };
@@ -152,11 +191,38 @@ impl Server {
             self.modules(&conversation, key)
         } else if event == Event::Writable as u32 {
             self.writable(&conversation)
+        } else if event == Event::Filtered as u32 {
+            self.filtered(&conversation, key)
         } else if event == Event::Doorbell as u32 {
-            self.doorbell(&conversation)
+            let exchanged = self.settling.number();
+            let refused = self.settling.if_refused(key, exchanged);
+            match self.doorbell(&conversation, refused) {
+                Err(error) if error.is_passing() && refused == Refused::Again => {
+                    self.settling.refuse(key, exchanged);
+                    conversation.go();
+                    drop(turn);
+                    self.ask_again(exchanged);
+                    return;
+                }
+                done => {
+                    match &done {
+                        // Its control thread ends where the conversation does: nothing that is
+                        // asked of it later would ever be done.
+                        Err(error) if error.is_gone() => self.settling.forget(key),
+                        _ => self.settling.done(key, exchanged),
+                    }
+                    done
+                }
+            }
         } else {
             Ok(())
         };
+        if event == Event::Start as u32
+            && let Some(ticks) = &self.ticks
+            && let Some(reason) = self.ledger().unpatched(key)
+        {
+            ticks.refuse(pid, reason);
+        }
         match done {
             Ok(()) => conversation.go(),
             // Nobody is there to be let go.
@@ -182,6 +248,11 @@ impl Server {
         let path = fs::read_link(format!("/proc/{}/exe", key.pid)).unwrap_or_default();
         self.sweep();
         self.ledger().begin(key, path.clone());
+        // What ran here before is left, and the new program may have no control thread.
+        self.settling.forget(key);
+        self.spaces
+            .begin(key.pid, key.started, conversation.agent());
+        let exchanged = self.settling.number();
         let mut maps = maps::of(key.pid)?;
         let loaded = self.loaded(conversation, &maps);
         if let Some(tainted) = loaded.iter().find_map(taint) {
@@ -189,6 +260,14 @@ impl Server {
             return Ok(());
         }
         self.begin_records(conversation, &mut maps, key)?;
+        if let Some(unwinding) = &self.unwinding {
+            let begun = unwinding.begin(conversation, &mut maps, key, &loaded);
+            self.pass(key.pid, begun.map_err(Into::into))?;
+        }
+        if let Some(following) = &self.following {
+            let begun = following.begin(conversation, &mut maps, key);
+            self.pass(key.pid, begun.map_err(Into::into))?;
+        }
         let (signals, others): (Vec<Loaded>, Vec<Loaded>) =
             loaded.into_iter().partition(sets_signal_handlers);
         if let Err(unpatched) = self.hook_signals(conversation, &mut maps, &signals, &path)? {
@@ -196,14 +275,24 @@ impl Server {
             return Ok(());
         }
         for module in &others {
-            self.patch(conversation, &mut maps, module, TextMode::Quiet)?;
+            self.patch(
+                conversation,
+                &mut maps,
+                module,
+                TextMode::Quiet,
+                Refused::GivenUp,
+            )?;
         }
         for module in signals.iter().chain(&others) {
             self.add_chosen(conversation, &mut maps, module)?;
         }
         self.hook_loader(conversation, &mut maps);
-        if self.live == Live::On {
+        if let Some(ticks) = &self.ticks {
+            ticks.begin(conversation, &mut maps, key)?;
+        }
+        if self.live == Live::On || self.ticks.is_some() {
             self.listen(conversation, &mut maps)?;
+            self.settling.done(key, exchanged);
         }
         self.ledger().settle(key, None);
         self.name_trampolines(conversation, Moment::Start)
@@ -232,7 +321,7 @@ impl Server {
     }
 
     /// Collects what programs record until `stopped` says so.
-    pub(crate) fn collect(&self, stopped: impl Fn(std::time::Duration) -> bool) {
+    pub(crate) fn collect(&self, stopped: &dyn Fn(Duration) -> bool) {
         if let Some(records) = &self.records {
             records.run(stopped, |burst| {
                 let areas = self.ledger().areas.clone();
@@ -242,131 +331,6 @@ impl Server {
                 }
             });
         }
-    }
-
-    fn common(&self, conversation: &Conversation) -> Common {
-        Common {
-            entries: conversation.hello.entries,
-            period: self.period,
-            burst: self.records.as_ref().map_or(0, Records::burst),
-            // perf asks for names only where there is no file at all, also none without a name.
-            code: match self.perf_maps {
-                Some(_) => Protection::READ_EXECUTE | Protection::FILLED,
-                None => Protection::READ_EXECUTE,
-            },
-        }
-    }
-
-    /// Patches the modules through which signal handlers are set, and takes over those that
-    /// are set already. When that cannot be had, everything is as it was.
-    fn hook_signals(
-        &self,
-        conversation: &Conversation,
-        maps: &mut Vec<Mapping>,
-        signals: &[Loaded],
-        path: &std::path::Path,
-    ) -> Result<Result<(), Unpatched>, NotInstalled> {
-        let mut installed = Vec::new();
-        let mut unpatched = None;
-        for module in signals {
-            let Ok(plan) = &module.module.plan else {
-                continue;
-            };
-            let name = module.module.path.display().to_string();
-            if plan
-                .hooks()
-                .any(|hook| is_signal_hook(&hook) && hook.state != HookState::Hooked)
-            {
-                unpatched = Some(Unpatched::NoSignalHook(name));
-                break;
-            }
-            match self.patch(conversation, maps, module, TextMode::Quiet)? {
-                Outcome::Patched(area) => {
-                    let hooks = plan.hooks().filter(is_signal_hook);
-                    if !area.holds(hooks.map(|hook| hook.address)) {
-                        unpatched = Some(Unpatched::NoSignalHook(name));
-                    }
-                    installed.push(area);
-                }
-                Outcome::LeftAlone(reason) => {
-                    unpatched = Some(Unpatched::Refused {
-                        path: module.module.path.clone(),
-                        reason,
-                    });
-                }
-            }
-            if unpatched.is_some() {
-                break;
-            }
-        }
-        if signals.is_empty() {
-            unpatched = Some(Unpatched::NoSignalHook(path.display().to_string()));
-        }
-        if unpatched.is_none() {
-            match conversation.adopt_signals() {
-                Ok(()) => return Ok(Ok(())),
-                Err(gone @ Failure::Gone(_)) => return Err(gone.into()),
-                Err(refused) => unpatched = Some(Unpatched::Agent(refused.to_string())),
-            }
-        }
-        for area in installed {
-            self.take_back(conversation, &area)?;
-        }
-        Ok(match unpatched {
-            Some(unpatched) => Err(unpatched),
-            None => Ok(()),
-        })
-    }
-
-    /// Patches one module; why it is left alone otherwise.
-    pub(crate) fn patch(
-        &self,
-        conversation: &Conversation,
-        maps: &mut Vec<Mapping>,
-        loaded: &Loaded,
-        mode: TextMode,
-    ) -> Result<Outcome, NotInstalled> {
-        let path = &loaded.module.path;
-        let plan = match &loaded.module.plan {
-            Ok(plan) => plan,
-            Err(refused) => {
-                let reason = refused.reason.clone();
-                self.ledger().leave_alone(path.clone(), reason.clone());
-                return Ok(Outcome::LeftAlone(reason));
-            }
-        };
-        let common = self.common(conversation);
-        let records = self.records.as_ref();
-        let number = records.map_or(0, |records| records.number(maps, &loaded.module));
-        match Area::install(conversation, maps, loaded, plan, common, number, mode) {
-            Ok(area) => {
-                let area = Arc::new(area);
-                self.ledger().areas.push(Arc::clone(&area));
-                Ok(Outcome::Patched(area))
-            }
-            Err(gone) if gone.is_gone() => Err(gone),
-            Err(error) => {
-                let reason = error.to_string();
-                self.ledger().leave_alone(path.clone(), reason.clone());
-                Ok(Outcome::LeftAlone(reason))
-            }
-        }
-    }
-
-    /// Makes the text of an area what it was, and lets go of it.
-    fn take_back(&self, conversation: &Conversation, area: &Area) -> Result<(), NotInstalled> {
-        if let Ok(plan) = &area.loaded.module.plan {
-            let everywhere = 0..u64::MAX;
-            area.remove(
-                conversation,
-                plan,
-                &everywhere,
-                TextMode::Quiet,
-                Bar::Forever,
-            )?;
-        }
-        area.unmap(conversation)?;
-        Ok(())
     }
 
     /// The loader has mapped or unmapped something.
@@ -382,6 +346,10 @@ impl Server {
             let origin = planned.origin().unwrap_or(planned);
             Arc::ptr_eq(origin, &module.module) && area.loaded.bias == module.bias
         };
+        if let Some(unwinding) = &self.unwinding {
+            let updated = unwinding.update(conversation, &mut maps, key, &loaded);
+            self.pass(key.pid, updated.map_err(Into::into))?;
+        }
         for area in &areas {
             let gone = !loaded.iter().any(|module| same(area, module));
             if gone && !area.loaded.module.is_piece() {
@@ -391,7 +359,13 @@ impl Server {
         maps = maps::of(key.pid)?;
         for module in &loaded {
             if !areas.iter().any(|area| same(area, module)) {
-                self.patch(conversation, &mut maps, module, TextMode::Quiet)?;
+                self.patch(
+                    conversation,
+                    &mut maps,
+                    module,
+                    TextMode::Quiet,
+                    Refused::GivenUp,
+                )?;
                 self.add_chosen(conversation, &mut maps, module)?;
             }
         }
@@ -435,8 +409,23 @@ impl Server {
         Ok(())
     }
 
+    /// The program is about to forbid itself system calls: what is left behind would have it
+    /// killed for ours.
+    fn filtered(&self, conversation: &Conversation, key: ProcessKey) -> Result<(), NotInstalled> {
+        let missed = format!(
+            "process {}: it put itself behind a filter on its system calls (seccomp): nothing in \
+             it is patched from then on, nor in what it executes, and timers inside it are off",
+            key.pid
+        );
+        self.ledger().missed.insert(missed);
+        let done = self.writable(conversation);
+        // Its control thread ends.
+        self.settling.forget(key);
+        done
+    }
+
     /// A live process was woken.
-    fn doorbell(&self, conversation: &Conversation) -> Result<(), NotInstalled> {
+    fn doorbell(&self, conversation: &Conversation, refused: Refused) -> Result<(), NotInstalled> {
         let wanted = self.wanted.load(Ordering::Relaxed);
         let maps = maps::of(conversation.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
@@ -451,9 +440,30 @@ impl Server {
                 let span = area.loaded.span();
                 area.remove(conversation, plan, &span, TextMode::Live, Bar::No)
             };
-            self.pass(conversation.pid, changed)?;
+            self.pass_or(conversation.pid, changed, refused)?;
         }
-        self.apply_chosen(conversation)
+        self.apply_chosen(conversation, refused)
+    }
+
+    /// Wakes programs once more for what was refused, unless something else is wanted by then.
+    fn ask_again(&self, exchange: u64) {
+        std::thread::sleep(AGAIN_AFTER);
+        if self.settling.number() == exchange {
+            self.doorbells.ring();
+        }
+    }
+
+    /// As [`Self::pass`], but for what is to be tried again.
+    pub(crate) fn pass_or(
+        &self,
+        pid: u32,
+        done: Result<(), NotInstalled>,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        match done {
+            Err(error) if error.is_passing() && refused == Refused::Again => Err(error),
+            other => self.pass(pid, other),
+        }
     }
 
     /// Remembers what could not be done, as long as the program is there.
@@ -468,20 +478,6 @@ impl Server {
                 Ok(())
             }
             other => other,
-        }
-    }
-
-    /// Makes the loader's announcement of new objects a call into the agent. Without it,
-    /// what is opened later runs unpatched.
-    fn hook_loader(&self, conversation: &Conversation, maps: &mut Vec<Mapping>) {
-        let common = self.common(conversation);
-        match hook::loader(conversation, maps, common) {
-            Ok(area) => self.ledger().areas.push(Arc::new(area)),
-            Err(error) if error.is_gone() => {}
-            Err(error) => self.ledger().leave_alone(
-                PathBuf::from("what is opened while the program runs"),
-                error.to_string(),
-            ),
         }
     }
 
@@ -525,17 +521,6 @@ fn taint(loaded: &Loaded) -> Option<Unpatched> {
         path: loaded.module.path.clone(),
         reason: refused.reason.clone(),
     })
-}
-
-fn sets_signal_handlers(loaded: &Loaded) -> bool {
-    let plan = loaded.module.plan.as_ref();
-    plan.is_ok_and(|plan| plan.hooks().any(|hook| is_signal_hook(&hook)))
-}
-
-/// Whether a system call is known to be `rt_sigaction`.
-fn is_signal_hook(hook: &HookView) -> bool {
-    const RT_SIGACTION: u32 = 13;
-    hook.number == Some(RT_SIGACTION)
 }
 
 /// How text is replaced while the program may be running in it.

@@ -11,21 +11,28 @@ use std::process::ExitStatus;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use membound_rewrite::patch;
+use membound_rewrite::patch::{self, Hooks};
 use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tempfile::TempDir;
 
+use crate::allocations::Objects;
+use crate::allocators::Allocators;
 use crate::cache::Cache;
 use crate::channel::Listener;
-use crate::exchange::{Choice, Executed};
+use crate::exchange::{Choice, Executed, Pace};
+use crate::following::Following;
 use crate::modules::Plans;
 use crate::program::{self, CannotRun, Unpatched};
 use crate::records::Recording;
 use crate::report::Report;
 use crate::server::{Live, Server, Wanted};
 use crate::spawn;
+use crate::ticks::Ticks;
+use crate::timers::{Registers, Standing, Timers};
+use crate::unwind::Unwinding;
 
 const PRELOAD: &str = "LD_PRELOAD";
 /// Runs scripts that do not say what runs them.
@@ -46,6 +53,10 @@ pub struct Options {
     pub period: u32,
     /// How accesses are collected that programs record; `None`: they record none.
     pub recording: Option<Recording>,
+    /// Whether and how allocations are followed.
+    pub objects: Option<Objects>,
+    /// Whether and how the agent takes timer samples.
+    pub timers: Option<Timers>,
     /// Where the session's directory is made: short, and visible to the programs.
     pub directory: PathBuf,
     /// Where files with names of trampolines are written, if anywhere. perf reads those in
@@ -87,9 +98,8 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Session {
     pid: u32,
-    /// Ends the collector when it is dropped.
-    stop: mpsc::Sender<()>,
-    collector: JoinHandle<()>,
+    /// Collect what programs record, tell of their allocations, and sample of themselves.
+    collectors: Vec<Collector>,
     path: PathBuf,
     obstacle: Option<Unpatched>,
     server: Arc<Server>,
@@ -97,6 +107,38 @@ pub struct Session {
     thread: JoinHandle<()>,
     /// Removed with the session.
     _directory: TempDir,
+}
+
+/// A thread that looks after something until it is told to end.
+#[derive(Debug)]
+struct Collector {
+    /// Ends it when it is dropped.
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Collector {
+    /// Runs `collect`, which is given something that waits for a while and says whether to
+    /// end.
+    fn start(
+        server: &Arc<Server>,
+        collect: impl FnOnce(&Server, &dyn Fn(Duration) -> bool) + Send + 'static,
+    ) -> Self {
+        let server = Arc::clone(server);
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            collect(&server, &|wait| {
+                stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout)
+            });
+        });
+        Self { stop, thread }
+    }
+
+    /// Lets it collect what is there, and waits until it has.
+    fn end(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
 }
 
 /// What became of the command's process.
@@ -125,14 +167,27 @@ impl Session {
         let agent = directory.path().join("agent.so");
         let control = directory.path().join("control");
         let listener = Arc::new(Listener::bind(&control).map_err(prepare)?);
-        let plans = Plans::new(options.plan, options.cache, options.revision);
-        let server = Arc::new(Server::new(
+        let mut plan = options.plan;
+        if options.timers.is_some() && plan.hooks == Hooks::Plant {
+            plan.hooks = Hooks::Timed;
+        }
+        let mut plans = Plans::new(plan, options.cache, options.revision);
+        if let Some(objects) = &options.objects {
+            plans = plans.wrapping(Allocators::new(&objects.others));
+        }
+        let mut server = Server::new(
             plans,
             options.live,
             options.period,
             options.recording,
             options.perf_maps,
-        ));
+        );
+        if options.objects.is_some() || options.timers.is_some() {
+            server.unwinding = Some(Unwinding::default());
+        }
+        server.following = options.objects.map(Following::new);
+        server.ticks = options.timers.map(Ticks::new);
+        let server = Arc::new(server);
         let thread = {
             let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));
             std::thread::spawn(move || server.run(&listener))
@@ -155,17 +210,26 @@ impl Session {
         if path == Path::new(SHELL) {
             obstacle = self::obstacle(&path);
         }
-        let (stop, stopped) = mpsc::channel::<()>();
-        let collector = {
-            let server = Arc::clone(&server);
-            std::thread::spawn(move || {
-                server.collect(|wait| stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout));
-            })
-        };
+        let mut collectors = vec![Collector::start(&server, |server, stopped| {
+            server.collect(stopped);
+        })];
+        if server.following.is_some() {
+            collectors.push(Collector::start(&server, |server, stopped| {
+                if let Some(following) = &server.following {
+                    following.run(stopped);
+                }
+            }));
+        }
+        if server.ticks.is_some() {
+            collectors.push(Collector::start(&server, |server, stopped| {
+                if let Some(ticks) = &server.ticks {
+                    ticks.run(stopped);
+                }
+            }));
+        }
         Ok(Self {
             pid,
-            stop,
-            collector,
+            collectors,
             path,
             obstacle,
             server,
@@ -229,8 +293,9 @@ impl Session {
         // It ends when the listener does.
         let _ = self.thread.join();
         // What was recorded until now is collected before it ends.
-        drop(self.stop);
-        let _ = self.collector.join();
+        for collector in self.collectors {
+            collector.end();
+        }
         Report::of(&self.server, self.pid, &self.path, self.obstacle)
     }
 }
@@ -246,9 +311,45 @@ impl Remote {
     }
 
     /// Makes `choices` all that is patched beside the session's own plan: in programs of a live
-    /// session soon, in what they load and start later at once.
-    pub fn exchange(&self, choices: Vec<Choice>) {
-        self.0.exchange(choices);
+    /// session soon, in what they load and start later at once. The number returned is for
+    /// [`Self::settled`].
+    pub fn exchange(&self, choices: Vec<Choice>) -> u64 {
+        self.0.exchange(choices)
+    }
+
+    /// Whether every program of a live session that still runs has done the exchange of this
+    /// number, or a later one. Children that were forked and run no program of their own are not
+    /// asked: they keep what stood in the text when they were forked.
+    #[must_use]
+    pub fn settled(&self, exchange: u64) -> bool {
+        self.0.settled(exchange)
+    }
+
+    /// Addresses of a choice that cannot be patched, and why; `None` when it was placed
+    /// nowhere yet.
+    #[must_use]
+    pub fn refused(&self, choice: &Choice) -> Option<Vec<(u64, patch::Refusal)>> {
+        self.0.refused(choice)
+    }
+
+    /// Sets how often sites of a choice are sampled, and how many times, in all programs
+    /// that have it or will. What was never paced is sampled by [`Options::period`], without end.
+    /// To be called before an exchange that chooses it: of what is executed meanwhile, some may
+    /// be counted wrong. Addresses in the file, sorted.
+    pub fn arm(&self, choice: &Choice, paces: &[(u64, Pace)]) {
+        self.0.arm(choice, paces);
+    }
+
+    /// Puts the registers of a thread of `pid` back to what they would be in the original
+    /// program, when it stands in a trampoline. `read` gives words of that thread's stack.
+    #[must_use]
+    pub fn standing(
+        &self,
+        pid: u32,
+        registers: &mut Registers,
+        read: &dyn Fn(u64) -> Option<u64>,
+    ) -> Standing {
+        self.0.standing(pid, registers, read)
     }
 
     /// Executions of a choice's sites so far; `None` when it was placed nowhere yet, or its body

@@ -25,6 +25,7 @@ mod watch;
 
 pub mod bandwidth;
 pub mod c2c;
+pub mod calibration;
 pub mod latency;
 pub mod loaded;
 pub mod mlp;

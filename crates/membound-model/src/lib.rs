@@ -14,6 +14,8 @@
 //! - [`walks`]: page walks, their cost and how many overlap;
 //! - [`tlb`]: entries, reach and cost of a miss; [`reach`](mod@reach): the caches beside it;
 //! - [`hierarchy`]: the model of document 002, fitted to windows and to latency curves;
+//! - [`mod@stall`]: how long a program stalled, from samples, counts and timed accesses;
+//! - [`traffic`]: which accesses miss a cache of any size, and what memory moves for them;
 //! - [`compare`]: machine profiles side by side, and a fleet's outliers.
 
 #![forbid(unsafe_code)]
@@ -28,11 +30,13 @@ pub mod levels;
 pub mod line;
 pub mod mlp;
 pub mod reach;
+pub mod stall;
 pub mod stats;
 pub mod taint;
 #[cfg(test)]
 mod testing;
 pub mod tlb;
+pub mod traffic;
 pub mod walks;
 
 pub use interpret::{Interpretation, interpret, interpret_latency, interpret_mlp};

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         let profile: MachineProfile = serde_json::from_value(document)?;
         match style {
-            Some(style) => membound_report::text::profile(&profile, style),
+            Some(style) => membound_report::text::machine(&profile, style),
             None => membound_report::page::render(&profile),
         }
     };

@@ -154,7 +154,8 @@ fn optional(value: Option<u64>) -> String {
     value.map(|bytes| bytes.to_string()).unwrap_or_default()
 }
 
-fn strings(out: &mut String, fields: &[String]) {
+/// One line of `fields`, each quoted where it must be.
+pub(crate) fn strings(out: &mut String, fields: &[String]) {
     let fields: Vec<&dyn Display> = fields.iter().map(|field| field as &dyn Display).collect();
     row(out, &fields);
 }
@@ -170,7 +171,7 @@ fn row(out: &mut String, fields: &[&dyn Display]) {
 }
 
 /// An empty field where the value is no number: a reader must not take it for one.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if value.is_finite() {
         value.to_string()
     } else {

@@ -145,6 +145,36 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// The interval of a share, to stand beside [`percent`]: `[38, 46]`.
+#[must_use]
+pub fn percent_interval(low: f64, high: f64) -> String {
+    let end = |share: f64| {
+        let text = percent(share);
+        text.strip_suffix(" %").unwrap_or(&text).to_owned()
+    };
+    format!("[{}, {}]", end(low), end(high))
+}
+
+/// A large count in three digits: `812`, `12.4 k`, `1.24 G`.
+#[must_use]
+pub fn short_count(value: f64) -> String {
+    let magnitude = value.abs();
+    let (factor, unit) = if magnitude >= 1e12 {
+        (1e-12, " T")
+    } else if magnitude >= 1e9 {
+        (1e-9, " G")
+    } else if magnitude >= 1e6 {
+        (1e-6, " M")
+    } else if magnitude >= 1e4 {
+        (1e-3, " k")
+    } else if value.is_finite() {
+        return format!("{value:.0}");
+    } else {
+        return NO_VALUE.to_owned();
+    };
+    format!("{}{unit}", number(value * factor))
+}
+
 /// A whole number with narrow groups of three, so that large counts can be read: `12 345`.
 #[must_use]
 pub fn count(value: u64) -> String {
@@ -167,6 +197,12 @@ pub fn count(value: u64) -> String {
 pub fn plural(number: usize, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", count(number as u64))
+}
+
+/// A noun whose plural has a form of its own: `1 access`, `3 accesses`.
+#[must_use]
+pub fn plural_of(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
 fn with_unit(value: f64, unit: &str) -> String {
@@ -277,6 +313,13 @@ mod tests {
         assert_eq!(compact(0.5), "0.5");
         assert_eq!(count(1234), "1234");
         assert_eq!(count(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(percent_interval(0.384, 0.461), "[38, 46]");
+        assert_eq!(percent_interval(0.004, 0.021), "[0.4, 2.1]");
+        assert_eq!(short_count(812.0), "812");
+        assert_eq!(short_count(12_400.0), "12.4 k");
+        assert_eq!(short_count(1.24e9), "1.24 G");
+        assert_eq!(short_count(f64::NAN), NO_VALUE);
+        assert_eq!(plural_of(2, "access", "accesses"), "2 accesses");
         assert_eq!(plural(1, "point"), "1 point");
         assert_eq!(plural(3, "point"), "3 points");
     }

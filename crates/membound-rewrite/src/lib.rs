@@ -5,6 +5,7 @@
 //! - [`code`]: one function, decoded: instructions, basic blocks and their edges; what
 //!   could not be resolved is marked.
 //! - [`flow`]: facts about a function: liveness, dominators, loops, reaching definitions.
+//! - [`stall`]: which access a sampled instruction waited for, and what that accessed.
 //! - [`patch`]: displaced groups, trampolines, bodies, tables; the plan of a module.
 //!
 //! Nothing here knows a process: addresses are those of the file (`vaddr`), and a plan is
@@ -16,5 +17,6 @@ pub mod flow;
 pub mod image;
 pub mod patch;
 mod registers;
+pub mod stall;
 
 pub use registers::{Flag, Gpr, RegisterSet, VectorPart};

@@ -6,7 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+mod fixtures;
+
 use std::fmt::Display;
+
+pub use fixtures::{Compiler, Fixtures, is_there};
 
 /// Says that the calling test, or a part of it, is skipped because of `reason`: a lower-case
 /// fragment that names what the machine lacks.

@@ -35,6 +35,8 @@ named! {
         Numa = "numa",
         /// `measure c2c`.
         C2c = "c2c",
+        /// `measure calibration`.
+        Calibration = "calibration",
         /// `model fit`.
         Model = "model",
         /// `model show`.
@@ -47,6 +49,10 @@ named! {
         RewritePlan = "rewrite-plan",
         /// `rewrite check`.
         RewriteCheck = "rewrite-check",
+        /// `report`.
+        Profile = "profile",
+        /// `compare` of runs.
+        RunComparison = "run-comparison",
     }
 }
 

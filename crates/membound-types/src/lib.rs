@@ -12,6 +12,7 @@
 
 mod bandwidth;
 mod c2c;
+mod calibration;
 mod comparison;
 mod doctor;
 mod document;
@@ -24,6 +25,7 @@ mod model;
 mod names;
 mod numa;
 mod prefetch;
+mod profile;
 mod rewrite;
 mod sample;
 mod tlb;
@@ -32,6 +34,7 @@ mod window;
 
 pub use bandwidth::{Bandwidth, BandwidthKernel, BandwidthPoint, VectorWidth};
 pub use c2c::{CorePair, CoreToCore};
+pub use calibration::{CalibratedLevel, Calibration, TickCount};
 pub use comparison::*;
 pub use doctor::*;
 pub use document::{Document, Kind, SCHEMA_VERSION};
@@ -51,6 +54,7 @@ pub use mlp::{
 pub use model::*;
 pub use numa::{Numa, NumaPair};
 pub use prefetch::{Prefetch, PrefetchPattern, PrefetchPoint};
+pub use profile::*;
 pub use rewrite::*;
 pub use sample::{Disturbance, Samples, Stopped};
 pub use tlb::{Tlb, TlbLevel, TlbOverlap, TlbPoint, TlbReach};

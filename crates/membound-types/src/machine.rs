@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::named;
 use crate::{
-    Bandwidth, CoreToCore, CpuId, Figure, Kind, Latency, Loaded, Mlp, Model, Numa, Outcome,
-    Prefetch, Tlb, Window,
+    Bandwidth, Calibration, CoreToCore, CpuId, Figure, Kind, Latency, Loaded, Mlp, Model, Numa,
+    Outcome, Prefetch, Tlb, Window,
 };
 
 /// The host, its CPU and declared caches, the timer, and the conditions of the run.
@@ -249,6 +249,9 @@ pub struct MachineProfile {
     pub numa: Outcome<Numa>,
     /// Core to core.
     pub c2c: Outcome<CoreToCore>,
+    /// What the latency sampler's patch shows of loads served from known levels.
+    #[serde(default)]
+    pub calibration: Outcome<Calibration>,
     /// Wall time of the run in seconds.
     pub elapsed_s: f64,
     /// Core clock over the run, in hertz.

@@ -22,13 +22,20 @@ pub enum Entry {
     /// The loader's list of objects has changed.
     Modules = 1,
     /// A probe's countdown has run out. On the stack, above the return address: the `u32`
-    /// site number (bit 31: the access is a store), then the accessed address, then the
-    /// ticks that the timed load took (0: it could not be timed), each in 8 bytes.
+    /// site number (bit 31: the access is a store), then the accessed address, then in ticks:
+    /// what a load of it took, whatever the access is, what a load took before that from the
+    /// top of the stack, which the innermost cache holds, and what the stores that were under
+    /// way took to be done; each in 8 bytes.
     Sample = 2,
     /// A recording burst is on. On the stack as for [`Entry::Sample`], without ticks.
     Record = 3,
     /// A yield. Nothing to switch to yet: it returns.
     Yield = 4,
+    /// A function that allocates or frees is entered: not called but jumped to, with r11 on
+    /// the stack, above it the return address, and in r11 the address of the displaced
+    /// instructions, before which lies the `u32` that the plan gave to the function. All
+    /// other registers are as the caller left them.
+    Wrap = 5,
 }
 
 /// The first [`SLOTS_BYTES`] bytes.
@@ -37,9 +44,10 @@ pub enum Entry {
 pub struct Slots {
     /// Addresses by [`Entry`].
     pub entries: [u64; 8],
-    /// Not 0 while a recording burst is on.
+    /// Accesses that are still to be recorded in this burst, about: threads change it without
+    /// locks. 0: none is on; `u32::MAX`: without end.
     pub burst: u32,
-    /// Mean number of executions between two samples of a site.
+    /// Mean number of executions between two samples of a site that has no period of its own.
     pub period: u32,
     /// Number of the module (given by the launcher; goes into every [`crate::Record`]).
     pub module: u32,
@@ -61,7 +69,19 @@ pub struct Probe {
     pub armed: i32,
     /// Executions up to the last time it was set. Executions = `done + armed - countdown`.
     pub done: u64,
+    /// Mean number of executions between two samples (launcher); 0: [`Slots::period`], without
+    /// end.
+    pub period: u32,
+    /// Samples that are still wanted at that period. When there are none, the probe only counts.
+    pub left: u32,
+    /// Fills up to a power of two; reserved, 0.
+    pub reserved: u64,
 }
+
+/// Words of a site that is counted by stacks. They are summed.
+pub const COUNT_WORDS: usize = 8;
+/// Bytes from one of them to the next: they are not to share a cache line, where lines are usual.
+pub const COUNT_APART: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -70,6 +90,6 @@ mod tests {
     #[test]
     fn the_slots_fill_their_room() {
         assert_eq!(size_of::<Slots>(), SLOTS_BYTES);
-        assert_eq!(size_of::<Probe>(), 16);
+        assert_eq!(size_of::<Probe>(), 32);
     }
 }

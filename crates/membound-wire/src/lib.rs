@@ -11,20 +11,37 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod data;
 mod edit;
 mod message;
 mod ring;
+mod state;
 mod table;
+mod tick;
+mod unwind;
 
-pub use data::{Entry, Probe, SLOTS_BYTES, Slots};
+pub use allocation::{
+    ALLOCATION_LEVELS, ALLOCATION_RECORDS, AllocationKind, AllocationRecord, AllocationRing,
+    AllocationWhat, Allocations, WrapKind, allocation_level,
+};
+pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
 pub use message::{
     Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,
     TextMode,
 };
 pub use ring::{RECORDS, Record, Ring, RingSet};
-pub use table::{Place, Shape, Step, TableHeader, Undo, UndoKind};
+pub use state::{
+    CALL_FRAME, CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Found, STACK_POINTER, State,
+    Tables,
+};
+pub use table::{Call, Place, Shape, Step, TableHeader, Undo, UndoKind};
+pub use tick::{
+    Refused, TICK_DEPTH, TICK_HEAD_WORDS, TICK_ORPHAN, TICK_REFUSALS, TICK_WORDS, TickHead,
+    TickRing, TickSet,
+};
+pub use unwind::{CallersFrame, UnwindHeader, UnwindKind, UnwindRule};
 
 /// Environment variable that carries the path of the control socket into the program.
 pub const CONTROL_VARIABLE: &str = "MEMBOUND_AGENT";

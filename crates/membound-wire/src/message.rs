@@ -26,6 +26,9 @@ pub enum Event {
     Doorbell = 4,
     /// A probe asked for attention (a ring is nearly full); sampling sessions only.
     Attention = 5,
+    /// The program is about to put itself behind a filter on system calls. Everything is to be
+    /// taken back, and the process left alone.
+    Filtered = 6,
 }
 
 /// The agent's first words in a conversation.
@@ -89,6 +92,19 @@ pub enum Action {
     /// Registers the set of rings for [`crate::Entry::Sample`] and [`crate::Entry::Record`]: `address`
     /// of a [`crate::RingSet`], mapped and shared.
     Rings = 9,
+    /// Registers the [`crate::UnwindHeader`] at `extra` (already mapped, and never unmapped) for
+    /// `length` bytes of text at `address`; its rows count from `base`. What was registered
+    /// for any of that text is forgotten.
+    Unwind = 10,
+    /// Forgets the unwind tables of texts that touch `length` bytes at `address`.
+    ForgetUnwind = 11,
+    /// Makes wrapped functions tell of allocations in the [`crate::Allocations`] at `address`,
+    /// mapped and shared; 0: no longer.
+    Allocations = 12,
+    /// Samples threads by timers of their own CPU time: `address` of a [`crate::TickSet`],
+    /// mapped and shared, `count` nanoseconds between two samples. Needs the hooks of the
+    /// system calls by which programs could see the signal, and adopted handlers.
+    Timers = 20,
 }
 
 /// How text is replaced.

@@ -6,7 +6,7 @@
 //! them in `lost`: the program never waits.
 
 /// Records a ring holds.
-pub const RECORDS: usize = 1022;
+pub const RECORDS: usize = 16382;
 
 /// Leads a set of rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,12 +35,18 @@ pub struct Record {
     /// Module number, from [`crate::Slots::module`].
     pub module: u16,
     /// Bit 0: store, where bit 31 of the site number on the stack said so; bit 1: timed
-    /// (`ticks` holds).
+    /// (`ticks` holds); bit 2: accesses of this thread were lost before it; bit 3:
+    /// everything is recorded, as in a burst, and this is no sample.
     pub flags: u16,
-    /// Ticks of the time stamp counter that the fenced load took, overhead included.
+    /// Ticks of the time stamp counter that a fenced load of the address took, overhead
+    /// included; before the access itself.
     pub ticks: u32,
-    /// Reserved, 0.
-    pub reserved: u32,
+    /// Ticks that a load took in the same way, just before, that the innermost cache served: what
+    /// fences and reading the counter cost here and now. 0 when not timed; no more than 65535.
+    pub hit: u16,
+    /// Ticks until the stores that were under way before it were done. 0 in a burst; no more
+    /// than 65535.
+    pub drain: u16,
 }
 
 /// One thread's ring. Indices run freely; a record lies at index modulo [`RECORDS`].
@@ -55,7 +61,9 @@ pub struct Ring {
     pub head: u64,
     /// Next index to read (launcher).
     pub tail: u64,
-    /// Reserved, 0.
+    /// The first: stack pointer of the call that is writing, 0 if none is; the second: not 0
+    /// when a record was lost since the last that was written (both the owner's); the third: of
+    /// `lost`, those of recording bursts. Reserved, 0.
     pub rest: [u64; 5],
     /// The records.
     pub records: [Record; RECORDS],

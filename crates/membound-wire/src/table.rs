@@ -37,6 +37,21 @@ pub struct TableHeader {
     pub entries_offset: u64,
     /// Number of those.
     pub entries: u64,
+    /// [`Call`]s, sorted by `original`: those that are made again when a signal of the agent's
+    /// has interrupted them.
+    pub calls_offset: u64,
+    /// Number of those.
+    pub calls: u64,
+}
+
+/// A system call in the original text whose number is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Call {
+    /// Address of the `syscall` instruction, relative to the module's `base`.
+    pub original: u32,
+    /// The system call's number.
+    pub number: u32,
 }
 
 /// One displaced instruction with its body, or the jump back at a trampoline's end.

@@ -11,11 +11,16 @@ use membound_types::{
 };
 
 use crate::compare::CompareArgs;
+use crate::measure::calibration::{ChaseArgs, PROGRAM};
 use crate::model::args::ModelCommand;
+use crate::profile::args::ProfileArgs;
+use crate::report::ReportArgs;
 use crate::rewrite::args::RewriteCommand;
+use crate::tour::contention::Layout;
 use membound_input::parse_size;
 
-/// Measures a machine's memory hierarchy: no PMU, no root, no recompiling.
+/// Measures a machine's memory hierarchy, and shows where programs wait for it: no PMU, no
+/// root, no recompiling.
 #[derive(Debug, Parser)]
 #[command(name = "membound", version, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 done, 1 could not do what was asked, 2 usage.")]
@@ -34,16 +39,31 @@ pub(crate) enum Command {
     /// Fit, show and ask a model of the memory hierarchy.
     #[command(subcommand)]
     Model(Box<ModelCommand>),
-    /// Set profiles side by side, or find the outliers of a directory of them.
+    /// Record where a program waits for memory, and on what.
+    Profile(Box<ProfileArgs>),
+    /// Show what a run recorded.
+    Report(Box<ReportArgs>),
+    /// Set profiles or runs side by side, or find the outliers of a directory of profiles.
     Compare(CompareArgs),
     /// Show what can be patched in a binary; run a program with everything patched.
     #[command(subcommand)]
     Rewrite(Box<RewriteCommand>),
-    /// The newcomer's minute: a quick measure of everything and its page.
+    /// The newcomer's minute: a quick measure of everything, a program profiled before and
+    /// after its mending, and their pages.
     Tour(TourArgs),
     /// Put back what a killed membound had changed (started by membound itself).
     #[command(name = "__restore", hide = true)]
     Restore,
+    /// Load from each level in turn (started by membound itself).
+    #[command(name = PROGRAM, hide = true)]
+    Chase(ChaseArgs),
+    /// The program that the tour profiles (started by membound itself).
+    #[command(name = "__contend", hide = true)]
+    Contend {
+        /// Where its records lie.
+        #[arg(value_enum)]
+        layout: Layout,
+    },
 }
 
 /// Arguments of `doctor`.
@@ -86,6 +106,8 @@ pub(crate) enum Part {
     Numa,
     /// Latency from core to core.
     C2c,
+    /// What the latency sampler's patch shows of loads from each level.
+    Calibration,
 }
 
 /// How results are shown on stdout.

@@ -1,4 +1,4 @@
-//! `membound compare`: profiles in, differences and outliers out, and an exit code that can
+//! `membound compare`: profiles or runs in, differences and outliers out, and an exit code that can
 //! guard a fleet.
 //!
 //! A directory is a fleet: its files are read on all CPUs, and of each only the figures are
@@ -7,6 +7,7 @@
 //! ([`read`]); a kind that comes later needs a reader there and a view in the model crate.
 
 mod read;
+mod runs;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,7 +41,7 @@ pub(crate) enum CompareFormat {
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
 pub(crate) struct CompareArgs {
-    /// Profiles or documents of one part, the reference first; or a directory of profiles.
+    /// Profiles, documents of one part, or runs, the reference first; or a directory of profiles.
     #[arg(required = true, value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
     /// Write the document to FILE (`-`: stdout).
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
         && file.exists()
     {
         output::complain(&format!(
-            "{} alone has nothing to be compared with: name a second profile or a directory \
+            "{} alone has nothing to be compared with: name a second one, or a directory of profiles \
              (see `membound compare --help`)",
             file.display()
         ));
@@ -79,6 +80,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let mut html = args.html.as_deref().map(Target::open).transpose()?;
     if html.as_ref().is_some_and(Target::is_stdout) {
         bail!("--html needs a file");
+    }
+    if files.iter().any(|path| runs::is_run(path)) {
+        return runs::compare(args, json.as_mut(), html.as_mut());
     }
     let profiles = files
         .iter()

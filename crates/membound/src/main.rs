@@ -6,10 +6,15 @@
 mod args;
 mod compare;
 mod doctor;
+mod job;
+mod launching;
+mod machines;
 mod measure;
 mod model;
 mod output;
+mod profile;
 mod progress;
+mod report;
 mod restore;
 mod rewrite;
 mod tour;
@@ -28,9 +33,13 @@ fn main() -> ExitCode {
         Command::Measure(args) => measure::run(&args),
         Command::Model(command) => model::run(&command),
         Command::Compare(args) => compare::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Rewrite(command) => rewrite::run(&command),
         Command::Tour(args) => tour::run(&args),
         Command::Restore => Ok(restore::run()),
+        Command::Chase(args) => measure::calibration::chase(&args),
+        Command::Contend { layout } => Ok(tour::contention::run(layout)),
     };
     output::settled(done.unwrap_or_else(|error| output::fail(&error)))
 }

@@ -1,9 +1,9 @@
 //! `membound measure`: the parts in turn, then what they mean, then files and text.
 
+pub(crate) mod calibration;
 mod parts;
 mod plan;
 mod show;
-mod store;
 mod switches;
 
 use std::collections::BTreeMap;
@@ -24,9 +24,9 @@ use membound_types::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::{Format, MeasureArgs, Part};
+use crate::machines::Store;
 use crate::output::{self, Target};
 use crate::progress::Bar;
-use store::Store;
 
 /// Measures what was asked for, shows it and writes it.
 pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
@@ -37,6 +37,72 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     }
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let mut html = args.html.as_deref().map(Target::open).transpose()?;
+    let measured = measure(args, &parts)?;
+    let profile = &measured.profile;
+    if let (Some(error), [_]) = (&measured.failure, parts.as_slice()) {
+        bail!("{error:#}");
+    }
+    let shown = show::stdout(profile, &parts, args);
+    let written = write_files(profile, &parts, &mut json, &mut html);
+    if !json.as_ref().is_some_and(Target::is_stdout) {
+        output::print(&shown?);
+    }
+    if let Some(store) = &measured.store {
+        store.finish(profile);
+    }
+    written?;
+    if measured.interrupted {
+        output::complain("interrupted: what was measured is marked incomplete");
+        return Ok(ExitCode::FAILURE);
+    }
+    match measured.failure {
+        Some(error) => Err(error),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Somebody ended a measurement that another command needs.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted while the machine was measured")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Measures what a profile of a program needs to know of its machine, and keeps it.
+///
+/// # Errors
+/// When nothing can be measured, or it was interrupted.
+pub(crate) fn for_profiles(parts: &[Part]) -> anyhow::Result<MachineProfile> {
+    let args = MeasureArgs {
+        quick: true,
+        parts: parts.to_vec(),
+        ..MeasureArgs::default()
+    };
+    let measured = measure(&args, parts)?;
+    if measured.interrupted {
+        return Err(Interrupted.into());
+    }
+    if let Some(store) = &measured.store {
+        store.finish(&measured.profile);
+    }
+    Ok(measured.profile)
+}
+
+/// What a run of some parts came to.
+struct Measured {
+    profile: MachineProfile,
+    /// The first part that failed.
+    failure: Option<anyhow::Error>,
+    interrupted: bool,
+    store: Option<Store>,
+}
+
+fn measure(args: &MeasureArgs, parts: &[Part]) -> anyhow::Result<Measured> {
     let cancel = interruptible()?;
     let root = Root::system();
     let bar = Bar::new();
@@ -51,7 +117,7 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
         &session,
         &bar,
         args,
-        &parts,
+        parts,
         &prefetch,
         &mut profile,
         |profile| {
@@ -66,29 +132,15 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     }
     bar.finish();
     profile.incomplete = failure.is_some() || session.cancelled();
-    if let (Some(error), [_]) = (&failure, parts.as_slice()) {
-        bail!("{error:#}");
-    }
     membound_model::interpret(&mut profile);
     profile.model = membound_model::hierarchy::fit_profile(&profile);
     finish(&mut profile, &session);
-    let shown = show::stdout(&profile, &parts, args);
-    let written = write_files(&profile, &parts, &mut json, &mut html);
-    if !json.as_ref().is_some_and(Target::is_stdout) {
-        output::print(&shown?);
-    }
-    if let Some(store) = store {
-        store.finish(&profile);
-    }
-    written?;
-    if session.cancelled() {
-        output::complain("interrupted: what was measured is marked incomplete");
-        return Ok(ExitCode::FAILURE);
-    }
-    match failure {
-        Some(error) => Err(error),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    Ok(Measured {
+        profile,
+        failure,
+        interrupted: session.cancelled(),
+        store,
+    })
 }
 
 fn parts_of(args: &MeasureArgs) -> Vec<Part> {
@@ -169,6 +221,7 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
         prefetch: not_asked(),
         numa: not_asked(),
         c2c: not_asked(),
+        calibration: not_asked(),
         elapsed_s: 0.0,
         core_clock_hz: None,
     }

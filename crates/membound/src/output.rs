@@ -151,6 +151,11 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "membound: {line}");
 }
 
+/// Writes text to stderr as it is; there is nobody to tell when that fails.
+pub(crate) fn tell(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// One line for an error and its causes.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&format!("{error:#}").replace('\n', " "));
@@ -171,9 +176,20 @@ pub(crate) fn style() -> Style {
     }
 }
 
+/// How text on stderr looks.
+pub(crate) fn error_style() -> Style {
+    let color = io::stderr().is_terminal() && wants_colors();
+    Style { color, width: 80 }
+}
+
+/// Whether the user wants colours at all.
+fn wants_colors() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// Whether stdout wants colours.
 pub(crate) fn colors() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    io::stdout().is_terminal() && wants_colors()
 }
 
 fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {

@@ -4,7 +4,6 @@
 pub(crate) mod args;
 mod check;
 mod checked;
-mod job;
 mod names;
 mod plan;
 mod settings;

@@ -1,12 +1,22 @@
 //! `membound tour`: the newcomer's minute.
 
+pub(crate) mod contention;
+
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::args::{MeasureArgs, TourArgs};
-use crate::output::Target;
-use crate::{measure, output};
+use anyhow::Context;
+use clap::ValueEnum;
+use membound_report::{By, page, text};
+use membound_types::Profile;
 
-/// Measures everything quickly and writes the page.
+use crate::args::{MeasureArgs, TourArgs};
+use crate::output::{self, Target};
+use crate::{measure, profile, report};
+use contention::Layout;
+
+/// Measures everything quickly, profiles a program before and after its mending, and writes
+/// the pages.
 pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
     let measure = MeasureArgs {
         quick: true,
@@ -16,12 +26,55 @@ pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
     };
     // Found out before the minute, not after it.
     Target::open(&args.html)?;
+    let second = beside(&args.html);
+    let mut second = (Target::open(&second)?, second);
     output::complain("measuring this machine's memory hierarchy; this takes about a minute");
     let code = measure::run(&measure)?;
-    let page = std::path::absolute(&args.html).unwrap_or_else(|_| args.html.clone());
-    output::complain(&format!(
-        "the page is {} (open it in a browser)",
-        page.display()
-    ));
-    Ok(code)
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
+    }
+    output::complain("profiling a program whose two threads fight over a line, then mended");
+    let scratch = tempfile::tempdir().context("there is no room for the runs")?;
+    let before = recorded(Layout::Together, scratch.path(), Some(&mut second.0))?;
+    let after = recorded(Layout::Apart, scratch.path(), None)?;
+    output::print(&text::profile(&before, By::Summary, output::style()));
+    let comparison = membound_analyze::compare(&[("before", &before), ("after", &after)]);
+    output::print(&text::run_comparison(&comparison, output::style()));
+    for path in [&args.html, &second.1] {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        output::complain(&format!(
+            "a page is {} (open it in a browser)",
+            path.display()
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The profile's page beside the machine's: `tour.html` gives `tour-profile.html`.
+fn beside(page: &Path) -> PathBuf {
+    let stem = page.file_stem().unwrap_or_default().to_string_lossy();
+    page.with_file_name(format!("{stem}-profile.html"))
+}
+
+/// Profiles the bundled program, and writes its page if one is wanted.
+fn recorded(
+    layout: Layout,
+    scratch: &Path,
+    target: Option<&mut Target>,
+) -> anyhow::Result<Profile> {
+    let name = layout
+        .to_possible_value()
+        .context("every layout has a name")?;
+    let path = scratch.join(format!("{}.run", name.get_name()));
+    let own = std::env::current_exe().context("cannot find membound's own file")?;
+    profile::quietly(
+        &own,
+        &["__contend".into(), name.get_name().into()],
+        path.clone(),
+    )?;
+    let views = report::views(&path, &[])?;
+    if let Some(target) = target {
+        target.write(&page::profile(&views.profile, &views.detail))?;
+    }
+    Ok(views.profile)
 }

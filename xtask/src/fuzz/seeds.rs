@@ -31,6 +31,17 @@ const FLAVOURS: [(&str, &str); 8] = [
     ("object", "-O2 -c -fno-exceptions"),
 ];
 
+/// Flags of the seeds with debug information: its versions, packed and not.
+const DEBUG_FLAVOURS: [(&str, &str); 4] = [
+    ("lines5", "-O2 -g -shared -fPIC -DWITH_EXCEPTIONS"),
+    (
+        "lines4",
+        "-O2 -gdwarf-4 -static -no-pie -fno-pie -DWHOLE -fno-exceptions",
+    ),
+    ("packed", "-O2 -g -gz=zlib -shared -fPIC -fno-exceptions"),
+    ("split", "-O2 -gsplit-dwarf -shared -fPIC -fno-exceptions"),
+];
+
 /// What a fuzzer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
@@ -40,6 +51,8 @@ pub(super) enum Form {
     Code,
     /// Plans of the files.
     Plans,
+    /// Whole files with debug information, and their beginnings.
+    Debug,
 }
 
 /// Builds the seeds of `form` and gives the directory they are in.
@@ -49,11 +62,16 @@ pub(super) fn built(form: Form) -> Result<PathBuf> {
         Form::Files => ("files", directory.join("files")),
         Form::Code => ("code", directory.join("code")),
         Form::Plans => ("plans", directory.join("plans")),
+        Form::Debug => ("debug", directory.join("debug")),
     };
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
-    for (flavour, file) in compiled(&directory)? {
+    let flavours: &[(&str, &str)] = match form {
+        Form::Debug => &DEBUG_FLAVOURS,
+        Form::Files | Form::Code | Form::Plans => &FLAVOURS,
+    };
+    for (flavour, file) in compiled(&directory, flavours)? {
         let seeds = match form {
-            Form::Files => beginnings(file),
+            Form::Files | Form::Debug => beginnings(file),
             Form::Code => functions(&file),
             Form::Plans => plans(&file),
         };
@@ -66,9 +84,9 @@ pub(super) fn built(form: Form) -> Result<PathBuf> {
 }
 
 /// The compiled files, by flavour.
-fn compiled(directory: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
+fn compiled<'a>(directory: &Path, flavours: &[(&'a str, &str)]) -> Result<Vec<(&'a str, Vec<u8>)>> {
     let mut files = Vec::new();
-    for (flavour, flags) in FLAVOURS {
+    for (flavour, flags) in flavours {
         let path = directory.join(format!("{flavour}.bin"));
         let mut compiler = program("g++");
         compiler
@@ -79,7 +97,7 @@ fn compiled(directory: &Path) -> Result<Vec<(&'static str, Vec<u8>)>> {
             .arg(root().join("fuzz/seeds.cpp"));
         succeed(&mut compiler)?;
         let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        files.push((flavour, bytes));
+        files.push((*flavour, bytes));
     }
     Ok(files)
 }

@@ -18,21 +18,25 @@ const RINGS: u64 = 0x2020_0000;
 const SITE: u32 = 0;
 const ADDRESS: u32 = 0x1234_5678;
 const TICKS: u32 = 77;
+const HIT: u32 = 52;
+const DRAIN: u32 = 70_000;
 
 /// A trampoline that calls `entry` on every execution, as a probe that always runs out.
 fn calling(program: &Program, site: &str, entry: Entry) -> (Area, TextEdit) {
     let back = program.symbol(site) + 5;
     let mut code = vec![0x48, 0x8d, 0x64, 0x24, 0x80];
     if entry == Entry::Sample {
-        code.push(0x68);
-        code.extend(TICKS.to_le_bytes());
+        for ticks in [DRAIN, HIT, TICKS] {
+            code.push(0x68);
+            code.extend(ticks.to_le_bytes());
+        }
     }
     code.push(0x68);
     code.extend(ADDRESS.to_le_bytes());
     code.push(0x68);
     code.extend(SITE.to_le_bytes());
     code.extend(call_entry(AREA, AREA + code.len() as u64, entry));
-    let pushed = if entry == Entry::Sample { 24_u32 } else { 16 };
+    let pushed = if entry == Entry::Sample { 40_u32 } else { 16 };
     code.extend([0x48, 0x8d, 0xa4, 0x24]);
     code.extend((128 + pushed).to_le_bytes());
     code.extend(jump_bytes(AREA + code.len() as u64, back));
@@ -62,9 +66,13 @@ fn record(bytes: &[u8]) -> Record {
         module: half(20),
         flags: half(22),
         ticks: word(24),
-        reserved: word(28),
+        hit: half(28),
+        drain: half(30),
     }
 }
+
+/// Accesses beyond those that a ring holds.
+const LOST: usize = 978;
 
 #[test]
 fn samples_and_records_reach_their_ring_and_registers_stay() {
@@ -73,7 +81,13 @@ fn samples_and_records_reach_their_ring_and_registers_stay() {
             let Some(program) = Program::build("calls", libc) else {
                 continue;
             };
-            let mut session = Session::start(program.path(), &[], None);
+            // More than a ring holds; each of the others is a conversation.
+            let times = match entry {
+                Entry::Sample | Entry::Record => RECORDS + LOST,
+                _ => 2000,
+            };
+            let words = ["times", &times.to_string()];
+            let mut session = Session::start(program.path(), &words, None);
             let conversation = session.expect(Event::Start);
             let (area, edit) = calling(&program, "around_site", entry);
             let data = conversation.place(&area);
@@ -98,7 +112,7 @@ fn samples_and_records_reach_their_ring_and_registers_stay() {
             conversation.done(&register, None);
             conversation.go();
             if entry == Entry::Modules {
-                for _ in 0..2000 {
+                for _ in 0..times {
                     session.expect(Event::Modules).go();
                 }
             }
@@ -114,7 +128,7 @@ fn samples_and_records_reach_their_ring_and_registers_stay() {
                 let data = std::fs::File::from(data);
                 data.read_exact_at(&mut probe, SLOTS_BYTES as u64).unwrap();
                 let word = |at: usize| i32::from_ne_bytes(probe[at..at + 4].try_into().unwrap());
-                let done = u64::from_ne_bytes(probe[8..].try_into().unwrap());
+                let done = u64::from_ne_bytes(probe[8..16].try_into().unwrap());
                 // The countdown was never touched, so nothing was executed by its count.
                 assert_eq!((word(0), done), (word(4), 0));
                 assert!((1..=8).contains(&word(0)), "{}", word(0));
@@ -132,7 +146,7 @@ fn check_rings(session: &Session, rings: &std::fs::File, entry: Entry) {
     rings.read_exact_at(&mut ring, start as u64).unwrap();
     let word = |at: usize| u32::from_ne_bytes(ring[at..at + 4].try_into().unwrap());
     assert_eq!(word(0), pid, "the owner");
-    assert_eq!(word(4), 2000 - RECORDS as u32, "lost");
+    assert_eq!(word(4), LOST as u32, "lost");
     assert_eq!(
         u64::from_ne_bytes(ring[8..16].try_into().unwrap()),
         RECORDS as u64
@@ -148,9 +162,12 @@ fn check_rings(session: &Session, rings: &std::fs::File, entry: Entry) {
             address: u64::from(ADDRESS),
             site: SITE,
             module: 7,
-            flags: if timed { 2 } else { 0 },
+            // Timed, or of a burst.
+            flags: if timed { 2 } else { 8 },
             ticks: if timed { TICKS } else { 0 },
-            reserved: 0,
+            hit: if timed { HIT as u16 } else { 0 },
+            // More than fits.
+            drain: if timed { u16::MAX } else { 0 },
         };
         assert_eq!(found, expected);
     }
@@ -165,16 +182,18 @@ fn signals_inside_the_agent_show_the_original_program_too() {
         let session = Session::start(program.path(), &["ticks"], None);
         let conversation = session.expect(Event::Start);
         let (mut area, edit) = calling(&program, "around_site", Entry::Sample);
-        // The stack pointer comes down by 128, then by eight for each of three words.
+        // The stack pointer comes down by 128, then by eight for each of five words.
         let steps = [
             (0, 0, 0, 0),
             (5, 0, 0, 1),
             (10, 0, 1, 1),
             (15, 0, 2, 1),
             (20, 0, 3, 1),
-            (34, 0, 0, 0),
+            (25, 0, 4, 1),
+            (30, 0, 5, 1),
+            (44, 0, 0, 0),
         ];
-        let undos = [128, 136, 144, 152].map(|bytes| (UndoKind::Stack as u8, 0, bytes));
+        let undos = [128, 136, 144, 152, 160, 168].map(|bytes| (UndoKind::Stack as u8, 0, bytes));
         area.table = table(&[(0, 0)], &[0], &steps, &undos);
         conversation.place(&area);
         apply(&conversation, edit);

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use membound_wire::{Action, Command, Event, Protection, Reply, TextEdit, TextMode};
 
-use crate::harness::{Area, LIBCS, Libc, Program, Session, jump_bytes, memory_file, reverse};
+use crate::harness::{
+    Area, Conversation, LIBCS, Libc, Program, Session, jump_bytes, memory_file, reverse,
+};
 use crate::signals::{hook_sigaction, table};
 
 const AREA: u64 = 0x2000_0000;
@@ -36,7 +38,7 @@ fn area(program: &Program) -> (Area, TextEdit) {
 }
 
 /// A doorbell that is shared with the agent.
-struct Bell {
+pub(crate) struct Bell {
     word: *mut AtomicU32,
     file: OwnedFd,
 }
@@ -62,7 +64,27 @@ impl Bell {
         }
     }
 
-    fn ring(&self) {
+    /// Makes one, and the program's control thread listen to it.
+    pub(crate) fn hang(conversation: &Conversation) -> Self {
+        let bell = Self::new();
+        let map = Command {
+            action: Action::Map as u32,
+            mode: Protection::READ_WRITE | Protection::SHARED,
+            address: DOORBELL,
+            length: 4096,
+            ..Command::default()
+        };
+        conversation.done(&map, Some(&bell.file));
+        let listen = Command {
+            action: Action::Listen as u32,
+            address: DOORBELL,
+            ..Command::default()
+        };
+        conversation.done(&listen, None);
+        bell
+    }
+
+    pub(crate) fn ring(&self) {
         // SAFETY: the page stays mapped until the test ends.
         let word = unsafe { &*self.word };
         word.fetch_add(1, Ordering::Release);
@@ -86,21 +108,7 @@ impl Running {
         let (area, edit) = area(&program);
         conversation.place(&area);
         hook_sigaction(&program, &conversation);
-        let bell = Bell::new();
-        let map = Command {
-            action: Action::Map as u32,
-            mode: Protection::READ_WRITE | Protection::SHARED,
-            address: DOORBELL,
-            length: 4096,
-            ..Command::default()
-        };
-        conversation.done(&map, Some(&bell.file));
-        let listen = Command {
-            action: Action::Listen as u32,
-            address: DOORBELL,
-            ..Command::default()
-        };
-        conversation.done(&listen, None);
+        let bell = Bell::hang(&conversation);
         conversation.go();
         let mut output = BufReader::new(session.child.stdout.take().unwrap());
         let mut line = String::new();

@@ -30,7 +30,7 @@ pub(crate) fn steps_table(
     undos: &[(u8, u8, i32)],
 ) -> Vec<u8> {
     let mut body = Vec::new();
-    let mut offsets = [0; 5];
+    let mut offsets = [0; 6];
     let start = size_of::<TableHeader>();
     offsets[0] = start;
     for (&(code, original), &shape) in places.iter().zip(place_shapes) {
@@ -60,6 +60,7 @@ pub(crate) fn steps_table(
     for entry in &entries {
         body.extend(entry.to_ne_bytes());
     }
+    offsets[5] = start + body.len();
     assert_eq!((size_of::<Place>(), size_of::<Shape>()), (12, 8));
     assert_eq!((size_of::<Step>(), size_of::<Undo>()), (8, 8));
     let counts = [
@@ -68,6 +69,7 @@ pub(crate) fn steps_table(
         steps.len(),
         undos.len(),
         entries.len(),
+        0,
     ];
     let mut bytes = Vec::new();
     for (offset, count) in offsets.iter().zip(counts) {
@@ -190,22 +192,28 @@ fn busy_place(area: &Area) -> u32 {
     u32::from_ne_bytes(area.table[place..place + 4].try_into().unwrap())
 }
 
-/// Hooks the program's own `rt_sigaction`, and adopts what is installed.
-pub(crate) fn hook_sigaction(program: &Program, conversation: &Conversation) {
-    let site = program.symbol("own_sigaction_site");
-    let mut code = call_entry(HOOK, HOOK, Entry::Syscall).to_vec();
+/// Leads the `syscall` instruction at `site`, which has five bytes with what stands behind it,
+/// to the agent, by a trampoline at `at`.
+pub(crate) fn hook_syscall(program: &Program, conversation: &Conversation, site: &str, at: u64) {
+    let site = program.symbol(site);
+    let mut code = call_entry(at, at, Entry::Syscall).to_vec();
     code.extend([0x72, 0x02, 0x0f, 0x05]);
-    code.extend(jump_bytes(HOOK + code.len() as u64, site + 5));
+    code.extend(jump_bytes(at + code.len() as u64, site + 5));
     conversation.place(&Area {
-        address: HOOK,
+        address: at,
         base: site,
         code,
         table: table(&[(0, 0)], &[0], &[(0, 0, 0, 0)], &[]),
         period: 0,
     });
-    let edit = program.jump_at(site, 5, 0b101, HOOK);
+    let edit = program.jump_at(site, 5, 0b101, at);
     let (reply, left_out) = conversation.edit(&[edit], TextMode::Quiet);
     assert_eq!((reply.errno, reply.count, left_out.len()), (0, 1, 0));
+}
+
+/// Hooks the program's own `rt_sigaction`, and adopts what is installed.
+pub(crate) fn hook_sigaction(program: &Program, conversation: &Conversation) {
+    hook_syscall(program, conversation, "own_sigaction_site", HOOK);
     let adopt = Command {
         action: Action::AdoptSignals as u32,
         ..Command::default()

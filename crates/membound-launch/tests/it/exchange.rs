@@ -1,10 +1,12 @@
 //! Patches that come and go while threads run.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use membound_launch::{Choice, Live, Remote};
+use membound_launch::{Choice, Live, Options, Remote};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Accesses, Body, Sites};
 
@@ -24,32 +26,40 @@ fn executed(remote: &Remote, choice: &Choice) -> u64 {
     executed.iter().map(|site| site.executions).sum()
 }
 
-#[test]
-fn patches_of_a_function_come_and_go_under_running_threads() {
-    let Some(fixture) = Fixture::build("walk.c") else {
-        return;
-    };
-    let _busy = busy();
-    let bytes = fs::read(&fixture.program).unwrap();
-    let image = Image::parse(&bytes).unwrap();
-    let walk = fixture.function("walk").range;
-    let choice = |body| {
-        let mut options = patch::Options::new(body);
-        options.accesses = Accesses::Loads;
-        options.sites = Sites::At(walk.clone().collect());
-        Choice {
-            file: image.identity().clone(),
-            options,
-        }
-    };
-    // Nothing but what the agent needs stands in the text at first.
+/// The loads of `walk`, with this body.
+fn chosen(fixture: &Fixture, body: Body) -> Choice {
+    let bytes = fs::read(&fixture.program).expect("it was built");
+    let image = Image::parse(&bytes).expect("the compiler writes ELF files");
+    let mut options = patch::Options::new(body);
+    options.accesses = Accesses::Loads;
+    options.sites = Sites::At(fixture.function("walk").range.collect());
+    Choice {
+        file: image.identity().clone(),
+        options,
+    }
+}
+
+/// A session in which nothing but what the agent needs stands in the text at first, and what the
+/// program reads from.
+fn live(fixture: &Fixture) -> (Options, PathBuf) {
     let mut base = patch::Options::new(Body::Displace);
     base.sites = Sites::At(Vec::new());
     let mut options = fixture.options(base);
     options.live = Live::On;
     let keys = fixture.home.path().join("keys");
     let made = std::process::Command::new("mkfifo").arg(&keys).status();
-    assert!(made.unwrap().success());
+    assert!(made.is_ok_and(|made| made.success()));
+    (options, keys)
+}
+
+#[test]
+fn patches_of_a_function_come_and_go_under_running_threads() {
+    let Some(fixture) = Fixture::build("walk.c") else {
+        return;
+    };
+    let _busy = busy();
+    let choice = |body| chosen(&fixture, body);
+    let (options, keys) = live(&fixture);
     let (session, out) = fixture.start_reading(options, &["until", "4"], &keys);
     let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
     wait("the program begins", || {
@@ -87,5 +97,57 @@ fn patches_of_a_function_come_and_go_under_running_threads() {
     let report = session.finish();
     if could_be_patched(&report) {
         assert_eq!(report.missed, [""; 0]);
+    }
+}
+
+/// Whether `walk` is in the process as it is in the file.
+fn is_original(fixture: &Fixture, pid: &str, walk: u64) -> bool {
+    let range = fixture.function("walk").range;
+    let length = usize::try_from(range.end - range.start).expect("it is short");
+    let file = fs::read(&fixture.program).expect("it was built");
+    let image = Image::parse(&file).expect("the compiler writes ELF files");
+    let expected = image.bytes(range).expect("it is in the file");
+    let mut text = vec![0; length];
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("it runs");
+    memory.read_exact_at(&mut text, walk).expect("it is there");
+    text == expected
+}
+
+/// A child of a fork has the patches that stood then, and nobody to take them out.
+#[test]
+fn a_forked_child_follows_the_exchanges_too() {
+    let Some(fixture) = Fixture::build("walk.c") else {
+        return;
+    };
+    let _busy = busy();
+    let (options, keys) = live(&fixture);
+    let (session, out) = fixture.start_reading(options, &["forks", "1"], &keys);
+    let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
+    let lines = |count: usize| {
+        let text = fs::read_to_string(&out).unwrap_or_default();
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        (text.ends_with('\n') && lines.len() == count).then_some(lines)
+    };
+    wait("the program begins", || lines(1).is_some());
+    let remote = session.remote();
+    let sample = chosen(&fixture, Body::Sample);
+    let number = remote.exchange(vec![sample]);
+    wait("the patches stand", || remote.settled(number));
+    std::io::Write::write_all(&mut keys, b"\n").unwrap();
+    wait("there is a child", || lines(2).is_some());
+    let lines = lines(2).unwrap();
+    let walk = lines[0].split(' ').nth(1).unwrap().trim_start_matches("0x");
+    let walk = u64::from_str_radix(walk, 16).unwrap();
+    let child = &lines[1];
+    let patched = !is_original(&fixture, child, walk);
+    remote.exchange(Vec::new());
+    wait("the child has its own text again", || {
+        is_original(&fixture, child, walk)
+    });
+    std::io::Write::write_all(&mut keys, b"\n").unwrap();
+    ends_well(&session);
+    let report = session.finish();
+    if could_be_patched(&report) {
+        assert!(patched && report.missed.is_empty(), "{:?}", report.missed);
     }
 }

@@ -33,13 +33,18 @@ impl Fixture {
 
     /// The same, with further `options`.
     pub(crate) fn build_with(source: &str, options: &[&str]) -> Option<Self> {
+        Self::build_by("gcc", source, options)
+    }
+
+    /// The same, by another compiler.
+    pub(crate) fn build_by(compiler: &str, source: &str, options: &[&str]) -> Option<Self> {
         let home = tempfile::tempdir().expect("a directory can be made");
         let code = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/it/fixtures")
             .join(source);
         let program = home.path().join("program");
-        let built = Command::new("gcc")
-            .args(["-O1", "-pthread", "-o"])
+        let built = Command::new(compiler)
+            .args(["-O1", "-fno-builtin", "-pthread", "-o"])
             .args([&program, &code])
             .args(options)
             .output();
@@ -50,7 +55,7 @@ impl Fixture {
                 None
             }
             Err(error) => {
-                skipped(format_args!("gcc: {error}"));
+                skipped(format_args!("{compiler}: {error}"));
                 None
             }
         }
@@ -65,6 +70,8 @@ impl Fixture {
             live: Live::Off,
             period: 100,
             recording: None,
+            objects: None,
+            timers: None,
             perf_maps: None,
             directory: self.home.path().to_owned(),
         }
@@ -82,6 +89,17 @@ impl Fixture {
         words: &[&str],
         input: &Path,
     ) -> (Session, PathBuf) {
+        self.start_within(options, words, input, membound_launch::environment())
+    }
+
+    /// The same, in an environment.
+    pub(crate) fn start_within(
+        &self,
+        options: Options,
+        words: &[&str],
+        input: &Path,
+        environment: Vec<OsString>,
+    ) -> (Session, PathBuf) {
         let out = self.home.path().join("out");
         let (input, to) = (input.display(), out.display());
         let script = format!("exec \"$0\" \"$@\" < {input} > {to}");
@@ -92,7 +110,7 @@ impl Fixture {
             name: "sh".into(),
             arguments,
             search: std::env::var_os("PATH"),
-            environment: membound_launch::environment(),
+            environment,
         };
         let session = Session::start(&program, options).expect("there is a shell");
         (session, out)
@@ -104,6 +122,13 @@ impl Fixture {
         ends_well(&session);
         let report = session.finish();
         (report, fs::read_to_string(out).expect("the shell made it"))
+    }
+
+    /// All functions of the program.
+    pub(crate) fn functions(&self) -> Vec<FunctionBounds> {
+        let bytes = fs::read(&self.program).expect("it was built");
+        let image = Image::parse(&bytes).expect("the compiler writes ELF files");
+        image.functions().to_vec()
     }
 
     /// A function of the program.

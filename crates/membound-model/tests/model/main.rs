@@ -18,5 +18,6 @@ mod random;
 #[expect(dead_code, reason = "shared with the campaign in examples/levels.rs")]
 mod scores;
 mod seidl_data;
+mod stall;
 mod topology;
 mod window_levels;

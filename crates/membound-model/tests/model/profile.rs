@@ -293,6 +293,7 @@ fn every_part_of_a_profile_is_interpreted() {
         prefetch: Outcome::Known(prefetch()),
         numa: Outcome::missing("not asked for"),
         c2c: Outcome::missing("not asked for"),
+        calibration: Outcome::missing("not asked for"),
         elapsed_s: 1.0,
         core_clock_hz: None,
     };

@@ -4,7 +4,7 @@ use membound_types::{Kind, MachineProfile, NotMeasured, Outcome};
 
 /// What was skipped inside each part, in the order in which parts are shown, or why the
 /// whole part is missing.
-fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMeasured>); 9] {
+fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMeasured>); 10] {
     fn look<'a, P>(
         part: &'a Outcome<P>,
         skipped: impl FnOnce(&'a P) -> &'a [String],
@@ -24,6 +24,10 @@ fn skipped_by_part(profile: &MachineProfile) -> [(Kind, Result<&[String], &NotMe
         (Kind::Prefetch, look(&profile.prefetch, |p| &p.skipped)),
         (Kind::Numa, look(&profile.numa, |p| &p.skipped)),
         (Kind::C2c, look(&profile.c2c, |p| &p.skipped)),
+        (
+            Kind::Calibration,
+            look(&profile.calibration, |p| &p.skipped),
+        ),
     ]
 }
 

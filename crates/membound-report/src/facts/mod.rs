@@ -1,6 +1,7 @@
 //! What the page and the terminal both need to know about a document: titles of things,
 //! curves grouped out of points, the headline figures, and what disturbed a run.
 
+mod calibration;
 pub(crate) mod comparison;
 mod curves;
 mod disturbed;
@@ -8,8 +9,10 @@ mod gaps;
 mod headline;
 pub(crate) mod model;
 mod parallel;
+pub(crate) mod run;
 mod titles;
 
+pub(crate) use calibration::{deciles, longest};
 pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};
 pub(crate) use disturbed::{Disturbed, disturbed_points, reason, two_modes};
 pub(crate) use gaps::{gaps, missing_text, none_measured};

@@ -29,7 +29,7 @@ pub(super) fn levels(profile: &MachineProfile) -> String {
 
 /// JSON in which no character can end the element, open a comment, or end a line of
 /// JavaScript: they only occur inside strings, where an escape means the same.
-fn escaped(json: &str) -> String {
+pub(super) fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         match c {

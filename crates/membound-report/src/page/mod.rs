@@ -10,10 +10,12 @@ mod head;
 mod json;
 mod model;
 mod panels;
+mod profile;
+mod run_comparison;
 mod svg;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use membound_types::{Comparison, MachineProfile, Model};
+use membound_types::{Comparison, Detail, MachineProfile, Model, Profile, RunComparison};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -39,6 +41,18 @@ pub fn model(model: &Model) -> String {
 #[must_use]
 pub fn comparison(comparison: &Comparison) -> String {
     compare::document(comparison).into_string()
+}
+
+/// The page of a run's `profile`: at most 8 MB, however many samples `detail` has.
+#[must_use]
+pub fn profile(profile: &Profile, detail: &Detail) -> String {
+    profile::document(profile, detail).into_string()
+}
+
+/// The page of runs side by side.
+#[must_use]
+pub fn run_comparison(comparison: &RunComparison) -> String {
+    run_comparison::document(comparison).into_string()
 }
 
 fn document(profile: &MachineProfile) -> Markup {
@@ -69,10 +83,22 @@ fn navigation<'a>(parts: impl Iterator<Item = (&'a str, &'a str, bool)>) -> Mark
     }
 }
 
+/// What a page has beyond what all have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extra {
+    style: &'static str,
+    script: &'static str,
+}
+
 /// What every page has around its `body`: policy, style, shapes of markers, the tip and the
 /// script. `version` is that of the membound that made the document, `data` stands behind
 /// the body and is not shown. The body holds the button `#scheme`.
 fn shell(title: &str, version: &str, body: &Markup, data: &Markup) -> Markup {
+    shell_with(Extra::default(), title, version, body, data)
+}
+
+/// [`shell`] with a style and a script of the page's own behind the common ones.
+fn shell_with(extra: Extra, title: &str, version: &str, body: &Markup, data: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -85,14 +111,14 @@ fn shell(title: &str, version: &str, body: &Markup, data: &Markup) -> Markup {
                 title { (title) }
                 // An empty icon, so that no browser asks a server for one.
                 link rel="icon" href="data:,";
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(extra.style)) }
             }
             body {
                 (svg::definitions())
                 main { (body) }
                 div.tip id="tip" role="status" aria-live="polite" hidden {}
                 (data)
-                script { (PreEscaped(SCRIPT)) }
+                script { (PreEscaped(SCRIPT)) (PreEscaped(extra.script)) }
             }
         }
     }

@@ -7,8 +7,11 @@
 
 mod bandwidth;
 mod braille;
+mod calibration;
 mod compare;
 mod latency;
+mod listing;
+mod machine;
 mod mlp;
 mod model;
 mod out;
@@ -16,20 +19,25 @@ mod plot;
 mod prediction;
 mod profile;
 mod rewrite;
+mod run_comparison;
 mod table;
 mod tlb;
 mod topology;
 mod window;
 
 use membound_types::{
-    Bandwidth, CoreToCore, Document, Latency, Level, Loaded, MachineInfo, MachineProfile, Mlp,
-    Model, ModelLevel, Numa, Parameter, Prediction, Prefetch, Tlb, Topology, Window,
+    Bandwidth, Calibration, CoreToCore, Document, Latency, Level, Loaded, MachineInfo,
+    MachineProfile, Mlp, Model, ModelLevel, Numa, Parameter, Prediction, Prefetch, Tlb, Topology,
+    Window,
 };
 
 use out::Out;
 
 pub use compare::{Shown, comparison};
+pub use listing::listing;
+pub use profile::profile;
 pub use rewrite::{rewrite_check, rewrite_plan};
+pub use run_comparison::run_comparison;
 
 /// How text is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +69,9 @@ enum Detail {
 /// A whole machine profile: the machine, the levels, the headline figures, then each part
 /// in brief, then what is missing or was disturbed.
 #[must_use]
-pub fn profile(profile: &MachineProfile, style: Style) -> String {
+pub fn machine(profile: &MachineProfile, style: Style) -> String {
     let mut out = Out::new(style);
-    profile::write(&mut out, profile);
+    machine::write(&mut out, profile);
     out.finish()
 }
 
@@ -71,7 +79,7 @@ pub fn profile(profile: &MachineProfile, style: Style) -> String {
 #[must_use]
 pub fn levels(levels: &[Level], style: Style) -> String {
     let mut out = Out::new(style);
-    profile::write_levels(&mut out, levels, None);
+    machine::write_levels(&mut out, levels, None);
     out.finish()
 }
 
@@ -80,7 +88,7 @@ pub fn levels(levels: &[Level], style: Style) -> String {
 pub fn latency(document: &Document<Latency>, levels: &[Level], style: Style) -> String {
     part(document, style, |out, machine, part| {
         if !levels.is_empty() {
-            profile::write_levels(out, levels, None);
+            machine::write_levels(out, levels, None);
             out.blank();
         }
         latency::write(out, part, machine, levels, Detail::Full);
@@ -151,6 +159,14 @@ pub fn c2c(document: &Document<CoreToCore>, style: Style) -> String {
     })
 }
 
+/// The part `calibration`.
+#[must_use]
+pub fn calibration(document: &Document<Calibration>, style: Style) -> String {
+    part(document, style, |out, _, part| {
+        calibration::write(out, part, Detail::Full);
+    })
+}
+
 /// `model show`: a topology under `title` with the values that are known of it (the paper's
 /// Table 1) and the rate that each level can give (its Table 2). Without `parameters`, what
 /// the topology is made of and where values would come from.
@@ -190,9 +206,9 @@ fn part<P>(
     body: impl FnOnce(&mut Out, &MachineInfo, &P),
 ) -> String {
     let mut out = Out::new(style);
-    profile::write_machine(&mut out, &document.machine);
+    machine::write_machine(&mut out, &document.machine);
     if document.incomplete {
-        profile::write_incomplete(&mut out);
+        machine::write_incomplete(&mut out);
     }
     out.blank();
     body(&mut out, &document.machine, &document.part);

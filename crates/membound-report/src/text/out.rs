@@ -4,7 +4,7 @@ use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::Style;
-use super::table::Table;
+use super::table::{Table, cut};
 
 const NARROWEST: usize = 40;
 
@@ -88,6 +88,22 @@ impl Out {
     /// A remark under a table, wrapped and set in.
     pub(super) fn note(&mut self, text: &str) {
         self.paragraph(&clean(text), "  ", "  ", Emphasis::Dim);
+    }
+
+    /// An item of a numbered list, wrapped.
+    pub(super) fn item(&mut self, number: usize, text: &str) {
+        let first = format!("{number:>2}. ");
+        self.paragraph(&clean(text), &first, "    ", Emphasis::None);
+    }
+
+    /// The head of lines that follow.
+    pub(super) fn head(&mut self, text: &str) {
+        self.push(&cut(&clean(text), self.style.width), Emphasis::Dim);
+    }
+
+    /// A line that is cut at the edge instead of wrapped.
+    pub(super) fn cut_line(&mut self, text: &str) {
+        self.push(&cut(text, self.style.width), Emphasis::None);
     }
 
     /// Something the reader should act on or doubt, wrapped.

@@ -10,6 +10,8 @@ use super::out::clean;
 pub(super) enum Align {
     Left,
     Right,
+    /// Left, and cut in the middle when it is too wide: names that differ at their ends.
+    Middle,
 }
 
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub(super) struct Table {
 }
 
 const GAP: usize = 2;
+/// Columns that a name is cut to before other columns leave.
+const NAME: usize = 20;
 
 impl Table {
     pub(super) fn new() -> Self {
@@ -37,6 +41,11 @@ impl Table {
     /// Adds a column of words.
     pub(super) fn words(self, title: &str) -> Self {
         self.column(title, Align::Left, 0)
+    }
+
+    /// Adds a column of names, which are cut in the middle.
+    pub(super) fn middle(self, title: &str) -> Self {
+        self.column(title, Align::Middle, 0)
     }
 
     /// Adds a column of figures.
@@ -65,6 +74,11 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// Whether a cell ends in `mark`.
+    pub(super) fn ends_in(&self, mark: char) -> bool {
+        self.rows.iter().flatten().any(|cell| cell.ends_with(mark))
+    }
+
     /// The header and the rows, none wider than `width`.
     pub(super) fn lines(&self, width: usize) -> Vec<String> {
         let mut shown: Vec<usize> = (0..self.columns.len())
@@ -87,7 +101,14 @@ impl Table {
                 .sum::<usize>()
                 .saturating_sub(GAP)
         };
-        while total(&shown, &natural) > width {
+        // A name can lose its middle before a column has to leave.
+        let least: Vec<usize> = (0..self.columns.len())
+            .map(|index| match self.columns[index].align {
+                Align::Middle => natural[index].min(NAME),
+                Align::Left | Align::Right => natural[index],
+            })
+            .collect();
+        while total(&shown, &least) > width {
             let Some(position) = (0..shown.len())
                 .filter(|&position| self.columns[shown[position]].expendable > 0)
                 .max_by_key(|&position| (self.columns[shown[position]].expendable, position))
@@ -101,7 +122,7 @@ impl Table {
             // Figures cannot be cut without becoming other figures; words can.
             let Some(&widest) = shown
                 .iter()
-                .filter(|&&index| self.columns[index].align == Align::Left && widths[index] > 6)
+                .filter(|&&index| self.columns[index].align != Align::Right && widths[index] > 6)
                 .max_by_key(|&&index| widths[index])
             else {
                 shown.pop();
@@ -122,10 +143,13 @@ impl Table {
             if position > 0 {
                 line.push_str(&" ".repeat(GAP));
             }
-            let cell = cut(&cells[index], widths[index]);
+            let cell = match self.columns[index].align {
+                Align::Left | Align::Right => cut(&cells[index], widths[index]),
+                Align::Middle => cut_middle(&cells[index], widths[index]),
+            };
             let padding = " ".repeat(widths[index].saturating_sub(display_width(&cell)));
             match self.columns[index].align {
-                Align::Left => line.extend([cell.as_str(), &padding]),
+                Align::Left | Align::Middle => line.extend([cell.as_str(), &padding]),
                 Align::Right => line.extend([padding.as_str(), &cell]),
             }
         }
@@ -133,7 +157,7 @@ impl Table {
     }
 }
 
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     if display_width(text) <= width {
         return text.to_owned();
     }
@@ -146,6 +170,36 @@ fn cut(text: &str, width: usize) -> String {
     }
     out.push('…');
     out
+}
+
+/// The text with its middle left out: beginning and end say most of a name.
+pub(super) fn cut_middle(text: &str, width: usize) -> String {
+    if display_width(text) <= width {
+        return text.to_owned();
+    }
+    let room = width.saturating_sub(1);
+    let (mut head, mut tail) = (String::new(), Vec::new());
+    let mut left = room.div_ceil(2);
+    for c in text.chars() {
+        let columns = display_width(c.encode_utf8(&mut [0; 4]));
+        if columns > left {
+            break;
+        }
+        left -= columns;
+        head.push(c);
+    }
+    let mut left = room - room.div_ceil(2);
+    for c in text.chars().rev() {
+        let columns = display_width(c.encode_utf8(&mut [0; 4]));
+        if columns > left {
+            break;
+        }
+        left -= columns;
+        tail.push(c);
+    }
+    head.push('…');
+    head.extend(tail.into_iter().rev());
+    head
 }
 
 #[cfg(test)]
@@ -208,5 +262,14 @@ mod tests {
                 .replace("  0.12", "   0.12")
                 .replace("wit…", "wi…")
         );
+    }
+
+    #[test]
+    fn names_are_cut_in_the_middle_by_columns_not_letters() {
+        assert_eq!(cut_middle("abcdefghij", 10), "abcdefghij");
+        assert_eq!(cut_middle("abcdefghij", 7), "abc…hij");
+        assert_eq!(cut_middle("abcdefghij", 6), "abc…ij");
+        assert_eq!(cut_middle("漢字漢字漢字", 7), "漢…字");
+        assert_eq!(cut_middle("abc", 1), "…");
     }
 }

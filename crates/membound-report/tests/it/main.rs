@@ -8,4 +8,5 @@ mod model;
 mod numbers;
 mod page;
 mod rewrite;
+mod run;
 mod text;

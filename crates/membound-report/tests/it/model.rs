@@ -322,7 +322,7 @@ fn an_empty_model_says_so() {
 #[test]
 fn a_profile_shows_its_model_or_why_there_is_none() {
     use crate::fixture::{Extent, profile};
-    let shown = text::profile(&profile(Extent::Quick), Style::default());
+    let shown = text::machine(&profile(Extent::Quick), Style::default());
     assert!(
         shown.contains("model: 11 parameters, median residual "),
         "{shown}"
@@ -333,7 +333,7 @@ fn a_profile_shows_its_model_or_why_there_is_none() {
     let panel = Page::parse(&html);
     let panel = panel.by_id("model").expect("the panel stays");
     assert!(panel.text.contains("too few windows (measure window)"));
-    let shown = text::profile(&without, Style::default());
+    let shown = text::machine(&without, Style::default());
     assert!(
         shown.contains("model: too few windows (measure window)"),
         "{shown}"
@@ -344,7 +344,7 @@ fn a_profile_shows_its_model_or_why_there_is_none() {
             .by_id("model")
             .is_none()
     );
-    assert!(!text::profile(&without, Style::default()).contains("model:"));
+    assert!(!text::machine(&without, Style::default()).contains("model:"));
 }
 
 /// The fields of each line, none of which may be quoted.

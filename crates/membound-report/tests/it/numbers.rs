@@ -345,7 +345,7 @@ fn special_values_are_left_out() {
         let mut profile = fixture::two_nodes(4);
         spoil(&mut profile, &values);
         check_drawing(&page::render(&profile));
-        check_words(&text::profile(&profile, text::Style::default()));
+        check_words(&text::machine(&profile, text::Style::default()));
         check_model(&values);
         check_comparison(&values);
     }
@@ -375,7 +375,7 @@ proptest! {
         let mut profile = fixture::two_nodes(3);
         spoil(&mut profile, &values);
         check_drawing(&page::render(&profile));
-        let shown = text::profile(&profile, text::Style::default());
+        let shown = text::machine(&profile, text::Style::default());
         check_words(&shown);
         for line in shown.lines() {
             prop_assert!(textwrap::core::display_width(line) <= 80, "{}", line);

@@ -20,7 +20,7 @@ fn document<P: Clone>(profile: &MachineProfile, kind: Kind, part: &Outcome<P>) -
 fn all(profile: &MachineProfile, style: Style) -> Vec<(&'static str, String)> {
     let p = profile;
     vec![
-        ("profile", text::profile(p, style)),
+        ("profile", text::machine(p, style)),
         ("levels", text::levels(&p.levels, style)),
         (
             "latency",
@@ -69,7 +69,7 @@ fn at_eighty_columns() {
 
 #[test]
 fn nothing_measured() {
-    insta::assert_snapshot!(text::profile(
+    insta::assert_snapshot!(text::machine(
         &fixture::nothing_measured(),
         Style::default()
     ));
@@ -94,7 +94,7 @@ fn no_line_is_wider_than_the_terminal() {
             }
         }
     }
-    let nothing = text::profile(&fixture::nothing_measured(), Style::default());
+    let nothing = text::machine(&fixture::nothing_measured(), Style::default());
     assert!(nothing.lines().all(|line| display_width(line) <= 80));
 }
 
@@ -118,7 +118,7 @@ fn colour_changes_no_letter() {
 
 #[test]
 fn levels_come_before_everything_else() {
-    let shown = text::profile(&fixture::profile(Extent::Quick), Style::default());
+    let shown = text::machine(&fixture::profile(Extent::Quick), Style::default());
     let place = |text: &str| {
         shown
             .find(text)

@@ -107,7 +107,7 @@ impl Knowledge {
     }
 
     /// For a function that stands alone.
-    pub(super) fn nothing(tables: Tables) -> Self {
+    pub(crate) fn nothing(tables: Tables) -> Self {
         Self {
             tables,
             entries: Vec::new(),

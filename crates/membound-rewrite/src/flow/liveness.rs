@@ -139,12 +139,18 @@ impl Boundary for SystemV<'_> {
                 kills: RegisterSet::EMPTY,
             };
         };
-        match target.map(|target| self.conventions.summaries.get(target)) {
-            Some(Some(callee)) => Callee {
+        let summaries = self.conventions.summaries;
+        match target.map(|target| (target, summaries.get(target))) {
+            // What it returns in a register of its own it may have written on one path
+            // and left as it was on another.
+            Some((target, Some(callee))) => Callee {
                 reads: callee.reads_before_write,
-                kills: callee.clobbers.intersection(CALLER_SAVED),
+                kills: callee
+                    .clobbers
+                    .intersection(CALLER_SAVED)
+                    .without(summaries.returned_unconventionally(target)),
             },
-            Some(None) => Callee {
+            Some((_, None)) => Callee {
                 reads: ARGUMENTS,
                 kills: RegisterSet::ARITHMETIC_FLAGS,
             },

@@ -29,11 +29,13 @@ pub(crate) enum Depth {
     Frame(u64),
 }
 
+type Reader<'data> = EndianSlice<'data, LittleEndian>;
+
 /// `.eh_frame`, to be asked again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameSection<'data> {
     address: u64,
-    bytes: &'data [u8],
+    pub(super) bytes: &'data [u8],
 }
 
 impl<'data> FrameSection<'data> {
@@ -44,8 +46,54 @@ impl<'data> FrameSection<'data> {
         Some(Self { address, bytes })
     }
 
-    fn bases(&self) -> BaseAddresses {
+    pub(super) fn bases(&self) -> BaseAddresses {
         BaseAddresses::default().set_eh_frame(self.address)
+    }
+
+    /// Visits every entry: its extent, where it lies, and whether the kernel returns there
+    /// from handlers.
+    pub(super) fn each_entry(&self, mut visit: impl FnMut(Range<u64>, usize, bool)) {
+        self.each(|entry| visit(entry.range, entry.offset, entry.signal));
+    }
+
+    fn each(&self, mut visit: impl FnMut(Visited)) {
+        let bases = self.bases();
+        let section = EhFrame::new(self.bytes, LittleEndian);
+        // Looked up again and again by entries that share one, each time parsed from its
+        // start.
+        let mut known: HashMap<usize, CommonInformationEntry<Reader<'_>>> = HashMap::new();
+        let mut entries = section.entries(&bases);
+        // What cannot be read ends the list: entries after it cannot be found.
+        while let Ok(Some(entry)) = entries.next() {
+            let partial = match entry {
+                CieOrFde::Cie(cie) => {
+                    known.insert(cie.offset(), cie);
+                    continue;
+                }
+                CieOrFde::Fde(partial) => partial,
+            };
+            let entry = partial.parse(|section, bases, offset| {
+                if let Some(cie) = known.get(&offset.0) {
+                    return Ok(cie.clone());
+                }
+                let cie = section.cie_from_offset(bases, offset)?;
+                known.insert(offset.0, cie.clone());
+                Ok(cie)
+            });
+            let Ok(entry) = entry else { continue };
+            let Some(end) = entry.initial_address().checked_add(entry.len()) else {
+                continue;
+            };
+            visit(Visited {
+                range: entry.initial_address()..end,
+                offset: entry.offset(),
+                signal: entry.is_signal_trampoline(),
+                exception_table: match entry.lsda() {
+                    Some(Pointer::Direct(address)) if address != 0 => Some(address),
+                    _ => None,
+                },
+            });
+        }
     }
 
     /// How deep the stack is before the instruction at an address that `frame` covers.
@@ -74,56 +122,35 @@ impl<'data> FrameSection<'data> {
     }
 }
 
-type Reader<'data> = EndianSlice<'data, LittleEndian>;
+/// What [`FrameSection::each`] visits.
+struct Visited {
+    range: Range<u64>,
+    offset: usize,
+    /// The kernel returns from handlers to these few bytes.
+    signal: bool,
+    exception_table: Option<u64>,
+}
 
 /// Every entry whose extent lies in `text`, sorted and disjoint.
 pub(super) fn frames(section: &FrameSection<'_>, text: &[Range<u64>]) -> Vec<Frame> {
-    let bases = section.bases();
-    let section = EhFrame::new(section.bytes, LittleEndian);
-    // Looked up again and again by entries that share one, each time parsed from its start.
-    let mut known: HashMap<usize, CommonInformationEntry<Reader<'_>>> = HashMap::new();
     let mut found = Vec::new();
-    let mut entries = section.entries(&bases);
-    // What cannot be read ends the list: entries after it cannot be found.
-    while let Ok(Some(entry)) = entries.next() {
-        let partial = match entry {
-            CieOrFde::Cie(cie) => {
-                known.insert(cie.offset(), cie);
-                continue;
-            }
-            CieOrFde::Fde(partial) => partial,
-        };
-        let entry = partial.parse(|section, bases, offset| {
-            if let Some(cie) = known.get(&offset.0) {
-                return Ok(cie.clone());
-            }
-            let cie = section.cie_from_offset(bases, offset)?;
-            known.insert(offset.0, cie.clone());
-            Ok(cie)
-        });
-        let Ok(entry) = entry else { continue };
-        // The kernel returns from handlers to these few bytes, and unwinders know them by
-        // sight. Their entry begins a byte early, inside of what stands before them.
-        if entry.is_signal_trampoline() {
-            continue;
+    section.each(|entry| {
+        // Unwinders know these by sight. Their entry begins a byte early, inside of what
+        // stands before them.
+        if entry.signal {
+            return;
         }
-        let Some(end) = entry.initial_address().checked_add(entry.len()) else {
-            continue;
-        };
-        let range = entry.initial_address()..end;
+        let range = entry.range;
         let inside = range_holding(text, range.start).is_some_and(|text| range.end <= text.end);
         if range.is_empty() || !inside {
-            continue;
+            return;
         }
         found.push(Frame {
             range,
-            offset: entry.offset(),
-            exception_table: match entry.lsda() {
-                Some(Pointer::Direct(address)) if address != 0 => Some(address),
-                _ => None,
-            },
+            offset: entry.offset,
+            exception_table: entry.exception_table,
         });
-    }
+    });
     found.sort_by_key(|frame| (frame.range.start, std::cmp::Reverse(frame.range.end)));
     // Extents do not overlap in files that linkers make.
     let mut covered = 0;

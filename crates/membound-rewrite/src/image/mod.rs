@@ -11,6 +11,7 @@ mod identity;
 mod padding;
 mod relocations;
 mod symbols;
+mod unwind;
 
 use std::ops::Range;
 
@@ -214,6 +215,14 @@ impl<'data> Image<'data> {
             .then_some(index)
     }
 
+    /// Functions that are defined here under names that are `wanted`: their addresses, and each
+    /// of those names as it stands in a symbol table.
+    #[must_use]
+    pub fn functions_named(&self, wanted: impl Fn(&[u8]) -> bool) -> Vec<(u64, &'data [u8])> {
+        let dynamic = symbols::DynamicSymbols::read(&self.layout);
+        symbols::functions_named(&self.layout, &dynamic, wanted)
+    }
+
     /// Whether a function begins at an address.
     #[must_use]
     pub fn is_function_start(&self, address: u64) -> bool {
@@ -315,6 +324,18 @@ impl<'data> Image<'data> {
                 let bytes = self.layout.bytes(segment.backed.clone())?;
                 Some((segment.backed.start, bytes))
             })
+    }
+
+    /// The image's compact unwind table ([`membound_wire::UnwindHeader`] and what follows
+    /// it), whose addresses count from the first page of [`Self::span`]; empty without
+    /// unwind information.
+    #[must_use]
+    pub fn unwind_table(&self) -> Vec<u8> {
+        const PAGE: u64 = 4096;
+        let origin = self.span().start & !(PAGE - 1);
+        self.frame_section.map_or_else(Vec::new, |section| {
+            unwind::table(&section, &self.text, origin)
+        })
     }
 
     /// How deep the stack is before the instruction at an address, by unwind information.

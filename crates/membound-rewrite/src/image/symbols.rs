@@ -100,6 +100,36 @@ pub(super) fn entries<'data, T: pod::Pod>(
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
 }
 
+/// Functions defined here whose names are `wanted`, with their addresses: from both tables,
+/// under every name. What is only found out when a program is loaded has no address yet.
+pub(super) fn functions_named<'data>(
+    layout: &Layout<'data>,
+    dynamic: &DynamicSymbols<'data>,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Vec<(u64, &'data [u8])> {
+    let mut found = Vec::new();
+    let mut look = |symbols: &'data [Sym64<LE>], strings| {
+        for symbol in symbols {
+            let section = symbol.st_shndx.get(LE);
+            let address = symbol.st_value.get(LE);
+            if symbol.st_type() == elf::STT_FUNC
+                && section != elf::SHN_UNDEF
+                && section != elf::SHN_ABS
+                && let Some(name) = string(strings, symbol.st_name.get(LE))
+                && wanted(name)
+                && layout.is_text(address)
+            {
+                found.push((address, name));
+            }
+        }
+    };
+    look(dynamic.symbols, dynamic.strings);
+    if let Some((symbols, strings)) = layout.debug_symbols() {
+        look(symbols, strings);
+    }
+    found
+}
+
 /// Every symbol that names an address in text, sorted by address; of several at one
 /// address the most telling first.
 pub(super) fn code_symbols<'data>(

@@ -39,6 +39,22 @@ impl Surroundings {
         !self.live.intersects(set)
     }
 
+    /// Two registers that can be used beside rax and what `way` uses, dead ones if there are.
+    fn two_registers(&self, way: Way) -> [Gpr; 2] {
+        let mut but = vec![Gpr::RSP, Gpr::RAX];
+        if let Way::SavedFlags(Keep::In(register)) = way {
+            but.push(register);
+        }
+        let mut next = || {
+            let dead = self.dead_register(&but);
+            let any = || Gpr::all().find(|register| !but.contains(register));
+            let found = dead.or_else(any).expect("there are sixteen registers");
+            but.push(found);
+            found
+        };
+        [next(), next()]
+    }
+
     fn dead_register(&self, but: &[Gpr]) -> Option<Gpr> {
         Gpr::all().find(|register| {
             *register != Gpr::RSP
@@ -66,19 +82,13 @@ enum Way {
 enum Action {
     Displace,
     Count(Increment),
+    CountByStack([Gpr; 2]),
     Rubbish(VectorLevel),
-    Sample(Operand, Timing),
+    Sample(Operand),
     Record(Operand),
     PrefetchYield(Operand),
     Syscall,
     Modules,
-}
-
-/// Whether a sampled access is timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Timing {
-    Timed,
-    Untimed,
 }
 
 /// A body that can be written at its place.
@@ -87,6 +97,15 @@ pub(super) struct Settled {
     action: Action,
     way: Way,
     around: Surroundings,
+}
+
+/// How dear it is to get what a body needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cost(u8);
+
+impl Cost {
+    /// More than any body's.
+    pub(super) const MOST: Self = Self(u8::MAX);
 }
 
 /// A slow path that has been written.
@@ -142,16 +161,21 @@ impl Settled {
         }
     }
 
-    /// `body` before `instruction`, which does `access`.
+    /// `body` before `instruction`, which does `access`, if any.
     pub(super) fn settle(
         body: Body,
         vectors: VectorLevel,
         around: Surroundings,
         instruction: &iced_x86::Instruction,
-        access: &Access,
+        access: Option<&Access>,
     ) -> Result<Self, Refusal> {
+        let operand = || {
+            let access = access.ok_or(Refusal::Operand)?;
+            Operand::of(instruction, access).ok_or(Refusal::Operand)
+        };
         let plain_operand = || {
-            Operand::of(instruction, access)
+            operand()
+                .ok()
                 .filter(|operand| operand.segment.is_none())
                 .filter(|operand| operand.bytes > 0)
                 .ok_or(Refusal::Operand)
@@ -166,21 +190,15 @@ impl Settled {
                 };
                 (Action::Count(form), counting(&around, form)?)
             }
-            Body::Rubbish => (Action::Rubbish(vectors), Way::Free),
-            Body::Sample => {
-                let timing = if access.direction.loads() {
-                    Timing::Timed
-                } else {
-                    Timing::Untimed
-                };
-                (
-                    Action::Sample(plain_operand()?, timing),
-                    with_call(&around)?,
-                )
+            Body::CountByStack => {
+                let way = with_call(&around)?;
+                (Action::CountByStack(around.two_registers(way)), way)
             }
+            Body::Rubbish => (Action::Rubbish(vectors), Way::Free),
+            Body::Sample => (Action::Sample(plain_operand()?), with_call(&around)?),
             Body::Record => (Action::Record(plain_operand()?), with_call(&around)?),
             Body::PrefetchYield => {
-                let operand = Operand::of(instruction, access).ok_or(Refusal::Operand)?;
+                let operand = operand()?;
                 if !around.stack {
                     return Err(Refusal::NoStack);
                 }
@@ -194,6 +212,18 @@ impl Settled {
         })
     }
 
+    /// What the fast path does besides its work, by the number of its instructions.
+    pub(super) const fn cost(&self) -> Cost {
+        Cost(match self.way {
+            Way::Free | Way::DeadFlags => 0,
+            Way::Through(_, Keep::Nowhere | Keep::In(_)) => 2,
+            Way::Through(_, Keep::OnStack) => 4,
+            Way::SavedFlags(Keep::Nowhere) => 5,
+            Way::SavedFlags(Keep::In(_)) => 6,
+            Way::SavedFlags(Keep::OnStack) => 7,
+        })
+    }
+
     /// Writes the part that is seldom run, before the trampoline's first place.
     pub(super) fn slow_path(
         &self,
@@ -202,7 +232,7 @@ impl Settled {
         tables: &mut Tables,
         draft: &mut Draft,
     ) -> Option<SlowPath> {
-        if !matches!(self.action, Action::Sample(..) | Action::Record(_)) {
+        if !matches!(self.action, Action::Sample(_) | Action::Record(_)) {
             return None;
         }
         let start = out.at();
@@ -216,7 +246,7 @@ impl Settled {
             frame,
             resume: Resume::Start,
         };
-        if matches!(self.action, Action::Sample(..)) {
+        if matches!(self.action, Action::Sample(_)) {
             // The execution is counted: it is not to be counted again.
             writer.resume = Resume::Displaced;
         }
@@ -254,11 +284,12 @@ impl Settled {
         match self.action {
             Action::Displace => {}
             Action::Count(form) => self.count(site, form, &mut writer),
+            Action::CountByStack(registers) => self.count_by_stack(site, registers, &mut writer),
             Action::Rubbish(vectors) => {
                 let seed = u64::from(writer.out.at()) << 20 ^ u64::from(site);
                 rubbish::write(&self.around, vectors, seed, writer.out);
             }
-            Action::Sample(..) | Action::Record(_) => {
+            Action::Sample(_) | Action::Record(_) => {
                 let slow = slow.expect("a body that reports has a slow path");
                 self.guard(site, slow, &mut writer);
             }
@@ -342,7 +373,7 @@ impl Settled {
             writer.frame.flags = Some(FlagsKept::InRax);
             writer.mark();
         }
-        let condition = if let Action::Sample(..) = self.action {
+        let condition = if let Action::Sample(_) = self.action {
             writer.out.count_down(site);
             writer.resume = Resume::Displaced;
             writer.mark();
@@ -406,6 +437,47 @@ impl Settled {
         }
     }
 
+    fn count_by_stack(&self, site: u32, registers: [Gpr; 2], writer: &mut Writer<'_>) {
+        let mut frame = writer.frame;
+        self.enter(writer, &mut frame);
+        writer.frame = frame;
+        if matches!(self.way, Way::SavedFlags(_)) {
+            writer.frame.flags = Some(FlagsKept::InRax);
+            writer.mark();
+        }
+        let alive = |register: &Gpr| !self.around.is_dead(RegisterSet::gpr(*register));
+        let pushed: Vec<Gpr> = registers.into_iter().filter(alive).collect();
+        let lowers = !pushed.is_empty() && self.around.red_zone && writer.frame.lowered == 0;
+        if lowers {
+            writer.lower(RED_ZONE);
+        }
+        for register in &pushed {
+            writer.push(*register);
+        }
+        let [address, scratch] = registers;
+        writer.out.word_of_stack(address, scratch, site);
+        let word = Address::Registers {
+            base: Some(address),
+            index: Some((scratch, 0)),
+            displacement: 0,
+        };
+        writer
+            .out
+            .with_operand(&[0xf0], Width::Quad, &[0xff], 0, word);
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        for register in pushed.iter().rev() {
+            writer.pop(*register);
+        }
+        if lowers {
+            writer.lower(-RED_ZONE);
+        }
+        if let Way::SavedFlags(keep) = self.way {
+            writer.restore_flags();
+            writer.restore_rax(keep, self.around.red_zone);
+        }
+    }
+
     fn prefetch(&self, operand: Operand, writer: &mut Writer<'_>) {
         let mut address = operand.address;
         if self.around.red_zone {
@@ -431,20 +503,23 @@ impl Settled {
     }
 
     /// The slow path proper: all registers as at its start when it is through.
+    ///
+    /// A store is timed by a load of what it is about to write: a store as such retires before
+    /// it has its line, while a load takes as long as the line is away, and its latencies are
+    /// those that levels are calibrated with.
     fn report(&self, site: u32, writer: &mut Writer<'_>) {
-        let (operand, timing) = match self.action {
-            Action::Sample(operand, timing) => (operand, Some(timing)),
-            Action::Record(operand) => (operand, None),
+        let (operand, timed) = match self.action {
+            Action::Sample(operand) => (operand, true),
+            Action::Record(operand) => (operand, false),
             _ => return,
         };
-        let timed = timing == Some(Timing::Timed);
         let lowers = self.around.red_zone && writer.frame.lowered == 0;
         if lowers {
             writer.lower(RED_ZONE);
         }
-        let [address, ticks] = self.scratch(operand.address);
+        let [address, ticks, hit, drain] = self.scratch(operand.address);
         let pushed: &[Gpr] = if timed {
-            &[Gpr::RAX, Gpr::RDX, address, ticks]
+            &[Gpr::RAX, Gpr::RDX, address, ticks, hit, drain]
         } else {
             &[address]
         };
@@ -453,9 +528,13 @@ impl Settled {
         }
         writer.load_address(address, operand.address);
         if timed {
-            writer.out.raw(LFENCE);
-            writer.out.raw(RDTSC);
-            writer.out.copy_low(ticks, Gpr::RAX);
+            drained(writer.out, drain);
+            let top_of_stack = Address::Registers {
+                base: Some(Gpr::RSP),
+                index: None,
+                displacement: 0,
+            };
+            timed_load(writer.out, hit, Width::Quad, &[0x8b], top_of_stack);
             let at_address = Address::Registers {
                 base: Some(address),
                 index: None,
@@ -467,31 +546,24 @@ impl Settled {
                 4..=7 => (Width::Default, &[0x8b]),
                 _ => (Width::Quad, &[0x8b]),
             };
-            writer
-                .out
-                .with_operand(&[], width, opcode, Gpr::RDX.number(), at_address);
-            writer.out.raw(LFENCE);
-            writer.out.raw(RDTSC);
-            writer.out.subtract_low(Gpr::RAX, ticks);
+            timed_load(writer.out, ticks, width, opcode, at_address);
         }
         let mut arguments = 2;
-        if timing.is_some() {
-            arguments += 1;
-            if timed {
-                writer.out.push(Gpr::RAX);
-            } else {
-                writer.out.push_zero();
+        if timed {
+            for register in [drain, hit, ticks] {
+                writer.out.push(register);
+                writer.moved(8);
+                arguments += 1;
             }
-            writer.moved(8);
         }
         writer.out.push(address);
         writer.moved(8);
-        writer.out.push_site_number(site);
+        let mark = if operand.stores { STORE_BIT } else { 0 };
+        writer.out.push_site_number(site, mark);
         writer.moved(8);
-        writer.out.call_entry(match timing {
-            Some(_) => Entry::Sample,
-            None => Entry::Record,
-        });
+        writer
+            .out
+            .call_entry(if timed { Entry::Sample } else { Entry::Record });
         writer.resume = Resume::Displaced;
         writer.mark();
         writer.lower(-8 * arguments);
@@ -503,9 +575,9 @@ impl Settled {
         }
     }
 
-    /// Two registers for the address and the ticks that are neither rax, rdx, in the way
-    /// of the operand, nor hold something for the fast path.
-    fn scratch(&self, operand: Address) -> [Gpr; 2] {
+    /// Registers for the address and for ticks that are neither rax, rdx, in the way of the
+    /// operand, nor hold something for the fast path.
+    fn scratch(&self, operand: Address) -> [Gpr; 4] {
         let holds = |register: Gpr| matches!(self.way, Way::SavedFlags(Keep::In(other)) if other == register);
         let mut free = Gpr::all().filter(|register| {
             ![Gpr::RAX, Gpr::RDX, Gpr::RSP, Gpr::RBP].contains(register)
@@ -513,11 +585,41 @@ impl Settled {
                 && !holds(*register)
         });
         let mut next = || free.next().expect("twelve registers less three are enough");
-        [next(), next()]
+        [next(), next(), next(), next()]
     }
 }
 
+/// Leaves in `ticks` how long the stores that were under way took to be done.
+fn drained(out: &mut Emitter, ticks: Gpr) {
+    out.raw(LFENCE);
+    out.raw(RDTSC);
+    out.copy_low(ticks, Gpr::RAX);
+    out.raw(MFENCE);
+    out.raw(LFENCE);
+    out.raw(RDTSC);
+    out.subtract_low(Gpr::RAX, ticks);
+    out.copy_low(ticks, Gpr::RAX);
+}
+
+/// Loads from `address` into rdx and leaves in `ticks` how long that took, fences included.
+fn timed_load(out: &mut Emitter, ticks: Gpr, width: Width, opcode: &[u8], address: Address) {
+    out.raw(LFENCE);
+    out.raw(RDTSC);
+    out.copy_low(ticks, Gpr::RAX);
+    // Else the load runs beside the reading of the counter, which takes longer than a hit in
+    // the first caches.
+    out.raw(LFENCE);
+    out.with_operand(&[], width, opcode, Gpr::RDX.number(), address);
+    out.raw(LFENCE);
+    out.raw(RDTSC);
+    out.subtract_low(Gpr::RAX, ticks);
+    out.copy_low(ticks, Gpr::RAX);
+}
+
+/// Of a site number on the stack: the access is a store.
+const STORE_BIT: u32 = 1 << 31;
 const LFENCE: &[u8] = &[0x0f, 0xae, 0xe8];
+const MFENCE: &[u8] = &[0x0f, 0xae, 0xf0];
 const RDTSC: &[u8] = &[0x0f, 0x31];
 
 fn counting(around: &Surroundings, form: Increment) -> Result<Way, Refusal> {

@@ -5,6 +5,8 @@
 //! distance between origin and code. What refers to the data pages behind the code stays open until
 //! the size of code and tables is known.
 
+use membound_wire::{COUNT_APART, COUNT_WORDS};
+
 use crate::Gpr;
 
 /// A 4-byte field that refers to the data pages, open until their place is known.
@@ -30,8 +32,8 @@ pub(super) enum DataTarget {
         /// Which of its bytes.
         byte: u32,
     },
-    /// No address: the site's number itself.
-    Number(u32),
+    /// No address: the number of this site itself, and these bits with it.
+    Number(u32, u32),
     /// The bytes that begin the code area.
     Pattern,
 }
@@ -152,6 +154,12 @@ impl Emitter {
         self.data_field(DataTarget::Slots(entry as u32 * 8), 0);
     }
 
+    /// `jmp [slot]`.
+    pub(super) fn jump_entry(&mut self, entry: membound_wire::Entry) {
+        self.raw(&[0xff, 0x25]);
+        self.data_field(DataTarget::Slots(entry as u32 * 8), 0);
+    }
+
     pub(super) fn push(&mut self, register: Gpr) {
         self.short_form(0x50, register);
     }
@@ -168,15 +176,10 @@ impl Emitter {
         self.raw(&[opcode | number & 7]);
     }
 
-    /// `push imm32` with the number of `site`.
-    pub(super) fn push_site_number(&mut self, site: u32) {
+    /// `push imm32` with the number of `site` and the bits of `mark`.
+    pub(super) fn push_site_number(&mut self, site: u32, mark: u32) {
         self.raw(&[0x68]);
-        self.data_field(DataTarget::Number(site), 0);
-    }
-
-    /// `push 0`.
-    pub(super) fn push_zero(&mut self) {
-        self.raw(&[0x6a, 0]);
+        self.data_field(DataTarget::Number(site, mark), 0);
     }
 
     /// `lea rsp, [rsp + bytes]`: moves the stack pointer and leaves the flags alone.
@@ -254,6 +257,21 @@ impl Emitter {
         }
         self.raw(&[0x48, 0xff, 0x05]);
         self.data_field(DataTarget::Site { site, byte: 0 }, 0);
+    }
+
+    /// Leaves in `address` where the word of a site lies that belongs to this stack. Two threads
+    /// have their stacks some megabytes apart. Changes flags.
+    pub(super) fn word_of_stack(&mut self, address: Gpr, scratch: Gpr, site: u32) {
+        const STACK_BITS: u32 = 21;
+        const APART_BITS: u32 = COUNT_APART.ilog2();
+        const MASK: u32 = ((COUNT_WORDS - 1) * COUNT_APART) as u32;
+        self.word(0x8d, address, site);
+        self.copy(scratch, Gpr::RSP);
+        let number = scratch.number();
+        let shift = (STACK_BITS - APART_BITS) as u8;
+        self.raw(&[0x48 | number >> 3, 0xc1, 0xe8 | number & 7, shift]);
+        self.raw(&[0x40 | number >> 3, 0x81, 0xe0 | number & 7]);
+        self.raw(&MASK.to_le_bytes());
     }
 
     /// `mov register, [site's word]`.
@@ -430,7 +448,6 @@ mod tests {
         check(Emitter::seto_al, "seto al");
         check(Emitter::overflow_from_al, "cmp al,81h");
         check(Emitter::sahf, "sahf");
-        check(Emitter::push_zero, "push 0");
         check(
             |out| out.increment(0, Increment::Locked),
             "lock inc qword ptr [8]",
@@ -439,6 +456,10 @@ mod tests {
             |out| out.increment(0, Increment::Plain),
             "inc qword ptr [7]",
         );
+        check(
+            |out| out.word_of_stack(r9, Gpr::RDX, 0),
+            "lea r9,[7]\nmov rdx,rsp\nshr rdx,0Fh\nand edx,1C0h",
+        );
         check(|out| out.load_word(r9, 0), "mov r9,[7]");
         check(|out| out.store_word(Gpr::RCX, 0), "mov [7],rcx");
         check(|out| out.count_down(0), "sub dword ptr [7],1");
@@ -446,6 +467,10 @@ mod tests {
         check(
             |out| out.call_entry(membound_wire::Entry::Yield),
             "call qword ptr [6]",
+        );
+        check(
+            |out| out.jump_entry(membound_wire::Entry::Wrap),
+            "jmp qword ptr [6]",
         );
         check(|out| out.jump_if_back(Condition::LESS_OR_EQUAL, 0), "jle 0");
         check(|out| out.skip_if(Condition::CARRY, 2), "jb short 4");

@@ -6,7 +6,7 @@ use super::group::{self, Ground, Item};
 use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::relocate;
-use super::trampoline::{Chunk, Work, WorkKind};
+use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::{Body, EDIT, Options, Plan, Refusal};
 use crate::code::Function;
 
@@ -59,7 +59,11 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         return Err(Refusal::NoRoom);
     }
     let mut chunk = Chunk::new(origin);
-    chunk.trampoline(&ground, group, &[(entry, work)], |_, _| {});
+    let before = Before {
+        bodies: &[(entry, work)],
+        wraps: &[],
+    };
+    chunk.trampoline(&ground, group, &before, |_, _| {});
     let part = Part {
         chunk,
         found: vec![(FunctionView::of(&function), Found::default())],

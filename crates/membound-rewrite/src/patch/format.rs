@@ -12,11 +12,11 @@ use rayon::prelude::*;
 use super::PlanError;
 
 pub(super) const MAGIC: [u8; 8] = *b"MBNDPLAN";
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 5;
 /// Magic, version, number of sections, the numbers, the sections, checksum.
 pub(super) const HEADER_BYTES: usize = 16 + 8 * NUMBERS + 16 * SECTIONS + 8;
 pub(super) const NUMBERS: usize = 7;
-pub(super) const SECTIONS: usize = 10;
+pub(super) const SECTIONS: usize = 11;
 
 /// The parts of a plan, in the order in which they stand in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(super) enum Section {
     Hooks,
     /// Functions, of [`FUNCTION_BYTES`] each, sorted by address.
     Functions,
+    /// Entries of wrapped functions, of [`HOOK_BYTES`] each.
+    Wraps,
 }
 
 /// The header's numbers.

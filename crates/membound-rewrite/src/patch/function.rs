@@ -1,14 +1,18 @@
 //! One function's part in a plan.
 
+use std::iter::Peekable;
+
 use iced_x86::{Code, Instruction};
 
+use super::blocks::{self, Chosen};
 use super::body::{Settled, Surroundings};
 use super::group::{self, Ground, Item};
 use super::relocate::{self, Form};
-use super::trampoline::{Chunk, Work, WorkKind};
-use super::{HookState, Hooks, Options, Refusal, syscalls};
+use super::trampoline::{Before, Chunk, Work, WorkKind};
+use super::wraps::{self, Wrap};
+use super::{HookState, Hooks, Options, Refusal, Sites, syscalls};
 use crate::code::Function;
-use crate::flow::{Analyst, Direction, Liveness, access};
+use crate::flow::{Access, Analyst, Direction, Liveness, access};
 
 /// Most bytes between the module's origin and what its code refers to.
 const REACH: u64 = 1 << 30;
@@ -19,6 +23,8 @@ pub(super) struct Site {
     /// Its index in its function.
     pub instruction: usize,
     /// Its address in the file.
+    pub at: u64,
+    /// The address that it is known by: its own, or its block's where blocks were asked for.
     pub address: u64,
     /// What it does.
     pub direction: Direction,
@@ -45,6 +51,8 @@ pub(super) struct Found {
     pub sites: Vec<Site>,
     /// Sorted by address.
     pub hooks: Vec<Hook>,
+    /// Sorted by address.
+    pub wraps: Vec<Wrap>,
     /// Groups that were made, with their rooms.
     pub groups: Vec<group::Group>,
 }
@@ -70,26 +78,52 @@ pub(super) fn plan(
     let mut found = Found::default();
     let mut bodies = Vec::new();
     let mut items = Vec::new();
+    let mut blocks = match &options.sites {
+        Sites::Blocks(starts) => blocks::choose(subject, starts, options, chunk.out.origin),
+        Sites::All | Sites::At(_) => Vec::new(),
+    }
+    .into_iter()
+    .peekable();
     for (index, instruction) in subject.function.instructions.iter().enumerate() {
         let mut item = Item {
             form: movable(subject, instruction, chunk.out.origin),
             ..Item::default()
         };
         if instruction.code() == Code::Syscall {
-            if options.hooks == Hooks::Plant {
-                hook(subject, index, analyst, &mut item, &mut bodies, &mut found);
+            if options.hooks != Hooks::LeaveOut {
+                hook(
+                    subject,
+                    index,
+                    options.hooks,
+                    analyst,
+                    &mut item,
+                    &mut bodies,
+                    &mut found,
+                );
             }
-        } else if let Some(access) = access(instruction)
-            && options.accesses.contain(access.direction)
-            && options.sites.contain(instruction.ip())
-        {
+            // A block of nothing else.
+            if let Some((address, _)) = wanted(options, index, instruction, &mut blocks) {
+                found.sites.push(Site {
+                    instruction: index,
+                    at: instruction.ip(),
+                    address,
+                    direction: Direction::Both,
+                    number: Err(Refusal::NotRelocatable),
+                });
+            }
+        } else if let Some((address, access)) = wanted(options, index, instruction, &mut blocks) {
             item.call = matches!(
                 instruction.flow_control(),
                 iced_x86::FlowControl::IndirectCall
             );
             let around = Surroundings::before(subject.liveness, index);
-            let settled =
-                Settled::settle(options.body, options.vectors, around, instruction, &access);
+            let settled = Settled::settle(
+                options.body,
+                options.vectors,
+                around,
+                instruction,
+                access.as_ref(),
+            );
             let untouchable = is_untouchable(subject.function, instruction);
             let number = match settled {
                 _ if untouchable => Err(Refusal::Rseq),
@@ -109,14 +143,16 @@ pub(super) fn plan(
             };
             found.sites.push(Site {
                 instruction: index,
-                address: instruction.ip(),
-                direction: access.direction,
+                at: instruction.ip(),
+                address,
+                direction: access.map_or(Direction::Both, |access| access.direction),
                 number,
             });
         }
         items.push(item);
     }
-    if bodies.is_empty() {
+    found.wraps = wraps::plan(subject.function, &chunk.wrapped, &mut items);
+    if bodies.is_empty() && found.wraps.is_empty() {
         return found;
     }
     let ground = Ground {
@@ -128,8 +164,12 @@ pub(super) fn plan(
     for (index, refusal) in groups.refused {
         refuse(&mut found, index, refusal);
     }
+    let before = Before {
+        bodies: &bodies,
+        wraps: &found.wraps,
+    };
     for group in &groups.groups {
-        chunk.trampoline(&ground, group, &bodies, |index, number| {
+        chunk.trampoline(&ground, group, &before, |index, number| {
             if let Some(site) = site_at(&mut found.sites, index) {
                 site.number = Ok(number);
             }
@@ -143,6 +183,24 @@ pub(super) fn plan(
     }
     found.groups = groups.groups;
     found
+}
+
+/// The address that a site at this instruction is known by, if there is to be one, and what the
+/// instruction does to memory. `blocks` are those that were chosen for their blocks.
+fn wanted(
+    options: &Options,
+    index: usize,
+    instruction: &Instruction,
+    blocks: &mut Peekable<impl Iterator<Item = Chosen>>,
+) -> Option<(u64, Option<Access>)> {
+    let access = access(instruction);
+    if let Sites::Blocks(_) = options.sites {
+        let chosen = blocks.next_if(|chosen| chosen.instruction == index)?;
+        return Some((chosen.block, access));
+    }
+    let access = access.filter(|access| options.accesses.contain(access.direction))?;
+    let meant = options.sites.contain(instruction.ip());
+    meant.then(|| (instruction.ip(), Some(access)))
 }
 
 fn site_at(sites: &mut [Site], index: usize) -> Option<&mut Site> {
@@ -159,6 +217,11 @@ fn refuse(found: &mut Found, index: usize, refusal: Refusal) {
     for hook in &mut found.hooks {
         if hook.instruction == index {
             hook.state = HookState::Refused(refusal);
+        }
+    }
+    for wrap in &mut found.wraps {
+        if wrap.instruction == index {
+            wrap.view.state = HookState::Refused(refusal);
         }
     }
 }
@@ -178,7 +241,11 @@ fn overlap(ranges: &[std::ops::Range<u64>], instruction: &Instruction) -> bool {
         .any(|range| instruction.ip() < range.end && range.start < instruction.next_ip())
 }
 
-fn movable(subject: &Subject<'_>, instruction: &Instruction, origin: u64) -> Option<Form> {
+pub(super) fn movable(
+    subject: &Subject<'_>,
+    instruction: &Instruction,
+    origin: u64,
+) -> Option<Form> {
     let start = usize::try_from(instruction.ip() - subject.function.bounds.range.start).ok()?;
     let bytes = subject.bytes.get(start..start + instruction.len())?;
     let form = relocate::form(instruction, bytes)?;
@@ -196,6 +263,7 @@ fn movable(subject: &Subject<'_>, instruction: &Instruction, origin: u64) -> Opt
 fn hook(
     subject: &Subject<'_>,
     index: usize,
+    hooks: Hooks,
     analyst: &mut Analyst,
     item: &mut Item,
     bodies: &mut Vec<(usize, Work)>,
@@ -203,7 +271,7 @@ fn hook(
 ) {
     let instruction = &subject.function.instructions[index];
     let number = syscalls::number(subject.function, index, analyst);
-    let state = if !syscalls::is_seen(number) {
+    let state = if !syscalls::is_seen(number, hooks) {
         HookState::NotNeeded
     } else if is_untouchable(subject.function, instruction) {
         HookState::Refused(Refusal::Rseq)

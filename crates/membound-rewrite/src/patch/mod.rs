@@ -6,12 +6,14 @@
 //! finds places for jumps that are short of bytes. The result does not depend on where the
 //! module lies and can be kept ([`Plan::as_bytes`]); [`Plan::place`] adds the addresses.
 
+mod blocks;
 mod body;
 mod describe;
 mod emit;
 mod entry;
 mod format;
 mod function;
+mod groundwork;
 mod group;
 mod operand;
 mod options;
@@ -25,6 +27,7 @@ mod standalone;
 mod syscalls;
 mod table;
 mod trampoline;
+mod wraps;
 mod writer;
 
 use std::fmt;
@@ -33,9 +36,12 @@ pub use describe::{
     AccessReport, Detail, FunctionReport, GroupReport, InstructionReport, describe,
 };
 pub use entry::entry_hook;
+pub use groundwork::Groundwork;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
 pub use plan::{FunctionView, HookState, HookView, Layout, Plan, PlanBytes, PlanError, SiteView};
+pub use standalone::sampler_identity;
+pub use wraps::{WrapView, Wrapped};
 
 /// Bytes of a jump with a 32-bit displacement, the most that is overwritten.
 const EDIT: usize = membound_wire::EDIT_BYTES;
@@ -51,6 +57,10 @@ pub enum Body {
         /// locked operation. Otherwise increments of threads that race may be lost.
         exact: bool,
     },
+    /// Counts exactly, in one of several words that lie apart ([`membound_wire::COUNT_WORDS`]),
+    /// chosen by where the stack is: threads that count at the same time do not take the line from
+    /// each other, which would cost more than what is counted.
+    CountByStack,
     /// Writes rubbish into everything that is held to be dead.
     Rubbish,
     /// Counts, and about once in a period fences, times the load and records it.

@@ -15,6 +15,8 @@ pub(super) struct Operand {
     pub segment: Option<Segment>,
     /// Its size.
     pub bytes: u32,
+    /// Whether it is written.
+    pub stores: bool,
 }
 
 impl Operand {
@@ -35,6 +37,7 @@ impl Operand {
             address: address(instruction)?,
             segment: access.segment,
             bytes: access.bytes,
+            stores: access.direction.stores(),
         })
     }
 }

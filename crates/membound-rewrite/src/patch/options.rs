@@ -3,7 +3,7 @@
 use crate::code;
 use crate::flow::Direction;
 
-use super::Body;
+use super::{Body, Wrapped};
 
 /// Vector registers that the processor has, and that bodies may therefore use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,20 +33,34 @@ impl VectorLevel {
     }
 }
 
-/// Which instructions are to be patched, among those that access memory.
+/// Which instructions are to be patched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sites {
-    /// All.
+    /// All that access memory.
     All,
-    /// Those at these addresses of the file, sorted.
+    /// Those that access memory at these addresses of the file, sorted.
     At(Vec<u64>),
+    /// One of each of the basic blocks that begin at these addresses of the file, sorted: any
+    /// of them runs as often as its block. The site's address is the block's. Of the bodies
+    /// those will do that ask for no operand.
+    Blocks(Vec<u64>),
 }
 
 impl Sites {
+    /// The addresses that they are given by.
+    pub(super) fn addresses(&self) -> Option<&[u64]> {
+        match self {
+            Self::All => None,
+            Self::At(addresses) | Self::Blocks(addresses) => Some(addresses),
+        }
+    }
+
+    /// Whether an access at this address is meant.
     pub(super) fn contain(&self, address: u64) -> bool {
         match self {
             Self::All => true,
             Self::At(addresses) => addresses.binary_search(&address).is_ok(),
+            Self::Blocks(_) => false,
         }
     }
 }
@@ -75,8 +89,12 @@ impl Accesses {
 /// Whether the system calls are patched that the agent must see to keep the process itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hooks {
-    /// They are.
+    /// They are. The numbers are kept of system calls that a signal of the agent's may
+    /// interrupt.
     Plant,
+    /// They are, and also those through which a program could see or block the signal of the
+    /// agent's timers, and makes threads and processes that are to have timers too.
+    Timed,
     /// They are not: for inspection and tests.
     LeaveOut,
 }
@@ -96,6 +114,8 @@ pub struct Options {
     pub vectors: VectorLevel,
     /// Whether the agent's system calls are patched.
     pub hooks: Hooks,
+    /// Functions whose entries lead to the agent.
+    pub wrapped: Vec<Wrapped>,
 }
 
 impl Options {
@@ -109,6 +129,7 @@ impl Options {
             accesses: Accesses::All,
             vectors: VectorLevel::detect(),
             hooks: Hooks::Plant,
+            wrapped: Vec::new(),
         }
     }
 
@@ -123,6 +144,7 @@ impl Options {
             Body::Sample => 4,
             Body::Record => 5,
             Body::PrefetchYield => 6,
+            Body::CountByStack => 7,
         };
         let mut key = vec![
             body,
@@ -131,10 +153,22 @@ impl Options {
             self.vectors as u8,
             self.hooks as u8,
         ];
+        for wrapped in &self.wrapped {
+            key.push(1);
+            key.extend_from_slice(&wrapped.number.to_le_bytes());
+            // No name has a zero byte.
+            key.extend_from_slice(wrapped.name.as_bytes());
+            key.push(0);
+        }
+        key.push(0);
         match &self.sites {
             Sites::All => key.push(0),
-            Sites::At(addresses) => {
-                key.push(1);
+            Sites::At(addresses) | Sites::Blocks(addresses) => {
+                key.push(if matches!(self.sites, Sites::At(_)) {
+                    1
+                } else {
+                    2
+                });
                 for address in addresses {
                     key.extend_from_slice(&address.to_le_bytes());
                 }

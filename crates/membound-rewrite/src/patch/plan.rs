@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use membound_wire::{Probe, SLOTS_BYTES};
+use membound_wire::{COUNT_APART, COUNT_WORDS, Probe, SLOTS_BYTES};
 
 use super::format::{
     EDIT_BYTES, FUNCTION_BYTES, HOOK_BYTES, Header, Number, PUN_BYTES, SITE_BYTES, Section, half,
@@ -12,7 +12,7 @@ use super::format::{
 };
 use super::pun::Pun;
 use super::trampoline::Edit;
-use super::{Body, Options, Refusal};
+use super::{Body, Options, Refusal, WrapView};
 use crate::code::{Function, Unresolved};
 use crate::flow::Direction;
 use crate::image::Identity;
@@ -77,14 +77,14 @@ impl Layout {
     }
 }
 
-/// One instruction that was to be patched.
+/// One instruction that was to be patched, or one of a basic block's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteView {
-    /// Its address in the file.
+    /// Its address in the file, or where its block begins.
     pub address: u64,
     /// The start of its function, in the file.
     pub function: u64,
-    /// What it does to memory.
+    /// What it does to memory; of a block's whatever its instruction happens to do.
     pub direction: Direction,
     /// Its number among the sites that have a body, or why it has none.
     pub number: Result<u32, Refusal>,
@@ -99,6 +99,14 @@ pub struct HookView {
     pub number: Option<u32>,
     /// Whether the agent sees it.
     pub state: HookState,
+}
+
+impl HookView {
+    /// Whether the agent sees the call.
+    #[must_use]
+    pub fn is_hooked(&self) -> bool {
+        self.state == HookState::Hooked
+    }
 }
 
 /// Whether the agent sees a system call.
@@ -266,8 +274,8 @@ impl Plan {
         u32::try_from(self.number(Number::NumberedSites)).unwrap_or(0)
     }
 
-    /// Where in the data pages the words of a site lie (a `u64` count, or a [`Probe`]), if its
-    /// body has any.
+    /// Where in the data pages the words of a site lie (a `u64` count, or several that are
+    /// [`COUNT_APART`] and to be summed, or a [`Probe`]), if its body has any.
     #[must_use]
     pub fn data_words(&self, site: u32) -> Option<Range<usize>> {
         let bytes = usize::try_from(self.number(Number::SiteWords)).ok()?;
@@ -285,13 +293,18 @@ impl Plan {
             .map(move |record| HookView {
                 address: origin.wrapping_add(u64::from(word(record, 0))),
                 number: Some(word(record, 4)).filter(|number| *number != u32::MAX),
-                state: match record[8] {
-                    0 => HookState::NotNeeded,
-                    1 => HookState::Hooked,
-                    code => {
-                        HookState::Refused(refusal_of(code - 1).unwrap_or(Refusal::NotRelocatable))
-                    }
-                },
+                state: hook_state(record[8]),
+            })
+    }
+
+    /// Entries of functions that were to be wrapped, sorted by address.
+    pub fn wraps(&self) -> impl Iterator<Item = WrapView> + '_ {
+        let origin = self.number(Number::Origin);
+        self.records(Section::Wraps, HOOK_BYTES)
+            .map(move |record| WrapView {
+                address: origin.wrapping_add(u64::from(word(record, 0))),
+                number: word(record, 4),
+                state: hook_state(record[8]),
             })
     }
 
@@ -351,6 +364,7 @@ impl Plan {
 pub(super) fn site_words(body: Body) -> u64 {
     match body {
         Body::Count { .. } => 8,
+        Body::CountByStack => (COUNT_WORDS * COUNT_APART) as u64,
         Body::Sample => size_of::<Probe>() as u64,
         Body::Displace | Body::Rubbish | Body::Record | Body::PrefetchYield => 0,
     }
@@ -395,6 +409,23 @@ fn refusal_of(code: u8) -> Option<Refusal> {
             .copied()
             .unwrap_or(Refusal::NotRelocatable),
     )
+}
+
+/// A state as it stands in a record.
+pub(super) fn hook_code(state: HookState) -> u8 {
+    match state {
+        HookState::NotNeeded => 0,
+        HookState::Hooked => 1,
+        HookState::Refused(refusal) => 1 + refusal_code(Some(refusal)),
+    }
+}
+
+fn hook_state(code: u8) -> HookState {
+    match code {
+        0 => HookState::NotNeeded,
+        1 => HookState::Hooked,
+        code => HookState::Refused(refusal_of(code - 1).unwrap_or(Refusal::NotRelocatable)),
+    }
 }
 
 /// Appends a function's record.

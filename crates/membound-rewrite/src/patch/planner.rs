@@ -2,22 +2,25 @@
 //! chunks are put one behind the other.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use membound_wire::{Place, SLOTS_BYTES, TableHeader};
+use membound_wire::{Call, Place, SLOTS_BYTES, TableHeader};
 use rayon::prelude::*;
 
 use super::emit::{DataField, DataTarget};
 use super::format::{Builder, Number, Section};
 use super::function::{self, Found, Subject};
 use super::plan::{
-    FunctionView, Plan, identity_bytes, refusal_code, site_words, write_edit, write_function,
-    write_pun,
+    FunctionView, Plan, hook_code, identity_bytes, refusal_code, site_words, write_edit,
+    write_function, write_pun,
 };
 use super::pun::{self, Terrain};
+use super::syscalls::is_made_again;
 use super::table::Tables;
 use super::trampoline::{Chunk, Edit};
-use super::{HookState, Options, Refusal};
+use super::wraps;
+use super::{HookState, Hooks, Options, Refusal};
 use crate::code::{Function, Knowledge};
 use crate::flow::{Analyst, Conventions, Direction, Liveness, Summaries, Summary};
 use crate::image::Image;
@@ -125,10 +128,13 @@ impl Plan {
             .into_iter()
             .map(|chunk| (chunk.start, decoded.by_ref().take(chunk.len()).collect()))
             .collect();
+        let wrapped: Arc<[(u64, u32)]> = wraps::resolve(image, &options.wrapped).into();
         let parts: Vec<Part> = chunks
             .into_par_iter()
             .map_init(Analyst::new, |analyst, (first, decoded)| {
-                part(image, &module, options, first, decoded, analyst)
+                let mut chunk = Chunk::new(origin_of(image));
+                chunk.wrapped = Arc::clone(&wrapped);
+                part(image, &module, options, chunk, first, decoded, analyst)
             })
             .collect();
         drop(module);
@@ -162,16 +168,17 @@ fn chunks(image: &Image<'_>) -> Vec<Range<usize>> {
     chunks
 }
 
-/// Plans the functions from the one numbered `first` on; `decoded` has a place for each.
+/// Plans the functions from the one numbered `first` on into `chunk`; `decoded` has a place for
+/// each.
 fn part(
     image: &Image<'_>,
     module: &Module,
     options: &Options,
+    mut chunk: Chunk,
     first: usize,
     decoded: Vec<Option<Function>>,
     analyst: &mut Analyst,
 ) -> Part {
-    let mut chunk = Chunk::new(origin_of(image));
     let conventions = module.conventions(image);
     let found = (first..)
         .zip(decoded)
@@ -201,6 +208,12 @@ pub(super) struct Assembly<'a> {
     pub identity: Vec<u8>,
     /// What is to be done.
     pub options: &'a Options,
+}
+
+/// All chunks' shapes, and what the numbers of each chunk's are among them.
+struct Joined<'a> {
+    shapes: &'a Tables,
+    numbers: &'a [Vec<u32>],
 }
 
 /// Where a chunk begins in the whole.
@@ -239,7 +252,12 @@ impl Assembly<'_> {
             .collect();
         let overflowed = shapes.overflowed || chunks.iter().any(|chunk| chunk.out.overflowed);
         let mut builder = Builder::default();
-        self.tables(&chunks, &bases, &shapes, &shape_numbers, &mut builder);
+        let joined = Joined {
+            shapes: &shapes,
+            numbers: &shape_numbers,
+        };
+        let calls = self.calls(&found);
+        self.tables(&chunks, &bases, &joined, &calls, &mut builder);
 
         let words = site_words(self.options.body);
         let data = SLOTS_BYTES as u64 + words * u64::from(end.site);
@@ -314,11 +332,11 @@ impl Assembly<'_> {
         &self,
         chunks: &[Chunk],
         bases: &[Base],
-        shapes: &Tables,
-        shape_numbers: &[Vec<u32>],
+        joined: &Joined<'_>,
+        calls: &[Call],
         builder: &mut Builder,
     ) {
-        let (shape_list, steps, undos) = shapes.parts();
+        let (shape_list, steps, undos) = joined.shapes.parts();
         let places: usize = chunks.iter().map(|chunk| chunk.tables.places.len()).sum();
         let entries: usize = chunks.iter().map(|chunk| chunk.entries.len()).sum();
         let mut header = TableHeader {
@@ -328,6 +346,7 @@ impl Assembly<'_> {
             steps: steps.len() as u64,
             undos: undos.len() as u64,
             entries: entries as u64,
+            calls: calls.len() as u64,
             ..TableHeader::default()
         };
         header.shapes_offset = header.places_offset + size_of::<Place>() as u64 * header.places;
@@ -335,8 +354,9 @@ impl Assembly<'_> {
         header.steps_offset = header.shapes_offset + 8 * header.shapes;
         header.undos_offset = header.steps_offset + 8 * header.steps;
         header.entries_offset = header.undos_offset + 8 * header.undos;
+        header.calls_offset = header.entries_offset + 4 * header.entries;
         let out = builder.section(Section::Tables);
-        out.reserve(header.entries_offset as usize + 4 * entries);
+        out.reserve(header.calls_offset as usize + size_of_val(calls));
         for field in [
             header.places_offset,
             header.places,
@@ -348,10 +368,12 @@ impl Assembly<'_> {
             header.undos,
             header.entries_offset,
             header.entries,
+            header.calls_offset,
+            header.calls,
         ] {
             out.extend_from_slice(&field.to_le_bytes());
         }
-        for ((chunk, base), numbers) in chunks.iter().zip(bases).zip(shape_numbers) {
+        for ((chunk, base), numbers) in chunks.iter().zip(bases).zip(joined.numbers) {
             for place in &chunk.tables.places {
                 let fields = [
                     place.code + base.code,
@@ -381,6 +403,28 @@ impl Assembly<'_> {
                 out.extend_from_slice(&(entry + base.place).to_le_bytes());
             }
         }
+        for call in calls {
+            let fields = [call.original, call.number];
+            out.extend_from_slice(fields.map(u32::to_le_bytes).as_flattened());
+        }
+    }
+
+    /// System calls that are made again when a signal of the agent's has interrupted them.
+    fn calls(&self, found: &[(FunctionView, Found)]) -> Vec<Call> {
+        if self.options.hooks == Hooks::LeaveOut {
+            return Vec::new();
+        }
+        let hooks = found.iter().flat_map(|(_, found)| &found.hooks);
+        let calls = hooks.filter_map(|hook| {
+            let number = hook.number.filter(|number| is_made_again(*number))?;
+            Some(Call {
+                original: u32::try_from(hook.address - self.origin).ok()?,
+                number,
+            })
+        });
+        let mut calls: Vec<Call> = calls.collect();
+        calls.sort_unstable_by_key(|call| call.original);
+        calls
     }
 
     fn describe(&self, found: &[(FunctionView, Found)], builder: &mut Builder) {
@@ -406,12 +450,13 @@ impl Assembly<'_> {
             for hook in &found.hooks {
                 out.extend_from_slice(&relative(hook.address).to_le_bytes());
                 out.extend_from_slice(&hook.number.unwrap_or(u32::MAX).to_le_bytes());
-                let state = match hook.state {
-                    HookState::NotNeeded => 0,
-                    HookState::Hooked => 1,
-                    HookState::Refused(refusal) => 1 + refusal_code(Some(refusal)),
-                };
-                out.extend_from_slice(&[state, 0, 0, 0]);
+                out.extend_from_slice(&[hook_code(hook.state), 0, 0, 0]);
+            }
+            let out = builder.section(Section::Wraps);
+            for wrap in &found.wraps {
+                out.extend_from_slice(&relative(wrap.view.address).to_le_bytes());
+                out.extend_from_slice(&wrap.view.number.to_le_bytes());
+                out.extend_from_slice(&[hook_code(wrap.view.state), 0, 0, 0]);
             }
         }
     }
@@ -463,7 +508,7 @@ impl Resolve {
     /// The value of a field in a chunk that begins at `base`.
     fn value(&self, field: &DataField, base: Base) -> u32 {
         let target = match field.what {
-            DataTarget::Number(site) => return base.site + site,
+            DataTarget::Number(site, mark) => return (base.site + site) | mark,
             DataTarget::Slots(offset) => self.data + u64::from(offset),
             DataTarget::Site { site, byte } => {
                 let site = u64::from(base.site) + u64::from(site);
@@ -527,10 +572,10 @@ fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
         let Some((_, found)) = after.checked_sub(1).and_then(|index| found.get_mut(index)) else {
             continue;
         };
-        let first = found.sites.partition_point(|site| site.address < text);
+        let first = found.sites.partition_point(|site| site.at < text);
         for site in &mut found.sites[first..] {
             // A call stays right behind the group in which its body is.
-            if site.address > group.end {
+            if site.at > group.end {
                 break;
             }
             if site.number.is_ok_and(|number| sites.contains(&number)) {
@@ -540,6 +585,11 @@ fn lose(found: &mut [(FunctionView, Found)], edits: &[Edit], origin: u64) {
         for hook in &mut found.hooks {
             if hook.state == HookState::Hooked && group.contains(&hook.address) {
                 hook.state = HookState::Refused(reason);
+            }
+        }
+        for wrap in &mut found.wraps {
+            if wrap.view.state == HookState::Hooked && group.contains(&wrap.view.address) {
+                wrap.view.state = HookState::Refused(reason);
             }
         }
     }

@@ -1,10 +1,14 @@
 //! A plan for code that is in no file.
 
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
 use super::function::{self, Subject};
 use super::plan::FunctionView;
 use super::planner::{Assembly, Part};
 use super::trampoline::Chunk;
-use super::{Options, Plan};
+use super::{Body, Hooks, Options, Plan, VectorLevel};
 use crate::code::Function;
 use crate::flow::{Analyst, Conventions, Liveness, Summaries};
 use crate::image::Convention;
@@ -45,5 +49,41 @@ impl Plan {
             let start = usize::try_from(origin + u64::from(offset) - at).ok()?;
             bytes.get(start..start.checked_add(length)?)
         })
+    }
+}
+
+/// Names what [`super::Body::Sample`] does around a timed load: builds that time differently
+/// give it different names, so that latencies of one are not compared with those of another.
+#[must_use]
+pub fn sampler_identity() -> String {
+    // mov rax, [rdi]; ret
+    const LOAD: &[u8] = &[0x48, 0x8b, 0x07, 0xc3];
+    let options = Options {
+        hooks: Hooks::LeaveOut,
+        vectors: VectorLevel::Sse,
+        ..Options::new(Body::Sample)
+    };
+    // Room for the jump.
+    let mut bytes = LOAD.to_vec();
+    bytes.splice(3..3, [0x90; 8]);
+    let plan = Plan::of_code(&bytes, 0x1000, &options);
+    let mut name = String::from("lfence-rdtsc-");
+    for byte in Sha256::digest(plan.as_bytes()).iter().take(6) {
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sampler_has_a_name_that_stays() {
+        let name = sampler_identity();
+        assert_eq!(name, sampler_identity());
+        let options = Options::new(Body::Sample);
+        let plan = Plan::of_code(&[0x48, 0x8b, 0x07, 0x90, 0x90, 0xc3], 0x1000, &options);
+        assert_eq!(plan.sites().filter(|site| site.number.is_ok()).count(), 1);
     }
 }

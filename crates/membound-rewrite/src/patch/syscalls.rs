@@ -2,19 +2,40 @@
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
+use super::Hooks;
 use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::Analyst;
 use crate::{Gpr, RegisterSet};
 
-/// `mprotect`, `rt_sigaction`, `execve`, `execveat`, `pkey_mprotect`.
-const SEEN: [u32; 5] = [10, 13, 59, 322, 329];
+/// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `prctl`,
+/// `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
+const SEEN: [u32; 12] = [10, 13, 14, 56, 57, 58, 59, 157, 317, 322, 329, 435];
+/// `rt_sigtimedwait`, `signalfd4`.
+const SEEN_TIMED: [u32; 2] = [128, 289];
+/// System calls that fail when a handler interrupts them and are as good as not made then, so
+/// that they can be made again: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
+/// `writev`, `select`, `pause`, `nanosleep`, `connect`, `accept`, `sendto`, `recvfrom`,
+/// `sendmsg`, `recvmsg`, `wait4`, `semop`, `msgsnd`, `msgrcv`, `fcntl`, `flock`, `rt_sigtimedwait`,
+/// `rt_sigsuspend`, `futex`, `io_getevents`, `semtimedop`, `clock_nanosleep`, `epoll_wait`,
+/// `mq_timedsend`, `mq_timedreceive`, `waitid`, `openat`, `pselect6`, `ppoll`, `epoll_pwait`,
+/// `accept4`, `recvmmsg`, `sendmmsg`, `getrandom`, `epoll_pwait2`, `futex_waitv`.
+const MADE_AGAIN: [u32; 42] = [
+    0, 1, 7, 17, 18, 19, 20, 23, 34, 35, 42, 43, 44, 45, 46, 47, 61, 65, 69, 70, 72, 73, 128, 130,
+    202, 208, 220, 230, 232, 242, 243, 247, 257, 270, 271, 281, 288, 299, 307, 318, 441, 449,
+];
 /// Blocks looked at, back from the one with the instruction.
 const DEPTH: usize = 4;
 
 /// Whether the agent has to see the system call of this number; of an unknown number it
 /// decides when it is made.
-pub(super) fn is_seen(number: Option<u32>) -> bool {
-    number.is_none_or(|number| SEEN.contains(&number))
+pub(super) fn is_seen(number: Option<u32>, hooks: Hooks) -> bool {
+    let timed = hooks == Hooks::Timed;
+    number.is_none_or(|number| SEEN.contains(&number) || timed && SEEN_TIMED.contains(&number))
+}
+
+/// Whether the system call can be made again that a handler has interrupted.
+pub(super) fn is_made_again(number: u32) -> bool {
+    MADE_AGAIN.contains(&number)
 }
 
 /// The number that the `syscall` instruction `index` is made with, when every way to it

@@ -26,7 +26,7 @@ pub(super) struct Frame {
     /// Where the arithmetic flags are, as `lahf; seto al` leave them: in rax, or so many
     /// bytes below the original stack pointer.
     pub flags: Option<FlagsKept>,
-    kept: [Option<(Gpr, Kept)>; 5],
+    kept: [Option<(Gpr, Kept)>; 7],
 }
 
 /// Where saved flags are.
@@ -45,7 +45,7 @@ impl Frame {
             .kept
             .iter_mut()
             .find(|slot| slot.is_none())
-            .expect("no body keeps more than five registers");
+            .expect("no body keeps more than seven registers");
         *free = Some((register, kept));
     }
 

@@ -1,5 +1,7 @@
 //! A group's trampoline: its code, its places, and the edit that leads to it.
 
+use std::sync::Arc;
+
 use membound_wire::{Place, fingerprint};
 
 use super::body::{Draft, Settled, SlowPath};
@@ -7,6 +9,7 @@ use super::emit::Emitter;
 use super::group::{Ground, Group};
 use super::relocate;
 use super::table::Tables;
+use super::wraps::{self, Wrap};
 use iced_x86::FlowControl;
 
 /// A jump that is to be planted, by addresses relative to the module's origin.
@@ -50,11 +53,23 @@ pub(super) struct Chunk {
     pub edits: Vec<Edit>,
     /// Number of sites with a body.
     pub sites: u32,
+    /// Addresses of the functions that are to be wrapped, sorted, with their numbers.
+    pub wrapped: Arc<[(u64, u32)]>,
     draft: Draft,
 }
 
 /// A body and the instruction that it stands before.
 pub(super) type Bodies = [(usize, Work)];
+
+/// All that is put before instructions of a function.
+#[derive(Clone, Copy)]
+pub(super) struct Before<'a> {
+    /// Bodies.
+    pub bodies: &'a Bodies,
+    /// Entries that are wrapped; their way to the agent stands before a body of the same
+    /// instruction.
+    pub wraps: &'a [Wrap],
+}
 
 /// Something to put before an instruction.
 #[derive(Clone, Copy, Debug)]
@@ -101,11 +116,11 @@ impl Chunk {
         &mut self,
         ground: &Ground<'_>,
         group: &Group,
-        bodies: &Bodies,
+        before: &Before<'_>,
         mut numbered: impl FnMut(usize, u32),
     ) {
         let first_site = self.sites;
-        let parts = self.slow_paths(group, bodies, &mut numbered);
+        let parts = self.slow_paths(group, before.bodies, &mut numbered);
         let entry = self.out.at();
         let start = self.relative(ground, group.first);
         let overwritten = start + u32::from(group.room);
@@ -114,6 +129,9 @@ impl Chunk {
             let original = self.relative(ground, index);
             if original < overwritten {
                 self.entries.push(self.next_place());
+            }
+            if let Some(wrap) = before.wraps.iter().find(|it| it.instruction == index) {
+                wraps::write(wrap.view.number, original, &mut self.out, &mut self.tables);
             }
             let part = parts.next_if(|part| part.instruction == index);
             let code = self.out.at();

@@ -7,3 +7,4 @@ mod flow;
 mod generate;
 mod machine;
 mod patch;
+mod stall;

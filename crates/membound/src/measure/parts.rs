@@ -6,8 +6,8 @@ use membound_measure::{Session, bandwidth, c2c, latency, loaded, mlp, numa, tlb,
 use membound_model::{CurvePoint, suggest_refinement};
 use membound_types::{Latency, MachineProfile, Outcome, PrefetchState, Window};
 
-use super::plan;
 use super::switches::Switches;
+use super::{calibration, plan};
 use crate::args::{MeasureArgs, Part};
 
 /// Measures `part` into `profile`.
@@ -50,6 +50,9 @@ pub(super) fn measure(
         Part::C2c => {
             let config = CoreToCoreConfig::new(session.effort);
             profile.c2c = Outcome::Known(c2c::measure(session, &config)?);
+        }
+        Part::Calibration => {
+            profile.calibration = calibration::measure(session, args, profile)?;
         }
         Part::Prefetch => {
             let config = PrefetchConfig::new(session.effort, plan::page(session, args));
@@ -154,5 +157,6 @@ pub(super) fn note_missing(part: Part, reason: String, profile: &mut MachineProf
         Part::Prefetch => profile.prefetch = Outcome::missing(reason),
         Part::Numa => profile.numa = Outcome::missing(reason),
         Part::C2c => profile.c2c = Outcome::missing(reason),
+        Part::Calibration => profile.calibration = Outcome::missing(reason),
     }
 }

@@ -29,6 +29,7 @@ pub(super) const fn weight(part: Part) -> f64 {
         Part::Prefetch => 4.0,
         Part::Numa => 2.0,
         Part::C2c => 1.0,
+        Part::Calibration => 3.0,
     }
 }
 

@@ -56,9 +56,11 @@ fn person(profile: &MachineProfile, parts: &[Part], style: Style) -> String {
             document(profile, Kind::Numa, &profile.numa).map(|it| text::numa(&it, style))
         }
         [Part::C2c] => document(profile, Kind::C2c, &profile.c2c).map(|it| text::c2c(&it, style)),
+        [Part::Calibration] => document(profile, Kind::Calibration, &profile.calibration)
+            .map(|it| text::calibration(&it, style)),
         _ => None,
     };
-    one.unwrap_or_else(|| text::profile(profile, style))
+    one.unwrap_or_else(|| text::machine(profile, style))
 }
 
 /// The JSON document: of the part when there is one, else the machine profile.
@@ -81,6 +83,7 @@ pub(super) fn json(profile: &MachineProfile, parts: &[Part]) -> anyhow::Result<S
         [Part::Prefetch] => part(profile, Kind::Prefetch, &profile.prefetch),
         [Part::Numa] => part(profile, Kind::Numa, &profile.numa),
         [Part::C2c] => part(profile, Kind::C2c, &profile.c2c),
+        [Part::Calibration] => part(profile, Kind::Calibration, &profile.calibration),
         _ => output::json(profile),
     }
 }

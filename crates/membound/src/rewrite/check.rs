@@ -1,18 +1,17 @@
 //! `membound rewrite check`: a program with every load and store patched.
 
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use membound_launch::{Error, Live, Options, PerfMap, Program, Remote, Session, Wanted};
-use membound_report::text::Style;
 use membound_types::RewriteCheck;
 
 use super::args::CheckArgs;
-use super::job::{self, End, Job};
 use super::{checked, settings};
+use crate::job::{self, End, Job};
+use crate::launching;
 use crate::output::{self, Target};
 
 /// Runs the program, passes its end on, and says what was counted.
@@ -37,11 +36,13 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let options = Options {
         plan,
         cache: settings::cache(&args.options),
-        revision: settings::revision(),
+        revision: launching::revision(),
         live: args.churn.map_or(Live::Off, |_| Live::On),
         period: settings::PERIOD,
         recording: settings::recording(args.options.body),
-        directory: settings::directory(),
+        objects: None,
+        timers: None,
+        directory: launching::directory(),
         // Where perf looks, whatever TMPDIR says.
         perf_maps: args.perf_map.then(|| PathBuf::from("/tmp")),
     };
@@ -89,12 +90,8 @@ fn tell(document: &RewriteCheck, told: bool) {
     if document.modules.is_empty() {
         return;
     }
-    let stderr = io::stderr();
-    let color =
-        stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let text = membound_report::text::rewrite_check(document, Style { color, width: 80 });
-    // Whoever closed stderr does not want to know.
-    let _ = stderr.lock().write_all(text.as_bytes());
+    let text = membound_report::text::rewrite_check(document, output::error_style());
+    output::tell(&text);
 }
 
 /// Says where the names for perf are, or why they are not there.

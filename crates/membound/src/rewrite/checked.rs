@@ -12,9 +12,9 @@ use membound_types::{
 };
 
 use super::args::CheckArgs;
-use super::job::End;
 use super::names::{self, Wanted};
 use super::settings;
+use crate::job::End;
 
 /// The document of a run.
 pub(super) fn document(

@@ -1,26 +1,13 @@
 //! Names of functions: shown demangled, found mangled or not, and by address.
 
-use std::borrow::Cow;
-
 use membound_rewrite::image::FunctionBounds;
-
-/// A symbol's name for a person.
-pub(super) fn demangled(name: &str) -> Cow<'_, str> {
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}").into();
-    }
-    let options = cpp_demangle::DemangleOptions::default();
-    let cpp = cpp_demangle::Symbol::new(name)
-        .ok()
-        .and_then(|symbol| symbol.demangle_with_options(&options).ok());
-    cpp.map_or(Cow::Borrowed(name), Cow::Owned)
-}
+use membound_symbolize::demangle;
 
 /// A function's name for a person: its address where it has none.
 pub(super) fn shown(function: &FunctionBounds) -> String {
     function.name.as_deref().map_or_else(
         || format!("{:#x}", function.range.start),
-        |name| demangled(name).into_owned(),
+        |name| demangle(name).into_owned(),
     )
 }
 
@@ -49,7 +36,7 @@ impl Wanted {
             Self::Address(address) => range.contains(address),
             Self::Name(wanted) => name.is_some_and(|name| {
                 name == wanted || {
-                    let shown = demangled(name);
+                    let shown = demangle(name);
                     shown == *wanted || without_parameters(&shown) == wanted
                 }
             }),
@@ -87,7 +74,7 @@ pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Ve
     const MOST: usize = 3;
     let mut found: Vec<(usize, String)> = names
         .filter_map(|name| {
-            let shown = demangled(name);
+            let shown = demangle(name);
             let short = without_parameters(&shown);
             let distance = if short.contains(wanted) || name.contains(wanted) {
                 // A longer name is farther, but never as far as another name.

@@ -18,6 +18,7 @@ use membound_types::{
 use super::args::PlanArgs;
 use super::names::{self, Wanted};
 use super::{checked, settings};
+use crate::launching;
 use crate::output::{self, Target};
 
 /// Plans the binary and shows what became of its accesses.
@@ -45,7 +46,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         bail!("{}", unknown(path, text, image.functions()));
     }
     let cache = settings::cache(&args.options);
-    let plan = plan_of(&image, &options, cache.as_ref(), &settings::revision());
+    let plan = plan_of(&image, &options, cache.as_ref(), &launching::revision());
     let functions = match wanted {
         Some(_) => patch::describe(&image, &options, &plan, means, Detail::Listing)
             .into_iter()

@@ -8,6 +8,7 @@
 
 mod command;
 mod cpio;
+mod profile;
 mod tests;
 
 use std::collections::BTreeSet;
@@ -86,6 +87,15 @@ impl Command {
     }
 }
 
+/// What a guest has beside the command under test.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Luggage<'a> {
+    /// Programs, which come to lie in `/bin` under their names, with their libraries.
+    pub(crate) programs: &'a [PathBuf],
+    /// Other files: where they lie and what is in them.
+    pub(crate) files: &'a [(&'a str, &'a [u8])],
+}
+
 /// What a command in the guest said.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Output {
@@ -109,6 +119,15 @@ impl fmt::Display for Skip {
 ///
 /// A guest that does not come to its end panics with the end of its console.
 pub(crate) fn run(machine: Machine, commands: &[Command]) -> Result<Vec<Output>, Skip> {
+    run_with(machine, Luggage::default(), commands)
+}
+
+/// The same with more in the guest.
+pub(crate) fn run_with(
+    machine: Machine,
+    luggage: Luggage<'_>,
+    commands: &[Command],
+) -> Result<Vec<Output>, Skip> {
     /// One guest at a time: an emulated CPU keeps a real one busy.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +136,7 @@ pub(crate) fn run(machine: Machine, commands: &[Command]) -> Result<Vec<Output>,
     let tools = Tools::find()?;
     let directory = tempfile::tempdir().expect("the temporary directory is writable");
     let initramfs = directory.path().join("initramfs");
-    let archive = initramfs_of(commands, directory.path())?;
+    let archive = initramfs_of(luggage, commands, directory.path())?;
     fs::write(&initramfs, archive).expect("the temporary directory is writable");
 
     let console = directory.path().join("console");
@@ -240,15 +259,27 @@ fn prefixed(prefix: &str, path: &Path) -> std::ffi::OsString {
     word
 }
 
-/// The initramfs: init, the command under test, the libraries of both, and the commands.
-fn initramfs_of(commands: &[Command], scratch: &Path) -> Result<Vec<u8>, Skip> {
-    let init = scratch.join("init");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/init.c");
+/// Builds a source of this directory into `scratch`.
+pub(crate) fn build(source: &str, words: &[&str], scratch: &Path) -> Result<PathBuf, Skip> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest");
+    let program = scratch.join(Path::new(source).file_stem().unwrap_or_default());
     tool(
         Process::new("cc")
-            .args(["-O1", "-Wall", "-o"])
-            .args([&init, &source]),
+            .args(words)
+            .args(["-Wall", "-o"])
+            .args([&program, &directory.join(source)]),
     )?;
+    Ok(program)
+}
+
+/// The initramfs: init, the command under test, what else is brought, the libraries of them
+/// all, and the commands.
+fn initramfs_of(
+    luggage: Luggage<'_>,
+    commands: &[Command],
+    scratch: &Path,
+) -> Result<Vec<u8>, Skip> {
+    let init = build("init.c", &["-O1"], scratch)?;
 
     // Debug information is most of a test build, and the guest would have to unpack it.
     let membound = scratch.join("membound");
@@ -257,6 +288,9 @@ fn initramfs_of(commands: &[Command], scratch: &Path) -> Result<Vec<u8>, Skip> {
 
     let mut libraries = libraries_of(&init)?;
     libraries.extend(libraries_of(&membound)?);
+    for program in luggage.programs {
+        libraries.extend(libraries_of(program)?);
+    }
 
     let mut archive = cpio::Archive::default();
     let mut add = |inside: &Path, outside: &Path| -> Result<(), Skip> {
@@ -269,6 +303,13 @@ fn initramfs_of(commands: &[Command], scratch: &Path) -> Result<Vec<u8>, Skip> {
     add(Path::new(MEMBOUND), &membound)?;
     for library in libraries {
         add(&library, &library)?;
+    }
+    for program in luggage.programs {
+        let name = program.file_name().expect("a program has a name");
+        add(&Path::new("/bin").join(name), program)?;
+    }
+    for (path, content) in luggage.files {
+        archive.file(Path::new(path), content);
     }
     let list: Vec<u8> = commands.iter().flat_map(Command::record).collect();
     archive.file(Path::new("/commands"), &list);

@@ -296,8 +296,16 @@ fn what_cannot_be_compared_is_one_line() {
     fs::write(home.join("notes/a.txt"), "no profile").unwrap();
     fs::create_dir(home.join("broken")).unwrap();
     fs::write(home.join("broken/cut.json"), "{\"schema_version\": 1, ").unwrap();
+    // Whether it is a whole one is not looked at before the others are.
+    fs::write(home.join("some.run"), b"SQLite format 3\0").unwrap();
     for (line, code, parts) in [
         ("compare a.json", 2, &["a.json alone"][..]),
+        (
+            "compare none.run some.run",
+            1,
+            &["cannot read none.run", "No such file"],
+        ),
+        ("compare a.json some.run", 1, &["a.json is not a run"]),
         ("compare none", 1, &["none", "cannot be read"]),
         ("compare", 2, &["FILE|DIR"]),
         ("compare a.json a.json --fail-on x", 2, &["`x`", "5%"]),

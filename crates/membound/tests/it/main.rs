@@ -1,6 +1,7 @@
 //! Tests of the command from outside.
 
 mod bad_input;
+mod calibration;
 mod command;
 mod compare;
 mod interrupted;

@@ -127,8 +127,8 @@ fn every_access_of_a_loop_is_counted_as_often_as_it_ran() {
                     (1..60).contains(&(sampled + untimed + lost)),
                     "{samples:#?}"
                 );
-                let load = site["access"] == "load";
-                assert_eq!(samples["median_ticks"].is_u64(), load && sampled > 0);
+                // A store is timed by a load of where it stores.
+                assert_eq!(samples["median_ticks"].is_u64(), sampled > 0);
             } else {
                 assert_eq!(site["samples"], Value::Null);
             }

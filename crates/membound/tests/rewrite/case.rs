@@ -6,7 +6,7 @@ use std::process::Command;
 
 use membound_types::RewriteCheck;
 
-use crate::run::{Ending, Outcome, Room, check, clean, executions, finish, module};
+use crate::run::{Ending, Outcome, Room, check, clean, executions, finish, module, profile};
 
 /// Exit code with which a fixture says that this machine cannot run the case.
 const CANNOT: i32 = 77;
@@ -121,6 +121,41 @@ impl Case {
         if self.churn == Churn::Restless {
             self.check_against(&plain, &["--body", "count", "--churn", "5"]);
         }
+        self.check_profiled(&plain, &["--sampler", "auto"]);
+        self.check_profiled(&plain, &["--sampler", "agent"]);
+    }
+
+    /// Profiled, the program leaves what it leaves unpatched, and the run can be read.
+    #[track_caller]
+    fn check_profiled(&self, plain: &Outcome, words: &[&str]) {
+        let room = Room::new();
+        let mut command = profile(&room, words);
+        command.arg(&self.program);
+        self.complete(&mut command);
+        let outcome = scrubbed(finish(&mut command, &room, &self.stdin), &room);
+        let same = outcome.stdout == plain.stdout
+            && own_stderr(&outcome) == plain.stderr()
+            && outcome.ending == plain.ending;
+        assert!(
+            same,
+            "profile {words:?}\nunpatched: {plain:?}\nprofiled: {outcome:?}"
+        );
+        match room.profile() {
+            Ok(profile) => {
+                let (code, signal) = self.end();
+                assert_eq!((profile.run.exit_code, profile.run.signal), (code, signal));
+                assert!(!profile.incomplete, "{words:?}: {profile:?}");
+            }
+            Err(error) => assert_eq!(self.expected, Expected::Anything, "{words:?}: {error}"),
+        }
+    }
+
+    /// Exit code and signal that it ends with.
+    const fn end(&self) -> (Option<i32>, Option<i32>) {
+        match self.ending {
+            Ending::Exited(code) => (Some(code), None),
+            Ending::Killed(signal) => (None, Some(signal)),
+        }
     }
 
     /// Runs it as it is.
@@ -194,11 +229,7 @@ impl Case {
                 }
             }
         }
-        let (code, signal) = match self.ending {
-            Ending::Exited(code) => (Some(code), None),
-            Ending::Killed(signal) => (None, Some(signal)),
-        };
-        assert_eq!((report.exit_code, report.signal), (code, signal));
+        assert_eq!((report.exit_code, report.signal), self.end());
     }
 
     /// Names of the modules that must have been patched.

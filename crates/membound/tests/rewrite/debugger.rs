@@ -197,11 +197,12 @@ fn gdb_sees_the_original_stack(body: &str) {
     working.stop();
 }
 
-/// Functions of the chain that are not entered yet when `line` is the innermost.
+/// Functions of the chain that are not entered yet when `line` is the innermost: a frame of
+/// the function itself, or of a trampoline for it.
 fn deepest(line: &str) -> usize {
     let found = CHAIN
         .iter()
-        .position(|name| line.contains(&format!(" {name} (")));
+        .position(|name| line.contains(&format!(" {name} ")));
     found.unwrap_or(0)
 }
 

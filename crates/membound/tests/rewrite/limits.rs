@@ -61,8 +61,8 @@ fn filters_are_in_the_way() {
     }
 }
 
-/// A filter that denies writing to text: the second program runs unpatched, it is said why,
-/// and what it starts runs too.
+/// A filter that denies writing to text: the program is left before it is there, the second one
+/// runs unpatched, it is said why, and what that starts runs too.
 #[test]
 fn text_cannot_be_written() {
     let Some(program) = processes() else { return };
@@ -74,10 +74,7 @@ fn text_cannot_be_written() {
     let (_, report) = case.patched(&["--body", "count"]);
     let report = report.expect("there is a report");
     assert!(report.processes[0].patched);
-    let second = &report.processes[1];
-    let reason = second.reason.as_deref().unwrap_or_default();
-    assert!(
-        !second.patched && reason.contains("Operation not permitted"),
-        "{second:?}"
-    );
+    let told = |it: &String| it.contains("seccomp") && it.contains("nor in what it executes");
+    assert!(report.incomplete);
+    assert!(report.missed.iter().any(told), "{:?}", report.missed);
 }

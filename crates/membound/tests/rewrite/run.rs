@@ -4,11 +4,15 @@ use std::fmt;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use membound_types::{CheckedModule, RewriteCheck};
+use membound_types::{
+    CheckedModule, Conditions, Cpu, Kind, MachineInfo, MachineProfile, Outcome as Measured,
+    Profile, RewriteCheck, SCHEMA_VERSION, Timer,
+};
 use tempfile::TempDir;
 
 /// Longer than any fixture takes on a busy machine; a program that hangs is a failure.
@@ -88,6 +92,22 @@ impl Room {
         self.directory.path()
     }
 
+    /// What `membound report` says of the run that `profile` was told to write here.
+    pub(crate) fn profile(&self) -> Result<Profile, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+        clean(&mut command, self);
+        let output = command
+            .arg("report")
+            .arg(self.path().join("program.run"))
+            .args(["--format", "json"])
+            .output()
+            .expect("the command starts");
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        Ok(serde_json::from_slice(&output.stdout).expect("the report is of the documented form"))
+    }
+
     /// The report that `rewrite check --json` was told to write here, if it did.
     pub(crate) fn report(&self) -> Option<RewriteCheck> {
         let text = std::fs::read_to_string(self.path().join("report.json")).ok()?;
@@ -107,6 +127,64 @@ pub(crate) fn check(room: &Room, words: &[&str]) -> Command {
         .arg(room.path().join("report.json"))
         .arg("--");
     command
+}
+
+/// `membound profile WORDS -o RUN --`, in the same way.
+pub(crate) fn profile(room: &Room, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    clean(&mut command, room);
+    command
+        .args(["profile", "--quiet", "--machine"])
+        .arg(machine())
+        .args(words)
+        .arg("-o")
+        .arg(room.path().join("program.run"))
+        .arg("--");
+    command
+}
+
+/// A machine profile in which nothing was measured: levels are not what is tested here.
+fn machine() -> &'static Path {
+    static MACHINE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = crate::build::directory().join("machine.json");
+        let text = serde_json::to_string(&unmeasured()).expect("a profile can be written");
+        std::fs::write(&path, text).expect("the directory is ours");
+        path
+    });
+    &MACHINE
+}
+
+fn unmeasured() -> MachineProfile {
+    MachineProfile {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Machine,
+        incomplete: false,
+        machine: MachineInfo {
+            host: "test".to_owned(),
+            date: String::new(),
+            membound_version: String::new(),
+            cpu: Cpu::default(),
+            caches: Vec::new(),
+            memory_bytes: 0,
+            timer: Timer::default(),
+            conditions: Conditions::default(),
+        },
+        levels: Vec::new(),
+        line: Measured::default(),
+        model: Measured::default(),
+        latency: Measured::default(),
+        mlp: Measured::default(),
+        window: Measured::default(),
+        bandwidth: Measured::default(),
+        loaded: Measured::default(),
+        tlb: Measured::default(),
+        prefetch: Measured::default(),
+        numa: Measured::default(),
+        c2c: Measured::default(),
+        calibration: Measured::default(),
+        elapsed_s: 0.0,
+        core_clock_hz: None,
+    }
 }
 
 /// Gives `command` an environment of its own. Both ways of running a program get the same,

@@ -17,6 +17,7 @@ cases! { build(Compiler::Gcc, "faults.c", "-O2");
     handlers_are_read_back: "readback";
     vectors_survive_a_storm: "storm";
     a_timer_finds_the_program_in_its_own_text: "timer-ip";
+    a_timer_finds_allocations_at_their_entry_or_behind_them: "timer-malloc";
     queued_signals_keep_their_values: "realtime";
     calls_are_interrupted_and_restarted: "interrupted";
     a_handler_changes_registers: "context";

@@ -145,7 +145,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     long wrong = 0;
-    for (int i = 0; i < 2000; i++) wrong += around();
+    long times = argc > 2 && strcmp(argv[1], "times") == 0 ? atol(argv[2]) : 2000;
+    for (long i = 0; i < times; i++) wrong += around();
     printf("wrong %ld\n", wrong);
     getchar();
     return 0;

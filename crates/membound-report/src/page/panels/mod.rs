@@ -4,6 +4,7 @@
 //! was not measured, with the reason and the remedy.
 
 mod bandwidth;
+mod calibration;
 mod latency;
 mod mlp;
 pub(super) mod model;
@@ -122,14 +123,24 @@ pub(super) fn all(profile: &MachineProfile) -> Vec<Panel> {
             &profile.c2c,
             topology::c2c,
         ),
+        panel(
+            "calibration",
+            "Latency sampler",
+            "What the patch that times loads in programs shows of loads from each level: shares of levels are found by fitting a program's latencies with these.",
+            &profile.calibration,
+            calibration::body,
+        ),
         notes::disturbances(profile),
         notes::gaps(profile),
     ];
-    let model_asked = profile
-        .model
-        .why_missing()
-        .is_none_or(|why| !why.is_not_asked());
-    panels.retain(|panel| model_asked || panel.id != "model");
+    let asked = |why: Option<&NotMeasured>| why.is_none_or(|why| !why.is_not_asked());
+    let model_asked = asked(profile.model.why_missing());
+    let calibration_asked = asked(profile.calibration.why_missing());
+    panels.retain(|panel| match panel.id {
+        "model" => model_asked,
+        "calibration" => calibration_asked,
+        _ => true,
+    });
     panels
 }
 

@@ -19,7 +19,13 @@ __asm__(".text\n"
         "  mov %r11, 16(%r10)\n  jnc odd_part\n  ret\n .cfi_endproc\n.size odd,.-odd\n"
         ".globl uses_odd\n.type uses_odd,@function\nuses_odd:\n .cfi_startproc\n"
         "  mov %rdi, %r10\n  call odd\n  adc %r11, %rax\n  mov %rax, (%r10)\n  ret\n"
-        " .cfi_endproc\n.size uses_odd,.-uses_odd\n");
+        " .cfi_endproc\n.size uses_odd,.-uses_odd\n"
+        ".type odd_if,@function\nodd_if:\n .cfi_startproc\n"
+        "  test %rdi, %rdi\n  jz 1f\n  mov (%rdi), %r11\n1: ret\n"
+        " .cfi_endproc\n.size odd_if,.-odd_if\n"
+        ".globl uses_odd_if\n.type uses_odd_if,@function\nuses_odd_if:\n .cfi_startproc\n"
+        "  mov %rsi, %r11\n  mov (%rdx), %rax\n  call odd_if\n  mov %r11, (%rdx)\n  ret\n"
+        " .cfi_endproc\n.size uses_odd_if,.-uses_odd_if\n");
 
 static __attribute__((noinline, noclone)) long plain(long *p, long n)
 {
@@ -89,6 +95,7 @@ fn assembly_with_a_convention_of_its_own_is_given_away_by_its_callers() {
     for (name, expected) in [
         ("odd", r11.union(carry)),
         ("uses_odd", RegisterSet::EMPTY),
+        ("odd_if", r11),
         ("plain", RegisterSet::EMPTY),
         ("kept", RegisterSet::EMPTY),
         ("uses_plain", RegisterSet::EMPTY),
@@ -111,6 +118,11 @@ fn assembly_with_a_convention_of_its_own_is_given_away_by_its_callers() {
     let alive = Liveness::of(odd, &conventions, &mut Analyst::new());
     let at_return = alive.before(odd.instructions.len() - 1);
     assert!(at_return.contains(r11) && at_return.contains(carry));
+    // A function that returns in r11 only sometimes leaves what its caller put there.
+    let caller = named("uses_odd_if");
+    let alive = Liveness::of(caller, &conventions, &mut Analyst::new());
+    assert!(alive.before(1).contains(r11), "{}", alive.before(1));
+    assert!(alive.before(2).contains(r11), "{}", alive.before(2));
 }
 
 /// What compilers make keeps to the ABI: nothing in a C library is taken to return in

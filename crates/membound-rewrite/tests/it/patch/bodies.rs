@@ -74,10 +74,11 @@ fn strew(a: &mut CodeAssembler, word: iced_x86::code_asm::CodeLabel, random: &mu
     }
 }
 
-pub(crate) const BODIES: [Body; 7] = [
+pub(crate) const BODIES: [Body; 8] = [
     Body::Displace,
     Body::Count { exact: false },
     Body::Count { exact: true },
+    Body::CountByStack,
     Body::Rubbish,
     Body::Sample,
     Body::Record,
@@ -158,8 +159,9 @@ fn counts_are_the_executions() {
         // The truth: every instruction that is stepped over.
         let text = lab.text()..lab.text() + code.len() as u64;
         let steps = super::stepping::trace(&mut machine, text, &state, &memory);
-        for exact in [false, true] {
-            let options = options(Body::Count { exact }, &mut random);
+        let counting = [false, true].map(|exact| Body::Count { exact });
+        for body in counting.into_iter().chain([Body::CountByStack]) {
+            let options = options(body, &mut random);
             lab.patch(&code, &options, Jumps::Planted);
             let (after, _) = lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly);
             after.unwrap();
@@ -170,7 +172,7 @@ fn counts_are_the_executions() {
                     continue;
                 }
                 let truth = steps.iter().filter(|step| step.ip == site.address).count() as u64;
-                let count = u64::from_le_bytes(lab.words(number).try_into().unwrap());
+                let count = lab.counted(number);
                 assert_eq!(count, truth, "{round} {:#x}", site.address);
                 counted += count;
             }
@@ -185,34 +187,45 @@ fn samples_and_records_say_what_was_accessed() {
     let mut machine = Machine::new();
     let mut random = Random::new(0x7361_6d70);
     let mut lab = Lab::new();
-    let mut a = CodeAssembler::new(64).unwrap();
-    a.mov(rbx, rdi).unwrap();
-    a.mov(eax, dword_ptr(r15 + rbx * 4 + 0x120)).unwrap();
-    a.ret().unwrap();
-    let code = a.assemble(lab.text()).unwrap();
-    let (mut state, memory) = lab::beginning(&machine, &mut random);
-    state.set_gpr(membound_rewrite::Gpr::RDI, 7);
-    let address = machine.arena.middle() + 2048 + 7 * 4 + 0x120;
-    for body in [Body::Sample, Body::Record] {
-        lab.patch(&code, &Options::new(body), Jumps::Planted);
-        let (after, _) = lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly);
-        after.unwrap();
-        // A countdown of zero is due at once; without a burst nothing is recorded.
-        let expected = u64::from(body == Body::Sample);
-        assert_eq!(lab.log().calls, expected, "{body:?}");
-        if body == Body::Record {
-            lab.burst();
+    let place = dword_ptr(r15 + rbx * 4 + 0x120);
+    type Write = fn(&mut CodeAssembler, iced_x86::code_asm::AsmMemoryOperand);
+    let accesses: [(Write, u64); 3] = [
+        (|a, place| a.mov(eax, place).unwrap(), 0),
+        (|a, place| a.mov(place, eax).unwrap(), 1 << 31),
+        (|a, place| a.add(place, eax).unwrap(), 1 << 31),
+    ];
+    for (write, mark) in accesses {
+        let mut a = CodeAssembler::new(64).unwrap();
+        a.mov(rbx, rdi).unwrap();
+        write(&mut a, place);
+        a.ret().unwrap();
+        let code = a.assemble(lab.text()).unwrap();
+        let (mut state, memory) = lab::beginning(&machine, &mut random);
+        state.set_gpr(membound_rewrite::Gpr::RDI, 7);
+        let address = machine.arena.middle() + 2048 + 7 * 4 + 0x120;
+        for body in [Body::Sample, Body::Record] {
+            lab.patch(&code, &Options::new(body), Jumps::Planted);
             let (after, _) = lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly);
             after.unwrap();
-        }
-        let log = lab.log();
-        assert_eq!(log.calls, 1);
-        assert_eq!(log.site & 0xffff_ffff, 0);
-        assert_eq!(log.address, address);
-        if body == Body::Sample {
-            assert!((1..10_000_000).contains(&log.ticks), "{log:?}");
-            let probe = lab.words(0);
-            assert_eq!(i32::from_le_bytes(probe[..4].try_into().unwrap()), -1);
+            // A countdown of zero is due at once; without a burst nothing is recorded.
+            let expected = u64::from(body == Body::Sample);
+            assert_eq!(lab.log().calls, expected, "{body:?}");
+            if body == Body::Record {
+                lab.burst();
+                let (after, _) = lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly);
+                after.unwrap();
+            }
+            let log = lab.log();
+            assert_eq!(log.calls, 1);
+            assert_eq!(log.site & 0xffff_ffff, mark);
+            assert_eq!(log.address, address);
+            if body == Body::Sample {
+                for ticks in [log.ticks, log.hit, log.drain] {
+                    assert!((1..10_000_000).contains(&ticks), "{log:?}");
+                }
+                let probe = lab.words(0);
+                assert_eq!(i32::from_le_bytes(probe[..4].try_into().unwrap()), -1);
+            }
         }
     }
     let access = access(&iced_x86::Instruction::default());

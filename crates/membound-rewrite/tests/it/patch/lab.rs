@@ -5,7 +5,7 @@ use std::ops::Range;
 use iced_x86::code_asm::{CodeAssembler, qword_ptr, rsp};
 use membound_rewrite::Gpr;
 use membound_rewrite::patch::{Options, Placed, Placement, Plan};
-use membound_wire::Entry;
+use membound_wire::{COUNT_APART, Entry};
 
 use crate::machine::{ARENA_BYTES, Arena, Fault, Machine, Random, State, Unit};
 
@@ -21,6 +21,8 @@ pub(crate) struct Log {
     pub(crate) site: u64,
     pub(crate) address: u64,
     pub(crate) ticks: u64,
+    pub(crate) hit: u64,
+    pub(crate) drain: u64,
 }
 
 /// Text, trampolines, tables and data in one mapping, and islands where they must be.
@@ -159,6 +161,15 @@ impl Lab {
         self.read(self.data() + range.start, range.len())
     }
 
+    /// What a site has counted.
+    pub(crate) fn counted(&self, site: u32) -> u64 {
+        let words = self.words(site);
+        let counts = words.chunks(COUNT_APART);
+        counts
+            .map(|line| u64::from_le_bytes(line[..8].try_into().unwrap()))
+            .sum()
+    }
+
     /// Sets the first word of every site.
     pub(crate) fn arm(&mut self, countdown: u32) {
         for site in 0..self.plan.as_ref().unwrap().numbered_sites() {
@@ -273,7 +284,7 @@ fn stub(log: u64) -> Vec<u8> {
     a.mov(rax, log).unwrap();
     a.add(qword_ptr(rax), 1).unwrap();
     // The return address, rcx, rax and the flags lie below the arguments.
-    for argument in 1..4 {
+    for argument in 1..6 {
         a.mov(rcx, qword_ptr(rsp + 24 + 8 * argument)).unwrap();
         a.mov(qword_ptr(rax + 8 * argument), rcx).unwrap();
     }

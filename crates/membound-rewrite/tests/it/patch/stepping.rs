@@ -438,7 +438,9 @@ impl Case<'_> {
     fn counts(&self, lab: &Lab) -> Vec<Vec<u8>> {
         let sites = lab.plan.as_ref().unwrap().numbered_sites();
         match self.body {
-            Body::Count { .. } => (0..sites).map(|site| lab.words(site)).collect(),
+            Body::Count { .. } | Body::CountByStack => {
+                (0..sites).map(|site| lab.words(site)).collect()
+            }
             _ => Vec::new(),
         }
     }

@@ -1,0 +1,242 @@
+//! Events into rings that the launcher reads: see [`membound_wire::Allocations`].
+
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use membound_wire::{
+    ALLOCATION_RECORDS, AllocationKind, AllocationRecord, AllocationRing, AllocationWhat,
+    Allocations,
+};
+
+use crate::keep::Thread;
+use crate::{assembly, memory, sys};
+
+/// Address of the memory, 0 without one.
+static MEMORY: AtomicUsize = AtomicUsize::new(0);
+
+/// Records that are left free in a ring: for handlers that interrupt a thread between looking and
+/// reserving.
+const SPARE: u64 = 64;
+/// As [`SPARE`], for all the threads that share a ring.
+const SPARE_SHARED: u64 = 2048;
+/// Rings looked at for an owner that is gone.
+const SEARCHED: u32 = 16;
+
+/// Uses the memory at `address` from now on; 0: none.
+pub(crate) fn set_memory(address: u64) {
+    MEMORY.store(address as usize, Ordering::Release);
+}
+
+/// The memory that is in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shared {
+    base: usize,
+}
+
+/// An event, but for its thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) tsc: u64,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) chain: u32,
+    pub(crate) function: u8,
+    pub(crate) kind: AllocationKind,
+    pub(crate) level: u32,
+}
+
+/// Which ring a thread writes to.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Address of the ring.
+    ring: usize,
+    shared: bool,
+}
+
+pub(crate) fn word32(address: usize) -> &'static AtomicU32 {
+    // SAFETY: the shared memory stays mapped for the life of the process, and both sides use
+    // atomics.
+    unsafe { &*(address as *const AtomicU32) }
+}
+
+pub(crate) fn word64(address: usize) -> &'static AtomicU64 {
+    // SAFETY: as for 32 bits.
+    unsafe { &*(address as *const AtomicU64) }
+}
+
+impl Shared {
+    pub(crate) fn get() -> Option<Self> {
+        let base = MEMORY.load(Ordering::Acquire);
+        (base != 0).then_some(Self { base })
+    }
+
+    /// The 8 bytes at an offset of [`Allocations`].
+    pub(crate) fn word(self, offset: usize) -> &'static AtomicU64 {
+        word64(self.base + offset)
+    }
+
+    /// The 4 bytes at an offset of [`Allocations`].
+    pub(crate) fn half(self, offset: usize) -> &'static AtomicU32 {
+        word32(self.base + offset)
+    }
+
+    /// Where something lies whose offset stands at `offset`.
+    pub(crate) fn place(self, offset: usize) -> usize {
+        self.base + self.word(offset).load(Ordering::Relaxed) as usize
+    }
+
+    fn ring(self, index: u32) -> usize {
+        let rings = self.place(offset_of!(Allocations, rings_offset));
+        rings + index as usize * size_of::<AllocationRing>()
+    }
+
+    /// Writes the event down, or counts it as lost.
+    pub(crate) fn tell(self, thread: &Thread, event: &Event) {
+        let Some(place) = self.place_of(thread) else {
+            self.word(offset_of!(Allocations, homeless))
+                .fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let step = if place.shared { 2 } else { 1 };
+        let Some(index) = reserve(place, step) else {
+            word32(place.ring + offset_of!(AllocationRing, lost)).fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if place.shared {
+            let marker = marker(thread.number.load(Ordering::Relaxed));
+            write(place.ring, index, &marker);
+        }
+        write(place.ring, index.wrapping_add(step - 1), event);
+    }
+
+    /// The thread's ring, or one that it shares; `None` when there are none.
+    fn place_of(self, thread: &Thread) -> Option<Place> {
+        let index = match thread.ring.load(Ordering::Relaxed) {
+            0 => self.claim(thread)?,
+            index => index - 1,
+        };
+        let rings = self
+            .half(offset_of!(Allocations, rings))
+            .load(Ordering::Relaxed);
+        let shared = self
+            .half(offset_of!(Allocations, shared_rings))
+            .load(Ordering::Relaxed);
+        Some(Place {
+            ring: self.ring(index),
+            shared: index >= rings.saturating_sub(shared),
+        })
+    }
+
+    /// Finds a ring for a thread that has none.
+    #[cold]
+    fn claim(self, thread: &Thread) -> Option<u32> {
+        let number = thread.number.load(Ordering::Relaxed);
+        let rings = self
+            .half(offset_of!(Allocations, rings))
+            .load(Ordering::Relaxed);
+        let shared = self
+            .half(offset_of!(Allocations, shared_rings))
+            .load(Ordering::Relaxed);
+        let own = rings.checked_sub(shared)?;
+        let owner = |index: u32| word32(self.ring(index) + offset_of!(AllocationRing, owner));
+        let take = |index: u32, found: u32| {
+            owner(index)
+                .compare_exchange(found, number, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        };
+        let [ring, owner_before] = &thread.inherited;
+        let inherited = ring.swap(0, Ordering::Relaxed).checked_sub(1);
+        let inherited = inherited
+            .filter(|&index| index < own && take(index, owner_before.load(Ordering::Relaxed)));
+        // Threads' numbers follow each other, so that the first look often finds one.
+        let start = number.checked_rem(own).unwrap_or(0);
+        let order = || (start..own).chain(0..start);
+        let free = inherited.or_else(|| {
+            order().find(|&index| owner(index).load(Ordering::Relaxed) == 0 && take(index, 0))
+        });
+        let process = sys::process();
+        let found = free.or_else(|| {
+            // Those of children that have ended are the launcher's to find.
+            order().take(SEARCHED as usize).find(|&index| {
+                let found = owner(index).load(Ordering::Relaxed);
+                !sys::thread_exists_anywhere(process, found) && take(index, found)
+            })
+        });
+        let index = match found {
+            Some(index) => index,
+            None => own + number.checked_rem(shared)?,
+        };
+        thread.ring.store(index + 1, Ordering::Relaxed);
+        if found.is_some() {
+            let place = Place {
+                ring: self.ring(index),
+                shared: false,
+            };
+            let marker = marker(number);
+            // Without it, events are taken for those of the ring's last owner.
+            if let Some(at) = reserve(place, 1) {
+                write(place.ring, at, &marker);
+            }
+        }
+        Some(index)
+    }
+}
+
+/// What tells whose the events are that follow.
+fn marker(number: u32) -> Event {
+    Event {
+        tsc: assembly::time_stamp(),
+        address: u64::from(number),
+        size: u64::from(sys::process()),
+        chain: 0,
+        function: 0,
+        kind: AllocationKind::Thread,
+        level: 0,
+    }
+}
+
+/// Takes `step` records of the ring, if that many are free.
+fn reserve(place: Place, step: u64) -> Option<u64> {
+    let head_at = place.ring + offset_of!(AllocationRing, head);
+    let head = word64(head_at);
+    let tail = word64(place.ring + offset_of!(AllocationRing, tail)).load(Ordering::Acquire);
+    let used = head.load(Ordering::Relaxed).wrapping_sub(tail);
+    let spare = if place.shared { SPARE_SHARED } else { SPARE };
+    if used.saturating_add(step + spare) > ALLOCATION_RECORDS as u64 {
+        return None;
+    }
+    Some(if place.shared {
+        head.fetch_add(step, Ordering::Relaxed)
+    } else {
+        // SAFETY: the ring is mapped, and nobody else reserves in it.
+        unsafe { assembly::take(head_at, step) }
+    })
+}
+
+fn write(ring: usize, index: u64, event: &Event) {
+    let slot = (index % ALLOCATION_RECORDS as u64) as usize;
+    let at = ring + offset_of!(AllocationRing, records) + slot * size_of::<AllocationRecord>();
+    let long = |offset: usize, value: u64| word64(at + offset).store(value, Ordering::Relaxed);
+    long(offset_of!(AllocationRecord, tsc), event.tsc);
+    long(offset_of!(AllocationRecord, address), event.address);
+    long(offset_of!(AllocationRecord, size), event.size);
+    word32(at + offset_of!(AllocationRecord, chain)).store(event.chain, Ordering::Relaxed);
+    let what = AllocationWhat {
+        function: event.function,
+        kind: event.kind as u8,
+        level: event.level as u8,
+        lap: AllocationWhat::lap_of(index),
+    };
+    word32(at + offset_of!(AllocationRecord, what)).store(what.packed(), Ordering::Release);
+}
+
+/// Reads a chain's word or a place of the index: what other threads write meanwhile.
+pub(crate) fn load(address: usize) -> u64 {
+    word64(address).load(Ordering::Acquire)
+}
+
+/// Writes a word that nobody reads yet.
+pub(crate) fn store(address: usize, value: u64) {
+    // SAFETY: the caller has reserved the word in the shared memory.
+    unsafe { memory::put(address, value) }
+}

@@ -1,0 +1,391 @@
+//! The handler of the timers' signal: takes a sample of its thread, as the original program
+//! would stand there, and goes on as if nothing had been.
+//!
+//! Nothing here waits, allocates or reads what may not be mapped: pages of the stack are
+//! looked at before they are read. A system call that ended because of this signal is made again.
+
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use membound_wire::{
+    STACK_POINTER, State, TICK_DEPTH, TICK_HEAD_WORDS, TICK_WORDS, TickHead, TickRing,
+};
+
+use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
+use crate::sys::{self, call};
+use crate::timers::{self, Ring, Use};
+use crate::unwind::{Begin, Registers as Frame, Stack, Walk};
+use crate::{areas, assembly, masks, memory};
+
+/// Most words of a sample.
+const MOST_WORDS: usize = TICK_HEAD_WORDS + TICK_DEPTH;
+/// Frames of the agent's own that may lie between those that are kept.
+const OWN_FRAMES: usize = 16;
+/// Pages of a stack that are looked at at a time, and how many in all.
+const PAGES: u64 = 8;
+const MOST_PAGES: u64 = 4096;
+const PAGE: u64 = 4096;
+/// Number of rbp among the general registers.
+const FRAME_POINTER: usize = 5;
+/// CPU time from a handler's return to a tick that cannot have interrupted anything since.
+const JUST_NS: u64 = 50_000;
+const EINTR: u64 = (-4_i64).cast_unsigned();
+const RT_SIGTIMEDWAIT: u64 = 128;
+const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
+
+// The one waiting call that the agent makes for the program, at a known place.
+global_asm!(
+    ".pushsection .text.membound_wait, \"ax\", @progbits",
+    ".globl membound_wait",
+    ".hidden membound_wait",
+    ".type membound_wait, @function",
+    "membound_wait:",
+    ".cfi_startproc",
+    "mov r10, rcx",
+    "mov eax, 128",
+    "syscall",
+    ".globl membound_waited",
+    ".hidden membound_waited",
+    "membound_waited:",
+    "ret",
+    ".cfi_endproc",
+    ".size membound_wait, . - membound_wait",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn membound_wait(set: u64, information: u64, timeout: u64, size: u64) -> isize;
+    fn membound_waited();
+}
+
+/// The handler's address.
+pub(crate) fn address() -> u64 {
+    on_tick as *const () as u64
+}
+
+/// Makes `rt_sigtimedwait`.
+pub(crate) fn wait_for_signals([set, information, timeout, size]: [u64; 4]) -> isize {
+    // SAFETY: the arguments are the program's, but for a set that outlives the call.
+    unsafe { membound_wait(set, information, timeout, size) }
+}
+
+/// # Safety
+///
+/// Called by the kernel with what it passes to a handler with SA_SIGINFO.
+unsafe extern "C" fn on_tick(signal: u64, information: usize, context: usize) {
+    // SAFETY: these are a siginfo's fields.
+    let code: i32 = unsafe { memory::get(information + 8) };
+    // SAFETY: as above.
+    let value: u64 = unsafe { memory::get(information + 24) };
+    if !timers::is_tick(code, value) {
+        foreign(signal, information, context);
+        return;
+    }
+    let place = context + REGISTERS_OFFSET;
+    // SAFETY: the kernel put the registers there.
+    let registers: Registers = unsafe { memory::get(place) };
+    let state = registers.state();
+    if let Some(ring) = timers::ring_of(value) {
+        sample(ring, signal, &state);
+    }
+    again(place, registers);
+}
+
+/// Sends a thread that a signal of ours has called out of a system call back to it. `place` is
+/// where the kernel takes these registers from.
+pub(crate) fn again(place: usize, registers: Registers) {
+    let state = registers.state();
+    if state.general[0] == EINTR {
+        make_again(place, registers, &state);
+    }
+}
+
+/// Writes a sample, if the launcher still wants any.
+fn sample(ring: Ring, signal: u64, state: &State) {
+    let now = sys::thread_cpu_ns();
+    let beat = ring.word32(core::mem::offset_of!(TickRing, beat));
+    let beat_ns = ring.word64(core::mem::offset_of!(TickRing, beat_ns));
+    if !timers::wanted(beat, beat_ns, now) {
+        timers::delete(ring);
+        return;
+    }
+    let Some(room) = Room::find(ring) else {
+        let lost = ring.word32(core::mem::offset_of!(TickRing, lost));
+        lost.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    let clock = ring.word64(core::mem::offset_of!(TickRing, clock_ns));
+    let weight = now.saturating_sub(clock.swap(now, Ordering::Relaxed));
+    let stand = handlers::stand(signal, state);
+    let mut original = stand.map_or(*state, |stand| stand.original);
+    // SAFETY: the room has that many words behind the head, which the launcher does not read
+    // before it is told of them.
+    let callers = unsafe {
+        core::slice::from_raw_parts_mut(room.word(TICK_HEAD_WORDS) as *mut u64, TICK_DEPTH)
+    };
+    let mut depth = chain(&original, callers);
+    let [low, high] = assembly::own_range();
+    let own = (low..high).contains(&original.ip);
+    if own {
+        // In the agent on whose behalf only the frames tell: those who called it.
+        original.ip = callers.first().copied().filter(|_| depth > 0).unwrap_or(0);
+        callers.copy_within(1.., 0);
+        depth = depth.saturating_sub(1);
+    }
+    let inside = own || stand.is_some_and(|stand| stand.is_beside(state.ip));
+    let head = TickHead {
+        words: (TICK_HEAD_WORDS + depth) as u16,
+        flags: if inside { TickHead::INSIDE } else { 0 },
+        cpu: sys::cpu().unwrap_or(u16::MAX),
+    };
+    room.put(0, head.word());
+    room.put(1, assembly::time_stamp());
+    room.put(2, weight);
+    for (index, register) in original.general.iter().enumerate() {
+        room.put(3 + index, *register);
+    }
+    room.put(19, original.ip);
+    room.publish(TICK_HEAD_WORDS + depth);
+}
+
+/// Where the next sample goes.
+struct Room {
+    ring: Ring,
+    head: u64,
+}
+
+impl Room {
+    /// Room for the longest sample, if the launcher has read what was there.
+    fn find(ring: Ring) -> Option<Self> {
+        let mut head = ring
+            .word64(core::mem::offset_of!(TickRing, head))
+            .load(Ordering::Relaxed);
+        let tail = ring
+            .word64(core::mem::offset_of!(TickRing, tail))
+            .load(Ordering::Acquire);
+        let to_end = TICK_WORDS - (head % TICK_WORDS as u64) as usize;
+        let skipped = if to_end < MOST_WORDS { to_end } else { 0 };
+        let needed = (skipped + MOST_WORDS) as u64;
+        if head.wrapping_sub(tail).wrapping_add(needed) > TICK_WORDS as u64 {
+            return None;
+        }
+        if skipped > 0 {
+            let filler = TickHead {
+                words: skipped as u16,
+                flags: TickHead::FILLER,
+                cpu: 0,
+            };
+            let room = Self { ring, head };
+            room.put(0, filler.word());
+            head = head.wrapping_add(skipped as u64);
+        }
+        Some(Self { ring, head })
+    }
+
+    /// Address of one of its words.
+    fn word(&self, index: usize) -> usize {
+        let at = (self.head % TICK_WORDS as u64) as usize + index;
+        self.ring.address() + core::mem::offset_of!(TickRing, words) + at * 8
+    }
+
+    fn put(&self, index: usize, value: u64) {
+        // SAFETY: the word lies in the ring, where one sample has room before its end.
+        unsafe { memory::put(self.word(index), value) }
+    }
+
+    /// Lets the launcher have what was written.
+    fn publish(&self, words: usize) {
+        self.ring
+            .word64(core::mem::offset_of!(TickRing, head))
+            .store(self.head.wrapping_add(words as u64), Ordering::Release);
+    }
+}
+
+/// Fills `out` with the return addresses above `state`, innermost first; their number. The
+/// stack is looked at page by page before it is read.
+fn chain(state: &State, out: &mut [u64]) -> usize {
+    let sp = state.general[STACK_POINTER];
+    let [low, high] = assembly::own_range();
+    // What lies below the stack pointer belongs to nobody now, but for the red zone.
+    let mut reach = pages(sp, sp & !(PAGE - 1));
+    let registers = Frame {
+        ip: state.ip,
+        sp,
+        bp: state.general[FRAME_POINTER],
+    };
+    let stack = Stack {
+        low: sp,
+        high: reach,
+    };
+    let mut walk = Walk::new(registers, Begin::Instruction, stack);
+    let mut filled = 0;
+    let limit = sp.saturating_add(MOST_PAGES * PAGE);
+    for _ in 0..out.len() + OWN_FRAMES {
+        let before = walk;
+        let mut step = walk.step();
+        while step.is_none() && reach < limit && reach > before.stack_pointer() {
+            let further = pages(sp, reach);
+            if further == reach {
+                break;
+            }
+            reach = further;
+            walk = before;
+            walk.reach(reach);
+            step = walk.step();
+        }
+        let Some(caller) = step else {
+            break;
+        };
+        if (low..high).contains(&caller.ip) {
+            continue;
+        }
+        let Some(place) = out.get_mut(filled) else {
+            break;
+        };
+        *place = caller.ip;
+        filled += 1;
+    }
+    filled
+}
+
+/// How far one can read from `from` on, the start of a page: some pages, or up to where
+/// nothing is mapped.
+fn pages(sp: u64, from: u64) -> u64 {
+    let mut end = from;
+    for _ in 0..PAGES {
+        if !sys::readable(end.max(sp & !7)) {
+            break;
+        }
+        end = end.saturating_add(PAGE);
+    }
+    end
+}
+
+/// A handler of the program's that has returned behind a call that it interrupted.
+struct Returned {
+    thread: AtomicU64,
+    ip: AtomicU64,
+    stack: AtomicU64,
+    cpu_ns: AtomicU64,
+}
+
+/// By thread. Two threads whose numbers fall together would have to return at the same moment
+/// for one to be forgotten.
+static RETURNED: [Returned; 256] = [const {
+    Returned {
+        thread: AtomicU64::new(0),
+        ip: AtomicU64::new(0),
+        stack: AtomicU64::new(0),
+        cpu_ns: AtomicU64::new(0),
+    }
+}; 256];
+
+fn returned_of(thread: u32) -> Option<&'static Returned> {
+    RETURNED.get(thread as usize % RETURNED.len())
+}
+
+/// Notes that a handler of the program's returns to these registers: a call that it has
+/// interrupted there did fail for the program.
+pub(crate) fn returned(state: &State) {
+    if state.general[0] != EINTR {
+        return;
+    }
+    let thread = sys::thread();
+    if let Some(kept) = returned_of(thread) {
+        kept.thread.store(u64::from(thread), Ordering::Relaxed);
+        kept.ip.store(state.ip, Ordering::Relaxed);
+        kept.stack.store(state.stack_pointer(), Ordering::Relaxed);
+        kept.cpu_ns.store(sys::thread_cpu_ns(), Ordering::Relaxed);
+    }
+}
+
+/// Whether the program's own signal has just ended the call that `state` is behind.
+fn is_genuine(state: &State) -> bool {
+    let thread = sys::thread();
+    returned_of(thread).is_some_and(|kept| {
+        kept.thread.load(Ordering::Relaxed) == u64::from(thread)
+            && kept.ip.load(Ordering::Relaxed) == state.ip
+            && kept.stack.load(Ordering::Relaxed) == state.stack_pointer()
+            && sys::thread_cpu_ns().saturating_sub(kept.cpu_ns.load(Ordering::Relaxed)) < JUST_NS
+    })
+}
+
+/// Sends a thread back to the system call that this signal has ended, where it is known
+/// which one that is.
+///
+/// A timer of CPU time runs out while its thread runs, so what a call had waited for already is
+/// next to nothing, but for one that was woken for nothing and was about to wait on: it
+/// waits that much longer when it was given a length of time rather than a moment.
+fn make_again(place: usize, mut registers: Registers, state: &State) {
+    const SYSCALL: u16 = u16::from_le_bytes([0x0f, 0x05]);
+    let Some(at) = state.ip.checked_sub(2).filter(|at| sys::readable(*at)) else {
+        return;
+    };
+    // SAFETY: the kernel could read there.
+    let code: u16 = unsafe { memory::get(at as usize) };
+    if code != SYSCALL || is_genuine(state) {
+        return;
+    }
+    let number = if state.ip == membound_waited as *const () as u64 {
+        Some(RT_SIGTIMEDWAIT)
+    } else {
+        areas::call_at(at)
+    };
+    if let Some(number) = number {
+        registers.call_again(at, number);
+        // SAFETY: the kernel put the registers there, and takes them back from there.
+        unsafe { memory::put(place, registers) };
+    }
+}
+
+/// A signal of our number that is none of ours.
+fn foreign(signal: u64, information: usize, context: usize) {
+    const RT_TGSIGQUEUEINFO: usize = 297;
+    let bit = 1_u64 << (signal - 1);
+    timers::give_up(signal, Use::Waits);
+    let thread = sys::thread();
+    if masks::believed(thread) & bit == 0 {
+        // Without a handler of the program's it is the end, as soon as the mask is gone.
+        handlers::disposition(signal, Some(&Disposition::DEFAULT));
+        sys::send_signal(sys::process(), thread, signal as u32);
+        return;
+    }
+    // The program believes to block it: from now on it does, and the signal waits.
+    // SAFETY: the mask lies behind the registers and what belongs to them.
+    let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
+    // SAFETY: as above.
+    unsafe { memory::put(context + MASK_OFFSET, mask | bit) };
+    // SAFETY: the kernel reads the siginfo that it has written.
+    let _ = unsafe {
+        call(
+            RT_TGSIGQUEUEINFO,
+            [
+                sys::process() as usize,
+                thread as usize,
+                signal as usize,
+                information,
+                0,
+                0,
+            ],
+        )
+    };
+}
+
+/// Whether a handler of the program's is entered for a tick of ours, which came late: after the
+/// program has taken the number.
+pub(crate) fn is_late(signal: u64, information: usize) -> bool {
+    const SIGINFO: u64 = 4;
+    // Without that flag the kernel leaves there what was there before.
+    let informed =
+        || handlers::disposition(signal, None).is_some_and(|found| found.flags & SIGINFO != 0);
+    if !timers::was_ours(signal) || !informed() {
+        return false;
+    }
+    // SAFETY: the frame has room for a siginfo, filled or not.
+    let code: i32 = unsafe { memory::get(information + 8) };
+    // SAFETY: as above.
+    let value: u64 = unsafe { memory::get(information + 24) };
+    timers::is_tick(code, value)
+}
+
+const _: () = assert!(MOST_WORDS * 2 < TICK_WORDS);

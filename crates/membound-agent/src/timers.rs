@@ -1,0 +1,576 @@
+//! Timers by which threads are sampled: one a thread, running on the CPU time of that thread,
+//! by a signal of their own.
+//!
+//! The kernel lets any thread of a process make a timer on another's CPU clock, so the control
+//! thread looks for new threads now and then ([`look`]) and nothing of the program's is
+//! needed for that. A forked child has no control thread; it makes its own timer when
+//! it is born (see `children`).
+//!
+//! The signal is one of the highest that the program leaves alone. The program sees nothing of
+//! it (`masks` and [`owns`]); when it uses the number itself, it gets it, and the timers
+//! go on with another ([`give_up`]).
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use membound_wire::{Command, Refused, TICK_ORPHAN, TICK_REFUSALS, TickRing, TickSet};
+
+use crate::control::Failure;
+use crate::handlers::{self, Disposition};
+use crate::sys::{self, Errno, Quiet, Scratch, call, check};
+use crate::{listen, masks, threads, tick, trap};
+
+const TIMER_CREATE: usize = 222;
+const TIMER_SETTIME: usize = 223;
+const TIMER_GETTIME: usize = 224;
+const TIMER_DELETE: usize = 226;
+
+/// Most rings that can be used.
+const MOST: usize = 4096;
+/// Signals that are tried, the first that is free is taken. The low ones are the ones that
+/// programs use, and the last one is popular with debuggers.
+const FIRST: u32 = 61;
+const LAST: u32 = 40;
+/// How long a launcher may be silent before one takes it for gone.
+const SILENCE_NS: u64 = 10_000_000_000;
+/// Between two looks for new threads, and for a launcher that is silent.
+const SHORT_NS: u64 = 10_000_000;
+const LONG_NS: u64 = 1_000_000_000;
+/// Looks at all threads, though none seems to be new, every so many times.
+const THOROUGH: u32 = 8;
+/// Timers that are looked at each time, whether their thread is still there.
+const PROBED: usize = 32;
+
+/// Address of the [`TickSet`], 0 without one.
+static SET: AtomicUsize = AtomicUsize::new(0);
+static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
+/// The signal, 0: none.
+static SIGNAL: AtomicU32 = AtomicU32::new(0);
+/// Signals that were given up while the program had no handler for them: ours stays, for
+/// what may still come. Bit n − 1 for signal n.
+static RETIRED: AtomicU64 = AtomicU64::new(0);
+/// Signals that the program uses itself.
+static USED: AtomicU64 = AtomicU64::new(0);
+/// Process that all this is about: a child of `vfork` has our memory, but signals of its own.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Set when the timers must be made anew.
+static ANEW: AtomicBool = AtomicBool::new(false);
+/// Threads of this process that have a timer, by their ring.
+static THREADS: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
+/// Whether they were there when one looked last.
+static SEEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+/// Threads when one looked last, looks since all were looked at, the next ring to be probed.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+static PROBE: AtomicUsize = AtomicUsize::new(0);
+/// The launcher's beat when one looked last, and when it changed.
+static BEAT: AtomicU32 = AtomicU32::new(0);
+static BEAT_NS: AtomicU64 = AtomicU64::new(0);
+/// CPU time of the control thread that was told.
+static OWN_NS: AtomicU64 = AtomicU64::new(0);
+
+const fn bit(signal: u32) -> u64 {
+    1_u64 << (signal - 1)
+}
+
+/// Whether threads of this process are sampled.
+pub(crate) fn active() -> bool {
+    SIGNAL.load(Ordering::Acquire) != 0
+}
+
+/// Whether the program has taken this signal from us.
+pub(crate) fn was_ours(signal: u64) -> bool {
+    let Ok(number @ 1..=64) = u32::try_from(signal) else {
+        return false;
+    };
+    USED.load(Ordering::Acquire) & bit(number) != 0
+}
+
+/// The bit of the timers' signal in masks; 0 without one.
+pub(crate) fn signal_bit() -> u64 {
+    match SIGNAL.load(Ordering::Acquire) {
+        0 => 0,
+        signal => bit(signal),
+    }
+}
+
+/// Whether this is the process that the timers belong to.
+pub(crate) fn own_process() -> bool {
+    PROCESS.load(Ordering::Acquire) == sys::process()
+}
+
+/// Whether the program is to see no handler for `signal`, though there is ours.
+pub(crate) fn owns(signal: u64) -> bool {
+    let Ok(number @ 1..=64) = u32::try_from(signal) else {
+        return false;
+    };
+    (signal_bit() | RETIRED.load(Ordering::Acquire)) & bit(number) != 0 && own_process()
+}
+
+fn set_word(offset: usize) -> Option<&'static AtomicU32> {
+    let set = SET.load(Ordering::Acquire);
+    // SAFETY: the rings stay mapped for the session, and both sides use atomics.
+    (set != 0).then(|| unsafe { &*((set + offset) as *const AtomicU32) })
+}
+
+/// Begins to sample this process: the calling thread at once, others as they are found.
+/// `quiet` has the mask that this thread will have again.
+pub(crate) fn begin(command: &Command, quiet: &mut Quiet) -> Result<u64, Failure> {
+    SET.store(command.address as usize, Ordering::Release);
+    PERIOD_NS.store(command.count.max(1), Ordering::Release);
+    PROCESS.store(sys::process(), Ordering::Release);
+    let blocked = quiet.before();
+    let signal = choose(blocked).ok_or(Failure::from(Errno::EBUSY))?;
+    SIGNAL.store(signal, Ordering::Release);
+    if blocked & bit(signal) != 0 && masks::note_blocked(bit(signal)) {
+        quiet.unblock(bit(signal));
+    }
+    let thread = sys::thread();
+    arm_new(thread).map_err(Failure::from)?;
+    if let Some(ring) = ring_of_thread(thread) {
+        // What ran in this thread before is none of this program's.
+        ring.word64(core::mem::offset_of!(TickRing, clock_ns))
+            .store(sys::thread_cpu_ns(), Ordering::Relaxed);
+    }
+    Ok(u64::from(signal))
+}
+
+/// Takes a signal that is free, one not in `blocked` if possible, and installs the handler.
+fn choose(blocked: u64) -> Option<u32> {
+    let all = || (LAST..=FIRST).rev().chain([62, 63, 64]);
+    let taken = RETIRED.load(Ordering::Acquire) | USED.load(Ordering::Acquire);
+    let free = |signal: &u32| {
+        taken & bit(*signal) == 0
+            && handlers::disposition(u64::from(*signal), None)
+                .is_some_and(|found| found.handler == Disposition::DEFAULT.handler)
+    };
+    let unblocked = |signal: &u32| blocked & bit(*signal) == 0;
+    let signal = all()
+        .filter(unblocked)
+        .find(free)
+        .or_else(|| all().find(free))?;
+    let ours = Disposition {
+        handler: tick::address(),
+        flags: trap::FLAGS,
+        restorer: trap::restorer(),
+        mask: u64::MAX,
+    };
+    handlers::disposition(u64::from(signal), Some(&ours))?;
+    Some(signal)
+}
+
+/// What a timer's signal carries: that it is ours, and the ring.
+fn value_of(ring: usize) -> u64 {
+    ((&raw const SET) as u64) << 16 | ring as u64
+}
+
+/// The ring that a signal with this value is about.
+pub(crate) fn ring_of(value: u64) -> Option<Ring> {
+    let index = (value & 0xffff) as usize;
+    (index < MOST && value == value_of(index))
+        .then(|| ring(index))
+        .flatten()
+}
+
+/// Whether a signal with this code and value comes from a timer of ours.
+pub(crate) fn is_tick(code: i32, value: u64) -> bool {
+    const SI_TIMER: i32 = -2;
+    code == SI_TIMER && value >> 16 == value_of(0) >> 16
+}
+
+/// A ring, by its address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    address: usize,
+    index: usize,
+}
+
+impl Ring {
+    pub(crate) fn word32(self, offset: usize) -> &'static AtomicU32 {
+        // SAFETY: the rings stay mapped for the session, and both sides use atomics.
+        unsafe { &*((self.address + offset) as *const AtomicU32) }
+    }
+
+    pub(crate) fn word64(self, offset: usize) -> &'static AtomicU64 {
+        // SAFETY: as for 32 bits.
+        unsafe { &*((self.address + offset) as *const AtomicU64) }
+    }
+
+    pub(crate) fn address(self) -> usize {
+        self.address
+    }
+
+    fn owner(self) -> &'static AtomicU32 {
+        self.word32(core::mem::offset_of!(TickRing, owner))
+    }
+
+    fn timer(self) -> &'static AtomicU32 {
+        self.word32(core::mem::offset_of!(TickRing, timer))
+    }
+}
+
+fn rings() -> usize {
+    let count = set_word(core::mem::offset_of!(TickSet, rings));
+    count.map_or(0, |count| {
+        (count.load(Ordering::Relaxed) as usize).min(MOST)
+    })
+}
+
+fn ring(index: usize) -> Option<Ring> {
+    let set = SET.load(Ordering::Acquire);
+    (set != 0 && index < rings()).then(|| Ring {
+        address: set + size_of::<TickSet>() + index * size_of::<TickRing>(),
+        index,
+    })
+}
+
+/// The ring of a thread of this process, if it has one.
+pub(crate) fn ring_of_thread(thread: u32) -> Option<Ring> {
+    let count = rings();
+    let start = (thread as usize).checked_rem(count)?;
+    (start..count)
+        .chain(0..start)
+        .find(|index| {
+            let owner = THREADS.get(*index);
+            owner.is_some_and(|owner| owner.load(Ordering::Relaxed) == thread)
+        })
+        .and_then(ring)
+}
+
+/// Takes a free ring for `thread`.
+fn claim(thread: u32) -> Option<Ring> {
+    let count = rings();
+    let start = (thread as usize).checked_rem(count)?;
+    let taken = (start..count)
+        .chain(0..start)
+        .filter_map(ring)
+        .find(|ring| {
+            ring.owner()
+                .compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })?;
+    taken.timer().store(NO_TIMER, Ordering::Relaxed);
+    for offset in [
+        core::mem::offset_of!(TickRing, clock_ns),
+        core::mem::offset_of!(TickRing, beat_ns),
+        core::mem::offset_of!(TickRing, returned),
+    ] {
+        taken.word64(offset).store(0, Ordering::Relaxed);
+    }
+    if let Some(owner) = THREADS.get(taken.index) {
+        owner.store(thread, Ordering::Release);
+    }
+    Some(taken)
+}
+
+/// Gives a thread that has none a ring and a timer.
+fn arm_new(thread: u32) -> Result<(), Errno> {
+    let done = claim(thread).ok_or(Errno::ENOSPC).and_then(|ring| {
+        arm(ring, thread).inspect_err(|_| {
+            if let Some(owner) = THREADS.get(ring.index) {
+                owner.store(0, Ordering::Relaxed);
+            }
+            ring.owner().store(0, Ordering::Release);
+        })
+    });
+    if let Err(errno) = done {
+        // One that has ended meanwhile needs none.
+        if sys::thread_exists(sys::process(), thread) {
+            refuse(thread, errno.0);
+        }
+    }
+    done
+}
+
+/// Makes and starts the timer of a thread that has a ring.
+fn arm(ring: Ring, thread: u32) -> Result<(), Errno> {
+    const THREAD_ID: u32 = 4;
+    // The clock of a thread's CPU time, as the kernel counts it for scheduling.
+    let clock = !(thread.cast_signed()) << 3 | 6;
+    let signal = SIGNAL.load(Ordering::Acquire);
+    if signal == 0 {
+        return Err(Errno::EINVAL);
+    }
+    // A `sigevent`: value, signal, how to notify, thread.
+    let mut event = [0_u32; 16];
+    let value = value_of(ring.index);
+    event[0] = value as u32;
+    event[1] = (value >> 32) as u32;
+    event[2] = signal;
+    event[3] = THREAD_ID;
+    event[4] = thread;
+    let mut timer = 0_u32;
+    // SAFETY: event and identifier have the kernel's layout and outlive the call.
+    let made = unsafe {
+        call(
+            TIMER_CREATE,
+            [
+                clock as usize,
+                (&raw const event) as usize,
+                (&raw mut timer) as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    check(made)?;
+    ring.timer().store(timer, Ordering::Relaxed);
+    let period = PERIOD_NS.load(Ordering::Relaxed);
+    let (seconds, nanoseconds) = (period / 1_000_000_000, period % 1_000_000_000);
+    let times = [seconds, nanoseconds, seconds, nanoseconds];
+    // SAFETY: the times have the kernel's layout and outlive the call.
+    let set = unsafe {
+        call(
+            TIMER_SETTIME,
+            [timer as usize, 0, (&raw const times) as usize, 0, 0, 0],
+        )
+    };
+    check(set).map(drop).inspect_err(|_| delete(ring))
+}
+
+/// Deletes the timer of a ring, once: its number may become another's.
+pub(crate) fn delete(ring: Ring) {
+    let timer = ring.timer().swap(NO_TIMER, Ordering::AcqRel);
+    if timer != NO_TIMER {
+        // SAFETY: it touches no memory, and the timer is ours.
+        let _ = unsafe { call(TIMER_DELETE, [timer as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// A ring without a timer; the kernel's numbers are signed.
+const NO_TIMER: u32 = u32::MAX;
+
+/// Whether the timer still runs: that of a thread that has ended does not.
+fn runs(ring: Ring) -> bool {
+    let mut times = [0_u64; 4];
+    let timer = ring.timer().load(Ordering::Relaxed);
+    if timer == NO_TIMER {
+        return false;
+    }
+    // SAFETY: the kernel writes four words, for which there is room.
+    let result = unsafe {
+        call(
+            TIMER_GETTIME,
+            [timer as usize, (&raw mut times) as usize, 0, 0, 0, 0],
+        )
+    };
+    result == 0 && (times[2], times[3]) != (0, 0)
+}
+
+/// Tells the launcher, once, that a thread has no timer ([`Refused::ALL`]: that none has any more).
+fn refuse(thread: u32, errno: u32) {
+    let entry = |index: usize, field: usize| {
+        let first = core::mem::offset_of!(TickSet, refused);
+        set_word(first + index * size_of::<Refused>() + field)
+    };
+    for index in 0..TICK_REFUSALS {
+        let (Some(name), Some(number)) = (
+            entry(index, core::mem::offset_of!(Refused, thread)),
+            entry(index, core::mem::offset_of!(Refused, errno)),
+        ) else {
+            return;
+        };
+        let known = name.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed);
+        match known {
+            Ok(_) => return number.store(errno, Ordering::Release),
+            Err(known) if known == thread => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Whether timers are to run, as far as the launcher says so, or says nothing for long; `time`
+/// is when one asks, by a clock that `last` keeps with the `beat` it saw.
+pub(crate) fn wanted(beat: &AtomicU32, last_ns: &AtomicU64, now_ns: u64) -> bool {
+    let (Some(stopped), Some(launchers)) = (
+        set_word(core::mem::offset_of!(TickSet, stopped)),
+        set_word(core::mem::offset_of!(TickSet, beat)),
+    ) else {
+        return false;
+    };
+    let heard = launchers.load(Ordering::Relaxed);
+    if beat.swap(heard, Ordering::Relaxed) != heard || last_ns.load(Ordering::Relaxed) == 0 {
+        last_ns.store(now_ns, Ordering::Relaxed);
+    }
+    let silent = now_ns.saturating_sub(last_ns.load(Ordering::Relaxed));
+    stopped.load(Ordering::Relaxed) == 0 && silent < SILENCE_NS
+}
+
+/// In the control thread: finds new threads, and lets go of those that have ended. After
+/// how many nanoseconds to look again.
+pub(crate) fn look(room: &mut Scratch) -> Option<u64> {
+    let stopped = set_word(core::mem::offset_of!(TickSet, stopped))?;
+    tell_own_time();
+    if !active() || !wanted(&BEAT, &BEAT_NS, sys::monotonic_ns()) {
+        disarm_all();
+        let over = !active() || stopped.load(Ordering::Relaxed) != 0;
+        return (!over).then_some(LONG_NS);
+    }
+    if ANEW.swap(false, Ordering::AcqRel) {
+        arm_all_anew();
+    }
+    let count = sys::threads();
+    let looks = LOOKS.fetch_add(1, Ordering::Relaxed);
+    if COUNT.swap(count, Ordering::Relaxed) != count || looks.is_multiple_of(THOROUGH) {
+        compare(room);
+    }
+    Some(SHORT_NS)
+}
+
+fn tell_own_time() {
+    let now = sys::thread_cpu_ns();
+    let new = now.saturating_sub(OWN_NS.swap(now, Ordering::Relaxed));
+    let set = SET.load(Ordering::Acquire);
+    // SAFETY: the set is mapped for the session, and both sides use atomics.
+    let own = unsafe { &*((set + core::mem::offset_of!(TickSet, own_ns)) as *const AtomicU64) };
+    own.fetch_add(new, Ordering::Relaxed);
+}
+
+/// Compares the process's threads with those that have timers.
+fn compare(room: &mut Scratch) {
+    for seen in SEEN.iter().take(rings()) {
+        seen.store(false, Ordering::Relaxed);
+    }
+    let listed = threads::each(room, |thread| {
+        if listen::is_own(thread) {
+            return Ok(());
+        }
+        let ring = match ring_of_thread(thread) {
+            Some(ring) => Some(ring),
+            // What stands in the way is told.
+            None => arm_new(thread).ok().and_then(|()| ring_of_thread(thread)),
+        };
+        if let Some(seen) = ring.and_then(|ring| SEEN.get(ring.index)) {
+            seen.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    if listed.is_err() {
+        return;
+    }
+    let probe = PROBE.load(Ordering::Relaxed);
+    PROBE.store(
+        (probe + PROBED).checked_rem(rings()).unwrap_or(0),
+        Ordering::Relaxed,
+    );
+    for (index, (owner, seen)) in THREADS.iter().zip(&SEEN).enumerate().take(rings()) {
+        if owner.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        let Some(ring) = ring(index) else { continue };
+        let gone = !seen.load(Ordering::Relaxed);
+        if gone {
+            masks::forget(owner.load(Ordering::Relaxed));
+        }
+        // Another thread may have been given the number meanwhile.
+        let changed = (probe..probe + PROBED).contains(&index) && !runs(ring);
+        if gone || changed {
+            drop_ring(ring);
+        }
+    }
+}
+
+/// Lets go of the ring of a thread that has ended.
+fn drop_ring(ring: Ring) {
+    delete(ring);
+    if let Some(owner) = THREADS.get(ring.index) {
+        owner.store(0, Ordering::Relaxed);
+    }
+    // The launcher empties it first.
+    ring.owner().store(TICK_ORPHAN, Ordering::Release);
+}
+
+fn mine() -> impl Iterator<Item = (Ring, u32)> {
+    THREADS
+        .iter()
+        .take(rings())
+        .enumerate()
+        .filter_map(|(index, owner)| {
+            let thread = owner.load(Ordering::Relaxed);
+            (thread != 0).then_some((ring(index)?, thread))
+        })
+}
+
+fn disarm_all() {
+    for (ring, _) in mine() {
+        drop_ring(ring);
+    }
+}
+
+fn arm_all_anew() {
+    for (ring, thread) in mine() {
+        delete(ring);
+        if arm(ring, thread).is_err() {
+            drop_ring(ring);
+        }
+    }
+}
+
+/// How a program uses a signal itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It installs a handler, or ignores it.
+    Handles,
+    /// It blocks it, waits for it, or sends it.
+    Waits,
+}
+
+/// Leaves `signal` to the program, and goes on with another.
+pub(crate) fn give_up(signal: u64, how: Use) {
+    let Ok(number @ 1..=64) = u32::try_from(signal) else {
+        return;
+    };
+    USED.fetch_or(bit(number), Ordering::AcqRel);
+    match how {
+        Use::Handles => RETIRED.fetch_and(!bit(number), Ordering::AcqRel),
+        // A tick may be on its way to a thread, and would end the program without a handler.
+        Use::Waits => RETIRED.fetch_or(bit(number), Ordering::AcqRel),
+    };
+    let next = choose(0).unwrap_or(0);
+    if SIGNAL
+        .compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        // It was given up already.
+        return;
+    }
+    if next == 0 {
+        refuse(Refused::ALL, 0);
+    }
+    // From now on none comes any more, but for what is on its way already.
+    for (ring, _) in mine() {
+        delete(ring);
+    }
+    if listen::is_here() {
+        ANEW.store(true, Ordering::Release);
+    } else {
+        arm_all_anew();
+    }
+}
+
+/// Ends all timers of this process, for good. The control thread must be gone.
+pub(crate) fn end() {
+    if !own_process() || SIGNAL.swap(0, Ordering::AcqRel) == 0 {
+        return;
+    }
+    for (ring, _) in mine() {
+        delete(ring);
+    }
+}
+
+/// In a child of a fork: nothing of the parent's timers is here.
+pub(crate) fn after_fork() {
+    if !active() {
+        return;
+    }
+    for owner in THREADS.iter().take(rings()) {
+        owner.store(0, Ordering::Relaxed);
+    }
+    PROCESS.store(sys::process(), Ordering::Release);
+    ANEW.store(false, Ordering::Relaxed);
+    COUNT.store(0, Ordering::Relaxed);
+    OWN_NS.store(0, Ordering::Relaxed);
+    BEAT_NS.store(0, Ordering::Relaxed);
+    // What stands in the way is told.
+    let _ = arm_new(sys::thread());
+}

@@ -1,0 +1,480 @@
+//! Return addresses of a thread, by compact tables that the launcher made.
+//!
+//! Called on every followed allocation and in a handler of a timer, so it takes no lock,
+//! calls nothing, reads only between the bounds that it is given, and stops where it is in
+//! doubt. The tables of the modules are registered in slots with versions, as trampolines
+//! are (see [`crate::areas`]); rules that were found lie in a cache that all threads share.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use membound_wire::{CallersFrame, Command, Refusal, UnwindHeader, UnwindKind, UnwindRule};
+
+use crate::control::Failure;
+use crate::sys::Errno;
+use crate::{assembly, memory};
+
+const MODULES: usize = 1024;
+const CACHED: usize = 4096;
+
+/// A module's text with its table.
+struct Slot {
+    version: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    table: AtomicU64,
+    base: AtomicU64,
+}
+
+static SLOTS: [Slot; MODULES] = [const {
+    Slot {
+        version: AtomicU64::new(0),
+        start: AtomicU64::new(0),
+        end: AtomicU64::new(0),
+        table: AtomicU64::new(0),
+        base: AtomicU64::new(0),
+    }
+}; MODULES];
+/// Slots from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Counts the changes of slots: what was cached before holds no longer.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// A cached rule. The words are written one by one; two that do not belong together are
+/// told by what they come to.
+struct Cached {
+    sum: AtomicU64,
+    rule: AtomicU64,
+}
+
+static CACHE: [Cached; CACHED] = [const {
+    Cached {
+        sum: AtomicU64::new(0),
+        rule: AtomicU64::new(0),
+    }
+}; CACHED];
+
+/// A text and its table, as they were at one moment.
+#[derive(Clone, Copy)]
+struct Module {
+    start: u64,
+    end: u64,
+    table: u64,
+    base: u64,
+}
+
+fn snapshot(slot: &Slot) -> Option<Module> {
+    let version = slot.version.load(Ordering::Acquire);
+    let module = Module {
+        start: slot.start.load(Ordering::Relaxed),
+        end: slot.end.load(Ordering::Relaxed),
+        table: slot.table.load(Ordering::Relaxed),
+        base: slot.base.load(Ordering::Relaxed),
+    };
+    fence(Ordering::Acquire);
+    // One that is being changed is no module yet, or none any more.
+    let same = version & 1 == 0 && slot.version.load(Ordering::Relaxed) == version;
+    (same && module.end != 0).then_some(module)
+}
+
+/// Changes a slot, unless somebody else does or `wanted` does not hold of it.
+fn change(slot: &Slot, module: Module, wanted: impl Fn(&Slot) -> bool) -> bool {
+    let version = slot.version.load(Ordering::Acquire);
+    if version & 1 != 0 || !wanted(slot) {
+        return false;
+    }
+    let taken =
+        slot.version
+            .compare_exchange(version, version | 1, Ordering::AcqRel, Ordering::Relaxed);
+    if taken.is_err() {
+        return false;
+    }
+    fence(Ordering::Release);
+    slot.start.store(module.start, Ordering::Relaxed);
+    slot.end.store(module.end, Ordering::Relaxed);
+    slot.table.store(module.table, Ordering::Relaxed);
+    slot.base.store(module.base, Ordering::Relaxed);
+    slot.version
+        .store(version.wrapping_add(2), Ordering::Release);
+    true
+}
+
+/// Registers the table of the text that `command` describes, in place of the one that begins
+/// there.
+pub(crate) fn register(command: &Command) -> Result<(), Failure> {
+    let end = command
+        .address
+        .checked_add(command.length)
+        .ok_or_else(Failure::malformed)?;
+    if command.extra == 0 || command.length == 0 {
+        return Err(Failure::malformed());
+    }
+    forget(command.address, end);
+    let module = Module {
+        start: command.address,
+        end,
+        table: command.extra,
+        base: command.base,
+    };
+    let free = |slot: &Slot| slot.end.load(Ordering::Relaxed) == 0;
+    for (index, slot) in SLOTS.iter().enumerate() {
+        if change(slot, module, free) {
+            USED.fetch_max(index + 1, Ordering::AcqRel);
+            GENERATION.fetch_add(1, Ordering::Release);
+            return Ok(());
+        }
+    }
+    Err(Failure::new(Errno::ENOSPC, Refusal::AreasFull))
+}
+
+/// Forgets the tables of texts that touch `start..end`. They stay mapped, for a thread may be
+/// reading them.
+pub(crate) fn forget(start: u64, end: u64) {
+    let nothing = Module {
+        start: 0,
+        end: 0,
+        table: 0,
+        base: 0,
+    };
+    let touched = |slot: &Slot| {
+        slot.start.load(Ordering::Relaxed) < end && start < slot.end.load(Ordering::Relaxed)
+    };
+    for slot in SLOTS.iter().take(USED.load(Ordering::Acquire)) {
+        if change(slot, nothing, touched) {
+            GENERATION.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl Module {
+    /// The rule for the instruction at `ip`.
+    fn rule(&self, ip: u64) -> UnwindRule {
+        const ROW: u64 = 4;
+        // SAFETY: the launcher mapped the table before it registered it, and never unmaps it.
+        let header: UnwindHeader = unsafe { memory::get(self.table as usize) };
+        let rows = self.table + size_of::<UnwindHeader>() as u64;
+        let Ok(wanted) = u32::try_from(ip.wrapping_sub(self.base)) else {
+            return UnwindRule::STOP;
+        };
+        let (mut low, mut high) = (0, u64::from(header.count));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            // SAFETY: as above; the row is below the header's count.
+            let start: u32 = unsafe { memory::get((rows + middle * ROW) as usize) };
+            if start <= wanted {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        match low.checked_sub(1) {
+            Some(row) => {
+                let place = rows + (u64::from(header.count) + row) * ROW;
+                // SAFETY: as above.
+                UnwindRule(unsafe { memory::get(place as usize) })
+            }
+            None => UnwindRule::STOP,
+        }
+    }
+}
+
+/// The rule for the instruction at `ip`.
+fn rule_at(ip: u64) -> UnwindRule {
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let generation = u64::from(GENERATION.load(Ordering::Acquire));
+    let index = (ip.wrapping_mul(SPREAD) >> 52) as usize % CACHED;
+    let Some(cached) = CACHE.get(index) else {
+        return UnwindRule::STOP;
+    };
+    let found = cached.rule.load(Ordering::Relaxed);
+    let sum = cached.sum.load(Ordering::Relaxed);
+    if sum ^ found.wrapping_mul(SPREAD) == ip && found >> 32 == generation {
+        return UnwindRule(found as u32);
+    }
+    let rule = SLOTS
+        .iter()
+        .take(USED.load(Ordering::Acquire))
+        .filter_map(snapshot)
+        .find(|module| (module.start..module.end).contains(&ip))
+        .map_or(UnwindRule::STOP, |module| module.rule(ip));
+    let word = u64::from(rule.0) | generation << 32;
+    cached.rule.store(word, Ordering::Relaxed);
+    cached
+        .sum
+        .store(ip ^ word.wrapping_mul(SPREAD), Ordering::Relaxed);
+    rule
+}
+
+/// What of a thread's registers callers are found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registers {
+    pub(crate) ip: u64,
+    pub(crate) sp: u64,
+    pub(crate) bp: u64,
+}
+
+/// What `Registers::ip` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// An instruction that is about to be executed.
+    Instruction,
+    /// A return address: the call before it is what counts.
+    Return,
+}
+
+/// Addresses that may be read: of the stack that a thread is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stack {
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+impl Stack {
+    /// The word at `address`, if it is whole.
+    fn word(&self, address: u64) -> Option<u64> {
+        let inside = address >= self.low && address <= self.high.wrapping_sub(8);
+        if !inside || self.high < 8 {
+            return None;
+        }
+        // SAFETY: whoever gave the bounds vouches for what is between them.
+        Some(unsafe { memory::get(address as usize) })
+    }
+}
+
+/// Steps from frame to frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walk {
+    registers: Registers,
+    begin: Begin,
+    stack: Stack,
+}
+
+impl Walk {
+    pub(crate) fn new(registers: Registers, begin: Begin, stack: Stack) -> Self {
+        Self {
+            registers,
+            begin,
+            stack,
+        }
+    }
+
+    /// Lets the stack end further on, or nearer.
+    pub(crate) fn reach(&mut self, high: u64) {
+        self.stack.high = high;
+    }
+
+    /// The stack pointer of the frame that one has come to.
+    pub(crate) fn stack_pointer(&self) -> u64 {
+        self.registers.sp
+    }
+
+    /// The caller's registers, where they are known; `ip` is the return address, or the
+    /// interrupted instruction behind a signal handler.
+    pub(crate) fn step(&mut self) -> Option<Registers> {
+        let Registers { ip, sp, bp } = self.registers;
+        let at = match self.begin {
+            Begin::Instruction => ip,
+            Begin::Return => ip.wrapping_sub(1),
+        };
+        let rule = rule_at(at);
+        let kind = rule.kind();
+        if kind == UnwindKind::Signal as u32 {
+            return self.interrupted();
+        }
+        let frame = if kind == UnwindKind::Stack as u32 {
+            sp.wrapping_add_signed(rule.offset())
+        } else if kind == UnwindKind::Frame as u32 {
+            bp.wrapping_add_signed(rule.offset())
+        } else if kind == UnwindKind::Kept as u32 {
+            self.stack.word(bp.wrapping_add_signed(rule.offset()))?
+        } else {
+            return None;
+        };
+        if frame <= sp {
+            return None;
+        }
+        let callers = match rule.frame() {
+            CallersFrame::Same => bp,
+            CallersFrame::Below(bytes) => self.stack.word(frame.wrapping_sub(u64::from(bytes)))?,
+            CallersFrame::AtFrame => self.stack.word(bp)?,
+        };
+        self.registers = Registers {
+            ip: self.stack.word(frame.wrapping_sub(8))?,
+            sp: frame,
+            bp: callers,
+        };
+        self.begin = Begin::Return;
+        (self.registers.ip != 0).then_some(self.registers)
+    }
+
+    /// What the kernel kept of the thread that a signal interrupted. A handler on a stack of
+    /// its own ends the walk.
+    fn interrupted(&mut self) -> Option<Registers> {
+        // In a `ucontext`: 40 bytes, then r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp,
+        // rip.
+        const BP: u64 = 40 + 10 * 8;
+        const SP: u64 = 40 + 15 * 8;
+        const IP: u64 = 40 + 16 * 8;
+        let context = self.registers.sp;
+        let registers = Registers {
+            ip: self.stack.word(context.wrapping_add(IP))?,
+            sp: self.stack.word(context.wrapping_add(SP))?,
+            bp: self.stack.word(context.wrapping_add(BP))?,
+        };
+        if registers.sp <= context {
+            return None;
+        }
+        self.registers = registers;
+        self.begin = Begin::Instruction;
+        (registers.ip != 0).then_some(registers)
+    }
+}
+
+/// Fills `out` with the return addresses above `registers`, innermost first, without those
+/// inside the agent; gives their number.
+pub(crate) fn unwind(registers: Registers, begin: Begin, stack: Stack, out: &mut [u64]) -> usize {
+    // Frames of the agent's beside those that are asked for.
+    const OWN: usize = 16;
+    let own = assembly::own_range();
+    let mut walk = Walk::new(registers, begin, stack);
+    let mut filled = 0;
+    for _ in 0..out.len() + OWN {
+        let Some(caller) = walk.step() else {
+            break;
+        };
+        if (own[0]..own[1]).contains(&caller.ip) {
+            continue;
+        }
+        let Some(place) = out.get_mut(filled) else {
+            break;
+        };
+        *place = caller.ip;
+        filled += 1;
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of `N` rows.
+    #[repr(C)]
+    struct Table<const N: usize> {
+        header: UnwindHeader,
+        starts: [u32; N],
+        rules: [UnwindRule; N],
+    }
+
+    impl<const N: usize> Table<N> {
+        fn of(rows: [(u32, UnwindRule); N]) -> Self {
+            Self {
+                header: UnwindHeader {
+                    count: N as u32,
+                    reserved: 0,
+                },
+                starts: rows.map(|(start, _)| start),
+                rules: rows.map(|(_, rule)| rule),
+            }
+        }
+
+        fn address(&self) -> u64 {
+            core::hint::black_box(&raw const *self) as u64
+        }
+    }
+
+    fn registered(start: u64, length: u64, table: u64) {
+        let command = Command {
+            address: start,
+            length,
+            extra: table,
+            base: start,
+            ..Command::default()
+        };
+        assert!(register(&command).is_ok());
+    }
+
+    #[test]
+    fn frames_of_every_kind_are_walked_and_doubt_ends_it() {
+        const TEXT: u64 = 0x7777_0000_0000;
+        let stack_rule = UnwindRule::new(UnwindKind::Stack, 16, CallersFrame::Same);
+        let frame_rule = UnwindRule::new(UnwindKind::Frame, 16, CallersFrame::Below(16));
+        let kept_rule = UnwindRule::new(UnwindKind::Kept, -8, CallersFrame::AtFrame);
+        let table = Table::of([
+            (0x100, stack_rule),
+            (0x200, frame_rule),
+            (0x300, kept_rule),
+            (0x400, UnwindRule::SIGNAL),
+            (0x500, stack_rule),
+            (0x600, UnwindRule::STOP),
+        ]);
+        registered(TEXT, 0x1000, table.address());
+        let mut words = [0_u64; 64];
+        let base = words.as_ptr() as u64;
+        let at = |index: usize| base + index as u64 * 8;
+        // Leaf at 0x110: returns into 0x210, whose rbp is word 4.
+        words[1] = TEXT + 0x210;
+        words[4] = at(10);
+        words[5] = TEXT + 0x310;
+        // 0x310: rbp is word 10, the frame address is kept at word 9.
+        words[9] = at(14);
+        words[10] = 77;
+        words[13] = TEXT + 0x410;
+        // Interrupted at 0x500: an instruction, not a return address.
+        let context = 14;
+        words[context + 15] = 88;
+        words[context + 20] = at(50);
+        words[context + 21] = TEXT + 0x500;
+        words[51] = TEXT + 0x610;
+        core::hint::black_box(&words);
+        let stack = Stack {
+            low: base,
+            high: at(64),
+        };
+        let begin = Registers {
+            ip: TEXT + 0x110,
+            sp: at(0),
+            bp: at(4),
+        };
+        let mut out = [0; 16];
+        let found = unwind(begin, Begin::Instruction, stack, &mut out);
+        let expected = [0x210, 0x310, 0x410, 0x500, 0x610].map(|offset| TEXT + offset);
+        assert_eq!(out[..found], expected);
+        let mut walk = Walk::new(begin, Begin::Instruction, stack);
+        for (sp, bp) in [(at(2), at(4)), (at(6), at(10)), (at(14), 77), (at(50), 88)] {
+            let step = walk.step().unwrap();
+            assert_eq!((step.sp, step.bp), (sp, bp));
+        }
+        // Room for two.
+        assert_eq!(unwind(begin, Begin::Instruction, stack, &mut out[..2]), 2);
+        // Nothing beyond the bounds is read.
+        let short = Stack {
+            low: base,
+            high: at(5),
+        };
+        assert_eq!(unwind(begin, Begin::Instruction, short, &mut out), 1);
+        // A module that is gone is not remembered.
+        forget(TEXT, TEXT + 1);
+        assert_eq!(unwind(begin, Begin::Instruction, stack, &mut out), 0);
+    }
+
+    #[test]
+    fn a_frame_that_does_not_grow_ends_the_walk() {
+        const TEXT: u64 = 0x7777_1000_0000;
+        let rule = UnwindRule::new(UnwindKind::Frame, 16, CallersFrame::Below(16));
+        let table = Table::of([(0, rule)]);
+        registered(TEXT, 0x1000, table.address());
+        let words = [0_u64, TEXT + 8, 0, 0];
+        let base = words.as_ptr() as u64;
+        let registers = Registers {
+            ip: TEXT + 1,
+            sp: base + 16,
+            bp: base,
+        };
+        let stack = Stack {
+            low: base,
+            high: base + 32,
+        };
+        let found = unwind(registers, Begin::Instruction, stack, &mut [0; 4]);
+        assert_eq!(found, 0);
+    }
+}

@@ -1,0 +1,101 @@
+//! What all views are made from.
+
+use membound_run::{RunData, SiteId};
+
+use crate::Options;
+use crate::executions::{self, Windows};
+use crate::groups::Groups;
+use crate::machine::Machine;
+use crate::parts::Parts;
+use crate::places::Places;
+use crate::sharing::Fights;
+use crate::sites::{self, SiteCost};
+use crate::tally::{PlainTime, Tally, Waits};
+use crate::time::Times;
+use crate::touches::{self, Touches};
+
+/// What all views are made from.
+pub(crate) struct Context<'a> {
+    pub run: &'a RunData,
+    pub options: &'a Options<'a>,
+    pub machine: Machine<'a>,
+    pub places: Places<'a>,
+    pub groups: Groups,
+    pub times: Times,
+    pub waits: Waits,
+    pub touches: Touches<'a>,
+    pub fights: Fights,
+    /// By site.
+    pub costs: Vec<SiteCost>,
+    pub parts: Parts,
+    /// Position of each access's part; `None` where it has none.
+    pub part_of: Vec<Option<u32>>,
+    pub plain: Vec<PlainTime>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(run: &'a RunData, options: &'a Options<'a>) -> Self {
+        let profile = options.machine.or(run.meta.machine.as_deref());
+        let machine = Machine::new(run, profile);
+        let places = Places::new(run);
+        let groups = Groups::new(run, &places);
+        let times = Times::new(run);
+        let waits = Waits::new(run);
+        let tally = Tally::new(run, &waits, &groups);
+        let windows = Windows::new(run);
+        let executed = executions::executed(run, &waits, &times, &windows);
+        let touches = Touches::new(run, &windows, &executed, &machine);
+        let thresholds = &options.thresholds;
+        let fights = Fights::new(run, &machine, &waits, &touches, &executed, thresholds);
+        let mut costs = sites::costs(run, &machine, executed, &times, &tally, &touches, &fights);
+        let parts = Parts::new(&machine, &groups, &tally, &touches, &mut costs);
+        let part_of = part_of_accesses(run, &groups, &touches, &parts);
+        Self {
+            run,
+            options,
+            machine,
+            places,
+            groups,
+            times,
+            waits,
+            touches,
+            fights,
+            costs,
+            parts,
+            part_of,
+            plain: tally.plain,
+        }
+    }
+
+    /// Whether the timer cannot tell the first two caches apart.
+    pub(crate) fn l1_and_l2_together(&self) -> bool {
+        self.machine
+            .mixer
+            .as_ref()
+            .is_ok_and(membound_model::stall::Mixer::l1_and_l2_together)
+    }
+}
+
+fn part_of_accesses(
+    run: &RunData,
+    groups: &Groups,
+    touches: &Touches<'_>,
+    parts: &Parts,
+) -> Vec<Option<u32>> {
+    let mut part_of = vec![None; run.accesses.len()];
+    for index in 0..run.sites.len() {
+        let site = SiteId(index as u32);
+        // Mostly the part of the access before.
+        let mut last = None;
+        for (position, access) in touches.of(site) {
+            let key = (access.thread, touches::group_of(access, groups));
+            let part = match last {
+                Some((of, part)) if of == key => part,
+                _ => parts.find(site, key.0, key.1).map(|part| part as u32),
+            };
+            last = Some((key, part));
+            part_of[position as usize] = part;
+        }
+    }
+    part_of
+}

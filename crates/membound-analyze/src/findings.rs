@@ -1,0 +1,317 @@
+//! What a reader should look at first: a verdict, then what following an advice would save.
+
+use membound_types::{Insight, InsightKind, ObjectClass, ObjectRow, Profile, SharedLine};
+
+use crate::Thresholds;
+use crate::names::{nanoseconds, percent};
+
+/// A finding about placement, as far as the profile's tables do not hold it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MisplacedObject {
+    pub name: String,
+    pub local_fraction: f64,
+    pub stall_fraction: f64,
+    pub advice: String,
+}
+
+/// Findings from the finished tables of `profile`.
+pub(crate) fn findings(
+    profile: &Profile,
+    misplaced: &[MisplacedObject],
+    thresholds: &Thresholds,
+) -> Vec<Insight> {
+    if profile.time.cpu_s <= 0.0 || profile.run.samples == 0 {
+        return Vec::new();
+    }
+    // What following the advice may save, in shares of the run; the largest first.
+    let mut found: Vec<(f64, Insight)> = Vec::new();
+    for line in &profile.false_sharing {
+        let saved = line
+            .predicted_gain
+            .map_or(line.stall_fraction, |gain| gain.value);
+        found.push((saved, sharing(line, InsightKind::FalseSharing, thresholds)));
+    }
+    for line in &profile.true_sharing {
+        let insight = sharing(line, InsightKind::TrueSharing, thresholds);
+        found.push((line.stall_fraction, insight));
+    }
+    for object in &profile.objects {
+        let told = profile
+            .false_sharing
+            .iter()
+            .chain(&profile.true_sharing)
+            .any(|line| line.object == object.name);
+        let nameless = object.kind == ObjectClass::Unknown;
+        if object.share.stall_fraction >= thresholds.hot_object && !told && !nameless {
+            found.push((
+                object.share.stall_fraction,
+                hot_object(profile, object, thresholds),
+            ));
+        }
+    }
+    for object in misplaced {
+        if object.stall_fraction >= thresholds.placement_stall {
+            found.push((
+                object.stall_fraction * (1.0 - object.local_fraction),
+                placement(object, thresholds),
+            ));
+        }
+    }
+    found.extend(bandwidth(profile, thresholds));
+    found.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then_with(|| of_a.text.cmp(&of_b.text)));
+    let verdict = verdict(profile, thresholds);
+    let found = found.into_iter().map(|(_, insight)| insight);
+    // That there is little to do comes after what there is.
+    if verdict.kind == InsightKind::NotMemoryBound {
+        let most = thresholds.findings.saturating_sub(1);
+        found.take(most).chain([verdict]).collect()
+    } else {
+        std::iter::once(verdict)
+            .chain(found)
+            .take(thresholds.findings)
+            .collect()
+    }
+}
+
+/// Whether the run is memory bound at all.
+fn verdict(profile: &Profile, thresholds: &Thresholds) -> Insight {
+    let bound = &profile.memory_bound;
+    let interval = format!(
+        "{} ({}–{}) of CPU time",
+        percent(bound.fraction),
+        percent(bound.low).trim_end_matches(" %"),
+        percent(bound.high),
+    );
+    if bound.fraction < thresholds.not_memory_bound {
+        return Insight {
+            kind: InsightKind::NotMemoryBound,
+            text: format!("{interval} waits for memory: the time goes elsewhere."),
+            advice: match idle(profile) {
+                Some(idle) => idle,
+                None => "Look at instructions and algorithms, not at data layout.".to_owned(),
+            },
+            predicted_gain: None,
+            threshold: format!("less than {}", percent(thresholds.not_memory_bound)),
+        };
+    }
+    let levels = [
+        ("the first cache", bound.l1),
+        ("the second cache", bound.l2),
+        ("the third cache", bound.l3),
+        ("DRAM", bound.dram),
+        ("other nodes' memory or other cores' caches", bound.remote),
+    ];
+    let known: f64 = levels.iter().map(|(_, share)| share).sum();
+    let (mut level, share) =
+        levels.into_iter().fold(
+            ("", 0.0),
+            |most, level| if level.1 > most.1 { level } else { most },
+        );
+    let mut text = format!("{interval} waits for memory");
+    if share < known / 2.0 || share <= bound.unknown {
+        level = "";
+    } else {
+        text.push_str(&format!(", {} for {level}", percent(share)));
+    }
+    if let Some(line) = profile.lines.first() {
+        text.push_str(&format!(
+            ", {} at {}",
+            percent(line.share.stall_fraction),
+            line.name
+        ));
+    }
+    let (sentence, threshold) = if bound.fraction >= thresholds.memory_bound {
+        (".", thresholds.memory_bound)
+    } else {
+        (
+            "; most of the time goes elsewhere.",
+            thresholds.not_memory_bound,
+        )
+    };
+    text.push_str(sentence);
+    Insight {
+        kind: InsightKind::MemoryBound,
+        text,
+        advice: match level {
+            "DRAM" => {
+                "Make hot data smaller, use it while it is in a cache, or touch it in \
+                       order so that prefetchers bring it."
+            }
+            "other nodes' memory or other cores' caches" => {
+                "Let threads work on data of their own, on their own node."
+            }
+            "" => "See the lines and objects below.",
+            _ => "Work in blocks that fit a nearer cache.",
+        }
+        .to_owned(),
+        predicted_gain: None,
+        threshold: format!("at least {}", percent(threshold)),
+    }
+}
+
+/// Most of the time on no CPU is worth saying where memory is not what is waited for.
+fn idle(profile: &Profile) -> Option<String> {
+    let time = &profile.time;
+    let all = time.idle_s + time.cpu_s;
+    (time.idle_s > all / 2.0).then(|| {
+        format!(
+            "Threads are on no CPU for {} of their lives: look at locks, files and waiting.",
+            percent(time.idle_s / all)
+        )
+    })
+}
+
+fn sharing(line: &SharedLine, kind: InsightKind, thresholds: &Thresholds) -> Insight {
+    let what = match kind {
+        InsightKind::FalseSharing => "False sharing",
+        _ => "True sharing",
+    };
+    let threads = line.threads.len();
+    let lines = match line.lines.len() {
+        0 | 1 => "one line".to_owned(),
+        count => format!("{count} lines"),
+    };
+    let latency = match (line.avg_latency_ns, line.l1_latency_ns) {
+        (Some(ns), Some(l1_ns)) => format!(
+            ", {} an access where a hit takes {}",
+            nanoseconds(ns),
+            nanoseconds(l1_ns)
+        ),
+        _ => String::new(),
+    };
+    let mut sites: Vec<String> = Vec::new();
+    for site in &line.sites {
+        // A line that loads and stores stands there twice.
+        if !sites.contains(&site.name) {
+            sites.push(site.name.clone());
+        }
+    }
+    let at = if sites.is_empty() {
+        String::new()
+    } else {
+        format!(" at {}", crate::names::list(&sites, 2))
+    };
+    Insight {
+        kind,
+        text: format!(
+            "{what} in {}: {threads} threads fight over {lines}{at}, which costs {} of CPU \
+             time{latency}.",
+            line.object,
+            percent(line.stall_fraction),
+        ),
+        advice: line.advice.clone(),
+        predicted_gain: line.predicted_gain,
+        threshold: format!("at least {} of CPU time", percent(thresholds.sharing_cost)),
+    }
+}
+
+fn hot_object(profile: &Profile, object: &ObjectRow, thresholds: &Thresholds) -> Insight {
+    let stalled = profile.memory_bound.fraction.max(f64::MIN_POSITIVE);
+    let latency = object.share.avg_latency_ns.map_or_else(String::new, |ns| {
+        format!(", {} an access on average", nanoseconds(ns))
+    });
+    let at = object
+        .code
+        .first()
+        .map_or_else(String::new, |line| format!(", most of it at {}", line.name));
+    let many = object.blocks > 1;
+    let small = object.size_bytes <= 4096;
+    let blocks = if many {
+        format!(" ({} blocks)", object.blocks)
+    } else {
+        String::new()
+    };
+    let levels = &object.share.levels;
+    let near = levels.l1 + levels.l2 + levels.l3 > object.share.stall_fraction / 2.0;
+    let advice = match (many && small, !near) {
+        (true, _) => {
+            "Place the blocks next to each other in the order of their use (an array, an arena), \
+             keep hot fields together, or prefetch the next one."
+        }
+        (false, true) => {
+            "Go through it in order or in blocks that fit a cache; smaller elements, or hot \
+             fields apart from cold ones, bring more of it in with each line."
+        }
+        (false, false) => "Work on it in blocks that fit a nearer cache.",
+    };
+    Insight {
+        kind: InsightKind::HotObject,
+        text: format!(
+            "{}{blocks} has {} of the stall, {} of CPU time{latency}{at}.",
+            object.name,
+            percent(object.share.stall_fraction / stalled),
+            percent(object.share.stall_fraction),
+        ),
+        advice: advice.to_owned(),
+        predicted_gain: None,
+        threshold: format!("at least {} of CPU time", percent(thresholds.hot_object)),
+    }
+}
+
+fn placement(object: &MisplacedObject, thresholds: &Thresholds) -> Insight {
+    Insight {
+        kind: InsightKind::Placement,
+        text: format!(
+            "{} of the accesses to {} go to another node's memory; {} of CPU time waits for it.",
+            percent(1.0 - object.local_fraction),
+            object.name,
+            percent(object.stall_fraction),
+        ),
+        advice: object.advice.clone(),
+        predicted_gain: None,
+        threshold: format!(
+            "at least {} of its accesses and {} of CPU time",
+            percent(thresholds.remote),
+            percent(thresholds.placement_stall)
+        ),
+    }
+}
+
+/// Domains that work near their limit for much of the time.
+fn bandwidth(profile: &Profile, thresholds: &Thresholds) -> Vec<(f64, Insight)> {
+    let near = profile.bandwidth.iter().filter_map(|domain| {
+        let most = *domain.machine_max_gb_s.known()?;
+        let limit = thresholds.bandwidth * most;
+        let time: f64 = domain
+            .histogram
+            .iter()
+            .filter(|bin| bin.from_gb_s >= limit)
+            .map(|bin| bin.fraction)
+            .sum();
+        let time = if domain.average_gb_s >= limit {
+            time.max(0.5)
+        } else {
+            time
+        };
+        (time >= thresholds.busy_time
+                && profile.memory_bound.fraction >= thresholds.not_memory_bound)
+                .then(|| {
+                    let object = domain.objects.first().map_or_else(String::new, |object| {
+                        format!(", {} of it for {}", percent(object.fraction), object.name)
+                    });
+                    let insight = Insight {
+                kind: InsightKind::Bandwidth,
+                text: format!(
+                    "{} moves {:.1} GB/s on average and is above {} of this machine's {most:.1} \
+                     GB/s for {} of the time ({}){object}.",
+                    domain.domain,
+                    domain.average_gb_s,
+                    percent(thresholds.bandwidth),
+                    percent(time),
+                    domain.basis,
+                ),
+                advice: "Move fewer bytes: smaller elements, fused loops, blocks that stay in a \
+                         cache; more threads will not help."
+                    .to_owned(),
+                predicted_gain: None,
+                threshold: format!(
+                    "above {} of the maximum for at least {} of the time",
+                    percent(thresholds.bandwidth),
+                    percent(thresholds.busy_time)
+                ),
+            };
+                    (time * profile.memory_bound.fraction, insight)
+                })
+    });
+    near.collect()
+}

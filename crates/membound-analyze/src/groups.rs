@@ -1,0 +1,263 @@
+//! Objects as a person counts them: blocks of one allocating call chain are one.
+
+use membound_run::{FrameId, ObjectId, ObjectKind, ProcessId, RunData, StackId, ThreadId};
+use rustc_hash::FxHashMap;
+
+use crate::alloc_frames;
+use crate::places::Places;
+
+/// Position in [`Groups::groups`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct GroupId(pub u32);
+
+impl GroupId {
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Objects that are one to a person.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub kind: ObjectKind,
+    /// Those of its objects that were seen, in the order of the run.
+    pub objects: Vec<ObjectId>,
+    /// Call chain of the allocation, as the first of them has it.
+    pub stack: Option<StackId>,
+    /// Bytes of one, the median where they differ.
+    pub size_bytes: u64,
+    /// All allocations of the chain.
+    pub blocks: u64,
+    pub total_bytes: u64,
+    pub freed: u64,
+    pub lifetime_ns: u64,
+    pub name: String,
+}
+
+/// All groups; the first holds everything of which nothing is known.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    pub groups: Vec<Group>,
+    /// By [`ObjectId`].
+    of_object: Vec<GroupId>,
+}
+
+/// Call chains that look alike in source code have one identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct ChainId(u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum GroupKey<'a> {
+    /// Allocated by a call chain.
+    Chain(ObjectKind, ChainId),
+    /// Allocated by nobody knows whom.
+    Named(ObjectKind, &'a str),
+    /// A variable: by module and address in it, or by its address in a process.
+    Global(&'a str, Option<membound_run::ModuleId>, u64),
+    Stack(ProcessId, Option<ThreadId>),
+}
+
+impl Groups {
+    /// What cannot be named.
+    pub(crate) const UNKNOWN: GroupId = GroupId(0);
+
+    /// Groups the objects of `run`.
+    pub(crate) fn new(run: &RunData, places: &Places<'_>) -> Self {
+        let chains = chains(run, places);
+        let mut groups = vec![Group::new(ObjectKind::Unknown, None)];
+        let mut known: FxHashMap<GroupKey<'_>, GroupId> = FxHashMap::default();
+        let mut by_chain: FxHashMap<ChainId, Vec<GroupId>> = FxHashMap::default();
+        let mut of_object = Vec::with_capacity(run.objects.len());
+        for (index, object) in run.objects.iter().enumerate() {
+            let key = match (object.kind, object.stack) {
+                (ObjectKind::Unknown, _) => {
+                    of_object.push(Self::UNKNOWN);
+                    continue;
+                }
+                (ObjectKind::Global, _) => {
+                    let mapping = run.mappings.iter().find(|mapping| {
+                        mapping.process == object.process
+                            && (mapping.start..mapping.end).contains(&object.address)
+                    });
+                    let bias = mapping.map_or(0, |mapping| mapping.bias);
+                    GroupKey::Global(
+                        &object.name,
+                        mapping.map(|mapping| mapping.module),
+                        object.address.wrapping_sub(bias),
+                    )
+                }
+                (ObjectKind::Stack, _) => GroupKey::Stack(object.process, object.thread),
+                (kind @ (ObjectKind::Heap | ObjectKind::Mapped), Some(stack)) => {
+                    GroupKey::Chain(kind, chains[stack.index()])
+                }
+                (kind, _) => GroupKey::Named(kind, &object.name),
+            };
+            let group = *known.entry(key).or_insert_with(|| {
+                let id = GroupId(groups.len() as u32);
+                groups.push(Group::new(object.kind, object.stack));
+                if let GroupKey::Chain(_, chain) = key {
+                    by_chain.entry(chain).or_default().push(id);
+                }
+                id
+            });
+            groups[group.index()].objects.push(ObjectId(index as u32));
+            of_object.push(group);
+        }
+        for allocations in &run.allocations {
+            let mapped = is_mapping(&allocations.function);
+            for &id in by_chain
+                .get(&chains[allocations.stack.index()])
+                .into_iter()
+                .flatten()
+            {
+                let group = &mut groups[id.index()];
+                if (group.kind == ObjectKind::Mapped) == mapped {
+                    group.blocks += allocations.blocks;
+                    group.total_bytes += allocations.bytes;
+                    group.freed += allocations.freed;
+                    group.lifetime_ns += allocations.lifetime_ns;
+                }
+            }
+        }
+        for group in &mut groups {
+            group.count_what_was_seen(run);
+        }
+        crate::object_names::name(run, places, &mut groups);
+        Self { groups, of_object }
+    }
+
+    pub(crate) fn of(&self, object: ObjectId) -> GroupId {
+        self.of_object[object.index()]
+    }
+
+    pub(crate) fn get(&self, id: GroupId) -> &Group {
+        &self.groups[id.index()]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
+    }
+}
+
+impl Group {
+    fn new(kind: ObjectKind, stack: Option<StackId>) -> Self {
+        Self {
+            kind,
+            objects: Vec::new(),
+            stack,
+            size_bytes: 0,
+            blocks: 0,
+            total_bytes: 0,
+            freed: 0,
+            lifetime_ns: 0,
+            name: String::new(),
+        }
+    }
+
+    /// Sizes, and counts where allocations were not counted for themselves.
+    fn count_what_was_seen(&mut self, run: &RunData) {
+        let mut sizes: Vec<u64> = Vec::with_capacity(self.objects.len());
+        let (mut weight, mut bytes) = (0.0, 0.0);
+        for object in self.objects.iter().map(|id| &run.objects[id.index()]) {
+            sizes.push(object.size_bytes);
+            weight += object.weight;
+            bytes += object.weight * object.size_bytes as f64;
+        }
+        sizes.sort_unstable();
+        self.size_bytes = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
+        if self.blocks == 0 {
+            self.blocks = weight.round() as u64;
+            self.total_bytes = bytes.round() as u64;
+            for object in self.objects.iter().map(|id| &run.objects[id.index()]) {
+                if let (Some(from), Some(to)) = (object.allocated_ns, object.freed_ns) {
+                    self.freed += 1;
+                    self.lifetime_ns += to.saturating_sub(from);
+                }
+            }
+        }
+    }
+}
+
+/// Whether an allocating function of this name maps memory.
+fn is_mapping(function: &str) -> bool {
+    matches!(function, "mmap" | "mmap64" | "mremap" | "brk" | "sbrk")
+}
+
+/// What a person sees of a function in a chain: its name, file and line.
+type Look<'a> = (&'a str, Option<&'a str>, Option<u32>);
+
+/// By [`StackId`]: which chains are the same to a person. Two calls in one source line are
+/// one place, and so are several copies of it that a compiler made.
+fn chains(run: &RunData, places: &Places<'_>) -> Vec<ChainId> {
+    let mut frames: FxHashMap<Vec<Look<'_>>, u32> = FxHashMap::default();
+    let frame_ids: Vec<u32> = (0..run.frames.len() as u32)
+        .map(|index| {
+            let looks: Vec<_> = places
+                .locations(FrameId(index))
+                .filter(|at| !at.function.is_empty())
+                .map(|at| (at.function.as_str(), at.file.as_deref(), at.line))
+                .collect();
+            let nameable = looks.iter().any(|(_, _, line)| line.is_some());
+            if !nameable {
+                // Nothing but the address tells such frames apart. Identities of both kinds
+                // must not meet: these are the even ones.
+                return index << 1;
+            }
+            let next = frames.len() as u32;
+            (*frames.entry(looks).or_insert(next) << 1) | 1
+        })
+        .collect();
+    let mut chains: FxHashMap<(Option<ChainId>, u32), ChainId> = FxHashMap::default();
+    let mut of_stack: Vec<ChainId> = Vec::with_capacity(run.stacks.len());
+    for stack in &run.stacks {
+        let parent = stack.parent.map(|parent| of_stack[parent.index()]);
+        let next = ChainId(chains.len() as u32);
+        let key = (parent, frame_ids[stack.frame.index()]);
+        of_stack.push(*chains.entry(key).or_insert(next));
+    }
+    of_stack
+}
+
+/// The call chain of an allocation, innermost first and inlined functions apart, without the
+/// allocator's own frames.
+pub(crate) fn allocation_chain<'a>(
+    run: &'a RunData,
+    places: &Places<'a>,
+    stack: StackId,
+) -> Vec<membound_types::CallFrame> {
+    let mut chain = Vec::new();
+    let mut next = Some(stack);
+    while let Some(id) = next {
+        let stack = run.stacks[id.index()];
+        let frame = run.frames[stack.frame.index()];
+        let module = places.module_path(frame.module);
+        let before = chain.len();
+        chain.extend(
+            places
+                .locations(stack.frame)
+                .map(|at| membound_types::CallFrame {
+                    function: at.function.clone(),
+                    file: at.file.clone(),
+                    line: at.line,
+                    module: module.to_owned(),
+                }),
+        );
+        if chain.len() == before {
+            chain.push(membound_types::CallFrame {
+                function: places.bare_name(frame),
+                file: None,
+                line: None,
+                module: module.to_owned(),
+            });
+        }
+        next = stack.parent;
+    }
+    let own = chain
+        .iter()
+        .take_while(|frame| alloc_frames::is_allocator(&frame.function))
+        .count();
+    if own < chain.len() {
+        chain.drain(..own);
+    }
+    chain
+}

@@ -1,0 +1,181 @@
+//! What was run, what recording it cost, and what it lacks.
+
+use membound_run::{Gap, ModuleKind, RunData, Thread, TimerKind};
+use membound_types::{MachineProfile, Missing, NotMeasured, Overhead, RunInfo};
+
+/// Nanoseconds in seconds.
+pub(crate) fn seconds(ns: u64) -> f64 {
+    ns as f64 * 1e-9
+}
+
+/// What was run, and how it was recorded.
+pub(crate) fn run_info(run: &RunData, machine: Option<&MachineProfile>) -> RunInfo {
+    let meta = &run.meta;
+    RunInfo {
+        command: meta.command.clone(),
+        attached: meta.attached,
+        host: meta.host.clone(),
+        cpu: machine.map_or_else(String::new, |machine| {
+            machine.machine.cpu.model_name.clone()
+        }),
+        date: meta.date.clone(),
+        membound_version: meta.membound_version.clone(),
+        exit_code: meta.exit_code,
+        signal: meta.signal,
+        processes: run.processes.len() as u64,
+        threads: threads(run) as u64,
+        timer: match meta.timer {
+            TimerKind::CpuClock => "cpu-clock",
+            TimerKind::AgentTimer => "agent-timer",
+        }
+        .to_owned(),
+        samples: run.samples.len() as u64,
+        effective_samples: effective(run.samples.iter().map(|sample| sample.weight_ns)),
+        timed_accesses: run
+            .accesses
+            .iter()
+            .filter(|access| access.ticks.is_some())
+            .count() as u64,
+    }
+}
+
+/// How many threads the programs themselves had.
+pub(crate) fn threads(run: &RunData) -> usize {
+    let own = |thread: &&Thread| !thread.is_agents(run.processes[thread.process.index()].pid);
+    run.threads.iter().filter(own).count()
+}
+
+/// (Σw)² ÷ Σw² of `weights`: as many samples of equal weight would say as much. Summed in
+/// integers, so that the order does not matter.
+pub(crate) fn effective(weights: impl Iterator<Item = u64>) -> f64 {
+    let (sum, squares) = weights.fold((0_u128, 0_u128), |(sum, squares), weight| {
+        let weight = u128::from(weight);
+        (sum + weight, squares.saturating_add(weight * weight))
+    });
+    if squares == 0 {
+        return 0.0;
+    }
+    let sum = sum as f64;
+    sum * sum / squares as f64
+}
+
+/// What recording cost.
+pub(crate) fn overhead(run: &RunData) -> Overhead {
+    let lost = |about: &str| {
+        run.gaps
+            .iter()
+            .filter(|gap| gap.about == about)
+            .filter_map(|gap| gap.count)
+            .sum()
+    };
+    let (mut inside, mut all) = (0_u128, 0_u128);
+    for sample in &run.samples {
+        let weight = u128::from(sample.weight_ns);
+        all += weight;
+        if is_own(run, run.stacks[sample.stack.index()].frame) {
+            inside += weight;
+        }
+    }
+    Overhead {
+        own_cpu_s: seconds(run.meta.own_cpu_ns),
+        inside_fraction: if all == 0 {
+            0.0
+        } else {
+            inside as f64 / all as f64
+        },
+        lost_samples: lost("samples"),
+        lost_accesses: lost("latencies"),
+        lost_allocations: lost("objects"),
+    }
+}
+
+/// Whether `frame` lies in membound's own code inside the program.
+pub(crate) fn is_own(run: &RunData, frame: membound_run::FrameId) -> bool {
+    run.frames[frame.index()]
+        .module
+        .is_some_and(|module| run.modules[module.index()].kind == ModuleKind::Agent)
+}
+
+/// What the run lacks, by the table that misses it: what it says itself, and what can be
+/// seen from what is not there.
+pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
+    let mut missing: Vec<Missing> = run
+        .gaps
+        .iter()
+        .filter(|gap| !is_loss(run, gap))
+        .map(|gap| {
+            let counted = gap.count.map(|count| format!(" ({count})"));
+            Missing {
+                table: table(&gap.about).to_owned(),
+                why: NotMeasured {
+                    reason: format!("{}{}", gap.reason, counted.unwrap_or_default()),
+                    remedy: gap.remedy.clone(),
+                },
+            }
+        })
+        .collect();
+    let started = run.meta.attached.is_none();
+    let with_launch = || {
+        let remedy = "start the program with `membound profile -- COMMAND`";
+        (!started).then(|| remedy.to_owned())
+    };
+    let mut lacks = |table: &str, lacks: bool, reason: &str, remedy: Option<String>| {
+        if lacks && missing.iter().all(|one| one.table != table) {
+            missing.push(Missing {
+                table: table.to_owned(),
+                why: NotMeasured {
+                    reason: reason.to_owned(),
+                    remedy,
+                },
+            });
+        }
+    };
+    lacks(
+        "samples",
+        run.samples.is_empty(),
+        "no timer sample was taken",
+        (run.meta.elapsed_ns > 0).then(|| "let the program run longer".to_owned()),
+    );
+    lacks(
+        "latency",
+        !run.meta.latencies,
+        "accesses were not timed",
+        with_launch(),
+    );
+    lacks(
+        "objects",
+        run.meta.objects_from_bytes.is_none(),
+        "allocations were not followed",
+        with_launch(),
+    );
+    lacks(
+        "levels",
+        run.meta.machine.is_none(),
+        "the run holds no machine profile",
+        Some("run `membound measure` before recording".to_owned()),
+    );
+    missing
+}
+
+/// Whether a gap says that some of what a table is made from was lost, not that the table
+/// is missing: such counts stand with the overhead.
+fn is_loss(run: &RunData, gap: &Gap) -> bool {
+    gap.count.is_some()
+        && match gap.about.as_str() {
+            "samples" => !run.samples.is_empty(),
+            "latencies" => !run.accesses.is_empty(),
+            "objects" => !run.objects.is_empty(),
+            _ => false,
+        }
+}
+
+/// The table that misses what a gap is about.
+fn table(about: &str) -> &str {
+    match about {
+        "latencies" => "latency",
+        "nodes" => "numa",
+        "names" => "functions",
+        "watchpoints" => "false_sharing",
+        other => other,
+    }
+}

@@ -1,0 +1,41 @@
+//! What a recorded run says.
+//!
+//! A run goes in, views come out: stalls by code and object, sharing, nodes, traffic,
+//! other machines, before and after. Pure: no clock, no process, no file; source texts
+//! come through [`Sources`].
+
+#![forbid(unsafe_code)]
+
+mod alloc_frames;
+mod code;
+mod compare;
+mod context;
+mod detail;
+mod executions;
+mod findings;
+mod groups;
+mod info;
+mod levels;
+mod listing;
+mod machine;
+mod names;
+mod numa;
+mod object_names;
+mod objects;
+mod options;
+mod parts;
+mod places;
+mod rows;
+mod sharing;
+mod sites;
+mod tally;
+mod thresholds;
+mod time;
+mod touches;
+mod traffic;
+mod views;
+
+pub use compare::compare;
+pub use options::{NoSources, Options, OtherMachine, Sources};
+pub use thresholds::Thresholds;
+pub use views::{Views, analyze};

@@ -1,0 +1,439 @@
+//! Where pages lie and who uses them.
+//!
+//! Each access weighs as many executions as it stands for, so that sites that were sampled
+//! more densely do not count more. Where no access was recorded, timer samples stand in, by
+//! the time that they stand for.
+
+use std::collections::BTreeMap;
+
+use membound_run::{ProcessId, RunData, ThreadId};
+use membound_types::{NumaRow, NumaView, Outcome};
+use rustc_hash::FxHashMap;
+
+use crate::context::Context;
+use crate::groups::{GroupId, Groups};
+use crate::names;
+use crate::places::LineId;
+use crate::touches;
+
+/// Bytes of the pages that nodes are asked of, the kernel's unit on x86-64.
+const PAGE_BYTES: u64 = 4096;
+
+/// Rows of each table at most.
+const MOST_ROWS: usize = 100;
+
+/// Timer samples with known pages from which on they stand for a program.
+const FEWEST_SAMPLES: usize = 30;
+
+/// Placement of all objects.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    pub view: Outcome<NumaView>,
+    /// Share of each object's accesses that are local, where it is known.
+    pub local: FxHashMap<GroupId, f64>,
+    /// Objects whose pages should lie elsewhere, most remote accesses first.
+    pub misplaced: Vec<Misplaced>,
+}
+
+/// An object whose pages should lie elsewhere.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Misplaced {
+    pub group: GroupId,
+    pub local_fraction: f64,
+    pub advice: String,
+}
+
+/// Accesses of something, by node of the thread and node of the page.
+#[derive(Clone, Debug)]
+struct Matrix {
+    nodes: usize,
+    cells: Vec<f64>,
+}
+
+impl Matrix {
+    fn new(nodes: usize) -> Self {
+        Self {
+            nodes,
+            cells: vec![0.0; nodes * nodes],
+        }
+    }
+
+    fn add(&mut self, from: u16, to: u16, weight: f64) {
+        self.cells[usize::from(from) * self.nodes + usize::from(to)] += weight;
+    }
+
+    fn total(&self) -> f64 {
+        self.cells.iter().sum()
+    }
+
+    fn local(&self) -> f64 {
+        (0..self.nodes)
+            .map(|node| self.cells[node * self.nodes + node])
+            .sum()
+    }
+
+    fn local_fraction(&self) -> f64 {
+        self.local() / self.total().max(f64::MIN_POSITIVE)
+    }
+
+    /// Accesses to each node's pages.
+    fn by_page(&self) -> Vec<f64> {
+        (0..self.nodes)
+            .map(|to| {
+                (0..self.nodes)
+                    .map(|from| self.cells[from * self.nodes + to])
+                    .sum()
+            })
+            .collect()
+    }
+
+    /// Accesses from each node's threads.
+    fn by_thread(&self) -> Vec<f64> {
+        self.cells
+            .chunks(self.nodes)
+            .map(|row| row.iter().sum())
+            .collect()
+    }
+}
+
+/// Where pages lie against where the threads ran that accessed them.
+pub(crate) fn placement(context: &Context<'_>) -> Placement {
+    let run = context.run;
+    let missing = |view| Placement {
+        view,
+        local: FxHashMap::default(),
+        misplaced: Vec::new(),
+    };
+    if run.meta.nodes <= 1 {
+        return missing(Outcome::missing("the machine has one node"));
+    }
+    if run.meta.cpu_nodes.is_empty() {
+        return missing(Outcome::missing(
+            "it is not known which CPUs belong to which node",
+        ));
+    }
+    let nodes = nodes(run);
+    let pages = Pages::new(run);
+    let mut all = Matrix::new(nodes);
+    let mut by_group: BTreeMap<GroupId, Matrix> = BTreeMap::new();
+    let mut by_line: BTreeMap<LineId, Matrix> = BTreeMap::new();
+    let mut sightings = accessed(context, &pages);
+    if sightings.is_empty() {
+        sightings = sampled(context, &pages);
+        if sightings.len() < FEWEST_SAMPLES {
+            sightings.clear();
+        }
+    }
+    for sighting in sightings {
+        let (from, to) = (sighting.from, sighting.to);
+        if usize::from(from.max(to)) >= nodes {
+            continue;
+        }
+        all.add(from, to, sighting.weight);
+        by_group
+            .entry(sighting.group)
+            .or_insert_with(|| Matrix::new(nodes))
+            .add(from, to, sighting.weight);
+        by_line
+            .entry(sighting.line)
+            .or_insert_with(|| Matrix::new(nodes))
+            .add(from, to, sighting.weight);
+    }
+    if all.total() <= 0.0 {
+        return missing(Outcome::missing_with(
+            "no page of a sampled access was looked up",
+            "record for longer, or with `membound profile -- COMMAND`, where accesses are timed",
+        ));
+    }
+    let initialized = initialized(context);
+    let remote = all.total() - all.local();
+    let mut misplaced = Vec::new();
+    let mut objects = Vec::new();
+    for (&group, matrix) in &by_group {
+        let advice = if group == Groups::UNKNOWN {
+            String::new()
+        } else {
+            advice(context, group, matrix, initialized.get(&group))
+        };
+        let local_fraction = matrix.local_fraction();
+        if !advice.is_empty() {
+            misplaced.push(Misplaced {
+                group,
+                local_fraction,
+                advice: advice.clone(),
+            });
+        }
+        objects.push(row(&context.groups.get(group).name, matrix, remote, advice));
+    }
+    let lines = by_line
+        .iter()
+        .map(|(&line, matrix)| {
+            row(
+                &context.places.line(line).name,
+                matrix,
+                remote,
+                String::new(),
+            )
+        })
+        .collect();
+    let remote_of = |group: GroupId| {
+        let matrix = &by_group[&group];
+        matrix.total() - matrix.local()
+    };
+    misplaced.sort_by(|a, b| remote_of(b.group).total_cmp(&remote_of(a.group)));
+    Placement {
+        view: Outcome::Known(NumaView {
+            nodes: nodes as u32,
+            local_fraction: all.local_fraction(),
+            matrix: all.cells.chunks(nodes).map(<[f64]>::to_vec).collect(),
+            objects: sorted(objects),
+            lines: sorted(lines),
+        }),
+        local: by_group
+            .iter()
+            .map(|(&group, matrix)| (group, matrix.local_fraction()))
+            .collect(),
+        misplaced,
+    }
+}
+
+/// A thread on one node that uses a page of another, or of the same.
+struct Sighting {
+    from: u16,
+    to: u16,
+    group: GroupId,
+    line: LineId,
+    /// Executions, or where none were counted, time.
+    weight: f64,
+}
+
+/// What the latency sampler saw.
+fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
+    let run = context.run;
+    let factors = factors(context);
+    let sites = (0..run.sites.len()).map(|index| membound_run::SiteId(index as u32));
+    sites
+        .flat_map(|site| context.touches.of(site))
+        .filter_map(|(index, access)| {
+            let process = run.threads[access.thread.index()].process;
+            let page = access
+                .node
+                .or_else(|| pages.node(process, access.address, access.t_ns));
+            Some(Sighting {
+                from: node_of_cpu(run, access.cpu)?,
+                to: page?,
+                group: touches::group_of(access, &context.groups),
+                line: context.places.line_of(run.sites[access.site.index()].frame),
+                weight: context.touches.weight(index) * factors[access.site.index()],
+            })
+        })
+        .collect()
+}
+
+/// What timer samples waited for: all that there is of programs in which nothing is patched.
+fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
+    let run = context.run;
+    run.samples
+        .iter()
+        .filter_map(|sample| {
+            let address = sample.address.filter(|_| sample.exact)?;
+            let process = run.threads[sample.thread.index()].process;
+            let frame = run.stacks[sample.stack.index()].frame;
+            let waits = context.waits.of(frame).iter();
+            let likeliest = waits.max_by(|a, b| a.share.total_cmp(&b.share))?;
+            Some(Sighting {
+                from: node_of_cpu(run, sample.cpu)?,
+                to: pages.node(process, address, sample.t_ns)?,
+                group: sample
+                    .object
+                    .map_or(Groups::UNKNOWN, |object| context.groups.of(object)),
+                line: context
+                    .places
+                    .line_of(run.sites[likeliest.site.index()].frame),
+                weight: sample.weight_ns as f64,
+            })
+        })
+        .collect()
+}
+
+/// How many nodes there are room for: a node may have memory and no CPU.
+fn nodes(run: &RunData) -> usize {
+    let of_cpus = run.meta.cpu_nodes.iter().copied();
+    let of_pages = run.pages.iter().map(|page| page.node);
+    let of_accesses = run.accesses.iter().filter_map(|access| access.node);
+    let highest = of_cpus.chain(of_pages).chain(of_accesses).max();
+    let seen = usize::from(highest.unwrap_or(0)) + 1;
+    seen.max(run.meta.nodes as usize)
+}
+
+fn node_of_cpu(run: &RunData, cpu: Option<u16>) -> Option<u16> {
+    run.meta.cpu_nodes.get(usize::from(cpu?)).copied()
+}
+
+/// By site, executions over the whole run ÷ those that its accesses stand for.
+fn factors(context: &Context<'_>) -> Vec<f64> {
+    (0_u32..)
+        .zip(&context.costs)
+        .map(|(index, cost)| {
+            let site = membound_run::SiteId(index);
+            let seen: f64 = context
+                .touches
+                .of(site)
+                .map(|(index, _)| context.touches.weight(index))
+                .sum();
+            match cost.executed {
+                Some(executed) if seen > 0.0 => executed.count / seen,
+                _ => 1.0,
+            }
+        })
+        .collect()
+}
+
+fn row(name: &str, matrix: &Matrix, remote: f64, advice: String) -> NumaRow {
+    let by_page = matrix.by_page();
+    let most = (0..by_page.len())
+        .max_by(|&a, &b| by_page[a].total_cmp(&by_page[b]).then(b.cmp(&a)))
+        .map(|node| node as u16);
+    NumaRow {
+        name: name.to_owned(),
+        local_fraction: matrix.local_fraction(),
+        remote_share: if remote > 0.0 {
+            (matrix.total() - matrix.local()) / remote
+        } else {
+            0.0
+        },
+        node: most,
+        advice,
+    }
+}
+
+fn sorted(mut rows: Vec<NumaRow>) -> Vec<NumaRow> {
+    rows.sort_by(|a, b| {
+        (b.remote_share.total_cmp(&a.remote_share)).then_with(|| a.name.cmp(&b.name))
+    });
+    rows.truncate(MOST_ROWS);
+    rows
+}
+
+/// Who filled an object: the first thread that was seen to write it, else the one that
+/// allocated it.
+#[derive(Clone, Copy, Debug)]
+struct Initialized {
+    thread: ThreadId,
+    line: Option<LineId>,
+    t_ns: u64,
+}
+
+fn initialized(context: &Context<'_>) -> FxHashMap<GroupId, Initialized> {
+    let run = context.run;
+    let mut first: FxHashMap<GroupId, Initialized> = FxHashMap::default();
+    for access in run.accesses.iter().filter(|access| access.store) {
+        let group = touches::group_of(access, &context.groups);
+        let line = context.places.line_of(run.sites[access.site.index()].frame);
+        let seen = Initialized {
+            thread: access.thread,
+            line: Some(line),
+            t_ns: access.t_ns,
+        };
+        let entry = first.entry(group).or_insert(seen);
+        if (seen.t_ns, seen.thread) < (entry.t_ns, entry.thread) {
+            *entry = seen;
+        }
+    }
+    first
+}
+
+/// What to do about the pages of `group`; empty if nothing.
+fn advice(
+    context: &Context<'_>,
+    group: GroupId,
+    matrix: &Matrix,
+    initialized: Option<&Initialized>,
+) -> String {
+    if 1.0 - matrix.local_fraction() < context.options.thresholds.remote {
+        return String::new();
+    }
+    let run = context.run;
+    let name = &context.groups.get(group).name;
+    let shares = |amounts: Vec<f64>| -> Vec<(usize, f64)> {
+        let sum: f64 = amounts.iter().sum();
+        amounts
+            .into_iter()
+            .map(|amount| amount / sum.max(f64::MIN_POSITIVE))
+            .enumerate()
+            .filter(|(_, share)| *share >= context.options.thresholds.remote)
+            .collect()
+    };
+    let (pages, users) = (shares(matrix.by_page()), shares(matrix.by_thread()));
+    let numbers = |nodes: &[(usize, f64)]| {
+        let numbers: Vec<String> = nodes.iter().map(|(node, _)| node.to_string()).collect();
+        names::list(&numbers, 4)
+    };
+    let allocator = || {
+        let object = context.groups.get(group).objects.first()?;
+        run.objects[object.index()].thread
+    };
+    let who = initialized.map(|first| {
+        let thread = &run.threads[first.thread.index()];
+        let line = first.line.map(|line| &context.places.line(line).name);
+        match line {
+            Some(line) => format!(", written first by thread {} at {line}", thread.tid),
+            None => format!(", written first by thread {}", thread.tid),
+        }
+    });
+    let who = who.or_else(|| {
+        let thread = &run.threads[allocator()?.index()];
+        Some(format!(", allocated by thread {}", thread.tid))
+    });
+    let where_it_lies = format!(
+        "Pages of {name} lie on node {}{}, and threads on node {} use them",
+        numbers(&pages),
+        who.unwrap_or_default(),
+        numbers(&users),
+    );
+    let what = if users.len() > 1 && pages.len() == 1 {
+        "let each thread initialise the part that it works on (a page lies where it is first \
+         written), or interleave the pages"
+    } else if users.len() == 1 {
+        "initialise it in the threads that use it, or bind it to their node"
+    } else {
+        "let each thread work on the part whose pages lie on its own node"
+    };
+    format!("{where_it_lies}: {what}.")
+}
+
+/// Nodes of pages, for accesses that were not asked one by one.
+struct Pages {
+    /// By process and address, then time.
+    pages: Vec<(ProcessId, u64, u64, u16)>,
+}
+
+impl Pages {
+    fn new(run: &RunData) -> Self {
+        let mut pages: Vec<_> = run
+            .pages
+            .iter()
+            .map(|page| (page.process, page.address, page.t_ns, page.node))
+            .collect();
+        pages.sort_unstable();
+        Self { pages }
+    }
+
+    /// Node of the page at `address`, as it was asked last before `t_ns` or, if it was not,
+    /// first thereafter.
+    fn node(&self, process: ProcessId, address: u64, t_ns: u64) -> Option<u16> {
+        let page = address & !(PAGE_BYTES - 1);
+        let from = self
+            .pages
+            .partition_point(|&(of, at, ..)| (of, at) < (process, page));
+        let to = self
+            .pages
+            .partition_point(|&(of, at, ..)| (of, at) <= (process, page));
+        let asked = &self.pages[from..to];
+        let before = asked.partition_point(|&(_, _, at, _)| at <= t_ns);
+        let best = before
+            .checked_sub(1)
+            .map_or_else(|| asked.first(), |index| asked.get(index));
+        best.map(|&(.., node)| node)
+    }
+}

@@ -1,0 +1,186 @@
+//! What to call an object.
+//!
+//! A block is called by where it was allocated: the innermost line that belongs neither to
+//! the allocator nor to a language's library. Where several chains share that line (a
+//! wrapper like `xmalloc`), the first caller follows by which a chain differs from all
+//! others.
+
+use membound_run::{ObjectKind, RunData};
+use rustc_hash::FxHashMap;
+
+use crate::groups::{Group, allocation_chain};
+use crate::places::Places;
+use crate::{alloc_frames, names};
+
+/// Gives each of `groups` a name that no other has.
+pub(crate) fn name(run: &RunData, places: &Places<'_>, groups: &mut [Group]) {
+    let chains: Vec<Vec<String>> = groups
+        .iter()
+        .map(|group| {
+            group.stack.map_or_else(Vec::new, |stack| {
+                if matches!(group.kind, ObjectKind::Heap | ObjectKind::Mapped) {
+                    labels(run, places, stack)
+                } else {
+                    Vec::new()
+                }
+            })
+        })
+        .collect();
+    let telling = telling(&chains);
+    for ((group, chain), telling) in groups.iter_mut().zip(&chains).zip(telling) {
+        group.name = match chain.first() {
+            Some(line) => {
+                let caller = telling.map(|at| format!(" from {}", chain[at]));
+                let size = names::size(group.size_bytes);
+                format!("{line}{} ({size})", caller.unwrap_or_default())
+            }
+            None => without_chain(run, places, group),
+        };
+    }
+    let mut seen: FxHashMap<String, u32> = FxHashMap::default();
+    for group in groups {
+        let count = seen.entry(group.name.clone()).or_default();
+        *count += 1;
+        if *count > 1 {
+            group.name = format!("{} #{count}", group.name);
+        }
+    }
+}
+
+/// Labels of a chain's frames, from the one that names it outwards.
+fn labels(run: &RunData, places: &Places<'_>, stack: membound_run::StackId) -> Vec<String> {
+    let chain = allocation_chain(run, places, stack);
+    let first = chain
+        .iter()
+        .position(|frame| {
+            let file = frame.file.as_deref().unwrap_or_default();
+            !alloc_frames::is_library(&frame.function) && !alloc_frames::is_library_file(file)
+        })
+        .unwrap_or(0);
+    chain[first..]
+        .iter()
+        .map(|frame| match (&frame.file, frame.line) {
+            (Some(file), Some(line)) => format!("{}:{line}", places.short_file(file)),
+            _ => frame.function.clone(),
+        })
+        .collect()
+}
+
+/// For each chain, which of its labels tells it from all others that begin with the same
+/// one; `None` where none is needed, or none does.
+fn telling(chains: &[Vec<String>]) -> Vec<Option<usize>> {
+    // Beginnings of chains as numbers: that of one label more is made from the number of
+    // what stands before it.
+    let mut numbers: FxHashMap<(u32, &str), u32> = FxHashMap::default();
+    let mut shared: Vec<u32> = vec![0];
+    let beginnings: Vec<Vec<u32>> = chains
+        .iter()
+        .map(|chain| {
+            let mut number = 0;
+            chain
+                .iter()
+                .map(|label| {
+                    let next = shared.len() as u32;
+                    number = *numbers.entry((number, label)).or_insert(next);
+                    if number == next {
+                        shared.push(0);
+                    }
+                    shared[number as usize] += 1;
+                    number
+                })
+                .collect()
+        })
+        .collect();
+    beginnings
+        .iter()
+        .map(|chain| {
+            chain
+                .iter()
+                .position(|&number| shared[number as usize] == 1)
+                .filter(|&at| at > 0)
+        })
+        .collect()
+}
+
+fn without_chain(run: &RunData, places: &Places<'_>, group: &Group) -> String {
+    let Some(object) = group.objects.first().map(|id| &run.objects[id.index()]) else {
+        return "unknown memory".to_owned();
+    };
+    let named = |unnamed: &str| {
+        if object.name.is_empty() {
+            unnamed.to_owned()
+        } else {
+            object.name.clone()
+        }
+    };
+    match group.kind {
+        ObjectKind::Heap => format!("heap blocks ({})", names::size(group.size_bytes)),
+        ObjectKind::Mapped => format!("mapped memory ({})", names::size(group.size_bytes)),
+        ObjectKind::File => {
+            if object.name.is_empty() {
+                "mapped file".to_owned()
+            } else {
+                names::file_name(&object.name).to_owned()
+            }
+        }
+        ObjectKind::Global => {
+            let mapping = run.mappings.iter().find(|mapping| {
+                mapping.process == object.process
+                    && (mapping.start..mapping.end).contains(&object.address)
+            });
+            let path = places.module_path(mapping.map(|mapping| mapping.module));
+            named(&if path.is_empty() {
+                "data".to_owned()
+            } else {
+                format!("data of {}", names::file_name(path))
+            })
+        }
+        ObjectKind::Stack => match object.thread.map(|id| &run.threads[id.index()]) {
+            Some(thread) if thread.name.is_empty() => format!("stack of thread {}", thread.tid),
+            Some(thread) => format!("stack of {} ({})", thread.name, thread.tid),
+            None => named("stack"),
+        },
+        ObjectKind::Unknown => "unknown memory".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(chains: &[&[&str]], expected: &[Option<usize>]) {
+        let chains: Vec<Vec<String>> = chains
+            .iter()
+            .map(|chain| chain.iter().map(|&label| label.to_owned()).collect())
+            .collect();
+        assert_eq!(telling(&chains), expected);
+    }
+
+    #[test]
+    fn a_line_of_its_own_needs_no_caller() {
+        check(
+            &[&["a.c:1", "main.c:1"], &["b.c:1", "main.c:1"]],
+            &[None, None],
+        );
+    }
+
+    #[test]
+    fn wrappers_are_looked_through_to_the_first_difference() {
+        check(
+            &[
+                &["x.c:1", "y.c:2", "main.c:3"],
+                &["x.c:1", "y.c:2", "main.c:4"],
+                &["x.c:1", "z.c:9", "main.c:5"],
+            ],
+            &[Some(2), Some(2), Some(1)],
+        );
+    }
+
+    #[test]
+    fn a_chain_that_begins_another_has_nothing_that_tells() {
+        check(
+            &[&["x.c:1", "y.c:2"], &["x.c:1", "y.c:2", "m.c:1"]],
+            &[None, Some(2)],
+        );
+    }
+}

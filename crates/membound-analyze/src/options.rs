@@ -1,0 +1,72 @@
+//! What an analysis is told beside the run.
+
+use std::fmt;
+
+use membound_types::MachineProfile;
+
+use crate::Thresholds;
+
+/// Text of source files, by the path that debug information names.
+///
+/// The analysis opens no file itself: whoever calls it decides what may be read.
+pub trait Sources {
+    /// The text of the file at `path`; `None` where there is none.
+    fn text(&self, path: &str) -> Option<String>;
+}
+
+/// No source at all: listings show assembly alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSources;
+
+impl Sources for NoSources {
+    fn text(&self, _path: &str) -> Option<String> {
+        None
+    }
+}
+
+/// A machine that a program is to be imagined on.
+#[derive(Clone, Copy, Debug)]
+pub struct OtherMachine<'a> {
+    /// What to call it: its file, or its host.
+    pub name: &'a str,
+    /// What it was measured to be.
+    pub profile: &'a MachineProfile,
+}
+
+/// What an analysis is told beside the run.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// Machine profile to take levels and latencies from instead of the run's own.
+    pub machine: Option<&'a MachineProfile>,
+    /// Machines for which [`membound_types::Profile::elsewhere`] is asked.
+    pub elsewhere: &'a [OtherMachine<'a>],
+    /// From where on something is worth a look.
+    pub thresholds: Thresholds,
+    /// Source texts for the listings.
+    pub sources: &'a dyn Sources,
+    /// Most functions that are listed with source and assembly.
+    pub listings: usize,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            machine: None,
+            elsewhere: &[],
+            thresholds: Thresholds::default(),
+            sources: &NoSources,
+            listings: 20,
+        }
+    }
+}
+
+impl fmt::Debug for Options<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("machine", &self.machine.is_some())
+            .field("elsewhere", &self.elsewhere)
+            .field("thresholds", &self.thresholds)
+            .field("listings", &self.listings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,487 @@
+//! The table behind all tables: time and stall by access, thread and object.
+//!
+//! Whatever a view shows is a sum over these parts, so that views agree with each other
+//! and with the whole.
+
+use membound_model::stall::{ByLevel, Estimate, Served, Stall};
+use membound_run::{Access, SiteId, ThreadId};
+
+use crate::groups::{GroupId, Groups};
+use crate::machine::Machine;
+use crate::sites::SiteCost;
+use crate::tally::{SiteTime, Tally};
+use crate::touches::{Counts, Touch, Touches};
+
+/// Timed accesses from which on they, instead of samples, divide a site's stall.
+const ENOUGH_TIMED: u64 = 50;
+
+/// Samples of a site whose object is known from which on they divide its stall: they fall
+/// in the order of time lost, wherever a window was open.
+const ENOUGH_SAMPLES: f64 = 30.0;
+
+/// Share of a site's time whose object must be known then: what is known of a rest may be
+/// another kind of access.
+const KNOWN_TIME: f64 = 0.6;
+
+/// Timed accesses of one object from which on it has levels of its own.
+const ENOUGH_FOR_LEVELS: u64 = 400;
+
+/// Objects of one site that have levels of their own at most: each costs a fit.
+const GROUPS_WITH_LEVELS: usize = 8;
+
+/// Time and stall of an access in a thread and an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Part {
+    pub site: SiteId,
+    pub thread: ThreadId,
+    pub group: GroupId,
+    pub samples: f64,
+    pub time_ns: f64,
+    /// `time_ns` weighted by the confidence of its attribution.
+    pub sure_ns: f64,
+    pub stall_ns: f64,
+    /// Sums to `stall_ns`.
+    pub levels: ByLevel,
+    /// Executions over the whole run, where they were counted.
+    pub executions: Option<f64>,
+    /// Average latency, where it was timed, and what it weighs in an average.
+    pub latency: Option<(f64, f64)>,
+}
+
+/// All parts, sorted by site, thread and object.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub parts: Vec<Part>,
+    /// Where each site's begin; one more than there are sites.
+    starts: Vec<u32>,
+}
+
+impl Parts {
+    /// Divides `costs`; afterwards each cost's levels are the sum of its parts'.
+    pub(crate) fn new(
+        machine: &Machine<'_>,
+        groups: &Groups,
+        tally: &Tally,
+        touches: &Touches<'_>,
+        costs: &mut [SiteCost],
+    ) -> Self {
+        let mut parts = Vec::new();
+        let mut starts = vec![0];
+        for (index, cost) in costs.iter_mut().enumerate() {
+            let site = SiteId(index as u32);
+            let division = Division {
+                machine,
+                groups,
+                touches,
+                site,
+                cost,
+                times: tally.of(site),
+                touched: touches.counted(site, groups),
+            };
+            let before = parts.len();
+            division.divide(&mut parts);
+            let mut levels = ByLevel::default();
+            for part in &parts[before..] {
+                levels += part.levels;
+            }
+            cost.stall.levels = levels;
+            starts.push(parts.len() as u32);
+        }
+        Self { parts, starts }
+    }
+
+    /// Position of the part of `site`, `thread` and `group`.
+    pub(crate) fn find(&self, site: SiteId, thread: ThreadId, group: GroupId) -> Option<usize> {
+        let from = self.starts[site.index()] as usize;
+        let of_site = self.of(site);
+        of_site
+            .binary_search_by_key(&(thread, group), |part| (part.thread, part.group))
+            .ok()
+            .map(|at| from + at)
+    }
+
+    /// Those of `site`.
+    pub(crate) fn of(&self, site: SiteId) -> &[Part] {
+        let index = site.index();
+        &self.parts[self.starts[index] as usize..self.starts[index + 1] as usize]
+    }
+}
+
+/// A part of `stall`, as evidence of its own: `time_ns` of its time with `stall_ns` of its
+/// stall.
+pub(crate) fn part_of(stall: &Stall, time_ns: f64, stall_ns: f64, levels: ByLevel) -> Stall {
+    let whole = stall.time_ns;
+    let share = if whole > 0.0 { time_ns / whole } else { 0.0 };
+    let ratio = if time_ns > 0.0 {
+        stall_ns / time_ns
+    } else {
+        0.0
+    };
+    let scale = if stall.ratio.value > 0.0 {
+        ratio / stall.ratio.value
+    } else {
+        1.0
+    };
+    let stalled = if stall.stall_ns.value > 0.0 {
+        stall.stall_ns.times(stall_ns / stall.stall_ns.value)
+    } else {
+        stall.stall_ns.times(share)
+    };
+    Stall {
+        stall_ns: Estimate::new(stall_ns, stalled.low, stalled.high.min(time_ns)),
+        levels,
+        fought: stall.fought,
+        latency_ns: stall.latency_ns,
+        latency_cycles: stall.latency_cycles,
+        ratio: Estimate::new(
+            ratio,
+            stall.ratio.low * scale,
+            (stall.ratio.high * scale).min(1.0),
+        ),
+        time_ns,
+    }
+}
+
+/// How one site's time and stall divide.
+struct Division<'a> {
+    machine: &'a Machine<'a>,
+    groups: &'a Groups,
+    touches: &'a Touches<'a>,
+    site: SiteId,
+    cost: &'a SiteCost,
+    /// By thread and object.
+    times: &'a [SiteTime],
+    /// By thread and object.
+    touched: Vec<Touch>,
+}
+
+/// What is known of a site in one thread.
+struct InThread<'a> {
+    thread: ThreadId,
+    times: &'a [SiteTime],
+    touched: &'a [Touch],
+}
+
+impl InThread<'_> {
+    fn time_ns(&self) -> f64 {
+        self.times.iter().map(|cell| cell.time_ns).sum()
+    }
+}
+
+impl Division<'_> {
+    fn divide(&self, parts: &mut Vec<Part>) {
+        let threads = self.threads();
+        let all = sum(&self.touched);
+        let seen = all.seen;
+        let baseline = self.machine.l1_ticks.unwrap_or_else(|| self.least_ticks());
+        // Objects of the whole site stand in for threads that were seen too rarely.
+        let (pooled_touches, pooled_times) = (self.pool_touches(), self.pool_times());
+        let by_levels = self.levels_of_groups(&pooled_touches);
+        let site_mean = all.mean();
+        let beyond: Vec<f64> = threads
+            .iter()
+            .map(|thread| self.beyond_hits(thread, &all))
+            .collect();
+        let all_beyond: f64 = beyond.iter().sum();
+        let all_time = self.cost.time_ns;
+        for (thread, beyond) in threads.iter().zip(beyond) {
+            let time_ns = thread.time_ns();
+            // Where more is stalled than lies beyond hits (a stream's estimate may say so),
+            // time is the one measure by which no thread gets more than it took.
+            let share = if all_beyond > 0.0 && all_beyond >= self.cost.stall.stall_ns.value {
+                beyond / all_beyond
+            } else if all_time > 0.0 {
+                time_ns / all_time
+            } else {
+                0.0
+            };
+            let stall_ns = self.cost.stall.stall_ns.value * share;
+            let here = sum(thread.touched);
+            let executed = self.cost.executed.map(|executed| {
+                if seen > 0.0 {
+                    executed.count * here.seen / seen
+                } else if all_time > 0.0 {
+                    executed.count * time_ns / all_time
+                } else {
+                    executed.count / threads.len() as f64
+                }
+            });
+            let own: Vec<(GroupId, Counts)> = thread
+                .touched
+                .iter()
+                .map(|touch| (touch.group, touch.counts))
+                .collect();
+            let counts: &[(GroupId, Counts)] =
+                if here.number_timed >= ENOUGH_TIMED || all.number_timed < ENOUGH_TIMED {
+                    &own
+                } else {
+                    &pooled_touches
+                };
+            let stalls = self
+                .by_samples(thread, counts, executed)
+                .unwrap_or_else(|| {
+                    self.stall_shares(counts, &sampled(thread.times), &pooled_times, baseline)
+                });
+            let runs = run_shares(counts, &stalls);
+            let mut groups: Vec<GroupId> = stalls
+                .iter()
+                .chain(&runs)
+                .map(|(group, _)| *group)
+                .collect();
+            groups.sort_unstable();
+            groups.dedup();
+            for group in groups {
+                let stall_here = stall_ns * of_group(&stalls, group).unwrap_or(0.0);
+                let runs_here = of_group(&runs, group).unwrap_or(0.0);
+                let time_here = stall_here + (time_ns - stall_ns).max(0.0) * runs_here;
+                let of_time = if time_ns > 0.0 {
+                    time_here / time_ns
+                } else {
+                    0.0
+                };
+                let levels = by_levels
+                    .iter()
+                    .find(|(of, _)| *of == group)
+                    .map_or(self.cost.stall.levels, |(_, levels)| *levels);
+                let count = executed.map(|count| count * runs_here);
+                let latency = of_group(counts, group).and_then(|counts| {
+                    let mean_ns = self.cost.mixture.as_ref()?.mean_ns.value;
+                    let apart = self.machine.ticks_ns(counts.mean()? - site_mean?);
+                    Some(((mean_ns + apart).max(0.0), count.unwrap_or(counts.seen)))
+                });
+                parts.push(Part {
+                    site: self.site,
+                    thread: thread.thread,
+                    group,
+                    samples: of_time * thread.times.iter().map(|cell| cell.samples).sum::<f64>(),
+                    time_ns: time_here,
+                    sure_ns: of_time * thread.times.iter().map(|cell| cell.sure_ns).sum::<f64>(),
+                    stall_ns: stall_here,
+                    levels: if stall_here > 0.0 {
+                        levels.scaled_to(stall_here)
+                    } else {
+                        ByLevel::default()
+                    },
+                    executions: count,
+                    latency,
+                });
+            }
+        }
+    }
+
+    /// The threads that ran the site.
+    fn threads(&self) -> Vec<InThread<'_>> {
+        let mut threads: Vec<ThreadId> = self
+            .times
+            .iter()
+            .map(|cell| cell.thread)
+            .chain(self.touched.iter().map(|touch| touch.thread))
+            .collect();
+        threads.sort_unstable();
+        threads.dedup();
+        threads
+            .into_iter()
+            .map(|thread| {
+                let from = self.times.partition_point(|cell| cell.thread < thread);
+                let to = self.times.partition_point(|cell| cell.thread <= thread);
+                let first = self.touched.partition_point(|touch| touch.thread < thread);
+                let last = self.touched.partition_point(|touch| touch.thread <= thread);
+                InThread {
+                    thread,
+                    times: &self.times[from..to],
+                    touched: &self.touched[first..last],
+                }
+            })
+            .collect()
+    }
+
+    /// Time of a thread at the site beyond what its executions cost as hits.
+    fn beyond_hits(&self, thread: &InThread<'_>, all: &Counts) -> f64 {
+        let time_ns = thread.time_ns();
+        let enough = all.number >= ENOUGH_TIMED && all.seen > 0.0;
+        let Some(executed) = self.cost.executed.filter(|_| enough) else {
+            return time_ns;
+        };
+        let count = executed.count * sum(thread.touched).seen / all.seen;
+        (time_ns - count * self.machine.costs.l1_ns).max(0.0)
+    }
+
+    /// How the stall divides by object where samples alone can tell: their time beyond what
+    /// the executions there cost as hits. A thread with too few stands by those of all.
+    fn by_samples(
+        &self,
+        thread: &InThread<'_>,
+        counts: &[(GroupId, Counts)],
+        executed: Option<f64>,
+    ) -> Option<Vec<(GroupId, f64)>> {
+        let told = |times: &[SiteTime]| {
+            let known = times.iter().filter(|cell| cell.group.is_some());
+            let samples: f64 = known.clone().map(|cell| cell.samples).sum();
+            let known_ns: f64 = known.map(|cell| cell.time_ns).sum();
+            let all_ns: f64 = times.iter().map(|cell| cell.time_ns).sum();
+            (samples >= ENOUGH_SAMPLES && known_ns >= KNOWN_TIME * all_ns).then_some(known_ns)
+        };
+        let time_ns = thread.time_ns();
+        let (known_ns, times) = match told(thread.times) {
+            Some(known_ns) => (known_ns, sampled(thread.times)),
+            None => (told(self.times)?, self.pool_times()),
+        };
+        let hits_ns = executed.unwrap_or(0.0) * self.machine.costs.l1_ns;
+        let runs = run_shares(counts, &[]);
+        let beyond = times.into_iter().map(|(group, ns)| {
+            let hits_here = hits_ns * of_group(&runs, group).unwrap_or(0.0);
+            (group, (ns / known_ns * time_ns - hits_here).max(0.0))
+        });
+        normalized(beyond.collect())
+    }
+
+    /// How the stall divides by object: by latency beyond a hit, else by where samples
+    /// were, else by how often it was accessed.
+    fn stall_shares(
+        &self,
+        touched: &[(GroupId, Counts)],
+        sampled: &[(GroupId, f64)],
+        pooled: &[(GroupId, f64)],
+        baseline: f64,
+    ) -> Vec<(GroupId, f64)> {
+        let timed: u64 = touched.iter().map(|(_, counts)| counts.number_timed).sum();
+        let excess = touched
+            .iter()
+            .map(|(group, counts)| (*group, counts.excess(baseline)))
+            .collect();
+        let excess = normalized(excess);
+        if timed >= ENOUGH_TIMED && excess.is_some() {
+            return excess.unwrap_or_default();
+        }
+        normalized(sampled.to_vec())
+            .or_else(|| normalized(pooled.to_vec()))
+            .or(excess)
+            .or_else(|| {
+                let seen = touched.iter().map(|(group, counts)| (*group, counts.seen));
+                normalized(seen.collect())
+            })
+            .unwrap_or_else(|| vec![(Groups::UNKNOWN, 1.0)])
+    }
+
+    fn pool_touches(&self) -> Vec<(GroupId, Counts)> {
+        let mut pooled: Vec<(GroupId, Counts)> = self
+            .touched
+            .iter()
+            .map(|touch| (touch.group, touch.counts))
+            .collect();
+        pooled.sort_by_key(|(group, _)| *group);
+        pooled.dedup_by(|next, into| {
+            let same = next.0 == into.0;
+            if same {
+                into.1.merge(next.1);
+            }
+            same
+        });
+        pooled
+    }
+
+    fn pool_times(&self) -> Vec<(GroupId, f64)> {
+        let mut pooled = sampled(self.times);
+        pooled.sort_by_key(|(group, _)| *group);
+        pooled.dedup_by(|next, into| {
+            let same = next.0 == into.0;
+            if same {
+                into.1 += next.1;
+            }
+            same
+        });
+        pooled
+    }
+
+    /// Fewest ticks that an access of the site took: the baseline without calibration.
+    fn least_ticks(&self) -> f64 {
+        self.touches
+            .of(self.site)
+            .filter_map(|(position, _)| self.touches.ticks(position))
+            .reduce(f64::min)
+            .unwrap_or(0.0)
+    }
+
+    /// Levels of objects that were timed often, where the site accesses several. Streams
+    /// are told by their span, not by latencies, and fights by who else is there.
+    fn levels_of_groups(&self, pooled: &[(GroupId, Counts)]) -> Vec<(GroupId, ByLevel)> {
+        let Ok(mixer) = &self.machine.mixer else {
+            return Vec::new();
+        };
+        if pooled.len() < 2
+            || self.cost.is_stream
+            || self.cost.is_fought()
+            || self.cost.stall.stall_ns.value <= 0.0
+        {
+            return Vec::new();
+        }
+        let mut often: Vec<(GroupId, Counts)> = pooled
+            .iter()
+            .filter(|(_, counts)| counts.number_timed >= ENOUGH_FOR_LEVELS)
+            .copied()
+            .collect();
+        often.sort_by(|(a, of_a), (b, of_b)| of_b.ticks.total_cmp(&of_a.ticks).then(a.cmp(b)));
+        often.truncate(GROUPS_WITH_LEVELS);
+        often
+            .into_iter()
+            .filter_map(|(group, _)| {
+                let in_group = |_: u32, access: &Access| {
+                    crate::touches::group_of(access, self.groups) == group
+                };
+                let mixture = mixer.fit_shifted(
+                    &self.touches.histogram(self.site, in_group),
+                    self.touches.shift_error(self.site),
+                )?;
+                let l1_ns = self.machine.costs.l1_ns;
+                let mut levels = ByLevel::default();
+                for level in &mixture.levels {
+                    let beyond = (level.latency_ns - l1_ns).max(0.0);
+                    levels.add(level.served, level.share.value * beyond);
+                }
+                let beyond = (mixture.beyond_ns - l1_ns).max(0.0);
+                levels.add(Served::Unknown, mixture.beyond.value * beyond);
+                (levels.total() > 0.0).then_some((group, levels))
+            })
+            .collect()
+    }
+}
+
+/// All accesses of `touched`.
+fn sum(touched: &[Touch]) -> Counts {
+    let mut sum = Counts::default();
+    for touch in touched {
+        sum.merge(touch.counts);
+    }
+    sum
+}
+
+/// Time of samples by object, where their addresses were known.
+fn sampled(times: &[SiteTime]) -> Vec<(GroupId, f64)> {
+    times
+        .iter()
+        .filter_map(|cell| cell.group.map(|group| (group, cell.time_ns)))
+        .collect()
+}
+
+/// How executions divide by object: as they were seen, else as the stall does.
+fn run_shares(touched: &[(GroupId, Counts)], stalls: &[(GroupId, f64)]) -> Vec<(GroupId, f64)> {
+    let seen = touched.iter().map(|(group, counts)| (*group, counts.seen));
+    normalized(seen.collect()).unwrap_or_else(|| stalls.to_vec())
+}
+
+/// What `shares`, which are sorted, have for `group`.
+fn of_group<T: Copy>(shares: &[(GroupId, T)], group: GroupId) -> Option<T> {
+    let at = shares.binary_search_by_key(&group, |(of, _)| *of).ok()?;
+    Some(shares[at].1)
+}
+
+/// `amounts` as shares of their sum; `None` where that is nothing.
+fn normalized(amounts: Vec<(GroupId, f64)>) -> Option<Vec<(GroupId, f64)>> {
+    let sum: f64 = amounts.iter().map(|(_, amount)| amount).sum();
+    (sum > 0.0).then(|| {
+        amounts
+            .into_iter()
+            .map(|(group, amount)| (group, amount / sum))
+            .collect()
+    })
+}

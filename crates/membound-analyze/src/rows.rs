@@ -1,0 +1,172 @@
+//! Sums of parts, as rows of a table.
+
+use std::collections::BTreeMap;
+
+use membound_model::stall::{self, ByLevel, Served, Stall};
+use membound_run::SiteId;
+use membound_types::{LevelShares, MemoryBound, Share};
+
+use crate::context::Context;
+use crate::parts::{self, Part};
+use crate::tally::PlainTime;
+
+/// A sum of parts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sum {
+    pub samples: f64,
+    pub time_ns: f64,
+    pub sure_ns: f64,
+    /// Time of accesses: what `sure_ns` is a share of.
+    pub waited_ns: f64,
+    pub stall_ns: f64,
+    pub levels: ByLevel,
+    pub loads: Option<f64>,
+    pub stores: Option<f64>,
+    /// Σ latency · weight, Σ weight.
+    latency: (f64, f64),
+    /// Time, stall and levels of each site, in the order of sites.
+    sites: Vec<(SiteId, f64, f64, ByLevel)>,
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, context: &Context<'_>, part: &Part) {
+        self.samples += part.samples;
+        self.time_ns += part.time_ns;
+        self.waited_ns += part.time_ns;
+        self.sure_ns += part.sure_ns;
+        self.stall_ns += part.stall_ns;
+        self.levels += part.levels;
+        let kind = context.run.sites[part.site.index()].kind;
+        if let Some(count) = part.executions {
+            if kind.loads() {
+                *self.loads.get_or_insert(0.0) += count;
+            }
+            if kind.stores() {
+                *self.stores.get_or_insert(0.0) += count;
+            }
+        }
+        if let Some((ns, weight)) = part.latency {
+            self.latency.0 += ns * weight;
+            self.latency.1 += weight;
+        }
+        match self.sites.last_mut() {
+            Some((site, time_ns, stall_ns, levels)) if *site == part.site => {
+                *time_ns += part.time_ns;
+                *stall_ns += part.stall_ns;
+                *levels += part.levels;
+            }
+            _ => self
+                .sites
+                .push((part.site, part.time_ns, part.stall_ns, part.levels)),
+        }
+    }
+
+    pub(crate) fn add_plain(&mut self, plain: &PlainTime) {
+        self.samples += plain.samples;
+        self.time_ns += plain.time_ns;
+    }
+
+    /// Average latency in nanoseconds, weighted by executions.
+    pub(crate) fn latency_ns(&self) -> Option<f64> {
+        (self.latency.1 > 0.0).then(|| self.latency.0 / self.latency.1)
+    }
+
+    /// Stalled share of all CPU time, with its interval.
+    pub(crate) fn bound(&self, context: &Context<'_>) -> MemoryBound {
+        let stalls: Vec<Stall> = self
+            .sites
+            .iter()
+            .map(|(site, time_ns, stall_ns, levels)| {
+                let whole = &context.costs[site.index()].stall;
+                parts::part_of(whole, *time_ns, *stall_ns, *levels)
+            })
+            .collect();
+        stall::combine(
+            &stalls,
+            context.times.total_ns,
+            context.times.effective_samples,
+        )
+    }
+
+    /// As a row.
+    pub(crate) fn share(&self, context: &Context<'_>) -> Share {
+        let bound = self.bound(context);
+        let times = &context.times;
+        let thresholds = &context.options.thresholds;
+        let stall_fraction = times.share(self.stall_ns);
+        let avg_latency_ns = self.latency_ns();
+        let slow = avg_latency_ns
+            .zip(context.machine.l1_ns())
+            .is_some_and(|(ns, l1_ns)| ns >= thresholds.latency_ratio * l1_ns);
+        Share {
+            samples: self.samples.round() as u64,
+            time_s: self.time_ns * 1e-9,
+            time_fraction: times.share(self.time_ns),
+            stall_fraction,
+            stall_low: bound.low.min(stall_fraction),
+            stall_high: bound.high.max(stall_fraction),
+            levels: level_shares(&self.levels, context),
+            loads: self.loads,
+            stores: self.stores,
+            avg_latency_ns,
+            avg_latency_cycles: avg_latency_ns.and_then(|ns| context.machine.cycles(ns)),
+            flagged: stall_fraction >= thresholds.row_stall
+                || (slow && stall_fraction >= thresholds.slow_row_stall),
+            confidence: if self.waited_ns > 0.0 {
+                self.sure_ns / self.waited_ns
+            } else {
+                0.0
+            },
+        }
+    }
+}
+
+/// Stalled time by level as shares of all CPU time. Where the timer cannot tell the first
+/// two caches apart, the first has both.
+pub(crate) fn level_shares(levels: &ByLevel, context: &Context<'_>) -> LevelShares {
+    let share = |served| context.times.share(levels.get(served));
+    let (l1, l2) = (share(Served::L1), share(Served::L2));
+    let together = context.l1_and_l2_together();
+    LevelShares {
+        l1: if together { l1 + l2 } else { l1 },
+        l2: if together { 0.0 } else { l2 },
+        l3: share(Served::L3),
+        dram: share(Served::Dram),
+        remote: share(Served::Remote),
+        unknown: share(Served::Unknown),
+    }
+}
+
+/// Sums of all parts by what `key` gives for each; parts without a key are left out.
+pub(crate) fn grouped<K: Ord>(
+    context: &Context<'_>,
+    key: impl Fn(&Part) -> Option<K>,
+) -> BTreeMap<K, Sum> {
+    let mut rows: BTreeMap<K, Sum> = BTreeMap::new();
+    for part in &context.parts.parts {
+        if let Some(key) = key(part) {
+            rows.entry(key).or_default().add(context, part);
+        }
+    }
+    rows
+}
+
+/// The sum of all parts and of the time without accesses.
+pub(crate) fn whole(context: &Context<'_>) -> Sum {
+    let mut sum = Sum::default();
+    for part in &context.parts.parts {
+        sum.add(context, part);
+    }
+    for plain in &context.plain {
+        sum.add_plain(plain);
+    }
+    sum
+}
+
+/// Order of rows: most stalled first, then most time, then by name.
+pub(crate) fn order(a: (&Share, &str), b: (&Share, &str)) -> std::cmp::Ordering {
+    let by = |a: f64, b: f64| b.total_cmp(&a);
+    by(a.0.stall_fraction, b.0.stall_fraction)
+        .then(by(a.0.time_fraction, b.0.time_fraction))
+        .then_with(|| a.1.cmp(b.1))
+}

@@ -1,0 +1,184 @@
+//! Who was seen on which line of memory.
+
+use membound_run::{ObjectId, ProcessId, RunData, SiteId, SiteKind, ThreadId};
+
+use crate::machine::Machine;
+use crate::tally::Waits;
+use crate::touches::Touches;
+
+/// An access to a line, by the latency sampler or by a timer sample whose registers told
+/// the address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Observation {
+    pub t_ns: u64,
+    pub thread: ThreadId,
+    pub site: SiteId,
+    /// First byte in the line.
+    pub from: u32,
+    /// Behind the last byte.
+    pub to: u32,
+    pub loads: bool,
+    pub stores: bool,
+    pub object: Option<ObjectId>,
+    pub basis: Basis,
+}
+
+/// Where an observation comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Basis {
+    /// The latency sampler.
+    Access {
+        /// Position in the run.
+        position: u32,
+        /// Ticks until it and the stores before it were done, as far as these took longer than
+        /// usual.
+        ticks: Option<f64>,
+        /// Executions that it stands for.
+        weight: f64,
+    },
+    /// A timer sample.
+    Sample { weight_ns: u64 },
+}
+
+/// What observations are made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sources<'a> {
+    pub run: &'a RunData,
+    pub machine: &'a Machine<'a>,
+    pub waits: &'a Waits,
+    pub touches: &'a Touches<'a>,
+}
+
+/// What was seen on a line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    pub process: ProcessId,
+    pub address: u64,
+    /// By time.
+    pub seen: Vec<Observation>,
+}
+
+/// Lines that at least two threads were seen on, each of `threshold` or more accesses.
+pub(crate) fn lines(sources: &Sources<'_>, threshold: u64) -> Vec<Line> {
+    let run = sources.run;
+    let line_bytes = u64::from(sources.machine.line_bytes);
+    let accesses = run.accesses.iter().zip(0_u32..).map(|(access, index)| {
+        let process = run.threads[access.thread.index()].process;
+        (
+            process,
+            access.address & !(line_bytes - 1),
+            index,
+            Source::Access,
+        )
+    });
+    let samples = run
+        .samples
+        .iter()
+        .zip(0_u32..)
+        .filter(|(sample, _)| sample.exact)
+        .filter_map(|(sample, index)| {
+            let process = run.threads[sample.thread.index()].process;
+            let address = sample.address?;
+            Some((process, address & !(line_bytes - 1), index, Source::Sample))
+        });
+    let mut places: Vec<(ProcessId, u64, u32, Source)> = accesses.chain(samples).collect();
+    places.sort_unstable();
+    places
+        .chunk_by(|a, b| (a.0, a.1) == (b.0, b.1))
+        .filter(|of_line| of_line.len() as u64 >= 2 * threshold.max(1))
+        .filter_map(|of_line| {
+            let (process, address, ..) = of_line[0];
+            let mut seen: Vec<Observation> = of_line
+                .iter()
+                .filter_map(|&(_, _, index, source)| observation(sources, address, index, source))
+                .collect();
+            let mut threads: Vec<ThreadId> = seen.iter().map(|one| one.thread).collect();
+            threads.sort_unstable();
+            let often = threads
+                .chunk_by(|a, b| a == b)
+                .filter(|of_thread| of_thread.len() as u64 >= threshold)
+                .count();
+            (often >= 2).then(|| {
+                seen.sort_by_key(|one| (one.t_ns, one.thread, one.site, one.from));
+                Line {
+                    process,
+                    address,
+                    seen,
+                }
+            })
+        })
+        .collect()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Access,
+    Sample,
+}
+
+fn observation(
+    sources: &Sources<'_>,
+    line: u64,
+    index: u32,
+    source: Source,
+) -> Option<Observation> {
+    let run = sources.run;
+    let at = index as usize;
+    let (t_ns, thread, site, address, object, basis) = match source {
+        Source::Access => {
+            let access = &run.accesses[at];
+            let drain = sources.machine.drain_beyond(access.drain);
+            let ticks = sources.touches.ticks(index);
+            let basis = Basis::Access {
+                position: index,
+                ticks: ticks.map(|ticks| (ticks + drain).max(0.0)),
+                weight: sources.touches.weight(index),
+            };
+            (
+                access.t_ns,
+                access.thread,
+                access.site,
+                access.address,
+                access.object,
+                basis,
+            )
+        }
+        Source::Sample => {
+            let sample = &run.samples[at];
+            let frame = run.stacks[sample.stack.index()].frame;
+            // An address belongs to one access: that which most samples there waited for.
+            let waits = sources.waits.of(frame);
+            let wait = waits.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+            let basis = Basis::Sample {
+                weight_ns: sample.weight_ns,
+            };
+            (
+                sample.t_ns,
+                sample.thread,
+                wait.site,
+                sample.address?,
+                sample.object,
+                basis,
+            )
+        }
+    };
+    let place = &run.sites[site.index()];
+    let from = (address - line) as u32;
+    let to = from.saturating_add(place.bytes.max(1));
+    let both = matches!(place.kind, SiteKind::Both | SiteKind::Locked);
+    let stores = match source {
+        Source::Access => both || run.accesses[at].store,
+        Source::Sample => place.kind.stores(),
+    };
+    Some(Observation {
+        t_ns,
+        thread,
+        site,
+        from,
+        to: to.min(sources.machine.line_bytes),
+        loads: both || !stores,
+        stores,
+        object,
+        basis,
+    })
+}

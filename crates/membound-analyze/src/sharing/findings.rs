@@ -1,0 +1,529 @@
+//! Contended lines as findings: which object, who, what it costs, what to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use membound_run::{ProcessId, SiteId, ThreadId};
+use membound_types::{
+    Basis as FigureBasis, Figure, SharedLine, SharingSite, SharingThread, WatchedBytes,
+};
+use rustc_hash::FxHashMap;
+
+use super::evidence::{Basis, Line, Observation};
+use super::judge::{Conflict, Fight, User};
+use crate::context::Context;
+use crate::groups::{GroupId, Groups, allocation_chain};
+use crate::names;
+use crate::parts::Part;
+use crate::rows::Sum;
+use crate::touches::Counts;
+
+/// Lines further apart than this are no array of one program: objects of which nothing is
+/// known are told apart by it.
+const NEIGHBOURS_BYTES: u64 = 4096;
+
+/// Code that is named at most.
+const MOST_SITES: usize = 8;
+
+/// Both tables, most costly first, and the objects that false sharing was found in.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    pub false_sharing: Vec<SharedLine>,
+    pub true_sharing: Vec<SharedLine>,
+    pub falsely_shared: BTreeSet<GroupId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    False,
+    True,
+}
+
+impl Kind {
+    const fn conflict(self) -> Conflict {
+        match self {
+            Self::False => Conflict::Beside,
+            Self::True => Conflict::Same,
+        }
+    }
+}
+
+/// Finds contended lines that cost enough to matter.
+pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
+    let thresholds = &context.options.thresholds;
+    let totals = Totals::new(context);
+    let mut findings: BTreeMap<(ProcessId, Kind, Place), Vec<Contended<'_>>> = BTreeMap::new();
+    for (line, fight) in &context.fights.lines {
+        for (kind, is_one) in [(Kind::False, fight.is_false), (Kind::True, fight.is_true)] {
+            if is_one {
+                let contended = Contended::new(context, &totals, line, fight, kind);
+                let place = match contended.group {
+                    Groups::UNKNOWN => Place::Nearby(line.address / NEIGHBOURS_BYTES),
+                    group => Place::Object(group),
+                };
+                findings
+                    .entry((line.process, kind, place))
+                    .or_default()
+                    .push(contended);
+            }
+        }
+    }
+    let mut sharing = Sharing::default();
+    for ((process, kind, _), mut of_finding) in findings {
+        of_finding.sort_by(|a, b| {
+            (b.sum.stall_ns.total_cmp(&a.sum.stall_ns)).then(a.line.address.cmp(&b.line.address))
+        });
+        let row = finding(context, process, kind, &of_finding);
+        if row.stall_fraction < thresholds.sharing_cost {
+            continue;
+        }
+        match kind {
+            Kind::False => {
+                sharing
+                    .falsely_shared
+                    .extend(of_finding.iter().map(|line| line.group));
+                sharing.false_sharing.push(row);
+            }
+            Kind::True => sharing.true_sharing.push(row),
+        }
+    }
+    for table in [&mut sharing.false_sharing, &mut sharing.true_sharing] {
+        table.sort_by(|a, b| {
+            (b.stall_fraction.total_cmp(&a.stall_fraction))
+                .then(a.line_address.cmp(&b.line_address))
+        });
+    }
+    sharing
+}
+
+/// What tells findings of one process apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Object(GroupId),
+    Nearby(u64),
+}
+
+/// What the contended accesses of a part amount to: what a line's share of it is taken of.
+struct Totals {
+    /// Executions of the parts that contended lines have accesses of: contended ones, all.
+    seen: FxHashMap<u32, (f64, f64)>,
+}
+
+impl Totals {
+    fn new(context: &Context<'_>) -> Self {
+        let mut seen: FxHashMap<u32, (f64, f64)> = FxHashMap::default();
+        for (line, fight) in &context.fights.lines {
+            for (one, conflict) in line.seen.iter().zip(&fight.conflicts) {
+                if let (Some((part, weight)), true) =
+                    (part_of(context, one), *conflict != Conflict::None)
+                {
+                    seen.entry(part).or_default().0 += weight;
+                }
+            }
+        }
+        for (position, part) in context.part_of.iter().enumerate() {
+            if let Some(sum) = part.and_then(|part| seen.get_mut(&part)) {
+                sum.1 += context.touches.weight(position as u32);
+            }
+        }
+        Self { seen }
+    }
+
+    /// Share of a part's stall that contended accesses of it have which amount to `counts`.
+    fn share(&self, context: &Context<'_>, part: u32, counts: &Counts) -> f64 {
+        let Some(&(contended, all)) = self.seen.get(&part) else {
+            return 0.0;
+        };
+        let site = context.parts.parts[part as usize].site;
+        let share = match context.costs[site.index()].stall.fought {
+            Some(fought) if contended > 0.0 => fought * counts.seen / contended,
+            _ if all > 0.0 => counts.seen / all,
+            _ => 0.0,
+        };
+        share.min(1.0)
+    }
+}
+
+/// The part that an access is of, and the executions it stands for.
+fn part_of(context: &Context<'_>, one: &Observation) -> Option<(u32, f64)> {
+    match one.basis {
+        Basis::Access {
+            position, weight, ..
+        } => Some((context.part_of[position as usize]?, weight)),
+        Basis::Sample { .. } => None,
+    }
+}
+
+/// A line, contended in one way.
+struct Contended<'a> {
+    line: &'a Line,
+    fight: &'a Fight,
+    /// The object that most accesses to it fell into.
+    group: GroupId,
+    /// Other objects in it.
+    others: Vec<GroupId>,
+    /// Cost of the accesses that are in each other's way.
+    sum: Sum,
+    by_thread: BTreeMap<ThreadId, f64>,
+    counts: Counts,
+    by_site: BTreeMap<SiteId, (u64, bool)>,
+}
+
+impl<'a> Contended<'a> {
+    fn new(
+        context: &Context<'_>,
+        totals: &Totals,
+        line: &'a Line,
+        fight: &'a Fight,
+        kind: Kind,
+    ) -> Self {
+        let mut groups: BTreeMap<GroupId, u64> = BTreeMap::new();
+        let mut parts: BTreeMap<u32, Counts> = BTreeMap::new();
+        let mut samples: BTreeMap<(SiteId, ThreadId), u64> = BTreeMap::new();
+        let mut counts = Counts::default();
+        let mut by_site: BTreeMap<SiteId, (u64, bool)> = BTreeMap::new();
+        for (one, conflict) in line.seen.iter().zip(&fight.conflicts) {
+            let group = one
+                .object
+                .map_or(Groups::UNKNOWN, |object| context.groups.of(object));
+            *groups.entry(group).or_default() += 1;
+            if *conflict != kind.conflict() {
+                continue;
+            }
+            let site = by_site.entry(one.site).or_default();
+            site.0 += 1;
+            site.1 |= one.stores;
+            match one.basis {
+                Basis::Access { ticks, weight, .. } => {
+                    counts.add(ticks, weight);
+                    if let Some((part, _)) = part_of(context, one) {
+                        parts.entry(part).or_default().add(ticks, weight);
+                    }
+                }
+                Basis::Sample { weight_ns } => {
+                    *samples.entry((one.site, one.thread)).or_default() += weight_ns;
+                }
+            }
+        }
+        let mut pieces: Vec<Part> = parts
+            .iter()
+            .map(|(&part, counts)| {
+                let share = totals.share(context, part, counts);
+                piece(&context.parts.parts[part as usize], share)
+            })
+            .collect();
+        // Where the latency sampler was not, samples tell what was waited here.
+        for ((site, thread), weight_ns) in samples {
+            let seen = pieces
+                .iter()
+                .any(|piece| (piece.site, piece.thread) == (site, thread));
+            if seen {
+                continue;
+            }
+            for part in context.parts.of(site) {
+                if part.thread == thread && part.time_ns > 0.0 {
+                    let whole: f64 = context
+                        .parts
+                        .of(site)
+                        .iter()
+                        .filter(|other| other.thread == thread)
+                        .map(|other| other.time_ns)
+                        .sum();
+                    pieces.push(piece(part, (weight_ns as f64 / whole).min(1.0)));
+                }
+            }
+        }
+        pieces.sort_by_key(|part| (part.site, part.thread, part.group));
+        let mut sum = Sum::default();
+        let mut by_thread: BTreeMap<ThreadId, f64> = BTreeMap::new();
+        for part in &pieces {
+            sum.add(context, part);
+            *by_thread.entry(part.thread).or_default() += part.stall_ns;
+        }
+        let group = groups
+            .iter()
+            .filter(|(group, _)| **group != Groups::UNKNOWN)
+            .max_by_key(|(group, count)| (**count, std::cmp::Reverse(**group)))
+            .map_or(Groups::UNKNOWN, |(group, _)| *group);
+        Self {
+            line,
+            fight,
+            group,
+            others: groups
+                .into_keys()
+                .filter(|&other| other != group && other != Groups::UNKNOWN)
+                .collect(),
+            sum,
+            by_thread,
+            counts,
+            by_site,
+        }
+    }
+}
+
+/// `share` of `part`.
+fn piece(part: &Part, share: f64) -> Part {
+    Part {
+        samples: part.samples * share,
+        time_ns: part.time_ns * share,
+        sure_ns: part.sure_ns * share,
+        stall_ns: part.stall_ns * share,
+        levels: part.levels.times(share),
+        executions: part.executions.map(|count| count * share),
+        ..*part
+    }
+}
+
+/// One finding about `lines` of one object, of which the first costs most.
+fn finding(
+    context: &Context<'_>,
+    process: ProcessId,
+    kind: Kind,
+    lines: &[Contended<'_>],
+) -> SharedLine {
+    let run = context.run;
+    let worst = &lines[0];
+    let line_bytes = context.machine.line_bytes;
+    let group = context.groups.get(worst.group);
+    let mut object = group.name.clone();
+    for other in &worst.others {
+        object = format!("{object} and {}", context.groups.get(*other).name);
+    }
+    let mut counts = Counts::default();
+    let (mut stall_ns, mut low, mut high) = (0.0, 0.0, 0.0);
+    let mut by_thread: BTreeMap<ThreadId, f64> = BTreeMap::new();
+    let mut by_site: BTreeMap<SiteId, (u64, bool)> = BTreeMap::new();
+    for line in lines {
+        counts.merge(line.counts);
+        stall_ns += line.sum.stall_ns;
+        let bound = line.sum.bound(context);
+        low += bound.low;
+        high += bound.high;
+        for (thread, stall_ns) in &line.by_thread {
+            *by_thread.entry(*thread).or_default() += stall_ns;
+        }
+        for (site, (seen, stores)) in &line.by_site {
+            let sum = by_site.entry(*site).or_default();
+            sum.0 += seen;
+            sum.1 |= stores;
+        }
+    }
+    let stall_fraction = context.times.share(stall_ns);
+    // Which share of a site's stall is this line's was seen on so many accesses.
+    let seen: usize = lines.iter().map(|line| line.line.seen.len()).sum();
+    let chance = 1.96 / (seen.max(1) as f64).sqrt();
+    let relative = (
+        (low.min(stall_fraction) / stall_fraction.max(f64::MIN_POSITIVE) - chance).max(0.0),
+        high.max(stall_fraction) / stall_fraction.max(f64::MIN_POSITIVE) + chance,
+    );
+    let avg_latency_ns = counts
+        .mean()
+        .and_then(|ticks| context.machine.latency_of(ticks));
+    let mut addresses: Vec<u64> = lines.iter().map(|line| line.line.address).collect();
+    addresses.sort_unstable();
+    let confirmed = confirmed(context, process, &addresses);
+    SharedLine {
+        line_address: worst.line.address,
+        line_bytes,
+        pid: run.processes[process.index()].pid,
+        advice: advice(context, kind, &object, lines),
+        object,
+        alloc_stack: group.stack.map_or_else(Vec::new, |stack| {
+            allocation_chain(run, &context.places, stack)
+        }),
+        object_offset: offset(context, worst),
+        threads: threads(context, &worst.fight.users),
+        offsets: offsets(worst, kind),
+        sites: sites(context, by_site),
+        avg_latency_ns,
+        avg_latency_cycles: avg_latency_ns.and_then(|ns| context.machine.cycles(ns)),
+        l1_latency_ns: context.machine.l1_ns(),
+        stall_fraction,
+        predicted_gain: match kind {
+            Kind::False => gain(context, &by_thread, relative),
+            // What remains when data must be shared is the program's to say.
+            Kind::True => None,
+        },
+        confidence: confidence(context, lines, confirmed.as_deref()),
+        confirmed,
+        lines: addresses,
+    }
+}
+
+/// Offset of the line in the object that it lies in.
+fn offset(context: &Context<'_>, line: &Contended<'_>) -> Option<u64> {
+    let seen = line.line.seen.iter();
+    let object = seen
+        .filter_map(|one| one.object)
+        .find(|object| context.groups.of(*object) == line.group)?;
+    let object = &context.run.objects[object.index()];
+    // An object may begin inside the line.
+    Some(line.line.address.saturating_sub(object.address))
+}
+
+fn threads(context: &Context<'_>, users: &[User]) -> Vec<SharingThread> {
+    users
+        .iter()
+        .map(|user| {
+            let thread = &context.run.threads[user.thread.index()];
+            SharingThread {
+                tid: thread.tid,
+                name: thread.name.clone(),
+                from: user.from,
+                to: user.to,
+                loads: user.loads,
+                stores: user.stores,
+            }
+        })
+        .collect()
+}
+
+fn offsets(line: &Contended<'_>, kind: Kind) -> Vec<u32> {
+    let offsets: BTreeSet<u32> = line
+        .line
+        .seen
+        .iter()
+        .zip(&line.fight.conflicts)
+        .filter(|(_, conflict)| **conflict == kind.conflict())
+        .map(|(one, _)| one.from)
+        .collect();
+    offsets.into_iter().collect()
+}
+
+fn sites(context: &Context<'_>, by_site: BTreeMap<SiteId, (u64, bool)>) -> Vec<SharingSite> {
+    let places = &context.places;
+    let mut sites: BTreeMap<(String, String, bool), u64> = BTreeMap::new();
+    for (site, (seen, stores)) in by_site {
+        let frame = context.run.sites[site.index()].frame;
+        let line = places.line(places.line_of(frame));
+        let name = if line.line.is_some() {
+            line.name.clone()
+        } else {
+            context.run.sites[site.index()].text.clone()
+        };
+        *sites
+            .entry((name, line.function.clone(), stores))
+            .or_default() += seen;
+    }
+    let mut sites: Vec<SharingSite> = sites
+        .into_iter()
+        .map(|((name, function, stores), accesses)| SharingSite {
+            name,
+            function,
+            stores,
+            accesses,
+        })
+        .collect();
+    sites.sort_by_key(|site| std::cmp::Reverse(site.accesses));
+    sites.truncate(MOST_SITES);
+    sites
+}
+
+/// Hits of watchpoints on these lines; `None` where none was set there.
+fn confirmed(
+    context: &Context<'_>,
+    process: ProcessId,
+    addresses: &[u64],
+) -> Option<Vec<WatchedBytes>> {
+    let run = context.run;
+    let line_bytes = u64::from(context.machine.line_bytes);
+    let mut hits: BTreeMap<(u32, u32, u32), u64> = BTreeMap::new();
+    for hit in &run.watched {
+        let thread = &run.threads[hit.thread.index()];
+        let line = hit.address & !(line_bytes - 1);
+        if thread.process == process && addresses.binary_search(&line).is_ok() {
+            let offset = (hit.address - line) as u32;
+            *hits
+                .entry((thread.tid, offset, u32::from(hit.bytes)))
+                .or_default() += 1;
+        }
+    }
+    (!hits.is_empty()).then(|| {
+        hits.into_iter()
+            .map(|((tid, offset, bytes), hits)| WatchedBytes {
+                tid,
+                offset,
+                bytes,
+                hits,
+            })
+            .collect()
+    })
+}
+
+/// Share of the wall time that would be saved if these accesses hit. Threads that fight run
+/// at once, so that what the slowest of them waits is what the run takes longer; at least
+/// their average is saved if they wait for each other.
+fn gain(
+    context: &Context<'_>,
+    by_thread: &BTreeMap<ThreadId, f64>,
+    relative: (f64, f64),
+) -> Option<Figure> {
+    let elapsed_ns = context.run.meta.elapsed_ns as f64;
+    let sum: f64 = by_thread.values().sum();
+    if elapsed_ns <= 0.0 || sum <= 0.0 {
+        return None;
+    }
+    let squares: f64 = by_thread.values().map(|stall| stall * stall).sum();
+    let most = by_thread.values().copied().fold(0.0, f64::max);
+    let mean = sum / by_thread.len() as f64;
+    let value = (squares / sum / elapsed_ns).min(1.0);
+    let low = (mean.min(squares / sum) / elapsed_ns * relative.0).min(value);
+    let high = (most / elapsed_ns * relative.1).clamp(value, 1.0);
+    Some(Figure {
+        value,
+        low,
+        high,
+        basis: FigureBasis::Estimated,
+    })
+}
+
+/// How sure a finding is: by how often threads took turns, how sure samples were
+/// attributed, and whether watchpoints saw two threads.
+fn confidence(
+    context: &Context<'_>,
+    lines: &[Contended<'_>],
+    confirmed: Option<&[WatchedBytes]>,
+) -> f64 {
+    let tids: BTreeSet<u32> = confirmed
+        .unwrap_or_default()
+        .iter()
+        .map(|hit| hit.tid)
+        .collect();
+    if tids.len() >= 2 {
+        return 1.0;
+    }
+    let turns = lines.iter().map(|line| line.fight.turns).max().unwrap_or(0) as f64;
+    let least = context.options.thresholds.sharing_turns as f64;
+    let (waited, sure) = lines.iter().fold((0.0, 0.0), |(waited, sure), line| {
+        (waited + line.sum.waited_ns, sure + line.sum.sure_ns)
+    });
+    let attributed = if waited > 0.0 { sure / waited } else { 0.5 };
+    turns / (turns + least) * (0.5 + 0.5 * attributed)
+}
+
+fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_>]) -> String {
+    let bytes = context.machine.line_bytes;
+    let worst = &lines[0];
+    match kind {
+        Kind::False => {
+            let users = worst.fight.users.iter().map(|user| {
+                let thread = &context.run.threads[user.thread.index()];
+                format!("thread {} uses {}–{}", thread.tid, user.from, user.to - 1)
+            });
+            let users: Vec<String> = users.collect();
+            let many = match lines.len() {
+                1 => String::new(),
+                count => format!(" ({count} lines like this one)"),
+            };
+            format!(
+                "Give each thread's part of {object} a line of its own: align its type to \
+                 {bytes} bytes (alignas({bytes}), #[repr(align({bytes}))]) or pad it to a \
+                 multiple of {bytes}; of one line, byte by byte, {}{many}.",
+                names::list(&users, 3)
+            )
+        }
+        Kind::True => format!(
+            "Several threads write the same bytes of {object}: let each gather in a variable \
+             of its own and combine them once, or update it less often."
+        ),
+    }
+}

@@ -1,0 +1,250 @@
+//! Whether threads fight over a line, and about what.
+//!
+//! What is seen is about one access in a thousand, so everything rests on counts: two
+//! threads that were both seen often, stores of one of them often, and both in turn, many
+//! times. A buffer that is handed over, memory that one thread freed and another got, data
+//! that one thread wrote before all others read: none of these makes turns.
+
+use membound_run::{ObjectId, RunData, ThreadId};
+
+use super::evidence::{Line, Observation};
+use crate::Thresholds;
+
+/// Observations of a byte that make a thread its user: at least these, and …
+const BYTE_SEEN: u64 = 2;
+
+/// … this share of all that the thread was seen to do on the line. An element's
+/// initialisation is not its use.
+const BYTE_SHARE: f64 = 0.02;
+
+/// A thread's part in a line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct User {
+    pub thread: ThreadId,
+    pub loads: u64,
+    pub stores: u64,
+    /// First byte that it uses.
+    pub from: u32,
+    /// Behind the last byte.
+    pub to: u32,
+    /// By byte, how often it was seen to be read or written, and written.
+    touched: Vec<(u64, u64)>,
+}
+
+/// How an observation is in another thread's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conflict {
+    /// It is not.
+    None,
+    /// Another thread uses other bytes of the line, and one of the two writes.
+    Beside,
+    /// Another thread uses the same bytes, and one of the two writes.
+    Same,
+}
+
+/// What a line is fought about.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fight {
+    /// Threads that use it, by id.
+    pub users: Vec<User>,
+    /// Of each observation.
+    pub conflicts: Vec<Conflict>,
+    /// How often writer and others took turns.
+    pub turns: u64,
+    /// Threads use bytes of their own.
+    pub is_false: bool,
+    /// Threads use the same bytes.
+    pub is_true: bool,
+}
+
+/// What `line`, of `line_bytes` bytes, is fought about; `None` if nothing.
+pub(crate) fn judge(
+    run: &RunData,
+    line: &Line,
+    line_bytes: u32,
+    thresholds: &Thresholds,
+) -> Option<Fight> {
+    let mut users = users(&line.seen, line_bytes);
+    users.retain(|user| user.seen() >= thresholds.sharing_accesses);
+    let together = together(&line.seen, &users)?;
+    users = self::users(together, line_bytes);
+    users.retain(|user| user.seen() >= thresholds.sharing_accesses);
+    if users.len() < 2 {
+        return None;
+    }
+    let turns = users
+        .iter()
+        .filter(|user| user.stores >= thresholds.sharing_accesses)
+        .map(|writer| turns(run, together, writer.thread, &users))
+        .max()?;
+    if turns < thresholds.sharing_turns {
+        return None;
+    }
+    let span = (together.first()?.t_ns, together.last()?.t_ns);
+    let conflicts: Vec<Conflict> = line
+        .seen
+        .iter()
+        .map(|one| {
+            if (span.0..=span.1).contains(&one.t_ns) {
+                conflict(one, &users)
+            } else {
+                Conflict::None
+            }
+        })
+        .collect();
+    let count = |kind: Conflict| conflicts.iter().filter(|&&of| of == kind).count() as f64;
+    let (beside, same) = (count(Conflict::Beside), count(Conflict::Same));
+    let enough = |of: f64| of > 0.0 && of >= thresholds.sharing_kind * (beside + same);
+    let several = |kind: Conflict| {
+        let mut threads = line
+            .seen
+            .iter()
+            .zip(&conflicts)
+            .filter(|(_, of)| **of == kind)
+            .map(|(one, _)| one.thread);
+        threads
+            .next()
+            .is_some_and(|first| threads.any(|thread| thread != first))
+    };
+    let is_false = enough(beside) && several(Conflict::Beside);
+    let is_true = enough(same) && several(Conflict::Same);
+    (is_false || is_true).then_some(Fight {
+        users,
+        conflicts,
+        turns,
+        is_false,
+        is_true,
+    })
+}
+
+impl User {
+    /// Times that it was seen, at least.
+    const fn seen(&self) -> u64 {
+        if self.loads > self.stores {
+            self.loads
+        } else {
+            self.stores
+        }
+    }
+}
+
+/// The stretch of `seen` in which at least two of `users` were there: what one of them did
+/// before the others came or after they had gone is in nobody's way.
+fn together<'a>(seen: &'a [Observation], users: &[User]) -> Option<&'a [Observation]> {
+    let mut firsts: Vec<usize> = Vec::new();
+    let mut lasts: Vec<usize> = Vec::new();
+    for user in users {
+        let is_theirs = |one: &Observation| one.thread == user.thread;
+        firsts.extend(seen.iter().position(is_theirs));
+        lasts.extend(seen.iter().rposition(is_theirs));
+    }
+    firsts.sort_unstable();
+    lasts.sort_unstable();
+    let (from, to) = (*firsts.get(1)?, *lasts.get(lasts.len().checked_sub(2)?)?);
+    seen.get(from..=to)
+}
+
+/// Who was seen on the line, by thread.
+fn users(seen: &[Observation], line_bytes: u32) -> Vec<User> {
+    let mut users: Vec<User> = Vec::new();
+    for one in seen {
+        let place = match users.binary_search_by_key(&one.thread, |user| user.thread) {
+            Ok(place) => place,
+            Err(place) => {
+                users.insert(
+                    place,
+                    User {
+                        thread: one.thread,
+                        loads: 0,
+                        stores: 0,
+                        from: one.from,
+                        to: one.to,
+                        touched: vec![(0, 0); line_bytes as usize],
+                    },
+                );
+                place
+            }
+        };
+        let user = &mut users[place];
+        user.loads += u64::from(one.loads);
+        user.stores += u64::from(one.stores);
+        for byte in &mut user.touched[one.from as usize..one.to as usize] {
+            byte.0 += 1;
+            byte.1 += u64::from(one.stores);
+        }
+    }
+    for user in &mut users {
+        let seen = user.seen();
+        let least = BYTE_SEEN.max((seen as f64 * BYTE_SHARE).ceil() as u64);
+        for byte in &mut user.touched {
+            *byte = (
+                if byte.0 >= least { byte.0 } else { 0 },
+                if byte.1 >= least { byte.1 } else { 0 },
+            );
+        }
+        let used = |byte: &(u64, u64)| byte.0 > 0;
+        if let Some(first) = user.touched.iter().position(used) {
+            let last = user.touched.iter().rposition(used).unwrap_or(first);
+            (user.from, user.to) = (first as u32, last as u32 + 1);
+        }
+    }
+    users
+}
+
+/// How often stores of `writer` and accesses of other users followed each other, both
+/// sides' memory being the same as before.
+fn turns(run: &RunData, seen: &[Observation], writer: ThreadId, users: &[User]) -> u64 {
+    let is_user = |thread| {
+        users
+            .binary_search_by_key(&thread, |user| user.thread)
+            .is_ok()
+    };
+    let mut turns = 0;
+    let mut last: Option<&Observation> = None;
+    for one in seen {
+        let own = one.thread == writer;
+        if (own && !one.stores) || !is_user(one.thread) {
+            continue;
+        }
+        if let Some(last) = last {
+            let changed = (last.thread == writer) != own;
+            turns += u64::from(changed && both_alive(run, last, one));
+        }
+        last = Some(one);
+    }
+    turns
+}
+
+/// Whether what either accessed existed when the other did.
+fn both_alive(run: &RunData, first: &Observation, then: &Observation) -> bool {
+    let existed = |object: Option<ObjectId>| {
+        object.is_none_or(|id| {
+            let object = &run.objects[id.index()];
+            object.allocated_ns.is_none_or(|from| from <= first.t_ns)
+                && object.freed_ns.is_none_or(|until| until >= then.t_ns)
+        })
+    };
+    existed(first.object) && existed(then.object)
+}
+
+fn conflict(one: &Observation, users: &[User]) -> Conflict {
+    if !users.iter().any(|user| user.thread == one.thread) {
+        return Conflict::None;
+    }
+    let mut beside = false;
+    for other in users.iter().filter(|user| user.thread != one.thread) {
+        let bytes = &other.touched[one.from as usize..one.to as usize];
+        let same = bytes
+            .iter()
+            .any(|&(touched, written)| written > 0 || (one.stores && touched > 0));
+        if same {
+            return Conflict::Same;
+        }
+        beside |= one.stores || other.touched.iter().any(|&(_, written)| written > 0);
+    }
+    if beside {
+        Conflict::Beside
+    } else {
+        Conflict::None
+    }
+}

@@ -1,0 +1,10 @@
+//! Lines of memory that threads fight over: without sharing data (false sharing), or
+//! because they write the same data (true sharing).
+
+mod evidence;
+mod fights;
+mod findings;
+mod judge;
+
+pub(crate) use fights::Fights;
+pub(crate) use findings::sharing;

@@ -1,0 +1,177 @@
+//! Samples, counted: one pass over them, then nothing depends on how many there were.
+
+use membound_run::{Attribution, FrameId, RunData, SiteId, ThreadId};
+use rustc_hash::FxHashMap;
+
+use crate::groups::{GroupId, Groups};
+use crate::info;
+
+/// What sampled instructions waited for.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    starts: Vec<u32>,
+    entries: Vec<Wait>,
+}
+
+/// An access that a sampled instruction waited for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Wait {
+    pub site: SiteId,
+    /// Share of the instruction's samples; those of an instruction sum to 1 at most.
+    pub share: f64,
+    pub confidence: f64,
+}
+
+impl Waits {
+    /// By frame, from the attributions of `run`.
+    pub(crate) fn new(run: &RunData) -> Self {
+        let mut sorted: Vec<&Attribution> = run.attributions.iter().collect();
+        sorted.sort_by(|a, b| {
+            (a.frame, a.site)
+                .cmp(&(b.frame, b.site))
+                .then(a.share.total_cmp(&b.share))
+                .then(a.confidence.total_cmp(&b.confidence))
+        });
+        let mut starts = vec![0_u32; run.frames.len() + 1];
+        let mut entries = Vec::new();
+        for of_frame in sorted.chunk_by(|a, b| a.frame == b.frame) {
+            let sum: f64 = of_frame.iter().map(|entry| entry.share.max(0.0)).sum();
+            let scale = if sum > 1.0 { 1.0 / sum } else { 1.0 };
+            let waits = of_frame.iter().filter_map(|entry| {
+                let share = entry.share.max(0.0) * scale;
+                entry.site.filter(|_| share > 0.0).map(|site| Wait {
+                    site,
+                    share,
+                    confidence: entry.confidence.clamp(0.0, 1.0),
+                })
+            });
+            let before = entries.len();
+            entries.extend(waits);
+            starts[of_frame[0].frame.index() + 1] = (entries.len() - before) as u32;
+        }
+        for index in 1..starts.len() {
+            starts[index] += starts[index - 1];
+        }
+        Self { starts, entries }
+    }
+
+    /// Accesses that `frame` waited for.
+    pub(crate) fn of(&self, frame: FrameId) -> &[Wait] {
+        let index = frame.index();
+        &self.entries[self.starts[index] as usize..self.starts[index + 1] as usize]
+    }
+}
+
+/// Samples of an access in a thread and an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SiteTime {
+    pub site: SiteId,
+    pub thread: ThreadId,
+    /// What the sampled address lay in; `None` where registers did not tell an address.
+    pub group: Option<GroupId>,
+    pub time_ns: f64,
+    pub samples: f64,
+    /// `time_ns` weighted by confidence.
+    pub sure_ns: f64,
+}
+
+/// Samples that waited for no memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PlainTime {
+    pub frame: FrameId,
+    pub thread: ThreadId,
+    pub time_ns: f64,
+    pub samples: f64,
+}
+
+/// All samples, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Sorted by site, thread and object.
+    pub sites: Vec<SiteTime>,
+    /// Sorted by frame and thread.
+    pub plain: Vec<PlainTime>,
+}
+
+impl Tally {
+    /// Counts the samples of `run`, those of membound's own code left out. Sums are made of
+    /// integers first: the order of the samples does not show.
+    pub(crate) fn new(run: &RunData, waits: &Waits, groups: &Groups) -> Self {
+        type Key = (FrameId, ThreadId, Option<GroupId>);
+        let mut cells: FxHashMap<Key, (u64, u64)> = FxHashMap::default();
+        for sample in &run.samples {
+            let frame = run.stacks[sample.stack.index()].frame;
+            let group = match (sample.object, sample.address) {
+                (Some(object), _) => Some(groups.of(object)),
+                (None, Some(_)) => Some(Groups::UNKNOWN),
+                (None, None) => None,
+            };
+            let cell = cells.entry((frame, sample.thread, group)).or_default();
+            cell.0 += 1;
+            cell.1 += sample.weight_ns;
+        }
+        let mut cells: Vec<(Key, (u64, u64))> = cells.into_iter().collect();
+        cells.sort_unstable();
+        let mut tally = Self::default();
+        for ((frame, thread, group), (samples, weight_ns)) in cells {
+            if info::is_own(run, frame) {
+                continue;
+            }
+            let (samples, time_ns) = (samples as f64, weight_ns as f64);
+            let mut rest = 1.0;
+            // The address is that of the likeliest access; where others went is not known.
+            let most = waits.of(frame).iter().map(|wait| wait.share);
+            let most = most.fold(0.0, f64::max);
+            for wait in waits.of(frame) {
+                rest -= wait.share;
+                tally.sites.push(SiteTime {
+                    site: wait.site,
+                    thread,
+                    group: group.filter(|_| wait.share >= most),
+                    time_ns: time_ns * wait.share,
+                    samples: samples * wait.share,
+                    sure_ns: time_ns * wait.share * wait.confidence,
+                });
+            }
+            if rest > 1e-9 {
+                tally.add_plain(frame, thread, time_ns * rest, samples * rest);
+            }
+        }
+        tally
+            .sites
+            .sort_by_key(|cell| (cell.site, cell.thread, cell.group));
+        tally.sites.dedup_by(|next, into| {
+            let same = (next.site, next.thread, next.group) == (into.site, into.thread, into.group);
+            if same {
+                into.time_ns += next.time_ns;
+                into.samples += next.samples;
+                into.sure_ns += next.sure_ns;
+            }
+            same
+        });
+        tally
+    }
+
+    /// Cells come sorted by frame, thread and object.
+    fn add_plain(&mut self, frame: FrameId, thread: ThreadId, time_ns: f64, samples: f64) {
+        match self.plain.last_mut() {
+            Some(last) if (last.frame, last.thread) == (frame, thread) => {
+                last.time_ns += time_ns;
+                last.samples += samples;
+            }
+            _ => self.plain.push(PlainTime {
+                frame,
+                thread,
+                time_ns,
+                samples,
+            }),
+        }
+    }
+
+    /// Those of `site`.
+    pub(crate) fn of(&self, site: SiteId) -> &[SiteTime] {
+        let from = self.sites.partition_point(|cell| cell.site < site);
+        let to = self.sites.partition_point(|cell| cell.site <= site);
+        &self.sites[from..to]
+    }
+}

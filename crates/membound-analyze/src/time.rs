@@ -1,0 +1,102 @@
+//! Whose time there was: of threads, of the program, of membound in it.
+
+use membound_run::{RunData, Sample, ThreadId};
+
+use crate::info;
+
+/// The times of a thread, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadTime {
+    /// CPU time, membound's code in the program left out.
+    pub cpu_ns: u64,
+    /// The part of it that samples speak for: the rest was spent where none are taken, in
+    /// the kernel.
+    pub sampled_ns: u64,
+    /// CPU time in membound's own code.
+    pub own_ns: u64,
+    /// How long the thread lived.
+    pub lifetime_ns: u64,
+    /// Timer samples of the program.
+    pub samples: u64,
+}
+
+/// The times of all threads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Times {
+    /// By [`ThreadId`].
+    pub threads: Vec<ThreadTime>,
+    /// CPU time of all of them: what shares are fractions of.
+    pub total_ns: f64,
+    /// Time in which they were on no CPU.
+    pub idle_ns: f64,
+    /// As many samples of equal weight would say as much.
+    pub effective_samples: f64,
+}
+
+impl Times {
+    /// Adds up the times of `run`.
+    pub(crate) fn new(run: &RunData) -> Self {
+        let mut threads = vec![ThreadTime::default(); run.threads.len()];
+        let own: Vec<bool> = run
+            .stacks
+            .iter()
+            .map(|stack| info::is_own(run, stack.frame))
+            .collect();
+        let is_own = |sample: &Sample| own[sample.stack.index()];
+        for sample in &run.samples {
+            let thread = &mut threads[sample.thread.index()];
+            if is_own(sample) {
+                thread.own_ns += sample.weight_ns;
+            } else {
+                thread.sampled_ns += sample.weight_ns;
+                thread.samples += 1;
+            }
+        }
+        for (time, thread) in threads.iter_mut().zip(&run.threads) {
+            time.cpu_ns = match thread.cpu_ns {
+                Some(cpu) => cpu.saturating_sub(time.own_ns),
+                None => time.sampled_ns,
+            };
+            // The agent's thread is none of the program's: that it sleeps is nobody's idling.
+            if thread.is_agents(run.processes[thread.process.index()].pid) {
+                time.cpu_ns = 0;
+                time.sampled_ns = 0;
+                continue;
+            }
+            let end = thread.end_ns.unwrap_or(run.meta.elapsed_ns);
+            time.lifetime_ns = end.saturating_sub(thread.start_ns);
+        }
+        let cpu: u64 = threads.iter().map(|thread| thread.cpu_ns).sum();
+        let sampled: u64 = threads.iter().map(|thread| thread.sampled_ns).sum();
+        let idle: u64 = threads
+            .iter()
+            .map(|thread| {
+                let busy = thread.cpu_ns.max(thread.sampled_ns) + thread.own_ns;
+                thread.lifetime_ns.saturating_sub(busy)
+            })
+            .sum();
+        let program = run.samples.iter().filter(|sample| !is_own(sample));
+        Self {
+            threads,
+            // Sampling alone may come out above the kernel's count by chance; shares must
+            // not exceed one then.
+            total_ns: cpu.max(sampled) as f64,
+            idle_ns: idle as f64,
+            effective_samples: info::effective(program.map(|sample| sample.weight_ns)),
+        }
+    }
+
+    /// That of `thread`.
+    pub(crate) fn thread(&self, thread: ThreadId) -> &ThreadTime {
+        &self.threads[thread.index()]
+    }
+
+    /// `ns` as a share of all CPU time.
+    pub(crate) fn share(&self, ns: f64) -> f64 {
+        if self.total_ns > 0.0 {
+            ns / self.total_ns
+        } else {
+            0.0
+        }
+    }
+}

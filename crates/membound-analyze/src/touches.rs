@@ -1,0 +1,321 @@
+//! Accesses that the latency sampler saw, counted by site, thread and object.
+
+use membound_model::stall::{Executed, on_steps};
+use membound_run::{Access, RunData, SiteId, ThreadId};
+use membound_types::TickCount;
+use rustc_hash::FxHashMap;
+
+use crate::executions::Windows;
+use crate::groups::{GroupId, Groups};
+use crate::machine::Machine;
+
+/// Accesses of a site from a thread to an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Touch {
+    pub thread: ThreadId,
+    pub group: GroupId,
+    pub counts: Counts,
+}
+
+/// How many accesses there were, and how long they took.
+///
+/// The latency sampler takes one access in so many, and that number differs from window to
+/// window, so that each access stands for executions of its own window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Counts {
+    /// Accesses that were seen: what chance is judged by.
+    pub number: u64,
+    /// Of these, timed ones.
+    pub number_timed: u64,
+    /// Executions that they stand for.
+    pub seen: f64,
+    /// The same of timed ones.
+    pub timed: f64,
+    /// Ticks of timed ones, weighted by executions.
+    pub ticks: f64,
+}
+
+impl Counts {
+    /// One access that stands for `weight` executions.
+    pub(crate) fn add(&mut self, ticks: Option<f64>, weight: f64) {
+        self.number += 1;
+        self.seen += weight;
+        if let Some(ticks) = ticks {
+            self.number_timed += 1;
+            self.timed += weight;
+            self.ticks += ticks * weight;
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.number += other.number;
+        self.number_timed += other.number_timed;
+        self.seen += other.seen;
+        self.timed += other.timed;
+        self.ticks += other.ticks;
+    }
+
+    /// Ticks beyond those that as many accesses of `baseline` take.
+    pub(crate) fn excess(&self, baseline: f64) -> f64 {
+        (self.ticks - self.timed * baseline).max(0.0)
+    }
+
+    /// Ticks of one, where some were timed.
+    pub(crate) fn mean(&self) -> Option<f64> {
+        (self.timed > 0.0).then(|| self.ticks / self.timed)
+    }
+}
+
+/// All accesses of a run by site; within one by thread and time.
+#[derive(Debug)]
+pub(crate) struct Touches<'a> {
+    run: &'a RunData,
+    starts: Vec<u32>,
+    order: Vec<u32>,
+    /// Executions that each access stands for, by its position in the run.
+    weights: Vec<f64>,
+    /// By site.
+    shifts: Vec<Shift>,
+    /// All intervals of the timer are multiples of this.
+    tick_step: u32,
+}
+
+/// By how many ticks the timing itself cost more at a site than where it was calibrated: the
+/// code around it, what the processor was busy with, and its clock differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Shift {
+    ticks: f64,
+    /// Standard error.
+    error: f64,
+}
+
+/// Timed hits that a shift is taken from, at least.
+const ENOUGH_HITS: usize = 16;
+/// A hit that took this many times as long as usual was interrupted.
+const INTERRUPTED: f64 = 4.0;
+
+impl<'a> Touches<'a> {
+    /// Sorts the accesses of `run` and weighs them by `windows`.
+    pub(crate) fn new(
+        run: &'a RunData,
+        windows: &Windows,
+        executed: &[Option<Executed>],
+        machine: &Machine<'_>,
+    ) -> Self {
+        let mut starts = vec![0_u32; run.sites.len() + 1];
+        for access in &run.accesses {
+            starts[access.site.index() + 1] += 1;
+        }
+        for index in 1..starts.len() {
+            starts[index] += starts[index - 1];
+        }
+        let mut next = starts.clone();
+        let mut order = vec![0_u32; run.accesses.len()];
+        for (index, access) in run.accesses.iter().enumerate() {
+            let place = &mut next[access.site.index()];
+            order[*place as usize] = index as u32;
+            *place += 1;
+        }
+        for range in starts.windows(2) {
+            let key = |&index: &u32| {
+                let access = &run.accesses[index as usize];
+                (access.thread, access.t_ns, access.address, access.ticks)
+            };
+            let of_site = &mut order[range[0] as usize..range[1] as usize];
+            if !of_site.is_sorted_by_key(key) {
+                of_site.sort_by_key(key);
+            }
+        }
+        let mut touches = Self {
+            run,
+            starts,
+            order,
+            weights: weights(run, windows, executed),
+            shifts: Vec::new(),
+            tick_step: machine.tick_step,
+        };
+        if let Some(usual) = machine.usual_hit_ticks {
+            touches.shifts = (0..run.sites.len())
+                .map(|index| touches.shift(SiteId(index as u32), usual))
+                .collect();
+        }
+        touches
+    }
+
+    fn shift(&self, site: SiteId, usual: f64) -> Shift {
+        let hits: Vec<f64> = self
+            .of(site)
+            .filter_map(|(_, access)| access.hit.map(f64::from))
+            .filter(|hit| *hit <= INTERRUPTED * usual)
+            .collect();
+        if hits.len() < ENOUGH_HITS {
+            return Shift::default();
+        }
+        let count = hits.len() as f64;
+        let mean = hits.iter().sum::<f64>() / count;
+        let variance = hits.iter().map(|hit| (hit - mean).powi(2)).sum::<f64>() / count;
+        Shift {
+            ticks: mean - usual,
+            error: (variance / count).sqrt(),
+        }
+    }
+
+    fn shift_of(&self, site: SiteId) -> Shift {
+        self.shifts.get(site.index()).copied().unwrap_or_default()
+    }
+
+    /// Standard error of what the ticks of a site's accesses are corrected by.
+    pub(crate) fn shift_error(&self, site: SiteId) -> f64 {
+        self.shift_of(site).error
+    }
+
+    /// Ticks that the access at position `index` in the run took, as they are calibrated.
+    pub(crate) fn ticks(&self, index: u32) -> Option<f64> {
+        let access = &self.run.accesses[index as usize];
+        let ticks = f64::from(access.ticks?);
+        Some((ticks - self.shift_of(access.site).ticks).max(0.0))
+    }
+
+    /// Executions that the access at position `index` in the run stands for.
+    pub(crate) fn weight(&self, index: u32) -> f64 {
+        self.weights[index as usize]
+    }
+
+    /// Accesses of `site` by thread and time, with their positions in the run.
+    pub(crate) fn of(
+        &self,
+        site: SiteId,
+    ) -> impl ExactSizeIterator<Item = (u32, &'a Access)> + Clone + use<'a, '_> {
+        let index = site.index();
+        self.order[self.starts[index] as usize..self.starts[index + 1] as usize]
+            .iter()
+            .map(|&index| (index, &self.run.accesses[index as usize]))
+    }
+
+    /// Those of `site`, counted by thread and object, in this order.
+    pub(crate) fn counted(&self, site: SiteId, groups: &Groups) -> Vec<Touch> {
+        let mut counted: Vec<Touch> = Vec::new();
+        let mut places: FxHashMap<(ThreadId, GroupId), usize> = FxHashMap::default();
+        let mut place = 0;
+        for (index, access) in self.of(site) {
+            let key = (access.thread, group_of(access, groups));
+            // Mostly the one that came last.
+            if counted.get(place).map(|touch| (touch.thread, touch.group)) != Some(key) {
+                place = *places.entry(key).or_insert_with(|| {
+                    counted.push(Touch {
+                        thread: key.0,
+                        group: key.1,
+                        counts: Counts::default(),
+                    });
+                    counted.len() - 1
+                });
+            }
+            counted[place]
+                .counts
+                .add(self.ticks(index), self.weight(index));
+        }
+        counted.sort_by_key(|touch| (touch.thread, touch.group));
+        counted
+    }
+
+    /// How often each latency was seen at `site`, of those accesses that `select` takes. The
+    /// counts are in proportion to executions, and as many in sum as accesses of equal
+    /// weight would say as much.
+    pub(crate) fn histogram(
+        &self,
+        site: SiteId,
+        select: impl Fn(u32, &Access) -> bool,
+    ) -> Vec<TickCount> {
+        let mut ticks: Vec<(u32, f64)> = self
+            .of(site)
+            .filter(|(index, access)| select(*index, access))
+            .filter_map(|(index, _)| Some((self.ticks(index)?, self.weight(index))))
+            .flat_map(|(ticks, weight)| on_steps(ticks, weight, self.tick_step))
+            .collect();
+        ticks.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let (sum, squares) = self
+            .of(site)
+            .filter(|(index, access)| access.ticks.is_some() && select(*index, access))
+            .map(|(index, _)| self.weight(index))
+            .fold((0.0, 0.0), |(sum, squares), weight| {
+                (sum + weight, squares + weight * weight)
+            });
+        if sum <= 0.0 {
+            return Vec::new();
+        }
+        let scale = sum / squares;
+        // Rounding sums, not parts, keeps the total and drops no rare latency for good.
+        let mut before = 0.0;
+        ticks
+            .chunk_by(|a, b| a.0 == b.0)
+            .filter_map(|same| {
+                let weight: f64 = same.iter().map(|(_, weight)| weight).sum();
+                let behind = before + weight * scale;
+                let count = behind.round() - before.round();
+                before = behind;
+                (count > 0.0).then_some(TickCount {
+                    ticks: same[0].0,
+                    count: count as u64,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Executions that each access stands for: those of its site in its window ÷ the accesses
+/// that were seen there.
+fn weights(run: &RunData, windows: &Windows, executed: &[Option<Executed>]) -> Vec<f64> {
+    let places: Vec<Option<usize>> = run
+        .accesses
+        .iter()
+        .map(|access| windows.at(access.site, access.t_ns))
+        .collect();
+    let mut seen: FxHashMap<(SiteId, usize), u64> = FxHashMap::default();
+    for (access, place) in run.accesses.iter().zip(&places) {
+        if let Some(place) = place {
+            *seen.entry((access.site, *place)).or_default() += 1;
+        }
+    }
+    let in_window: FxHashMap<(SiteId, usize), f64> = seen
+        .iter()
+        .map(|(&(site, place), &seen)| {
+            let count = windows.of(site)[place].count;
+            ((site, place), count as f64 / seen as f64)
+        })
+        .collect();
+    // What was not seen in a window stands for as many as the others of its site do.
+    let mut of_site = vec![(0_u64, 0_u64); run.sites.len()];
+    for (&(site, place), &seen) in &seen {
+        let sum = &mut of_site[site.index()];
+        sum.0 += windows.of(site)[place].count;
+        sum.1 += seen;
+    }
+    // Where sites are counted in windows of their own, each is timed at a pace of its own.
+    let mut all = vec![0_u64; run.sites.len()];
+    for access in &run.accesses {
+        all[access.site.index()] += 1;
+    }
+    let usual = f64::from(run.meta.site_period.max(1));
+    run.accesses
+        .iter()
+        .zip(&places)
+        .map(|(access, place)| match place {
+            Some(place) => in_window[&(access.site, *place)],
+            None => match of_site[access.site.index()] {
+                (_, 0) => executed[access.site.index()].map_or(usual, |executed| {
+                    executed.count / all[access.site.index()] as f64
+                }),
+                (count, seen) => count as f64 / seen as f64,
+            },
+        })
+        // A window that counted nothing and saw something would make it weigh nothing.
+        .map(|weight| if weight > 0.0 { weight } else { usual })
+        .collect()
+}
+
+/// What `access` fell into.
+pub(crate) fn group_of(access: &Access, groups: &Groups) -> GroupId {
+    access
+        .object
+        .map_or(Groups::UNKNOWN, |object| groups.of(object))
+}

@@ -1,0 +1,107 @@
+//! What memory moved, for whom, and what the program would wait for on another machine.
+//!
+//! Where counters were read, they tell. Elsewhere traffic is modelled: bursts say which lines
+//! a function's accesses go to, the statistical cache model of [`membound_model::traffic`] which
+//! of them miss, and samples how often the function ran at what time. All is scaled by
+//! function, because a burst records all accesses of one.
+
+mod caches;
+mod domain;
+mod elsewhere;
+mod memory;
+mod moves;
+mod pieces;
+mod rates;
+
+use membound_types::{BandwidthDomain, Elsewhere, Missing, NotMeasured};
+
+use crate::context::Context;
+use crate::names;
+use caches::Caches;
+use moves::Moves;
+use pieces::Pieces;
+use rates::Rates;
+
+/// Share of the CPU time that the model must speak for; below it the table says so.
+const COVERED: f64 = 0.9;
+
+/// All that is said of traffic.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub bandwidth: Vec<BandwidthDomain>,
+    pub elsewhere: Vec<Elsewhere>,
+    pub missing: Vec<Missing>,
+}
+
+/// What memory moved, and what there would be to wait for elsewhere.
+pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
+    let mut traffic = Traffic::default();
+    let run = context.run;
+    if run.samples.is_empty() {
+        return traffic;
+    }
+    let bandwidth = domain::counted(context);
+    let here = context.machine.profile.and_then(Caches::new);
+    let modelled = here
+        .as_ref()
+        .filter(|_| !run.bursts.is_empty())
+        .map(|here| {
+            let pieces = Pieces::new(context, here.line_bytes);
+            let moves = Moves::new(context, &pieces, here);
+            let rates = Rates::new(context, &moves);
+            (pieces, moves, rates)
+        });
+    if let (Some(here), Some((pieces, moves, rates))) = (&here, &modelled) {
+        if bandwidth.is_empty() {
+            traffic.bandwidth = domain::modelled(context, here, moves, rates);
+            if rates.covered < COVERED {
+                traffic.missing.push(missing(
+                    format!(
+                        "the code of {} of CPU time was recorded in bursts: what the rest moves \
+                         is not in it",
+                        names::percent(rates.covered)
+                    ),
+                    Some("let the program run longer"),
+                ));
+            }
+        }
+        let (told, without) = elsewhere::elsewhere(context, here, pieces, moves, rates);
+        traffic.elsewhere = told;
+        let without = without.into_iter().map(|reason| Missing {
+            table: "elsewhere".to_owned(),
+            why: NotMeasured {
+                reason,
+                remedy: Some("run `membound measure` on that machine".to_owned()),
+            },
+        });
+        traffic.missing.extend(without);
+    } else if bandwidth.is_empty() {
+        traffic.missing.push(match here {
+            None => missing(
+                "no machine profile tells the sizes of caches".to_owned(),
+                Some("run `membound measure` first"),
+            ),
+            Some(_) => missing(
+                "no burst of accesses was recorded".to_owned(),
+                run.meta
+                    .latencies
+                    .then_some("let the program run longer")
+                    .or(Some("start the program with `membound profile -- COMMAND`")),
+            ),
+        });
+    }
+    if !bandwidth.is_empty() {
+        traffic.bandwidth = bandwidth;
+    }
+    traffic
+}
+
+fn missing(reason: String, remedy: Option<&str>) -> Missing {
+    Missing {
+        table: "bandwidth".to_owned(),
+        why: NotMeasured {
+            reason,
+            remedy: remedy.map(str::to_owned),
+        },
+    }
+}

@@ -1,0 +1,237 @@
+//! Traffic over time, as a histogram, by object and by line.
+
+use std::collections::BTreeMap;
+
+use membound_run::RunData;
+use membound_types::{BandwidthBin, BandwidthDomain, BandwidthMoment, Basis, NamedShare, Outcome};
+use rustc_hash::FxHashMap;
+
+use super::caches::Caches;
+use super::moves::{Bytes, Moves, function_of};
+use super::rates::{Patched, Rates, Through};
+use crate::context::Context;
+use crate::info;
+
+/// Moments of a timeline at most.
+const MOMENTS: u64 = 200;
+
+/// A moment is at least as long as this many timer samples are apart.
+const PERIODS: u64 = 20;
+
+/// Steps of a histogram.
+const STEPS: usize = 20;
+
+/// Objects and lines that are named.
+const NAMED: usize = 20;
+
+/// Shares below this are not named.
+const LEAST: f64 = 0.001;
+
+/// What counters told, by domain.
+pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
+    let run = context.run;
+    let mut domains: BTreeMap<&str, Timeline> = BTreeMap::new();
+    for traffic in &run.traffic {
+        let bytes = Bytes {
+            read: traffic.read_bytes as f64,
+            written: traffic.write_bytes as f64,
+        };
+        domains
+            .entry(&traffic.domain)
+            .or_insert_with(|| Timeline::new(run))
+            .spread(traffic.from_ns, traffic.to_ns, bytes);
+    }
+    let most = context.machine.profile.and_then(Caches::new);
+    domains
+        .into_iter()
+        .map(|(name, timeline)| {
+            // What all of memory can do is no measure of one domain among several.
+            let whole = name == "DRAM" || run.meta.nodes <= 1 && name.starts_with("DRAM");
+            let most = match &most {
+                Some(caches) if whole => caches.most_gb_s.clone(),
+                Some(_) => Outcome::missing("the maximum was measured for all domains together"),
+                None => Outcome::missing_with(
+                    "the run holds no machine profile",
+                    "run `membound measure` first",
+                ),
+            };
+            timeline.domain(name, Basis::Measured, most)
+        })
+        .collect()
+}
+
+/// What the cache model tells, all of memory in one domain.
+pub(crate) fn modelled(
+    context: &Context<'_>,
+    here: &Caches,
+    moves: &Moves,
+    rates: &Rates,
+) -> Vec<BandwidthDomain> {
+    let run = context.run;
+    let mut timeline = Timeline::new(run);
+    let patched: Vec<Patched> = (0..run.threads.len() as u32)
+        .map(|thread| Patched::of_thread(context, membound_run::ThreadId(thread)))
+        .collect();
+    // What was recorded of each function, so many times.
+    let mut repeated: BTreeMap<_, f64> = BTreeMap::new();
+    for sample in &run.samples {
+        let frame = run.stacks[sample.stack.index()].frame;
+        let function = context.places.function_of(frame);
+        let (Some(rate), Some(bytes)) = (
+            rates.functions.get(&function),
+            moves.functions.get(&function),
+        ) else {
+            continue;
+        };
+        let slowed =
+            rate.through == Through::Advances && patched[sample.thread.index()].at(sample.t_ns);
+        if slowed || info::is_own(run, frame) {
+            continue;
+        }
+        let times = rate.per_ns * sample.weight_ns as f64;
+        *repeated.entry(function).or_default() += times;
+        let mut moved = Bytes::default();
+        moved.add(*bytes, times);
+        timeline.spread(
+            sample.t_ns.saturating_sub(sample.weight_ns),
+            sample.t_ns,
+            moved,
+        );
+    }
+    let mut objects: BTreeMap<_, f64> = BTreeMap::new();
+    let mut lines: BTreeMap<_, f64> = BTreeMap::new();
+    for (site, of_site) in &moves.sites {
+        let times = repeated
+            .get(&function_of(context, *site))
+            .copied()
+            .unwrap_or(0.0);
+        let line = context.places.line_of(run.sites[site.index()].frame);
+        for (group, bytes) in &of_site.bytes {
+            *objects.entry(*group).or_default() += bytes.total() * times;
+            *lines.entry(line).or_default() += bytes.total() * times;
+        }
+    }
+    let mut domain = timeline.domain("DRAM", Basis::Modelled, here.most_gb_s.clone());
+    domain.objects = named(objects, |group| context.groups.get(*group).name.clone());
+    domain.lines = named(lines, |line| context.places.line(*line).name.clone());
+    vec![domain]
+}
+
+/// Names with shares of all, largest first.
+fn named<K: Ord>(parts: BTreeMap<K, f64>, name: impl Fn(&K) -> String) -> Vec<NamedShare> {
+    let all: f64 = parts.values().sum();
+    let mut by_name: FxHashMap<String, f64> = FxHashMap::default();
+    for (key, bytes) in &parts {
+        *by_name.entry(name(key)).or_default() += bytes;
+    }
+    let mut shares: Vec<NamedShare> = by_name
+        .into_iter()
+        .map(|(name, bytes)| NamedShare {
+            name,
+            fraction: if all > 0.0 { bytes / all } else { 0.0 },
+        })
+        .filter(|share| share.fraction >= LEAST)
+        .collect();
+    shares.sort_by(|a, b| {
+        b.fraction
+            .total_cmp(&a.fraction)
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    shares.truncate(NAMED);
+    shares
+}
+
+/// Bytes by moment.
+#[derive(Clone, Debug)]
+struct Timeline {
+    moment_ns: u64,
+    end_ns: u64,
+    moments: Vec<Bytes>,
+}
+
+impl Timeline {
+    fn new(run: &RunData) -> Self {
+        // Recording may go on after the program's end, to settle what is still under way.
+        let ended: Option<u64> = run.processes.iter().map(|it| it.end_ns).max().flatten();
+        let all = run.processes.iter().all(|it| it.end_ns.is_some());
+        let end_ns = ended
+            .filter(|_| all)
+            .map_or(run.meta.elapsed_ns, |end| end.min(run.meta.elapsed_ns))
+            .max(1);
+        let moment_ns = end_ns
+            .div_ceil(MOMENTS)
+            .max(PERIODS * run.meta.period_ns)
+            .max(1);
+        Self {
+            moment_ns,
+            end_ns,
+            moments: vec![Bytes::default(); end_ns.div_ceil(moment_ns) as usize],
+        }
+    }
+
+    /// Adds bytes that were moved evenly in a while. What lies behind the end counts there.
+    fn spread(&mut self, from_ns: u64, to_ns: u64, bytes: Bytes) {
+        let to_ns = to_ns.min(self.end_ns);
+        let from_ns = from_ns.min(to_ns.saturating_sub(1));
+        let whole = to_ns.saturating_sub(from_ns).max(1) as f64;
+        let last = self.moments.len() - 1;
+        let mut at = from_ns;
+        while at < to_ns {
+            let moment = (at / self.moment_ns) as usize;
+            let next = ((moment as u64 + 1) * self.moment_ns).min(to_ns);
+            self.moments[moment.min(last)].add(bytes, (next - at) as f64 / whole);
+            at = next;
+        }
+    }
+
+    fn length_ns(&self, moment: usize) -> f64 {
+        let from = moment as u64 * self.moment_ns;
+        (self.end_ns.min(from + self.moment_ns) - from).max(1) as f64
+    }
+
+    fn domain(self, name: &str, basis: Basis, most: Outcome<f64>) -> BandwidthDomain {
+        // Bytes in a nanosecond are 10⁹ bytes in a second.
+        let timeline: Vec<BandwidthMoment> = self
+            .moments
+            .iter()
+            .enumerate()
+            .map(|(at, bytes)| BandwidthMoment {
+                t_s: info::seconds(at as u64 * self.moment_ns),
+                read_gb_s: bytes.read / self.length_ns(at),
+                write_gb_s: bytes.written / self.length_ns(at),
+            })
+            .collect();
+        let all: f64 = self.moments.iter().map(|bytes| bytes.total()).sum();
+        let highest = timeline
+            .iter()
+            .map(|it| it.read_gb_s + it.write_gb_s)
+            .fold(most.known().copied().unwrap_or(0.0), f64::max);
+        let step = highest / STEPS as f64;
+        let mut histogram: Vec<BandwidthBin> = (0..STEPS)
+            .map(|at| BandwidthBin {
+                from_gb_s: step * at as f64,
+                to_gb_s: step * (at + 1) as f64,
+                fraction: 0.0,
+            })
+            .collect();
+        for (at, moment) in timeline.iter().enumerate() {
+            let gb_s = moment.read_gb_s + moment.write_gb_s;
+            let bin = if step > 0.0 {
+                ((gb_s / step) as usize).min(STEPS - 1)
+            } else {
+                0
+            };
+            histogram[bin].fraction += self.length_ns(at) / self.end_ns as f64;
+        }
+        BandwidthDomain {
+            domain: name.to_owned(),
+            basis,
+            timeline,
+            histogram,
+            machine_max_gb_s: most,
+            average_gb_s: all / self.end_ns as f64,
+            objects: Vec::new(),
+            lines: Vec::new(),
+        }
+    }
+}

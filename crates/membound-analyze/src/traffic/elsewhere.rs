@@ -1,0 +1,229 @@
+//! What the program would wait for on another machine.
+//!
+//! What a site stalls is taken to change as its average latency does: the cache model says
+//! which levels serve it with either machine's caches, the machine profiles what these cost. How
+//! much of a latency is hidden stays as it is here, and so does the time without stalls.
+
+use membound_model::stall::{ByLevel, Served};
+use membound_types::{Basis, Elsewhere, Figure};
+
+use super::caches::Caches;
+use super::moves::{Moves, SiteMoves, busy};
+use super::pieces::Pieces;
+use super::rates::Rates;
+use crate::context::Context;
+use crate::rows;
+
+/// Average cost beyond a hit, as a share of the hit, below which a model says nothing of what a
+/// site stalls at.
+const LEAST_COST: f64 = 0.02;
+
+/// The machines that `context` asks for; those of which nothing can be said, with a reason.
+pub(crate) fn elsewhere(
+    context: &Context<'_>,
+    here: &Caches,
+    pieces: &Pieces,
+    moves: &Moves,
+    rates: &Rates,
+) -> (Vec<Elsewhere>, Vec<String>) {
+    let mut told = Vec::new();
+    let mut without = Vec::new();
+    for other in context.options.elsewhere {
+        let Some(there) = Caches::new(other.profile) else {
+            without.push(format!("the profile of {} has no levels", other.name));
+            continue;
+        };
+        let prediction = if there.line_bytes == here.line_bytes {
+            Prediction::new(context, here, &there, moves, pieces)
+        } else {
+            let pieces = Pieces::new(context, there.line_bytes);
+            Prediction::new(context, here, &there, moves, &pieces)
+        };
+        told.push(prediction.told(context, here, &there, moves, rates, other.name));
+    }
+    (told, without)
+}
+
+/// Stalls there and what memory would move.
+struct Prediction {
+    moves: Moves,
+    stall: ByLevel,
+    /// Stalled time with the least and the largest caches there.
+    ends_ns: (f64, f64),
+}
+
+impl Prediction {
+    fn new(
+        context: &Context<'_>,
+        here: &Caches,
+        there: &Caches,
+        moves: &Moves,
+        pieces: &Pieces,
+    ) -> Self {
+        let of = |caches: &Caches| {
+            let moved = Moves::new(context, pieces, caches);
+            let stall = stall(context, (here, moves), (caches, &moved));
+            (moved, stall)
+        };
+        let (moved, middle) = of(there);
+        let ends = [0.0, 1.0].map(|along| of(&there.at(along)).1.total());
+        Self {
+            moves: moved,
+            stall: middle,
+            ends_ns: (ends[0].min(ends[1]), ends[0].max(ends[1])),
+        }
+    }
+
+    fn told(
+        &self,
+        context: &Context<'_>,
+        here: &Caches,
+        there: &Caches,
+        moves: &Moves,
+        rates: &Rates,
+        name: &str,
+    ) -> Elsewhere {
+        let cpu_ns = context.times.total_ns.max(1.0);
+        let whole = rows::whole(context);
+        let bound = whole.bound(context);
+        let stalled = whole.stall_ns / cpu_ns;
+        let change = |stall_ns: f64| {
+            if whole.stall_ns > 0.0 {
+                stall_ns / whole.stall_ns
+            } else {
+                1.0
+            }
+        };
+        let stall_ns = self.stall.total();
+        let (bytes_here, bytes_there) = (moved(moves, rates), moved(&self.moves, rates));
+        let floor = floor(context, (here, bytes_here), (there, bytes_there));
+        let ratio = |stalled: f64, change: f64| {
+            let ratio = 1.0 - stalled + stalled * change;
+            ratio.max(floor)
+        };
+        let value = ratio(stalled, change(stall_ns));
+        let ends: Vec<f64> = [bound.low.min(stalled), bound.high.max(stalled)]
+            .into_iter()
+            .flat_map(|stalled| {
+                [self.ends_ns.0, self.ends_ns.1].map(|ns| (stalled, ratio(stalled, change(ns))))
+            })
+            .chain([(stalled, value)])
+            .map(|(stalled, ratio)| (1.0 - stalled) / ratio)
+            .collect();
+        let ratios: Vec<f64> = [bound.low.min(stalled), bound.high.max(stalled)]
+            .into_iter()
+            .flat_map(|stalled| {
+                [self.ends_ns.0, self.ends_ns.1].map(|ns| ratio(stalled, change(ns)))
+            })
+            .chain([value])
+            .collect();
+        // What is not computing there waits, for latency or for bandwidth.
+        let memory_bound = (1.0 - (1.0 - stalled) / value).max(0.0);
+        let low = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+        let modelled = |value: f64, low: f64, high: f64| Figure {
+            value,
+            low: low.min(value),
+            high: high.max(value),
+            basis: Basis::Modelled,
+        };
+        let mut levels = self.stall;
+        // Time beyond what latencies explain waits for memory's bandwidth.
+        let beyond = (memory_bound * value * cpu_ns - stall_ns).max(0.0);
+        levels.add(Served::Dram, beyond);
+        let levels = levels.scaled_to(memory_bound * cpu_ns);
+        Elsewhere {
+            machine: name.to_owned(),
+            memory_bound: modelled(
+                memory_bound,
+                (1.0 - high(&ends)).max(0.0),
+                (1.0 - low(&ends)).min(1.0),
+            ),
+            levels: rows::level_shares(&levels, context),
+            time_ratio: modelled(value, low(&ratios), high(&ratios)),
+            per_core_gb_s: bytes_there / (cpu_ns * value),
+            machine_max_gb_s: there.most_gb_s.clone(),
+        }
+    }
+}
+
+/// Bytes that memory moves over the whole run.
+fn moved(moves: &Moves, rates: &Rates) -> f64 {
+    moves
+        .functions
+        .iter()
+        .filter_map(|(function, bytes)| Some(bytes.total() * rates.repeated.get(function)?))
+        .sum()
+}
+
+/// Run time there ÷ here that memory's bandwidth there permits. It is set against the share of
+/// its bandwidth that memory is busy for here, so that errors of the traffic fall out.
+fn floor(context: &Context<'_>, here: (&Caches, f64), there: (&Caches, f64)) -> f64 {
+    let (Some(most_here), Some(most_there)) = (here.0.most_gb_s.known(), there.0.most_gb_s.known())
+    else {
+        return 0.0;
+    };
+    if here.1 <= 0.0 {
+        return 0.0;
+    }
+    // Threads wait for each other's lines as for their own.
+    let wall_ns = context.times.total_ns / busy(context);
+    let share = (here.1 / (most_here * wall_ns.max(1.0))).min(1.0);
+    share * (there.1 / most_there) / (here.1 / most_here)
+}
+
+/// Stalled time there, by level.
+fn stall(context: &Context<'_>, here: (&Caches, &Moves), there: (&Caches, &Moves)) -> ByLevel {
+    let mut sum = ByLevel::default();
+    for (index, cost) in context.costs.iter().enumerate() {
+        let stalled = cost.stall.stall_ns.value;
+        if stalled <= 0.0 {
+            continue;
+        }
+        let site = membound_run::SiteId(index as u32);
+        let models = here.1.sites.get(&site).zip(there.1.sites.get(&site));
+        let by_model = models.and_then(|(from, to)| {
+            let before = levels(from, here.0).total();
+            let after = levels(to, there.0);
+            let tells = before > LEAST_COST * here.0.caches[0].latency_ns;
+            tells.then(|| after.scaled_to(stalled * after.total() / before))
+        });
+        sum += by_model.unwrap_or_else(|| by_names(&cost.stall.levels, here.0, there.0));
+    }
+    sum
+}
+
+/// Cost of an average touch of a site beyond a hit in the innermost cache, by level.
+fn levels(site: &SiteMoves, caches: &Caches) -> ByLevel {
+    let mut levels = ByLevel::default();
+    if site.touches <= 0.0 {
+        return levels;
+    }
+    for (at, beyond) in site.beyond.iter().enumerate() {
+        let further = site.beyond.get(at + 1).copied().unwrap_or(0.0);
+        let (served, cost_ns) = caches.level(at + 1);
+        let share = (beyond - further).max(0.0) / site.touches;
+        levels.add(served, share * cost_ns);
+    }
+    levels
+}
+
+/// Stalls of which no burst tells: each level's by what it costs on either machine.
+fn by_names(stall: &ByLevel, here: &Caches, there: &Caches) -> ByLevel {
+    let cost = |caches: &Caches, served: Served| {
+        (1..=caches.caches.len())
+            .map(|level| caches.level(level))
+            .find(|level| level.0 == served)
+            .map(|level| level.1)
+            .filter(|cost| *cost > 0.0)
+    };
+    let mut levels = ByLevel::default();
+    for served in Served::ALL {
+        let change = match (cost(here, served), cost(there, served)) {
+            (Some(before), Some(after)) => after / before,
+            _ => 1.0,
+        };
+        levels.add(served, stall.get(served) * change);
+    }
+    levels
+}

@@ -1,0 +1,161 @@
+//! What an execution of each site moves.
+
+use std::collections::BTreeMap;
+
+use membound_model::traffic::Around;
+use membound_run::SiteId;
+
+use super::caches::Caches;
+use super::pieces::{Piece, Pieces};
+use crate::context::Context;
+use crate::groups::GroupId;
+use crate::places::FunctionId;
+
+/// Bytes between the caches and memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Bytes {
+    pub read: f64,
+    pub written: f64,
+}
+
+impl Bytes {
+    pub(crate) const fn total(self) -> f64 {
+        self.read + self.written
+    }
+
+    pub(crate) fn add(&mut self, other: Self, factor: f64) {
+        self.read += other.read * factor;
+        self.written += other.written * factor;
+    }
+}
+
+/// What a site moved in bursts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SiteMoves {
+    /// Its executions there.
+    pub executions: f64,
+    /// Lines that it touched.
+    pub touches: f64,
+    /// Those of them that none of the first so many caches held, from 1 on.
+    pub beyond: Vec<f64>,
+    pub bytes: BTreeMap<GroupId, Bytes>,
+    /// See [`Pieces::strides`].
+    pub stride: Option<f64>,
+}
+
+/// What all sites moved in bursts.
+#[derive(Clone, Debug)]
+pub(crate) struct Moves {
+    pub sites: BTreeMap<SiteId, SiteMoves>,
+    /// Bytes of all sites of a function.
+    pub functions: BTreeMap<FunctionId, Bytes>,
+}
+
+impl Moves {
+    /// With these caches, for this run.
+    pub(crate) fn new(context: &Context<'_>, pieces: &Pieces, caches: &Caches) -> Self {
+        let busy = busy(context);
+        let mut sites = BTreeMap::new();
+        for piece in &pieces.pieces {
+            add(piece, caches, busy, &mut sites);
+        }
+        let mut functions: BTreeMap<FunctionId, Bytes> = BTreeMap::new();
+        for (site, moves) in &mut sites {
+            moves.stride = pieces.strides.get(site).copied();
+            let function = function_of(context, *site);
+            let sum = functions.entry(function).or_default();
+            for bytes in moves.bytes.values() {
+                sum.add(*bytes, 1.0);
+            }
+        }
+        Self { sites, functions }
+    }
+}
+
+/// The function that has a site.
+pub(crate) fn function_of(context: &Context<'_>, site: SiteId) -> FunctionId {
+    let frame = context.run.sites[site.index()].frame;
+    context.places.function_of(frame)
+}
+
+fn add(piece: &Piece, caches: &Caches, busy: f64, sites: &mut BTreeMap<SiteId, SiteMoves>) {
+    let around = Around {
+        footprint: piece.footprint,
+    };
+    let levels = caches.caches.len();
+    for (number, id) in piece.sites.iter().enumerate() {
+        let site = sites.entry(*id).or_default();
+        site.beyond.resize(levels, 0.0);
+        let (bytes, times) = piece.streamed[number];
+        site.executions += piece.executions[number] + times;
+        if let Some(group) = piece.streamed_to[number] {
+            site.bytes.entry(group).or_default().written += bytes;
+        }
+    }
+    let line = caches.line_bytes as f64;
+    let touches = piece.stream.touches();
+    for level in 0..levels {
+        let misses = piece.stream.misses(caches.capacity(level, busy), around);
+        let outermost = level + 1 == levels;
+        let written = outermost.then(|| piece.stream.written_back(&misses));
+        let mut sums: Vec<(f64, f64)> = vec![(0.0, 0.0); piece.sites.len()];
+        let mut bytes: BTreeMap<(u16, GroupId), Bytes> = BTreeMap::new();
+        let mut last: Option<((u16, GroupId), Bytes)> = None;
+        for (at, touch) in touches.iter().enumerate() {
+            let sum = &mut sums[usize::from(touch.site)];
+            sum.0 += 1.0;
+            sum.1 += f64::from(misses[at]);
+            let Some(written) = &written else {
+                continue;
+            };
+            let moved = Bytes {
+                read: f64::from(misses[at]) * line,
+                written: f64::from(written[at]) * line,
+            };
+            if moved == Bytes::default() {
+                continue;
+            }
+            let key = (touch.site, piece.groups[at]);
+            match &mut last {
+                Some((of, sum)) if *of == key => sum.add(moved, 1.0),
+                _ => {
+                    if let Some((of, sum)) = last.replace((key, moved)) {
+                        bytes.entry(of).or_default().add(sum, 1.0);
+                    }
+                }
+            }
+        }
+        if let Some((of, sum)) = last {
+            bytes.entry(of).or_default().add(sum, 1.0);
+        }
+        for (id, (count, misses)) in piece.sites.iter().zip(sums) {
+            let site = sites.entry(*id).or_default();
+            site.beyond[level] += misses;
+            if outermost {
+                site.touches += count;
+            }
+        }
+        for ((number, group), moved) in bytes {
+            let site = sites.entry(piece.sites[usize::from(number)]).or_default();
+            site.bytes.entry(group).or_default().add(moved, 1.0);
+        }
+    }
+}
+
+/// Pieces of the run in which threads count as running at once.
+const SLICES: u64 = 200;
+
+/// How many threads ran at once, when any did.
+pub(crate) fn busy(context: &Context<'_>) -> f64 {
+    let run = context.run;
+    let slice = (run.meta.elapsed_ns / SLICES)
+        .max(10 * run.meta.period_ns)
+        .max(1);
+    let mut slices: BTreeMap<u64, u64> = BTreeMap::new();
+    for sample in &run.samples {
+        *slices.entry(sample.t_ns / slice).or_default() += sample.weight_ns;
+    }
+    let cpu: u64 = slices.values().sum();
+    let wall = slices.len() as u64 * slice;
+    (cpu as f64 / wall.max(1) as f64).max(1.0)
+}

@@ -1,0 +1,158 @@
+//! All views of a run.
+
+use membound_run::RunData;
+use membound_types::{
+    AverageLatency, Detail, Kind, MemoryBound, Outcome, Profile, SCHEMA_VERSION, TimeSplit,
+};
+
+use crate::context::Context;
+use crate::detail::{self, Rows};
+use crate::findings::{self, MisplacedObject};
+use crate::listing::{self, Texts};
+use crate::rows::{self, Sum};
+use crate::{Options, code, info, levels, numa, objects, sharing, traffic};
+
+/// All views of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Views {
+    /// The document.
+    pub profile: Profile,
+    /// What the page, listings and exports need beside it.
+    pub detail: Detail,
+}
+
+/// What `run` says.
+#[must_use]
+pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
+    let context = Context::new(run, options);
+    let texts = Texts::new(run, &context.places);
+    let whole = rows::whole(&context);
+    let levels = levels::levels(&context);
+    let threads = levels::threads(&context);
+    let mut objects = objects::objects(&context);
+    let sharing = sharing::sharing(&context);
+    let placement = numa::placement(&context);
+    for (group, row) in &mut objects {
+        row.false_sharing = sharing.falsely_shared.contains(group);
+        row.node_local_fraction = placement.local.get(group).copied();
+    }
+    let misplaced: Vec<MisplacedObject> = placement
+        .misplaced
+        .into_iter()
+        .map(|object| MisplacedObject {
+            name: context.groups.get(object.group).name.clone(),
+            stall_fraction: objects
+                .iter()
+                .find(|(group, _)| *group == object.group)
+                .map_or(0.0, |(_, row)| row.share.stall_fraction),
+            local_fraction: object.local_fraction,
+            advice: object.advice,
+        })
+        .collect();
+
+    let mut thread_rows = vec![0; run.threads.len()];
+    for (row, (id, _)) in threads.iter().enumerate() {
+        thread_rows[id.index()] = row as u32;
+    }
+    let mut object_rows = vec![None; context.groups.len()];
+    for (row, (id, _)) in objects.iter().enumerate() {
+        object_rows[id.index()] = Some(row as u32);
+    }
+    let mut detail = detail::detail(
+        &context,
+        &Rows {
+            threads: &thread_rows,
+            objects: &object_rows,
+            levels: &levels,
+        },
+    );
+    detail.listings = listing::listings(&context, &texts);
+
+    let traffic = traffic::traffic(&context);
+    let mut missing = info::missing(run);
+    for lacks in traffic.missing {
+        if missing.iter().all(|known| known.table != lacks.table) {
+            missing.push(lacks);
+        }
+    }
+    let mut profile = Profile {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Profile,
+        incomplete: !run.meta.complete,
+        run: info::run_info(run, context.machine.profile),
+        elapsed_s: info::seconds(run.meta.elapsed_ns),
+        time: time(&context, &whole),
+        memory_bound: memory_bound(&context, &whole),
+        latency: latency(&context, &whole),
+        findings: Vec::new(),
+        functions: code::functions(&context),
+        lines: code::lines(&context),
+        instructions: code::instructions(&context, &texts),
+        threads: threads.into_iter().map(|(_, row)| row).collect(),
+        levels: levels.rows,
+        objects: objects.into_iter().map(|(_, row)| row).collect(),
+        false_sharing: sharing.false_sharing,
+        true_sharing: sharing.true_sharing,
+        numa: placement.view,
+        bandwidth: traffic.bandwidth,
+        elsewhere: traffic.elsewhere,
+        overhead: info::overhead(run),
+        missing,
+    };
+    profile.findings = findings::findings(&profile, &misplaced, &options.thresholds);
+    Views { profile, detail }
+}
+
+fn time(context: &Context<'_>, whole: &Sum) -> TimeSplit {
+    let cpu_s = context.times.total_ns * 1e-9;
+    let memory_stall_s = whole.stall_ns * 1e-9;
+    TimeSplit {
+        idle_s: context.times.idle_ns * 1e-9,
+        memory_stall_s,
+        other_s: (cpu_s - memory_stall_s).max(0.0),
+        cpu_s,
+    }
+}
+
+fn memory_bound(context: &Context<'_>, whole: &Sum) -> MemoryBound {
+    let bound = whole.bound(context);
+    let fraction = context.times.share(whole.stall_ns);
+    let levels = rows::level_shares(&whole.levels, context);
+    MemoryBound {
+        fraction,
+        low: bound.low.min(fraction),
+        high: bound.high.max(fraction),
+        l1: levels.l1,
+        l2: levels.l2,
+        l3: levels.l3,
+        dram: levels.dram,
+        remote: levels.remote,
+        unknown: levels.unknown,
+        l1_and_l2_together: context.l1_and_l2_together(),
+    }
+}
+
+fn latency(context: &Context<'_>, whole: &Sum) -> Outcome<AverageLatency> {
+    let Some(ns) = whole.latency_ns() else {
+        return match &context.machine.mixer {
+            _ if !context.run.meta.latencies => Outcome::missing_with(
+                "no access was timed in this run",
+                "start the program with `membound profile -- COMMAND`",
+            ),
+            Err(reason) => Outcome::missing_with(reason.clone(), "run `membound measure` first"),
+            Ok(_) => Outcome::missing("no access was timed: nothing was hot enough to be patched"),
+        };
+    };
+    let flagged = context
+        .machine
+        .l1_ns()
+        .is_some_and(|l1_ns| ns >= context.options.thresholds.latency_ratio * l1_ns);
+    match context.machine.cycles(ns) {
+        Some(cycles) => Outcome::Known(AverageLatency {
+            ns,
+            cycles,
+            flagged,
+        }),
+        None => Outcome::missing("the machine profile has no core clock"),
+    }
+}

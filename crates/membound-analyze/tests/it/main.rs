@@ -1,0 +1,28 @@
+//! Runs with a built-in truth, and what is said of them.
+
+mod anything;
+mod compare;
+mod edges;
+mod objects;
+mod placement;
+mod sharing;
+mod stalls;
+mod synthetic;
+mod traffic;
+
+use membound_analyze::{Options, Views, analyze};
+use membound_run::RunData;
+
+/// What is said of `run` when nothing special is asked.
+fn views(run: &RunData) -> Views {
+    analyze(run, &Options::default())
+}
+
+/// Asserts that `value` is within `tolerance` of `expected`.
+#[track_caller]
+fn near(value: f64, expected: f64, tolerance: f64, what: &str) {
+    assert!(
+        (value - expected).abs() <= tolerance,
+        "{what}: {value} is not within {tolerance} of {expected}"
+    );
+}

@@ -1,0 +1,369 @@
+//! Lines that threads fight over, and those that they do not.
+
+use std::ops::Range;
+
+use membound_run::{FrameId, RunData, SiteKind, ThreadId, Watched};
+use membound_types::{InsightKind, Profile, SharedLine};
+
+use crate::synthetic::{From, Like, Place, Synthetic, Target};
+use crate::{near, views};
+
+/// Two workers on two CPUs.
+struct Two {
+    program: Synthetic,
+    threads: [ThreadId; 2],
+}
+
+impl Two {
+    fn new() -> Self {
+        let mut program = Synthetic::new(10.0, 2);
+        let threads = [program.thread("one"), program.thread("two")];
+        Self { program, threads }
+    }
+
+    /// Thread `which` works on `bytes` of `object` only.
+    fn work(
+        &mut self,
+        which: usize,
+        place: Place,
+        span: Range<f64>,
+        from: From,
+        object: &Target,
+        bytes: Range<u64>,
+    ) {
+        let to = Target {
+            address: object.address + bytes.start,
+            bytes: bytes.end - bytes.start,
+            stride: 8,
+            ..object.clone()
+        };
+        let like = Like::chase(from, &[to]);
+        self.program
+            .access(self.threads[which], which as u16, place, span, &like);
+    }
+
+    fn site(&mut self, line: u32, kind: SiteKind) -> Place {
+        self.program.site(("sum", "sum.c", line), kind, 8)
+    }
+
+    /// Document 001's small per-thread array.
+    fn array(&mut self, bytes: u64) -> Target {
+        self.program.heap(
+            &[("CALLOC", "stddefines.h", 52), ("main", "linear.c", 133)],
+            bytes,
+        )
+    }
+
+    fn profile(self) -> Profile {
+        views(&self.program.finish()).profile
+    }
+}
+
+/// Two threads that sum into elements of `element` bytes.
+fn summing(element: u64, from: From) -> RunData {
+    let mut two = Two::new();
+    let array = two.array(512);
+    let (load, add) = (two.site(10, SiteKind::Load), two.site(12, SiteKind::Both));
+    for which in 0..2 {
+        let bytes = which as u64 * element..which as u64 * element + 40;
+        two.work(which, load, 0.0..5.0, from, &array, bytes.clone());
+        two.work(which, add, 5.0..10.0, from, &array, bytes);
+    }
+    two.program.finish()
+}
+
+fn only(lines: &[SharedLine]) -> &SharedLine {
+    let [line] = lines else {
+        panic!("{lines:?}");
+    };
+    line
+}
+
+#[test]
+fn that_little_is_memory_bound_is_said_after_what_can_be_done() {
+    let mut options = membound_analyze::Options::default();
+    options.thresholds.not_memory_bound = 1.0;
+    let profile = membound_analyze::analyze(&summing(40, From::Core), &options).profile;
+    let kinds: Vec<InsightKind> = profile.findings.iter().map(|it| it.kind).collect();
+    assert_eq!(kinds.first(), Some(&InsightKind::FalseSharing));
+    assert_eq!(kinds.last(), Some(&InsightKind::NotMemoryBound));
+}
+
+#[test]
+fn sums_of_two_threads_in_one_line_are_false_sharing() {
+    let profile = views(&summing(40, From::Core)).profile;
+    let line = only(&profile.false_sharing);
+    assert!(profile.true_sharing.is_empty());
+    assert_eq!(line.object, "stddefines.h:52 (512 B)");
+    assert_eq!(line.alloc_stack[0].line, Some(52));
+    assert_eq!(line.object_offset, Some(0));
+    assert_eq!(line.lines, [line.line_address]);
+    let parts: Vec<(u32, u32, u32)> = line
+        .threads
+        .iter()
+        .map(|thread| (thread.tid, thread.from, thread.to))
+        .collect();
+    assert_eq!(parts, [(4000, 0, 40), (4001, 40, 64)]);
+    assert!(line.threads.iter().all(|thread| thread.stores > 0));
+    let mut names: Vec<&str> = line.sites.iter().map(|site| site.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["sum.c:10", "sum.c:12"]);
+    near(line.avg_latency_ns.unwrap(), 60.0, 3.0, "latency");
+    near(line.l1_latency_ns.unwrap(), 1.0, 0.2, "latency of a hit");
+    // All accesses of one and three of five of the other are to this line.
+    let expected = 59.0 / 60.0 * 0.8;
+    near(line.stall_fraction, expected, 0.05, "cost");
+    let gain = line.predicted_gain.unwrap();
+    assert!(gain.low <= gain.value && gain.value <= gain.high);
+    near(gain.value, expected, 0.15, "gain");
+    assert!(line.advice.contains("alignas(64)"), "{}", line.advice);
+    assert!(line.advice.contains("stddefines.h:52"), "{}", line.advice);
+    assert!(profile.objects[0].false_sharing);
+    let insight = &profile.findings[1];
+    assert_eq!(insight.kind, InsightKind::FalseSharing);
+    assert!(insight.predicted_gain.is_some());
+    // The object is told once, as what it is.
+    assert!(
+        profile
+            .findings
+            .iter()
+            .all(|insight| insight.kind != InsightKind::HotObject)
+    );
+    assert_eq!(line.confirmed, None);
+    assert!(line.confidence > 0.8, "{}", line.confidence);
+}
+
+#[test]
+fn the_padded_twin_has_nothing() {
+    let profile = views(&summing(64, From::L1)).profile;
+    assert!(profile.false_sharing.is_empty());
+    assert!(profile.true_sharing.is_empty());
+    assert!(!profile.objects[0].false_sharing);
+}
+
+#[test]
+fn padding_that_leaves_other_misses_has_nothing_either() {
+    let profile = views(&summing(64, From::Dram)).profile;
+    assert!(profile.false_sharing.is_empty());
+}
+
+#[test]
+fn one_counter_of_two_threads_is_true_sharing() {
+    let mut two = Two::new();
+    let counter = two.program.global("counter", 64);
+    let add = two.site(20, SiteKind::Locked);
+    for which in 0..2 {
+        two.work(which, add, 0.0..10.0, From::Core, &counter, 8..16);
+    }
+    let profile = two.profile();
+    assert!(profile.false_sharing.is_empty());
+    let line = only(&profile.true_sharing);
+    assert_eq!(line.object, "counter");
+    assert_eq!(line.offsets, [8]);
+    assert_eq!(line.predicted_gain, None);
+    assert_eq!(profile.findings[1].kind, InsightKind::TrueSharing);
+}
+
+#[test]
+fn both_kinds_on_one_line_are_both_told() {
+    let mut two = Two::new();
+    let state = two.program.global("state", 64);
+    let (lock, own) = (two.site(20, SiteKind::Locked), two.site(30, SiteKind::Both));
+    for which in 0..2 {
+        let mine = 16 + 16 * which as u64;
+        two.work(which, lock, 0.0..5.0, From::Core, &state, 0..8);
+        two.work(which, own, 5.0..10.0, From::Core, &state, mine..mine + 8);
+    }
+    let profile = two.profile();
+    assert_eq!(only(&profile.false_sharing).offsets, [16, 32]);
+    assert_eq!(only(&profile.true_sharing).offsets, [0]);
+}
+
+#[test]
+fn one_writer_beside_a_reader_of_other_bytes_is_false_sharing() {
+    let mut two = Two::new();
+    let state = two.program.global("state", 64);
+    let (read, write) = (two.site(20, SiteKind::Load), two.site(30, SiteKind::Store));
+    two.work(0, read, 0.0..10.0, From::Core, &state, 0..8);
+    two.work(1, write, 0.0..10.0, From::Core, &state, 32..40);
+    let profile = two.profile();
+    assert_eq!(only(&profile.false_sharing).offsets, [0, 32]);
+}
+
+#[test]
+fn reading_the_same_line_is_no_sharing_to_complain_of() {
+    let mut two = Two::new();
+    let table = two.program.global("table", 64);
+    let read = two.site(20, SiteKind::Load);
+    let fill = two.site(30, SiteKind::Store);
+    // One thread fills it, then both read it.
+    two.work(0, fill, 0.0..1.0, From::L1, &table, 0..64);
+    for which in 0..2 {
+        two.work(which, read, 1.0..10.0, From::L3, &table, 0..64);
+    }
+    let profile = two.profile();
+    assert!(profile.false_sharing.is_empty() && profile.true_sharing.is_empty());
+}
+
+#[test]
+fn memory_of_one_thread_is_no_sharing() {
+    let mut two = Two::new();
+    let (mine, yours) = (
+        two.program.global("mine", 64),
+        two.program.global("yours", 64),
+    );
+    let add = two.site(20, SiteKind::Both);
+    two.work(0, add, 0.0..10.0, From::L3, &mine, 0..64);
+    two.work(1, add, 0.0..10.0, From::L3, &yours, 0..64);
+    let profile = two.profile();
+    assert!(profile.false_sharing.is_empty() && profile.true_sharing.is_empty());
+}
+
+#[test]
+fn a_buffer_that_is_handed_over_is_no_sharing() {
+    let mut two = Two::new();
+    let buffer = two.array(64);
+    let add = two.site(20, SiteKind::Both);
+    two.work(0, add, 0.0..4.0, From::L3, &buffer, 0..32);
+    two.work(1, add, 4.0..7.0, From::L3, &buffer, 32..64);
+    two.work(0, add, 7.0..10.0, From::L3, &buffer, 0..32);
+    let profile = two.profile();
+    assert!(profile.false_sharing.is_empty() && profile.true_sharing.is_empty());
+}
+
+#[test]
+fn memory_that_is_freed_and_given_to_another_thread_is_no_sharing() {
+    let mut two = Two::new();
+    let add = two.site(20, SiteKind::Both);
+    let stack = two
+        .program
+        .stack(&[("make", "make.c", 3), ("main", "main.c", 9)]);
+    let first = two.program.block(stack, 64);
+    for round in 0..40 {
+        let span = 0.25 * f64::from(round)..0.25 * f64::from(round + 1);
+        let mut block = two.program.block(stack, 64);
+        let object = &mut two.program.run.objects[block.object.unwrap().index()];
+        object.address = first.address;
+        object.allocated_ns = Some((span.start * 1e9) as u64);
+        object.freed_ns = Some((span.end * 1e9) as u64);
+        block.address = first.address;
+        two.work(round as usize % 2, add, span, From::L3, &block, 0..8);
+    }
+    let profile = two.profile();
+    assert!(profile.false_sharing.is_empty() && profile.true_sharing.is_empty());
+}
+
+#[test]
+fn an_array_that_one_thread_fills_and_others_use_apart_stays_false_sharing() {
+    let mut two = Two::new();
+    let array = two.array(64);
+    let (fill, add) = (two.site(5, SiteKind::Store), two.site(20, SiteKind::Both));
+    two.work(0, fill, 0.0..4.0, From::L2, &array, 0..64);
+    two.work(0, add, 4.0..10.0, From::Core, &array, 0..32);
+    two.work(1, add, 4.0..10.0, From::Core, &array, 32..64);
+    let profile = two.profile();
+    only(&profile.false_sharing);
+    assert!(
+        profile.true_sharing.is_empty(),
+        "{:?}",
+        profile.true_sharing
+    );
+}
+
+#[test]
+fn many_lines_of_one_array_are_one_finding() {
+    let mut program = Synthetic::new(10.0, 4);
+    let threads: Vec<ThreadId> = (0..4).map(|_| program.thread("worker")).collect();
+    let array = program.heap(&[("main", "main.c", 3)], 160);
+    let add = program.site(("sum", "sum.c", 4), SiteKind::Both, 8);
+    // Elements of 40 bytes: two lines with several threads, and one that is the last one's.
+    for (which, thread) in threads.iter().enumerate() {
+        let to = Target {
+            address: array.address + 40 * which as u64,
+            bytes: 40,
+            stride: 8,
+            ..array.clone()
+        };
+        let like = Like::chase(From::Core, &[to]);
+        program.access(*thread, which as u16, add, 0.0..10.0, &like);
+    }
+    let profile = views(&program.finish()).profile;
+    let line = only(&profile.false_sharing);
+    assert_eq!(line.lines, [array.address, array.address + 64]);
+    assert!(line.lines.contains(&line.line_address));
+    assert!(line.advice.contains("2 lines"), "{}", line.advice);
+    near(
+        line.stall_fraction,
+        59.0 / 60.0 * 0.8,
+        0.05,
+        "cost of both lines",
+    );
+}
+
+#[test]
+fn what_costs_nothing_is_not_told() {
+    let mut two = Two::new();
+    let state = two.program.global("state", 64);
+    let other = two.program.heap(&[("main", "main.c", 3)], 64 << 20);
+    let (add, walk) = (two.site(20, SiteKind::Both), two.site(30, SiteKind::Load));
+    for which in 0..2 {
+        let mine = 8 * which as u64;
+        two.work(which, add, 0.0..0.04, From::Core, &state, mine..mine + 8);
+        two.work(which, walk, 0.04..10.0, From::Dram, &other, 0..64 << 20);
+    }
+    let profile = two.profile();
+    assert!(profile.false_sharing.is_empty());
+}
+
+#[test]
+fn a_few_accesses_are_no_evidence() {
+    let mut run = summing(40, From::Core);
+    run.samples
+        .iter_mut()
+        .for_each(|sample| sample.exact = false);
+    let line = run.accesses[0].address & !63;
+    let mut kept = 0;
+    run.accesses.retain(|access| {
+        kept += usize::from(access.address & !63 == line);
+        access.address & !63 != line || kept < 12
+    });
+    assert!(views(&run).profile.false_sharing.is_empty());
+}
+
+#[test]
+fn samples_alone_find_it_where_no_access_was_timed() {
+    let mut run = summing(40, From::Core);
+    run.accesses.clear();
+    run.executions.clear();
+    run.meta.latencies = false;
+    let profile = views(&run).profile;
+    let line = only(&profile.false_sharing);
+    assert_eq!(line.avg_latency_ns, None);
+    assert!(line.stall_fraction > 0.2);
+}
+
+#[test]
+fn watchpoints_confirm_who_was_there() {
+    let mut run = summing(40, From::Core);
+    let line = run.accesses[0].address & !63;
+    for (thread, offset) in [(0, 0), (0, 0), (1, 40)] {
+        run.watched.push(Watched {
+            t_ns: 5,
+            thread: ThreadId(thread),
+            address: line + offset,
+            bytes: 8,
+            frame: FrameId(0),
+        });
+    }
+    let profile = views(&run).profile;
+    let line = only(&profile.false_sharing);
+    let hits: Vec<(u32, u32, u64)> = line
+        .confirmed
+        .as_ref()
+        .unwrap()
+        .iter()
+        .map(|hit| (hit.tid, hit.offset, hit.hits))
+        .collect();
+    assert_eq!(hits, [(4000, 0, 2), (4001, 40, 1)]);
+    assert_eq!(line.confidence, 1.0);
+}

@@ -1,0 +1,351 @@
+//! Stalled shares by code, thread and level.
+
+use membound_analyze::Options;
+use membound_run::{RunData, SiteKind};
+use membound_types::{InsightKind, Profile};
+
+use crate::synthetic::{From, Like, Synthetic};
+use crate::{near, views};
+
+/// A chase through `from` for `share` of four seconds beside loads that hit the innermost
+/// cache.
+fn chase_beside_hits(share: f64, from: From) -> (RunData, f64) {
+    let mut program = Synthetic::new(4.0, 1);
+    let main = program.thread("main");
+    let table = program.heap(&[("make", "make.c", 5), ("main", "main.c", 3)], 64 << 20);
+    let small = program.global("small", 4096);
+    let chase = program.site(("chase", "chase.c", 20), SiteKind::Load, 8);
+    let hits = program.site(("spin", "spin.c", 30), SiteKind::Load, 8);
+    let like = Like::chase(from, &[table]);
+    let mut truth = 0.0;
+    // In rounds, so that windows and phases do not coincide with the run's halves.
+    for round in 0..4 {
+        let (start, end) = (f64::from(round), f64::from(round + 1));
+        let turn = start + share;
+        if share > 0.0 {
+            program.access(main, 0, chase, start..turn, &like);
+            truth += share * like.stall_ns() / (like.stall_ns() + From::L1.latency_ns());
+        }
+        if share < 1.0 {
+            let hit = Like::chase(From::L1, std::slice::from_ref(&small));
+            program.access(main, 0, hits, turn..end, &hit);
+        }
+    }
+    (program.finish(), truth / 4.0)
+}
+
+fn check(share: f64, from: From, level: impl Fn(&Profile) -> f64) {
+    let (run, truth) = chase_beside_hits(share, from);
+    let profile = views(&run).profile;
+    let bound = &profile.memory_bound;
+    near(bound.fraction, truth, 0.04, "memory bound");
+    assert!(
+        bound.low <= truth + 0.01 && truth <= bound.high + 0.01,
+        "{bound:?} {truth}"
+    );
+    if truth > 0.05 {
+        assert!(level(&profile) >= 0.85 * bound.fraction, "{bound:?}");
+        let line = &profile.lines[0];
+        assert_eq!((line.name.as_str(), line.line), ("chase.c:20", Some(20)));
+        assert_eq!(profile.functions[0].name, "chase");
+        assert_eq!(profile.instructions[0].name, "mov rax, [rdi+0]");
+    }
+}
+
+#[test]
+fn built_in_shares_are_found_in_every_level() {
+    for share in [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0] {
+        check(share, From::Dram, |profile| profile.memory_bound.dram);
+        check(share, From::L3, |profile| profile.memory_bound.l3);
+        check(share, From::L2, |profile| {
+            profile.memory_bound.l1 + profile.memory_bound.l2
+        });
+    }
+}
+
+#[test]
+fn a_loop_of_hits_is_not_memory_bound_and_is_called_so() {
+    let (run, _) = chase_beside_hits(0.0, From::Dram);
+    let profile = views(&run).profile;
+    near(profile.memory_bound.fraction, 0.0, 0.04, "memory bound");
+    assert_eq!(profile.findings[0].kind, InsightKind::NotMemoryBound);
+    assert_eq!(profile.findings.len(), 1, "{:?}", profile.findings);
+}
+
+#[test]
+fn a_chase_is_called_memory_bound_with_level_line_and_object() {
+    let (run, _) = chase_beside_hits(0.75, From::Dram);
+    let profile = views(&run).profile;
+    let [verdict, object] = profile.findings.as_slice() else {
+        panic!("{:?}", profile.findings);
+    };
+    assert_eq!(verdict.kind, InsightKind::MemoryBound);
+    assert!(verdict.text.contains("for DRAM"), "{}", verdict.text);
+    assert!(verdict.text.contains("chase.c:20"), "{}", verdict.text);
+    assert_eq!(object.kind, InsightKind::HotObject);
+    assert!(
+        object.text.starts_with("make.c:5 (64 MiB)"),
+        "{}",
+        object.text
+    );
+    let latency = profile.latency.known().unwrap();
+    assert!(latency.flagged == (latency.ns >= 5.0));
+    near(latency.cycles, latency.ns * 4.0, 1e-9, "cycles");
+    near(
+        profile.functions[0].share.avg_latency_ns.unwrap(),
+        150.0,
+        5.0,
+        "latency",
+    );
+}
+
+#[test]
+fn latencies_that_overlap_count_only_as_far_as_they_are_waited_for() {
+    let mut program = Synthetic::new(10.0, 1);
+    let main = program.thread("main");
+    let table = program.heap(&[("main", "main.c", 3)], 64 << 20);
+    let gather = program.site(("gather", "gather.c", 8), SiteKind::Load, 8);
+    let like = Like {
+        exposed: 0.1,
+        work_ns: 30.0,
+        ..Like::chase(From::Dram, &[table])
+    };
+    program.access(main, 0, gather, 0.0..10.0, &like);
+    let profile = views(&program.finish()).profile;
+    // All of the time lies at the access, 31 of every 46 ns of it are not memory's, and
+    // nothing can tell that from outside but that it is not more than the time.
+    assert!(profile.memory_bound.fraction <= 1.0);
+    assert!(profile.memory_bound.high >= like.stall_ns() / (like.stall_ns() + 31.0));
+}
+
+#[test]
+fn time_that_no_sample_saw_is_other_time() {
+    let (mut run, _) = chase_beside_hits(1.0, From::Dram);
+    let before = views(&run).profile;
+    // As much time again in the kernel.
+    run.threads[0].cpu_ns = run.threads[0].cpu_ns.map(|cpu_ns| 2 * cpu_ns);
+    run.threads[0].end_ns = Some(10_000_000_000);
+    run.meta.elapsed_ns = 10_000_000_000;
+    let after = views(&run).profile;
+    near(
+        after.memory_bound.fraction,
+        before.memory_bound.fraction / 2.0,
+        0.02,
+        "memory bound",
+    );
+    near(after.time.cpu_s, 8.0, 0.01, "CPU time");
+    near(after.time.idle_s, 2.0, 0.01, "idle time");
+    near(
+        after.time.memory_stall_s + after.time.other_s,
+        after.time.cpu_s,
+        1e-9,
+        "parts",
+    );
+}
+
+#[test]
+fn threads_of_one_loop_are_told_apart_by_what_they_wait_for() {
+    let mut program = Synthetic::new(10.0, 2);
+    let far = program.thread("far");
+    let near_by = program.thread("near");
+    let large = program.heap(&[("main", "main.c", 3)], 64 << 20);
+    let small = program.heap(&[("main", "main.c", 4)], 4096);
+    let walk = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
+    program.access(far, 0, walk, 0.0..10.0, &Like::chase(From::Dram, &[large]));
+    program.access(
+        near_by,
+        1,
+        walk,
+        0.0..10.0,
+        &Like::chase(From::L1, &[small]),
+    );
+    let profile = views(&program.finish()).profile;
+    assert_eq!(profile.threads[0].name, "far");
+    near(profile.memory_bound.fraction, 0.5, 0.05, "memory bound");
+    near(profile.threads[0].share.stall_fraction, 0.5, 0.05, "far");
+    near(profile.threads[1].share.stall_fraction, 0.0, 0.05, "near");
+    let object = |name: &str| {
+        let row = profile
+            .objects
+            .iter()
+            .find(|row| row.name.starts_with(name));
+        row.unwrap().share.stall_fraction
+    };
+    near(object("main.c:3"), 0.5, 0.05, "large");
+    near(object("main.c:4"), 0.0, 0.02, "small");
+}
+
+#[test]
+fn parts_sum_to_the_whole_in_every_table() {
+    let (run, _) = chase_beside_hits(0.5, From::L3);
+    let views = crate::views(&run);
+    sums(&views.profile);
+    let detail: f64 = views
+        .detail
+        .samples
+        .iter()
+        .map(|sample| sample.stall_s)
+        .sum();
+    near(detail, views.profile.time.memory_stall_s, 0.02, "samples");
+    let weights: f64 = views
+        .detail
+        .samples
+        .iter()
+        .map(|sample| sample.weight_s)
+        .sum();
+    near(weights, 4.0, 1e-6, "weights");
+}
+
+/// Asserts that tables agree with the whole.
+pub(crate) fn sums(profile: &Profile) {
+    let bound = &profile.memory_bound;
+    let levels = bound.l1 + bound.l2 + bound.l3 + bound.dram + bound.remote + bound.unknown;
+    near(levels, bound.fraction, 1e-9, "levels of the whole");
+    let by_level: f64 = profile.levels.iter().map(|row| row.stall_fraction).sum();
+    near(by_level, bound.fraction, 1e-9, "levels");
+    let rows = [
+        (
+            "functions",
+            profile
+                .functions
+                .iter()
+                .map(|row| &row.share)
+                .collect::<Vec<_>>(),
+        ),
+        (
+            "lines",
+            profile.lines.iter().map(|row| &row.share).collect(),
+        ),
+        (
+            "instructions",
+            profile.instructions.iter().map(|row| &row.share).collect(),
+        ),
+        (
+            "threads",
+            profile.threads.iter().map(|row| &row.share).collect(),
+        ),
+        (
+            "objects",
+            profile.objects.iter().map(|row| &row.share).collect(),
+        ),
+    ];
+    for (table, rows) in rows {
+        let stall: f64 = rows.iter().map(|share| share.stall_fraction).sum();
+        near(stall, bound.fraction, 1e-9, table);
+        let time: f64 = rows.iter().map(|share| share.time_fraction).sum();
+        assert!(time <= 1.0 + 1e-9, "{table}: {time}");
+        for share in rows {
+            let levels = &share.levels;
+            let sum =
+                levels.l1 + levels.l2 + levels.l3 + levels.dram + levels.remote + levels.unknown;
+            near(sum, share.stall_fraction, 1e-9, table);
+            assert!(share.stall_low <= share.stall_fraction + 1e-12, "{table}");
+            assert!(share.stall_fraction <= share.stall_high + 1e-12, "{table}");
+            assert!(
+                share.stall_fraction <= share.time_fraction + 1e-9,
+                "{table}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_order_of_what_was_recorded_does_not_show() {
+    let (run, _) = chase_beside_hits(0.25, From::Dram);
+    let mut shuffled = run.clone();
+    let mut random = crate::synthetic::Random(3);
+    for index in (1..shuffled.samples.len()).rev() {
+        let other = random.below(index as u64 + 1) as usize;
+        shuffled.samples.swap(index, other);
+    }
+    shuffled.accesses.reverse();
+    shuffled.executions.reverse();
+    shuffled.attributions.reverse();
+    assert_eq!(views(&run), views(&shuffled));
+}
+
+#[test]
+fn membounds_own_code_is_no_time_of_the_program() {
+    let (mut run, _) = chase_beside_hits(1.0, From::Dram);
+    let before = views(&run).profile;
+    let module = membound_run::ModuleId(run.modules.len() as u32);
+    run.modules.push(membound_run::Module {
+        path: "[agent]".to_owned(),
+        build_id: None,
+        text_hash: None,
+        kind: membound_run::ModuleKind::Agent,
+    });
+    let frame = membound_run::FrameId(run.frames.len() as u32);
+    run.frames.push(membound_run::Frame {
+        module: Some(module),
+        address: 0x100,
+    });
+    let stack = membound_run::StackId(run.stacks.len() as u32);
+    run.stacks.push(membound_run::Stack {
+        parent: None,
+        frame,
+    });
+    for index in 0..1000 {
+        let mut sample = run.samples[index];
+        sample.stack = stack;
+        sample.address = None;
+        sample.object = None;
+        run.samples.push(sample);
+    }
+    let after = views(&run).profile;
+    near(
+        after.overhead.inside_fraction,
+        1000.0 / 5000.0,
+        1e-9,
+        "inside",
+    );
+    assert!(after.functions.iter().all(|row| row.module != "[agent]"));
+    assert!(after.memory_bound.fraction >= before.memory_bound.fraction - 1e-9);
+}
+
+#[test]
+fn a_machine_given_beside_the_run_takes_the_place_of_its_own() {
+    let (mut run, truth) = chase_beside_hits(0.5, From::Dram);
+    let machine = run.meta.machine.take().unwrap();
+    let options = Options {
+        machine: Some(&machine),
+        ..Options::default()
+    };
+    let profile = membound_analyze::analyze(&run, &options).profile;
+    near(profile.memory_bound.fraction, truth, 0.04, "memory bound");
+    assert_eq!(profile.run.cpu, "Imagined 1");
+}
+
+#[test]
+fn a_window_that_was_sampled_more_densely_does_not_count_more() {
+    let mut program = Synthetic::new(10.0, 1);
+    let main = program.thread("main");
+    let (one, other) = (program.global("one", 4096), program.global("other", 4096));
+    let walk = program.site(("walk", "walk.c", 8), SiteKind::Load, 8);
+    program.access(main, 0, walk, 0.0..5.0, &Like::chase(From::L3, &[one]));
+    program.access(main, 0, walk, 5.0..10.0, &Like::chase(From::Dram, &[other]));
+    let even = program.finish();
+    let mut uneven = even.clone();
+    let mut random = crate::synthetic::Random(5);
+    uneven
+        .accesses
+        .retain(|access| access.t_ns >= 5_000_000_000 || random.share() < 0.1);
+    for run in [&even, &uneven] {
+        let profile = views(run).profile;
+        // 14 of 15 ns and 149 of 150 ns wait, each for half of the time.
+        let bound = &profile.memory_bound;
+        near(bound.l3, 0.467, 0.04, "L3");
+        near(bound.dram, 0.497, 0.04, "DRAM");
+        near(
+            profile.lines[0].share.loads.unwrap(),
+            3.67e8,
+            0.1e8,
+            "loads",
+        );
+        let latency = profile.lines[0].share.avg_latency_ns.unwrap();
+        near(latency, 27.3, 2.0, "latency");
+        for object in &profile.objects {
+            near(object.share.stall_fraction, 0.48, 0.05, &object.name);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Which programs have done what was last chosen.
+//!
+//! Exchanges of patches are done by the programs' control threads, each when it comes to it.
+//! Whoever counts or times in a window must know when all of them have.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::ledger::ProcessKey;
+use crate::maps;
+
+/// Times that a program is asked again for an exchange that found it at the wrong moment. Each
+/// may have its threads stand still for as long as the agent is patient.
+const MOST_AGAIN: u32 = 2;
+
+/// What is to become of a change that is refused for reasons that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It is made again.
+    Again,
+    /// It is given up.
+    GivenUp,
+}
+
+/// How far each live program is.
+#[derive(Debug, Default)]
+pub(crate) struct Settling {
+    /// Exchanges so far.
+    number: AtomicU64,
+    /// The last that each program with a control thread has done.
+    done: Mutex<HashMap<ProcessKey, u64>>,
+    /// Exchanges that were refused last, and how often.
+    refused: Mutex<HashMap<ProcessKey, (u64, u32)>>,
+}
+
+impl Settling {
+    /// Another exchange, which can be seen by whoever asks for its number; that number.
+    pub(crate) fn begin(&self) -> u64 {
+        self.number.fetch_add(1, Ordering::Release) + 1
+    }
+
+    /// The last exchange. To be asked before it is looked at.
+    pub(crate) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// The program in `key` has done everything up to this exchange.
+    pub(crate) fn done(&self, key: ProcessKey, exchange: u64) {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = done.entry(key).or_default();
+        *last = exchange.max(*last);
+    }
+
+    /// What is to become of this exchange in `key` if it is refused now.
+    pub(crate) fn if_refused(&self, key: ProcessKey, exchange: u64) -> Refused {
+        match self.refused().get(&key) {
+            Some((number, times)) if *number == exchange && *times >= MOST_AGAIN => {
+                Refused::GivenUp
+            }
+            _ => Refused::Again,
+        }
+    }
+
+    /// This exchange was refused in `key` for reasons that pass.
+    pub(crate) fn refuse(&self, key: ProcessKey, exchange: u64) {
+        let mut refused = self.refused();
+        let (number, times) = refused.entry(key).or_default();
+        if *number != exchange {
+            (*number, *times) = (exchange, 0);
+        }
+        *times += 1;
+    }
+
+    fn refused(&self) -> MutexGuard<'_, HashMap<ProcessKey, (u64, u32)>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody in `key` will do anything any more.
+    pub(crate) fn forget(&self, key: ProcessKey) {
+        self.refused().remove(&key);
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.remove(&key);
+    }
+
+    /// Whether every program that is still there has done `exchange`.
+    pub(crate) fn is_settled(&self, exchange: u64) -> bool {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.retain(|key, last| *last >= exchange || runs(*key));
+        done.values().all(|last| *last >= exchange)
+    }
+}
+
+/// Whether a program runs: one that has ended and was not yet waited for does not.
+fn runs(key: ProcessKey) -> bool {
+    maps::started(key.pid).ok() == Some(key.started) && !maps::has_ended(key.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_run_are_waited_for_and_those_that_are_gone_are_not() {
+        let settling = Settling::default();
+        let pid = std::process::id();
+        let here = ProcessKey {
+            pid,
+            started: maps::started(pid).unwrap(),
+        };
+        let gone = ProcessKey {
+            started: here.started + 1,
+            ..here
+        };
+        assert!(settling.is_settled(0));
+        settling.done(here, settling.number());
+        settling.done(gone, settling.number());
+        let exchange = settling.begin();
+        assert!(!settling.is_settled(exchange));
+        settling.done(here, settling.number());
+        assert!(settling.is_settled(exchange));
+        // A late answer to an earlier one takes nothing back.
+        settling.done(here, 0);
+        assert!(settling.is_settled(exchange));
+        let exchange = settling.begin();
+        settling.forget(here);
+        assert!(settling.is_settled(exchange));
+    }
+
+    #[test]
+    fn an_exchange_is_asked_for_again_a_few_times() {
+        let settling = Settling::default();
+        let key = ProcessKey { pid: 1, started: 2 };
+        for exchange in [1, 2] {
+            for _ in 0..MOST_AGAIN {
+                assert_eq!(settling.if_refused(key, exchange), Refused::Again);
+                settling.refuse(key, exchange);
+            }
+            assert_eq!(settling.if_refused(key, exchange), Refused::GivenUp);
+        }
+        assert_eq!(settling.if_refused(key, 3), Refused::Again);
+    }
+
+    #[test]
+    fn a_process_that_nobody_has_waited_for_is_over() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let key = ProcessKey {
+            pid: child.id(),
+            started: maps::started(child.id()).unwrap(),
+        };
+        while runs(key) {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+    }
+}

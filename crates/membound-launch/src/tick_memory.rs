@@ -1,0 +1,388 @@
+//! Rings of timer samples, shared with the programs of one process image and the children
+//! that it forks.
+//!
+//! Both sides use atomics on every word; this one moves the tails, takes the counts of what
+//! was lost, and frees the rings of threads that are gone. A program can write what it likes
+//! into its rings: at worst its own samples are wrong.
+
+use std::io;
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+use membound_wire::{
+    Refused, TICK_DEPTH, TICK_HEAD_WORDS, TICK_ORPHAN, TICK_REFUSALS, TICK_WORDS, TickHead,
+    TickRing, TickSet,
+};
+
+use crate::conversation::{Conversation, Failure};
+use crate::maps::Mapping;
+use crate::memory::Shared;
+use crate::rings::{exists, process_of};
+use crate::timers::{Registers, TimerSample};
+
+/// Threads of a process image and its children that can be sampled at the same time. What
+/// nobody touches takes no memory.
+const RINGS: usize = 1024;
+
+/// The rings of one process image.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) memory: Shared,
+    /// Who owned each ring when it was looked at last.
+    owners: Vec<Owner>,
+    /// Process that answers for threads that nothing more is known of.
+    founder: u32,
+    /// The program numbers its threads differently: nobody here can tell which ones live.
+    elsewhere: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Owner {
+    thread: u32,
+    process: u32,
+}
+
+/// What was found in a ring.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) process: u32,
+    pub(crate) sample: Option<TimerSample>,
+    /// Samples that found no room.
+    pub(crate) lost: u64,
+}
+
+impl Memory {
+    /// Rings for the program that speaks.
+    pub(crate) fn make(conversation: &Conversation) -> io::Result<Self> {
+        let elsewhere = conversation.hello.pid != conversation.pid;
+        Self::new(RINGS, conversation.pid, elsewhere)
+    }
+
+    fn new(count: usize, founder: u32, elsewhere: bool) -> io::Result<Self> {
+        let bytes = size_of::<TickSet>() + count * size_of::<TickRing>();
+        let made = Self {
+            memory: Shared::zeroed("membound-ticks", bytes)?,
+            owners: vec![Owner::default(); count],
+            founder,
+            elsewhere,
+        };
+        let rings = u32::try_from(count).unwrap_or(u32::MAX);
+        made.memory
+            .word32(offset_of!(TickSet, rings))
+            .store(rings, Ordering::Release);
+        Ok(made)
+    }
+
+    /// Maps them into the program that speaks; where.
+    pub(crate) fn hang(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+    ) -> Result<u64, Failure> {
+        self.memory.hang(conversation, maps)
+    }
+
+    /// The timers are to end.
+    pub(crate) fn stop(&self) {
+        self.memory
+            .word32(offset_of!(TickSet, stopped))
+            .store(1, Ordering::Release);
+    }
+
+    /// CPU time that the agent's control threads have used.
+    pub(crate) fn own_ns(&self) -> u64 {
+        self.memory
+            .word64(offset_of!(TickSet, own_ns))
+            .load(Ordering::Relaxed)
+    }
+
+    /// Threads without timers, with the kernel's error number.
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (0..TICK_REFUSALS).filter_map(|index| {
+            let at = offset_of!(TickSet, refused) + index * size_of::<Refused>();
+            let thread = self.memory.word32(at + offset_of!(Refused, thread));
+            let errno = self.memory.word32(at + offset_of!(Refused, errno));
+            let thread = thread.load(Ordering::Acquire);
+            (thread != 0).then(|| (thread, errno.load(Ordering::Acquire)))
+        })
+    }
+
+    /// Takes every sample out, in the order of each thread's, and lets the programs know that
+    /// somebody does.
+    pub(crate) fn drain(&mut self, each: &mut dyn FnMut(Taken)) {
+        self.memory
+            .word32(offset_of!(TickSet, beat))
+            .fetch_add(1, Ordering::Relaxed);
+        for index in 0..self.owners.len() {
+            self.drain_one(index, each);
+        }
+    }
+
+    fn drain_one(&mut self, index: usize, each: &mut dyn FnMut(Taken)) {
+        let ring = Self::ring(index);
+        let owner = self
+            .memory
+            .word32(ring + offset_of!(TickRing, owner))
+            .load(Ordering::Acquire);
+        if owner == 0 {
+            return;
+        }
+        let Owner { thread, process } = self.owner(index, owner);
+        let lost = self.memory.word32(ring + offset_of!(TickRing, lost));
+        let lost = match lost.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => lost.swap(0, Ordering::Relaxed),
+        };
+        if lost > 0 {
+            each(Taken {
+                process,
+                sample: None,
+                lost: u64::from(lost),
+            });
+        }
+        let head = self
+            .memory
+            .word64(ring + offset_of!(TickRing, head))
+            .load(Ordering::Acquire);
+        let tail = self.memory.word64(ring + offset_of!(TickRing, tail));
+        let mut at = tail.load(Ordering::Relaxed);
+        // Somebody who writes over his own ring gets no more than it can hold.
+        if head.wrapping_sub(at) > TICK_WORDS as u64 {
+            at = head;
+        }
+        while at != head {
+            let slot = usize::try_from(at % TICK_WORDS as u64).unwrap_or(0);
+            let (length, sample) = self.sample(ring, slot, thread);
+            if let Some(sample) = sample {
+                each(Taken {
+                    process,
+                    sample: Some(sample),
+                    lost: 0,
+                });
+            }
+            let rest = head.wrapping_sub(at);
+            at = if length == 0 || length as u64 > rest {
+                head
+            } else {
+                at.wrapping_add(length as u64)
+            };
+        }
+        self.memory
+            .word64(ring + offset_of!(TickRing, tail))
+            .store(head, Ordering::Release);
+        if owner == TICK_ORPHAN {
+            self.memory
+                .word32(ring + offset_of!(TickRing, owner))
+                .store(0, Ordering::Release);
+        }
+    }
+
+    /// The words of what stands at a slot of a ring, and the sample if it is one.
+    fn sample(&self, ring: usize, slot: usize, thread: u32) -> (usize, Option<TimerSample>) {
+        let word = |index: usize| {
+            let at = ring + offset_of!(TickRing, words) + (slot + index) * 8;
+            self.memory.word64(at).load(Ordering::Relaxed)
+        };
+        let head = TickHead::of(word(0));
+        let length = usize::from(head.words);
+        let whole = (TICK_HEAD_WORDS..=TICK_HEAD_WORDS + TICK_DEPTH).contains(&length)
+            && slot + length <= TICK_WORDS;
+        if head.flags & TickHead::FILLER != 0 || !whole {
+            return (length, None);
+        }
+        let sample = TimerSample {
+            thread,
+            tsc: word(1),
+            cpu: Some(head.cpu).filter(|cpu| *cpu != u16::MAX),
+            weight_ns: word(2),
+            registers: Registers {
+                general: std::array::from_fn(|register| word(3 + register)),
+                ip: word(19),
+            },
+            callers: (TICK_HEAD_WORDS..length).map(word).collect(),
+            inside: head.flags & TickHead::INSIDE != 0,
+        };
+        (length, Some(sample))
+    }
+
+    /// Who writes into a ring. A process is found by its thread while that lives.
+    fn owner(&mut self, index: usize, thread: u32) -> Owner {
+        if thread != TICK_ORPHAN && self.owners[index].thread != thread {
+            let process = (!self.elsewhere).then(|| process_of(thread)).flatten();
+            self.owners[index] = Owner {
+                thread,
+                process: process.unwrap_or(self.founder),
+            };
+        }
+        self.owners[index]
+    }
+
+    /// Frees the rings of threads that are gone without their process having said so.
+    pub(crate) fn free(&mut self, each: &mut dyn FnMut(Taken)) {
+        if self.elsewhere {
+            return;
+        }
+        for index in 0..self.owners.len() {
+            let at = Self::ring(index) + offset_of!(TickRing, owner);
+            let thread = self.memory.word32(at).load(Ordering::Acquire);
+            if thread == 0 || thread == TICK_ORPHAN || exists(thread) {
+                continue;
+            }
+            self.drain_one(index, each);
+            // The agent may have said so meanwhile.
+            let _ = self.memory.word32(at).compare_exchange(
+                thread,
+                0,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Byte offset of a ring.
+    const fn ring(index: usize) -> usize {
+        size_of::<TickSet>() + index * size_of::<TickRing>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a sample as an agent does, or gives up when there is no room.
+    fn write(memory: &Memory, index: usize, thread: u32, tsc: u64, callers: &[u64]) -> bool {
+        let ring = Memory::ring(index);
+        memory.memory.word32(ring).store(thread, Ordering::Relaxed);
+        let head = memory.memory.word64(ring + offset_of!(TickRing, head));
+        let tail = memory.memory.word64(ring + offset_of!(TickRing, tail));
+        let mut at = head.load(Ordering::Relaxed);
+        let most = (TICK_HEAD_WORDS + TICK_DEPTH) as u64;
+        let to_end = TICK_WORDS as u64 - at % TICK_WORDS as u64;
+        let skipped = if to_end < most { to_end } else { 0 };
+        if at - tail.load(Ordering::Relaxed) + skipped + most > TICK_WORDS as u64 {
+            return false;
+        }
+        let put = |at: u64, value: u64| {
+            let slot = (at % TICK_WORDS as u64) as usize;
+            let word = ring + offset_of!(TickRing, words) + slot * 8;
+            memory.memory.word64(word).store(value, Ordering::Relaxed);
+        };
+        if skipped > 0 {
+            let filler = TickHead {
+                words: skipped as u16,
+                flags: TickHead::FILLER,
+                cpu: 0,
+            };
+            put(at, filler.word());
+            at += skipped;
+        }
+        let words = TICK_HEAD_WORDS + callers.len();
+        let first = TickHead {
+            words: words as u16,
+            flags: 0,
+            cpu: 3,
+        };
+        put(at, first.word());
+        put(at + 1, tsc);
+        put(at + 2, 1000 + tsc);
+        for register in 0..17 {
+            put(at + 3 + register, 100 + register);
+        }
+        for (index, caller) in (TICK_HEAD_WORDS as u64..).zip(callers) {
+            put(at + index, *caller);
+        }
+        head.store(at + words as u64, Ordering::Release);
+        true
+    }
+
+    #[test]
+    fn samples_come_out_whole_once_and_in_order_round_and_round() {
+        let mut memory = Memory::new(2, 7, true).unwrap();
+        let mut expected = Vec::new();
+        let mut seen = Vec::new();
+        for turn in 0..400_u64 {
+            let callers: Vec<u64> = (0..turn % (TICK_DEPTH as u64 + 1)).collect();
+            assert!(write(&memory, 1, 42, turn, &callers), "{turn}");
+            expected.push((turn, callers));
+            if turn % 7 == 0 {
+                memory.drain(&mut |taken| {
+                    let sample = taken.sample.unwrap();
+                    assert_eq!((taken.process, sample.thread), (7, 42));
+                    assert_eq!((sample.cpu, sample.weight_ns), (Some(3), 1000 + sample.tsc));
+                    assert_eq!(
+                        (sample.registers.general[15], sample.registers.ip),
+                        (115, 116)
+                    );
+                    seen.push((sample.tsc, sample.callers));
+                });
+            }
+        }
+        memory.drain(&mut |taken| {
+            let sample = taken.sample.unwrap();
+            seen.push((sample.tsc, sample.callers));
+        });
+        assert_eq!(seen, expected);
+        memory.drain(&mut |_| panic!());
+    }
+
+    #[test]
+    fn nonsense_in_a_ring_is_passed_over() {
+        let mut memory = Memory::new(1, 7, true).unwrap();
+        assert!(write(&memory, 0, 42, 1, &[5]));
+        let ring = Memory::ring(0);
+        for length in [0_u16, 3, 84, 85, u16::MAX] {
+            let head = TickHead {
+                words: length,
+                ..TickHead::default()
+            };
+            let words = offset_of!(TickRing, words);
+            memory
+                .memory
+                .word64(ring + words)
+                .store(head.word(), Ordering::Relaxed);
+            memory
+                .memory
+                .word64(ring + offset_of!(TickRing, tail))
+                .store(0, Ordering::Relaxed);
+            memory.drain(&mut |taken| {
+                assert!(
+                    taken
+                        .sample
+                        .is_some_and(|it| it.callers.len() <= TICK_DEPTH)
+                );
+            });
+        }
+        let head = memory.memory.word64(ring + offset_of!(TickRing, head));
+        head.store(u64::MAX, Ordering::Relaxed);
+        memory.drain(&mut |_| panic!());
+    }
+
+    #[test]
+    fn rings_of_threads_that_are_gone_are_free_again() {
+        let mut memory = Memory::new(3, 7, false).unwrap();
+        let own = std::process::id();
+        // Above the largest number that the kernel gives.
+        assert!(write(&memory, 0, u32::MAX - 1, 1, &[]));
+        assert!(write(&memory, 1, own, 2, &[]));
+        assert!(write(&memory, 2, own, 3, &[]));
+        let mut seen = Vec::new();
+        memory.free(&mut |taken| seen.push(taken.sample.unwrap().tsc));
+        assert_eq!(seen, [1]);
+        let owner = |memory: &Memory, ring| {
+            memory
+                .memory
+                .word32(Memory::ring(ring))
+                .load(Ordering::Relaxed)
+        };
+        assert_eq!(owner(&memory, 0), 0);
+        memory.drain(&mut |taken| assert_eq!(taken.process, own));
+        // Said by the agent: the samples are still that thread's.
+        assert!(write(&memory, 2, own, 4, &[]));
+        memory
+            .memory
+            .word32(Memory::ring(2))
+            .store(TICK_ORPHAN, Ordering::Relaxed);
+        memory.drain(&mut |taken| assert_eq!(taken.sample.unwrap().thread, own));
+        assert_eq!((owner(&memory, 1), owner(&memory, 2)), (own, 0));
+    }
+}

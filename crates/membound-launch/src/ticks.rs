@@ -1,0 +1,283 @@
+//! Collects the samples that agents take by timers: rings are drained every few milliseconds.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::conversation::{Conversation, Failure};
+use crate::ledger::ProcessKey;
+use crate::maps::{self, Mapping};
+use crate::tick_memory::{Memory, Taken};
+use crate::timers::{TimerReceiver, TimerSample, Timers};
+
+/// Between two looks into the rings.
+const POLL: Duration = Duration::from_millis(4);
+/// Between two looks for threads that are gone.
+const FREE_EVERY: Duration = Duration::from_millis(100);
+/// Between two looks for programs that are gone, and two words on what was covered.
+const CLOSE_EVERY: Duration = Duration::from_secs(1);
+
+/// All programs that are sampled by timers.
+#[derive(Debug)]
+pub(crate) struct Ticks {
+    options: Timers,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    images: Vec<Image>,
+    /// By process.
+    processes: BTreeMap<u32, Process>,
+}
+
+/// One process image, and the children that it forked.
+#[derive(Debug)]
+struct Image {
+    key: ProcessKey,
+    /// Its process runs another program by now.
+    left: bool,
+    memory: Memory,
+    told: HashSet<(u32, u32)>,
+}
+
+/// What is known of a process.
+#[derive(Debug, Default)]
+struct Process {
+    started: u64,
+    /// What samples stand for.
+    sampled_ns: u64,
+    /// What it has used, as far as it was seen; the agent's part of that is left out.
+    used_ns: u64,
+    /// What was told last.
+    told: (u64, u64),
+    samples: Vec<TimerSample>,
+    lost: u64,
+}
+
+impl Ticks {
+    pub(crate) fn new(options: Timers) -> Self {
+        Self {
+            options,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn receiver(&self) -> &dyn TimerReceiver {
+        &*self.options.receiver
+    }
+
+    /// Has the program that speaks sample itself. When it cannot, that is told, and it runs as
+    /// well.
+    pub(crate) fn begin(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        key: ProcessKey,
+    ) -> Result<(), Failure> {
+        let begun = Memory::make(conversation).map_err(Failure::from);
+        let begun = begun.and_then(|memory| {
+            let at = memory.hang(conversation, maps)?;
+            let period = self.options.period.as_nanos();
+            conversation.timers(at, u64::try_from(period).unwrap_or(u64::MAX))?;
+            Ok(memory)
+        });
+        let memory = match begun {
+            Ok(memory) => memory,
+            Err(gone @ Failure::Gone(_)) => return Err(gone),
+            Err(refused) => {
+                self.refuse(key.pid, &refused.to_string());
+                return Ok(());
+            }
+        };
+        let mut state = self.state();
+        for image in state.images.iter_mut().filter(|image| image.key == key) {
+            image.left = true;
+        }
+        state.images.push(Image {
+            key,
+            left: false,
+            memory,
+            told: HashSet::new(),
+        });
+        let process = state.processes.entry(key.pid).or_default();
+        process.started = key.started;
+        Ok(())
+    }
+
+    /// No thread of a process is sampled, for this reason.
+    pub(crate) fn refuse(&self, pid: u32, reason: &str) {
+        self.receiver().refused(pid, None, reason);
+    }
+
+    /// Collects until `stopped` says so; then the timers are to end.
+    pub(crate) fn run(&self, stopped: &dyn Fn(Duration) -> bool) {
+        let mut freed = Instant::now();
+        let mut closed = freed;
+        loop {
+            let stop = stopped(POLL);
+            let now = Instant::now();
+            let mut state = self.state();
+            if stop {
+                state.stop();
+            }
+            state.drain();
+            state.tell_refusals(self.receiver());
+            if now - freed >= FREE_EVERY {
+                freed = now;
+                state.free();
+            }
+            state.look_at_clocks();
+            state.pass_on(self.receiver());
+            if stop || now - closed >= CLOSE_EVERY {
+                closed = now;
+                state.tell_coverage(self.receiver());
+                state.close(self.receiver());
+            }
+            if stop {
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    fn stop(&mut self) {
+        for image in &self.images {
+            image.memory.stop();
+        }
+    }
+
+    fn drain(&mut self) {
+        self.each(|memory, each| memory.drain(each));
+    }
+
+    fn free(&mut self) {
+        self.each(|memory, each| memory.free(each));
+    }
+
+    fn each(&mut self, take: impl Fn(&mut Memory, &mut dyn FnMut(Taken))) {
+        let Self { images, processes } = self;
+        for image in images {
+            take(&mut image.memory, &mut |taken| {
+                let process = processes.entry(taken.process).or_default();
+                process.lost += taken.lost;
+                if let Some(sample) = taken.sample {
+                    process.sampled_ns += sample.weight_ns;
+                    process.samples.push(sample);
+                }
+            });
+        }
+    }
+
+    fn pass_on(&mut self, receiver: &dyn TimerReceiver) {
+        for (pid, process) in &mut self.processes {
+            if process.lost > 0 {
+                receiver.lost(*pid, std::mem::take(&mut process.lost));
+            }
+            if !process.samples.is_empty() {
+                receiver.receive(*pid, &process.samples);
+                process.samples.clear();
+            }
+        }
+    }
+
+    fn tell_refusals(&mut self, receiver: &dyn TimerReceiver) {
+        for image in &mut self.images {
+            for (thread, errno) in image.memory.refusals() {
+                if !image.told.insert((thread, errno)) {
+                    continue;
+                }
+                let all = thread == membound_wire::Refused::ALL;
+                let reason = if errno == 0 {
+                    "the program uses every real-time signal itself".to_owned()
+                } else {
+                    let errno = i32::try_from(errno).unwrap_or(0);
+                    let error = std::io::Error::from_raw_os_error(errno);
+                    format!("a timer could not be made: {error}")
+                };
+                receiver.refused(image.key.pid, (!all).then_some(thread), &reason);
+            }
+        }
+    }
+
+    /// Reads how much CPU time processes have used, as long as that can be read.
+    fn look_at_clocks(&mut self) {
+        let Self { images, processes } = self;
+        for (pid, process) in processes {
+            let Some(used) = cpu_ns(*pid) else { continue };
+            let own: u64 = images
+                .iter()
+                .filter(|image| image.key.pid == *pid)
+                .map(|image| image.memory.own_ns())
+                .sum();
+            process.used_ns = process.used_ns.max(used.saturating_sub(own));
+        }
+    }
+
+    fn tell_coverage(&mut self, receiver: &dyn TimerReceiver) {
+        for (pid, process) in &mut self.processes {
+            // The last samples tell of time that the clock was not read for.
+            process.used_ns = process.used_ns.max(process.sampled_ns);
+            let now = (process.used_ns, process.sampled_ns);
+            if now != process.told {
+                process.told = now;
+                receiver.covered(*pid, now.0, now.1);
+            }
+        }
+    }
+
+    /// Lets go of programs that have ended, with all the children that shared their rings.
+    fn close(&mut self, receiver: &dyn TimerReceiver) {
+        let over = |image: &Image| {
+            image.left || maps::started(image.key.pid).ok() != Some(image.key.started)
+        };
+        if self.images.iter().any(over) {
+            let used: HashSet<u64> = crate::server::used_inodes();
+            // What was written between the last look and the end is drained before it is let go.
+            self.drain();
+            self.pass_on(receiver);
+            self.tell_coverage(receiver);
+            self.images
+                .retain(|image| !over(image) || used.contains(&image.memory.memory.inode));
+        }
+        self.processes.retain(|pid, _| cpu_ns(*pid).is_some());
+    }
+}
+
+/// CPU time of all threads that a process has had, in nanoseconds; `None` when it is gone.
+fn cpu_ns(pid: u32) -> Option<u64> {
+    /// The scheduler's own count, of a whole process.
+    const SCHEDULED: i32 = 2;
+    let clock = (!pid.cast_signed()) << 3 | SCHEDULED;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel writes one `timespec`.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    let nanoseconds = u64::try_from(time.tv_nsec).ok()?;
+    (result == 0).then(|| seconds * 1_000_000_000 + nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_of_a_process_goes_on_with_what_it_does() {
+        let own = std::process::id();
+        let before = cpu_ns(own).unwrap();
+        let mut sum = 0_u64;
+        while cpu_ns(own).unwrap() < before + 1_000_000 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        // Above the largest number that the kernel gives.
+        assert_eq!(cpu_ns(5_000_000), None);
+    }
+}

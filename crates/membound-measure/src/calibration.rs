@@ -1,0 +1,220 @@
+//! `measure calibration`: loads that are known to be served from one level.
+//!
+//! The latency sampler's patch is calibrated in place: a process of its own follows chains
+//! through memory of each level with a load that a launcher patches ([`load`] says which),
+//! while the launcher collects what the patch records. Here is the process's side: the
+//! chains, the loop, and when it was where. Nothing here knows of patches.
+
+mod area;
+mod follow;
+mod writer;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use membound_platform::affinity::Pinned;
+use membound_types::{Access, Pattern};
+use rustix::time::{ClockId, clock_gettime};
+
+pub use area::Area;
+pub use follow::{load, time_stamp};
+
+use crate::{Chase, ChaseConfig, Error, Region, RegionConfig, Session, stats};
+use writer::Writer;
+
+/// Bytes from one element of a chain to the next in memory: a line, and where another core
+/// modifies them a page and a line, because prefetchers that stay inside pages would bring
+/// such lines before they are asked for.
+const LINE_BYTES: u64 = 64;
+const MODIFIED_STRIDE_BYTES: u64 = 4096 + LINE_BYTES;
+/// Loads between two looks at the clock.
+const LOADS: u64 = 16_384;
+/// Times that the chain is timed without the patched load, and for how long: most batches are
+/// to lie between two turns of other threads, however busy the machine is.
+const BATCHES: usize = 61;
+const BATCH_NS: f64 = 1e5;
+/// How many times as long as asked a stretch may last where others have the CPU too.
+const PATIENCE: u32 = 6;
+
+/// A stretch of time in which loads were served from one level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stretch {
+    /// The level.
+    pub name: String,
+    /// Latency of the same chain by a loop that is never patched, in nanoseconds.
+    pub latency_ns: f64,
+    /// Time stamp counter when it began.
+    pub from_tsc: u64,
+    /// Time stamp counter when it ended.
+    pub to_tsc: u64,
+}
+
+/// Time of a locked addition to a line that the innermost cache holds, in nanoseconds.
+#[must_use]
+pub fn locked_hit_ns(session: &Session<'_>) -> f64 {
+    let word = AtomicU64::new(0);
+    let additions = LOADS;
+    let batches: Vec<f64> = (0..BATCHES)
+        .map(|_| {
+            let begun = session.clock.now();
+            for _ in 0..additions {
+                word.fetch_add(1, Ordering::SeqCst);
+            }
+            let ticks = session.clock.now().saturating_sub(begun);
+            session.clock.ns(ticks as f64) / additions as f64
+        })
+        .collect();
+    stats::median(&batches).unwrap_or_default()
+}
+
+/// Follows a chain through `area` for `time`.
+///
+/// # Errors
+/// When there is no such memory, or its modifying thread cannot run.
+pub fn follow(session: &Session<'_>, area: &Area, time: Duration) -> Result<Stretch, Error> {
+    let region = Region::new(
+        session,
+        RegionConfig {
+            bytes: usize::try_from(area.bytes)
+                .map_err(|_| Error::Invalid(format!("{} bytes are too many", area.bytes)))?,
+            page: area.page,
+            node: area.node,
+            cpu: session.cpu,
+        },
+    )?;
+    let config = ChaseConfig {
+        pattern: Pattern::Random,
+        access: Access::Clean,
+        stride_bytes: match area.modified_on {
+            None => LINE_BYTES,
+            Some(_) => MODIFIED_STRIDE_BYTES,
+        },
+        seed: 0x6361_6c69,
+    };
+    let _pinned = Pinned::to(session.cpu)?;
+    // SAFETY: the region outlives the chase, and while a writer modifies other words of its
+    // lines, the chase is not used.
+    let mut chase = unsafe { Chase::new(&*session.backend, config, region.start(), region.len())? };
+    chase.resize_while(area.bytes, &|| !session.cancelled())?;
+    let enough = Enough::of(time);
+    match area.modified_on {
+        None => Ok(undisturbed(session, area, &mut chase, &region, &enough)),
+        Some(cpu) => std::thread::scope(|scope| {
+            let mut writer = Writer::start(scope, cpu, region.start(), chase.elements())?;
+            let latency_ns = modified_latency(session, &mut chase, &mut writer);
+            let from_tsc = time_stamp();
+            let begun = Begun::now();
+            while !begun.is(&enough) && !session.cancelled() {
+                writer.modify();
+                follow::walk(region.start(), chase.elements());
+            }
+            Ok(Stretch {
+                name: area.name.clone(),
+                latency_ns,
+                from_tsc,
+                to_tsc: time_stamp(),
+            })
+        }),
+    }
+}
+
+fn undisturbed(
+    session: &Session<'_>,
+    area: &Area,
+    chase: &mut Chase,
+    region: &Region,
+    enough: &Enough,
+) -> Stretch {
+    // Once through it, unless that takes longer than there is to gain: what does not fit the
+    // caches need not be brought there.
+    let fits = area.bytes <= crate::hint::largest_cache_bytes(session);
+    if fits {
+        chase.walk(2 * chase.elements());
+    }
+    let batches = (0..BATCHES).map(|_| {
+        let probe_ns = chase.probe_ns(&session.clock);
+        let iterations = BATCH_NS / probe_ns / chase.loads_per_iteration() as f64;
+        session
+            .clock
+            .ns(chase.time(&session.clock, (iterations as u64).max(1)))
+    });
+    let latency_ns = undisturbed_of(batches.collect());
+    let mut at = region.start().cast_const();
+    if fits {
+        at = follow::walk(at, chase.elements());
+    }
+    let from_tsc = time_stamp();
+    let begun = Begun::now();
+    while !begun.is(enough) && !session.cancelled() {
+        at = follow::walk(at, LOADS);
+    }
+    Stretch {
+        name: area.name.clone(),
+        latency_ns,
+        from_tsc,
+        to_tsc: time_stamp(),
+    }
+}
+
+/// Latency of lines that were all modified just before.
+fn modified_latency(session: &Session<'_>, chase: &mut Chase, writer: &mut Writer) -> f64 {
+    const LAPS: usize = 31;
+    let iterations = (chase.elements() / chase.loads_per_iteration()).max(1);
+    let laps = (0..LAPS).map(|_| {
+        writer.modify();
+        session.clock.ns(chase.time(&session.clock, iterations))
+    });
+    undisturbed_of(laps.collect())
+}
+
+/// The lower quartile: whatever disturbs makes loads slower, and the level is what is asked
+/// for.
+fn undisturbed_of(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 4]
+}
+
+/// How long a stretch lasts: so much of the thread's own time, and a multiple of it at most
+/// where others have the CPU too.
+struct Enough {
+    own: Duration,
+    all: Duration,
+}
+
+impl Enough {
+    fn of(time: Duration) -> Self {
+        Self {
+            own: time,
+            all: time * PATIENCE,
+        }
+    }
+}
+
+/// When a stretch began.
+struct Begun {
+    own: Duration,
+    all: Instant,
+}
+
+impl Begun {
+    fn now() -> Self {
+        Self {
+            own: own_time(),
+            all: Instant::now(),
+        }
+    }
+
+    fn is(&self, enough: &Enough) -> bool {
+        let own = own_time().saturating_sub(self.own);
+        own >= enough.own || self.all.elapsed() >= enough.all
+    }
+}
+
+/// CPU time of this thread.
+fn own_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}

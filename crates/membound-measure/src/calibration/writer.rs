@@ -1,0 +1,114 @@
+//! A thread on another CPU that modifies lines when it is told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use membound_platform::affinity::Pinned;
+use membound_types::CpuId;
+
+use crate::Error;
+use crate::threads::spawned;
+
+/// Laps asked for and done, each in a line of its own.
+#[derive(Debug, Default)]
+struct Laps {
+    asked: OnItsOwn,
+    done: OnItsOwn,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct OnItsOwn(AtomicU64);
+
+/// Asked for instead of a lap when the thread is to end.
+const END: u64 = u64::MAX;
+/// Said instead of a lap when the thread could not run.
+const FAILED: u64 = u64::MAX;
+/// How long a lap can take before the thread is given up: it may share its CPU.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// The thread, and how many laps it was asked for.
+#[derive(Debug)]
+pub(super) struct Writer {
+    laps: Arc<Laps>,
+    asked: u64,
+}
+
+/// Where the lines begin; the thread writes the second word of each.
+#[derive(Clone, Copy)]
+struct Lines(*mut u8);
+
+// SAFETY: only one thread writes through it, to words that no other accesses.
+unsafe impl Send for Lines {}
+
+impl Writer {
+    /// Starts it on `cpu`, for `lines` lines from `start`, which outlive `scope`.
+    pub(super) fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        cpu: CpuId,
+        start: *mut u8,
+        lines: u64,
+    ) -> Result<Self, Error> {
+        let laps = Arc::new(Laps::default());
+        let shared = Arc::clone(&laps);
+        let start = Lines(start);
+        spawned(scope, cpu, move || run(&shared, cpu, start, lines))?;
+        let mut writer = Self { laps, asked: 0 };
+        if writer.modify() {
+            return Ok(writer);
+        }
+        Err(Error::Copy {
+            cpu,
+            reason: "it cannot run there".to_owned(),
+        })
+    }
+
+    /// Has all lines modified, and waits for that. Whether they were.
+    pub(super) fn modify(&mut self) -> bool {
+        self.asked += 1;
+        self.laps.asked.0.store(self.asked, Ordering::Release);
+        let begun = Instant::now();
+        loop {
+            match self.laps.done.0.load(Ordering::Acquire) {
+                FAILED => return false,
+                done if done == self.asked => return true,
+                _ if begun.elapsed() > LONGEST => return false,
+                _ => std::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.laps.asked.0.store(END, Ordering::Release);
+    }
+}
+
+fn run(laps: &Laps, cpu: CpuId, start: Lines, lines: u64) {
+    let Lines(start) = start;
+    let Ok(_pinned) = Pinned::to(cpu) else {
+        laps.done.0.store(FAILED, Ordering::Release);
+        return;
+    };
+    let mut done = 0;
+    loop {
+        let asked = laps.asked.0.load(Ordering::Acquire);
+        if asked == END {
+            return;
+        }
+        if asked == done {
+            std::hint::spin_loop();
+            continue;
+        }
+        for line in 0..lines {
+            let word = start.wrapping_add((line * super::MODIFIED_STRIDE_BYTES + 8) as usize);
+            // SAFETY: the second word of a line of the region, which no other thread accesses.
+            unsafe { word.cast::<u64>().write_volatile(asked) };
+        }
+        done = asked;
+        laps.done.0.store(done, Ordering::Release);
+    }
+}

@@ -1,0 +1,174 @@
+//! The axis of ticks, cut into bins that follow what calibration saw.
+//!
+//! Timers move in steps of many ticks, and where the steps lie differs from machine to
+//! machine. Bins are therefore cut by the calibrated values themselves: each holds whole
+//! values, and about the same share of the levels together, so that every level has bins of
+//! its own size. What lies beyond all of it has a bin to itself.
+
+use membound_types::TickCount;
+
+/// Bins over the calibrated range, at most.
+const MOST: usize = 48;
+/// Share of a level's own timed loads that may lie beyond the calibrated range: interrupts and
+/// the like.
+const OUTLIERS: f64 = 0.002;
+
+/// Bins: those of the calibrated range, and one beyond.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bins {
+    /// The highest ticks of each bin of the calibrated range, ascending.
+    tops: Vec<u32>,
+}
+
+impl Bins {
+    /// Cuts the axis for these histograms.
+    pub(super) fn of(levels: &[&[TickCount]]) -> Self {
+        let mut density: Vec<(u32, f64)> = Vec::new();
+        let mut top = 0;
+        for histogram in levels {
+            let total: f64 = total(histogram);
+            let mut beyond = total;
+            for entry in *histogram {
+                density.push((
+                    entry.ticks,
+                    entry.count as f64 / total / levels.len() as f64,
+                ));
+                beyond -= entry.count as f64;
+                if beyond >= OUTLIERS * total {
+                    // It is not yet an outlier, nor is the next.
+                    top = top.max(next_above(histogram, entry.ticks));
+                }
+            }
+        }
+        density.retain(|(ticks, _)| *ticks <= top);
+        density.sort_unstable_by_key(|(ticks, _)| *ticks);
+        let mut tops: Vec<u32> = Vec::new();
+        let mut filled = 0.0;
+        let mut values = density.chunk_by(|one, other| one.0 == other.0).peekable();
+        while let Some(value) = values.next() {
+            filled += value.iter().map(|(_, share)| share).sum::<f64>();
+            let last = values.peek().is_none();
+            if filled >= 1.0 / MOST as f64 || last {
+                // Values that fall between two calibrated ones belong to the nearer.
+                let top = match values.peek() {
+                    Some(next) => value[0].0.midpoint(next[0].0),
+                    None => value[0].0,
+                };
+                tops.push(top);
+                filled = 0.0;
+            }
+        }
+        Self { tops }
+    }
+
+    /// How many there are, the one beyond included.
+    pub(super) fn len(&self) -> usize {
+        self.tops.len() + 1
+    }
+
+    /// The bin beyond.
+    pub(super) fn beyond(&self) -> usize {
+        self.tops.len()
+    }
+
+    /// Which one `ticks` falls into.
+    pub(super) fn of_ticks(&self, ticks: u32) -> usize {
+        self.tops.partition_point(|top| *top < ticks)
+    }
+
+    /// The highest ticks of the calibrated range.
+    pub(super) fn top(&self) -> u32 {
+        self.tops.last().copied().unwrap_or(0)
+    }
+
+    /// The same when all its ticks are so many more.
+    pub(super) fn shifted(&self, histogram: &[TickCount], by: f64, step: u32) -> Vec<f64> {
+        let mut counts = vec![0.0; self.len()];
+        for entry in histogram {
+            let ticks = f64::from(entry.ticks) + by;
+            for (ticks, count) in on_steps(ticks, entry.count as f64, step) {
+                counts[self.of_ticks(ticks)] += count;
+            }
+        }
+        counts
+    }
+
+    /// A histogram's counts by bin.
+    pub(super) fn counts(&self, histogram: &[TickCount]) -> Vec<f64> {
+        let mut counts = vec![0.0; self.len()];
+        for entry in histogram {
+            counts[self.of_ticks(entry.ticks)] += entry.count as f64;
+        }
+        counts
+    }
+}
+
+/// `weight` at `ticks`, divided between the timer's steps around it so that the mean stays.
+#[must_use]
+pub fn on_steps(ticks: f64, weight: f64, step: u32) -> [(u32, f64); 2] {
+    let steps = ticks.max(0.0) / f64::from(step.max(1));
+    let below = steps.floor();
+    let above = steps - below;
+    let at = |steps: f64| (steps as u32).saturating_mul(step.max(1));
+    [
+        (at(below), weight * (1.0 - above)),
+        (at(below + 1.0), weight * above),
+    ]
+}
+
+/// The largest step in which all ticks of these histograms lie.
+pub(super) fn step(levels: &[&[TickCount]]) -> u32 {
+    const fn gcd(mut a: u32, mut b: u32) -> u32 {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    }
+    let ticks = levels.iter().flat_map(|histogram| histogram.iter());
+    ticks.fold(0, |step, bin| gcd(step, bin.ticks)).max(1)
+}
+
+pub(super) fn total(histogram: &[TickCount]) -> f64 {
+    histogram.iter().map(|entry| entry.count as f64).sum()
+}
+
+fn next_above(histogram: &[TickCount], ticks: u32) -> u32 {
+    let after = histogram.partition_point(|entry| entry.ticks <= ticks);
+    histogram.get(after).map_or(ticks, |entry| entry.ticks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(entries: &[(u32, u64)]) -> Vec<TickCount> {
+        entries
+            .iter()
+            .map(|&(ticks, count)| TickCount { ticks, count })
+            .collect()
+    }
+
+    #[test]
+    fn a_value_is_never_split_and_outliers_lie_beyond() {
+        let near = histogram(&[(52, 900), (78, 99), (9000, 1)]);
+        let far = histogram(&[(390, 300), (416, 400), (442, 299), (20_000, 1)]);
+        let bins = Bins::of(&[&near, &far]);
+        assert_eq!(bins.top(), 442);
+        assert_eq!(bins.len(), 6);
+        assert_eq!(bins.counts(&near), [900.0, 99.0, 0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(bins.counts(&far), [0.0, 0.0, 300.0, 400.0, 299.0, 1.0]);
+        assert_eq!(bins.of_ticks(0), 0);
+        assert_eq!(bins.of_ticks(64), 0, "the nearer value");
+        assert_eq!(bins.of_ticks(66), 1);
+        assert_eq!(bins.of_ticks(443), bins.beyond());
+    }
+
+    #[test]
+    fn wide_levels_do_not_crowd_out_narrow_ones() {
+        let narrow = histogram(&[(50, 500), (51, 500)]);
+        let wide: Vec<(u32, u64)> = (400..1400).map(|ticks| (ticks, 1)).collect();
+        let bins = Bins::of(&[&narrow, &histogram(&wide)]);
+        assert!(bins.len() <= MOST + 2, "{}", bins.len());
+        assert_ne!(bins.of_ticks(50), bins.of_ticks(51));
+    }
+}

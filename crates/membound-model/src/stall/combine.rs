@@ -1,0 +1,73 @@
+//! From sites to a program.
+
+use membound_types::MemoryBound;
+
+use super::mixture::Z95;
+use super::{ByLevel, Served, Stall};
+
+/// How far the errors of sites go together: they share the calibration and the cost of a
+/// hit, and no more.
+const SHARED: f64 = 0.25;
+
+/// The stalled share of `total_ns` CPU time, of which `samples` samples were taken.
+///
+/// The chance of sampling is that of all samples together, in which what one site has more
+/// another has less. Other errors of sites are independent but for the part that they
+/// share, so that they do not add up. Whether the first two levels are told together
+/// ([`MemoryBound::l1_and_l2_together`]) is for the caller to say.
+#[must_use]
+pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
+    if total_ns <= 0.0 {
+        return MemoryBound::default();
+    }
+    let mut levels = ByLevel::default();
+    let mut fraction = 0.0;
+    let mut squares = 0.0;
+    let mut below = Errors::default();
+    let mut above = Errors::default();
+    for site in sites {
+        let share = site.time_ns / total_ns;
+        let stalled = site.ratio.value * share;
+        fraction += stalled;
+        squares += site.ratio.value * stalled;
+        below.add((site.ratio.value - site.ratio.low) * share);
+        above.add((site.ratio.high - site.ratio.value) * share);
+        levels += site.levels;
+    }
+    let fraction: f64 = f64::clamp(fraction, 0.0, 1.0);
+    let levels = levels.scaled_to(fraction);
+    let samples = samples.max(1.0);
+    // One more sample may have fallen where none has.
+    let variance = (squares - fraction * fraction).max(0.0) + 1.0 / samples;
+    let chance = Z95 * (variance / samples).sqrt();
+    MemoryBound {
+        fraction,
+        low: (fraction - below.size().hypot(chance)).max(0.0),
+        high: (fraction + above.size().hypot(chance)).min(1.0),
+        l1: levels.get(Served::L1),
+        l2: levels.get(Served::L2),
+        l3: levels.get(Served::L3),
+        dram: levels.get(Served::Dram),
+        remote: levels.get(Served::Remote),
+        unknown: levels.get(Served::Unknown),
+        l1_and_l2_together: false,
+    }
+}
+
+/// Errors that go together in part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Errors {
+    sum: f64,
+    squares: f64,
+}
+
+impl Errors {
+    fn add(&mut self, error: f64) {
+        self.sum += error;
+        self.squares += error * error;
+    }
+
+    fn size(&self) -> f64 {
+        (SHARED * self.sum * self.sum + (1.0 - SHARED) * self.squares).sqrt()
+    }
+}

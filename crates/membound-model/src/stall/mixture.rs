@@ -1,0 +1,524 @@
+//! A site's latency histogram as a mixture of calibrated ones.
+//!
+//! The shares are those of greatest likelihood, found by expectation maximisation
+//! (Dempster, Laird and Rubin, 1977) over bins that follow the calibration. Intervals come
+//! from resampling both the site's histogram and the calibration's, and are never narrower
+//! than what a share of that many accesses can be known to (Wilson, 1927).
+
+use membound_types::{Calibration, TickCount};
+
+use super::bins::{self, Bins};
+use super::resample::Resampler;
+use super::{Estimate, Served};
+
+/// Why no mixture can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoMixture {
+    /// The calibration has no level with histogram and latency.
+    #[error("the machine profile has no calibrated levels")]
+    NotCalibrated,
+    /// The innermost level is not among them.
+    #[error("the calibration lacks the innermost level")]
+    NoInnermost,
+    /// It was measured with another patch.
+    #[error("the calibration was measured with another build's patch")]
+    OtherPatch,
+}
+
+/// The share of a level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LevelShare {
+    /// Its name in the calibration.
+    pub name: String,
+    /// Where that is.
+    pub served: Served,
+    /// Share of the accesses, 0 to 1. Of levels that cannot be told apart (see
+    /// [`Mixture::together`]) each has its best guess, and an interval that says so.
+    pub share: Estimate,
+    /// Latency of the level in nanoseconds.
+    pub latency_ns: f64,
+}
+
+/// What a latency histogram consists of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mixture {
+    /// The levels of the calibration, innermost first. Their shares and `beyond` sum to 1.
+    pub levels: Vec<LevelShare>,
+    /// Share that took longer than any calibrated level: address translation, contention.
+    pub beyond: Estimate,
+    /// Average latency of that share in nanoseconds.
+    pub beyond_ns: f64,
+    /// Groups of levels (positions in `levels`) that the timer cannot tell apart, each with
+    /// the share that they have together.
+    pub together: Vec<(Vec<usize>, Estimate)>,
+    /// Average latency in nanoseconds.
+    pub mean_ns: Estimate,
+    /// Average latency beyond that of the innermost level, in nanoseconds; its value is 0
+    /// unless the histogram shows it to be more.
+    pub excess_ns: Estimate,
+    /// Timed accesses.
+    pub timed: u64,
+    /// Part of the accesses whose ticks the mixture does not account for (total variation), 0
+    /// to 1: high where latencies lie between calibrated levels.
+    pub misfit: f64,
+}
+
+/// Quantile of the normal distribution for a 95 % interval.
+pub(super) const Z95: f64 = 1.96;
+/// Two levels whose histograms have more than this in common are told together. Beyond it,
+/// a shift of the whole histogram by a fraction of a timer's step, which the code around a
+/// load can cause, would move shares from one to the other.
+const ALIKE: f64 = 0.4;
+/// The same for levels of which one is another core's cache or another node. Few programs
+/// load from there, and what a machine does to its own memory's latency (open pages, busy
+/// channels, translation) moves it by more than what tells the two apart.
+const LIKE_REMOTE: f64 = 0.1;
+/// Standard error of the timing's own cost at another place in code, as a share of it.
+const PLACE: f64 = 0.01;
+/// Rounds of expectation maximisation, and the change of a share at which it has settled.
+const ROUNDS: usize = 500;
+const SETTLED: f64 = 1e-6;
+/// Rounds for a resampled histogram, which begin at the answer.
+const ROUNDS_AGAIN: usize = 60;
+/// Resampled histograms.
+const RESAMPLES: usize = 48;
+/// Timed loads that a calibrated histogram is as good as, at most: sites differ in more than
+/// chance from the loop that calibrated.
+const WORTH: f64 = 4000.0;
+/// Share of a calibrated bin that lies in its neighbours for a site whose code is another.
+const BLUR: f64 = 0.02;
+/// Ticks above this multiple of the calibrated range count as that: a timed access that was
+/// interrupted says nothing of memory.
+const INTERRUPTED: f64 = 2.0;
+/// Shares that begin above zero can grow.
+const LEAST: f64 = 1e-3;
+
+/// A calibration, prepared for many histograms.
+#[derive(Clone, Debug)]
+pub struct Mixer {
+    levels: Vec<Level>,
+    bins: Bins,
+    /// All intervals of the timer are multiples of this.
+    step: u32,
+    /// Position of the innermost level.
+    innermost: usize,
+    /// Groups of levels that are alike.
+    together: Vec<Vec<usize>>,
+    tick_ns: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Level {
+    name: String,
+    served: Served,
+    latency_ns: f64,
+    /// Timed loads by bin, as many as they are worth.
+    counts: Vec<f64>,
+    /// What a load of this level shows, by bin.
+    density: Vec<f64>,
+    ticks: Moments,
+}
+
+/// Average of ticks and how well it is known.
+#[derive(Clone, Copy, Debug)]
+struct Moments {
+    mean: f64,
+    /// Variance of the mean.
+    error2: f64,
+}
+
+impl Mixer {
+    /// Prepares `calibration`, which must have been measured with `patch`.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn new(calibration: &Calibration, patch: &str) -> Result<Self, NoMixture> {
+        if calibration.patch != patch {
+            return Err(NoMixture::OtherPatch);
+        }
+        let usable: Vec<_> = calibration
+            .levels
+            .iter()
+            .filter(|level| level.latency_ns > 0.0 && bins::total(&level.ticks) > 0.0)
+            .collect();
+        if usable.is_empty() || calibration.tick_hz <= 0.0 {
+            return Err(NoMixture::NotCalibrated);
+        }
+        let histograms: Vec<&[TickCount]> =
+            usable.iter().map(|level| level.ticks.as_slice()).collect();
+        let bins = Bins::of(&histograms);
+        let cap = INTERRUPTED * f64::from(bins.top());
+        let levels: Vec<Level> = usable
+            .iter()
+            .map(|level| {
+                let mut counts = bins.counts(&level.ticks);
+                let total: f64 = counts.iter().sum();
+                for count in &mut counts {
+                    *count *= (WORTH / total).min(1.0);
+                }
+                Level {
+                    name: level.name.clone(),
+                    served: Served::of(&level.name),
+                    latency_ns: level.latency_ns,
+                    density: density(&counts),
+                    counts,
+                    ticks: Moments::of(&level.ticks, cap),
+                }
+            })
+            .collect();
+        let innermost = levels
+            .iter()
+            .position(|level| level.served == Served::L1)
+            .ok_or(NoMixture::NoInnermost)?;
+        Ok(Self {
+            together: alike(&levels),
+            levels,
+            step: bins::step(&histograms),
+            bins,
+            innermost,
+            tick_ns: 1e9 / calibration.tick_hz,
+        })
+    }
+
+    /// What `histogram` consists of; `None` when it is empty.
+    #[must_use]
+    pub fn fit(&self, histogram: &[TickCount]) -> Option<Mixture> {
+        self.fit_shifted(histogram, 0.0)
+    }
+
+    /// The same of a histogram whose ticks were all shifted by something that is known with
+    /// this standard error, in ticks.
+    #[must_use]
+    pub fn fit_shifted(&self, histogram: &[TickCount], shift_error: f64) -> Option<Mixture> {
+        let timed: u64 = histogram.iter().map(|entry| entry.count).sum();
+        if timed == 0 {
+            return None;
+        }
+        let counts = self.bins.counts(histogram);
+        let densities: Vec<&[f64]> = self
+            .levels
+            .iter()
+            .map(|level| level.density.as_slice())
+            .collect();
+        let even = vec![1.0 / (self.levels.len() + 1) as f64; self.levels.len() + 1];
+        let shares = self.maximise(&counts, &densities, even, ROUNDS);
+        let spread = self.spread(histogram, shift_error, &shares);
+        let sized = timed as f64;
+        let estimate = |members: &[usize]| {
+            let value: f64 = members.iter().map(|&level| shares[level]).sum();
+            let deviation = spread.deviation(members);
+            let (low, high) = wilson(value, sized);
+            Estimate::new(
+                value,
+                low.min(value - Z95 * deviation),
+                high.max(value + Z95 * deviation),
+            )
+            .clamped(0.0, 1.0)
+        };
+        let together: Vec<(Vec<usize>, Estimate)> = self
+            .together
+            .iter()
+            .map(|group| (group.clone(), estimate(group)))
+            .collect();
+        let levels = self
+            .levels
+            .iter()
+            .enumerate()
+            .map(|(position, level)| {
+                let mut share = estimate(&[position]);
+                if let Some((_, all)) = together.iter().find(|(it, _)| it.contains(&position)) {
+                    share = Estimate::new(share.value, 0.0, all.high);
+                }
+                LevelShare {
+                    name: level.name.clone(),
+                    served: level.served,
+                    share,
+                    latency_ns: level.latency_ns,
+                }
+            })
+            .collect();
+        let cap = INTERRUPTED * f64::from(self.bins.top());
+        let l1 = &self.levels[self.innermost];
+        let (excess, error) = self.excess(&Moments::of(histogram, cap), shift_error);
+        let significant = if excess > Z95 * error { excess } else { 0.0 };
+        let excess_ns = Estimate::new(significant, excess - Z95 * error, excess + Z95 * error)
+            .clamped(0.0, f64::MAX);
+        let mean = |excess: f64| (l1.latency_ns + excess).max(0.0);
+        Some(Mixture {
+            levels,
+            beyond: estimate(&[self.levels.len()]),
+            beyond_ns: self.beyond_ns(histogram, cap),
+            together,
+            mean_ns: Estimate::new(
+                mean(significant),
+                mean(excess - Z95 * error),
+                mean(excess + Z95 * error),
+            ),
+            excess_ns,
+            timed,
+            misfit: self.misfit(&counts, &densities, &shares),
+        })
+    }
+
+    /// Whether the first two caches are told together.
+    #[must_use]
+    pub fn l1_and_l2_together(&self) -> bool {
+        self.together.iter().any(|group| {
+            let has = |served| {
+                group
+                    .iter()
+                    .any(|&position| self.levels[position].served == served)
+            };
+            has(Served::L1) && has(Served::L2)
+        })
+    }
+
+    /// Latency of a hit in the innermost cache, in nanoseconds.
+    #[must_use]
+    pub fn l1_ns(&self) -> f64 {
+        self.levels[self.innermost].latency_ns
+    }
+
+    /// All intervals of the timer are multiples of so many ticks.
+    #[must_use]
+    pub const fn tick_step(&self) -> u32 {
+        self.step
+    }
+
+    /// Standard error, in ticks, of the timing's own cost at another place.
+    fn shift_error(&self, of_shift: f64) -> f64 {
+        of_shift.hypot(PLACE * self.levels[self.innermost].ticks.mean)
+    }
+
+    /// Nanoseconds beyond the innermost level, and their standard error.
+    fn excess(&self, ticks: &Moments, shift_error: f64) -> (f64, f64) {
+        let l1 = &self.levels[self.innermost].ticks;
+        let excess = (ticks.mean - l1.mean) * self.tick_ns;
+        let error2 = ticks.error2 + l1.error2 + self.shift_error(shift_error).powi(2);
+        (excess, error2.sqrt() * self.tick_ns)
+    }
+
+    /// Average latency of what lies beyond all levels.
+    fn beyond_ns(&self, histogram: &[TickCount], cap: f64) -> f64 {
+        let beyond: Vec<TickCount> = histogram
+            .iter()
+            .filter(|entry| entry.ticks > self.bins.top())
+            .copied()
+            .collect();
+        let moments = if beyond.is_empty() {
+            Moments {
+                mean: f64::from(self.bins.top()),
+                error2: 0.0,
+            }
+        } else {
+            Moments::of(&beyond, cap)
+        };
+        (self.l1_ns() + self.excess(&moments, 0.0).0).max(0.0)
+    }
+
+    /// Shares of the levels, and of what lies beyond them all, that make `counts` likeliest.
+    fn maximise(
+        &self,
+        counts: &[f64],
+        densities: &[&[f64]],
+        mut shares: Vec<f64>,
+        rounds: usize,
+    ) -> Vec<f64> {
+        let total: f64 = counts.iter().sum();
+        let (levels, beyond) = (densities.len(), self.bins.beyond());
+        let mut next = vec![0.0; levels + 1];
+        for _ in 0..rounds {
+            next.fill(0.0);
+            for (bin, &count) in counts.iter().enumerate().filter(|(_, count)| **count > 0.0) {
+                let mut sum = if bin == beyond { shares[levels] } else { 0.0 };
+                for (density, share) in densities.iter().zip(&shares) {
+                    sum += density[bin] * share;
+                }
+                let factor = count / sum.max(f64::MIN_POSITIVE);
+                for (level, density) in densities.iter().enumerate() {
+                    next[level] += density[bin] * shares[level] * factor;
+                }
+                if bin == beyond {
+                    next[levels] += shares[levels] * factor;
+                }
+            }
+            let mut change: f64 = 0.0;
+            for (share, sum) in shares.iter_mut().zip(&next) {
+                let new = sum / total;
+                change = change.max((new - *share).abs());
+                *share = new;
+            }
+            if change < SETTLED {
+                break;
+            }
+        }
+        shares
+    }
+
+    /// How shares vary when everything is drawn again.
+    fn spread(&self, histogram: &[TickCount], shift_error: f64, shares: &[f64]) -> Spread {
+        let mut resampler = Resampler::new();
+        let error = self.shift_error(shift_error);
+        let start: Vec<f64> = shares.iter().map(|share| share.max(LEAST)).collect();
+        let sum: f64 = start.iter().sum();
+        let start: Vec<f64> = start.iter().map(|share| share / sum).collect();
+        let draws = (0..RESAMPLES)
+            .filter_map(|_| {
+                let by = error * resampler.normal();
+                let counts = resampler.counts(&self.bins.shifted(histogram, by, self.step));
+                if counts.iter().sum::<f64>() <= 0.0 {
+                    return None;
+                }
+                let densities: Vec<Vec<f64>> = self
+                    .levels
+                    .iter()
+                    .map(|level| density(&resampler.counts(&level.counts)))
+                    .collect();
+                let densities: Vec<&[f64]> = densities.iter().map(Vec::as_slice).collect();
+                Some(self.maximise(&counts, &densities, start.clone(), ROUNDS_AGAIN))
+            })
+            .collect();
+        Spread {
+            draws,
+            answer: shares.to_vec(),
+        }
+    }
+
+    /// Total variation between what was seen and what the mixture says, less what chance
+    /// alone makes of it.
+    fn misfit(&self, counts: &[f64], densities: &[&[f64]], shares: &[f64]) -> f64 {
+        let total: f64 = counts.iter().sum();
+        let mut distance = 0.0;
+        let mut chance = 0.0;
+        for (bin, count) in counts.iter().enumerate() {
+            let mut expected: f64 = densities
+                .iter()
+                .zip(shares)
+                .map(|(density, share)| density[bin] * share)
+                .sum();
+            if bin == self.bins.beyond() {
+                expected += shares[densities.len()];
+            }
+            distance += (count / total - expected).abs() / 2.0;
+            // The mean of |x| for a normal x is σ·√(2/π).
+            let deviation = (expected * (1.0 - expected).max(0.0) / total).sqrt();
+            chance += deviation * (2.0 / std::f64::consts::PI).sqrt() / 2.0;
+        }
+        (distance - chance).clamp(0.0, 1.0)
+    }
+}
+
+impl Moments {
+    /// Of a histogram, with what is above `cap` counted as that.
+    fn of(histogram: &[TickCount], cap: f64) -> Self {
+        let total = bins::total(histogram);
+        let value = |entry: &TickCount| f64::from(entry.ticks).min(cap);
+        let mean = histogram
+            .iter()
+            .map(|entry| value(entry) * entry.count as f64)
+            .sum::<f64>()
+            / total;
+        let variance = histogram
+            .iter()
+            .map(|entry| (value(entry) - mean).powi(2) * entry.count as f64)
+            .sum::<f64>()
+            / total;
+        // One equal value after another says little while they are few.
+        let least = (mean / 8.0).powi(2) / total;
+        Self {
+            mean,
+            error2: (variance + least) / total,
+        }
+    }
+}
+
+/// Shares of resampled histograms.
+struct Spread {
+    draws: Vec<Vec<f64>>,
+    answer: Vec<f64>,
+}
+
+impl Spread {
+    /// How far the sum of these levels' shares deviates from the answer, as a rule.
+    fn deviation(&self, members: &[usize]) -> f64 {
+        let sum = |shares: &[f64]| -> f64 { members.iter().map(|&level| shares[level]).sum() };
+        let answer = sum(&self.answer);
+        let squares: f64 = self
+            .draws
+            .iter()
+            .map(|shares| (sum(shares) - answer).powi(2))
+            .sum();
+        (squares / self.draws.len().max(1) as f64).sqrt()
+    }
+}
+
+/// What a load of a level shows, given the loads that calibrated it: a little of each bin
+/// lies in its neighbours, and something everywhere.
+fn density(counts: &[f64]) -> Vec<f64> {
+    let total: f64 = counts.iter().sum();
+    let everywhere = 1.0 / counts.len() as f64;
+    let mut density = vec![0.0; counts.len()];
+    for (bin, count) in counts.iter().enumerate() {
+        let share = count / (total + 1.0);
+        let before = bin.saturating_sub(1);
+        // The last bin is what lies beyond all levels: it has no neighbour.
+        let after = (bin + 1).min(counts.len().saturating_sub(2)).max(bin);
+        density[bin] += share * (1.0 - BLUR);
+        density[before] += share * BLUR / 2.0;
+        density[after] += share * BLUR / 2.0;
+    }
+    for share in &mut density {
+        *share += everywhere / (total + 1.0);
+    }
+    density
+}
+
+/// Groups of levels that have much in common, each in order.
+fn alike(levels: &[Level]) -> Vec<Vec<usize>> {
+    let mut group_of: Vec<usize> = (0..levels.len()).collect();
+    for position in 1..levels.len() {
+        for before in 0..position {
+            let (one, other) = (&levels[before], &levels[position]);
+            let common: f64 = one
+                .density
+                .iter()
+                .zip(&other.density)
+                .map(|(one, other)| one.min(*other))
+                .sum();
+            let remote = [one, other].map(|level| level.served == Served::Remote);
+            let bound = if remote[0] == remote[1] {
+                ALIKE
+            } else {
+                LIKE_REMOTE
+            };
+            if common > bound {
+                let (kept, joined) = (group_of[before], group_of[position]);
+                for group in &mut group_of {
+                    if *group == joined {
+                        *group = kept;
+                    }
+                }
+            }
+        }
+    }
+    (0..levels.len())
+        .map(|group| {
+            (0..levels.len())
+                .filter(|&level| group_of[level] == group)
+                .collect::<Vec<usize>>()
+        })
+        .filter(|members| members.len() > 1)
+        .collect()
+}
+
+/// The interval of a share of `share` among `total` (Wilson, 1927).
+pub(super) fn wilson(share: f64, total: f64) -> (f64, f64) {
+    let z2 = Z95 * Z95;
+    let middle = (share + z2 / (2.0 * total)) / (1.0 + z2 / total);
+    let half = Z95 / (1.0 + z2 / total)
+        * (share * (1.0 - share) / total + z2 / (4.0 * total * total))
+            .max(0.0)
+            .sqrt();
+    ((middle - half).max(0.0), (middle + half).min(1.0))
+}

@@ -1,0 +1,89 @@
+//! How many distinct lines so many touches in a row go to.
+
+use super::Survival;
+
+/// The expected number of distinct lines in a row of touches.
+///
+/// Of the touches in a row, the one that has k behind it is the last of its line there if its
+/// line's next is more than k away. Summed over k that is the expected number of lines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distinct {
+    /// Corners of a curve that is straight between them: touches, lines.
+    corners: Vec<(f64, f64)>,
+}
+
+impl Distinct {
+    /// In up to `touches` touches with these reuse times.
+    #[must_use]
+    pub fn new(survival: &Survival, touches: u32) -> Self {
+        let mut corners = vec![(0.0, 0.0)];
+        let (mut at, mut lines, mut slope) = (0.0, 0.0, 1.0);
+        for (time, value) in survival.steps() {
+            let time = f64::from(time);
+            if time >= f64::from(touches) {
+                break;
+            }
+            lines += slope * (time - at);
+            corners.push((time, lines));
+            (at, slope) = (time, value);
+        }
+        let end = f64::from(touches).max(at);
+        corners.push((end, lines + slope * (end - at)));
+        Self { corners }
+    }
+
+    /// Lines in `touches`; no more than in the longest row.
+    #[must_use]
+    pub fn lines(&self, touches: f64) -> f64 {
+        let behind = self.corners.partition_point(|corner| corner.0 <= touches);
+        let from = self.corners[behind.saturating_sub(1)];
+        let Some(to) = self.corners.get(behind) else {
+            return from.1;
+        };
+        let along = (touches - from.0) / (to.0 - from.0);
+        along.mul_add(to.1 - from.1, from.1)
+    }
+
+    /// Lines in the longest row.
+    #[must_use]
+    pub fn most(&self) -> f64 {
+        self.corners.last().map_or(0.0, |corner| corner.1)
+    }
+
+    /// Touches after which there were `lines`; `None` when even the longest row has fewer.
+    #[must_use]
+    pub fn touches(&self, lines: f64) -> Option<f64> {
+        let behind = self.corners.partition_point(|corner| corner.1 < lines);
+        let to = self.corners.get(behind)?;
+        let Some(from) = behind.checked_sub(1).map(|at| self.corners[at]) else {
+            return Some(0.0);
+        };
+        let along = (lines - from.1) / (to.1 - from.1);
+        Some(along.mul_add(to.0 - from.0, from.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Observed;
+    use super::*;
+
+    #[test]
+    fn a_sweep_goes_to_as_many_lines_as_it_has() {
+        // 8 touches of each line, each line again after 800 touches.
+        let observed = (0..8000_u32)
+            .map(|at| match at % 8 {
+                0 if at < 800 => Observed::Beyond(at),
+                0 => Observed::After(793),
+                _ => Observed::After(1),
+            })
+            .collect();
+        let distinct = Distinct::new(&Survival::of(observed), 8000);
+        assert!((distinct.lines(400.0) - 50.0).abs() < 2.0);
+        assert!((distinct.most() - 100.0).abs() < 4.0, "{}", distinct.most());
+        let touches = distinct.touches(50.0).unwrap();
+        assert!((touches - 400.0).abs() < 20.0, "{touches}");
+        assert_eq!(distinct.touches(200.0), None);
+        assert_eq!(distinct.touches(0.0), Some(0.0));
+    }
+}

@@ -1,0 +1,41 @@
+//! How much of something is in use, from samples of where it was.
+
+/// The number of cells in use, where `samples` fell into `seen` different ones of `all`.
+///
+/// With U cells in use alike, samples fall into U·(1 − exp(−samples ÷ U)) of them; this is
+/// that equation solved for U. Where no two samples met it has no solution, and all are taken
+/// to be in use.
+#[must_use]
+pub fn used_cells(samples: u64, seen: u64, all: f64) -> f64 {
+    let (samples, seen) = (samples as f64, seen as f64);
+    let all = all.max(seen);
+    let expected = |used: f64| used * -(-samples / used).exp_m1();
+    if seen <= 0.0 || seen >= samples || expected(all) <= seen {
+        return if seen <= 0.0 { 0.0 } else { all };
+    }
+    let (mut low, mut high) = (seen, all);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if expected(middle) < seen {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    f64::midpoint(low, high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_use_shows_in_how_often_samples_meet() {
+        assert_eq!(used_cells(0, 0, 64.0), 0.0);
+        assert_eq!(used_cells(3, 3, 64.0), 64.0);
+        assert!((used_cells(1000, 64, 64.0) - 64.0).abs() < 1e-3);
+        assert!((used_cells(1000, 8, 64.0) - 8.0).abs() < 1e-3);
+        // 64 cells in use: 64 samples fall into 40 of them.
+        assert!((used_cells(64, 40, 1e6) - 64.0).abs() < 3.0);
+    }
+}

@@ -1,0 +1,473 @@
+//! Stalls of programs whose truth is built in.
+
+use membound_model::stall::{
+    ByLevel, Contended, Costs, Estimate, Evidence, Executed, Mixer, NoMixture, Served, Stall,
+    Stream, Touch, combine,
+};
+use membound_types::{CalibratedLevel, Calibration, TickCount};
+
+const PATCH: &str = "patch";
+const TICK_HZ: f64 = 2.6e9;
+const COSTS: Costs = Costs {
+    l1_ns: 1.0,
+    locked_ns: 5.0,
+    core_hz: 4e9,
+};
+
+struct Random(u64);
+
+impl Random {
+    fn even(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Name, latency, and spread of what is beyond the timing's own cost of 50 ticks.
+const LEVELS: [(&str, f64, f64); 5] = [
+    ("L1", 1.0, 0.0),
+    ("L2", 3.5, 0.0),
+    ("L3", 16.0, 6.0),
+    ("DRAM", 160.0, 60.0),
+    ("core", 60.0, 25.0),
+];
+
+/// Ticks of a timed load, as a timer shows them that moves in steps of 26.
+fn ticks(level: usize, random: &mut Random) -> u32 {
+    let (_, latency, spread) = LEVELS[level];
+    let mut ns = latency + spread * (random.even() + random.even() - 1.0);
+    if random.even() < 2e-4 {
+        ns += 3000.0 * random.even();
+    }
+    let exact = 47.0 + ns * TICK_HZ / 1e9;
+    let phase = random.even();
+    ((exact / 26.0 + phase).floor() * 26.0) as u32
+}
+
+fn histogram(shares: &[(usize, f64)], count: usize, seed: u64) -> Vec<TickCount> {
+    let mut random = Random(seed);
+    let mut counts = std::collections::BTreeMap::new();
+    for _ in 0..count {
+        let mut left = random.even();
+        let level = shares
+            .iter()
+            .find(|(_, share)| {
+                left -= share;
+                left < 0.0
+            })
+            .map_or(shares[0].0, |(level, _)| *level);
+        *counts.entry(ticks(level, &mut random)).or_insert(0) += 1;
+    }
+    counts
+        .into_iter()
+        .map(|(ticks, count)| TickCount { ticks, count })
+        .collect()
+}
+
+fn calibration() -> Calibration {
+    let levels = (0..LEVELS.len())
+        .map(|level| CalibratedLevel {
+            name: LEVELS[level].0.to_owned(),
+            area_bytes: 0,
+            latency_ns: LEVELS[level].1,
+            count: 5000,
+            ticks: histogram(&[(level, 1.0)], 5000, 77 + level as u64),
+            ..CalibratedLevel::default()
+        })
+        .collect();
+    Calibration {
+        levels,
+        tick_hz: TICK_HZ,
+        patch: PATCH.to_owned(),
+        ..Calibration::default()
+    }
+}
+
+fn mixer() -> Mixer {
+    Mixer::new(&calibration(), PATCH).expect("the calibration is of this patch")
+}
+
+#[test]
+fn each_level_is_found_and_its_latency_too() {
+    let mixer = mixer();
+    assert!(mixer.l1_and_l2_together());
+    for (level, (name, latency, _)) in LEVELS.iter().enumerate() {
+        let mixture = mixer.fit(&histogram(&[(level, 1.0)], 2000, 5)).unwrap();
+        assert_eq!(mixture.timed, 2000);
+        let share = if level < 2 {
+            mixture.together[0].1
+        } else {
+            mixture.levels[level].share
+        };
+        assert!(share.value > 0.9, "{name}: {mixture:#?}");
+        assert!(share.low < share.value && share.value <= share.high);
+        let error = (mixture.mean_ns.value - latency).abs();
+        assert!(error < 0.6_f64.max(0.04 * latency), "{name}: {mixture:#?}");
+        assert!(mixture.mean_ns.low <= latency + 0.6 && latency - 0.6 <= mixture.mean_ns.high);
+        assert!(mixture.misfit < 0.03, "{name}: {}", mixture.misfit);
+        let sum: f64 = mixture.levels.iter().map(|level| level.share.value).sum();
+        assert!((sum + mixture.beyond.value - 1.0).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn mixtures_lie_in_their_intervals_as_a_rule() {
+    let mixer = mixer();
+    let shares = [(0, 0.7), (2, 0.1), (3, 0.2)];
+    let mut inside = 0;
+    let runs = 60;
+    for seed in 0..runs {
+        let mixture = mixer.fit(&histogram(&shares, 600, 1000 + seed)).unwrap();
+        let dram = mixture.levels[3].share;
+        assert!((dram.value - 0.2).abs() < 0.08, "{mixture:#?}");
+        inside += u32::from(dram.low <= 0.2 && 0.2 <= dram.high);
+        assert!(dram.high - dram.low < 0.2);
+    }
+    assert!(inside >= 53, "{inside} of {runs}");
+}
+
+#[test]
+fn few_samples_say_little() {
+    let mixer = mixer();
+    let few = mixer.fit(&histogram(&[(3, 1.0)], 5, 3)).unwrap();
+    assert!(few.levels[3].share.low < 0.65, "{few:#?}");
+    assert_eq!(mixer.fit(&[]), None);
+    let one = TickCount {
+        ticks: 78,
+        count: 1,
+    };
+    let one = mixer.fit(&[one]).unwrap();
+    assert!(one.together[0].1.low < 0.3, "{one:#?}");
+}
+
+#[test]
+fn what_is_slower_than_every_level_is_told_apart() {
+    let mixer = mixer();
+    let slow = [TickCount {
+        ticks: 2600,
+        count: 500,
+    }];
+    let mixture = mixer.fit(&slow).unwrap();
+    assert!(mixture.beyond.value > 0.9, "{mixture:#?}");
+    assert!(mixture.beyond_ns > 300.0);
+    assert!(mixture.excess_ns.low > 300.0);
+}
+
+#[test]
+fn latencies_between_levels_do_not_fit() {
+    let mixer = mixer();
+    let between = [TickCount {
+        ticks: 130,
+        count: 1000,
+    }];
+    assert!(mixer.fit(&between).unwrap().misfit > 0.2);
+}
+
+#[test]
+fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
+    let mut calibration = calibration();
+    // As if lines came from there in the time that memory takes, a little sooner.
+    let mut random = Random(99);
+    let mut counts = std::collections::BTreeMap::new();
+    for _ in 0..5000 {
+        let exact = 47.0 + (135.0 + 30.0 * random.even()) * TICK_HZ / 1e9;
+        *counts.entry((exact / 26.0) as u32 * 26).or_insert(0) += 1;
+    }
+    calibration.levels[4].ticks = counts
+        .into_iter()
+        .map(|(ticks, count)| TickCount { ticks, count })
+        .collect();
+    calibration.levels[4].latency_ns = 150.0;
+    let mixer = Mixer::new(&calibration, PATCH).unwrap();
+    let histogram = calibration.levels[4].ticks.clone();
+    let mixture = mixer.fit(&histogram).unwrap();
+    assert_eq!(mixture.together.last().unwrap().0, [3, 4]);
+    let stall = Stall::of(&site(5.0, 5e9 / 150.0, &mixture), &COSTS);
+    assert!(
+        stall.levels.get(Served::Dram) > 0.95 * stall.stall_ns.value,
+        "{stall:#?}"
+    );
+    assert_eq!(stall.levels.get(Served::Remote), 0.0);
+}
+
+#[test]
+fn calibrations_that_cannot_be_used() {
+    let good = calibration();
+    assert_eq!(
+        Mixer::new(&good, "other").unwrap_err(),
+        NoMixture::OtherPatch
+    );
+    let mut without = good.clone();
+    without.levels.remove(0);
+    assert_eq!(
+        Mixer::new(&without, PATCH).unwrap_err(),
+        NoMixture::NoInnermost
+    );
+    let empty = Calibration {
+        patch: PATCH.to_owned(),
+        ..Calibration::default()
+    };
+    assert_eq!(
+        Mixer::new(&empty, PATCH).unwrap_err(),
+        NoMixture::NotCalibrated
+    );
+    let mut broken = good;
+    broken.levels[1].ticks.clear();
+    assert!(Mixer::new(&broken, PATCH).is_ok(), "one level less");
+}
+
+/// A site of a run of 10 seconds with 10 000 samples.
+fn site<'a>(
+    seconds: f64,
+    executions: f64,
+    mixture: &'a membound_model::stall::Mixture,
+) -> Evidence<'a> {
+    Evidence {
+        touch: Touch::Reads,
+        time_ns: seconds * 1e9,
+        total_ns: 10e9,
+        samples: 1e4,
+        confidence: 1.0,
+        executed: Some(Executed {
+            count: executions,
+            relative_error: 0.02,
+        }),
+        mixture: Some(mixture),
+        stream: None,
+        contended: None,
+    }
+}
+
+#[test]
+fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
+    let mixer = mixer();
+    for (level, (name, latency, _)) in LEVELS.iter().enumerate() {
+        let mixture = mixer.fit(&histogram(&[(level, 1.0)], 3000, 8)).unwrap();
+        let executions = 5e9 / latency;
+        let truth = 5e9 - executions * COSTS.l1_ns;
+        for factor in [0.7, 1.0, 1.5] {
+            let mut evidence = site(5.0, executions * factor, &mixture);
+            evidence.executed = Some(Executed {
+                count: executions * factor,
+                relative_error: 0.3,
+            });
+            let stall = Stall::of(&evidence, &COSTS);
+            let error = (stall.stall_ns.value - truth).abs() / 5e9;
+            // For hits it is the count that tells.
+            let bound = if level == 0 { 0.35 } else { 0.15 };
+            assert!(error < bound, "{name} {factor}: {error} {stall:#?}");
+        }
+    }
+}
+
+#[test]
+fn lines_that_threads_fight_over_cost_what_hits_leave_of_the_time() {
+    let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 31)).unwrap();
+    // Four nanoseconds an execution, at loads that look like hits.
+    let mut evidence = site(4.0, 1e9, &mixture);
+    assert!(Stall::of(&evidence, &COSTS).stall_ns.value < 0.5e9);
+    let fight = |share, excess_ns| {
+        Some(Contended {
+            share,
+            excess_ns,
+            hit_share: 1.0,
+        })
+    };
+    evidence.contended = fight(1.0, 20.0);
+    let stall = Stall::of(&evidence, &COSTS);
+    assert!((stall.stall_ns.value - 3e9).abs() < 0.05e9, "{stall:#?}");
+    assert!(stall.levels.get(Served::Remote) > 0.99 * stall.stall_ns.value);
+    // One of ten that wait together.
+    let mut together = fight(1.0, 20.0);
+    together.as_mut().unwrap().hit_share = 0.1;
+    evidence.contended = together;
+    let stall = Stall::of(&evidence, &COSTS);
+    assert!((stall.stall_ns.value - 3.9e9).abs() < 0.05e9, "{stall:#?}");
+    assert!(stall.stall_ns.low < 3.1e9, "{stall:#?}");
+    // Seldom fought over, or not for long: no more than is waited for then.
+    evidence.contended = fight(1.0, 0.5);
+    let seldom = Stall::of(&evidence, &COSTS).stall_ns.value;
+    assert!((seldom - 0.5e9).abs() < 0.05e9, "{seldom}");
+    // A locked operation takes longer although nobody fights.
+    evidence.touch = Touch::Locked;
+    evidence.time_ns = 8e9;
+    evidence.contended = fight(1.0, 20.0);
+    let locked = Stall::of(&evidence, &COSTS).stall_ns.value;
+    assert!((locked - 3e9).abs() < 0.05e9, "{locked}");
+}
+
+#[test]
+fn a_chase_stalls_by_all_but_the_hits_cost() {
+    let mixer = mixer();
+    for (level, (name, latency, _)) in LEVELS.iter().enumerate() {
+        let mixture = mixer.fit(&histogram(&[(level, 1.0)], 3000, 8)).unwrap();
+        let executions = 5e9 / latency;
+        let stall = Stall::of(&site(5.0, executions, &mixture), &COSTS);
+        let truth = 5e9 - executions * COSTS.l1_ns;
+        let found = stall.stall_ns;
+        assert!(
+            (found.value - truth).abs() < 0.05 * 5e9,
+            "{name}: {stall:#?}"
+        );
+        assert!(
+            found.low <= truth + 1e8 && truth - 1e8 <= found.high,
+            "{name}: {stall:#?}"
+        );
+        let total = stall.levels.total();
+        assert!((total - found.value).abs() < 1.0, "{name}");
+        if level > 0 {
+            let told = match Served::of(name) {
+                Served::L2 => Served::L1,
+                served => served,
+            };
+            assert!(stall.levels.get(told) > 0.85 * total, "{name}: {stall:#?}");
+        }
+    }
+}
+
+#[test]
+fn hits_do_not_stall_however_many_samples_fall_there() {
+    let mixture = mixer().fit(&histogram(&[(0, 1.0)], 2000, 21)).unwrap();
+    // A loop of independent hits: less than a hit's latency each.
+    let loads = Stall::of(&site(9.0, 9e9 / 0.4, &mixture), &COSTS);
+    assert_eq!(loads.stall_ns.value, 0.0);
+    assert!(loads.stall_ns.high < 0.4 * 10e9, "{loads:#?}");
+    // A chain of additions from memory: the arithmetic is waited for.
+    let chain = Stall::of(&site(9.0, 9e9 / 3.0, &mixture), &COSTS);
+    assert!(chain.stall_ns.value < 0.1 * 9e9, "{chain:#?}");
+}
+
+#[test]
+fn misses_that_overlap_cost_what_is_exposed() {
+    let mixture = mixer().fit(&histogram(&[(3, 1.0)], 2000, 22)).unwrap();
+    // Eight nanoseconds a load, twenty in flight.
+    let gather = Stall::of(&site(8.0, 1e9, &mixture), &COSTS);
+    assert!(gather.stall_ns.value > 0.93 * 8e9, "{gather:#?}");
+    assert!(gather.stall_ns.value <= 8e9);
+    // Rare misses in a loop of other work.
+    let rare = [(0, 0.99), (3, 0.01)];
+    let mixture = mixer().fit(&histogram(&rare, 4000, 23)).unwrap();
+    let mixed = Stall::of(&site(6.0, 1e9, &mixture), &COSTS);
+    let truth = 1e9 * 0.01 * 160.0;
+    assert!(
+        (mixed.stall_ns.value / truth - 1.0).abs() < 0.35,
+        "{mixed:#?}"
+    );
+    assert!(mixed.stall_ns.low <= truth && truth <= mixed.stall_ns.high);
+}
+
+#[test]
+fn a_stream_stalls_although_its_loads_look_fast() {
+    let mixture = mixer()
+        .fit(&histogram(&[(0, 0.95), (1, 0.05)], 2000, 24))
+        .unwrap();
+    let mut evidence = site(4.0, 1e9, &mixture);
+    let without = Stall::of(&evidence, &COSTS);
+    assert!(without.stall_ns.value < 0.5e9, "{without:#?}");
+    // Eight bytes an execution: an eighth of a line, at 20 ns a line.
+    evidence.stream = Some(Stream {
+        lines_per_execution: 0.125,
+        line_ns: 20.0,
+        served: Served::Dram,
+    });
+    let with = Stall::of(&evidence, &COSTS);
+    assert!((with.stall_ns.value - 2.5e9).abs() < 0.3e9, "{with:#?}");
+    assert!(with.levels.get(Served::Dram) > 0.8 * with.stall_ns.value);
+    assert!(with.stall_ns.high > 2.8e9);
+    // So fast that hits would take longer than all of it, and all that memory gives: half of
+    // the bandwidth is hidden for the most part, all of it is not.
+    for (seconds, low, high) in [(2.5, 2.2e9, 2.5e9), (5.0, 1.0e9, 4.1e9)] {
+        let mut evidence = site(seconds, 8e9, &mixture);
+        evidence.stream = Some(Stream {
+            lines_per_execution: 0.125,
+            line_ns: 2.5,
+            served: Served::Dram,
+        });
+        let found = Stall::of(&evidence, &COSTS).stall_ns;
+        assert!((low..=high).contains(&found.value), "{seconds} {found:?}");
+    }
+}
+
+#[test]
+fn stores_wait_for_room() {
+    let evidence = Evidence {
+        touch: Touch::Writes,
+        mixture: None,
+        ..site(
+            4.0,
+            1e9,
+            &mixer().fit(&histogram(&[(0, 1.0)], 10, 1)).unwrap(),
+        )
+    };
+    let stall = Stall::of(&evidence, &COSTS);
+    assert!((stall.stall_ns.value - 3e9).abs() < 1.0, "{stall:#?}");
+    assert_eq!(stall.levels.get(Served::Unknown), stall.stall_ns.value);
+    assert_eq!(stall.latency_ns, None);
+}
+
+#[test]
+fn without_counts_or_latencies_the_interval_is_everything() {
+    let mixture = mixer().fit(&histogram(&[(3, 1.0)], 1000, 2)).unwrap();
+    let mut evidence = site(4.0, 1.0, &mixture);
+    evidence.executed = None;
+    let timed = Stall::of(&evidence, &COSTS);
+    assert!(timed.stall_ns.low < 1e8 && timed.stall_ns.high >= 4e9);
+    assert!(timed.levels.get(Served::Dram) > 0.9 * timed.stall_ns.value);
+    evidence.mixture = None;
+    let nothing = Stall::of(&evidence, &COSTS);
+    assert!(nothing.stall_ns.low < 1e8 && nothing.stall_ns.high >= 4e9);
+    assert_eq!(nothing.levels.get(Served::Unknown), nothing.levels.total());
+    let none = Evidence {
+        time_ns: 0.0,
+        ..evidence
+    };
+    assert_eq!(Stall::of(&none, &COSTS).stall_ns.value, 0.0);
+}
+
+/// A stall with this ratio of so many of ten seconds.
+fn known(seconds: f64, ratio: Estimate) -> Stall {
+    let mut levels = ByLevel::default();
+    levels.add(Served::Dram, ratio.value * seconds * 1e9);
+    Stall {
+        stall_ns: ratio.times(seconds * 1e9),
+        levels,
+        fought: None,
+        latency_ns: None,
+        latency_cycles: None,
+        ratio,
+        time_ns: seconds * 1e9,
+    }
+}
+
+#[test]
+fn a_program_is_known_better_than_its_sites() {
+    let error = Estimate::new(0.5, 0.3, 0.7);
+    let sites: Vec<Stall> = (0..100).map(|_| known(0.1, error)).collect();
+    let bound = combine(&sites, 10e9, 1e4);
+    assert!((bound.fraction - 0.5).abs() < 1e-9);
+    assert!((bound.dram - 0.5).abs() < 1e-9);
+    let width = bound.high - bound.low;
+    assert!(width < 0.3, "{bound:?}");
+    assert!(width > 0.15, "some of it they share: {bound:?}");
+}
+
+#[test]
+fn chance_is_that_of_the_samples() {
+    let half = known(5.0, Estimate::exactly(1.0));
+    for samples in [100.0, 1e4] {
+        let bound = combine(std::slice::from_ref(&half), 10e9, samples);
+        let expected = 1.96 * (0.25_f64 / samples).sqrt();
+        let found = (bound.high - bound.low) / 2.0;
+        assert!((found / expected - 1.0).abs() < 0.15, "{bound:?}");
+    }
+    // All of the time: chance has no part in it.
+    let all = combine(&[known(10.0, Estimate::exactly(1.0))], 10e9, 1e4);
+    assert!(all.low > 0.999 && all.high == 1.0);
+    let none = combine(&[], 10e9, 1e3);
+    assert_eq!((none.fraction, none.low), (0.0, 0.0));
+    assert!(none.high > 0.0);
+    assert_eq!(combine(&[], 0.0, 0.0).fraction, 0.0);
+}

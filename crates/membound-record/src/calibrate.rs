@@ -1,0 +1,676 @@
+//! Calibrates the latency sampler: a program that loads from known levels, patched as any
+//! other.
+//!
+//! The program is a process of the command's own (`membound_measure::calibration` is what it
+//! runs). Its one load is patched with the very body that samples; what that records is
+//! sorted by the time at which the program said it was where. Both meet in a directory: the
+//! program waits for the file `GO`, and then writes one [`Stretch`] after another.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use membound_launch::{
+    Access, Cache, Change, Choice, Live, Options, Program, Receiver, Recording, Session, Source,
+};
+use membound_rewrite::image::Image;
+use membound_rewrite::patch::{self, Accesses, Body, Sites};
+use membound_rewrite::stall::{Code, SiteKind};
+use membound_types::{CalibratedLevel, Calibration, TickCount};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// The file that the program waits for.
+const GO: &str = "go";
+/// The file that it writes.
+const STRETCHES: &str = "stretches";
+/// Mean number of loads between two that are timed. The fastest chain then stays within what
+/// the rings of records hold between two looks, and the slowest gives some thousands in a
+/// quarter of a second.
+const PERIOD: u32 = 400;
+/// How long patching may take before it is given up.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// How long a change that is said to be made may not be there before it is asked for again.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Part of a stretch that is left out at its beginning, as its caches are still filled.
+const WARMING: f64 = 0.05;
+/// Timed loads below which a level is not calibrated.
+const FEWEST: u64 = 100;
+
+/// What is to be calibrated, and how.
+#[derive(Debug)]
+pub struct Calibrate {
+    /// The command that follows chains. The directory is added to its arguments.
+    pub program: Program,
+    /// Its file, which must be the one that `load` is of.
+    pub executable: PathBuf,
+    /// The load: bytes from the beginning of the executable's first segment.
+    pub load: u64,
+    /// Names and bytes of the levels in the order in which the program visits them.
+    pub levels: Vec<(String, u64)>,
+    /// How long the program may take.
+    pub limit: Duration,
+    /// Where plans are kept, if anywhere.
+    pub cache: Option<Cache>,
+    /// Distinguishes plans of other builds.
+    pub revision: String,
+    /// Where the session's socket is made.
+    pub directory: PathBuf,
+    /// Rate of the time stamp counter.
+    pub tick_hz: f64,
+}
+
+/// Why there is no calibration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// The program cannot be started.
+    #[error(transparent)]
+    Launch(#[from] membound_launch::Error),
+    /// Files that both sides use.
+    #[error("cannot use {}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The executable is not what it should be.
+    #[error("the command's own load cannot be patched: {0}")]
+    Unpatched(String),
+    /// The program did not do its part.
+    #[error("the calibrating process {0}")]
+    Failed(String),
+    /// Somebody did not want to wait.
+    #[error("interrupted before it was measured")]
+    Interrupted,
+}
+
+/// A stretch of time in which all loads were served from one level, or why there is none.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stretch {
+    /// It was there.
+    Stayed {
+        /// The level.
+        name: String,
+        /// Latency of its chain without a patch, in nanoseconds.
+        latency_ns: f64,
+        /// Time stamp counter at the beginning.
+        from_tsc: u64,
+        /// Time stamp counter at the end.
+        to_tsc: u64,
+    },
+    /// It was not.
+    Skipped {
+        /// The level.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Stretch {
+    /// As a line of the file.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut line = String::new();
+        let written = match self {
+            Self::Stayed {
+                name,
+                latency_ns,
+                from_tsc,
+                to_tsc,
+            } => writeln!(line, "stayed\t{name}\t{latency_ns}\t{from_tsc}\t{to_tsc}"),
+            Self::Skipped { name, reason } => {
+                let reason = reason.replace(['\n', '\t'], " ");
+                writeln!(line, "skipped\t{name}\t{reason}")
+            }
+        };
+        written.expect("a string takes everything");
+        line
+    }
+}
+
+impl FromStr for Stretch {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Self, ()> {
+        let fields: Vec<&str> = line.split('\t').collect();
+        match fields[..] {
+            ["stayed", name, latency, from, to] => Ok(Self::Stayed {
+                name: name.to_owned(),
+                latency_ns: latency.parse().map_err(drop)?,
+                from_tsc: from.parse().map_err(drop)?,
+                to_tsc: to.parse().map_err(drop)?,
+            }),
+            ["skipped", name, reason] => Ok(Self::Skipped {
+                name: name.to_owned(),
+                reason: reason.to_owned(),
+            }),
+            _ => Err(()),
+        }
+    }
+}
+
+/// The program's side of the directory.
+#[derive(Debug)]
+pub struct Meeting {
+    directory: PathBuf,
+}
+
+impl Meeting {
+    /// In the directory that the program was told.
+    #[must_use]
+    pub fn at(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+        }
+    }
+
+    /// Waits until the load is patched. Whether it is: the other side may be gone.
+    #[must_use]
+    pub fn wait(&self) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < 2 * PATIENCE && self.directory.exists() {
+            if self.directory.join(GO).exists() {
+                return true;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        false
+    }
+
+    /// Says where the program was.
+    ///
+    /// # Errors
+    /// What the system says when it cannot be written.
+    pub fn tell(&self, stretch: &Stretch) -> io::Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.directory.join(STRETCHES))?;
+        io::Write::write_all(&mut file, stretch.line().as_bytes())
+    }
+}
+
+/// Timed loads, as they come.
+#[derive(Debug, Default)]
+struct Timed(Mutex<Vec<TimedLoad>>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TimedLoad {
+    tsc: u64,
+    ticks: u32,
+    hit: Option<u32>,
+    drain: Option<u32>,
+}
+
+impl Receiver for Timed {
+    fn receive(&self, _: &[Source], accesses: &[Access]) {
+        let mut timed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        timed.extend(accesses.iter().filter_map(|access| {
+            Some(TimedLoad {
+                tsc: access.tsc,
+                ticks: access.ticks?,
+                hit: access.hit,
+                drain: access.drain,
+            })
+        }));
+    }
+}
+
+/// Runs the program, patched, and sorts what its load recorded.
+///
+/// # Errors
+/// When it cannot be run or patched, or does not come to its end. `cancelled` is asked
+/// now and then.
+pub fn calibrate(
+    request: Calibrate,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<Calibration, CalibrateError> {
+    let begun = Instant::now();
+    let choice = choice(&request.executable, request.load)?;
+    let directory = tempfile::Builder::new()
+        .prefix("membound-")
+        .tempdir_in(&request.directory)
+        .map_err(|error| CalibrateError::File {
+            path: request.directory.clone(),
+            error,
+        })?;
+    let mut program = request.program;
+    program.arguments.push(directory.path().into());
+    let timed = Arc::new(Timed::default());
+    let mut plan = patch::Options::new(Body::Displace);
+    plan.sites = Sites::At(Vec::new());
+    let options = Options {
+        plan,
+        cache: request.cache,
+        revision: request.revision,
+        live: Live::On,
+        period: PERIOD,
+        recording: Some(Recording {
+            receiver: Some(Arc::clone(&timed) as Arc<dyn Receiver>),
+            ..Recording::default()
+        }),
+        objects: None,
+        timers: None,
+        directory: request.directory,
+        perf_maps: None,
+    };
+    let session = Session::start(&program, options)?;
+    let mut run = Running {
+        process: handle(session.pid()),
+        session: Some(session),
+        cancelled,
+    };
+    run.patch(choice)?;
+    let go = directory.path().join(GO);
+    fs::write(&go, []).map_err(|error| CalibrateError::File { path: go, error })?;
+    run.wait(request.limit)?;
+    let written = directory.path().join(STRETCHES);
+    let stretches = fs::read_to_string(&written).map_err(|error| CalibrateError::File {
+        path: written,
+        error,
+    })?;
+    let stretches: Vec<Stretch> = stretches
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
+    let mut timed = timed.0.lock().unwrap_or_else(PoisonError::into_inner);
+    timed.sort_unstable();
+    let mut calibration = Calibration {
+        tick_hz: request.tick_hz,
+        patch: patch::sampler_identity(),
+        ..Calibration::default()
+    };
+    for (name, bytes) in &request.levels {
+        match level(name, *bytes, &stretches, &timed) {
+            Ok(level) => calibration.levels.push(level),
+            Err(reason) => calibration.skipped.push(format!("{name}: {reason}")),
+        }
+    }
+    leave_out_evicted(&mut calibration);
+    leave_out_hits(&mut calibration);
+    if calibration.levels.is_empty() {
+        let why = calibration.skipped.join("; ");
+        return Err(CalibrateError::Failed(format!(
+            "calibrated no level: {why}"
+        )));
+    }
+    calibration.elapsed_s = begun.elapsed().as_secs_f64();
+    Ok(calibration)
+}
+
+/// The load, as something to be patched.
+fn choice(executable: &Path, load: u64) -> Result<Choice, CalibrateError> {
+    let bytes = fs::read(executable).map_err(|error| CalibrateError::File {
+        path: executable.to_owned(),
+        error,
+    })?;
+    let unpatched = |reason: String| CalibrateError::Unpatched(reason);
+    let image = Image::parse(&bytes).map_err(|error| unpatched(error.to_string()))?;
+    let address = image.span().start + load;
+    let file = image.identity().clone();
+    let code = Code::of(bytes).map_err(|error| unpatched(error.to_string()))?;
+    let is_load = code
+        .site(address)
+        .is_some_and(|site| site.kind == SiteKind::Load && site.bytes == 8);
+    if !is_load {
+        return Err(unpatched(format!("there is no load at {address:#x}")));
+    }
+    let mut options = patch::Options::new(Body::Sample);
+    options.accesses = Accesses::Loads;
+    options.sites = Sites::At(vec![address]);
+    Ok(Choice { file, options })
+}
+
+/// The program while it runs; ended when it is let go before its end.
+struct Running<'a> {
+    /// Something that stays its own when its number is given to another.
+    process: Option<OwnedFd>,
+    session: Option<Session>,
+    cancelled: &'a dyn Fn() -> bool,
+}
+
+impl Running<'_> {
+    fn session(&self) -> &Session {
+        self.session
+            .as_ref()
+            .expect("it is taken when this is dropped")
+    }
+
+    fn patch(&self, choice: Choice) -> Result<(), CalibrateError> {
+        let session = self.session();
+        if let Some(obstacle) = session.obstacle() {
+            return Err(CalibrateError::Unpatched(obstacle.to_string()));
+        }
+        let remote = session.remote();
+        let mut number = remote.exchange(vec![choice.clone()]);
+        let begun = Instant::now();
+        let mut asked = begun;
+        while !(remote.settled(number) && remote.executed(&choice).is_some()) {
+            if (self.cancelled)() {
+                return Err(CalibrateError::Interrupted);
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(CalibrateError::Unpatched(format!(
+                    "it was not done within {} s",
+                    PATIENCE.as_secs()
+                )));
+            }
+            // A change that found the program at the wrong moment is not made again by itself.
+            if remote.settled(number) && asked.elapsed() > AGAIN {
+                number = remote.exchange(vec![choice.clone()]);
+                asked = Instant::now();
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        match remote.refused(&choice).as_deref() {
+            Some([(_, refusal), ..]) => Err(CalibrateError::Unpatched(refusal.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(process) = &self.process {
+            // One that has just ended needs none.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+
+    /// Waits for the program's end.
+    fn wait(&mut self, limit: Duration) -> Result<(), CalibrateError> {
+        let begun = Instant::now();
+        let ended = std::thread::scope(|scope| {
+            let session = self.session();
+            let waiting = scope.spawn(|| session.wait());
+            while !waiting.is_finished() {
+                if (self.cancelled)() || begun.elapsed() > limit {
+                    self.kill();
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            waiting
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        // It is over, whatever it came to: nothing is left to be killed.
+        if let Some(session) = self.session.take() {
+            drop(session.finish());
+        }
+        if (self.cancelled)() {
+            return Err(CalibrateError::Interrupted);
+        }
+        match ended {
+            Ok(Change::Ended(status)) if status.success() => Ok(()),
+            Ok(Change::Ended(_)) if begun.elapsed() > limit => Err(CalibrateError::Failed(
+                format!("took longer than {} s", limit.as_secs()),
+            )),
+            Ok(Change::Ended(status)) => Err(CalibrateError::Failed(format!("ended: {status}"))),
+            Ok(Change::Stopped(signal)) => Err(CalibrateError::Failed(format!(
+                "was stopped by signal {signal}"
+            ))),
+            Err(error) => Err(CalibrateError::Failed(format!("was lost: {error}"))),
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.kill();
+            // Its status is nobody's business any more.
+            let _ = session.wait();
+            drop(session.finish());
+        }
+    }
+}
+
+/// A handle of a child that has not been waited for; `None` where the kernel has none.
+fn handle(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// What was timed while the program was in one level.
+fn level(
+    name: &str,
+    area_bytes: u64,
+    stretches: &[Stretch],
+    timed: &[TimedLoad],
+) -> Result<CalibratedLevel, String> {
+    let found = stretches.iter().find(|stretch| {
+        let (Stretch::Stayed { name: it, .. } | Stretch::Skipped { name: it, .. }) = stretch;
+        it == name
+    });
+    let (latency_ns, from, to) = match found {
+        None => return Err("it was not come to".to_owned()),
+        Some(Stretch::Skipped { reason, .. }) => return Err(reason.clone()),
+        Some(Stretch::Stayed {
+            latency_ns,
+            from_tsc,
+            to_tsc,
+            ..
+        }) => (*latency_ns, *from_tsc, *to_tsc),
+    };
+    let from = from + ((to.saturating_sub(from)) as f64 * WARMING) as u64;
+    let first = timed.partition_point(|load| load.tsc < from);
+    let behind = timed.partition_point(|load| load.tsc <= to);
+    let timed = timed.get(first..behind).unwrap_or_default();
+    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    for load in timed {
+        *counts.entry(load.ticks).or_default() += 1;
+    }
+    let count = counts.values().sum();
+    if count < FEWEST {
+        return Err(format!("only {count} loads were timed"));
+    }
+    let ticks = counts
+        .into_iter()
+        .map(|(ticks, count)| TickCount { ticks, count })
+        .collect();
+    Ok(CalibratedLevel {
+        name: name.to_owned(),
+        area_bytes,
+        latency_ns,
+        count,
+        ticks,
+        hit_ticks: undisturbed_mean(timed.iter().filter_map(|load| load.hit)),
+        drain_ticks: undisturbed_mean(timed.iter().filter_map(|load| load.drain)),
+    })
+}
+
+/// The mean of what was not interrupted; `None` of nothing.
+fn undisturbed_mean(ticks: impl Iterator<Item = u32>) -> Option<f64> {
+    const INTERRUPTED: u32 = 4;
+    let mut ticks: Vec<u32> = ticks.collect();
+    ticks.sort_unstable();
+    let limit = ticks.get(ticks.len() / 2)?.saturating_mul(INTERRUPTED);
+    ticks.truncate(ticks.partition_point(|one| *one <= limit));
+    let sum: f64 = ticks.iter().map(|one| f64::from(*one)).sum();
+    Some(sum / ticks.len() as f64)
+}
+
+/// Leaves out what others had evicted: loads of a cache that took as long as memory's. A
+/// cache that holds less than half of its area is none to calibrate with.
+fn leave_out_evicted(calibration: &mut Calibration) {
+    let is_memory = |level: &CalibratedLevel| level.name.starts_with("DRAM");
+    let Some(memory) = calibration.levels.iter().find(|level| is_memory(level)) else {
+        return;
+    };
+    let (from, to) = (quantile(memory, 0.02), quantile(memory, 0.999));
+    let skipped = &mut calibration.skipped;
+    calibration.levels.retain_mut(|level| {
+        if !level.name.starts_with('L') {
+            return true;
+        }
+        let before = level.count;
+        level.ticks.retain(|bin| !(from..=to).contains(&bin.ticks));
+        level.count = level.ticks.iter().map(|bin| bin.count).sum();
+        let held = 2 * level.count >= before && level.count >= FEWEST;
+        if !held {
+            skipped.push(format!(
+                "{}: of {before} loads, {} took as long as memory's (other programs use the cache)",
+                level.name,
+                before - level.count
+            ));
+        }
+        held
+    });
+}
+
+/// Leaves out loads of lines that another core modifies which were hits all the same:
+/// something had brought the line before it was asked for.
+fn leave_out_hits(calibration: &mut Calibration) {
+    let near = calibration.levels.iter();
+    let near = near.filter(|level| ["L1", "L2"].contains(&level.name.as_str()));
+    let Some(longest) = near.map(|level| quantile(level, 0.99)).max() else {
+        return;
+    };
+    let skipped = &mut calibration.skipped;
+    calibration.levels.retain_mut(|level| {
+        if level.name != "core" {
+            return true;
+        }
+        let before = level.count;
+        level.ticks.retain(|bin| bin.ticks > longest);
+        level.count = level.ticks.iter().map(|bin| bin.count).sum();
+        let kept = 4 * level.count >= before && level.count >= FEWEST;
+        if !kept {
+            skipped.push(format!(
+                "core: of {before} loads, {} were hits before the other core's change was seen",
+                before - level.count
+            ));
+        }
+        kept
+    });
+}
+
+/// The ticks that at least `share` of a level's loads do not exceed.
+fn quantile(level: &CalibratedLevel, share: f64) -> u32 {
+    let mut seen = 0;
+    let found = level.ticks.iter().find(|bin| {
+        seen += bin.count;
+        seen as f64 >= share * level.count as f64
+    });
+    found.or(level.ticks.last()).map_or(0, |bin| bin.ticks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stayed(name: &str, from_tsc: u64, to_tsc: u64) -> Stretch {
+        Stretch::Stayed {
+            name: name.to_owned(),
+            latency_ns: 1.5,
+            from_tsc,
+            to_tsc,
+        }
+    }
+
+    #[test]
+    fn stretches_survive_a_file() {
+        let skipped = Stretch::Skipped {
+            name: "node 1".to_owned(),
+            reason: "no\tmemory\nthere".to_owned(),
+        };
+        assert_eq!(
+            stayed("L1", 5, 10).line().trim_end().parse(),
+            Ok(stayed("L1", 5, 10))
+        );
+        let read: Stretch = skipped.line().trim_end().parse().unwrap();
+        assert!(matches!(read, Stretch::Skipped { reason, .. } if reason == "no memory there"));
+        for wrong in ["", "stayed\tL1", "stayed\tL1\tx\t1\t2", "else\tL1\tx"] {
+            assert_eq!(wrong.parse::<Stretch>(), Err(()));
+        }
+    }
+
+    #[test]
+    fn loads_count_where_the_program_was_when_they_were_timed() {
+        let stretches = [stayed("L1", 1000, 3000), stayed("L2", 3000, 5000)];
+        let timed: Vec<TimedLoad> = (0..6000)
+            .map(|tsc| TimedLoad {
+                tsc,
+                ticks: if tsc < 3000 { 52 } else { 78 },
+                // One in a hundred was interrupted.
+                hit: Some(if tsc % 100 == 0 {
+                    9000
+                } else {
+                    26 * (1 + tsc as u32 % 2)
+                }),
+                drain: None,
+            })
+            .collect();
+        let l1 = level("L1", 16, &stretches, &timed).unwrap();
+        // The first twentieth is left out, the last load belongs to both.
+        assert_eq!(l1.count, 1901);
+        assert_eq!(l1.ticks.len(), 2);
+        assert_eq!(l1.ticks[0].count, 1900);
+        assert!(
+            (l1.hit_ticks.unwrap() - 39.1).abs() < 0.2,
+            "{:?}",
+            l1.hit_ticks
+        );
+        assert_eq!(l1.drain_ticks, None);
+        let l2 = level("L2", 16, &stretches, &timed).unwrap();
+        assert_eq!(
+            l2.ticks,
+            [TickCount {
+                ticks: 78,
+                count: 1901
+            }]
+        );
+        assert!(level("L3", 16, &stretches, &timed).is_err());
+
+        assert!(level("L1", 16, &stretches, &timed[..1050]).is_err());
+    }
+
+    #[test]
+    fn loads_that_others_evicted_calibrate_nothing() {
+        let level = |name: &str, ticks: &[(u32, u64)]| CalibratedLevel {
+            name: name.to_owned(),
+            count: ticks.iter().map(|(_, count)| count).sum(),
+            ticks: ticks
+                .iter()
+                .map(|&(ticks, count)| TickCount { ticks, count })
+                .collect(),
+            ..CalibratedLevel::default()
+        };
+        let mut calibration = Calibration {
+            levels: vec![
+                level("L1", &[(52, 900), (390, 30), (9000, 1)]),
+                level("L3", &[(104, 300), (338, 500), (390, 200)]),
+                level("DRAM", &[(104, 1), (338, 300), (390, 600), (442, 99)]),
+                level("core", &[(52, 300), (338, 200)]),
+            ],
+            ..Calibration::default()
+        };
+        leave_out_evicted(&mut calibration);
+        leave_out_hits(&mut calibration);
+        let names: Vec<&str> = calibration
+            .levels
+            .iter()
+            .map(|it| it.name.as_str())
+            .collect();
+        assert_eq!(names, ["L1", "DRAM", "core"]);
+        let l1 = &calibration.levels[0];
+        assert_eq!(
+            (l1.count, l1.ticks.len()),
+            (901, 2),
+            "an interrupted load stays"
+        );
+        assert_eq!(
+            calibration.levels[2].count, 200,
+            "what was a hit is left out"
+        );
+        assert!(calibration.skipped[0].starts_with("L3: of 1000 loads, 700"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Which accesses are worth a patch: those that time was lately lost at.
+
+use std::collections::HashMap;
+
+use membound_run::SiteId;
+
+/// Time after which a sample counts half.
+const HALF_LIFE_NS: f64 = 1e9;
+/// Share of the time lost at memory that the chosen sites hold together.
+const ENOUGH: f64 = 0.95;
+/// Share of it below which a site is left alone.
+const LEAST: f64 = 0.003;
+/// Sites at once.
+const MOST: usize = 256;
+/// What is colder than this many nanoseconds is forgotten.
+const COLD_NS: f64 = 1e3;
+
+/// Sums up what samples waited for, the recent ones more.
+#[derive(Debug, Default)]
+pub(crate) struct Chooser {
+    heat: HashMap<SiteId, f64>,
+    cooled_ns: u64,
+}
+
+impl Chooser {
+    /// A sample's part that waited for a site.
+    pub(crate) fn add(&mut self, site: SiteId, weight_ns: f64) {
+        *self.heat.entry(site).or_default() += weight_ns;
+    }
+
+    /// Lets time pass.
+    pub(crate) fn cool(&mut self, now_ns: u64) {
+        let passed = now_ns.saturating_sub(self.cooled_ns) as f64;
+        self.cooled_ns = now_ns;
+        let factor = (-passed / HALF_LIFE_NS).exp2();
+        self.heat.retain(|_, heat| {
+            *heat *= factor;
+            *heat > COLD_NS
+        });
+    }
+
+    /// The sites that hold nearly all of the time, hottest first, with their shares of it.
+    pub(crate) fn hot(&self) -> Vec<(SiteId, f64)> {
+        let total: f64 = self.heat.values().sum();
+        let mut sites: Vec<(SiteId, f64)> = self
+            .heat
+            .iter()
+            .map(|(site, heat)| (*site, heat / total))
+            .collect();
+        sites.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let mut sum = 0.0;
+        let wanted = sites.iter().take_while(|(_, share)| {
+            let more = sum < ENOUGH;
+            sum += share;
+            more && *share >= LEAST
+        });
+        let count = wanted.count().min(MOST);
+        sites.truncate(count);
+        sites
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hottest_sites_are_chosen_until_they_hold_enough() {
+        let mut chooser = Chooser::default();
+        assert!(chooser.hot().is_empty());
+        for (site, heat) in [(0, 60.0), (1, 36.0), (2, 3.0), (3, 1.0)] {
+            chooser.add(SiteId(site), heat * 1e6);
+        }
+        let hot: Vec<u32> = chooser.hot().iter().map(|(site, _)| site.0).collect();
+        assert_eq!(hot, [0, 1]);
+        // Very many that are all alike are all too cold.
+        let mut chooser = Chooser::default();
+        for site in 0..1000 {
+            chooser.add(SiteId(site), 1e6);
+        }
+        assert!(chooser.hot().is_empty());
+    }
+
+    #[test]
+    fn what_was_hot_long_ago_gives_way() {
+        let mut chooser = Chooser::default();
+        chooser.cool(0);
+        chooser.add(SiteId(0), 100e6);
+        chooser.cool(20_000_000_000);
+        chooser.add(SiteId(1), 10e6);
+        assert_eq!(chooser.hot()[0].0, SiteId(1));
+        chooser.cool(200_000_000_000);
+        assert!(chooser.heat.is_empty());
+    }
+}

@@ -1,0 +1,200 @@
+//! One clock for a run.
+//!
+//! Accesses and allocations carry the time stamp counter, perf's samples the kernel's
+//! `CLOCK_MONOTONIC_RAW`. Both become nanoseconds since the run began. The rate between them
+//! is found while the run goes on, from pairs of readings: the first is the run's beginning,
+//! and the latest decides the rate.
+
+use std::mem::MaybeUninit;
+
+/// The two clocks at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// Time stamp counter.
+    pub(crate) tsc: u64,
+    /// `CLOCK_MONOTONIC_RAW` in nanoseconds.
+    pub(crate) raw_ns: u64,
+}
+
+impl Reading {
+    /// Reads both, the nearest of several tries.
+    pub(crate) fn take() -> Self {
+        const TRIES: usize = 5;
+        let tries = (0..TRIES).map(|_| {
+            let before = time_stamp();
+            let raw_ns = raw_ns();
+            let after = time_stamp();
+            let width = after.wrapping_sub(before);
+            (
+                width,
+                Self {
+                    tsc: before + width / 2,
+                    raw_ns,
+                },
+            )
+        });
+        tries
+            .min_by_key(|(width, _)| *width)
+            .map(|(_, reading)| reading)
+            .unwrap_or_default()
+    }
+}
+
+/// Converts times to nanoseconds since the run began.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    first: Reading,
+    ns_per_tick: f64,
+}
+
+impl Clock {
+    /// Begins a run. `tsc_hz` serves until two readings are far enough from each other;
+    /// without it, some time is spent on finding the rate.
+    pub(crate) fn begin(tsc_hz: Option<f64>) -> Self {
+        let mut clock = Self::at(Reading::take(), tsc_hz.unwrap_or(0.0));
+        if tsc_hz.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            clock.refine(Reading::take());
+        }
+        clock
+    }
+
+    fn at(first: Reading, tsc_hz: f64) -> Self {
+        Self {
+            first,
+            ns_per_tick: if tsc_hz > 0.0 { 1e9 / tsc_hz } else { 1.0 },
+        }
+    }
+
+    /// Takes the rate from the run's beginning to `now`, when that is long enough ago.
+    pub(crate) fn refine(&mut self, now: Reading) {
+        /// Two readings are some tens of nanoseconds wide: this makes them parts in 10⁵.
+        const LEAST_NS: u64 = 2_000_000;
+        let ns = now.raw_ns.saturating_sub(self.first.raw_ns);
+        let ticks = now.tsc.saturating_sub(self.first.tsc);
+        if ns >= LEAST_NS && ticks > 0 {
+            self.ns_per_tick = ns as f64 / ticks as f64;
+        }
+    }
+
+    /// Ticks a second.
+    pub(crate) fn tsc_hz(&self) -> f64 {
+        1e9 / self.ns_per_tick
+    }
+
+    /// Since the run began; what came before it is 0.
+    pub(crate) fn of_tsc(&self, tsc: u64) -> u64 {
+        let ticks = tsc.saturating_sub(self.first.tsc);
+        (ticks as f64 * self.ns_per_tick) as u64
+    }
+
+    /// The same for `CLOCK_MONOTONIC_RAW`.
+    pub(crate) const fn of_raw(&self, raw_ns: u64) -> u64 {
+        raw_ns.saturating_sub(self.first.raw_ns)
+    }
+
+    /// Now.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.of_raw(raw_ns())
+    }
+}
+
+/// `CLOCK_MONOTONIC_RAW` in nanoseconds.
+fn raw_ns() -> u64 {
+    nanoseconds_of(libc::CLOCK_MONOTONIC_RAW).unwrap_or(0)
+}
+
+/// What a clock of the kernel says; `None` when it has none of this number.
+pub(crate) fn nanoseconds_of(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the kernel fills the struct in, or leaves it.
+    let result = unsafe { libc::clock_gettime(clock, time.as_mut_ptr()) };
+    // SAFETY: a struct of integers, zeroed and perhaps filled in.
+    let time = unsafe { time.assume_init() };
+    if result != 0 {
+        return None;
+    }
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    let rest = u64::try_from(time.tv_nsec).ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(rest)
+}
+
+/// CPU time that all threads of a process have taken, those that have ended too; `None` when
+/// it is gone.
+pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
+    // The kernel's encoding of "the CPU clock of this process": its complement in the upper
+    // bits, and 2 for the scheduler's clock.
+    let pid = i32::try_from(pid).ok()?;
+    nanoseconds_of((!pid << 3) | 2)
+}
+
+/// CPU time that this process has taken.
+pub(crate) fn own_cpu_ns() -> u64 {
+    nanoseconds_of(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
+}
+
+/// The time stamp counter; the kernel's clock where there is none.
+fn time_stamp() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: it reads a counter and nothing else.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        raw_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_clocks_come_to_the_same_time() {
+        let first = Reading {
+            tsc: 1_000,
+            raw_ns: 5_000_000_000,
+        };
+        let mut clock = Clock::at(first, 2e9);
+        assert_eq!(clock.of_tsc(3_000), 1_000);
+        assert_eq!(clock.of_tsc(10), 0, "before the run began");
+        // The true rate is 2.5 GHz.
+        clock.refine(Reading {
+            tsc: 1_000 + 25_000_000,
+            raw_ns: 5_010_000_000,
+        });
+        assert_eq!(clock.of_tsc(1_000 + 2_500_000), 1_000_000);
+        assert_eq!(clock.of_raw(5_001_000_000), 1_000_000);
+        assert!((clock.tsc_hz() - 2.5e9).abs() < 1.0);
+        // Too near to say anything.
+        clock.refine(Reading {
+            tsc: 1_001,
+            raw_ns: 5_000_100_000,
+        });
+        assert!((clock.tsc_hz() - 2.5e9).abs() < 1.0);
+    }
+
+    #[test]
+    fn the_machines_own_clocks_agree_within_what_reading_them_takes() {
+        let mut clock = Clock::begin(None);
+        let begun = clock.now_ns();
+        while clock.now_ns() < begun + 20_000_000 {
+            std::hint::spin_loop();
+        }
+        clock.refine(Reading::take());
+        let now = Reading::take();
+        let (by_tsc, by_raw) = (clock.of_tsc(now.tsc), clock.of_raw(now.raw_ns));
+        // Parts in a thousand: it may have been interrupted between the two.
+        assert!(by_tsc.abs_diff(by_raw) < by_raw / 1000, "{by_tsc} {by_raw}");
+    }
+
+    #[test]
+    fn a_process_has_cpu_time_as_long_as_it_is_there() {
+        let own = process_cpu_ns(std::process::id()).unwrap();
+        assert!(own > 0 && own <= own_cpu_ns());
+        assert_eq!(process_cpu_ns(u32::MAX), None);
+        // Above the largest number that the kernel gives.
+        assert_eq!(process_cpu_ns(5_000_000), None);
+    }
+}

@@ -1,0 +1,352 @@
+//! How much of the CPU time in a window the patches took themselves.
+//!
+//! Counts are set against CPU time, and a patch in a tight loop takes more of it than the loop.
+//! Samples show that in two ways. A patch that stands before a patched instruction is sampled as
+//! such (perf's samples tell, the agent's only which instruction it is); but much of that time is
+//! the program's as well, whose own misses go on behind it, so that this is the most that it can
+//! be. And patched accesses are waited for in more samples than without patches: with g their
+//! share outside of windows and s inside, a part p = (s - g) / (1 - g) of the windows' time went into patches. A
+//! window has few samples, so those of all windows in which the same was patched go together, and
+//! windows wait for those that come soon after them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use membound_run::{BlockCount, Executions, SiteId};
+
+use crate::budget::Work;
+
+/// Fewer samples say nothing.
+const FEWEST: u32 = 10;
+/// The largest part of a window's time that patches are taken to have had.
+const MOST: f64 = 0.95;
+/// How long windows wait for others that tell of the same.
+const HOLD_NS: u64 = 2_000_000_000;
+
+/// A window that waits for its samples.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) work: Work,
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
+    /// Those that were patched.
+    pub(crate) sites: BTreeSet<SiteId>,
+    pub(crate) executions: Vec<Executions>,
+    pub(crate) blocks: Vec<BlockCount>,
+    /// What patches cost at most.
+    cost_ns: f64,
+    at_patches_ns: f64,
+    in_patches_ns: f64,
+    all_ns: f64,
+    samples: u32,
+    /// Whether its samples are all there and among those of its kind.
+    pooled: bool,
+}
+
+impl Waiting {
+    /// One without samples yet.
+    pub(crate) fn new(
+        work: Work,
+        (from_ns, to_ns): (u64, u64),
+        cost_ns: f64,
+        sites: BTreeSet<SiteId>,
+        executions: Vec<Executions>,
+        blocks: Vec<BlockCount>,
+    ) -> Self {
+        Self {
+            work,
+            from_ns,
+            to_ns,
+            sites,
+            executions,
+            blocks,
+            cost_ns,
+            at_patches_ns: 0.0,
+            in_patches_ns: 0.0,
+            all_ns: 0.0,
+            samples: 0,
+            pooled: false,
+        }
+    }
+}
+
+/// Samples of all windows in which the same was patched.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pool {
+    samples: u32,
+    all_ns: f64,
+    at_patches_ns: f64,
+    in_patches_ns: f64,
+    cost_ns: f64,
+}
+
+impl Pool {
+    fn add(&mut self, window: &Waiting) {
+        self.samples += window.samples;
+        self.all_ns += window.all_ns;
+        self.at_patches_ns += window.at_patches_ns;
+        self.in_patches_ns += window.in_patches_ns;
+        self.cost_ns += window.cost_ns;
+    }
+}
+
+/// Whether a sample lay in membound's own code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// It did.
+    Yes,
+    /// It did not.
+    No,
+}
+
+/// What samples tell of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// Whether they lay in one.
+    Patches,
+    /// At which instruction only, and whether in the agent.
+    Instructions,
+}
+
+/// Corrects windows by their samples.
+#[derive(Debug)]
+pub(crate) struct Dilation {
+    telling: Telling,
+    waiting: Vec<Waiting>,
+    /// By what was done, at which sites.
+    pools: HashMap<(Work, BTreeSet<SiteId>), Pool>,
+    /// Time in patches beyond what they were taken to cost.
+    unforeseen_ns: f64,
+    /// By site that samples waited for, outside of windows.
+    usual_ns: HashMap<SiteId, f64>,
+    usual_all_ns: f64,
+}
+
+impl Dilation {
+    /// One without windows.
+    pub(crate) fn new(telling: Telling) -> Self {
+        Self {
+            telling,
+            waiting: Vec::new(),
+            pools: HashMap::new(),
+            unforeseen_ns: 0.0,
+            usual_ns: HashMap::new(),
+            usual_all_ns: 0.0,
+        }
+    }
+
+    /// A window closed.
+    pub(crate) fn wait(&mut self, window: Waiting) {
+        self.waiting.push(window);
+    }
+
+    /// A sample, and the site that it waited for; they come in the order of time.
+    pub(crate) fn sample(
+        &mut self,
+        t_ns: u64,
+        waited: Option<SiteId>,
+        weight_ns: u64,
+        inside: Inside,
+    ) {
+        let weight = weight_ns as f64;
+        let holds = |it: &&mut Waiting| (it.from_ns..=it.to_ns).contains(&t_ns);
+        if let Some(window) = self.waiting.iter_mut().find(holds) {
+            window.samples += 1;
+            window.all_ns += weight;
+            if inside == Inside::Yes {
+                window.in_patches_ns += weight;
+            }
+            if inside == Inside::Yes || waited.is_some_and(|site| window.sites.contains(&site)) {
+                window.at_patches_ns += weight;
+            }
+        } else if inside == Inside::Yes {
+            // On a busy machine patches stand in the text for long before a window and after it.
+            self.unforeseen_ns += weight;
+        } else {
+            if let Some(site) = waited {
+                *self.usual_ns.entry(site).or_default() += weight;
+            }
+            self.usual_all_ns += weight;
+        }
+    }
+
+    /// Windows that closed long enough before `horizon_ns`, until which all samples are there;
+    /// their CPU time without that of the patches.
+    pub(crate) fn settle(&mut self, horizon_ns: u64) -> Vec<Waiting> {
+        for window in &mut self.waiting {
+            if !window.pooled && window.to_ns < horizon_ns {
+                window.pooled = true;
+                let key = (window.work, window.sites.clone());
+                self.pools.entry(key).or_default().add(window);
+                self.unforeseen_ns += (window.in_patches_ns - window.cost_ns).max(0.0);
+            }
+        }
+        let until_ns = match horizon_ns {
+            u64::MAX => u64::MAX,
+            _ => horizon_ns.saturating_sub(HOLD_NS),
+        };
+        let (done, waiting) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|it| it.to_ns < until_ns);
+        self.waiting = waiting;
+        let mut done: Vec<Waiting> = done;
+        for window in &mut done {
+            let part = self.part(window);
+            // The kernel's count of what others take stands still between its ticks, which may
+            // be as long as a window; samples are as fine as their period.
+            let length_ns = window.to_ns.saturating_sub(window.from_ns).max(1) as f64;
+            let enough = window.samples >= FEWEST;
+            for row in &mut window.executions {
+                let row_ns = row.to_ns.saturating_sub(row.from_ns) as f64;
+                let sampled_ns = (window.all_ns * (row_ns / length_ns).min(1.0)) as u64;
+                if enough || row.cpu_ns < sampled_ns {
+                    row.cpu_ns = sampled_ns;
+                }
+                row.cpu_ns = (row.cpu_ns as f64 * (1.0 - part)) as u64;
+            }
+        }
+        done
+    }
+
+    /// Time that samples saw in patches beyond what they were taken to cost, once.
+    pub(crate) const fn take_unforeseen(&mut self) -> f64 {
+        std::mem::replace(&mut self.unforeseen_ns, 0.0)
+    }
+
+    /// The part of a window's time that is taken to have gone into patches.
+    fn part(&self, window: &Waiting) -> f64 {
+        let key = (window.work, window.sites.clone());
+        let pool = self.pools.get(&key).copied().unwrap_or_default();
+        if pool.samples < FEWEST || self.usual_all_ns <= 0.0 {
+            return 0.0;
+        }
+        let usual: f64 = window
+            .sites
+            .iter()
+            .filter_map(|it| self.usual_ns.get(it))
+            .sum();
+        let usual = usual / self.usual_all_ns;
+        let here = pool.at_patches_ns / pool.all_ns;
+        let most = match self.telling {
+            Telling::Patches => pool.in_patches_ns,
+            Telling::Instructions => pool.cost_ns,
+        };
+        let most = (most / pool.all_ns).min(MOST);
+        if usual >= 1.0 || most <= 0.0 {
+            return 0.0;
+        }
+        likely(f64::from(pool.samples), here, usual, most)
+    }
+}
+
+/// The mean of what p may be, up to `most`, after `samples` of which a share `here` lay at
+/// patches. Where nearly all samples lie there in any case they hardly tell, and the largest
+/// p that fits best would make counts many times too high.
+fn likely(samples: f64, here: f64, usual: f64, most: f64) -> f64 {
+    const STEPS: u32 = 64;
+    let steps = || (0..=STEPS).map(|step| most * f64::from(step) / f64::from(STEPS));
+    let log_likelihood = |p: f64| {
+        let share = (usual + p * (1.0 - usual)).clamp(1e-6, 1.0 - 1e-6);
+        samples * (here * share.ln() + (1.0 - here) * (1.0 - share).ln())
+    };
+    let best = steps().map(log_likelihood).fold(f64::MIN, f64::max);
+    let (sum, mean) = steps().fold((0.0, 0.0), |(sum, mean), p| {
+        let weight = (log_likelihood(p) - best).exp();
+        (sum + weight, mean + weight * p)
+    });
+    mean / sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(from_ns: u64, to_ns: u64) -> Waiting {
+        let row = Executions {
+            site: SiteId(0),
+            from_ns,
+            to_ns,
+            count: 5,
+            cpu_ns: 1000,
+        };
+        Waiting::new(
+            Work::Count,
+            (from_ns, to_ns),
+            1e6,
+            BTreeSet::from([SiteId(1)]),
+            vec![row],
+            Vec::new(),
+        )
+    }
+
+    #[test]
+    fn what_patches_take_is_taken_out_of_a_window_s_time() {
+        let mut dilation = Dilation::new(Telling::Instructions);
+        dilation.wait(window(100, 199));
+        for t_ns in 0..300 {
+            // One in ten is at the patched instruction; inside of windows one in two.
+            let inside = (100..200).contains(&t_ns);
+            let every = if inside { 2 } else { 10 };
+            let leaf = SiteId(u32::from(t_ns % every == 0));
+            dilation.sample(t_ns, Some(leaf), 10, Inside::No);
+        }
+        assert!(dilation.settle(150 + HOLD_NS).is_empty());
+        let done = dilation.settle(200 + HOLD_NS);
+        // (0.5 - 0.1) / (1 - 0.1)
+        assert!(done[0].executions[0].cpu_ns.abs_diff(555) < 15);
+        assert!(dilation.settle(u64::MAX).is_empty());
+    }
+
+    /// CPU time of windows of ten samples: so many in patches, so many at other instructions, of
+    /// which outside of windows there are three in ten.
+    fn windows(own: u64, elsewhere: u64) -> Vec<u64> {
+        let mut dilation = Dilation::new(Telling::Patches);
+        for number in 0..20 {
+            dilation.wait(window(1000 * number, 1000 * number + 9));
+        }
+        for t_ns in 0..20_000 {
+            let turn = t_ns % 10;
+            let (leaf, inside) = match t_ns % 1000 {
+                0..10 if turn < own => (SiteId(2), Inside::Yes),
+                0..10 => (SiteId(1 + u32::from(turn < own + elsewhere)), Inside::No),
+                _ => (SiteId(1 + u32::from(turn < 3)), Inside::No),
+            };
+            dilation.sample(t_ns, Some(leaf), 10, inside);
+        }
+        let done = dilation.settle(u64::MAX);
+        done.iter().map(|it| it.executions[0].cpu_ns).collect()
+    }
+
+    #[test]
+    fn time_in_patches_is_the_program_s_where_its_own_goes_on_behind_them() {
+        let check = |own, elsewhere, expected: std::ops::RangeInclusive<u64>| {
+            let times = windows(own, elsewhere);
+            assert_eq!(times.len(), 20);
+            assert!(times.iter().all(|ns| expected.contains(ns)), "{times:?}");
+        };
+        // Half of the samples in patches, and the rest of the program as often as ever.
+        check(5, 3, 85..=100);
+        // The same, and the rest of it a third as often: no more than what lies in patches.
+        check(5, 1, 50..=62);
+        check(0, 1, 100..=100);
+    }
+
+    #[test]
+    fn where_samples_do_not_tell_what_patches_cost_bounds_it() {
+        // Nearly all time is spent at the patched instructions in any case.
+        let unsure = likely(18.0, 1.0, 0.9, 0.95);
+        assert!((0.4..0.8).contains(&unsure), "{unsure}");
+        assert!(likely(18.0, 1.0, 0.9, 0.02) <= 0.02);
+        assert!(likely(1000.0, 0.1, 0.1, 0.95) < 0.05);
+        assert!((likely(10_000.0, 0.5, 0.1, 0.95) - 0.444).abs() < 0.01);
+    }
+
+    #[test]
+    fn without_samples_a_window_stays_as_it_is() {
+        let mut dilation = Dilation::new(Telling::Instructions);
+        dilation.wait(window(100, 199));
+        for t_ns in 0..105 {
+            dilation.sample(t_ns, Some(SiteId(1)), 10, Inside::No);
+        }
+        assert_eq!(dilation.settle(u64::MAX)[0].executions[0].cpu_ns, 1000);
+    }
+}

@@ -1,0 +1,585 @@
+//! Puts together what the samplers and the launcher tell, in the order of time, and decides
+//! what is patched when.
+//!
+//! Samples, accesses and allocations come from different rings and a little late. They wait
+//! until nothing earlier can come any more; only then are addresses looked up, so that a
+//! block that was freed a moment later is still found, and one that came later is not.
+
+mod settle;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use membound_launch::{Access, AllocationEvent, Remote};
+use membound_rewrite::stall::Effective;
+use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
+
+use crate::budget::Work;
+use crate::bursts::Collector;
+use crate::chooser::Chooser;
+use crate::clock::{Clock, Reading};
+use crate::cpu_time::CpuTime;
+use crate::dilation::{Dilation, Telling, Waiting};
+use crate::file::RunFile;
+use crate::gaps::Gaps;
+use crate::groups::{Threads, Wanted};
+use crate::inbox::{Inbox, Told};
+use crate::modules::Module;
+use crate::nodes::Nodes;
+use crate::objects::Objects;
+use crate::pages::Pages;
+use crate::patcher::Running;
+use crate::rows::Rows;
+use crate::sampler::{Batch, Sampling};
+use crate::sampling::{Taken, Whose};
+use crate::sites::{self, Sites};
+use crate::watching::Watching;
+use crate::windows::{Closed, Now, Wants, Windows};
+use crate::world::World;
+use crate::{Blocks, Bursts, Latencies, Options, Watch};
+
+/// How long events wait for earlier ones that come later.
+const DELAY_NS: u64 = 50_000_000;
+/// Between two turns.
+const TURN: Duration = Duration::from_millis(5);
+/// The same while a window is open or about to be: it is to close in time.
+const SHORT_TURN: Duration = Duration::from_millis(1);
+/// Events that are gone on with in a turn while a window is open.
+const SETTLED_AT_ONCE: usize = 500;
+/// Between two transactions.
+const WRITE_EVERY_NS: u64 = 500_000_000;
+/// Between two looks at processes and threads.
+const TIDY_EVERY_NS: u64 = 100_000_000;
+/// Processes whose threads are looked at in one turn.
+const LOOKED_AT: usize = 64;
+/// Time in samples before sites are chosen for the first time.
+const FIRST_CHOICE_NS: u64 = 30_000_000;
+/// Threads that were sampled this long ago run at the same time as those sampled now.
+const TOGETHER_NS: u64 = 500_000_000;
+
+/// Something that happened.
+#[derive(Debug)]
+enum Happened {
+    Sampled(Box<Taken>, Option<Effective>),
+    Accessed(Access),
+    /// Process, number and return addresses of a call chain.
+    Chained(u32, u32, Vec<u64>),
+    Allocated(u32, AllocationEvent),
+}
+
+/// The driver's state.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) meta: Meta,
+    pub(crate) world: Arc<Mutex<World>>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) remote: Option<Remote>,
+    pub(crate) sampling: Option<Sampling>,
+    pub(crate) file: RunFile,
+    pub(crate) rows: Rows,
+    pub(crate) sites: Sites,
+    pub(crate) objects: Objects,
+    pub(crate) gaps: Gaps,
+    pub(crate) pages: Pages,
+    windows: Windows,
+    dilation: Dilation,
+    bursts: Collector,
+    watching: Option<Watching>,
+    chooser: Chooser,
+    cpu_time: CpuTime,
+    pending: Vec<(u64, Happened)>,
+    sources: Vec<PathBuf>,
+    source_modules: HashMap<usize, Arc<Module>>,
+    /// When each thread was sampled last, and on which CPU.
+    recent: HashMap<ThreadId, (u64, ProcessId, Option<u16>)>,
+    sampled_ns: u64,
+    /// What samples of the agent's should stand for.
+    covered: CpuTime,
+    covered_ns: u64,
+    /// Until when all samples are there.
+    sampled_until_ns: u64,
+    written_ns: u64,
+    tidied_ns: u64,
+    look_from: usize,
+    /// Samples in the file.
+    pub(crate) samples: u64,
+    /// Timed accesses in the file.
+    pub(crate) accesses: u64,
+    /// Whether everything that was sampled has ended.
+    over: bool,
+    /// Recording has ended although programs go on.
+    elapsed: bool,
+}
+
+impl Driver {
+    /// One that has nothing yet.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is another party of the recording"
+    )]
+    pub(crate) fn new(
+        options: Options,
+        clock: Clock,
+        meta: Meta,
+        world: Arc<Mutex<World>>,
+        inbox: Arc<Inbox>,
+        remote: Option<Remote>,
+        sampling: Option<Sampling>,
+        file: RunFile,
+        gaps: Gaps,
+        nodes: Nodes,
+    ) -> Self {
+        let others = options
+            .allocators
+            .iter()
+            .map(|(allocates, _)| allocates.clone())
+            .collect();
+        let wanted = |yes: bool| if yes { Wanted::Yes } else { Wanted::No };
+        let wants = Wants {
+            blocks: wanted(options.blocks == Blocks::On),
+            bursts: wanted(options.bursts == Bursts::On),
+        };
+        let telling = match meta.timer {
+            TimerKind::CpuClock => Telling::Patches,
+            TimerKind::AgentTimer => Telling::Instructions,
+        };
+        // Those of perf say how far they are.
+        let sampled_until_ns = if sampling.is_some() { 0 } else { u64::MAX };
+        let windows = Windows::new(options.max_overhead, wants);
+        let caches = options.machine.iter().flat_map(|it| &it.machine.caches);
+        let line_bytes = caches.filter_map(|cache| cache.line_bytes).max();
+        let watching =
+            (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
+        Self {
+            options,
+            clock,
+            meta,
+            world,
+            inbox,
+            remote,
+            sampling,
+            file,
+            rows: Rows::default(),
+            sites: Sites::default(),
+            objects: Objects::new(others),
+            gaps,
+            pages: Pages::new(nodes),
+            windows,
+            dilation: Dilation::new(telling),
+            bursts: Collector::default(),
+            watching,
+            chooser: Chooser::default(),
+            cpu_time: CpuTime::default(),
+            pending: Vec::new(),
+            sources: Vec::new(),
+            source_modules: HashMap::new(),
+            recent: HashMap::new(),
+            sampled_ns: 0,
+            covered: CpuTime::default(),
+            covered_ns: 0,
+            sampled_until_ns,
+            written_ns: 0,
+            tidied_ns: 0,
+            look_from: 0,
+            samples: 0,
+            accesses: 0,
+            over: false,
+            elapsed: false,
+        }
+    }
+
+    /// Drives until `stop` is set, or the time asked for is over, which `ended` then says.
+    pub(crate) fn run(&mut self, stop: &AtomicBool, ended: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            self.wait();
+            self.turn();
+            let limit = self.options.duration.map(|limit| limit.as_nanos() as u64);
+            let late = limit.is_some_and(|limit| self.clock.now_ns() >= limit);
+            if late && !self.elapsed {
+                self.elapsed = true;
+                self.halt();
+            }
+            if late || self.over {
+                ended.store(true, Ordering::Release);
+            }
+        }
+        self.halt();
+    }
+
+    /// Lets some time pass, and takes what perf's samples have told meanwhile.
+    fn wait(&mut self) {
+        let turn = if self.windows.is_open() {
+            SHORT_TURN
+        } else {
+            TURN
+        };
+        let first = match &self.sampling {
+            Some(sampling) => sampling.batches.recv_timeout(turn),
+            None => Err(RecvTimeoutError::Disconnected),
+        };
+        // Who has nothing more to tell is not waited for: without a pause, looking after a
+        // program that is about to be gone would keep the kernel from letting go of it.
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            std::thread::sleep(turn);
+        }
+        if let Ok(batch) = first {
+            self.batch(batch);
+        }
+        let rest: Vec<Batch> = self
+            .sampling
+            .iter()
+            .flat_map(|sampling| sampling.batches.try_iter())
+            .collect();
+        for batch in rest {
+            self.batch(batch);
+        }
+    }
+
+    fn batch(&mut self, batch: Batch) {
+        self.over |= batch.over;
+        self.sampled_until_ns = match batch.over {
+            true => u64::MAX,
+            false => batch.until_ns.max(self.sampled_until_ns),
+        };
+        let remedy = Some("sample less often with --period");
+        self.gaps
+            .count("samples", "perf's rings were full", remedy, batch.lost);
+        for taken in batch.samples {
+            self.sampled(taken);
+        }
+    }
+
+    /// One turn: takes what was told, goes on with what is old enough, exchanges patches.
+    fn turn(&mut self) {
+        let reading = Reading::take();
+        self.clock.refine(reading);
+        let now_ns = self.clock.of_raw(reading.raw_ns);
+        // First, and with what was known a turn ago: what takes long keeps no window open.
+        if !self.elapsed {
+            self.step_windows(now_ns);
+        }
+        let told = self.inbox.take();
+        self.told(told, now_ns);
+        let most = if self.windows.is_open() {
+            SETTLED_AT_ONCE
+        } else {
+            usize::MAX
+        };
+        self.settle(now_ns.saturating_sub(DELAY_NS), most);
+        if let Some(watching) = self.watching.as_mut().filter(|_| !self.elapsed) {
+            watching.step(
+                &self.world,
+                &self.clock,
+                self.remote.as_ref(),
+                &mut self.rows.watched,
+                &mut self.gaps,
+            );
+        }
+        if now_ns >= self.tidied_ns + TIDY_EVERY_NS {
+            self.tidied_ns = now_ns;
+            self.tidy(now_ns);
+        }
+        if now_ns >= self.written_ns + WRITE_EVERY_NS {
+            self.written_ns = now_ns;
+            self.write(now_ns);
+        }
+    }
+
+    /// Puts what is known into the file.
+    pub(crate) fn write(&mut self, now_ns: u64) {
+        self.pages
+            .look(&self.world, now_ns, &mut self.rows, &mut self.gaps);
+        self.rows.write(
+            &mut self.file,
+            &self.world,
+            &mut self.sites,
+            &mut self.objects,
+        );
+        self.meta.elapsed_ns = now_ns;
+        self.meta.tsc_hz = self.clock.tsc_hz();
+        let meta = &self.meta;
+        self.file.put(|writer| writer.meta(meta));
+    }
+
+    fn told(&mut self, told: Told, now_ns: u64) {
+        self.sources.extend(told.sources);
+        let lost = told.lost;
+        let reason = "they came faster than they could be kept";
+        let remedy = Some("follow larger blocks only (--object-size)");
+        self.gaps.count("objects", reason, remedy, lost.allocations);
+        self.gaps.count("latencies", reason, None, lost.accesses);
+        self.gaps.count("samples", reason, None, lost.samples);
+        for (pid, _, reason) in told.refused {
+            self.gaps
+                .note("samples", format!("process {pid}: {reason}"), None);
+        }
+        // Perf tells both by itself.
+        if self.meta.timer == TimerKind::AgentTimer {
+            for (pid, since) in told.begun {
+                let t_ns = now_ns.saturating_sub(since.elapsed().as_nanos() as u64);
+                crate::lock(&self.world).begun(pid, t_ns);
+            }
+            let covered = told.covered;
+            let ask = |pid: u32| covered.get(&pid).copied();
+            self.covered_ns = self.covered.of_with(covered.keys().copied(), ask);
+        }
+        for (pid, number, addresses) in told.chains {
+            // It belongs to the program that allocated by it, which may have been started so
+            // lately that perf has not told of it yet.
+            let first = told
+                .allocations
+                .iter()
+                .find(|(of, event)| *of == pid && event.chain == number);
+            let t_ns = first.map_or(now_ns, |(_, event)| self.clock.of_tsc(event.tsc));
+            let chained = Happened::Chained(pid, number, addresses);
+            self.pending.push((t_ns, chained));
+        }
+        for (pid, event) in told.allocations {
+            let t_ns = self.clock.of_tsc(event.tsc);
+            self.pending.push((t_ns, Happened::Allocated(pid, event)));
+        }
+        for (pid, kept) in told.narrowed {
+            let process = crate::lock(&self.world).image(pid, now_ns);
+            let small = self.options.objects.unwrap_or(u64::MAX);
+            self.objects.narrow(process, small, now_ns, kept);
+        }
+        for (pid, sample) in told.samples {
+            let t_ns = self.clock.of_tsc(sample.tsc);
+            let taken = crate::lock(&self.world).take_told(pid, &sample, t_ns);
+            self.sampled(taken);
+        }
+        for access in told.accesses {
+            let t_ns = self.clock.of_tsc(access.tsc);
+            self.pending.push((t_ns, Happened::Accessed(access)));
+        }
+    }
+
+    /// Finds out what a sample waited for, at once: what is patched next depends on it.
+    fn sampled(&mut self, taken: Taken) {
+        if self.elapsed {
+            return;
+        }
+        self.sampled_ns += taken.weight_ns;
+        // The agent's thread executes no patches: no count races with it.
+        if taken.whose == Whose::Program {
+            self.recent
+                .insert(taken.thread, (taken.t_ns, taken.process, taken.cpu));
+        }
+        let mut effective = None;
+        if let Some((module, address, bias)) = &taken.code {
+            let world = &self.world;
+            let intern = |frame| crate::lock(world).interner.frame(frame);
+            let waits = self.sites.waits(taken.leaf, module, *address, intern);
+            for wait in waits.iter() {
+                if let Some(site) = wait.site {
+                    let weight_ns = taken.weight_ns as f64 * wait.share;
+                    self.chooser.add(site, weight_ns);
+                    self.windows.lost(site, weight_ns);
+                }
+            }
+            effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
+        }
+        self.pending
+            .push((taken.t_ns, Happened::Sampled(Box::new(taken), effective)));
+    }
+
+    fn step_windows(&mut self, now_ns: u64) {
+        let Some(remote) = &self.remote else { return };
+        if self.options.latencies == Latencies::Off || self.sampled_ns < FIRST_CHOICE_NS {
+            return;
+        }
+        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
+        let running = Running {
+            remote,
+            clock: self.clock,
+        };
+        if self.over {
+            if let Some(closed) = self.windows.stop(&running, now) {
+                self.closed(closed);
+            }
+            return;
+        }
+        let hot = if self.windows.is_open() {
+            Vec::new()
+        } else {
+            self.chooser.hot()
+        };
+        let closed = self.windows.step(&running, now, &hot, &mut self.sites);
+        if let Some(since_ns) = self.windows.take_burst() {
+            self.bursts.window(since_ns);
+        }
+        if let Some(closed) = closed {
+            self.closed(closed);
+        }
+    }
+
+    /// What came of a window waits until its samples are there.
+    fn closed(&mut self, closed: Closed) {
+        let (from_ns, to_ns) = (closed.from_ns, closed.to_ns);
+        if closed.work == Work::Record {
+            return;
+        }
+        let mut world = crate::lock(&self.world);
+        let blocks = closed
+            .blocks
+            .iter()
+            .map(|(module, block, count)| BlockCount {
+                frame: world.interner.frame(Frame {
+                    module: Some(*module),
+                    address: block.start,
+                }),
+                length: block.length,
+                from_ns,
+                to_ns,
+                count: *count,
+            });
+        let blocks = blocks.collect();
+        drop(world);
+        let waiting = Waiting::new(
+            closed.work,
+            (from_ns, to_ns),
+            closed.cost_ns,
+            closed.sites.into_iter().collect(),
+            closed.executions,
+            blocks,
+        );
+        self.dilation.wait(waiting);
+    }
+
+    fn tidy(&mut self, now_ns: u64) {
+        self.chooser.cool(now_ns);
+        self.recent
+            .retain(|_, (t_ns, ..)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);
+        let mut world = crate::lock(&self.world);
+        world.tidy(now_ns);
+        let alive = world.alive();
+        if alive.is_empty() {
+            // What is attached to has ended, where no sampler says so.
+            self.over |= world.images() > 0;
+            return;
+        }
+        for turn in 0..alive.len().min(LOOKED_AT) {
+            let (pid, process) = alive[(self.look_from + turn) % alive.len()];
+            world.threads.look(process, pid, now_ns);
+        }
+        self.look_from = (self.look_from + LOOKED_AT) % alive.len();
+    }
+
+    /// Ends what changes programs and what samples them.
+    fn halt(&mut self) {
+        let now_ns = self.clock.now_ns();
+        if let Some(remote) = &self.remote {
+            let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
+            let running = Running {
+                remote,
+                clock: self.clock,
+            };
+            if let Some(closed) = self.windows.stop(&running, now) {
+                self.closed(closed);
+            }
+        }
+        if let Some(sampling) = self.sampling.take() {
+            let (counted_ns, batches) = sampling.end();
+            for batch in batches {
+                self.batch(batch);
+            }
+            self.unsampled(counted_ns);
+            self.sampled_until_ns = u64::MAX;
+        }
+        if let Some(mut watching) = self.watching.take() {
+            watching.end(
+                &self.world,
+                &self.clock,
+                self.remote.as_ref(),
+                &mut self.rows.watched,
+                &mut self.gaps,
+            );
+        }
+        if self.windows.unsettled > 0 {
+            let reason = "programs did not exchange their patches in time";
+            self.gaps.count(
+                "latencies",
+                reason,
+                None,
+                std::mem::take(&mut self.windows.unsettled),
+            );
+        }
+        let blurred = std::mem::take(&mut self.windows.blurred);
+        let reason = "counts of executions were read too late to be of use: the machine was busy";
+        self.gaps.count("latencies", reason, None, blurred);
+        let given_up = std::mem::take(&mut self.windows.given_up);
+        let reason = "hot accesses could be patched in no program: their file has lost its name, \
+                      or is not patched at all";
+        self.gaps.count("latencies", reason, None, given_up);
+    }
+
+    /// Says how much CPU time the kernel counted that no sample stands for.
+    fn unsampled(&mut self, counted_ns: u64) {
+        const NOTED: f64 = 0.05;
+        let missing = counted_ns.saturating_sub(self.sampled_ns);
+        if missing as f64 > NOTED * counted_ns as f64 && missing > self.meta.period_ns * 10 {
+            let reason = "milliseconds of CPU time are in no sample: of threads shorter than the \
+                          period, and of the kernel where it may not be seen";
+            let remedy = Some("sample more often with --period");
+            self.gaps
+                .count("samples", reason, remedy, missing / 1_000_000);
+        }
+    }
+
+    /// Takes everything that is still on its way.
+    pub(crate) fn drain(&mut self) {
+        let now_ns = self.clock.now_ns();
+        let told = self.inbox.take();
+        self.told(told, now_ns);
+        self.settle(u64::MAX, usize::MAX);
+        let unkept = self.objects.unkept();
+        let reason = "there were too many blocks to keep";
+        let remedy = Some("follow larger blocks only (--object-size)");
+        self.gaps.count("objects", reason, remedy, unkept);
+        let shortened = crate::lock(&self.world).interner.shortened;
+        let reason = "call chains beyond the first four millions are known by their innermost \
+                      frames only";
+        self.gaps.count("samples", reason, None, shortened);
+        self.unsampled(self.covered_ns);
+        if self.meta.timer == TimerKind::AgentTimer && self.samples == 0 {
+            self.gaps.note(
+                "samples",
+                "the agent took none: the program was too short, or the agent is not in it",
+                None,
+            );
+        }
+    }
+}
+
+fn now(
+    world: &Mutex<World>,
+    cpu_time: &mut CpuTime,
+    recent: &HashMap<ThreadId, (u64, ProcessId, Option<u16>)>,
+    now_ns: u64,
+) -> Now {
+    let pids: HashSet<u32> = crate::lock(world)
+        .alive()
+        .into_iter()
+        .map(|(pid, _)| pid)
+        .collect();
+    let mut seen = HashSet::new();
+    let several = recent
+        .values()
+        .filter(|(t_ns, ..)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
+        .any(|(_, process, _)| !seen.insert(*process));
+    Now {
+        t_ns: now_ns,
+        cpu_ns: cpu_time.of(pids),
+        threads: if several {
+            Threads::Several
+        } else {
+            Threads::One
+        },
+    }
+}

@@ -1,0 +1,210 @@
+//! What happened becomes rows, in the order of time.
+
+use std::sync::Arc;
+
+use membound_launch::Access;
+use membound_rewrite::stall::Effective;
+use membound_run::{FrameId, ProcessId, Sample, SiteId, ThreadId};
+
+use super::{DELAY_NS, Driver, Happened};
+use crate::bursts::Recorded;
+use crate::dilation::Inside;
+use crate::sampling::{Patched, Taken, Whose};
+use crate::watch::{Seen, Wrote};
+
+/// How long windows wait for their samples at most.
+const LATEST_NS: u64 = 2_000_000_000;
+
+impl Driver {
+    /// Goes on with what happened until `horizon_ns`, `most` events of it.
+    pub(crate) fn settle(&mut self, horizon_ns: u64, most: usize) {
+        // Nearly sorted already, which this sort makes use of.
+        self.pending.sort_by_key(|(t_ns, _)| *t_ns);
+        let due = self
+            .pending
+            .partition_point(|(t_ns, _)| *t_ns <= horizon_ns);
+        let all = due <= most;
+        let due: Vec<(u64, Happened)> = self.pending.drain(..due.min(most)).collect();
+        for (t_ns, happened) in due {
+            match happened {
+                Happened::Allocated(pid, event) => {
+                    let process = crate::lock(&self.world).image(pid, t_ns);
+                    self.objects.apply(process, &event, t_ns);
+                }
+                Happened::Chained(pid, number, addresses) => {
+                    self.settle_chain(pid, number, &addresses, t_ns);
+                }
+                Happened::Sampled(taken, effective) => self.settle_sample(&taken, effective),
+                Happened::Accessed(access) => self.settle_access(&access, t_ns),
+            }
+        }
+        if !all {
+            return;
+        }
+        // Those wait for all their samples, which come late where the machine is busy.
+        let sampled_ns = self
+            .sampled_until_ns
+            .max(horizon_ns.saturating_sub(LATEST_NS));
+        let settled = self.dilation.settle(horizon_ns.min(sampled_ns));
+        self.windows.spend(self.dilation.take_unforeseen());
+        for window in settled {
+            self.rows.executions.extend(window.executions);
+            self.rows.blocks.extend(window.blocks);
+        }
+        self.bursts.settle(horizon_ns, &mut self.rows.bursts);
+    }
+
+    fn settle_chain(&mut self, pid: u32, number: u32, addresses: &[u64], t_ns: u64) {
+        let mut world = crate::lock(&self.world);
+        let process = world.image(pid, t_ns);
+        let stack = world.with_space(process, t_ns, |space, modules, interner| {
+            let frames = space.callers(modules, interner, addresses, t_ns);
+            interner.stack(&frames)
+        });
+        if let Some(stack) = stack {
+            self.objects.chain(process, number, stack);
+        }
+    }
+
+    fn settle_sample(&mut self, taken: &Taken, effective: Option<Effective>) {
+        let object = effective.and_then(|it| {
+            self.objects
+                .at(&self.world, taken.process, it.address, taken.t_ns)
+        });
+        let inside = match taken.patched {
+            Patched::Agent => Inside::Yes,
+            Patched::No | Patched::Trampoline => Inside::No,
+        };
+        if let Some(address) = effective.filter(|it| it.exact).map(|it| it.address) {
+            self.pages.accessed(taken.process, address);
+            self.suspect(taken.leaf, taken.process, taken.thread, address);
+        }
+        let waited = self.sites.likeliest(taken.leaf);
+        // The agent's own thread takes no time of the program's.
+        if taken.whose == Whose::Program {
+            self.dilation
+                .sample(taken.t_ns, waited, taken.weight_ns, inside);
+        }
+        self.samples += 1;
+        self.rows.samples.push(Sample {
+            t_ns: taken.t_ns,
+            thread: taken.thread,
+            cpu: taken.cpu,
+            stack: taken.stack,
+            weight_ns: taken.weight_ns,
+            address: effective.map(|it| it.address),
+            exact: effective.is_some_and(|it| it.exact),
+            object,
+        });
+    }
+
+    /// A sample waited for an access of this address.
+    fn suspect(&mut self, leaf: FrameId, process: ProcessId, thread: ThreadId, address: u64) {
+        let site = self
+            .sites
+            .likeliest(leaf)
+            .and_then(|site| self.sites.row(site));
+        let Some((bytes, kind)) = site.map(|site| (site.bytes, site.kind)) else {
+            return;
+        };
+        let wrote = if kind.stores() { Wrote::Yes } else { Wrote::No };
+        self.watch(process, thread, (address, bytes), wrote);
+    }
+
+    /// Takes an access of so many bytes into account where lines are watched.
+    fn watch(
+        &mut self,
+        process: ProcessId,
+        thread: ThreadId,
+        (address, bytes): (u64, u32),
+        wrote: Wrote,
+    ) {
+        let Some(watching) = &mut self.watching else {
+            return;
+        };
+        let world = crate::lock(&self.world);
+        let Some(tid) = world.threads.row(thread).map(|row| row.tid) else {
+            return;
+        };
+        let pid = world.row(process).pid;
+        watching.note(Seen {
+            pid,
+            tid,
+            address,
+            bytes: bytes.max(1),
+            wrote,
+        });
+    }
+
+    fn settle_access(&mut self, access: &Access, t_ns: u64) {
+        let Some(site) = self.site_of(access) else {
+            self.gaps.count(
+                "latencies",
+                "accesses of code that nothing is known of",
+                None,
+                1,
+            );
+            return;
+        };
+        let (process, thread) = {
+            let mut world = crate::lock(&self.world);
+            let process = world.image(access.pid, t_ns);
+            (
+                process,
+                world.threads.of(process, access.pid, access.thread, t_ns),
+            )
+        };
+        // What is only a part of a long run of accesses needs no name of its own.
+        if access.burst {
+            let recorded = Recorded {
+                t_ns,
+                thread,
+                site,
+                address: access.address,
+                store: access.store,
+                after_gap: access.after_gap,
+            };
+            self.bursts.add(recorded, &mut self.rows.bursts);
+            return;
+        }
+        let object = self.objects.at(&self.world, process, access.address, t_ns);
+        let recent = self.recent.get(&thread);
+        let cpu = recent
+            .filter(|(at, ..)| at.abs_diff(t_ns) < DELAY_NS)
+            .and_then(|(.., cpu)| *cpu);
+        let bytes = self.sites.row(site).map_or(0, |site| site.bytes);
+        let wrote = if access.store { Wrote::Yes } else { Wrote::No };
+        self.watch(process, thread, (access.address, bytes), wrote);
+        self.accesses += u64::from(access.ticks.is_some());
+        self.pages.accessed(process, access.address);
+        self.rows.accesses.push(membound_run::Access {
+            t_ns,
+            thread,
+            site,
+            address: access.address,
+            ticks: access.ticks,
+            hit: access.hit,
+            drain: access.drain,
+            store: access.store,
+            object,
+            cpu,
+            node: self.pages.node(process, access.address),
+        });
+    }
+
+    fn site_of(&mut self, access: &Access) -> Option<SiteId> {
+        let module = match self.source_modules.get(&access.module) {
+            Some(module) => Arc::clone(module),
+            None => {
+                let path = self.sources.get(access.module)?;
+                let module = Arc::clone(crate::lock(&self.world).modules.by_path(path)?);
+                self.source_modules
+                    .insert(access.module, Arc::clone(&module));
+                module
+            }
+        };
+        let world = &self.world;
+        let intern = |frame| crate::lock(world).interner.frame(frame);
+        self.sites.of(&module, access.site, intern)
+    }
+}

@@ -1,0 +1,69 @@
+//! What is missing from a run, and why: each reason once, with how often.
+
+use membound_run::Gap;
+
+/// Gaps of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Gaps {
+    all: Vec<Gap>,
+}
+
+impl Gaps {
+    /// Something is missing.
+    pub(crate) fn note(&mut self, about: &str, reason: impl Into<String>, remedy: Option<&str>) {
+        let reason = reason.into();
+        let known = self
+            .all
+            .iter()
+            .any(|gap| gap.about == about && gap.reason == reason);
+        if !known {
+            self.all.push(Gap {
+                about: about.to_owned(),
+                reason,
+                remedy: remedy.map(str::to_owned),
+                count: None,
+            });
+        }
+    }
+
+    /// So many more are missing.
+    pub(crate) fn count(&mut self, about: &str, reason: &str, remedy: Option<&str>, count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.note(about, reason, remedy);
+        let known = self
+            .all
+            .iter_mut()
+            .find(|gap| gap.about == about && gap.reason == reason);
+        if let Some(gap) = known {
+            gap.count = Some(gap.count.unwrap_or(0).saturating_add(count));
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[Gap] {
+        &self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_told_once_and_what_it_counts_is_summed() {
+        let mut gaps = Gaps::default();
+        gaps.note("objects", "no agent", None);
+        gaps.note("objects", "no agent", None);
+        gaps.count("samples", "lost", Some("do less"), 3);
+        gaps.count("samples", "lost", Some("do less"), 4);
+        gaps.count("samples", "never", None, 0);
+        let counts: Vec<_> = gaps
+            .all()
+            .iter()
+            .map(|gap| (gap.about.as_str(), gap.count))
+            .collect();
+        assert_eq!(counts, [("objects", None), ("samples", Some(7))]);
+    }
+}

@@ -1,0 +1,381 @@
+//! Hot sites by function, and what there is to find out about each.
+//!
+//! Groups once made stay as they are, so that their plans and places are used again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use membound_launch::{Choice, Pace};
+use membound_rewrite::image::Identity;
+use membound_rewrite::patch::{Body, Hooks, Options, Sites as Places};
+use membound_rewrite::stall::{Code, CodeBlock};
+use membound_run::{ModuleId, SiteId};
+
+use crate::budget::Work;
+use crate::modules::Module;
+use crate::sites::Sites;
+
+/// CPU time of a window whose sites' rates are not known.
+pub(crate) const FIRST_NS: u64 = 10_000_000;
+/// The same of one in which sites are counted without losing any, which costs much. How fast a
+/// program runs changes while other programs take its cache: many short windows see more of that
+/// than few long ones.
+pub(crate) const COUNT_NS: u64 = 12_000_000;
+/// The same of others.
+pub(crate) const USUAL_NS: u64 = 40_000_000;
+/// Mean executions between two samples in a site's first window.
+pub(crate) const FIRST_PERIOD: u32 = 1000;
+/// The same of a site that no window has seen executed. What it is timed is bounded all the same.
+const RARE_PERIOD: u32 = 16;
+/// Accesses of a site that are timed in one window. About ten windows make an estimate; where
+/// they lie is up to when time is lost at the site.
+const WANTED: u32 = 250;
+/// Part of a window in which those are wanted: rates change.
+const EARLY: f64 = 0.7;
+const MOST_PERIOD: f64 = 1e6;
+/// How long a group rests that could not be placed, longer each time but the first.
+const REST_NS: u64 = 200_000_000;
+/// Times that a group is tried.
+pub(crate) const TRIES: u32 = 3;
+/// Times that a group grows by sites that became hot later. Each takes another plan.
+const MOST_GROWN: u32 = 4;
+/// Sampled time lost at a group from one of its windows to the next: at least, and as a part of
+/// all that was lost there so far. So every phase in which a group is hot has its windows, and a
+/// long run has not many more of them than a short one.
+const AGAIN_NS: f64 = 10e6;
+const AGAIN_PART: f64 = 1.0 / 20.0;
+/// Blocks are counted again after so many windows.
+const BLOCKS_EVERY: u64 = 16;
+/// Blocks of one function that are counted.
+const MOST_BLOCKS: usize = 1024;
+/// Accesses of one function that are recorded in bursts.
+const MOST_RECORDED: usize = 2048;
+
+/// Whether counts of one process may race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// One thread runs at a time.
+    One,
+    /// Several do.
+    Several,
+}
+
+/// Whether something beside latencies is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+}
+
+/// Sites of one function.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// Its module and first address.
+    pub(crate) function: (ModuleId, u64),
+    module: Arc<Module>,
+    file: Identity,
+    /// Sorted by address.
+    pub(crate) sites: Vec<(u64, SiteId)>,
+    /// The function's blocks, where they were counted.
+    pub(crate) blocks: Vec<CodeBlock>,
+    choices: HashMap<Work, Choice>,
+    /// Executions of all its sites in a nanosecond of CPU time, when it was last executed.
+    rate: Option<f64>,
+    /// The same by site.
+    rates: HashMap<u64, f64>,
+    /// The same of all its blocks.
+    block_rate: Option<f64>,
+    /// Sampled time that was lost at its sites.
+    lost_ns: f64,
+    /// Of that, what came after its last window.
+    new_ns: f64,
+    /// Windows that it had.
+    pub(crate) windows: u64,
+    since_blocks: u64,
+    /// Until when it rests, having failed.
+    rests_until_ns: u64,
+    /// Times that it could not be placed.
+    pub(crate) failures: u32,
+    /// Times that sites were added.
+    grown: u32,
+    /// What its next window is for.
+    pub(crate) next: Work,
+}
+
+impl Group {
+    fn new(
+        function: (ModuleId, u64),
+        module: Arc<Module>,
+        sites: Vec<(u64, SiteId)>,
+    ) -> Option<Self> {
+        let file = module.code().and_then(Code::identity)?;
+        Some(Self {
+            function,
+            module,
+            file,
+            sites,
+            blocks: Vec::new(),
+            choices: HashMap::new(),
+            rate: None,
+            rates: HashMap::new(),
+            block_rate: None,
+            lost_ns: 0.0,
+            new_ns: 0.0,
+            windows: 0,
+            since_blocks: BLOCKS_EVERY,
+            rests_until_ns: 0,
+            failures: 0,
+            grown: 0,
+            next: Work::Time,
+        })
+    }
+
+    /// Sites of the same function are patched with the others from now on.
+    fn grow(&mut self, sites: Vec<(u64, SiteId)>) {
+        self.sites.extend(sites);
+        self.sites.sort_unstable();
+        // Blocks stay as they are: they do not depend on sites.
+        self.choices.retain(|work, _| *work == Work::Blocks);
+        self.grown += 1;
+        self.rate = None;
+        self.rates.clear();
+        self.rests_until_ns = 0;
+        self.next = Work::Time;
+    }
+
+    /// A sample waited for one of its sites.
+    fn lost(&mut self, weight_ns: f64) {
+        self.lost_ns += weight_ns;
+        self.new_ns += weight_ns;
+    }
+
+    /// Whether a window is to be opened for it.
+    pub(crate) fn is_due(&self, now_ns: u64) -> bool {
+        let more = match self.next {
+            // What an earlier window was only the half of.
+            Work::Count | Work::Blocks => true,
+            Work::Time | Work::Record => {
+                self.rate.is_none() || self.new_ns >= AGAIN_NS.max(AGAIN_PART * self.lost_ns)
+            }
+        };
+        more && self.failures < TRIES && self.rests_until_ns <= now_ns
+    }
+
+    /// What is to be patched for this.
+    pub(crate) fn choice(&mut self, work: Work, threads: Threads) -> &Choice {
+        if work == Work::Blocks && self.blocks.is_empty() {
+            let code = self.module.code();
+            self.blocks = code
+                .map(|code| code.blocks(self.function.1))
+                .unwrap_or_default();
+            self.blocks.truncate(MOST_BLOCKS);
+        }
+        let Self {
+            choices,
+            file,
+            sites,
+            blocks,
+            module,
+            function,
+            ..
+        } = self;
+        choices.entry(work).or_insert_with(|| {
+            let body = match work {
+                Work::Time => Body::Sample,
+                Work::Count => Body::CountByStack,
+                Work::Blocks if threads == Threads::Several => Body::CountByStack,
+                Work::Blocks => Body::Count { exact: false },
+                Work::Record => Body::Record,
+            };
+            let mut options = Options::new(body);
+            options.hooks = Hooks::LeaveOut;
+            options.sites = match work {
+                Work::Time | Work::Count => {
+                    Places::At(sites.iter().map(|(address, _)| *address).collect())
+                }
+                Work::Blocks => Places::Blocks(blocks.iter().map(|block| block.start).collect()),
+                Work::Record => {
+                    let code = module.code();
+                    let all = code
+                        .map(|code| code.accesses(function.1))
+                        .unwrap_or_default();
+                    Places::At(all.into_iter().take(MOST_RECORDED).collect())
+                }
+            };
+            Choice {
+                file: file.clone(),
+                options,
+            }
+        })
+    }
+
+    /// How each site is to be sampled in a window of the usual length, by address.
+    pub(crate) fn paces(&self) -> Vec<(u64, Pace)> {
+        let unknown = match self.rate {
+            Some(_) => RARE_PERIOD,
+            None => FIRST_PERIOD,
+        };
+        let pace = |(address, _): &(u64, SiteId)| {
+            let period = self.rates.get(address).map_or(unknown, |rate| {
+                let period = rate * USUAL_NS as f64 * EARLY / f64::from(WANTED);
+                period.clamp(1.0, MOST_PERIOD) as u32
+            });
+            let samples = WANTED;
+            (*address, Pace { period, samples })
+        };
+        self.sites.iter().map(pace).collect()
+    }
+
+    /// Executions of these counts that are taken to have been sampled, with those paces.
+    pub(crate) fn taken(paces: &[(u64, Pace)], counts: &HashMap<u64, u64>) -> f64 {
+        let taken = paces.iter().map(|(address, pace)| {
+            let count = counts.get(address).copied().unwrap_or(0);
+            (count as f64 / f64::from(pace.period)).min(f64::from(pace.samples))
+        });
+        taken.sum()
+    }
+
+    /// Nanoseconds that a nanosecond of CPU time in a window costs; `None` when it was never
+    /// counted.
+    pub(crate) fn cost(&self, work: Work) -> Option<f64> {
+        match work {
+            Work::Time => {
+                let taken = self.sites.len() as f64 * f64::from(WANTED) / USUAL_NS as f64;
+                let rate = self.rate?;
+                Some(work.cost_ns(rate, taken.min(rate)))
+            }
+            Work::Count => Some(work.cost_ns(self.rate?, 0.0)),
+            Work::Blocks => Some(work.cost_ns(self.block_rate?, 0.0)),
+            Work::Record => None,
+        }
+    }
+
+    /// They were counted in so much CPU time. What was not executed at all keeps the rate that it
+    /// had: it was in another phase.
+    pub(crate) fn counted(&mut self, work: Work, counts: &HashMap<u64, u64>, cpu_ns: u64) {
+        if cpu_ns == 0 {
+            return;
+        }
+        let sum: u64 = counts.values().sum();
+        let rate = sum as f64 / cpu_ns as f64;
+        let keeps = |known: Option<f64>| known.filter(|_| sum == 0).or(Some(rate));
+        match work {
+            Work::Time | Work::Count => {
+                self.rate = keeps(self.rate);
+                let executed = counts.iter().filter(|(_, count)| **count > 0);
+                let rates = executed.map(|(at, count)| (*at, *count as f64 / cpu_ns as f64));
+                self.rates.extend(rates);
+            }
+            Work::Blocks => self.block_rate = keeps(self.block_rate),
+            Work::Record => {}
+        }
+    }
+
+    /// Decides what the window after one for `done` is for.
+    pub(crate) fn next_window(&mut self, done: Work, threads: Threads, blocks: Wanted) {
+        self.windows += 1;
+        self.since_blocks += 1;
+        self.failures = 0;
+        let counts = threads == Threads::Several && done == Work::Time;
+        let blocks_due = blocks == Wanted::Yes && self.since_blocks >= BLOCKS_EVERY;
+        self.next = if counts {
+            Work::Count
+        } else if blocks_due && done != Work::Blocks {
+            Work::Blocks
+        } else {
+            Work::Time
+        };
+        match done {
+            Work::Time => self.new_ns = 0.0,
+            Work::Blocks => self.since_blocks = 0,
+            Work::Count | Work::Record => {}
+        }
+    }
+
+    /// It could not be placed: it rests, or is given up, which is said.
+    pub(crate) fn put_off(&mut self, work: Work, now_ns: u64) -> bool {
+        if matches!(work, Work::Blocks | Work::Record) {
+            // What it is there for can be had all the same.
+            self.next = Work::Time;
+            self.since_blocks = 0;
+            return false;
+        }
+        self.failures += 1;
+        self.rests_until_ns = now_ns + REST_NS * u64::from(self.failures - 1);
+        self.failures == TRIES
+    }
+}
+
+/// All groups.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    pub(crate) all: Vec<Group>,
+    /// The latest group of each function.
+    growing: HashMap<(ModuleId, u64), usize>,
+    of_site: HashMap<SiteId, usize>,
+}
+
+impl Groups {
+    /// The group that has a site.
+    pub(crate) fn of(&self, site: SiteId) -> Option<usize> {
+        self.of_site.get(&site).copied()
+    }
+
+    /// A sample waited for a site.
+    pub(crate) fn lost(&mut self, site: SiteId, weight_ns: f64) {
+        if let Some(group) = self.of(site) {
+            self.all[group].lost(weight_ns);
+        }
+    }
+
+    /// Makes groups of sites that are in none yet.
+    pub(crate) fn add(&mut self, hot: &[(SiteId, f64)], sites: &Sites) {
+        let mut new: BTreeMap<(ModuleId, u64), Vec<(u64, SiteId)>> = BTreeMap::new();
+        let mut warm: Vec<SiteId> = Vec::new();
+        for (site, _) in hot
+            .iter()
+            .filter(|(site, _)| !self.of_site.contains_key(site))
+        {
+            // What few samples met beside it will be met again: each patched function takes
+            // time to plan, so its other accesses come along.
+            warm.push(*site);
+            warm.extend(
+                sites
+                    .near(*site)
+                    .filter(|it| !self.of_site.contains_key(it)),
+            );
+        }
+        warm.sort_unstable();
+        warm.dedup();
+        for site in &warm {
+            let Some((module, address)) = sites.place(*site) else {
+                continue;
+            };
+            let function = module.code().and_then(|code| code.function(address));
+            let start = function.map_or(address, |range| range.start);
+            new.entry((module.id, start))
+                .or_default()
+                .push((address, *site));
+        }
+        for (function, mut list) in new {
+            list.sort_unstable();
+            let module = sites.place(list[0].1).map(|(module, _)| Arc::clone(module));
+            let sites = list.iter().map(|(_, site)| *site).collect::<Vec<_>>();
+            let growing = self.growing.get(&function).copied();
+            if let Some(index) = growing.filter(|it| self.all[*it].grown < MOST_GROWN) {
+                self.of_site
+                    .extend(sites.into_iter().map(|site| (site, index)));
+                self.all[index].grow(list);
+                continue;
+            }
+            if let Some(group) = module.and_then(|module| Group::new(function, module, list)) {
+                self.growing.insert(function, self.all.len());
+                self.of_site
+                    .extend(sites.into_iter().map(|site| (site, self.all.len())));
+                self.all.push(group);
+            }
+        }
+    }
+}

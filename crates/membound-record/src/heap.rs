@@ -1,0 +1,350 @@
+//! What one process has allocated: blocks and mappings by address, as they come and go.
+//!
+//! Events are applied in the order of time. An allocation over something that is still there
+//! means that its end was missed, and ends it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
+use membound_run::ObjectId;
+
+/// Blocks of one process that are kept; what is allocated beyond them is not known.
+const MOST_BLOCKS: usize = 8 << 20;
+
+/// Something that was allocated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Block {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Call chain, as the process numbers it.
+    pub(crate) chain: u32,
+    /// Which function did it.
+    pub(crate) function: AllocationFunction,
+    /// Thread that did it.
+    pub(crate) thread: u32,
+    /// When.
+    pub(crate) t_ns: u64,
+    /// How many it stands for.
+    pub(crate) weight: f32,
+    /// Its number, once something fell into it.
+    pub(crate) object: Option<ObjectId>,
+}
+
+/// Sums over the blocks of one call chain and function.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Totals {
+    pub(crate) blocks: f64,
+    pub(crate) bytes: f64,
+    pub(crate) freed: f64,
+    pub(crate) lifetime_ns: f64,
+    pub(crate) live_bytes: f64,
+    pub(crate) peak_bytes: f64,
+}
+
+/// A block that something fell into was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) object: ObjectId,
+    pub(crate) t_ns: u64,
+}
+
+/// A process's allocations.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    /// Of allocators.
+    blocks: BTreeMap<u64, Block>,
+    /// Of the kernel; blocks lie inside them.
+    mappings: BTreeMap<u64, Block>,
+    /// By call chain and function.
+    pub(crate) totals: HashMap<(u32, AllocationFunction), Totals>,
+    /// Blocks that found no room.
+    pub(crate) unkept: u64,
+}
+
+impl Heap {
+    /// Applies an event that happened at `t_ns`. Appends the blocks that ended and that
+    /// something had fallen into.
+    pub(crate) fn apply(&mut self, event: &AllocationEvent, t_ns: u64, ended: &mut Vec<Ended>) {
+        match (event.action, event.function) {
+            (AllocationAction::Allocated, AllocationFunction::Mmap) => {
+                self.unmap(event.address, event.size, t_ns, ended);
+                self.put(event, t_ns);
+            }
+            (AllocationAction::Allocated, _) => {
+                self.free_overlapped(event.address, event.size, t_ns, ended);
+                self.put(event, t_ns);
+            }
+            (AllocationAction::Freed, AllocationFunction::Munmap | AllocationFunction::Mmap) => {
+                self.unmap(event.address, event.size, t_ns, ended);
+            }
+            (AllocationAction::Freed, _) => {
+                if let Some(block) = self.blocks.remove(&event.address) {
+                    self.end(&block, block.size, t_ns, ended);
+                }
+            }
+        }
+    }
+
+    /// The block of an allocator around an address, with its first address.
+    pub(crate) fn block(&mut self, address: u64) -> Option<(u64, &mut Block)> {
+        at(&mut self.blocks, address)
+    }
+
+    /// What was mapped around an address, with its first address.
+    pub(crate) fn mapping(&mut self, address: u64) -> Option<(u64, &mut Block)> {
+        at(&mut self.mappings, address)
+    }
+
+    /// Forgets blocks of fewer than `small` bytes that were allocated before `t_ns` and that
+    /// nobody will tell the end of.
+    pub(crate) fn narrow(&mut self, small: u64, t_ns: u64, kept: impl Fn(u64) -> bool) {
+        let totals = &mut self.totals;
+        self.blocks.retain(|start, block| {
+            let stays = block.size >= small || block.t_ns > t_ns || kept(*start);
+            if !stays && let Some(totals) = totals.get_mut(&(block.chain, block.function)) {
+                totals.live_bytes -= block.size as f64 * f64::from(block.weight);
+            }
+            stays
+        });
+    }
+
+    fn put(&mut self, event: &AllocationEvent, t_ns: u64) {
+        let totals = self
+            .totals
+            .entry((event.chain, event.function))
+            .or_default();
+        let weight = f64::from(event.weight);
+        let bytes = event.size as f64 * weight;
+        totals.blocks += weight;
+        totals.bytes += bytes;
+        let map = match event.function {
+            AllocationFunction::Mmap => &mut self.mappings,
+            _ => &mut self.blocks,
+        };
+        if map.len() >= MOST_BLOCKS {
+            self.unkept += 1;
+            return;
+        }
+        totals.live_bytes += bytes;
+        totals.peak_bytes = totals.peak_bytes.max(totals.live_bytes);
+        let block = Block {
+            size: event.size,
+            chain: event.chain,
+            function: event.function,
+            thread: event.thread,
+            t_ns,
+            weight: event.weight,
+            object: None,
+        };
+        map.insert(event.address, block);
+    }
+
+    /// Ends `bytes` of a block; the whole block when those are all that it has.
+    fn end(&mut self, block: &Block, bytes: u64, t_ns: u64, ended: &mut Vec<Ended>) {
+        let whole = bytes >= block.size;
+        if let Some(totals) = self.totals.get_mut(&(block.chain, block.function)) {
+            let weight = f64::from(block.weight);
+            totals.live_bytes -= bytes as f64 * weight;
+            if whole {
+                totals.freed += weight;
+                totals.lifetime_ns += t_ns.saturating_sub(block.t_ns) as f64 * weight;
+            }
+        }
+        if let (true, Some(object)) = (whole, block.object) {
+            ended.push(Ended { object, t_ns });
+        }
+    }
+
+    fn free_overlapped(&mut self, start: u64, size: u64, t_ns: u64, ended: &mut Vec<Ended>) {
+        for start in overlapped(&self.blocks, start, size) {
+            if let Some(block) = self.blocks.remove(&start) {
+                self.end(&block, block.size, t_ns, ended);
+            }
+        }
+    }
+
+    /// Takes addresses out of whatever is mapped there: a mapping may lose its beginning, its
+    /// end, or be cut in two.
+    fn unmap(&mut self, start: u64, size: u64, t_ns: u64, ended: &mut Vec<Ended>) {
+        let end = start.saturating_add(size);
+        for first in overlapped(&self.mappings, start, size) {
+            let Some(block) = self.mappings.remove(&first) else {
+                continue;
+            };
+            let last = first.saturating_add(block.size);
+            let cut = end.min(last) - start.max(first);
+            self.end(&block, cut, t_ns, ended);
+            for rest in [first..start.max(first), end.min(last)..last] {
+                if rest.start < rest.end {
+                    let size = rest.end - rest.start;
+                    self.mappings.insert(rest.start, Block { size, ..block });
+                }
+            }
+        }
+        // Blocks of an allocator whose memory is gone are gone too.
+        self.free_overlapped(start, size, t_ns, ended);
+    }
+}
+
+fn at(map: &mut BTreeMap<u64, Block>, address: u64) -> Option<(u64, &mut Block)> {
+    let (start, block) = map.range_mut(..=address).next_back()?;
+    // A block of no bytes is still somewhere.
+    (address - start < block.size.max(1)).then_some((*start, block))
+}
+
+/// First addresses of what overlaps with `size` bytes at `start`.
+fn overlapped(map: &BTreeMap<u64, Block>, start: u64, size: u64) -> Vec<u64> {
+    let end = start.saturating_add(size.max(1));
+    let before = map.range(..start).next_back();
+    let before = before.filter(|(first, block)| first.saturating_add(block.size) > start);
+    let before = before.map(|(first, _)| *first);
+    before
+        .into_iter()
+        .chain(map.range(start..end).map(|(first, _)| *first))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(
+        action: AllocationAction,
+        function: AllocationFunction,
+        address: u64,
+        size: u64,
+    ) -> AllocationEvent {
+        AllocationEvent {
+            tsc: 0,
+            thread: 1,
+            action,
+            function,
+            address,
+            size,
+            chain: 3,
+            weight: 1.0,
+        }
+    }
+
+    fn allocated(function: AllocationFunction, address: u64, size: u64) -> AllocationEvent {
+        event(AllocationAction::Allocated, function, address, size)
+    }
+
+    fn freed(function: AllocationFunction, address: u64, size: u64) -> AllocationEvent {
+        event(AllocationAction::Freed, function, address, size)
+    }
+
+    fn find(heap: &mut Heap, address: u64) -> Option<(u64, &mut Block)> {
+        match heap.block(address).is_some() {
+            true => heap.block(address),
+            false => heap.mapping(address),
+        }
+    }
+
+    fn starts(heap: &mut Heap, addresses: &[u64]) -> Vec<Option<u64>> {
+        addresses
+            .iter()
+            .map(|it| find(heap, *it).map(|(start, _)| start))
+            .collect()
+    }
+
+    #[test]
+    fn blocks_are_found_while_they_live() {
+        use AllocationFunction::{Free, Malloc};
+        let mut heap = Heap::default();
+        let mut ended = Vec::new();
+        heap.apply(&allocated(Malloc, 100, 50), 1, &mut ended);
+        heap.apply(&allocated(Malloc, 200, 0), 2, &mut ended);
+        assert_eq!(
+            starts(&mut heap, &[99, 100, 149, 150, 200, 201]),
+            [None, Some(100), Some(100), None, Some(200), None]
+        );
+        find(&mut heap, 120).unwrap().1.object = Some(ObjectId(7));
+        heap.apply(&freed(Free, 100, 0), 11, &mut ended);
+        assert_eq!(
+            ended,
+            [Ended {
+                object: ObjectId(7),
+                t_ns: 11
+            }]
+        );
+        assert_eq!(starts(&mut heap, &[120]), [None]);
+        heap.apply(&freed(Free, 100, 0), 12, &mut ended);
+        assert_eq!(ended.len(), 1, "it was free already");
+        let totals = heap.totals[&(3, Malloc)];
+        assert_eq!(
+            (totals.blocks, totals.freed, totals.lifetime_ns),
+            (2.0, 1.0, 10.0)
+        );
+        assert_eq!(
+            (totals.bytes, totals.live_bytes, totals.peak_bytes),
+            (50.0, 0.0, 50.0)
+        );
+    }
+
+    #[test]
+    fn a_free_that_was_missed_is_made_up_for() {
+        use AllocationFunction::Malloc;
+        let mut heap = Heap::default();
+        let mut ended = Vec::new();
+        for address in [100, 200, 300] {
+            heap.apply(&allocated(Malloc, address, 64), 1, &mut ended);
+            find(&mut heap, address).unwrap().1.object = Some(ObjectId(address as u32));
+        }
+        heap.apply(&allocated(Malloc, 150, 80), 5, &mut ended);
+        let objects: Vec<u32> = ended.iter().map(|it| it.object.0).collect();
+        assert_eq!(objects, [100, 200]);
+        assert_eq!(
+            starts(&mut heap, &[140, 160, 229, 300]),
+            [None, Some(150), Some(150), Some(300)]
+        );
+    }
+
+    #[test]
+    fn small_blocks_that_are_followed_no_longer_are_forgotten() {
+        use AllocationFunction::Malloc;
+        let mut heap = Heap::default();
+        let mut ended = Vec::new();
+        for (address, size, t_ns) in [(100, 8, 1), (200, 8, 1), (300, 800, 1), (1400, 8, 9)] {
+            heap.apply(&allocated(Malloc, address, size), t_ns, &mut ended);
+        }
+        heap.narrow(64, 5, |address| address == 200);
+        assert_eq!(
+            starts(&mut heap, &[100, 200, 300, 1400]),
+            [None, Some(200), Some(300), Some(1400)]
+        );
+        assert_eq!(heap.totals[&(3, Malloc)].live_bytes, 816.0);
+    }
+
+    #[test]
+    fn mappings_can_be_unmapped_in_part() {
+        use AllocationFunction::{Malloc, Mmap, Munmap};
+        let mut heap = Heap::default();
+        let mut ended = Vec::new();
+        heap.apply(&allocated(Mmap, 0x1000, 0x9000), 1, &mut ended);
+        find(&mut heap, 0x1000).unwrap().1.object = Some(ObjectId(1));
+        heap.apply(&allocated(Malloc, 0x4800, 0x100), 2, &mut ended);
+        assert_eq!(
+            starts(&mut heap, &[0x4800, 0x4900]),
+            [Some(0x4800), Some(0x1000)]
+        );
+        heap.apply(&freed(Munmap, 0x4000, 0x2000), 3, &mut ended);
+        assert!(ended.is_empty(), "a part of it is still there");
+        assert_eq!(
+            starts(&mut heap, &[0x3fff, 0x4800, 0x5fff, 0x6000, 0x9fff]),
+            [Some(0x1000), None, None, Some(0x6000), Some(0x6000)]
+        );
+        assert_eq!(find(&mut heap, 0x6000).unwrap().1.object, Some(ObjectId(1)));
+        heap.apply(&allocated(Mmap, 0x2000, 0x1000), 4, &mut ended);
+        assert_eq!(
+            starts(&mut heap, &[0x1fff, 0x2000, 0x3000]),
+            [Some(0x1000), Some(0x2000), Some(0x3000)]
+        );
+        heap.apply(&freed(Munmap, 0, u64::MAX), 5, &mut ended);
+        assert_eq!(
+            starts(&mut heap, &[0x1000, 0x2000, 0x3000, 0x6000]),
+            [None; 4]
+        );
+        assert_eq!(heap.totals[&(3, Mmap)].live_bytes, 0.0);
+    }
+}

@@ -1,0 +1,54 @@
+//! Records where programs wait for memory, into a run.
+//!
+//! Timer samples come from perf events where the kernel permits them and from the agent's
+//! timers where it does not; hot sites are patched live to get executions, addresses and
+//! latencies; allocations, pages' nodes and hardware watchpoints name what was accessed.
+//! What it means is `membound-analyze`'s business.
+
+mod budget;
+mod bursts;
+pub mod calibrate;
+mod chooser;
+mod clock;
+mod cpu_time;
+mod dilation;
+mod driver;
+mod error;
+mod file;
+mod finish;
+mod gaps;
+mod groups;
+mod heap;
+mod inbox;
+mod intern;
+mod modules;
+pub mod nodes;
+mod objects;
+mod options;
+mod pages;
+mod patcher;
+pub mod perf;
+mod recorder;
+mod rows;
+mod sampler;
+mod sampling;
+mod sites;
+mod space;
+mod threads;
+pub mod watch;
+mod watching;
+mod windows;
+mod world;
+
+pub use error::Error;
+pub use options::{
+    Blocks, Bursts, DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, Latencies, Options, TimerChoice, Watch,
+};
+pub use recorder::{Ended, Over, Recorder, Stopper, Summary};
+
+/// Locks; what a thread that panicked left is as good as anything that is recorded.
+pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

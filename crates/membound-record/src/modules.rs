@@ -1,0 +1,525 @@
+//! Files and other pieces with code, each opened once however many processes use it.
+//!
+//! A file stays open from when it is first seen, so that it can be read although it lost its
+//! name meanwhile. What is read out of it (control flow, call frame information, names) is
+//! read when it is first asked for.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use membound_launch::{Headers, Mapping};
+use membound_rewrite::stall::Code;
+use membound_run::{ModuleId, ModuleKind, ProcessId};
+use membound_symbolize::{Frames, Symbols};
+use memmap2::Mmap;
+
+/// Files that are kept open, so that their debug information can be found although they have
+/// no name any more.
+const KEPT_OPEN: usize = 256;
+
+/// What a module's bytes are.
+#[derive(Clone)]
+enum Bytes {
+    File(Arc<Mmap>),
+    Memory(Arc<[u8]>),
+}
+
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::File(map) => map,
+            Self::Memory(bytes) => bytes,
+        }
+    }
+}
+
+/// A piece with code.
+pub(crate) struct Module {
+    /// Its number in the run.
+    pub(crate) id: ModuleId,
+    /// As it is shown.
+    pub(crate) path: String,
+    /// What it is.
+    pub(crate) kind: ModuleKind,
+    headers: Option<Headers>,
+    bytes: Option<Bytes>,
+    file: Option<File>,
+    frames: OnceLock<Option<Frames>>,
+    code: OnceLock<Option<Code>>,
+    symbols: OnceLock<Option<Symbols>>,
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?} {}", self.kind, self.path)
+    }
+}
+
+impl Module {
+    /// Call frame information.
+    pub(crate) fn frames(&self) -> Option<&Frames> {
+        let read = || Frames::of_bytes(self.bytes.as_ref()?.as_ref(), &self.path).ok();
+        self.frames.get_or_init(read).as_ref()
+    }
+
+    /// Its code, of files and the vdso only.
+    pub(crate) fn code(&self) -> Option<&Code> {
+        let read = || {
+            let analysed = matches!(self.kind, ModuleKind::File | ModuleKind::Vdso);
+            Code::of(self.bytes.clone().filter(|_| analysed)?).ok()
+        };
+        self.code.get_or_init(read).as_ref()
+    }
+
+    /// Names and lines. A file is read by its name as long as that is still its own, since
+    /// debug information may lie beside it.
+    pub(crate) fn symbols(&self) -> Option<&Symbols> {
+        let read = || match (self.kind, &self.bytes) {
+            (ModuleKind::File, Some(Bytes::File(map))) => {
+                let path = self.readable();
+                let opened = path.and_then(|path| Symbols::open(&path).ok());
+                opened.or_else(|| Symbols::of_bytes(&map[..], &self.path).ok())
+            }
+            (_, Some(Bytes::Memory(bytes))) => {
+                Symbols::of_bytes(Arc::clone(bytes), &self.path).ok()
+            }
+            _ => None,
+        };
+        self.symbols.get_or_init(read).as_ref()
+    }
+
+    /// A name by which the file that was mapped can be opened.
+    fn readable(&self) -> Option<PathBuf> {
+        let file = self.file.as_ref()?;
+        let known = file.metadata().ok()?;
+        let named = std::fs::metadata(&self.path).ok();
+        let same = named.is_some_and(|it| (it.dev(), it.ino()) == (known.dev(), known.ino()));
+        Some(if same {
+            PathBuf::from(&self.path)
+        } else {
+            PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+        })
+    }
+
+    /// Its lowest to highest address when it is loaded with `bias`.
+    pub(crate) fn span(&self, bias: u64) -> Option<Range<u64>> {
+        let span = self.headers.as_ref()?.span();
+        Some(span.start.wrapping_add(bias)..span.end.wrapping_add(bias))
+    }
+
+    /// Bytes at an address of the file.
+    pub(crate) fn bytes_at(&self, address: u64, length: u64) -> Option<&[u8]> {
+        let bytes = self.bytes.as_ref()?.as_ref();
+        self.headers.as_ref()?.bytes(bytes, address, length)
+    }
+
+    /// As a row; what needs the file to be analysed only where it was.
+    pub(crate) fn row(&self) -> membound_run::Module {
+        use membound_rewrite::image::Identity;
+        let hex = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
+        let code = self.code.get().and_then(Option::as_ref);
+        let (build_id, text_hash) = match code.and_then(Code::identity) {
+            Some(Identity::BuildId(id)) => (Some(hex(&id)), None),
+            Some(Identity::TextHash(hash)) => (None, Some(hex(&hash))),
+            None => (None, None),
+        };
+        membound_run::Module {
+            path: self.path.clone(),
+            build_id,
+            text_hash,
+            kind: self.kind,
+        }
+    }
+}
+
+/// By what modules are told apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    File {
+        device: u64,
+        inode: u64,
+        changed_ns: i128,
+    },
+    /// A file that could not be opened: by its name.
+    Named(Vec<u8>),
+    Vdso,
+    Agent,
+    Kernel,
+    Jit(ProcessId),
+}
+
+/// All modules of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Modules {
+    known: HashMap<Key, Arc<Module>>,
+    /// In the order of their numbers.
+    all: Vec<Arc<Module>>,
+    /// The agent's own file, by its name in programs.
+    agent_path: Option<Vec<u8>>,
+}
+
+impl Modules {
+    /// All, in the order of their numbers.
+    pub(crate) fn all(&self) -> &[Arc<Module>] {
+        &self.all
+    }
+
+    /// The process whose code was made at run time, of a module that stands for that.
+    pub(crate) fn process_of(&self, id: ModuleId) -> Option<ProcessId> {
+        self.known.iter().find_map(|(key, module)| match key {
+            Key::Jit(process) if module.id == id => Some(*process),
+            _ => None,
+        })
+    }
+
+    /// The file that was last seen under a name.
+    pub(crate) fn by_path(&self, path: &Path) -> Option<&Arc<Module>> {
+        let path = path.as_os_str();
+        self.all
+            .iter()
+            .rev()
+            .find(|module| module.path.as_str() == path)
+    }
+
+    /// The module that an executable mapping of process `pid`, which is `process`, shows, and
+    /// what is added to its addresses.
+    pub(crate) fn of(&mut self, pid: u32, process: ProcessId, map: &Mapping) -> (Arc<Module>, u64) {
+        let name = map.name.as_encoded_bytes();
+        if name == b"[vdso]" {
+            return (self.vdso(), map.range.start);
+        }
+        if is_ours(name) {
+            return self.agent(pid, map);
+        }
+        if name.starts_with(b"[vsyscall") || name.starts_with(b"[kernel") {
+            return (self.special("[kernel]", ModuleKind::Kernel), 0);
+        }
+        if !name.starts_with(b"/") || name.starts_with(b"//anon") || name.starts_with(b"/memfd:") {
+            return (self.plain(Key::Jit(process), "[jit]", ModuleKind::Jit), 0);
+        }
+        match self.file(pid, map) {
+            Some(module) => {
+                let bias = module
+                    .headers
+                    .as_ref()
+                    .and_then(|headers| headers.bias(map));
+                // Text of a file that is no ELF file (or not this part of it): by offsets.
+                let bias = bias.unwrap_or_else(|| map.range.start.wrapping_sub(map.offset));
+                (module, bias)
+            }
+            None => {
+                let shown = String::from_utf8_lossy(name).into_owned();
+                let key = Key::Named(name.to_vec());
+                let module = self.plain(key, &shown, ModuleKind::File);
+                (module, map.range.start.wrapping_sub(map.offset))
+            }
+        }
+    }
+
+    /// What stands for all code of one kind.
+    pub(crate) fn special(&mut self, shown: &str, kind: ModuleKind) -> Arc<Module> {
+        let key = if kind == ModuleKind::Agent {
+            Key::Agent
+        } else {
+            Key::Kernel
+        };
+        self.plain(key, shown, kind)
+    }
+
+    fn vdso(&mut self) -> Arc<Module> {
+        if let Some(module) = self.known.get(&Key::Vdso) {
+            return Arc::clone(module);
+        }
+        // Every process has the same one.
+        let bytes = own_vdso();
+        self.add(Key::Vdso, |id| Module {
+            headers: bytes.as_deref().and_then(Headers::parse),
+            bytes: bytes.map(|bytes| Bytes::Memory(bytes.into())),
+            ..bare(id, "[vdso]", ModuleKind::Vdso)
+        })
+    }
+
+    /// The agent's file is needed to unwind through it; trampolines and tables count as part
+    /// of it although they have no file.
+    fn agent(&mut self, pid: u32, map: &Mapping) -> (Arc<Module>, u64) {
+        if !map.name.as_encoded_bytes().starts_with(b"/memfd:") && self.agent_path.is_none() {
+            let opened = open(pid, map);
+            let bytes = opened.as_ref().and_then(map_file);
+            self.agent_path = Some(map.name.as_encoded_bytes().to_vec());
+            self.add(Key::Agent, |id| Module {
+                headers: bytes.as_ref().and_then(|map| Headers::parse(map)),
+                bytes: bytes.map(|map| Bytes::File(Arc::new(map))),
+                ..bare(id, "[agent]", ModuleKind::Agent)
+            });
+        }
+        let module = self.special("[agent]", ModuleKind::Agent);
+        let own = !map.name.as_encoded_bytes().starts_with(b"/memfd:");
+        let bias = module
+            .headers
+            .as_ref()
+            .filter(|_| own)
+            .and_then(|it| it.bias(map));
+        (module, bias.unwrap_or(0))
+    }
+
+    fn file(&mut self, pid: u32, map: &Mapping) -> Option<Arc<Module>> {
+        let file = open(pid, map)?;
+        let found = file.metadata().ok()?;
+        let key = Key::File {
+            device: found.dev(),
+            inode: found.ino(),
+            changed_ns: i128::from(found.ctime()) * 1_000_000_000 + i128::from(found.ctime_nsec()),
+        };
+        // Losing its name changes the time as well.
+        let same_inode = self.known.iter().find(|(known, _)| match known {
+            Key::File { device, inode, .. } => {
+                (*device, *inode) == (found.dev(), found.ino()) && found.nlink() == 0
+            }
+            _ => false,
+        });
+        if let Some((_, module)) = same_inode {
+            return Some(Arc::clone(module));
+        }
+        if let Some(module) = self.known.get(&key) {
+            return Some(Arc::clone(module));
+        }
+        let bytes = map_file(&file)?;
+        let shown = String::from_utf8_lossy(without_mark(map.name.as_encoded_bytes())).into_owned();
+        let kept = (self.all.len() < KEPT_OPEN).then_some(file);
+        Some(self.add(key, |id| Module {
+            headers: Headers::parse(&bytes),
+            bytes: Some(Bytes::File(Arc::new(bytes))),
+            file: kept,
+            ..bare(id, &shown, ModuleKind::File)
+        }))
+    }
+
+    fn plain(&mut self, key: Key, shown: &str, kind: ModuleKind) -> Arc<Module> {
+        match self.known.get(&key) {
+            Some(module) => Arc::clone(module),
+            None => self.add(key, |id| bare(id, shown, kind)),
+        }
+    }
+
+    fn add(&mut self, key: Key, make: impl FnOnce(ModuleId) -> Module) -> Arc<Module> {
+        let id = ModuleId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
+        let module = Arc::new(make(id));
+        self.known.insert(key, Arc::clone(&module));
+        self.all.push(Arc::clone(&module));
+        module
+    }
+}
+
+fn bare(id: ModuleId, path: &str, kind: ModuleKind) -> Module {
+    Module {
+        id,
+        path: path.to_owned(),
+        kind,
+        headers: None,
+        bytes: None,
+        file: None,
+        frames: OnceLock::new(),
+        code: OnceLock::new(),
+        symbols: OnceLock::new(),
+    }
+}
+
+/// Whether a mapping holds code of membound's.
+pub(crate) fn is_ours(name: &[u8]) -> bool {
+    let in_our_directory = || {
+        let mut parts = name.rsplit(|byte| *byte == b'/');
+        parts.next() == Some(b"agent.so")
+            && parts
+                .next()
+                .is_some_and(|parent| parent.starts_with(b"membound-"))
+    };
+    name.starts_with(b"/memfd:membound-") || in_our_directory()
+}
+
+/// The path in a mapping's name.
+fn without_mark(name: &[u8]) -> &[u8] {
+    name.strip_suffix(b" (deleted)").unwrap_or(name)
+}
+
+/// Opens the file behind a mapping of a process, if that is still the one that was mapped.
+/// The executable can be opened even when it has lost its name.
+fn open(pid: u32, map: &Mapping) -> Option<File> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = without_mark(map.name.as_encoded_bytes());
+    let path = Path::new(std::ffi::OsStr::from_bytes(name));
+    let process = Path::new("/proc").join(pid.to_string());
+    let seen_by_it = process.join("root").join(path.strip_prefix("/").ok()?);
+    let range = format!("{:x}-{:x}", map.range.start, map.range.end);
+    let places = [
+        seen_by_it,
+        path.to_owned(),
+        process.join("exe"),
+        process.join("map_files").join(range),
+    ];
+    places.into_iter().enumerate().find_map(|(place, path)| {
+        // perf tells no inodes; a name will do then, and for what the kernel itself keeps of the
+        // process also the name that the file had.
+        let named = || place < 2 || had_name(&path, name);
+        let same_name = map.inode == 0 && named();
+        let file = File::open(path).ok()?;
+        let found = file.metadata().ok()?;
+        let same = found.ino() == map.inode || same_name;
+        (same && found.is_file() && found.len() > 0).then_some(file)
+    })
+}
+
+/// Whether a link of `/proc` says that its file is called `name`, or was.
+fn had_name(link: &Path, name: &[u8]) -> bool {
+    let target = std::fs::read_link(link);
+    target.is_ok_and(|target| without_mark(target.as_os_str().as_encoded_bytes()) == name)
+}
+
+fn map_file(file: &File) -> Option<Mmap> {
+    // SAFETY: whoever truncates a program in use kills that; this one is no exception.
+    unsafe { Mmap::map(file) }.ok()
+}
+
+/// The kernel's page of system calls as this process has it.
+fn own_vdso() -> Option<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let own = std::process::id();
+    let maps = membound_launch::maps_of(own).ok()?;
+    let map = maps.iter().find(|map| map.name == "[vdso]")?;
+    let mut bytes = vec![0; usize::try_from(map.range.end - map.range.start).ok()?];
+    let memory = File::open("/proc/self/mem").ok()?;
+    memory.read_exact_at(&mut bytes, map.range.start).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_maps() -> Vec<Mapping> {
+        membound_launch::maps_of(std::process::id()).unwrap()
+    }
+
+    #[test]
+    fn this_process_s_modules_are_found_with_their_addresses() {
+        let mut modules = Modules::default();
+        let pid = std::process::id();
+        let here = this_process_s_modules_are_found_with_their_addresses as *const () as u64;
+        let maps = own_maps();
+        let map = maps.iter().find(|map| map.range.contains(&here)).unwrap();
+        let (module, bias) = modules.of(pid, ProcessId(0), map);
+        assert_eq!(module.kind, ModuleKind::File);
+        assert!(module.span(bias).unwrap().contains(&here));
+        let code = module.code().unwrap();
+        assert!(code.function(here - bias).is_some());
+        let (again, _) = modules.of(pid, ProcessId(0), map);
+        assert!(Arc::ptr_eq(&module, &again));
+        assert!(Arc::ptr_eq(
+            modules.by_path(Path::new(&module.path)).unwrap(),
+            &module
+        ));
+        let row = module.row();
+        assert!(row.build_id.is_some() || row.text_hash.is_some());
+        if let Some(map) = maps.iter().find(|map| map.name == "[vdso]") {
+            let (vdso, bias) = modules.of(pid, ProcessId(0), map);
+            assert_eq!((vdso.kind, bias), (ModuleKind::Vdso, map.range.start));
+            assert!(vdso.bytes.is_some());
+        }
+    }
+
+    #[test]
+    fn code_that_is_in_no_file_belongs_to_its_process() {
+        let mut modules = Modules::default();
+        let map = Mapping {
+            range: 0x1000..0x2000,
+            readable: true,
+            writable: false,
+            executable: true,
+            shared: false,
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: std::ffi::OsString::new(),
+        };
+        let (one, bias) = modules.of(1, ProcessId(0), &map);
+        let (other, _) = modules.of(1, ProcessId(1), &map);
+        assert_eq!((one.kind, bias), (ModuleKind::Jit, 0));
+        assert!(!Arc::ptr_eq(&one, &other));
+        let trampolines = Mapping {
+            name: "/memfd:membound-code (deleted)".into(),
+            ..map
+        };
+        assert_eq!(
+            modules.of(1, ProcessId(0), &trampolines).0.kind,
+            ModuleKind::Agent
+        );
+        assert!(is_ours(b"/tmp/membound-x1/agent.so"));
+        assert!(!is_ours(b"/home/u/agent.so"));
+    }
+
+    /// As perf tells of a program that has removed itself before it is looked at.
+    #[test]
+    fn a_program_without_a_name_is_found_by_the_name_that_it_had() {
+        use std::process::{Command, Stdio};
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("program");
+        std::fs::copy("/bin/cat", &path).unwrap();
+        let mut child = Command::new(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // A child is said to be there a moment before its program is mapped.
+        let mut map = loop {
+            let maps = membound_launch::maps_of(child.id()).unwrap();
+            if let Some(map) = maps.into_iter().find(Mapping::deleted) {
+                break map;
+            }
+            std::thread::yield_now();
+        };
+        map.name = path.clone().into_os_string();
+        map.inode = 0;
+        let mut modules = Modules::default();
+        let (module, _) = modules.of(child.id(), ProcessId(0), &map);
+        assert!(module.bytes.is_some());
+        map.name = home.path().join("other").into_os_string();
+        let (other, _) = modules.of(child.id(), ProcessId(0), &map);
+        assert!(other.bytes.is_none());
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn a_file_that_lost_its_name_is_the_same_file() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("program");
+        std::fs::copy("/proc/self/exe", &path).unwrap();
+        let file = File::open(&path).unwrap();
+        let mut map = own_maps()
+            .into_iter()
+            .find(|map| map.executable && map.file())
+            .unwrap();
+        map.name = path.clone().into_os_string();
+        map.inode = file.metadata().unwrap().ino();
+        let mut modules = Modules::default();
+        let (module, _) = modules.of(std::process::id(), ProcessId(0), &map);
+        std::fs::remove_file(&path).unwrap();
+        assert!(module.code().is_some());
+        assert!(
+            module
+                .readable()
+                .is_some_and(|path| path.starts_with("/proc/self/fd"))
+        );
+    }
+}

@@ -1,0 +1,486 @@
+//! What addresses of data belong to, by the time at which they were accessed.
+//!
+//! Blocks of allocators come first, then the stacks of threads, then what was mapped, then
+//! the variables of modules, then what `/proc/PID/maps` says. Only what something fell into
+//! becomes a row; totals are kept of everything.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction, Kept};
+use membound_run::{Allocations, Object, ObjectId, ObjectKind, ProcessId, StackId, ThreadId};
+
+use crate::heap::{Block, Ended, Heap};
+use crate::modules::Module;
+use crate::world::World;
+
+/// How long an answer of `/proc/PID/maps` is believed.
+const BELIEVED_NS: u64 = 500_000_000;
+/// Forks that are followed back to what was allocated before them.
+const GENERATIONS: usize = 16;
+
+/// By what objects that nobody allocated are told apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// First address.
+    Variable(ProcessId, u64),
+    /// Thread, first address.
+    Stack(ThreadId, u64),
+    /// First address and name.
+    Mapping(ProcessId, u64, String),
+    /// A block that was inherited: whose, first address, when it was allocated.
+    Inherited(ProcessId, ProcessId, u64, u64),
+}
+
+/// All objects of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    heaps: HashMap<ProcessId, Heap>,
+    /// Blocks that a child freed and that its parent may still have.
+    disowned: HashMap<ProcessId, HashSet<u64>>,
+    /// By process and number there.
+    chains: HashMap<(ProcessId, u32), StackId>,
+    /// Rows that may still change.
+    live: HashMap<ObjectId, Object>,
+    named: HashMap<Key, ObjectId>,
+    /// What lies where and is no block: first address to end, object, until when it is believed.
+    places: HashMap<ProcessId, BTreeMap<u64, (u64, ObjectId, u64)>>,
+    count: u32,
+    changed: BTreeMap<ObjectId, Object>,
+    /// Names of functions beside the usual ones that allocate.
+    others: Vec<String>,
+}
+
+/// Where an address lies that is in no block.
+enum Lies {
+    Stack(ThreadId, Range<u64>),
+    Module(Arc<Module>, u64),
+    Mapping {
+        kind: ObjectKind,
+        range: Range<u64>,
+        name: String,
+    },
+}
+
+impl Objects {
+    /// Objects of a run in which `others` allocate beside the usual functions.
+    pub(crate) fn new(others: Vec<String>) -> Self {
+        Self {
+            others,
+            ..Self::default()
+        }
+    }
+
+    /// A call chain of allocations.
+    pub(crate) fn chain(&mut self, process: ProcessId, number: u32, stack: StackId) {
+        self.chains.insert((process, number), stack);
+    }
+
+    /// Something was allocated or freed.
+    pub(crate) fn apply(&mut self, process: ProcessId, event: &AllocationEvent, t_ns: u64) {
+        let mut ended = Vec::new();
+        let heap = self.heaps.entry(process).or_default();
+        if event.action == AllocationAction::Freed && heap.block(event.address).is_none() {
+            self.disowned
+                .entry(process)
+                .or_default()
+                .insert(event.address);
+        }
+        heap.apply(event, t_ns, &mut ended);
+        self.finish(&ended);
+    }
+
+    /// Fewer small blocks of a process are followed from `t_ns` on.
+    pub(crate) fn narrow(&mut self, process: ProcessId, small: u64, t_ns: u64, kept: Kept) {
+        if let Some(heap) = self.heaps.get_mut(&process) {
+            heap.narrow(small, t_ns, |address| kept.contains(address));
+        }
+    }
+
+    fn finish(&mut self, ended: &[Ended]) {
+        for Ended { object, t_ns } in ended {
+            if let Some(mut row) = self.live.remove(object) {
+                row.freed_ns = Some(*t_ns);
+                self.changed.insert(*object, row);
+            }
+        }
+    }
+
+    /// What lies at an address of a process at a time; `None` where nothing is known to be,
+    /// and in memory of membound's.
+    pub(crate) fn at(
+        &mut self,
+        world: &std::sync::Mutex<World>,
+        process: ProcessId,
+        address: u64,
+        t_ns: u64,
+    ) -> Option<ObjectId> {
+        if let Some(object) = self.block(world, process, address, Heap::block) {
+            return Some(object);
+        }
+        if let Some((end, object, until)) = self.place(process, address)
+            && address < end
+            && t_ns < until
+        {
+            return Some(object);
+        }
+        // A thread's stack is more to the point than that it was mapped.
+        let lies = look(world, process, address, t_ns);
+        if !matches!(lies, Some(Lies::Stack(..)))
+            && let Some(object) = self.block(world, process, address, Heap::mapping)
+        {
+            return Some(object);
+        }
+        let (object, range) = self.lying(process, lies?, address);
+        // Found anew, a variable is the same; a mapping may be another.
+        self.places.entry(process).or_default().insert(
+            range.start,
+            (range.end, object, t_ns.saturating_add(BELIEVED_NS)),
+        );
+        Some(object)
+    }
+
+    fn place(&self, process: ProcessId, address: u64) -> Option<(u64, ObjectId, u64)> {
+        let places = self.places.get(&process)?;
+        places
+            .range(..=address)
+            .next_back()
+            .map(|(_, place)| *place)
+    }
+
+    /// The object of a block, of the process itself or of one that it was forked from.
+    fn block(
+        &mut self,
+        world: &std::sync::Mutex<World>,
+        process: ProcessId,
+        address: u64,
+        find: impl Fn(&mut Heap, u64) -> Option<(u64, &mut Block)>,
+    ) -> Option<ObjectId> {
+        let mut holder = process;
+        for _ in 0..GENERATIONS {
+            let found = self
+                .heaps
+                .get_mut(&holder)
+                .and_then(|heap| find(heap, address));
+            if let Some((start, block)) = found {
+                let (block, known) = (*block, block.object);
+                if holder == process {
+                    if let Some(object) = known {
+                        return Some(object);
+                    }
+                    let object = self.allocated(world, process, holder, start, &block);
+                    let heap = self.heaps.get_mut(&holder)?;
+                    find(heap, address)?.1.object = Some(object);
+                    return Some(object);
+                }
+                if self
+                    .disowned
+                    .get(&process)
+                    .is_some_and(|gone| gone.contains(&start))
+                {
+                    return None;
+                }
+                let key = Key::Inherited(process, holder, start, block.t_ns);
+                if let Some(object) = self.named.get(&key) {
+                    return Some(*object);
+                }
+                let object = self.allocated(world, process, holder, start, &block);
+                self.named.insert(key, object);
+                return Some(object);
+            }
+            holder = crate::lock(world).forked_from(holder)?;
+        }
+        None
+    }
+
+    /// A row for a block of `holder`'s that `process` accessed.
+    fn allocated(
+        &mut self,
+        world: &std::sync::Mutex<World>,
+        process: ProcessId,
+        holder: ProcessId,
+        start: u64,
+        block: &Block,
+    ) -> ObjectId {
+        let thread = {
+            let mut world = crate::lock(world);
+            let pid = world.row(holder).pid;
+            world.threads.of(holder, pid, block.thread, block.t_ns)
+        };
+        let kind = match block.function {
+            AllocationFunction::Mmap => ObjectKind::Mapped,
+            _ => ObjectKind::Heap,
+        };
+        let object = Object {
+            kind,
+            process,
+            address: start,
+            size_bytes: block.size,
+            name: self.function(block.function),
+            stack: self.chains.get(&(holder, block.chain)).copied(),
+            thread: Some(thread),
+            allocated_ns: Some(block.t_ns),
+            freed_ns: None,
+            weight: f64::from(block.weight),
+        };
+        let number = self.add(object.clone());
+        self.live.insert(number, object);
+        number
+    }
+
+    fn add(&mut self, object: Object) -> ObjectId {
+        let number = ObjectId(self.count);
+        self.count += 1;
+        self.changed.insert(number, object);
+        number
+    }
+
+    fn function(&self, function: AllocationFunction) -> String {
+        match function {
+            AllocationFunction::Malloc => "malloc",
+            AllocationFunction::Calloc => "calloc",
+            AllocationFunction::Realloc => "realloc",
+            AllocationFunction::Aligned => "aligned_alloc",
+            AllocationFunction::Mmap => "mmap",
+            AllocationFunction::Free => "free",
+            AllocationFunction::Munmap => "munmap",
+            AllocationFunction::Other(number) => self
+                .others
+                .get(usize::from(number))
+                .map_or("", String::as_str),
+        }
+        .to_owned()
+    }
+
+    /// The object of something that nobody allocated, and how far it reaches.
+    fn lying(&mut self, process: ProcessId, lies: Lies, address: u64) -> (ObjectId, Range<u64>) {
+        let (key, kind, name, range, thread) = match lies {
+            Lies::Stack(thread, range) => {
+                let key = Key::Stack(thread, range.end);
+                (key, ObjectKind::Stack, String::new(), range, Some(thread))
+            }
+            Lies::Module(module, bias) => {
+                let symbols = module.symbols();
+                let variable = symbols.and_then(|it| it.variable(address.wrapping_sub(bias)));
+                let (name, range) = match variable {
+                    Some(variable) => {
+                        let start = variable.address.wrapping_add(bias);
+                        let end = start.saturating_add(variable.size.max(1));
+                        (variable.name, start..end.max(address.saturating_add(1)))
+                    }
+                    None => (
+                        module.path.clone(),
+                        module.span(bias).unwrap_or(address..address + 1),
+                    ),
+                };
+                (
+                    Key::Variable(process, range.start),
+                    ObjectKind::Global,
+                    name,
+                    range,
+                    None,
+                )
+            }
+            Lies::Mapping { kind, range, name } => (
+                Key::Mapping(process, range.start, name.clone()),
+                kind,
+                name,
+                range,
+                None,
+            ),
+        };
+        if let Some(object) = self.named.get(&key) {
+            return (*object, range);
+        }
+        let object = self.add(Object {
+            kind,
+            process,
+            address: range.start,
+            size_bytes: range.end - range.start,
+            name,
+            stack: None,
+            thread,
+            allocated_ns: None,
+            freed_ns: None,
+            weight: 1.0,
+        });
+        self.named.insert(key, object);
+        (object, range)
+    }
+
+    /// Rows that are new or changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> BTreeMap<ObjectId, Object> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Totals by call chain.
+    pub(crate) fn totals(&self) -> Vec<Allocations> {
+        let mut all = Vec::new();
+        for (process, heap) in &self.heaps {
+            for ((chain, function), totals) in &heap.totals {
+                let Some(stack) = self.chains.get(&(*process, *chain)) else {
+                    continue;
+                };
+                all.push(Allocations {
+                    stack: *stack,
+                    process: *process,
+                    function: self.function(*function),
+                    blocks: totals.blocks.round() as u64,
+                    bytes: totals.bytes.round() as u64,
+                    freed: totals.freed.round() as u64,
+                    lifetime_ns: totals.lifetime_ns.round() as u64,
+                    peak_bytes: totals.peak_bytes.round() as u64,
+                });
+            }
+        }
+        all.sort_by_key(|it| (it.process, it.stack, it.function.clone()));
+        all
+    }
+
+    /// Blocks that were not kept because there were too many.
+    pub(crate) fn unkept(&self) -> u64 {
+        self.heaps.values().map(|heap| heap.unkept).sum()
+    }
+}
+
+/// Asks what is known of a process's memory.
+fn look(
+    world: &std::sync::Mutex<World>,
+    process: ProcessId,
+    address: u64,
+    t_ns: u64,
+) -> Option<Lies> {
+    let mut world = crate::lock(world);
+    if let Some(thread) = world.threads.on_stack(process, address)
+        && let Some(range) = world.threads.stack(thread)
+    {
+        return Some(Lies::Stack(thread, range.clone()));
+    }
+    world.with_space(process, t_ns, |space, modules, _| {
+        if space.mapping(address).is_none() {
+            space.look(modules, t_ns);
+        }
+        if space.is_ours(address) {
+            return None;
+        }
+        if let Some(placed) = space.owner(address) {
+            return Some(Lies::Module(Arc::clone(&placed.module), placed.bias));
+        }
+        let map = space.mapping(address)?;
+        let name = map.name.to_string_lossy().into_owned();
+        let kind = if map.file() {
+            ObjectKind::File
+        } else if map.name.is_empty() {
+            ObjectKind::Mapped
+        } else {
+            ObjectKind::Unknown
+        };
+        Some(Lies::Mapping {
+            kind,
+            range: map.range.clone(),
+            name,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn malloc(address: u64, size: u64) -> AllocationEvent {
+        AllocationEvent {
+            tsc: 0,
+            thread: 1,
+            action: AllocationAction::Allocated,
+            function: AllocationFunction::Malloc,
+            address,
+            size,
+            chain: 3,
+            weight: 1.0,
+        }
+    }
+
+    fn free(address: u64) -> AllocationEvent {
+        AllocationEvent {
+            action: AllocationAction::Freed,
+            function: AllocationFunction::Free,
+            ..malloc(address, 0)
+        }
+    }
+
+    #[test]
+    fn a_block_is_one_object_from_its_allocation_to_its_end() {
+        let world = Mutex::new(World::default());
+        let process = crate::lock(&world).image(u32::MAX, 0);
+        let mut objects = Objects::new(Vec::new());
+        objects.chain(process, 3, StackId(9));
+        objects.apply(process, &malloc(0x1000, 100), 10);
+        assert!(objects.take_changed().is_empty(), "nothing fell into it");
+        let object = objects.at(&world, process, 0x1010, 20).unwrap();
+        assert_eq!(objects.at(&world, process, 0x1063, 21), Some(object));
+        assert_eq!(objects.at(&world, process, 0x1064, 21), None);
+        let row = &objects.take_changed()[&object];
+        assert_eq!((row.kind, row.name.as_str()), (ObjectKind::Heap, "malloc"));
+        assert_eq!(
+            (row.stack, row.allocated_ns, row.freed_ns),
+            (Some(StackId(9)), Some(10), None)
+        );
+        objects.apply(process, &free(0x1000), 30);
+        assert_eq!(objects.take_changed()[&object].freed_ns, Some(30));
+        assert_eq!(objects.at(&world, process, 0x1010, 31), None);
+        objects.apply(process, &malloc(0x1000, 100), 40);
+        assert_ne!(objects.at(&world, process, 0x1010, 41), Some(object));
+        let totals = objects.totals();
+        assert_eq!(totals.len(), 1);
+        assert_eq!(
+            (totals[0].blocks, totals[0].freed, totals[0].lifetime_ns),
+            (2, 1, 20)
+        );
+    }
+
+    #[test]
+    fn a_child_has_its_parent_s_blocks_until_it_frees_them() {
+        let world = Mutex::new(World::default());
+        let (parent, child) = {
+            let mut world = crate::lock(&world);
+            let parent = world.image(u32::MAX, 0);
+            (parent, world.forked(u32::MAX, u32::MAX - 1, 15))
+        };
+        let mut objects = Objects::new(Vec::new());
+        objects.apply(parent, &malloc(0x1000, 100), 10);
+        let parents = objects.at(&world, parent, 0x1000, 20).unwrap();
+        let childs = objects.at(&world, child, 0x1000, 20).unwrap();
+        assert_ne!(parents, childs);
+        assert_eq!(objects.at(&world, child, 0x1001, 20), Some(childs));
+        objects.apply(child, &free(0x1000), 30);
+        assert_eq!(objects.at(&world, child, 0x1000, 31), None);
+        assert_eq!(objects.at(&world, parent, 0x1000, 31), Some(parents));
+    }
+
+    #[test]
+    fn variables_stacks_and_mappings_of_this_process_are_told_apart() {
+        static VARIABLE: [u64; 100] = [1; 100];
+        let pid = std::process::id();
+        let world = Mutex::new(World::default());
+        let process = crate::lock(&world).image(pid, 0);
+        let mut objects = Objects::new(Vec::new());
+        let variable = VARIABLE.as_ptr() as u64;
+        let object = objects.at(&world, process, variable, 1).unwrap();
+        assert_eq!(objects.take_changed()[&object].kind, ObjectKind::Global);
+        let local = 0_u64;
+        let here = &raw const local as u64;
+        {
+            let mut world = crate::lock(&world);
+            let thread = world.threads.of(process, pid, pid, 0);
+            world.threads.set_stack(thread, here - 4096..here + 4096);
+        }
+        let object = objects.at(&world, process, here, 1).unwrap();
+        let row = objects.take_changed()[&object].clone();
+        assert_eq!((row.kind, row.size_bytes), (ObjectKind::Stack, 8192));
+        assert!(row.thread.is_some());
+        assert_eq!(objects.at(&world, process, 8, 1), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! What windows ask of programs: other patches, and what those have counted, with when that was.
+
+use std::collections::HashMap;
+
+use membound_launch::{Choice, Executed, Pace, Remote};
+use membound_rewrite::patch::Refusal;
+
+use crate::clock::Clock;
+
+/// Counts that took this part of a window to be read, or more, say nothing of it.
+const WIDEST: f64 = 0.1;
+/// Times that they are read, when something came between.
+const READS: usize = 3;
+/// A reading in so little time is a good one.
+const NARROW_NS: u64 = 200_000;
+
+/// Changes patches of programs.
+pub(crate) trait Patcher {
+    /// See [`Remote::exchange`].
+    fn exchange(&self, choices: Vec<Choice>) -> u64;
+    /// See [`Remote::settled`].
+    fn settled(&self, exchange: u64) -> bool;
+    /// See [`Remote::executed`].
+    fn executed(&self, choice: &Choice) -> Option<Vec<Executed>>;
+    /// See [`Remote::refused`].
+    fn refused(&self, choice: &Choice) -> Option<Vec<(u64, Refusal)>>;
+    /// See [`Remote::arm`].
+    fn arm(&self, choice: &Choice, paces: &[(u64, Pace)]);
+    /// Nanoseconds since the run began.
+    fn now_ns(&self) -> u64;
+}
+
+/// Programs that run, and the run's clock.
+#[derive(Debug)]
+pub(crate) struct Running<'a> {
+    pub(crate) remote: &'a Remote,
+    pub(crate) clock: Clock,
+}
+
+impl Patcher for Running<'_> {
+    fn exchange(&self, choices: Vec<Choice>) -> u64 {
+        self.remote.exchange(choices)
+    }
+
+    fn settled(&self, exchange: u64) -> bool {
+        self.remote.settled(exchange)
+    }
+
+    fn executed(&self, choice: &Choice) -> Option<Vec<Executed>> {
+        self.remote.executed(choice)
+    }
+
+    fn refused(&self, choice: &Choice) -> Option<Vec<(u64, Refusal)>> {
+        self.remote.refused(choice)
+    }
+
+    fn arm(&self, choice: &Choice, paces: &[(u64, Pace)]) {
+        self.remote.arm(choice, paces);
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+}
+
+/// What sites had counted at a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) at_ns: u64,
+    /// How long it took to read them.
+    width_ns: u64,
+    /// By address.
+    of: HashMap<u64, u64>,
+}
+
+impl Counts {
+    /// What a choice's sites have counted; `None` when it was placed nowhere.
+    pub(crate) fn read(patcher: &impl Patcher, choice: &Choice) -> Option<Self> {
+        let mut best: Option<Self> = None;
+        for _ in 0..READS {
+            let before = patcher.now_ns();
+            let executed = patcher.executed(choice)?;
+            let width_ns = patcher.now_ns().saturating_sub(before);
+            if best.as_ref().is_none_or(|it| width_ns < it.width_ns) {
+                best = Some(Self {
+                    at_ns: before + width_ns / 2,
+                    width_ns,
+                    of: executed
+                        .into_iter()
+                        .map(|it| (it.address, it.executions))
+                        .collect(),
+                });
+            }
+            if width_ns < NARROW_NS {
+                break;
+            }
+        }
+        best
+    }
+
+    /// What was counted from then until `after`.
+    pub(crate) fn until(&self, after: &Self) -> HashMap<u64, u64> {
+        let grown = after.of.iter().map(|(address, count)| {
+            let known = self.of.get(address).copied().unwrap_or(0);
+            (*address, count.saturating_sub(known))
+        });
+        grown.collect()
+    }
+
+    /// Whether it is known well enough when that was.
+    pub(crate) fn is_sharp(&self, after: &Self) -> bool {
+        let length = after.at_ns.saturating_sub(self.at_ns) as f64;
+        // Either may have been read anywhere in its width.
+        ((self.width_ns + after.width_ns) as f64) < 2.0 * WIDEST * length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(at_ns: u64, width_ns: u64, of: &[(u64, u64)]) -> Counts {
+        Counts {
+            at_ns,
+            width_ns,
+            of: of.iter().copied().collect(),
+        }
+    }
+
+    #[test]
+    fn what_was_read_too_slowly_for_its_window_is_not_sharp() {
+        let before = counts(1_000_000, 100_000, &[(8, 5), (16, 7)]);
+        let after = counts(11_000_000, 900_000, &[(8, 25), (16, 7), (24, 3)]);
+        assert!(before.is_sharp(&after));
+        let grown = before.until(&after);
+        assert_eq!((grown[&8], grown[&16], grown[&24]), (20, 0, 3));
+        let late = counts(11_000_000, 2_500_000, &[]);
+        assert!(!before.is_sharp(&late));
+        assert!(!before.is_sharp(&before), "nothing lies between");
+    }
+}

@@ -1,0 +1,181 @@
+//! `struct perf_event_attr` of perf_event_open(2), as far as it is used.
+
+/// Bytes of [`Attr`], by which the kernel knows which fields there are.
+const SIZE: u32 = size_of::<Attr>() as u32;
+
+const TYPE_SOFTWARE: u32 = 1;
+const TYPE_BREAKPOINT: u32 = 5;
+const COUNT_SW_CPU_CLOCK: u64 = 0;
+const COUNT_SW_DUMMY: u64 = 9;
+
+pub(crate) const SAMPLE_IP: u64 = 1 << 0;
+pub(crate) const SAMPLE_TID: u64 = 1 << 1;
+pub(crate) const SAMPLE_TIME: u64 = 1 << 2;
+pub(crate) const SAMPLE_ADDR: u64 = 1 << 3;
+pub(crate) const SAMPLE_CPU: u64 = 1 << 7;
+pub(crate) const SAMPLE_PERIOD: u64 = 1 << 8;
+pub(crate) const SAMPLE_REGS_USER: u64 = 1 << 12;
+pub(crate) const SAMPLE_STACK_USER: u64 = 1 << 13;
+
+const DISABLED: u64 = 1 << 0;
+const INHERIT: u64 = 1 << 1;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HV: u64 = 1 << 6;
+const MMAP: u64 = 1 << 8;
+const COMM: u64 = 1 << 9;
+const INHERIT_STAT: u64 = 1 << 11;
+const TASK: u64 = 1 << 13;
+const WATERMARK: u64 = 1 << 14;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const MMAP2: u64 = 1 << 23;
+const COMM_EXEC: u64 = 1 << 24;
+const USE_CLOCKID: u64 = 1 << 25;
+const BUILD_ID: u64 = 1 << 34;
+
+/// Read and write.
+const BREAKPOINT_RW: u32 = 3;
+
+/// Stack that comes with a hit: enough to find out of a trampoline again.
+const WATCHED_STACK_BYTES: u32 = 512;
+
+/// rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip and r8 to r15, as the kernel numbers them.
+pub(crate) const REGISTERS: u64 = 0x1ff | 0xff << 16;
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Attr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    pub(crate) sample_period: u64,
+    pub(crate) sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    /// With the flag for it, bytes after which a reader is woken.
+    wakeup: u32,
+    bp_type: u32,
+    bp_addr: u64,
+    bp_len: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+/// What a breakpoint event watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Breakpoint {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Attr {
+    /// The CPU clock of a thread and of all that it starts, and what they come to: names,
+    /// ends, mappings, time.
+    pub(crate) fn clock(config: &super::Config) -> Self {
+        Self {
+            kind: TYPE_SOFTWARE,
+            size: SIZE,
+            config: COUNT_SW_CPU_CLOCK,
+            sample_period: config.period_ns.max(1),
+            sample_type: SAMPLE_IP
+                | SAMPLE_TID
+                | SAMPLE_TIME
+                | SAMPLE_CPU
+                | SAMPLE_PERIOD
+                | SAMPLE_REGS_USER
+                | SAMPLE_STACK_USER,
+            flags: INHERIT
+                | INHERIT_STAT
+                | EXCLUDE_HV
+                | MMAP
+                | MMAP2
+                | BUILD_ID
+                | COMM
+                | COMM_EXEC
+                | TASK
+                | WATERMARK
+                | SAMPLE_ID_ALL
+                | USE_CLOCKID,
+            wakeup: u32::try_from(config.ring_bytes / 4).unwrap_or(u32::MAX),
+            sample_regs_user: REGISTERS,
+            sample_stack_user: config.stack_bytes,
+            clockid: libc::CLOCK_MONOTONIC_RAW,
+            ..Self::default()
+        }
+    }
+
+    /// Nothing: something that has a ring for others to write into.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            kind: TYPE_SOFTWARE,
+            size: SIZE,
+            config: COUNT_SW_DUMMY,
+            flags: DISABLED | EXCLUDE_KERNEL | EXCLUDE_HV | USE_CLOCKID,
+            clockid: libc::CLOCK_MONOTONIC_RAW,
+            ..Self::default()
+        }
+    }
+
+    /// Reads and writes of `point` by one thread. Begins disabled.
+    pub(crate) fn breakpoint(point: Breakpoint) -> Self {
+        Self {
+            kind: TYPE_BREAKPOINT,
+            size: SIZE,
+            sample_period: 1,
+            sample_type: SAMPLE_IP
+                | SAMPLE_TID
+                | SAMPLE_TIME
+                | SAMPLE_ADDR
+                | SAMPLE_CPU
+                | SAMPLE_REGS_USER
+                | SAMPLE_STACK_USER,
+            sample_regs_user: REGISTERS,
+            sample_stack_user: WATCHED_STACK_BYTES,
+            flags: DISABLED | EXCLUDE_KERNEL | EXCLUDE_HV | SAMPLE_ID_ALL | USE_CLOCKID,
+            bp_type: BREAKPOINT_RW,
+            bp_addr: point.address,
+            bp_len: point.bytes,
+            clockid: libc::CLOCK_MONOTONIC_RAW,
+            ..Self::default()
+        }
+    }
+
+    /// Without what happens in the kernel.
+    pub(crate) const fn without_kernel(mut self) -> Self {
+        self.flags |= EXCLUDE_KERNEL;
+        self
+    }
+
+    /// Without the files' build-ids, which older kernels do not know.
+    pub(crate) const fn without_build_ids(mut self) -> Self {
+        self.flags &= !BUILD_ID;
+        self
+    }
+
+    /// For seeing whether it can be had: of one thread, and not running.
+    pub(crate) const fn probe(mut self) -> Self {
+        self.flags &= !(INHERIT | INHERIT_STAT);
+        self.flags |= DISABLED;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lie_where_the_kernel_has_them() {
+        // PERF_ATTR_SIZE_VER5, whose last field is sample_max_stack.
+        assert_eq!(size_of::<Attr>(), 112);
+        assert_eq!(std::mem::offset_of!(Attr, flags), 40);
+        assert_eq!(std::mem::offset_of!(Attr, bp_addr), 56);
+        assert_eq!(std::mem::offset_of!(Attr, sample_regs_user), 80);
+        assert_eq!(std::mem::offset_of!(Attr, clockid), 92);
+    }
+}

@@ -1,0 +1,87 @@
+//! Why perf events cannot be had.
+
+use std::io;
+
+/// Why perf events cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel's setting forbids them.
+    #[error(
+        "the kernel does not permit perf events (kernel.perf_event_paranoid is {}): set it to 2 \
+         or less, or give CAP_PERFMON",
+        level.map_or_else(|| "unknown".to_owned(), |level| level.to_string())
+    )]
+    NotPermitted {
+        /// `kernel.perf_event_paranoid`.
+        level: Option<i32>,
+    },
+    /// A filter of system calls forbids them, as in a container.
+    #[error(
+        "a filter forbids perf_event_open, as containers have one: allow that system call in the \
+         container's seccomp profile, or give CAP_PERFMON"
+    )]
+    Filtered,
+    /// The kernel or this architecture has none.
+    #[error("this system has no perf events that can be used: {reason}")]
+    Unsupported {
+        /// What is missing.
+        reason: String,
+    },
+    /// The process has ended.
+    #[error("process {pid} has ended")]
+    Gone {
+        /// Its number.
+        pid: u32,
+    },
+    /// The process is another user's, or guarded as if it were.
+    #[error(
+        "process {pid} belongs to another user or is protected (setuid, not dumpable): run as \
+         its user or as root"
+    )]
+    OtherUser {
+        /// Its number.
+        pid: u32,
+    },
+    /// There are not enough descriptors for every thread on every CPU.
+    #[error(
+        "{needed} descriptors are needed, one for each thread and CPU: raise the limit on open \
+         files (ulimit -n)"
+    )]
+    TooManyFiles {
+        /// How many, all in all.
+        needed: usize,
+    },
+    /// Rings cannot be locked into memory.
+    #[error(
+        "no memory may be locked for perf events: raise kernel.perf_event_mlock_kb or the limit \
+         on locked memory (ulimit -l), or end other programs that use them"
+    )]
+    Locked,
+    /// All debug registers are taken.
+    #[error(
+        "no hardware watchpoint is free: a debugger or another profiler uses those of thread {tid}"
+    )]
+    NoWatchpoint {
+        /// The thread.
+        tid: u32,
+    },
+    /// A watchpoint that the processor does not have.
+    #[error("{bytes} bytes at {address:#x} cannot be watched: {reason}")]
+    Unwatchable {
+        /// First address.
+        address: u64,
+        /// How many bytes.
+        bytes: u64,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Something else.
+    #[error("{call} failed: {error}")]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// What it said.
+        error: io::Error,
+    },
+}

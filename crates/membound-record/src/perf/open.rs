@@ -1,0 +1,128 @@
+//! Opening events and telling them what to do.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{Attr, Error};
+
+const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
+
+const IOC_REFRESH: libc::c_ulong = 0x2402;
+const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
+
+/// Whose an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// A thread's number, or 0 for the one that asks.
+    pub(crate) tid: u32,
+    /// On one CPU, or wherever the thread runs.
+    pub(crate) cpu: Option<u32>,
+}
+
+/// An open event.
+#[derive(Debug)]
+pub(crate) struct Event(OwnedFd);
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Event {
+    /// What the kernel says is left to the caller, who knows what was asked.
+    pub(crate) fn open(attr: &Attr, target: Target) -> io::Result<Self> {
+        let tid = i32::try_from(target.tid).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let cpu = match target.cpu {
+            Some(cpu) => i32::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?,
+            None => -1,
+        };
+        // SAFETY: the kernel reads as many bytes of the attributes as they say that they
+        // have, and gives a new descriptor.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                std::ptr::from_ref(attr),
+                tid,
+                cpu,
+                -1,
+                FLAG_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = i32::try_from(fd).expect("a descriptor fits into an int");
+        // SAFETY: the descriptor was just made for us and nobody else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Lets it run until it has occurred `times` more.
+    pub(crate) fn enable_for(&self, times: u32) -> io::Result<()> {
+        self.control(IOC_REFRESH, libc::c_ulong::from(times))
+    }
+
+    /// Lets it write into the ring of `other`.
+    pub(crate) fn write_into(&self, other: &Self) -> io::Result<()> {
+        let fd = libc::c_ulong::from(other.0.as_raw_fd().unsigned_abs());
+        self.control(IOC_SET_OUTPUT, fd)
+    }
+
+    /// What it has counted, with those that inherited it and have ended.
+    pub(crate) fn count(&self) -> io::Result<u64> {
+        let mut count = [0; 8];
+        let read = rustix::io::read(&self.0, &mut count)?;
+        if read == count.len() {
+            Ok(u64::from_ne_bytes(count))
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+
+    fn control(&self, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: these requests take an integer and touch no memory of ours.
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+/// Why `attr`, which was to be had of this very thread, was refused.
+pub(crate) fn refused(error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EACCES) => Error::NotPermitted { level: paranoia() },
+        // The kernel itself says EACCES; filters say this.
+        Some(libc::EPERM) => Error::Filtered,
+        Some(libc::ENOSYS) => Error::Unsupported {
+            reason: "the kernel has no perf_event_open".to_owned(),
+        },
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV) => Error::Unsupported {
+            reason: format!("the kernel does not know this event ({error})"),
+        },
+        _ => Error::System {
+            call: "perf_event_open",
+            error,
+        },
+    }
+}
+
+/// Why an event was refused that this very thread could have of itself.
+pub(crate) fn refused_of(error: io::Error, pid: u32) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ESRCH) => Error::Gone { pid },
+        Some(libc::EACCES | libc::EPERM) => Error::OtherUser { pid },
+        _ => Error::System {
+            call: "perf_event_open",
+            error,
+        },
+    }
+}
+
+/// `kernel.perf_event_paranoid`.
+fn paranoia() -> Option<i32> {
+    let text = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+    text.trim().parse().ok()
+}

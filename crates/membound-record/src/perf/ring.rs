@@ -1,0 +1,98 @@
+//! The memory that the kernel writes an event's records into.
+//!
+//! A page with positions stands before the data. Positions only grow; the kernel moves the
+//! head after writing and we move the tail after reading. Records are copied out before
+//! anything looks at them, so that nothing else ever refers to this memory.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Where `data_head` and `data_tail` lie in `struct perf_event_mmap_page`.
+const HEAD: usize = 1024;
+const TAIL: usize = 1032;
+
+/// A mapped ring.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    memory: NonNull<u8>,
+    page: usize,
+    /// A power of two.
+    data: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and is not bound to a thread; what the
+// kernel changes in it is read atomically, or only where the head says that it is done.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Maps the ring of an event: the largest power of two of pages up to `bytes`.
+    pub(crate) fn map(event: impl AsFd, bytes: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let data = prev_power_of_two((bytes / page).max(1)) * page;
+        // SAFETY: a new mapping, at no address that anybody has.
+        let memory = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                page + data,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                event.as_fd(),
+                0,
+            )
+        }?;
+        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { memory, page, data })
+    }
+
+    /// Copies what was written and not yet taken to the end of `to`, and says where to go
+    /// on with [`Self::taken`].
+    pub(crate) fn copy(&self, to: &mut Vec<u8>) -> u64 {
+        let head = self.position(HEAD).load(Ordering::Acquire);
+        let tail = self.position(TAIL).load(Ordering::Relaxed);
+        let mut left = usize::try_from(head.wrapping_sub(tail))
+            .unwrap_or(usize::MAX)
+            .min(self.data);
+        let mask = self.data as u64 - 1;
+        let mut at = (tail & mask) as usize;
+        to.reserve(left);
+        while left > 0 {
+            let piece = left.min(self.data - at);
+            // SAFETY: `at` is below the length of the data, which follow the first page.
+            let from = unsafe { self.memory.add(self.page + at) };
+            // SAFETY: `piece` bytes from there on lie in the data, and the kernel does not
+            // write between tail and head.
+            let from = unsafe { std::slice::from_raw_parts(from.as_ptr(), piece) };
+            to.extend_from_slice(from);
+            left -= piece;
+            at = 0;
+        }
+        head
+    }
+
+    /// Gives the kernel everything before `position` to write again.
+    pub(crate) fn taken(&self, position: u64) {
+        self.position(TAIL).store(position, Ordering::Release);
+    }
+
+    fn position(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: both offsets lie in the first page.
+        let at = unsafe { self.memory.add(offset) };
+        // SAFETY: they are multiples of 8 in a page, and the kernel reads and writes them in one step.
+        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.page + self.data) };
+    }
+}
+
+const fn prev_power_of_two(number: usize) -> usize {
+    1 << number.ilog2()
+}

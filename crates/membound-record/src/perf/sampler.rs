@@ -1,0 +1,346 @@
+//! Events on all threads of a process, and what they write.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use membound_platform::{Root, affinity};
+
+use super::open::{refused, refused_of};
+use super::parse::{Record, SAMPLE};
+use super::{Attr, Config, Error, Event, Layout, PerfEvent, Ring, Target};
+
+/// The smallest ring that is of use: some samples of each size.
+const LEAST_RING_BYTES: usize = 64 << 10;
+/// How often a thread is looked for in what its parent's events have told.
+const LOOKS: u32 = 5;
+/// How long between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Whether time in the kernel gives samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// It does.
+    Seen,
+    /// It is not permitted; it is counted only.
+    Unseen,
+}
+
+/// Samples all threads of a process and of the processes that they start.
+#[derive(Debug)]
+pub struct Sampler {
+    layout: Layout,
+    kernel: Kernel,
+    cpus: Vec<PerCpu>,
+    threads: HashSet<u32>,
+    batch: Batch,
+}
+
+/// The events that write into one ring.
+#[derive(Debug)]
+struct PerCpu {
+    cpu: u32,
+    /// Before the events, since it is unmapped first.
+    ring: Option<Ring>,
+    events: Vec<Event>,
+}
+
+/// Records of all rings, to be told in the order of their times.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Time, and where the record begins.
+    order: Vec<(u64, usize)>,
+    /// Where to go on in each ring.
+    heads: Vec<u64>,
+}
+
+impl Sampler {
+    /// Begins to sample process `pid` as it runs.
+    ///
+    /// # Errors
+    /// Each says what would help. Nothing is left open.
+    pub fn attach(pid: u32, config: &Config) -> Result<Self, Error> {
+        let (attr, kernel) = permitted(config)?;
+        let cpus = affinity::online(&Root::system());
+        let mut sampler = Self {
+            layout: Layout {
+                sample_type: attr.sample_type,
+            },
+            kernel,
+            cpus: cpus
+                .into_iter()
+                .map(|cpu| PerCpu {
+                    cpu: cpu.0,
+                    ring: None,
+                    events: Vec::new(),
+                })
+                .collect(),
+            threads: HashSet::new(),
+            batch: Batch::default(),
+        };
+        let mut ring_bytes = config.ring_bytes.max(LEAST_RING_BYTES);
+        // Threads that are started meanwhile are inherited if their parent was there
+        // already, and else found when looking again.
+        loop {
+            let unseen = sampler.unseen(pid)?;
+            if unseen.is_empty() {
+                break;
+            }
+            for tid in unseen {
+                sampler.follow(pid, tid, &attr, &mut ring_bytes)?;
+            }
+        }
+        if sampler.cpus.iter().all(|cpu| cpu.events.is_empty()) {
+            return Err(Error::Gone { pid });
+        }
+        Ok(sampler)
+    }
+
+    /// Whether time in the kernel gives samples.
+    #[must_use]
+    pub const fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    /// CPU time of all that is followed, in nanoseconds, in the kernel and out of it. Of
+    /// threads that were inherited and still run it is what had been counted when they were
+    /// last switched out or read.
+    #[must_use]
+    pub fn counted_ns(&self) -> u64 {
+        let events = self.cpus.iter().flat_map(|cpu| &cpu.events);
+        events.filter_map(|event| event.count().ok()).sum()
+    }
+
+    /// Waits until a ring is filled to a part, everything that is followed has ended, or
+    /// `timeout` is over.
+    ///
+    /// # Errors
+    /// What poll(2) says.
+    pub fn wait(&self, timeout: Duration) -> io::Result<Waited> {
+        let events = self.cpus.iter().flat_map(|cpu| &cpu.events);
+        let mut wanted: Vec<PollFd<'_>> = events
+            .map(|event| PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN))
+            .collect();
+        let until = super::now_ns() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 2);
+        loop {
+            let left = Duration::from_nanos(until.saturating_sub(super::now_ns()));
+            let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+            match poll(&mut wanted, Some(&left)) {
+                Ok(0) => return Ok(Waited::Elapsed),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            if wanted.iter().any(|fd| fd.revents().contains(PollFlags::IN)) {
+                return Ok(Waited::Filled);
+            }
+            // An event whose thread and heirs have all ended says so at once each time.
+            wanted.retain(|fd| !fd.revents().contains(PollFlags::HUP));
+            if wanted.is_empty() {
+                return Ok(Waited::Over);
+            }
+        }
+    }
+
+    /// Tells what was written since the last time, in the order of time as far as that was
+    /// written when it was called. Returns how many.
+    pub fn read(&mut self, tell: &mut dyn FnMut(PerfEvent<'_>)) -> usize {
+        self.batch.fill(&self.cpus, self.layout);
+        self.batch.free(&self.cpus);
+        self.batch.tell(self.layout, tell)
+    }
+
+    /// Threads of `pid` that no event is on.
+    fn unseen(&mut self, pid: u32) -> Result<Vec<u32>, Error> {
+        let mut unseen = Vec::new();
+        for _ in 0..LOOKS {
+            unseen = threads(pid)?;
+            unseen.retain(|tid| !self.threads.contains(tid));
+            if unseen.is_empty() || self.threads.is_empty() {
+                return Ok(unseen);
+            }
+            // Those that were inherited are told of by their parents' events, a moment after
+            // they can be seen.
+            self.batch.fill(&self.cpus, self.layout);
+            let inherited = &mut self.threads;
+            self.batch.tell(self.layout, &mut |event| {
+                if let PerfEvent::Fork { tid, .. } = event {
+                    inherited.insert(tid);
+                }
+            });
+            unseen.retain(|tid| !self.threads.contains(tid));
+            if unseen.is_empty() {
+                return Ok(unseen);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(unseen)
+    }
+
+    /// Puts events on a thread. One that has ended meanwhile is left out.
+    fn follow(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        attr: &Attr,
+        ring_bytes: &mut usize,
+    ) -> Result<(), Error> {
+        let count = self.cpus.len();
+        let open: usize = self.cpus.iter().map(|cpu| cpu.events.len()).sum();
+        for at in &mut self.cpus {
+            let target = Target {
+                tid,
+                cpu: Some(at.cpu),
+            };
+            let event = match Event::open(attr, target) {
+                Ok(event) => event,
+                Err(error) => match error.raw_os_error() {
+                    // It was switched off since.
+                    Some(libc::ENODEV) => continue,
+                    Some(libc::ESRCH) if tid != pid => break,
+                    Some(libc::EMFILE | libc::ENFILE) => {
+                        let threads = threads(pid).map_or(1, |threads| threads.len());
+                        return Err(Error::TooManyFiles {
+                            needed: (threads * count).max(open + count),
+                        });
+                    }
+                    _ => return Err(refused_of(error, pid)),
+                },
+            };
+            match at.events.first() {
+                Some(first) => event.write_into(first).map_err(|error| Error::System {
+                    call: "ioctl(PERF_EVENT_IOC_SET_OUTPUT)",
+                    error,
+                })?,
+                None => at.ring = Some(map(&event, ring_bytes)?),
+            }
+            at.events.push(event);
+        }
+        self.threads.insert(tid);
+        Ok(())
+    }
+}
+
+/// Why [`Sampler::wait`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// There is much to be read.
+    Filled,
+    /// The time is over.
+    Elapsed,
+    /// Everything that was followed has ended; what it wrote last can be read.
+    Over,
+}
+
+impl Batch {
+    /// Copies what all rings hold.
+    fn fill(&mut self, cpus: &[PerCpu], layout: Layout) {
+        self.bytes.clear();
+        self.order.clear();
+        self.heads.clear();
+        for cpu in cpus {
+            let begin = self.bytes.len();
+            let head = cpu
+                .ring
+                .as_ref()
+                .map_or(0, |ring| ring.copy(&mut self.bytes));
+            self.heads.push(head);
+            let mut rest = &self.bytes[begin..];
+            let mut latest = 0;
+            loop {
+                let at = self.bytes.len() - rest.len();
+                let Some(record) = Record::next(&mut rest) else {
+                    break;
+                };
+                latest = layout.time(&record).unwrap_or(latest);
+                self.order.push((latest, at));
+            }
+        }
+        self.order.sort_unstable();
+    }
+
+    /// Lets the kernel write again where that was.
+    fn free(&self, cpus: &[PerCpu]) {
+        for (cpu, &head) in cpus.iter().zip(&self.heads) {
+            if let Some(ring) = &cpu.ring {
+                ring.taken(head);
+            }
+        }
+    }
+
+    fn tell(&self, layout: Layout, tell: &mut dyn FnMut(PerfEvent<'_>)) -> usize {
+        let mut told = 0;
+        for &(_, at) in &self.order {
+            let record = Record::next(&mut &self.bytes[at..]);
+            let record = record.expect("a record was found there");
+            if let Some(event) = layout.event(&record) {
+                tell(event);
+                told += 1;
+            } else if record.kind == SAMPLE {
+                tell(PerfEvent::Lost(1));
+            }
+        }
+        told
+    }
+}
+
+/// The most that this kernel gives to this user.
+fn permitted(config: &Config) -> Result<(Attr, Kernel), Error> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(Error::Unsupported {
+            reason: "registers are read on x86-64 only".to_owned(),
+        });
+    }
+    let own = Target { tid: 0, cpu: None };
+    let mut attr = Attr::clock(config);
+    let mut result = Event::open(&attr.probe(), own);
+    if result
+        .as_ref()
+        .is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
+    {
+        attr = attr.without_build_ids();
+        result = Event::open(&attr.probe(), own);
+    }
+    match result {
+        Ok(_) => Ok((attr, Kernel::Seen)),
+        Err(_) => {
+            let attr = attr.without_kernel();
+            Event::open(&attr.probe(), own).map_err(refused)?;
+            Ok((attr, Kernel::Unseen))
+        }
+    }
+}
+
+/// Maps a ring of at most `bytes`, and makes that smaller until it is permitted.
+fn map(event: &Event, bytes: &mut usize) -> Result<Ring, Error> {
+    loop {
+        match Ring::map(event, *bytes) {
+            Ok(ring) => return Ok(ring),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EPERM | libc::ENOMEM | libc::EAGAIN) if *bytes > LEAST_RING_BYTES => {
+                    *bytes /= 2;
+                }
+                Some(libc::EPERM) => return Err(Error::Locked),
+                _ => {
+                    return Err(Error::System {
+                        call: "mmap of a perf event",
+                        error,
+                    });
+                }
+            },
+        }
+    }
+}
+
+/// Threads of a process.
+fn threads(pid: u32) -> Result<Vec<u32>, Error> {
+    let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Error::Gone { pid })?;
+    Ok(listed
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect())
+}

@@ -1,0 +1,513 @@
+//! The recorder as the command sees it: everything is started and ended here.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use membound_launch::{
+    AllocationReceiver, Bursts, Live, Program, Receiver, Recording, Report, Session, TimerReceiver,
+};
+use membound_platform::Root;
+use membound_rewrite::patch::{self, Body, Sites as Places};
+use membound_run::{Gap, Meta, TimerKind, Writer};
+
+use crate::clock::{self, Clock};
+use crate::driver::Driver;
+use crate::file::RunFile;
+use crate::gaps::Gaps;
+use crate::groups::FIRST_PERIOD;
+use crate::inbox::Inbox;
+use crate::nodes::Nodes;
+use crate::perf::{self, Kernel, Sampler};
+use crate::sampler::Sampling;
+use crate::world::World;
+use crate::{Error, Latencies, Options, TimerChoice};
+
+/// Threads of a program that can record at the same time.
+const RECORDING_THREADS: u32 = 256;
+/// Accesses of a module that are recorded in one go, and how long until there may be more.
+const BURST_ACCESSES: u32 = 16_384;
+const BURSTS_ANEW: Duration = Duration::from_millis(50);
+/// Between two looks of whoever waits.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How the command's program ended, as far as recording is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+    /// It goes on without us.
+    Detached,
+}
+
+/// Why waiting for attached processes ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Somebody asked for it.
+    Stopped,
+    /// The time asked for is over.
+    Elapsed,
+    /// The processes have ended.
+    Gone,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// The run file.
+    pub path: PathBuf,
+    /// Timer samples.
+    pub samples: u64,
+    /// Timed accesses.
+    pub accesses: u64,
+    /// What is missing, and why.
+    pub gaps: Vec<Gap>,
+}
+
+/// Ends the waiting of [`Recorder::wait_attached`] from elsewhere.
+#[derive(Clone, Debug, Default)]
+pub struct Stopper(Arc<AtomicBool>);
+
+impl Stopper {
+    /// Ends it.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// A recording that is going on.
+#[derive(Debug)]
+pub struct Recorder {
+    session: Option<Session>,
+    driver: JoinHandle<Driver>,
+    /// Ends the driver.
+    stop: Arc<AtomicBool>,
+    /// Says that there is nothing more to be recorded.
+    over: Arc<AtomicBool>,
+    stopper: Stopper,
+    path: PathBuf,
+    clock: Clock,
+    duration: Option<Duration>,
+    own_cpu_ns: u64,
+}
+
+impl Recorder {
+    /// Starts `program` and records it.
+    ///
+    /// # Errors
+    /// When the run file cannot be made (the program was not started then), or the program
+    /// cannot be started.
+    pub fn launch(program: &Program, options: Options) -> Result<Self, Error> {
+        let mut gaps = Gaps::default();
+        let timer = timer(&options, &mut gaps)?;
+        let command = std::iter::once(&program.name).chain(&program.arguments);
+        let command = command.map(|word| word.to_string_lossy().into_owned());
+        let mut parts = Parts::begin(options, command.collect(), None, timer, gaps)?;
+        let session = Session::start(program, parts.session_options())?;
+        let mut sampling = None;
+        if timer == TimerKind::CpuClock {
+            match parts.sample(session.pid(), Some(session.remote())) {
+                Ok(begun) => sampling = Some(begun),
+                Err(refused) => parts.not_sampled(&refused),
+            }
+        }
+        if let Some(obstacle) = session.obstacle() {
+            parts.unpatched(&obstacle.to_string());
+        }
+        parts.start(Some(session), sampling)
+    }
+
+    /// Records a process that runs already, and what it starts.
+    ///
+    /// # Errors
+    /// When the run file cannot be made, or the process cannot be looked into.
+    pub fn attach(pid: u32, options: Options) -> Result<Self, Error> {
+        let refused = |reason: String| Error::Attach { pid, reason };
+        if membound_launch::started(pid).is_err() {
+            return Err(refused("there is no such process".to_owned()));
+        }
+        if options.timer == TimerChoice::Agent {
+            let reason = "the agent can only be brought into programs that membound starts";
+            return Err(refused(reason.to_owned()));
+        }
+        // Looked at before a file is made of it.
+        let config = config(&options);
+        drop(Sampler::attach(pid, &config).map_err(|error| refused(error.to_string()))?);
+        let timer = TimerKind::CpuClock;
+        let mut parts = Parts::begin(options, Vec::new(), Some(pid), timer, Gaps::default())?;
+        let sampling = parts
+            .sample(pid, None)
+            .map_err(|error| refused(error.to_string()))?;
+        let reason = "a process that runs already has no agent in it";
+        let remedy = Some("start the program with membound profile -- COMMAND");
+        for about in ["latencies", "objects", "bursts", "blocks"] {
+            parts.gaps.note(about, reason, remedy);
+        }
+        parts.start(None, Some(sampling))
+    }
+
+    /// The session of a program that was started.
+    #[must_use]
+    pub const fn session(&self) -> Option<&Session> {
+        self.session.as_ref()
+    }
+
+    /// Ends [`Self::wait_attached`].
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits until the attached processes have ended, the time asked for is over, or a
+    /// [`Stopper`] was used.
+    #[must_use]
+    pub fn wait_attached(&self) -> Over {
+        loop {
+            if self.stopper.0.load(Ordering::Acquire) {
+                return Over::Stopped;
+            }
+            if self.over.load(Ordering::Acquire) || self.driver.is_finished() {
+                let elapsed = self
+                    .duration
+                    .is_some_and(|limit| u128::from(self.clock.now_ns()) >= limit.as_nanos());
+                return if elapsed { Over::Elapsed } else { Over::Gone };
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Ends the recording and completes the run file.
+    ///
+    /// # Errors
+    /// When the run file could not be completed; what it holds stays.
+    pub fn finish(self, ended: Ended) -> Result<Summary, Error> {
+        let elapsed_ns = self.clock.now_ns();
+        self.stop.store(true, Ordering::Release);
+        let output = |reason: String| Error::Output {
+            path: self.path.clone(),
+            reason,
+        };
+        let driver = self.driver.join();
+        let mut driver = driver.map_err(|_| output("the recorder itself failed".to_owned()))?;
+        // Only now: until then, patches are exchanged and counts read.
+        let report = self.session.map(Session::finish);
+        driver.drain();
+        if let Some(report) = &report {
+            told_by(report, &mut driver);
+        }
+        let limit = self
+            .duration
+            .map_or(u64::MAX, |limit| limit.as_nanos() as u64);
+        driver.write(elapsed_ns.min(limit));
+        driver.complete();
+        driver.rows.write(
+            &mut driver.file,
+            &driver.world,
+            &mut driver.sites,
+            &mut driver.objects,
+        );
+        match ended {
+            Ended::Exited(code) => driver.meta.exit_code = Some(code),
+            Ended::Killed(signal) => driver.meta.signal = Some(signal),
+            Ended::Detached => {}
+        }
+        driver.meta.own_cpu_ns = clock::own_cpu_ns().saturating_sub(self.own_cpu_ns);
+        driver
+            .file
+            .finish(&driver.meta, driver.gaps.all())
+            .map_err(output)?;
+        Ok(Summary {
+            path: self.path,
+            samples: driver.samples,
+            accesses: driver.accesses,
+            gaps: driver.gaps.all().to_vec(),
+        })
+    }
+}
+
+/// Takes over what the launcher has seen.
+fn told_by(report: &Report, driver: &mut Driver) {
+    if let Some(reason) = &report.unpatched {
+        unpatched(&mut driver.gaps, reason);
+    }
+    for missed in &report.missed {
+        driver.gaps.note("processes", missed.clone(), None);
+    }
+    if let Some(records) = &report.records {
+        let remedy = None;
+        driver.gaps.count(
+            "latencies",
+            "the programs' rings were full",
+            remedy,
+            records.lost.saturating_sub(records.lost_in_bursts),
+        );
+        let reason = "accesses of code that nobody knows any more";
+        driver
+            .gaps
+            .count("latencies", reason, remedy, records.unattributed);
+    }
+    let Driver { world, gaps, .. } = driver;
+    let mut world = crate::lock(world);
+    let images = (0..world.images()).filter_map(|index| u32::try_from(index).ok());
+    for process in images.map(membound_run::ProcessId) {
+        // What was forked has what its parent has.
+        if world.forked_from(process).is_some() {
+            continue;
+        }
+        let row = world.row(process);
+        let path = Path::new(&row.path);
+        let program = report
+            .programs
+            .iter()
+            .find(|it| it.pid == row.pid && it.path == path);
+        let reason = match program {
+            Some(program) => program.unpatched.clone(),
+            None => membound_launch::examine(path).map(|it| it.to_string()),
+        };
+        if let Some(reason) = reason {
+            unpatched(gaps, &reason);
+            world.change(process, |row| row.unpatched = Some(reason));
+        }
+    }
+}
+
+fn unpatched(gaps: &mut Gaps, reason: &str) {
+    for about in ["latencies", "objects", "bursts", "blocks"] {
+        gaps.note(about, reason, None);
+    }
+}
+
+fn config(options: &Options) -> perf::Config {
+    perf::Config {
+        period_ns: u64::try_from(options.period.as_nanos()).unwrap_or(u64::MAX),
+        ..perf::Config::default()
+    }
+}
+
+/// What takes samples: perf is tried on this process.
+fn timer(options: &Options, gaps: &mut Gaps) -> Result<TimerKind, Error> {
+    if options.timer == TimerChoice::Agent {
+        return Ok(TimerKind::AgentTimer);
+    }
+    match Sampler::attach(std::process::id(), &config(options)) {
+        Ok(sampler) => {
+            if sampler.kernel() == Kernel::Unseen {
+                let reason = "time in the kernel is counted, not sampled: kernel.perf_event_paranoid \
+                              does not permit it";
+                let remedy = Some("set kernel.perf_event_paranoid to 1 or less");
+                gaps.note("samples", reason, remedy);
+            }
+            Ok(TimerKind::CpuClock)
+        }
+        Err(error) if options.timer == TimerChoice::Perf => Err(Error::Timer {
+            reason: error.to_string(),
+        }),
+        Err(error) => {
+            let reason = format!("samples are the agent's, coarser than perf's: {error}");
+            gaps.note("samples", reason, None);
+            Ok(TimerKind::AgentTimer)
+        }
+    }
+}
+
+/// What a recording is put together from.
+struct Parts {
+    options: Options,
+    clock: Clock,
+    meta: Meta,
+    file: RunFile,
+    world: Arc<Mutex<World>>,
+    inbox: Arc<Inbox>,
+    gaps: Gaps,
+    nodes: Nodes,
+    own_cpu_ns: u64,
+}
+
+impl Parts {
+    /// Makes the run file; the clock begins.
+    fn begin(
+        options: Options,
+        command: Vec<String>,
+        attached: Option<u32>,
+        timer: TimerKind,
+        gaps: Gaps,
+    ) -> Result<Self, Error> {
+        let root = Root::system();
+        let nodes = Nodes::read(&root);
+        let own_cpu_ns = clock::own_cpu_ns();
+        let clock = Clock::begin(None);
+        let patched = options.latencies == Latencies::On && attached.is_none();
+        let meta = Meta {
+            membound_version: options.membound_version.clone(),
+            command,
+            attached,
+            host: root
+                .attribute("proc/sys/kernel/hostname")
+                .unwrap_or_default(),
+            date: membound_platform::date::now_utc(),
+            timer,
+            period_ns: u64::try_from(options.period.as_nanos()).unwrap_or(u64::MAX),
+            site_period: FIRST_PERIOD,
+            latencies: patched,
+            patch: if patched {
+                patch::sampler_identity()
+            } else {
+                String::new()
+            },
+            objects_from_bytes: options.objects.filter(|_| attached.is_none()),
+            tsc_hz: clock.tsc_hz(),
+            cpus: std::thread::available_parallelism()
+                .map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1)),
+            nodes: u32::try_from(nodes.count()).unwrap_or(1),
+            cpu_nodes: nodes.of_cpus().to_vec(),
+            machine: options.machine.clone().map(Box::new),
+            ..Meta::default()
+        };
+        let file = create(&options.output, &meta)?;
+        Ok(Self {
+            options,
+            clock,
+            meta,
+            file: RunFile::new(file),
+            world: Arc::default(),
+            inbox: Arc::default(),
+            gaps,
+            nodes,
+            own_cpu_ns,
+        })
+    }
+
+    fn session_options(&self) -> membound_launch::Options {
+        let options = &self.options;
+        let mut plan = patch::Options::new(Body::Displace);
+        plan.sites = Places::At(Vec::new());
+        let receiver = Arc::clone(&self.inbox);
+        membound_launch::Options {
+            plan,
+            cache: options.cache.clone(),
+            revision: options.revision.clone(),
+            live: Live::On,
+            period: FIRST_PERIOD,
+            recording: (options.latencies == Latencies::On).then(|| Recording {
+                threads: RECORDING_THREADS,
+                // Bodies that record do so whenever they stand in the text: windows decide. On a
+                // busy machine they stand there for longer than they are wanted.
+                bursts: Some(Bursts {
+                    length: BURSTS_ANEW,
+                    every: BURSTS_ANEW,
+                    accesses: BURST_ACCESSES,
+                }),
+                receiver: Some(Arc::clone(&receiver) as Arc<dyn Receiver>),
+                ..Recording::default()
+            }),
+            objects: options
+                .objects
+                .map(|every_from_bytes| membound_launch::Objects {
+                    every_from_bytes,
+                    others: options.allocators.clone(),
+                    receiver: Arc::clone(&receiver) as Arc<dyn AllocationReceiver>,
+                }),
+            timers: (self.meta.timer == TimerKind::AgentTimer).then(|| membound_launch::Timers {
+                period: options.period,
+                receiver: receiver as Arc<dyn TimerReceiver>,
+            }),
+            directory: options.directory.clone(),
+            perf_maps: None,
+        }
+    }
+
+    /// Begins to sample a process.
+    fn sample(
+        &mut self,
+        pid: u32,
+        remote: Option<membound_launch::Remote>,
+    ) -> Result<Sampling, Refused> {
+        let sampler = Sampler::attach(pid, &config(&self.options))?;
+        let world = Arc::clone(&self.world);
+        {
+            // What was mapped before is not told any more.
+            let now_ns = self.clock.now_ns();
+            let mut world = crate::lock(&world);
+            let process = world.image(pid, now_ns);
+            world.threads.look(process, pid, now_ns);
+        }
+        Ok(Sampling::begin(sampler, self.clock, world, remote)?)
+    }
+
+    fn not_sampled(&mut self, refused: &Refused) {
+        // One that has ended has said all that there was to be said.
+        if !matches!(refused, Refused::Perf(perf::Error::Gone { .. })) {
+            self.gaps.note("samples", refused.to_string(), None);
+        }
+    }
+
+    fn unpatched(&mut self, reason: &str) {
+        unpatched(&mut self.gaps, reason);
+        if self.meta.timer == TimerKind::AgentTimer {
+            self.gaps.note("samples", reason, None);
+        }
+    }
+
+    fn start(
+        self,
+        session: Option<Session>,
+        sampling: Option<Sampling>,
+    ) -> Result<Recorder, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let over = Arc::new(AtomicBool::new(false));
+        let remote = session.as_ref().map(Session::remote);
+        let (path, duration) = (self.options.output.clone(), self.options.duration);
+        let (clock, own_cpu_ns) = (self.clock, self.own_cpu_ns);
+        let mut driver = Driver::new(
+            self.options,
+            self.clock,
+            self.meta,
+            self.world,
+            self.inbox,
+            remote,
+            sampling,
+            self.file,
+            self.gaps,
+            self.nodes,
+        );
+        let thread = std::thread::Builder::new().name("recorder".to_owned());
+        let driver = {
+            let (stop, over) = (Arc::clone(&stop), Arc::clone(&over));
+            thread.spawn(move || {
+                driver.run(&stop, &over);
+                driver
+            })
+        };
+        Ok(Recorder {
+            session,
+            driver: driver.map_err(Error::Thread)?,
+            stop,
+            over,
+            stopper: Stopper::default(),
+            path,
+            clock,
+            duration,
+            own_cpu_ns,
+        })
+    }
+}
+
+/// Why a process is not sampled.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error(transparent)]
+    Perf(#[from] perf::Error),
+    #[error("no thread can be started for samples: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+fn create(path: &Path, meta: &Meta) -> Result<Writer, Error> {
+    Writer::create(path, meta).map_err(|error| Error::Output {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}

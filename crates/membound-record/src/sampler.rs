@@ -1,0 +1,282 @@
+//! The thread that takes perf's samples: it follows what processes do and unwinds at once,
+//! since a sample's stack is not kept.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use membound_launch::{Mapping, Remote};
+use membound_run::{ProcessId, ThreadId};
+
+use crate::clock::Clock;
+use crate::perf::{self, Mode, Named, PerfEvent};
+use crate::sampling::{Seen, Taken};
+use crate::world::World;
+
+/// How long samples may lie in their rings.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// What the thread tells.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) samples: Vec<Taken>,
+    /// Nothing earlier comes any more, in nanoseconds since the run began.
+    pub(crate) until_ns: u64,
+    /// Records that found no room.
+    pub(crate) lost: u64,
+    /// Everything that was sampled has ended.
+    pub(crate) over: bool,
+}
+
+/// A thread that takes samples.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+    /// What it tells.
+    pub(crate) batches: Receiver<Batch>,
+}
+
+impl Sampling {
+    /// Begins to read `sampler`.
+    pub(crate) fn begin(
+        sampler: perf::Sampler,
+        clock: Clock,
+        world: Arc<Mutex<World>>,
+        remote: Option<Remote>,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sender, batches) = channel();
+        let reader = Reader {
+            sampler,
+            clock,
+            world,
+            remote,
+            counted: HashMap::new(),
+        };
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("samples".to_owned())
+            .spawn(move || reader.run(&stopped, &sender))?;
+        Ok(Self {
+            stop,
+            thread,
+            batches,
+        })
+    }
+
+    /// Ends it after it has read what is there; CPU time that the kernel counted, and the
+    /// last that it told.
+    pub(crate) fn end(self) -> (u64, Vec<Batch>) {
+        self.stop.store(true, Ordering::Release);
+        let counted_ns = self.thread.join().unwrap_or(0);
+        (counted_ns, self.batches.try_iter().collect())
+    }
+}
+
+struct Reader {
+    sampler: perf::Sampler,
+    clock: Clock,
+    world: Arc<Mutex<World>>,
+    remote: Option<Remote>,
+    /// CPU time of threads that have ended, as far as it was told.
+    counted: HashMap<ThreadId, u64>,
+}
+
+impl Reader {
+    fn run(mut self, stop: &AtomicBool, tell: &Sender<Batch>) -> u64 {
+        loop {
+            let stopping = stop.load(Ordering::Acquire);
+            let waited = if stopping {
+                Ok(perf::Waited::Elapsed)
+            } else {
+                self.sampler.wait(EVERY)
+            };
+            let over = !matches!(waited, Ok(perf::Waited::Filled | perf::Waited::Elapsed));
+            let mut batch = self.read();
+            batch.over = over;
+            let wanted = tell.send(batch).is_ok();
+            if stopping || over || !wanted {
+                return self.sampler.counted_ns();
+            }
+        }
+    }
+
+    fn read(&mut self) -> Batch {
+        let Self {
+            sampler,
+            clock,
+            world,
+            remote,
+            counted,
+        } = self;
+        let mut batch = Batch {
+            // What was sampled before lies in the rings: samples are written as they are taken.
+            until_ns: clock.now_ns(),
+            ..Batch::default()
+        };
+        let mut world = crate::lock(world);
+        sampler.read(&mut |event| {
+            let t_ns = |raw| clock.of_raw(raw);
+            match event {
+                PerfEvent::Sample(sample) => {
+                    let seen = Seen {
+                        pid: sample.pid,
+                        tid: sample.tid,
+                        t_ns: t_ns(sample.t_ns),
+                        cpu: u16::try_from(sample.cpu).ok(),
+                        weight_ns: sample.period_ns,
+                        registers: sample.registers,
+                        stack: sample.stack,
+                        in_kernel: sample.mode == Mode::Kernel,
+                    };
+                    batch.samples.push(world.take_seen(&seen, remote.as_ref()));
+                }
+                PerfEvent::Lost(count) => batch.lost += count,
+                PerfEvent::Counted {
+                    pid,
+                    tid,
+                    cpu_ns,
+                    t_ns: at,
+                } => {
+                    let (_, thread) = met(&mut world, pid, tid, t_ns(at));
+                    let sum = counted.entry(thread).or_default();
+                    *sum += cpu_ns;
+                    world.threads.ran(thread, *sum);
+                }
+                other => follow(&mut world, clock, &other),
+            }
+        });
+        batch
+    }
+}
+
+/// Processes and threads that come, go, and change.
+fn follow(world: &mut World, clock: &Clock, event: &PerfEvent<'_>) {
+    match *event {
+        PerfEvent::Fork {
+            pid,
+            tid,
+            parent_pid,
+            t_ns,
+            ..
+        } => {
+            let t_ns = clock.of_raw(t_ns);
+            if pid == parent_pid {
+                met(world, pid, tid, t_ns);
+            } else {
+                let process = world.forked(parent_pid, pid, t_ns);
+                world.threads.of(process, pid, tid, t_ns);
+            }
+        }
+        PerfEvent::Exit { pid, tid, t_ns } => {
+            let t_ns = clock.of_raw(t_ns);
+            let (_, thread) = met(world, pid, tid, t_ns);
+            world.threads.end(thread, t_ns);
+        }
+        PerfEvent::Comm {
+            pid,
+            tid,
+            name,
+            cause,
+            t_ns,
+        } => {
+            let t_ns = clock.of_raw(t_ns);
+            if cause == Named::Exec {
+                world.executed(pid, t_ns);
+            }
+            let (_, thread) = met(world, pid, tid, t_ns);
+            world.threads.name(thread, name);
+        }
+        PerfEvent::Mmap(map) => {
+            use std::os::unix::ffi::OsStrExt;
+            let t_ns = clock.of_raw(map.t_ns);
+            let process = world.image(map.pid, t_ns);
+            let map = Mapping {
+                range: map.start..map.start.saturating_add(map.length),
+                readable: true,
+                writable: false,
+                executable: true,
+                shared: false,
+                offset: map.offset,
+                device: (0, 0),
+                inode: 0,
+                name: std::ffi::OsStr::from_bytes(map.path).to_owned(),
+            };
+            world.map(process, &map, t_ns);
+        }
+        PerfEvent::Sample(_) | PerfEvent::Counted { .. } | PerfEvent::Lost(_) => {}
+    }
+}
+
+fn met(world: &mut World, pid: u32, tid: u32, t_ns: u64) -> (ProcessId, ThreadId) {
+    let process = world.image(pid, t_ns);
+    (process, world.threads.of(process, pid, tid, t_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_followed_by_what_perf_tells() {
+        let clock = Clock::begin(Some(1e9));
+        let mut world = World::default();
+        let at = |ns: u64| perf::now_ns() + ns;
+        // Numbers above the largest that the kernel gives: nothing of this machine is met.
+        let (parent, child) = (5_000_000, 5_000_001);
+        let process = world.image(parent, 0);
+        let fork = |pid, tid| PerfEvent::Fork {
+            pid,
+            tid,
+            parent_pid: parent,
+            parent_tid: parent,
+            t_ns: at(0),
+        };
+        follow(&mut world, &clock, &fork(parent, parent + 7));
+        assert!(world.threads.known(process, parent + 7).is_some());
+        follow(&mut world, &clock, &fork(child, child));
+        let forked = world.known_image(child, u64::MAX).unwrap();
+        assert_eq!(world.forked_from(forked), Some(process));
+        let exec = PerfEvent::Comm {
+            pid: child,
+            tid: child,
+            name: b"tool",
+            cause: Named::Exec,
+            t_ns: at(1_000_000),
+        };
+        follow(&mut world, &clock, &exec);
+        let executed = world.known_image(child, u64::MAX).unwrap();
+        assert_ne!(executed, forked);
+        let thread = world.threads.known(executed, child).unwrap();
+        assert_eq!(world.threads.row(thread).unwrap().name, "tool");
+        let map = PerfEvent::Mmap(perf::Mmap {
+            pid: child,
+            tid: child,
+            start: 0x1000,
+            length: 0x1000,
+            offset: 0,
+            path: b"/no/such/tool",
+            build_id: None,
+            t_ns: at(2_000_000),
+        });
+        follow(&mut world, &clock, &map);
+        let path = world.with_space(executed, 0, |space, _, _| {
+            space.placed(0x1800).map(|it| it.module.path.clone())
+        });
+        assert_eq!(path.as_deref(), Some("/no/such/tool"));
+        follow(
+            &mut world,
+            &clock,
+            &PerfEvent::Exit {
+                pid: child,
+                tid: child,
+                t_ns: at(3_000_000),
+            },
+        );
+        assert!(world.threads.row(thread).unwrap().end_ns.is_some());
+    }
+}

@@ -1,0 +1,283 @@
+//! From what a sampler saw to a sample with a call chain.
+
+use std::sync::Arc;
+
+use membound_launch::{Registers, Remote, Standing, TimerSample};
+use membound_run::{Frame, FrameId, ModuleKind, ProcessId, StackId, ThreadId};
+
+use crate::modules::Module;
+use crate::world::World;
+
+/// A sample with its call chain.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub(crate) t_ns: u64,
+    pub(crate) process: ProcessId,
+    pub(crate) thread: ThreadId,
+    pub(crate) cpu: Option<u16>,
+    pub(crate) weight_ns: u64,
+    pub(crate) stack: StackId,
+    /// The sampled instruction.
+    pub(crate) leaf: FrameId,
+    /// Its module, address in the file, and the difference to that in the process, where it is
+    /// an instruction of the program's that may have waited for memory.
+    pub(crate) code: Option<(Arc<Module>, u64, u64)>,
+    pub(crate) registers: Registers,
+    /// Whether it stood in a trampoline.
+    pub(crate) patched: Patched,
+    /// Whose thread it was.
+    pub(crate) whose: Whose,
+}
+
+/// Whose a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The program's.
+    Program,
+    /// The agent's own.
+    Agent,
+}
+
+/// Whether a sampled thread stood in code of membound's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patched {
+    /// In the program.
+    No,
+    /// In a trampoline, at an instruction of the program's.
+    Trampoline,
+    /// In the agent, or in what a trampoline does before an instruction.
+    Agent,
+}
+
+/// What a sampler from outside saw.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) t_ns: u64,
+    pub(crate) cpu: Option<u16>,
+    pub(crate) weight_ns: u64,
+    pub(crate) registers: Option<Registers>,
+    /// Memory from the stack pointer on.
+    pub(crate) stack: &'a [u8],
+    /// Whether the kernel was working for it.
+    pub(crate) in_kernel: bool,
+}
+
+/// The number of the stack pointer among the general registers.
+const STACK_POINTER: usize = 4;
+
+impl World {
+    /// Takes a sample from outside. `remote` knows where there are trampolines.
+    pub(crate) fn take_seen(&mut self, seen: &Seen<'_>, remote: Option<&Remote>) -> Taken {
+        let mut registers = seen.registers.unwrap_or_default();
+        let bottom = registers.general[STACK_POINTER];
+        let read = |address: u64| word(seen.stack, bottom, address);
+        let standing = match (remote, seen.registers) {
+            (Some(remote), Some(_)) => remote.standing(seen.pid, &mut registers, &read),
+            _ => Standing::Program,
+        };
+        let patched = match standing {
+            Standing::Program => Patched::No,
+            Standing::Trampoline => Patched::Trampoline,
+            Standing::Body | Standing::Called | Standing::Agent => Patched::Agent,
+        };
+        let process = self.image(seen.pid, seen.t_ns);
+        let mut callers = Vec::new();
+        if seen.registers.is_some() {
+            self.with_space(process, seen.t_ns, |space, modules, _| {
+                // An address that nothing is known of may be in what was mapped a moment ago.
+                let _ = space.spot(modules, registers.ip, seen.t_ns);
+                space.unwind(&registers, &mut { read }, &mut callers);
+            });
+        }
+        self.take(
+            &Where {
+                pid: seen.pid,
+                tid: seen.tid,
+                t_ns: seen.t_ns,
+                cpu: seen.cpu,
+                weight_ns: seen.weight_ns,
+                patched,
+                in_kernel: seen.in_kernel || seen.registers.is_none(),
+            },
+            process,
+            &registers,
+            &callers,
+        )
+    }
+
+    /// Takes a sample of the agent's, taken at `t_ns`.
+    pub(crate) fn take_told(&mut self, pid: u32, sample: &TimerSample, t_ns: u64) -> Taken {
+        let process = self.image(pid, t_ns);
+        let patched = if sample.inside {
+            Patched::Agent
+        } else {
+            Patched::No
+        };
+        self.take(
+            &Where {
+                pid,
+                tid: sample.thread,
+                t_ns,
+                cpu: sample.cpu,
+                weight_ns: sample.weight_ns,
+                patched,
+                in_kernel: false,
+            },
+            process,
+            &sample.registers,
+            &sample.callers,
+        )
+    }
+
+    fn take(
+        &mut self,
+        place: &Where,
+        process: ProcessId,
+        registers: &Registers,
+        callers: &[u64],
+    ) -> Taken {
+        let thread = self.threads.of(process, place.pid, place.tid, place.t_ns);
+        self.find_stack(place, process, thread, registers.general[STACK_POINTER]);
+        let t_ns = place.t_ns;
+        let (mut frames, spot) = self.with_space(process, t_ns, |space, modules, interner| {
+            let callers = space.callers(modules, interner, callers, t_ns);
+            (callers, space.spot(modules, registers.ip, t_ns))
+        });
+        let own = spot
+            .placed
+            .as_ref()
+            .is_some_and(|it| it.module.kind == ModuleKind::Agent);
+        let mut leaf = self.interner.frame(spot.frame);
+        let mut code = spot
+            .placed
+            .map(|it| (it.module, spot.frame.address, it.bias));
+        // Also while the kernel works for the agent.
+        let agents = self
+            .threads
+            .row(thread)
+            .is_some_and(|row| row.is_agents(place.pid));
+        if place.patched == Patched::Agent || own || agents {
+            code = None;
+            if !own {
+                frames.insert(0, leaf);
+            }
+            leaf = self.special("[agent]", ModuleKind::Agent);
+        } else if place.in_kernel {
+            code = None;
+            if registers.ip != 0 {
+                frames.insert(0, leaf);
+            }
+            leaf = self.special("[kernel]", ModuleKind::Kernel);
+        }
+        frames.insert(0, leaf);
+        let stack = self.interner.stack(&frames);
+        Taken {
+            t_ns,
+            process,
+            thread,
+            cpu: place.cpu,
+            weight_ns: place.weight_ns,
+            stack: stack.expect("a chain with a leaf is not empty"),
+            leaf,
+            code,
+            registers: *registers,
+            patched: place.patched,
+            whose: if agents { Whose::Agent } else { Whose::Program },
+        }
+    }
+
+    /// A frame that stands for all code of one kind.
+    fn special(&mut self, name: &str, kind: ModuleKind) -> FrameId {
+        let module = self.modules.special(name, kind).id;
+        self.interner.frame(Frame {
+            module: Some(module),
+            address: 0,
+        })
+    }
+
+    /// Where the stack of a thread is, when its stack pointer has left what was known.
+    fn find_stack(&mut self, place: &Where, process: ProcessId, thread: ThreadId, pointer: u64) {
+        let known = self.threads.stack(thread);
+        if pointer == 0 || known.is_some_and(|stack| stack.contains(&pointer)) {
+            return;
+        }
+        let found = self.with_space(process, place.t_ns, |space, modules, _| {
+            if space.mapping(pointer).is_none() {
+                space.look(modules, place.t_ns);
+            }
+            let map = space.mapping(pointer)?;
+            // A coroutine's stack may lie anywhere; only what is nothing else counts.
+            (map.inode == 0 && map.name != "[heap]").then(|| map.range.clone())
+        });
+        if let Some(stack) = found {
+            self.threads.set_stack(thread, stack);
+        }
+    }
+}
+
+/// Whose sample it is.
+struct Where {
+    pid: u32,
+    tid: u32,
+    t_ns: u64,
+    cpu: Option<u16>,
+    weight_ns: u64,
+    patched: Patched,
+    in_kernel: bool,
+}
+
+/// Eight bytes at `address` out of memory that begins at `bottom`.
+fn word(memory: &[u8], bottom: u64, address: u64) -> Option<u64> {
+    let at = usize::try_from(address.checked_sub(bottom)?).ok()?;
+    let bytes = memory.get(at..)?.first_chunk()?;
+    Some(u64::from_ne_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_where_there_are_some() {
+        let memory: Vec<u8> = (0..32).collect();
+        let first = u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(word(&memory, 1000, 1000), Some(first));
+        assert_eq!(word(&memory, 1000, 1025), None);
+        assert_eq!(word(&memory, 1000, 999), None);
+    }
+
+    #[test]
+    fn a_sample_of_this_process_is_resolved() {
+        let pid = std::process::id();
+        let mut world = World::default();
+        let mut registers = Registers {
+            ip: word as *const () as u64,
+            ..Registers::default()
+        };
+        let local = 0_u64;
+        registers.general[STACK_POINTER] = &raw const local as u64;
+        let mut seen = Seen {
+            pid,
+            tid: pid,
+            t_ns: 5,
+            cpu: Some(1),
+            weight_ns: 7,
+            registers: Some(registers),
+            stack: &[],
+            in_kernel: false,
+        };
+        let taken = world.take_seen(&seen, None);
+        let (module, address, bias) = taken.code.clone().unwrap();
+        assert_eq!(module.kind, ModuleKind::File);
+        assert_eq!(address + bias, registers.ip);
+        assert_eq!(taken.patched, Patched::No);
+        let stack = world.threads.stack(taken.thread).unwrap();
+        assert!(stack.contains(&(&raw const local as u64)));
+        seen.in_kernel = true;
+        let kernel = world.take_seen(&seen, None);
+        assert!(kernel.code.is_none());
+        assert_ne!(kernel.leaf, taken.leaf);
+    }
+}

@@ -1,0 +1,219 @@
+//! Instructions that access memory, and which of them sampled instructions waited for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use membound_launch::Registers;
+use membound_rewrite::stall::{Bases, Effective, SiteInfo, SiteKind};
+use membound_run::{Attribution, Frame, FrameId, ModuleId, Site, SiteId};
+
+use crate::modules::Module;
+
+/// An access that a sampled instruction may have waited for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Waited {
+    /// The access; `None`: no memory.
+    pub(crate) site: Option<SiteId>,
+    /// Its address in the file.
+    pub(crate) address: u64,
+    /// Share of the instruction's samples.
+    pub(crate) share: f64,
+    /// How sure that is.
+    pub(crate) confidence: f64,
+}
+
+/// All sites of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Sites {
+    numbers: BTreeMap<(ModuleId, u64), SiteId>,
+    places: Vec<(Arc<Module>, u64)>,
+    rows: Vec<Site>,
+    /// Rows from here on are new.
+    taken: usize,
+    /// Those whose rows changed after they were taken.
+    changed: Vec<SiteId>,
+    /// By the frame of the sampled instruction.
+    waits: HashMap<FrameId, Arc<[Waited]>>,
+    attributions: Vec<Attribution>,
+    /// Sampled instructions.
+    leaves: Vec<(ModuleId, u64)>,
+}
+
+impl Sites {
+    /// The number of an access at an address of a module's file; `None` when the instruction
+    /// there is none.
+    pub(crate) fn of(
+        &mut self,
+        module: &Arc<Module>,
+        address: u64,
+        frame: impl FnOnce(Frame) -> FrameId,
+    ) -> Option<SiteId> {
+        if let Some(number) = self.numbers.get(&(module.id, address)) {
+            return Some(*number);
+        }
+        let info = module.code()?.site(address)?;
+        let number = SiteId(u32::try_from(self.rows.len()).ok()?);
+        self.numbers.insert((module.id, address), number);
+        self.places.push((Arc::clone(module), address));
+        let frame = frame(Frame {
+            module: Some(module.id),
+            address,
+        });
+        self.rows.push(row(frame, info));
+        Some(number)
+    }
+
+    /// Where an access is.
+    pub(crate) fn place(&self, site: SiteId) -> Option<(&Arc<Module>, u64)> {
+        self.places
+            .get(site.index())
+            .map(|(module, address)| (module, *address))
+    }
+
+    /// All accesses of the same function that are known, itself included.
+    pub(crate) fn near(&self, site: SiteId) -> impl Iterator<Item = SiteId> + '_ {
+        let place = self.place(site);
+        let function = place.and_then(|(module, address)| {
+            let range = module.code()?.function(address)?;
+            Some((module.id, range))
+        });
+        let known = function.into_iter().flat_map(|(id, range)| {
+            let inside = (id, range.start)..(id, range.end);
+            self.numbers.range(inside).map(|(_, site)| *site)
+        });
+        known.chain([site])
+    }
+
+    /// As a row.
+    pub(crate) fn row(&self, site: SiteId) -> Option<&Site> {
+        self.rows.get(site.index())
+    }
+
+    /// It cannot be patched.
+    pub(crate) fn refuse(&mut self, site: SiteId, reason: String) {
+        if let Some(row) = self.rows.get_mut(site.index())
+            && row.refused.is_none()
+        {
+            row.refused = Some(reason);
+            self.changed.push(site);
+        }
+    }
+
+    /// What a sampled instruction waited for, most likely first.
+    pub(crate) fn waits(
+        &mut self,
+        sampled: FrameId,
+        module: &Arc<Module>,
+        address: u64,
+        mut intern: impl FnMut(Frame) -> FrameId,
+    ) -> Arc<[Waited]> {
+        if let Some(known) = self.waits.get(&sampled) {
+            return Arc::clone(known);
+        }
+        let found = module
+            .code()
+            .map(|code| code.waits(address))
+            .unwrap_or_default();
+        let mut waits: Vec<Waited> = found
+            .iter()
+            .map(|wait| Waited {
+                site: wait
+                    .site
+                    .and_then(|site| self.of(module, site, &mut intern)),
+                address: wait.site.unwrap_or(0),
+                share: wait.share,
+                confidence: wait.confidence,
+            })
+            .collect();
+        waits.sort_by(|a, b| b.share.total_cmp(&a.share));
+        let rows = waits.iter().map(|wait| Attribution {
+            frame: sampled,
+            site: wait.site,
+            share: wait.share,
+            confidence: wait.confidence,
+        });
+        self.attributions.extend(rows);
+        let waits: Arc<[Waited]> = waits.into();
+        self.waits.insert(sampled, Arc::clone(&waits));
+        waits
+    }
+
+    /// Places of sampled instructions and of accesses that were looked at.
+    pub(crate) fn sampled(&self) -> Vec<Frame> {
+        let sites = self
+            .places
+            .iter()
+            .map(|(module, address)| (module.id, *address));
+        let all = sites.chain(self.leaves.iter().copied());
+        all.map(|(module, address)| Frame {
+            module: Some(module),
+            address,
+        })
+        .collect()
+    }
+
+    /// What a sampled instruction most likely waited for, where that was found out.
+    pub(crate) fn likeliest(&self, sampled: FrameId) -> Option<SiteId> {
+        self.waits.get(&sampled)?.first()?.site
+    }
+
+    /// The rows that are new since the last call, and the first one's number.
+    pub(crate) fn take_new(&mut self) -> (SiteId, Vec<Site>) {
+        let first = SiteId(u32::try_from(self.taken).unwrap_or(u32::MAX));
+        let new = self.rows[self.taken..].to_vec();
+        self.taken = self.rows.len();
+        (first, new)
+    }
+
+    /// Sites whose rows changed after they were taken.
+    pub(crate) fn take_changed(&mut self) -> Vec<(SiteId, Site)> {
+        let mut changed = std::mem::take(&mut self.changed);
+        let later: Vec<SiteId> = changed
+            .extract_if(.., |it| it.index() >= self.taken)
+            .collect();
+        drop(later);
+        changed
+            .into_iter()
+            .filter_map(|site| Some((site, self.row(site)?.clone())))
+            .collect()
+    }
+
+    /// Attributions that are new since the last call.
+    pub(crate) fn take_attributions(&mut self) -> Vec<Attribution> {
+        std::mem::take(&mut self.attributions)
+    }
+}
+
+/// The address that the likeliest of `waits` accessed, as the registers at the sampled
+/// instruction tell.
+pub(crate) fn effective(
+    waits: &[Waited],
+    module: &Module,
+    sampled: u64,
+    bias: u64,
+    registers: &Registers,
+) -> Option<Effective> {
+    let wait = waits.first().filter(|wait| wait.site.is_some())?;
+    let bases = Bases {
+        bias,
+        ..Bases::default()
+    };
+    module
+        .code()?
+        .effective_address(wait.address, sampled, &registers.general, bases)
+}
+
+fn row(frame: FrameId, info: SiteInfo) -> Site {
+    Site {
+        frame,
+        kind: match info.kind {
+            SiteKind::Load => membound_run::SiteKind::Load,
+            SiteKind::Store => membound_run::SiteKind::Store,
+            SiteKind::Both => membound_run::SiteKind::Both,
+            SiteKind::Locked => membound_run::SiteKind::Locked,
+        },
+        bytes: info.bytes,
+        text: info.text,
+        refused: None,
+    }
+}

@@ -1,0 +1,340 @@
+//! One process image: what lies where in it, and how its threads are unwound.
+//!
+//! Executable mappings are told by perf as they are made, and read from `/proc` when an
+//! address is met that nothing is known of. Everything else is read from `/proc` when an
+//! address of data is to be named.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use membound_launch::Mapping;
+use membound_run::{Frame, FrameId, ModuleKind, ProcessId};
+use membound_symbolize::{Registers, Unwinder};
+
+use crate::intern::Interner;
+use crate::modules::{self, Module, Modules};
+
+/// Between two looks into `/proc/PID/maps` for addresses that nothing is known of.
+const LOOK_EVERY_NS: u64 = 20_000_000;
+
+/// Code in a process.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed {
+    /// Addresses in the process.
+    pub(crate) range: Range<u64>,
+    /// What lies there.
+    pub(crate) module: Arc<Module>,
+    /// Address in the process minus address in the file.
+    pub(crate) bias: u64,
+}
+
+/// A process image.
+#[derive(Debug)]
+pub(crate) struct Space {
+    /// Process number.
+    pub(crate) pid: u32,
+    /// Which image of the run.
+    pub(crate) process: ProcessId,
+    /// Sorted, without overlaps.
+    code: Vec<Placed>,
+    unwinder: Unwinder,
+    /// Everything mapped, as it was last read.
+    maps: Vec<Mapping>,
+    looked_ns: Option<u64>,
+    /// Rows of mappings that nobody has taken yet.
+    fresh: Vec<membound_run::Mapping>,
+}
+
+/// The place of an instruction.
+#[derive(Clone, Debug)]
+pub(crate) struct Spot {
+    /// As a frame of the run.
+    pub(crate) frame: Frame,
+    /// What lies there, where it is known.
+    pub(crate) placed: Option<Placed>,
+}
+
+impl Space {
+    /// An image of which nothing is known yet.
+    pub(crate) fn new(pid: u32, process: ProcessId) -> Self {
+        Self {
+            pid,
+            process,
+            code: Vec::new(),
+            unwinder: Unwinder::new(),
+            maps: Vec::new(),
+            looked_ns: None,
+            fresh: Vec::new(),
+        }
+    }
+
+    /// A child that was forked from this one, and has everything where this has it.
+    pub(crate) fn forked(&self, pid: u32, process: ProcessId, now_ns: u64) -> Self {
+        let mut child = Self::new(pid, process);
+        for placed in &self.code {
+            child.put(placed.clone(), now_ns);
+        }
+        child.maps.clone_from(&self.maps);
+        child
+    }
+
+    /// Whether nothing is known of it.
+    pub(crate) const fn is_unknown(&self) -> bool {
+        self.code.is_empty()
+    }
+
+    /// Executable memory was mapped.
+    pub(crate) fn map(&mut self, modules: &mut Modules, map: &Mapping, now_ns: u64) {
+        let (module, bias) = modules.of(self.pid, self.process, map);
+        let placed = Placed {
+            range: map.range.clone(),
+            module,
+            bias,
+        };
+        self.put(placed, now_ns);
+    }
+
+    fn put(&mut self, placed: Placed, now_ns: u64) {
+        let Range { start, end } = placed.range;
+        if start >= end {
+            return;
+        }
+        let same = self.code.iter().any(|it| {
+            it.range == placed.range && it.bias == placed.bias && it.module.id == placed.module.id
+        });
+        if same {
+            return;
+        }
+        let overlaps = |it: &Placed| it.range.start < end && start < it.range.end;
+        let cut: Vec<Placed> = self
+            .code
+            .iter()
+            .filter(|it| overlaps(it))
+            .cloned()
+            .collect();
+        self.code.retain(|it| !overlaps(it));
+        for old in cut {
+            self.unwinder.remove(old.range.start);
+            // What a new mapping covers only in part stays on either side of it.
+            for rest in [old.range.start..start, end..old.range.end] {
+                if rest.start < rest.end {
+                    self.insert(Placed {
+                        range: rest,
+                        ..old.clone()
+                    });
+                }
+            }
+        }
+        self.fresh.push(membound_run::Mapping {
+            process: self.process,
+            module: placed.module.id,
+            start,
+            end,
+            bias: placed.bias,
+            t_ns: now_ns,
+        });
+        self.insert(placed);
+    }
+
+    fn insert(&mut self, placed: Placed) {
+        if let Some(frames) = placed.module.frames() {
+            self.unwinder.add(placed.range.clone(), placed.bias, frames);
+        }
+        let at = self
+            .code
+            .partition_point(|it| it.range.start < placed.range.start);
+        self.code.insert(at, placed);
+    }
+
+    /// Reads what is mapped, unless that was done a moment ago.
+    pub(crate) fn look(&mut self, modules: &mut Modules, now_ns: u64) {
+        let soon = self
+            .looked_ns
+            .is_some_and(|last| now_ns < last.saturating_add(LOOK_EVERY_NS));
+        if soon {
+            return;
+        }
+        self.looked_ns = Some(now_ns);
+        let Ok(maps) = membound_launch::maps_of(self.pid) else {
+            return;
+        };
+        if maps.is_empty() {
+            // A process that has ended, and is only waited for.
+            return;
+        }
+        let here = |map: &Mapping| map.executable && map.name != "[vsyscall]";
+        let known: Vec<Placed> = self.code.clone();
+        let gone = known.iter().filter(|placed| {
+            let touches = |map: &Mapping| {
+                map.range.start < placed.range.end && placed.range.start < map.range.end
+            };
+            !maps.iter().any(|map| here(map) && touches(map))
+        });
+        for placed in gone {
+            self.unwinder.remove(placed.range.start);
+            self.code.retain(|it| it.range != placed.range);
+        }
+        for map in maps.iter().filter(|map| here(map)) {
+            self.map(modules, map, now_ns);
+        }
+        self.maps = maps;
+    }
+
+    /// What lies at an address of code, as far as it is known.
+    pub(crate) fn placed(&self, address: u64) -> Option<&Placed> {
+        let after = self.code.partition_point(|it| it.range.start <= address);
+        let placed = &self.code[after.checked_sub(1)?];
+        placed.range.contains(&address).then_some(placed)
+    }
+
+    /// The place of an address of code.
+    pub(crate) fn spot(&mut self, modules: &mut Modules, address: u64, now_ns: u64) -> Spot {
+        if self.placed(address).is_none() {
+            self.look(modules, now_ns);
+        }
+        let placed = self.placed(address).cloned();
+        let frame = match &placed {
+            Some(placed) => Frame {
+                module: Some(placed.module.id),
+                address: address.wrapping_sub(placed.bias),
+            },
+            None => Frame {
+                module: None,
+                address,
+            },
+        };
+        Spot { frame, placed }
+    }
+
+    /// Frames of return addresses, innermost first: of the calls before them. Those in the
+    /// agent are left out, since the program does not know of them.
+    pub(crate) fn callers(
+        &mut self,
+        modules: &mut Modules,
+        interner: &mut Interner,
+        addresses: &[u64],
+        now_ns: u64,
+    ) -> Vec<FrameId> {
+        let mut frames = Vec::with_capacity(addresses.len() + 1);
+        for address in addresses {
+            let spot = self.spot(modules, address.wrapping_sub(1), now_ns);
+            let kind = spot.placed.map(|placed| placed.module.kind);
+            if kind != Some(ModuleKind::Agent) {
+                frames.push(interner.frame(spot.frame));
+            }
+        }
+        frames
+    }
+
+    /// Return addresses of a thread, innermost first; `read` gives words of its memory.
+    pub(crate) fn unwind(
+        &mut self,
+        registers: &membound_launch::Registers,
+        read: &mut dyn FnMut(u64) -> Option<u64>,
+        out: &mut Vec<u64>,
+    ) {
+        let registers = Registers {
+            general: registers.general,
+            ip: registers.ip,
+        };
+        // How it ended is visible in its outermost frame.
+        let _ = self.unwinder.unwind(&registers, read, out);
+    }
+
+    /// The mapping at an address, as it was last read.
+    pub(crate) fn mapping(&self, address: u64) -> Option<&Mapping> {
+        let after = self.maps.partition_point(|map| map.range.start <= address);
+        let map = &self.maps[after.checked_sub(1)?];
+        map.range.contains(&address).then_some(map)
+    }
+
+    /// The module in whose memory an address of data lies: its text, its variables, and those
+    /// without a value in the file.
+    pub(crate) fn owner(&self, address: u64) -> Option<&Placed> {
+        self.code.iter().find(|placed| {
+            placed.module.kind == ModuleKind::File
+                && placed
+                    .module
+                    .span(placed.bias)
+                    .is_some_and(|span| span.contains(&address))
+        })
+    }
+
+    /// Whether an address is memory of membound's.
+    pub(crate) fn is_ours(&self, address: u64) -> bool {
+        self.mapping(address)
+            .is_some_and(|map| modules::is_ours(map.name.as_encoded_bytes()))
+    }
+
+    /// Mappings that are new since the last call.
+    pub(crate) fn take_fresh(&mut self) -> Vec<membound_run::Mapping> {
+        std::mem::take(&mut self.fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(range: Range<u64>, name: &str) -> Mapping {
+        Mapping {
+            range,
+            readable: true,
+            writable: false,
+            executable: true,
+            shared: false,
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn what_is_mapped_over_something_takes_its_place() {
+        let mut modules = Modules::default();
+        let mut space = Space::new(u32::MAX, ProcessId(0));
+        space.map(&mut modules, &map(0x1000..0x9000, ""), 1);
+        space.map(&mut modules, &map(0x3000..0x4000, "/no/such/file"), 2);
+        let path = |space: &Space, at| space.placed(at).map(|it| it.module.path.clone());
+        assert_eq!(path(&space, 0x2fff).as_deref(), Some("[jit]"));
+        assert_eq!(path(&space, 0x3000).as_deref(), Some("/no/such/file"));
+        assert_eq!(path(&space, 0x4000).as_deref(), Some("[jit]"));
+        assert_eq!(path(&space, 0x9000), None);
+        assert_eq!(path(&space, 0xfff), None);
+        assert_eq!(space.take_fresh().len(), 2);
+        // Said again, it is nothing new.
+        space.map(&mut modules, &map(0x3000..0x4000, "/no/such/file"), 3);
+        assert!(space.take_fresh().is_empty());
+        let child = space.forked(7, ProcessId(1), 4);
+        assert_eq!(path(&child, 0x3000).as_deref(), Some("/no/such/file"));
+        assert_eq!(child.fresh.len(), 3);
+    }
+
+    #[test]
+    fn this_process_is_read_and_resolved() {
+        let pid = std::process::id();
+        let mut modules = Modules::default();
+        let mut interner = Interner::default();
+        let mut space = Space::new(pid, ProcessId(0));
+        let here = this_process_is_read_and_resolved as *const () as u64;
+        let spot = space.spot(&mut modules, here, 0);
+        let placed = spot.placed.unwrap();
+        assert_eq!(spot.frame.address, here - placed.bias);
+        assert_eq!(
+            space
+                .callers(&mut modules, &mut interner, &[here + 1], 0)
+                .len(),
+            1
+        );
+        assert_eq!(interner.take_frames().1, [spot.frame]);
+        let local = 0_u64;
+        let stack = space.mapping(&raw const local as u64).unwrap();
+        assert!(stack.writable);
+        static VARIABLE: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let owner = space.owner(VARIABLE.as_ptr() as u64).unwrap();
+        assert_eq!(owner.module.id, placed.module.id);
+        // Nothing lies there, and it is not looked for again at once.
+        assert!(space.spot(&mut modules, 1, 1).placed.is_none());
+    }
+}

@@ -1,0 +1,210 @@
+//! Threads of all processes: names, beginnings, ends, CPU time, stacks.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::ops::Range;
+
+use membound_run::{ProcessId, Thread, ThreadId};
+
+/// All threads of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    numbers: HashMap<(ProcessId, u32), ThreadId>,
+    all: Vec<Known>,
+    /// Those whose rows are to be written (again).
+    changed: BTreeSet<ThreadId>,
+    /// By process and first address: end, and whose it is.
+    stacks: HashMap<ProcessId, BTreeMap<u64, (u64, ThreadId)>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    row: Thread,
+    /// Where its stack pointer was seen.
+    stack: Option<Range<u64>>,
+}
+
+impl Threads {
+    /// The number of a thread, which is made when it is first met.
+    pub(crate) fn of(&mut self, process: ProcessId, pid: u32, tid: u32, t_ns: u64) -> ThreadId {
+        if let Some(number) = self.numbers.get(&(process, tid)) {
+            return *number;
+        }
+        let number = ThreadId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
+        self.numbers.insert((process, tid), number);
+        self.all.push(Known {
+            row: Thread {
+                process,
+                tid,
+                name: name_of(pid, tid).unwrap_or_default(),
+                start_ns: t_ns,
+                end_ns: None,
+                cpu_ns: None,
+            },
+            stack: None,
+        });
+        self.changed.insert(number);
+        number
+    }
+
+    /// The number of a thread that was met.
+    #[cfg(test)]
+    pub(crate) fn known(&self, process: ProcessId, tid: u32) -> Option<ThreadId> {
+        self.numbers.get(&(process, tid)).copied()
+    }
+
+    /// As a row.
+    pub(crate) fn row(&self, thread: ThreadId) -> Option<&Thread> {
+        self.all.get(thread.index()).map(|known| &known.row)
+    }
+
+    /// It has this name now.
+    pub(crate) fn name(&mut self, thread: ThreadId, name: &[u8]) {
+        let name = String::from_utf8_lossy(name);
+        self.change(thread, |row| {
+            let differs = row.name != name;
+            if differs {
+                row.name = name.into_owned();
+            }
+            differs
+        });
+    }
+
+    /// It ended.
+    pub(crate) fn end(&mut self, thread: ThreadId, t_ns: u64) {
+        self.change(thread, |row| row.end_ns.replace(t_ns).is_none());
+    }
+
+    /// The kernel counts so much CPU time of it.
+    pub(crate) fn ran(&mut self, thread: ThreadId, cpu_ns: u64) {
+        self.change(thread, |row| {
+            let more = row.cpu_ns.is_none_or(|known| known < cpu_ns);
+            if more {
+                row.cpu_ns = Some(cpu_ns);
+            }
+            more
+        });
+    }
+
+    /// Where its stack is, as far as it was seen.
+    pub(crate) fn stack(&self, thread: ThreadId) -> Option<&Range<u64>> {
+        self.all.get(thread.index())?.stack.as_ref()
+    }
+
+    /// Its stack is there.
+    pub(crate) fn set_stack(&mut self, thread: ThreadId, stack: Range<u64>) {
+        let Some(known) = self.all.get_mut(thread.index()) else {
+            return;
+        };
+        let of_process = self.stacks.entry(known.row.process).or_default();
+        if let Some(old) = known.stack.take()
+            && of_process
+                .get(&old.start)
+                .is_some_and(|(_, whose)| *whose == thread)
+        {
+            of_process.remove(&old.start);
+        }
+        of_process.insert(stack.start, (stack.end, thread));
+        known.stack = Some(stack);
+    }
+
+    /// The thread of a process on whose stack an address lies, the latest first.
+    pub(crate) fn on_stack(&self, process: ProcessId, address: u64) -> Option<ThreadId> {
+        let (_, (end, thread)) = self.stacks.get(&process)?.range(..=address).next_back()?;
+        (address < *end).then_some(*thread)
+    }
+
+    /// Asks the kernel what threads of a process are there and what they took.
+    pub(crate) fn look(&mut self, process: ProcessId, pid: u32, t_ns: u64) {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+        for task in tasks.into_iter().flatten().flatten() {
+            let tid = task.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some(tid) = tid else { continue };
+            let Some(cpu_ns) = cpu_ns(pid, tid) else {
+                continue;
+            };
+            let thread = self.of(process, pid, tid, t_ns);
+            self.ran(thread, cpu_ns);
+            if let Some(name) = name_of(pid, tid) {
+                self.name(thread, name.as_bytes());
+            }
+        }
+    }
+
+    fn change(&mut self, thread: ThreadId, change: impl FnOnce(&mut Thread) -> bool) {
+        if let Some(known) = self.all.get_mut(thread.index())
+            && change(&mut known.row)
+        {
+            self.changed.insert(thread);
+        }
+    }
+
+    /// Rows that are new or changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> Vec<(ThreadId, Thread)> {
+        let changed = std::mem::take(&mut self.changed);
+        let row = |thread: ThreadId| Some((thread, self.row(thread)?.clone()));
+        changed.into_iter().filter_map(row).collect()
+    }
+}
+
+/// CPU time of a thread in nanoseconds.
+fn cpu_ns(pid: u32, tid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    text.split_ascii_whitespace().next()?.parse().ok()
+}
+
+fn name_of(pid: u32, tid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_told_once_and_again_when_they_change() {
+        let mut threads = Threads::default();
+        let process = ProcessId(0);
+        let thread = threads.of(process, u32::MAX, 5, 10);
+        assert_eq!(threads.of(process, u32::MAX, 5, 20), thread);
+        assert_ne!(threads.of(ProcessId(1), u32::MAX, 5, 20), thread);
+        assert_eq!(threads.take_changed().len(), 2);
+        threads.name(thread, b"worker");
+        threads.name(thread, b"worker");
+        threads.ran(thread, 50);
+        threads.ran(thread, 40);
+        let changed = threads.take_changed();
+        assert_eq!(changed.len(), 1);
+        assert_eq!(
+            (changed[0].1.name.as_str(), changed[0].1.cpu_ns),
+            ("worker", Some(50))
+        );
+        assert!(threads.take_changed().is_empty());
+        threads.end(thread, 99);
+        threads.end(thread, 100);
+        assert_eq!(threads.take_changed().len(), 1);
+    }
+
+    #[test]
+    fn the_latest_thread_with_a_stack_there_has_it() {
+        let mut threads = Threads::default();
+        let first = threads.of(ProcessId(0), u32::MAX, 1, 0);
+        let second = threads.of(ProcessId(0), u32::MAX, 2, 0);
+        threads.set_stack(first, 100..200);
+        assert_eq!(threads.on_stack(ProcessId(0), 150), Some(first));
+        threads.set_stack(second, 100..200);
+        assert_eq!(threads.on_stack(ProcessId(0), 150), Some(second));
+        assert_eq!(threads.on_stack(ProcessId(1), 150), None);
+        assert_eq!(threads.on_stack(ProcessId(0), 200), None);
+    }
+
+    #[test]
+    fn this_thread_s_time_is_known() {
+        let pid = std::process::id();
+        let mut threads = Threads::default();
+        threads.look(ProcessId(0), pid, 0);
+        let main = threads.known(ProcessId(0), pid).unwrap();
+        assert!(threads.row(main).unwrap().cpu_ns.is_some());
+    }
+}

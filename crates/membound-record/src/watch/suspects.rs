@@ -1,0 +1,281 @@
+//! Which lines several threads fight over, as far as single accesses show it: what is worth
+//! a watchpoint.
+
+use std::collections::HashMap;
+
+use super::Point;
+
+/// Lines that are remembered; of more, those that were seen least are forgotten.
+const MOST_LINES: usize = 4096;
+/// Threads that are remembered for one line.
+const MOST_KNOWN_THREADS: usize = 64;
+/// Threads that are watched for one line.
+const MOST_THREADS: usize = 16;
+/// Places in a line that are remembered for each thread.
+const MOST_PLACES: usize = 16;
+
+/// Whether an access wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrote {
+    /// It did.
+    Yes,
+    /// It only read.
+    No,
+}
+
+/// A single access that a sampler saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u32,
+    /// Whether it wrote.
+    pub wrote: Wrote,
+}
+
+/// What is to be watched next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The process.
+    pub pid: u32,
+    /// First address of the line.
+    pub line: u64,
+    /// Threads that were seen there, those with most accesses first.
+    pub tids: Vec<u32>,
+    /// What they accessed: of each thread what was seen most, then of each what comes next.
+    pub points: Vec<Point>,
+}
+
+/// Accesses by line.
+#[derive(Clone, Debug)]
+pub struct Suspects {
+    line_bytes: u64,
+    lines: HashMap<(u32, u64), Line>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Line {
+    seen: u64,
+    watched: u64,
+    threads: Vec<Thread>,
+}
+
+#[derive(Clone, Debug)]
+struct Thread {
+    tid: u32,
+    seen: u64,
+    wrote: u64,
+    /// Address, bytes, and how often.
+    places: Vec<(u64, u32, u64)>,
+}
+
+impl Suspects {
+    /// For lines of `line_bytes`, a power of two.
+    #[must_use]
+    pub fn new(line_bytes: u64) -> Self {
+        Self {
+            line_bytes: line_bytes.max(1).next_power_of_two(),
+            lines: HashMap::new(),
+        }
+    }
+
+    /// Takes an access into account.
+    pub fn note(&mut self, seen: Seen) {
+        let key = (seen.pid, seen.address & !(self.line_bytes - 1));
+        if self.lines.len() >= MOST_LINES && !self.lines.contains_key(&key) {
+            self.forget();
+        }
+        let line = self.lines.entry(key).or_default();
+        line.seen += 1;
+        let Some(thread) = line.thread(seen.tid) else {
+            return;
+        };
+        thread.seen += 1;
+        thread.wrote += u64::from(seen.wrote == Wrote::Yes);
+        let known = thread
+            .places
+            .iter_mut()
+            .find(|(address, bytes, _)| (*address, *bytes) == (seen.address, seen.bytes));
+        if let Some((.., count)) = known {
+            *count += 1;
+        } else if thread.places.len() < MOST_PLACES {
+            thread.places.push((seen.address, seen.bytes, 1));
+        }
+    }
+
+    /// The line that is to be watched next: of those with two threads of which one writes, the
+    /// one that was watched least for what was seen of it.
+    pub fn next_plan(&mut self) -> Option<Plan> {
+        let (&(pid, address), line) = self
+            .lines
+            .iter_mut()
+            .filter(|(_, line)| line.is_shared())
+            .max_by(|(key, line), (other_key, other)| {
+                // Seen over times watched plus 1, without division; ties in a fixed order.
+                let this = u128::from(line.seen) * u128::from(other.watched + 1);
+                let that = u128::from(other.seen) * u128::from(line.watched + 1);
+                this.cmp(&that).then(other_key.cmp(key))
+            })?;
+        line.watched += 1;
+        line.threads
+            .sort_by_key(|thread| std::cmp::Reverse(thread.seen));
+        let threads = &line.threads[..line.threads.len().min(MOST_THREADS)];
+        // Of each thread what it was seen at most, then of each what came next: there are few
+        // watchpoints, and a fight has two sides.
+        let mut places: Vec<(usize, u64, u32, u64)> = Vec::new();
+        for thread in threads {
+            let mut own = thread.places.clone();
+            own.sort_by_key(|&(address, bytes, count)| (std::cmp::Reverse(count), address, bytes));
+            let ranked = own.into_iter().enumerate();
+            places.extend(
+                ranked.map(|(rank, (address, bytes, count))| (rank, address, bytes, count)),
+            );
+        }
+        places.sort_by_key(|&(rank, address, bytes, count)| {
+            (rank, std::cmp::Reverse(count), address, bytes)
+        });
+        Some(Plan {
+            pid,
+            line: address,
+            tids: threads.iter().map(|thread| thread.tid).collect(),
+            points: Point::for_accesses(
+                places
+                    .into_iter()
+                    .map(|(_, address, bytes, _)| (address, bytes)),
+            ),
+        })
+    }
+
+    /// Leaves out what belongs to a process that has ended or is another program now.
+    pub fn gone(&mut self, pid: u32) {
+        self.lines.retain(|(of, _), _| *of != pid);
+    }
+
+    /// Makes room: the half that was seen least goes.
+    fn forget(&mut self) {
+        let mut counts: Vec<u64> = self.lines.values().map(|line| line.seen).collect();
+        let middle = counts.len() / 2;
+        let (_, &mut median, _) = counts.select_nth_unstable(middle);
+        let mut spare = self.lines.len() - middle;
+        self.lines.retain(|_, line| {
+            let keep = line.seen > median || spare == 0;
+            spare -= usize::from(!keep);
+            keep
+        });
+    }
+}
+
+impl Line {
+    /// A thread's part in it; `None` when there are too many already.
+    fn thread(&mut self, tid: u32) -> Option<&mut Thread> {
+        let known = self.threads.iter().position(|thread| thread.tid == tid);
+        if known.is_none() && self.threads.len() < MOST_KNOWN_THREADS {
+            self.threads.push(Thread {
+                tid,
+                seen: 0,
+                wrote: 0,
+                places: Vec::new(),
+            });
+            return self.threads.last_mut();
+        }
+        known.map(|at| &mut self.threads[at])
+    }
+
+    fn is_shared(&self) -> bool {
+        self.threads.len() > 1 && self.threads.iter().any(|thread| thread.wrote > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(tid: u32, address: u64, wrote: Wrote) -> Seen {
+        Seen {
+            pid: 1,
+            tid,
+            address,
+            bytes: 8,
+            wrote,
+        }
+    }
+
+    fn suspects(accesses: &[(u32, u64, Wrote)]) -> Suspects {
+        let mut suspects = Suspects::new(64);
+        for &(tid, address, wrote) in accesses {
+            suspects.note(seen(tid, address, wrote));
+        }
+        suspects
+    }
+
+    #[test]
+    fn each_side_of_a_fight_has_a_watchpoint() {
+        use Wrote::{No, Yes};
+        let mut accesses = Vec::new();
+        for round in 0..10 {
+            accesses.extend([64, 72, 80, 88, 96].map(|address| (1, address, Yes)));
+            if round == 0 {
+                accesses.push((2, 112, No));
+            }
+        }
+        let plan = suspects(&accesses).next_plan().unwrap();
+        let first: Vec<u64> = plan.points.iter().take(2).map(|it| it.address).collect();
+        assert_eq!(first, [64, 112]);
+    }
+
+    #[test]
+    fn a_line_is_suspect_when_two_threads_use_it_and_one_writes() {
+        use Wrote::{No, Yes};
+        assert_eq!(suspects(&[(1, 64, Yes), (1, 72, Yes)]).next_plan(), None);
+        assert_eq!(suspects(&[(1, 64, No), (2, 72, No)]).next_plan(), None);
+        assert_eq!(suspects(&[(1, 64, Yes), (2, 128, No)]).next_plan(), None);
+        let plan = suspects(&[(1, 64, Yes), (2, 72, No), (2, 72, No)]).next_plan();
+        let expected = Plan {
+            pid: 1,
+            line: 64,
+            tids: vec![2, 1],
+            points: [72, 64].map(|address| Point { address, bytes: 8 }).to_vec(),
+        };
+        assert_eq!(plan, Some(expected));
+    }
+
+    #[test]
+    fn lines_take_turns_by_how_much_was_seen_of_them() {
+        let mut suspects = Suspects::new(64);
+        for (line, times) in [(0, 30), (64, 10)] {
+            for _ in 0..times {
+                suspects.note(seen(1, line, Wrote::Yes));
+                suspects.note(seen(2, line + 8, Wrote::Yes));
+            }
+        }
+        let order: Vec<u64> = (0..8)
+            .filter_map(|_| Some(suspects.next_plan()?.line))
+            .collect();
+        assert_eq!(
+            order.iter().filter(|&&line| line == 0).count(),
+            6,
+            "{order:?}"
+        );
+        assert_eq!(order[0], 0);
+    }
+
+    #[test]
+    fn processes_that_end_are_forgotten_and_lines_are_bounded() {
+        let mut suspects = suspects(&[(1, 64, Wrote::Yes), (2, 72, Wrote::No)]);
+        for number in 0..3 * MOST_LINES as u64 {
+            suspects.note(seen(1, 4096 + number * 64, Wrote::Yes));
+        }
+        assert!(suspects.lines.len() <= MOST_LINES);
+        assert!(
+            suspects.next_plan().is_some(),
+            "what was seen more often stays"
+        );
+        suspects.gone(1);
+        assert_eq!(suspects.next_plan(), None);
+    }
+}

@@ -1,0 +1,523 @@
+//! Windows in which hot sites are patched.
+//!
+//! A window opens when every program has exchanged its patches, counts are read then and
+//! again before it closes, and the text is put back. So what is counted belongs to a time in
+//! which the patches were there throughout; the times are taken where the counts are read, since
+//! on a busy machine milliseconds pass between any two lines of this file. Sites of a function
+//! are patched together.
+
+use std::collections::HashSet;
+
+use membound_launch::{Choice, Pace};
+use membound_rewrite::stall::CodeBlock;
+use membound_run::{Executions, ModuleId, SiteId};
+
+use crate::budget::{Budget, Work};
+use crate::groups::{COUNT_NS, FIRST_NS, Group, Groups, Threads, USUAL_NS, Wanted};
+use crate::patcher::{Counts, Patcher};
+use crate::sites::Sites;
+
+/// A window that cannot be this long is not opened.
+const LEAST_NS: u64 = 4_000_000;
+/// A window lasts at most so many times the CPU time that it is open for.
+const IDLE_TIMES: u64 = 2;
+/// Length of a window in which everything is recorded.
+const BURST_NS: u64 = 5_000_000;
+/// CPU time of the programs before the first of those. What was short is told by the rest.
+const BURST_AFTER_CPU_NS: u64 = 400_000_000;
+/// Between two of those, or this part of the time that was recorded for.
+const BURST_EVERY_NS: u64 = 500_000_000;
+const BURST_PART: u64 = 120;
+/// Functions whose accesses are recorded together.
+const BURST_FUNCTIONS: usize = 16;
+/// How long programs are waited for to exchange their patches, planning included: at first, and
+/// at most, after times that it was not enough.
+const PATIENCE_NS: u64 = 3_000_000_000;
+const MOST_PATIENCE_NS: u64 = 48_000_000_000;
+/// Between a closed window and the next.
+const PAUSE_NS: u64 = 5_000_000;
+/// Groups in one window.
+const AT_ONCE: usize = 64;
+/// Share of its CPU time that a program is taken to lose by sites of unknown rates.
+const UNKNOWN_COST: f64 = 1.0;
+
+/// The present moment, as far as windows need it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    /// Since the run began.
+    pub(crate) t_ns: u64,
+    /// CPU time that all programs have taken.
+    pub(crate) cpu_ns: u64,
+    /// Whether threads of one process run at the same time, so that plain counts lose some.
+    pub(crate) threads: Threads,
+}
+
+/// What came of a window.
+#[derive(Clone, Debug)]
+pub(crate) struct Closed {
+    pub(crate) work: Work,
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
+    /// CPU time that all threads took meanwhile, patches included.
+    pub(crate) cpu_ns: u64,
+    /// What patches are taken to have cost of that: a guess on the high side.
+    pub(crate) cost_ns: f64,
+    /// Sites that were counted.
+    pub(crate) executions: Vec<Executions>,
+    /// Blocks that were counted: their modules, they, and how often.
+    pub(crate) blocks: Vec<(ModuleId, CodeBlock, u64)>,
+    /// Sites that were patched.
+    pub(crate) sites: Vec<SiteId>,
+}
+
+/// What is wanted beside latencies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wants {
+    pub(crate) blocks: Wanted,
+    pub(crate) bursts: Wanted,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing is patched.
+    Closed { until_ns: u64 },
+    /// Programs exchange their patches.
+    Opening { exchange: u64, window: Window },
+    /// Patches are there.
+    Open {
+        from: Now,
+        /// CPU time of all programs that ends it.
+        until_cpu_ns: u64,
+        /// The same in time, for programs that wait.
+        until_ns: u64,
+        before: Vec<Counts>,
+        window: Window,
+    },
+}
+
+#[derive(Debug)]
+struct Window {
+    work: Work,
+    /// Groups with what is patched for them.
+    parts: Vec<Part>,
+    since_ns: u64,
+    /// CPU time that it is open for.
+    length_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    group: usize,
+    choice: Choice,
+    /// How its sites are sampled.
+    paces: Vec<(u64, Pace)>,
+}
+
+/// Opens and closes windows.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    groups: Groups,
+    wants: Wants,
+    budget: Budget,
+    phase: Phase,
+    burst_due_ns: u64,
+    /// When the last window was opened in which everything is recorded, until somebody asks.
+    burst_since_ns: Option<u64>,
+    /// How long programs are waited for next.
+    patience_ns: u64,
+    /// Windows whose programs did not exchange their patches in time.
+    pub(crate) unsettled: u64,
+    /// Windows in which the machine was too busy to read counts in time.
+    pub(crate) blurred: u64,
+    /// Sites that could be placed nowhere.
+    pub(crate) given_up: u64,
+}
+
+impl Windows {
+    /// None yet; patches may cost this share of the programs' time.
+    pub(crate) fn new(max_overhead: f64, wants: Wants) -> Self {
+        Self {
+            groups: Groups::default(),
+            wants,
+            budget: Budget::new(max_overhead),
+            phase: Phase::Closed { until_ns: 0 },
+            burst_due_ns: 0,
+            burst_since_ns: None,
+            patience_ns: PATIENCE_NS,
+            unsettled: 0,
+            blurred: 0,
+            given_up: 0,
+        }
+    }
+
+    /// A sample waited for a site, for so long.
+    pub(crate) fn lost(&mut self, site: SiteId, weight_ns: f64) {
+        self.groups.lost(site, weight_ns);
+    }
+
+    /// Patches have cost so much more than they were taken to.
+    pub(crate) fn spend(&mut self, cost_ns: f64) {
+        self.budget.spend(cost_ns);
+    }
+
+    /// Whether patches stand in the text, or are about to.
+    pub(crate) const fn is_open(&self) -> bool {
+        !matches!(self.phase, Phase::Closed { .. })
+    }
+
+    /// When a window was opened in which everything is recorded, once for each.
+    pub(crate) const fn take_burst(&mut self) -> Option<u64> {
+        self.burst_since_ns.take()
+    }
+
+    /// Goes on; what came of a window that was closed. `hot` are the sites that are worth it.
+    pub(crate) fn step(
+        &mut self,
+        patcher: &impl Patcher,
+        now: Now,
+        hot: &[(SiteId, f64)],
+        sites: &mut Sites,
+    ) -> Option<Closed> {
+        match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
+            Phase::Closed { until_ns } if now.t_ns < until_ns => {
+                self.phase = Phase::Closed { until_ns };
+            }
+            Phase::Closed { .. } => {
+                self.groups.add(hot, sites);
+                self.phase = self.open(patcher, now, hot);
+            }
+            Phase::Opening { exchange, window } => {
+                self.phase = if patcher.settled(exchange) {
+                    self.patience_ns = PATIENCE_NS;
+                    self.begin(patcher, now, window, sites)
+                } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
+                    Phase::Opening { exchange, window }
+                } else {
+                    // A program may stand still, or a large file take long to plan: that says
+                    // nothing of these groups, and the next time there is more patience.
+                    self.unsettled += 1;
+                    self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
+                    close(patcher, now)
+                };
+            }
+            Phase::Open {
+                until_cpu_ns,
+                until_ns,
+                from,
+                before,
+                window,
+            } if now.t_ns < until_ns && now.cpu_ns < until_cpu_ns => {
+                self.phase = Phase::Open {
+                    from,
+                    until_cpu_ns,
+                    until_ns,
+                    before,
+                    window,
+                };
+            }
+            Phase::Open {
+                from,
+                before,
+                window,
+                ..
+            } => {
+                let closed = self.end(patcher, from, now, &before, &window);
+                self.phase = close(patcher, now);
+                return Some(closed);
+            }
+        }
+        None
+    }
+
+    /// Ends whatever is going on.
+    pub(crate) fn stop(&mut self, patcher: &impl Patcher, now: Now) -> Option<Closed> {
+        let phase = std::mem::replace(&mut self.phase, Phase::Closed { until_ns: u64::MAX });
+        let closed = match phase {
+            Phase::Closed { .. } => return None,
+            Phase::Opening { .. } => None,
+            Phase::Open {
+                from,
+                before,
+                window,
+                ..
+            } => Some(self.end(patcher, from, now, &before, &window)),
+        };
+        patcher.exchange(Vec::new());
+        closed
+    }
+
+    /// Chooses what the next window is for, and has programs exchange their patches.
+    fn open(&mut self, patcher: &impl Patcher, now: Now, hot: &[(SiteId, f64)]) -> Phase {
+        let closed = Phase::Closed {
+            until_ns: now.t_ns + PAUSE_NS,
+        };
+        let left_ns = self.budget.left_ns(now.cpu_ns);
+        let chosen = self
+            .burst(now, hot, left_ns)
+            .or_else(|| self.due(now, hot, left_ns));
+        let Some((work, groups, length_ns)) = chosen else {
+            return closed;
+        };
+        let mut parts = Vec::new();
+        for index in groups {
+            let group = &mut self.groups.all[index];
+            let choice = group.choice(work, now.threads).clone();
+            let paces = match work {
+                Work::Time => group.paces(),
+                Work::Count | Work::Blocks | Work::Record => Vec::new(),
+            };
+            if !paces.is_empty() {
+                patcher.arm(&choice, &paces);
+            }
+            parts.push(Part {
+                group: index,
+                choice,
+                paces,
+            });
+        }
+        if work == Work::Record {
+            self.burst_since_ns = Some(now.t_ns);
+        }
+        let exchange = patcher.exchange(parts.iter().map(|part| part.choice.clone()).collect());
+        Phase::Opening {
+            exchange,
+            window: Window {
+                work,
+                parts,
+                since_ns: now.t_ns,
+                length_ns,
+            },
+        }
+    }
+
+    /// A window in which everything that the hottest functions access is recorded, when it is
+    /// time for one.
+    fn burst(
+        &mut self,
+        now: Now,
+        hot: &[(SiteId, f64)],
+        left_ns: f64,
+    ) -> Option<(Work, Vec<usize>, u64)> {
+        if self.wants.bursts == Wanted::No
+            || now.t_ns < self.burst_due_ns
+            || now.cpu_ns < BURST_AFTER_CPU_NS
+            // The first is had in any case: without one, nothing is known of traffic.
+            || (left_ns < BURST_NS as f64 * UNKNOWN_COST && self.burst_due_ns > 0)
+        {
+            return None;
+        }
+        let mut functions = HashSet::new();
+        let groups = hot.iter().filter_map(|(site, _)| self.groups.of(*site));
+        // Latencies and counts come first: only what had its windows is recorded.
+        let chosen: Vec<usize> = groups
+            .filter(|group| {
+                let group = &self.groups.all[*group];
+                group.windows > 0 && group.next != Work::Count
+            })
+            .filter(|group| functions.insert(self.groups.all[*group].function))
+            .take(BURST_FUNCTIONS)
+            .collect();
+        if chosen.is_empty() {
+            return None;
+        }
+        self.burst_due_ns = now.t_ns + BURST_EVERY_NS.max(now.t_ns / BURST_PART);
+        Some((Work::Record, chosen, BURST_NS))
+    }
+
+    /// Groups that are due, the hottest first, as many as can be paid for, and for how long.
+    /// Of each function there is one: two may want the same bytes, and what cannot be placed
+    /// once is barred.
+    fn due(
+        &self,
+        now: Now,
+        hot: &[(SiteId, f64)],
+        left_ns: f64,
+    ) -> Option<(Work, Vec<usize>, u64)> {
+        let mut due: Vec<usize> = Vec::new();
+        for group in hot.iter().filter_map(|(site, _)| self.groups.of(*site)) {
+            let it = &self.groups.all[group];
+            if it.is_due(now.t_ns) && !due.contains(&group) {
+                due.push(group);
+            }
+        }
+        // Those that had the fewest windows first; the order of heat stays among equals.
+        due.sort_by_key(|group| self.groups.all[*group].windows.min(3));
+        let work = self.groups.all[*due.first()?].next;
+        let mut functions = HashSet::new();
+        let mut chosen = Vec::new();
+        let mut cost = 0.0;
+        let mut unknown = 0.0;
+        for index in due {
+            let group = &self.groups.all[index];
+            if group.next != work || chosen.len() == AT_ONCE || functions.contains(&group.function)
+            {
+                continue;
+            }
+            let more = group.cost(work);
+            // All that is unknown together cannot run more often than a processor does.
+            let unknown_with = if more.is_none() {
+                UNKNOWN_COST
+            } else {
+                unknown
+            };
+            let with = cost + more.unwrap_or(0.0).min(UNKNOWN_COST);
+            if !chosen.is_empty() && (with + unknown_with) * LEAST_NS as f64 > left_ns {
+                continue;
+            }
+            (cost, unknown) = (with, unknown_with);
+            functions.insert(group.function);
+            chosen.push(index);
+        }
+        // A processor's time is all that patches can take of it.
+        cost = cost.min(UNKNOWN_COST);
+        let usual = match work {
+            _ if unknown > 0.0 => FIRST_NS,
+            Work::Count | Work::Blocks => COUNT_NS,
+            Work::Time | Work::Record => USUAL_NS,
+        };
+        let length_ns = (left_ns / (cost + unknown).max(1e-9)).min(usual as f64) as u64;
+        (length_ns >= LEAST_NS).then_some((work, chosen, length_ns))
+    }
+
+    /// All programs have the patches: the window is open.
+    fn begin(
+        &mut self,
+        patcher: &impl Patcher,
+        now: Now,
+        window: Window,
+        sites: &mut Sites,
+    ) -> Phase {
+        let mut placed = Vec::new();
+        for part in window.parts {
+            // Bodies that record do not count; that they were planned shows in what they refuse.
+            let executed = patcher.executed(&part.choice);
+            let refused = patcher.refused(&part.choice);
+            if executed.is_none() && (window.work != Work::Record || refused.is_none()) {
+                self.put_off(part.group, window.work, now, sites);
+                continue;
+            }
+            if matches!(window.work, Work::Time) {
+                let group = &self.groups.all[part.group];
+                for (address, refusal) in refused.unwrap_or_default() {
+                    if let Some((_, site)) = group.sites.iter().find(|(it, _)| *it == address) {
+                        sites.refuse(*site, refusal.to_string());
+                    }
+                }
+            }
+            placed.push(part);
+        }
+        if placed.is_empty() {
+            return close(patcher, now);
+        }
+        let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
+        Phase::Open {
+            from: now,
+            until_cpu_ns: now.cpu_ns + window.length_ns,
+            until_ns: now.t_ns + IDLE_TIMES * window.length_ns,
+            before: placed.iter().map(read).collect(),
+            window: Window {
+                parts: placed,
+                ..window
+            },
+        }
+    }
+
+    fn put_off(&mut self, group: usize, work: Work, now: Now, sites: &mut Sites) {
+        let group = &mut self.groups.all[group];
+        if group.put_off(work, now.t_ns) {
+            self.given_up += group.sites.len() as u64;
+            for (_, site) in &group.sites {
+                sites.refuse(*site, "not-placed".to_owned());
+            }
+        }
+    }
+
+    /// Reads what was counted in a window that is about to close.
+    fn end(
+        &mut self,
+        patcher: &impl Patcher,
+        from: Now,
+        now: Now,
+        before: &[Counts],
+        window: &Window,
+    ) -> Closed {
+        // All of them first: what is done with them takes its time.
+        let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
+        let after: Vec<Counts> = window.parts.iter().map(read).collect();
+        let ends = |counts: &[Counts]| {
+            let known: Vec<u64> = counts
+                .iter()
+                .filter_map(|it| (it.at_ns > 0).then_some(it.at_ns))
+                .collect();
+            known.iter().min().copied().zip(known.iter().max().copied())
+        };
+        let mut closed = Closed {
+            work: window.work,
+            from_ns: ends(before).map_or(from.t_ns, |(first, _)| first),
+            to_ns: ends(&after).map_or(now.t_ns, |(_, last)| last),
+            cpu_ns: now.cpu_ns.saturating_sub(from.cpu_ns),
+            cost_ns: 0.0,
+            executions: Vec::new(),
+            blocks: Vec::new(),
+            sites: Vec::new(),
+        };
+        let length_ns = closed.to_ns.saturating_sub(closed.from_ns).max(1) as f64;
+        // Counts that race are too low: they serve for the rate, and for no figure.
+        let counts_true = window.work == Work::Count || now.threads == Threads::One;
+        for ((part, before), after) in window.parts.iter().zip(before).zip(&after) {
+            let group = &mut self.groups.all[part.group];
+            closed
+                .sites
+                .extend(group.sites.iter().map(|(_, site)| *site));
+            let grown = before.until(after);
+            let all: u64 = grown.values().sum();
+            let part_ns = after.at_ns.saturating_sub(before.at_ns) as f64;
+            let cpu_ns = (closed.cpu_ns as f64 * (part_ns / length_ns).min(1.0)) as u64;
+            let sharp = before.is_sharp(after);
+            self.blurred += u64::from(!sharp && window.work != Work::Record);
+            match window.work {
+                Work::Time | Work::Count if counts_true && sharp => {
+                    let rows = group.sites.iter().filter_map(|(address, site)| {
+                        Some(Executions {
+                            site: *site,
+                            from_ns: before.at_ns,
+                            to_ns: after.at_ns,
+                            count: *grown.get(address)?,
+                            cpu_ns,
+                        })
+                    });
+                    closed.executions.extend(rows);
+                }
+                Work::Blocks => {
+                    let rows = group.blocks.iter().filter_map(|block| {
+                        Some((group.function.0, *block, *grown.get(&block.start)?))
+                    });
+                    closed.blocks.extend(rows);
+                }
+                Work::Time | Work::Count | Work::Record => {}
+            }
+            let taken = match window.work {
+                Work::Time => Group::taken(&part.paces, &grown),
+                Work::Count | Work::Blocks | Work::Record => 0.0,
+            };
+            closed.cost_ns += window.work.cost_ns(all as f64, taken);
+            group.counted(window.work, &grown, closed.cpu_ns);
+            if window.work != Work::Record {
+                group.next_window(window.work, now.threads, self.wants.blocks);
+            }
+        }
+        let all_ns = closed.cpu_ns as f64 * UNKNOWN_COST;
+        self.budget.spend(match window.work {
+            Work::Record => all_ns,
+            Work::Time | Work::Count | Work::Blocks => closed.cost_ns.min(all_ns),
+        });
+        closed
+    }
+}
+
+fn close(patcher: &impl Patcher, now: Now) -> Phase {
+    patcher.exchange(Vec::new());
+    Phase::Closed {
+        until_ns: now.t_ns + PAUSE_NS,
+    }
+}

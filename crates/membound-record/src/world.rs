@@ -1,0 +1,322 @@
+//! All process images of a run, with what is known of each.
+//!
+//! Shared between the thread that takes samples and the driver; whatever takes long
+//! (decoding code, reading names) is done without it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+
+use membound_launch::Mapping;
+use membound_run::{Process, ProcessId};
+
+use crate::intern::Interner;
+use crate::modules::Modules;
+use crate::space::Space;
+use crate::threads::Threads;
+
+/// How long what is known of an image is kept after its end, for what is still on its way.
+const KEEP_NS: u64 = 3_000_000_000;
+
+/// Everything that is known of processes.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) modules: Modules,
+    pub(crate) interner: Interner,
+    pub(crate) threads: Threads,
+    images: Vec<Image>,
+    /// Images by process number, with when they began; the last is there now.
+    of_pid: HashMap<u32, Vec<(u64, ProcessId)>>,
+    changed: BTreeSet<ProcessId>,
+    mappings: Vec<membound_run::Mapping>,
+}
+
+#[derive(Debug)]
+struct Image {
+    row: Process,
+    /// Made when it is first needed; gone some time after the end.
+    space: Option<Box<Space>>,
+    /// The image that it was forked from.
+    forked_from: Option<ProcessId>,
+    /// Whether it was told of by [`World::begun`].
+    begun: bool,
+}
+
+impl World {
+    /// The image that ran as `pid` at a time; one that nobody has told of begins then.
+    pub(crate) fn image(&mut self, pid: u32, t_ns: u64) -> ProcessId {
+        if let Some(process) = self.known_image(pid, t_ns) {
+            return process;
+        }
+        let parent = parent_of(pid);
+        self.begin(pid, parent, None, t_ns)
+    }
+
+    /// The image that ran as `pid` at a time, if any was told of.
+    pub(crate) fn known_image(&self, pid: u32, t_ns: u64) -> Option<ProcessId> {
+        let images = self.of_pid.get(&pid)?;
+        let at = images.iter().rev().find(|(since, _)| *since <= t_ns);
+        // What was on its way when the first was met belongs to it.
+        let (_, process) = at.or_else(|| images.first())?;
+        Some(*process)
+    }
+
+    /// A process was forked.
+    pub(crate) fn forked(&mut self, parent: u32, pid: u32, t_ns: u64) -> ProcessId {
+        let from = self.image(parent, t_ns);
+        self.begin(pid, Some(parent), Some(from), t_ns)
+    }
+
+    /// A process has begun to run a program, by the word of somebody who knows of no forks:
+    /// another one than before, unless nothing has told of the process yet, or nobody of this
+    /// run has made it.
+    pub(crate) fn begun(&mut self, pid: u32, t_ns: u64) -> ProcessId {
+        let known = self.of_pid.get(&pid).and_then(|images| images.last());
+        let process = match known.map(|(_, process)| *process) {
+            None => self.image(pid, t_ns),
+            Some(process) => {
+                let image = &self.images[process.index()];
+                let made_here = |parent| self.of_pid.contains_key(&parent);
+                if image.begun || image.row.parent.is_some_and(made_here) {
+                    self.executed(pid, t_ns)
+                } else {
+                    process
+                }
+            }
+        };
+        self.images[process.index()].begun = true;
+        process
+    }
+
+    /// A process runs another program from now on.
+    pub(crate) fn executed(&mut self, pid: u32, t_ns: u64) -> ProcessId {
+        let parent = match self.known_image(pid, t_ns) {
+            Some(process) => {
+                self.ended(process, t_ns);
+                self.images[process.index()].row.parent
+            }
+            None => parent_of(pid),
+        };
+        self.begin(pid, parent, None, t_ns)
+    }
+
+    fn begin(
+        &mut self,
+        pid: u32,
+        parent: Option<u32>,
+        forked_from: Option<ProcessId>,
+        t_ns: u64,
+    ) -> ProcessId {
+        let process = ProcessId(u32::try_from(self.images.len()).unwrap_or(u32::MAX));
+        let inherited = forked_from.map(|from| self.images[from.index()].row.path.clone());
+        let path = executable(pid).or(inherited).unwrap_or_default();
+        self.images.push(Image {
+            row: Process {
+                pid,
+                parent,
+                path,
+                start_ns: t_ns,
+                end_ns: None,
+                unpatched: None,
+            },
+            space: None,
+            forked_from,
+            begun: false,
+        });
+        self.of_pid.entry(pid).or_default().push((t_ns, process));
+        self.changed.insert(process);
+        process
+    }
+
+    /// An image ended.
+    pub(crate) fn ended(&mut self, process: ProcessId, t_ns: u64) {
+        let row = &mut self.images[process.index()].row;
+        if row.end_ns.is_none() {
+            row.end_ns = Some(t_ns);
+            self.changed.insert(process);
+        }
+    }
+
+    /// As a row.
+    pub(crate) fn row(&self, process: ProcessId) -> &Process {
+        &self.images[process.index()].row
+    }
+
+    /// The image that one was forked from.
+    pub(crate) fn forked_from(&self, process: ProcessId) -> Option<ProcessId> {
+        self.images.get(process.index())?.forked_from
+    }
+
+    /// Changes a row.
+    pub(crate) fn change(&mut self, process: ProcessId, change: impl FnOnce(&mut Process)) {
+        change(&mut self.images[process.index()].row);
+        self.changed.insert(process);
+    }
+
+    /// Images that have not ended: number of the process and of the image.
+    pub(crate) fn alive(&self) -> Vec<(u32, ProcessId)> {
+        let all = self.images.iter().enumerate();
+        all.filter(|(_, image)| image.row.end_ns.is_none())
+            .filter_map(|(index, image)| {
+                Some((image.row.pid, ProcessId(u32::try_from(index).ok()?)))
+            })
+            .collect()
+    }
+
+    /// How many images there have been.
+    pub(crate) const fn images(&self) -> usize {
+        self.images.len()
+    }
+
+    /// Executable memory was mapped.
+    pub(crate) fn map(&mut self, process: ProcessId, map: &Mapping, t_ns: u64) {
+        self.with_space(process, t_ns, |space, modules, _| {
+            space.map(modules, map, t_ns)
+        });
+    }
+
+    /// Works with what is known of an image's memory.
+    pub(crate) fn with_space<T>(
+        &mut self,
+        process: ProcessId,
+        t_ns: u64,
+        work: impl FnOnce(&mut Space, &mut Modules, &mut Interner) -> T,
+    ) -> T {
+        let mut space = self.take_space(process, t_ns);
+        let result = work(&mut space, &mut self.modules, &mut self.interner);
+        self.mappings.extend(space.take_fresh());
+        self.images[process.index()].space = Some(space);
+        result
+    }
+
+    fn take_space(&mut self, process: ProcessId, t_ns: u64) -> Box<Space> {
+        let image = &mut self.images[process.index()];
+        if let Some(space) = image.space.take() {
+            return space;
+        }
+        let (pid, from) = (image.row.pid, image.forked_from);
+        let mut space = Space::new(pid, process);
+        space.look(&mut self.modules, t_ns);
+        // It may have ended before anybody could look.
+        if space.is_unknown()
+            && let Some(parent) = from.and_then(|from| self.images[from.index()].space.as_ref())
+        {
+            space = parent.forked(pid, process, t_ns);
+        }
+        Box::new(space)
+    }
+
+    /// Lets go of what is known of images that ended long ago, and finds out which have.
+    pub(crate) fn tidy(&mut self, t_ns: u64) {
+        for (pid, process) in self.alive() {
+            let latest = self.of_pid.get(&pid).and_then(|images| images.last());
+            let replaced = latest.is_some_and(|(_, latest)| *latest != process);
+            if replaced || !runs(pid) {
+                self.ended(process, t_ns);
+            }
+        }
+        for image in &mut self.images {
+            if image
+                .row
+                .end_ns
+                .is_some_and(|end| end.saturating_add(KEEP_NS) < t_ns)
+            {
+                image.space = None;
+            }
+        }
+    }
+
+    /// Rows of processes that are new or changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> Vec<(ProcessId, Process)> {
+        let changed = std::mem::take(&mut self.changed);
+        changed
+            .into_iter()
+            .map(|process| (process, self.row(process).clone()))
+            .collect()
+    }
+
+    /// Mappings that are new since the last call.
+    pub(crate) fn take_mappings(&mut self) -> Vec<membound_run::Mapping> {
+        std::mem::take(&mut self.mappings)
+    }
+}
+
+/// The executable of a process.
+fn executable(pid: u32) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = path.to_string_lossy();
+    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok().filter(|parent| *parent != 0)
+}
+
+/// Whether a process runs: one that has ended and was not yet waited for does not.
+pub(crate) fn runs(pid: u32) -> bool {
+    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let after_name = stat.iter().rposition(|byte| *byte == b')');
+    let state = after_name.and_then(|at| stat.get(at + 2));
+    !matches!(state, None | Some(b'Z' | b'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exec_begins_another_image_and_a_fork_has_what_its_parent_has() {
+        let own = std::process::id();
+        let mut world = World::default();
+        let first = world.image(own, 10);
+        assert_eq!(world.image(own, 5), first, "it was on its way");
+        assert!(world.row(first).path.starts_with('/'));
+        // Nobody has such a number: what is known of it comes from its parent.
+        let child = world.forked(own, u32::MAX, 20);
+        assert_eq!(world.forked_from(child), Some(first));
+        assert_eq!(world.row(child).path, world.row(first).path);
+        let here = runs as *const () as u64;
+        let placed = |world: &mut World, process| {
+            world.with_space(process, 30, |space, modules, _| {
+                space.spot(modules, here, 30).placed.is_some()
+            })
+        };
+        assert!(placed(&mut world, first));
+        assert!(placed(&mut world, child));
+        let second = world.executed(own, 40);
+        assert_ne!(second, first);
+        assert_eq!(world.known_image(own, 39), Some(first));
+        assert_eq!(world.known_image(own, 40), Some(second));
+        assert_eq!(world.row(first).end_ns, Some(40));
+        assert_eq!(world.alive(), [(u32::MAX, child), (own, second)]);
+        world.tidy(50);
+        assert_eq!(world.alive(), [(own, second)]);
+        assert_eq!(world.take_changed().len(), 3);
+        assert!(world.take_changed().is_empty());
+        assert!(!world.take_mappings().is_empty());
+    }
+
+    #[test]
+    fn programs_that_are_only_said_to_begin_are_told_apart() {
+        // Numbers above the largest that the kernel gives, and a parent that is in the run.
+        let (first, child) = (5_000_000, 5_000_001);
+        let mut world = World::default();
+        let seen = world.image(first, 10);
+        assert_eq!(world.begun(first, 12), seen, "its samples came first");
+        let second = world.begun(first, 20);
+        assert_ne!(second, seen);
+        assert_eq!(world.known_image(first, 15), Some(seen));
+        assert_eq!(world.row(seen).end_ns, Some(20));
+        // A child that was seen before it ran something else, and one that was not.
+        let forked = world.image(child, 30);
+        world.change(forked, |row| row.parent = Some(first));
+        let executed = world.begun(child, 40);
+        assert_ne!(executed, forked);
+        assert_ne!(world.begun(child, 50), executed);
+        let unseen = world.begun(child + 1, 60);
+        assert_eq!(world.image(child + 1, 70), unseen);
+    }
+}

@@ -1,0 +1,566 @@
+//! Programs that are recorded from their beginnings, and say what they did.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use membound_launch::{Change, Program};
+use membound_record::{Ended, Options, Over, Recorder, Summary, TimerChoice, Watch};
+use membound_run::{
+    FrameId, Object, ObjectKind, RunData, Sample, SiteId, SiteKind, StackId, TimerKind,
+};
+use membound_testkit::skipped;
+
+use crate::fixture::{Fixture, busy};
+
+/// A run of a fixture.
+struct Recorded {
+    data: RunData,
+    summary: Summary,
+    /// What it printed.
+    out: String,
+    program: PathBuf,
+    _fixture: Fixture,
+}
+
+fn options(path: PathBuf) -> Options {
+    Options {
+        directory: std::env::temp_dir(),
+        ..Options::new(path)
+    }
+}
+
+/// Records `wait.c` with `words`; the shell that redirects its output becomes it.
+fn record(words: &[&str], change: impl FnOnce(&mut Options)) -> Option<Recorded> {
+    record_fixture(Fixture::build("wait.c")?, words, change)
+}
+
+fn record_fixture(
+    fixture: Fixture,
+    words: &[&str],
+    change: impl FnOnce(&mut Options),
+) -> Option<Recorded> {
+    let home = fixture
+        .program
+        .parent()
+        .expect("it lies in a directory")
+        .to_owned();
+    let (out, path) = (home.join("out"), home.join("run"));
+    let mut options = options(path.clone());
+    change(&mut options);
+    let script = format!("exec \"$0\" \"$@\" > {}", out.display());
+    let mut arguments = vec![
+        "-c".into(),
+        script.into(),
+        fixture.program.clone().into_os_string(),
+    ];
+    arguments.extend(words.iter().map(Into::into));
+    let program = Program {
+        name: "sh".into(),
+        arguments,
+        search: std::env::var_os("PATH"),
+        environment: membound_launch::environment(),
+    };
+    let recorder = match Recorder::launch(&program, options) {
+        Ok(recorder) => recorder,
+        Err(membound_record::Error::Timer { reason }) => {
+            skipped(reason);
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let session = recorder.session().expect("it was started");
+    let Change::Ended(status) = session.wait().expect("it is a child") else {
+        panic!("it was stopped");
+    };
+    use std::os::unix::process::ExitStatusExt;
+    let ended = match (status.code(), status.signal()) {
+        (Some(code), _) => Ended::Exited(code),
+        (_, signal) => Ended::Killed(signal.unwrap_or(0)),
+    };
+    let summary = recorder.finish(ended).expect("the disk is not full");
+    assert_eq!(summary.path, path);
+    let data = RunData::open(&path).expect("it was just written");
+    assert!(data.meta.complete);
+    Some(Recorded {
+        data,
+        summary,
+        out: fs::read_to_string(out).unwrap_or_default(),
+        program: fixture.program.clone(),
+        _fixture: fixture,
+    })
+}
+
+impl Recorded {
+    fn patched(&self) -> bool {
+        let gap = self.data.gaps.iter().find(|gap| {
+            gap.about == "latencies"
+                && ["not permitted", "Permission denied", "no agent for"]
+                    .iter()
+                    .any(|why| gap.reason.contains(why))
+        });
+        if let Some(gap) = gap {
+            skipped(&gap.reason);
+        }
+        gap.is_none()
+    }
+
+    /// The outermost function's name at a frame.
+    fn function(&self, frame: FrameId) -> &str {
+        let of_frame = self.data.locations.iter().filter(|it| it.frame == frame);
+        let outermost = of_frame.max_by_key(|it| it.depth);
+        outermost.map_or("", |location| &location.function)
+    }
+
+    /// Names of a chain's functions, innermost first.
+    fn chain(&self, stack: StackId) -> Vec<&str> {
+        let mut names = Vec::new();
+        let mut next = Some(stack);
+        while let Some(id) = next {
+            let stack = self.data.stacks[id.index()];
+            names.push(self.function(stack.frame));
+            next = stack.parent;
+        }
+        names
+    }
+
+    fn leaf(&self, sample: &Sample) -> FrameId {
+        self.data.stacks[sample.stack.index()].frame
+    }
+
+    /// CPU time by the sampled function.
+    fn time_by_function(&self) -> BTreeMap<String, u64> {
+        let mut names: HashMap<FrameId, String> = HashMap::new();
+        let mut times = BTreeMap::new();
+        for sample in &self.data.samples {
+            let leaf = self.leaf(sample);
+            let name = names
+                .entry(leaf)
+                .or_insert_with(|| self.function(leaf).to_owned());
+            *times.entry(name.clone()).or_default() += sample.weight_ns;
+        }
+        times
+    }
+
+    /// Numbers behind a word that the program printed, of every line with it.
+    fn said(&self, word: &str) -> Vec<Vec<u64>> {
+        let lines = self.out.lines().filter_map(|line| line.strip_prefix(word));
+        lines
+            .map(|line| {
+                let words = line.split_whitespace();
+                words
+                    .map(|word| match word.strip_prefix("0x") {
+                        Some(digits) => u64::from_str_radix(digits, 16).expect("a number"),
+                        None => word.parse().expect("a number"),
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    /// The load of `chase`.
+    fn chase_site(&self) -> Option<SiteId> {
+        let chased = |site: &membound_run::Site| {
+            site.kind == SiteKind::Load && self.function(site.frame) == "chase"
+        };
+        let at = self.data.sites.iter().position(chased)?;
+        Some(SiteId(u32::try_from(at).expect("there are few")))
+    }
+
+    /// Share of the samples whose function is `name` that are attributed to `site`.
+    fn attributed(&self, name: &str, site: SiteId) -> f64 {
+        let (mut all, mut attributed) = (0.0, 0.0);
+        for sample in &self.data.samples {
+            let leaf = self.leaf(sample);
+            if self.function(leaf) != name {
+                continue;
+            }
+            let weight = sample.weight_ns as f64;
+            all += weight;
+            let of_leaf = self.data.attributions.iter().filter(|it| it.frame == leaf);
+            let share: f64 = of_leaf
+                .filter(|it| it.site == Some(site))
+                .map(|it| it.share)
+                .sum();
+            attributed += weight * share;
+        }
+        attributed / all
+    }
+
+    /// Executions of a site while the program worked, by its counts and the CPU time that they
+    /// cover; and the standard error of that, as a part of it, by how its windows differ.
+    fn executions(&self, site: SiteId) -> (f64, f64) {
+        let of_site = || self.data.executions.iter().filter(|it| it.site == site);
+        let counted: u64 = of_site().map(|it| it.count).sum();
+        let covered: u64 = of_site().map(|it| it.cpu_ns).sum();
+        let times = self.time_by_function();
+        let worked: u64 = ["chase", "compute"]
+            .iter()
+            .filter_map(|it| times.get(*it))
+            .sum();
+        let rate = counted as f64 / covered as f64;
+        // Of a ratio of sums (Cochran 1977, 6.4).
+        let squares = of_site().map(|it| (it.count as f64 - rate * it.cpu_ns as f64).powi(2));
+        let windows = of_site().count() as f64;
+        let error = (squares.sum::<f64>() * windows / (windows - 1.0)).sqrt() / counted as f64;
+        (rate * worked as f64, error)
+    }
+
+    /// Holds the counted executions of a site to those that the program counted itself. What
+    /// a window sees of a program whose cache others take away is not all there is to see; the run
+    /// says how uncertain that makes it.
+    fn check_executions(&self, site: SiteId, truth: f64) {
+        const SYSTEMATIC: f64 = 0.1;
+        const TOO_BUSY: f64 = 0.2;
+        let (counted, error) = self.executions(site);
+        let off = (counted / truth - 1.0).abs();
+        assert!(
+            off < SYSTEMATIC + 3.0 * error,
+            "{counted} of {truth}, error {error}: {:?} {:?}",
+            self.data.executions,
+            self.time_by_function()
+        );
+        if error > TOO_BUSY {
+            skipped(format_args!(
+                "the machine is too busy: counts are {error} uncertain"
+            ));
+        }
+    }
+
+    /// The object of the chased cells.
+    fn cells(&self) -> Option<&Object> {
+        let said = self.said("cells");
+        let range = said.first()?;
+        self.data
+            .objects
+            .iter()
+            .find(|it| it.kind == ObjectKind::Heap && it.address == range[0])
+    }
+}
+
+#[test]
+fn samples_latencies_and_objects_of_a_chase_are_where_they_should_be() {
+    let _busy = busy();
+    let Some(run) = record(&["work", "2"], |_| ()) else {
+        return;
+    };
+    assert_eq!(run.data.meta.exit_code, Some(3));
+    assert_eq!(run.summary.samples, run.data.samples.len() as u64);
+    let times = run.time_by_function();
+    let total: u64 = times.values().sum();
+    let taken: u64 = run.data.threads.iter().filter_map(|it| it.cpu_ns).sum();
+    let share = total as f64 / taken as f64;
+    assert!(
+        (0.85..1.15).contains(&share),
+        "{total} of {taken}: {:?}",
+        run.data.gaps
+    );
+    let chase = times.get("chase").copied().unwrap_or(0);
+    let compute = times.get("compute").copied().unwrap_or(0);
+    // A hop is a miss; a turn is a multiplication and an addition.
+    assert!(chase > compute * 4, "{times:#?}");
+    let sample = run
+        .data
+        .samples
+        .iter()
+        .find(|it| run.function(run.leaf(it)) == "chase")
+        .unwrap();
+    let chain = run.chain(sample.stack);
+    assert!(chain.len() >= 3, "{chain:?}");
+    assert_eq!(chain[..1], ["chase"]);
+    assert!(chain.contains(&"main"), "{chain:?}");
+    let site = run.chase_site().expect("chase was sampled");
+    let attributed = run.attributed("chase", site);
+    assert!(attributed > 0.9, "{attributed}");
+    if !run.patched() {
+        return;
+    }
+    let accesses: Vec<_> = run
+        .data
+        .accesses
+        .iter()
+        .filter(|it| it.site == site)
+        .collect();
+    assert!(
+        accesses.len() > 500,
+        "{} {:#?}",
+        accesses.len(),
+        run.data.gaps
+    );
+    let said = run.said("cells");
+    let (start, end) = (said[0][0], said[0][0] + said[0][1]);
+    assert!(accesses.iter().all(|it| (start..end).contains(&it.address)));
+    assert!(accesses.iter().all(|it| it.ticks.is_some() && !it.store));
+    // The program's own count of hops, without those that happened while it was made.
+    run.check_executions(site, run.said("hops")[0][0] as f64);
+    let Some(cells) = run.cells() else {
+        panic!("the cells are no object: {:#?}", run.data.objects);
+    };
+    assert_eq!(
+        (cells.size_bytes, cells.name.as_str()),
+        (said[0][1], "malloc")
+    );
+    let chain = run.chain(cells.stack.expect("it was allocated"));
+    assert_eq!(chain[..2], ["grab", "make_cells"], "{chain:?}");
+    assert!(chain.contains(&"main"), "{chain:?}");
+    assert!(cells.freed_ns.is_some());
+    let in_cells = |object: Option<membound_run::ObjectId>| {
+        object.is_some_and(|id| std::ptr::eq(&raw const run.data.objects[id.index()], cells))
+    };
+    // All that the loop does stands in its bursts, in its order.
+    let bursts: Vec<_> = run
+        .data
+        .bursts
+        .iter()
+        .filter(|it| it.sites.contains(&site))
+        .collect();
+    assert!(!bursts.is_empty());
+    for burst in bursts {
+        assert!(burst.accesses.len() >= 64);
+        let inside = burst
+            .accesses
+            .iter()
+            .filter(|it| (start..end).contains(&it.1))
+            .count();
+        assert!(
+            inside * 2 > burst.accesses.len(),
+            "{inside} of {}",
+            burst.accesses.len()
+        );
+    }
+    // The loop's block runs as often as its load.
+    let load = run.data.frames[run.data.sites[site.index()].frame.index()];
+    let counted_blocks: Vec<_> = run.data.blocks.iter().filter(|it| it.count > 0).collect();
+    let looped = counted_blocks.iter().any(|it| {
+        let block = run.data.frames[it.frame.index()];
+        let range = block.address..block.address + u64::from(it.length);
+        block.module == load.module && range.contains(&load.address)
+    });
+    assert!(looped, "{:?} {:?}", run.data.blocks, run.data.gaps);
+    let inside = accesses.iter().filter(|it| in_cells(it.object)).count();
+    assert!(
+        inside * 100 >= accesses.len() * 98,
+        "{inside} of {}",
+        accesses.len()
+    );
+}
+
+#[test]
+fn two_threads_are_told_apart_and_counted_truly() {
+    let _busy = busy();
+    let Some(run) = record(&["threads", "2"], |_| ()) else {
+        return;
+    };
+    let site = run.chase_site().expect("chase was sampled");
+    let sampled: BTreeMap<u32, u64> =
+        run.data
+            .samples
+            .iter()
+            .fold(BTreeMap::new(), |mut sums, sample| {
+                if run.function(run.leaf(sample)) == "chase" {
+                    let tid = run.data.threads[sample.thread.index()].tid;
+                    *sums.entry(tid).or_default() += sample.weight_ns;
+                }
+                sums
+            });
+    assert_eq!(sampled.len(), 2, "{sampled:?}");
+    if !run.patched() {
+        return;
+    }
+    let accesses = run.data.accesses.iter().filter(|it| it.site == site);
+    let threads: std::collections::BTreeSet<_> = accesses.map(|it| it.thread).collect();
+    assert_eq!(threads.len(), 2);
+    let hops: u64 = run.said("hops").iter().map(|it| it[0]).sum();
+    run.check_executions(site, hops as f64);
+    let heaps: Vec<_> = run.said("cells").iter().map(|it| it[0]).collect();
+    let found = |start: &u64| run.data.objects.iter().any(|it| it.address == *start);
+    assert!(
+        heaps.iter().all(found),
+        "{heaps:x?} {:#x?}",
+        run.data.objects
+    );
+}
+
+#[test]
+fn threads_that_share_a_line_are_caught_by_watchpoints() {
+    let _busy = busy();
+    let Some(run) = record(&["shares"], |options| options.watch = Watch::On) else {
+        return;
+    };
+    let line = run.said("line")[0][0];
+    let hit = |at: u64| {
+        let hits = run.data.watched.iter();
+        let here = hits.filter(|it| it.address == at && run.function(it.frame).contains("add"));
+        here.map(|it| it.thread)
+            .collect::<std::collections::BTreeSet<_>>()
+    };
+    if run.data.watched.is_empty() && run.data.gaps.iter().any(|it| it.about == "watchpoints") {
+        skipped(format_args!("{:?}", run.data.gaps));
+        return;
+    }
+    let (one, other) = (hit(line), hit(line + 8));
+    assert_eq!((one.len(), other.len()), (1, 1), "{:?}", run.data.watched);
+    assert!(one.is_disjoint(&other));
+    let object = run.data.objects.iter().find(|it| it.address == line);
+    assert!(
+        object.is_some_and(|it| it.size_bytes == 64),
+        "{:?}",
+        run.data.objects
+    );
+}
+
+#[test]
+fn many_forks_are_followed_and_what_they_exit_with_stays() {
+    let _busy = busy();
+    let Some(run) = record(&["forks", "0", "100"], |_| ()) else {
+        return;
+    };
+    assert_eq!(run.data.meta.exit_code, Some(3), "{:?}", run.data.gaps);
+    // The shell, what it becomes, and its children.
+    let forked = run.data.processes.len();
+    assert!(forked >= 102, "{forked}");
+    let times = run.time_by_function();
+    assert!(times.contains_key("compute"), "{times:?}");
+}
+
+#[test]
+fn a_killed_program_leaves_what_was_recorded() {
+    let _busy = busy();
+    let Some(run) = record(&["killed", "0.5"], |_| ()) else {
+        return;
+    };
+    assert_eq!(run.data.meta.signal, Some(libc::SIGKILL));
+    assert!(run.time_by_function().contains_key("chase"));
+}
+
+#[test]
+fn a_program_that_removes_itself_and_closes_everything_is_recorded() {
+    let _busy = busy();
+    let Some(run) = record(&["unlinked", "1"], |_| ()) else {
+        return;
+    };
+    assert_eq!(run.data.meta.exit_code, Some(3));
+    assert!(!run.program.exists());
+    assert!(
+        run.time_by_function().contains_key("chase"),
+        "{:?}",
+        run.data.gaps
+    );
+    // What has no name cannot be patched, and that is said.
+    if run.patched() {
+        let site = run.chase_site().expect("chase was sampled");
+        assert!(run.data.sites[site.index()].refused.is_some());
+        let told = run.data.gaps.iter().any(|gap| gap.about == "latencies");
+        assert!(told, "{:?} {:?}", run.data.gaps, run.data.sites);
+    }
+}
+
+#[test]
+fn a_static_program_is_sampled_and_says_why_no_more_is_known() {
+    let _busy = busy();
+    let Some(fixture) = Fixture::build_with("wait.c", &["-static"]) else {
+        return;
+    };
+    let Some(run) = record_fixture(fixture, &["work", "0.5"], |_| ()) else {
+        return;
+    };
+    assert_eq!(run.data.meta.exit_code, Some(3));
+    assert!(run.time_by_function().contains_key("chase"));
+    let told = |about: &str| {
+        let static_one = |gap: &&membound_run::Gap| gap.reason.contains("statically linked");
+        let mut gaps = run.data.gaps.iter().filter(static_one);
+        gaps.any(|gap| gap.about == about)
+    };
+    assert!(told("objects") && told("latencies"), "{:#?}", run.data.gaps);
+}
+
+#[test]
+fn the_agent_s_timers_serve_where_perf_is_not_wanted() {
+    let _busy = busy();
+    let agent = |options: &mut Options| options.timer = TimerChoice::Agent;
+    let Some(run) = record(&["work", "2"], agent) else {
+        return;
+    };
+    if !run.patched() {
+        return;
+    }
+    assert_eq!(run.data.meta.timer, TimerKind::AgentTimer);
+    let times = run.time_by_function();
+    let chase = times.get("chase").copied().unwrap_or(0);
+    let total: u64 = times.values().sum();
+    assert!(chase * 10 > total * 7, "{times:#?} {:#?}", run.data.gaps);
+    let taken: u64 = run.data.threads.iter().filter_map(|it| it.cpu_ns).sum();
+    let share = total as f64 / taken as f64;
+    assert!((0.7..1.15).contains(&share), "{total} of {taken}");
+    let in_chase = |sample: &&Sample| run.function(run.leaf(sample)) == "chase";
+    let sample = run
+        .data
+        .samples
+        .iter()
+        .find(in_chase)
+        .expect("it was sampled");
+    assert!(run.chain(sample.stack).contains(&"main"));
+    assert!(!run.data.accesses.is_empty(), "{:#?}", run.data.gaps);
+}
+
+#[test]
+fn a_run_that_cannot_be_written_is_refused_before_the_program_starts() {
+    let home = tempfile::tempdir().expect("a directory can be made");
+    let mark = home.path().join("ran");
+    let program = Program {
+        name: "touch".into(),
+        arguments: vec![mark.clone().into_os_string()],
+        search: std::env::var_os("PATH"),
+        environment: membound_launch::environment(),
+    };
+    let options = options(home.path().join("no/such/run"));
+    let refused = Recorder::launch(&program, options).expect_err("there is no such directory");
+    assert!(
+        matches!(refused, membound_record::Error::Output { .. }),
+        "{refused}"
+    );
+    assert!(!mark.exists());
+}
+
+#[test]
+fn a_process_that_runs_is_sampled_until_it_ends_or_time_is_over() {
+    let _busy = busy();
+    let Some(fixture) = Fixture::build("wait.c") else {
+        return;
+    };
+    let home = tempfile::tempdir().expect("a directory can be made");
+    let running = fixture.start(&["work", "3"]);
+    let pid = running.pid();
+    let mut limited = options(home.path().join("short"));
+    limited.duration = Some(Duration::from_millis(700));
+    let recorder = match Recorder::attach(pid, limited) {
+        Ok(recorder) => recorder,
+        Err(error) => {
+            skipped(error);
+            return;
+        }
+    };
+    assert_eq!(recorder.wait_attached(), Over::Elapsed);
+    let short = recorder
+        .finish(Ended::Detached)
+        .expect("the disk is not full");
+    let recorder = Recorder::attach(pid, options(home.path().join("rest")));
+    let recorder = recorder.expect("it was permitted before");
+    assert_eq!(recorder.wait_attached(), Over::Gone);
+    let rest = recorder
+        .finish(Ended::Detached)
+        .expect("the disk is not full");
+    drop(running);
+    for summary in [&short, &rest] {
+        let data = RunData::open(&summary.path).expect("it was just written");
+        assert!(!data.samples.is_empty());
+        let named = |name: &str| data.locations.iter().any(|it| it.function == name);
+        assert!(named("chase"), "{:?}", data.gaps);
+        assert!(data.gaps.iter().any(|gap| gap.about == "objects"));
+    }
+    assert!(matches!(
+        Recorder::attach(pid, options(home.path().join("late"))),
+        Err(membound_record::Error::Attach { .. })
+    ));
+}

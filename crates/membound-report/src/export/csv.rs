@@ -1,0 +1,290 @@
+//! Groupings of a profile as comma-separated values.
+//!
+//! Names come from binaries and may be opened in a spreadsheet: a text that it would take
+//! for a formula gets an apostrophe before it.
+
+use membound_types::{
+    BandwidthDomain, CallFrame, CodeRow, LevelRow, LevelShares, NumaRow, ObjectRow, Outcome,
+    Profile, Share, ThreadRow,
+};
+
+use crate::By;
+use crate::csv::{number, strings};
+use crate::facts::run;
+
+const SHARE: &str = "samples,time_s,time_fraction,stall_fraction,stall_low,stall_high,\
+                     stall_l1,stall_l2,stall_l3,stall_dram,stall_remote,stall_unknown,\
+                     loads,stores,avg_latency_ns,avg_latency_cycles,flagged,confidence";
+
+/// One grouping: a header, then a line for each row. Fractions are of all CPU time; a
+/// field is empty where nothing is known.
+#[must_use]
+pub fn csv(profile: &Profile, by: By) -> String {
+    match by {
+        By::Summary => summary(profile),
+        By::Function => code(&profile.functions),
+        By::Line => code(&profile.lines),
+        By::Instruction => code(&profile.instructions),
+        By::Object => objects(&profile.objects),
+        By::Thread => threads(&profile.threads),
+        By::Level => levels(&profile.levels),
+        By::Node => nodes(profile),
+        By::BandwidthDomain => bandwidth(&profile.bandwidth),
+    }
+}
+
+fn summary(profile: &Profile) -> String {
+    let mut out = String::from("name,value,low,high\n");
+    let bound = &profile.memory_bound;
+    let mut line = |name: &str, value: f64, low: Option<f64>, high: Option<f64>| {
+        strings(
+            &mut out,
+            &[
+                name.to_owned(),
+                number(value),
+                optional(low),
+                optional(high),
+            ],
+        );
+    };
+    line("elapsed_s", profile.elapsed_s, None, None);
+    line("cpu_s", profile.time.cpu_s, None, None);
+    line("memory_stall_s", profile.time.memory_stall_s, None, None);
+    line("other_s", profile.time.other_s, None, None);
+    line("idle_s", profile.time.idle_s, None, None);
+    line(
+        "memory_bound",
+        bound.fraction,
+        Some(bound.low),
+        Some(bound.high),
+    );
+    for (name, value) in run::level_parts(bound) {
+        line(&format!("memory_bound {name}"), value, None, None);
+    }
+    if let Some(latency) = profile.latency.known() {
+        line("avg_latency_ns", latency.ns, None, None);
+        line("avg_latency_cycles", latency.cycles, None, None);
+    }
+    line("samples", profile.run.samples as f64, None, None);
+    line(
+        "effective_samples",
+        profile.run.effective_samples,
+        None,
+        None,
+    );
+    line(
+        "timed_accesses",
+        profile.run.timed_accesses as f64,
+        None,
+        None,
+    );
+    out
+}
+
+fn code(rows: &[CodeRow]) -> String {
+    let mut out = format!("name,function,module,file,line,address,{SHARE}\n");
+    for row in rows {
+        let mut fields = vec![
+            text(&row.name),
+            text(&row.function),
+            text(&row.module),
+            text(row.file.as_deref().unwrap_or("")),
+            row.line.map(|line| line.to_string()).unwrap_or_default(),
+            row.address
+                .map(|address| format!("{address:#x}"))
+                .unwrap_or_default(),
+        ];
+        fields.extend(share(&row.share));
+        strings(&mut out, &fields);
+    }
+    out
+}
+
+fn threads(rows: &[ThreadRow]) -> String {
+    let mut out = format!("name,pid,tid,lifetime_s,idle_s,{SHARE}\n");
+    for row in rows {
+        let mut fields = vec![
+            text(&row.name),
+            row.pid.to_string(),
+            row.tid.to_string(),
+            number(row.lifetime_s),
+            number(row.idle_s),
+        ];
+        fields.extend(share(&row.share));
+        strings(&mut out, &fields);
+    }
+    out
+}
+
+fn objects(rows: &[ObjectRow]) -> String {
+    let mut out = format!(
+        "name,kind,size_bytes,blocks,total_bytes,lifetime_s,false_sharing,node_local_fraction,\
+         alloc_stack,{SHARE}\n"
+    );
+    for row in rows {
+        let stack: Vec<String> = row.alloc_stack.iter().map(frame).collect();
+        let mut fields = vec![
+            text(&row.name),
+            row.kind.to_string(),
+            row.size_bytes.to_string(),
+            row.blocks.to_string(),
+            row.total_bytes.to_string(),
+            optional(row.lifetime_s),
+            row.false_sharing.to_string(),
+            optional(row.node_local_fraction),
+            text(&stack.join(" < ")),
+        ];
+        fields.extend(share(&row.share));
+        strings(&mut out, &fields);
+    }
+    out
+}
+
+fn frame(frame: &CallFrame) -> String {
+    match run::place(frame.file.as_deref(), frame.line) {
+        Some(place) => format!("{} {place}", frame.function),
+        None => frame.function.clone(),
+    }
+}
+
+fn levels(rows: &[LevelRow]) -> String {
+    let mut out =
+        String::from("name,stall_fraction,stall_low,stall_high,accesses_fraction,latency_ns\n");
+    for row in rows {
+        strings(
+            &mut out,
+            &[
+                text(&row.name),
+                number(row.stall_fraction),
+                number(row.stall_low),
+                number(row.stall_high),
+                optional(row.accesses_fraction),
+                optional(row.latency_ns),
+            ],
+        );
+    }
+    out
+}
+
+/// One line with the reason where it is not known.
+fn nodes(profile: &Profile) -> String {
+    let mut out = String::from("group,name,local_fraction,remote_share,page_node,advice,missing\n");
+    let view = match &profile.numa {
+        Outcome::Known(view) => view,
+        Outcome::Missing { not_measured } => {
+            let mut fields = vec![String::new(); 6];
+            fields.push(text(&not_measured.reason));
+            strings(&mut out, &fields);
+            return out;
+        }
+    };
+    let mut line = |group: &str, row: &NumaRow| {
+        strings(
+            &mut out,
+            &[
+                group.to_owned(),
+                text(&row.name),
+                number(row.local_fraction),
+                number(row.remote_share),
+                row.node.map(|node| node.to_string()).unwrap_or_default(),
+                text(&row.advice),
+                String::new(),
+            ],
+        );
+    };
+    for row in &view.objects {
+        line("object", row);
+    }
+    for row in &view.lines {
+        line("line", row);
+    }
+    out
+}
+
+fn bandwidth(domains: &[BandwidthDomain]) -> String {
+    let mut out = String::from("domain,basis,t_s,read_gb_s,write_gb_s,machine_max_gb_s\n");
+    for domain in domains {
+        for moment in &domain.timeline {
+            strings(
+                &mut out,
+                &[
+                    text(&domain.domain),
+                    domain.basis.to_string(),
+                    number(moment.t_s),
+                    number(moment.read_gb_s),
+                    number(moment.write_gb_s),
+                    optional(domain.machine_max_gb_s.known().copied()),
+                ],
+            );
+        }
+    }
+    out
+}
+
+fn share(share: &Share) -> Vec<String> {
+    let LevelShares {
+        l1,
+        l2,
+        l3,
+        dram,
+        remote,
+        unknown,
+    } = share.levels;
+    let mut fields = vec![share.samples.to_string()];
+    fields.extend(
+        [
+            share.time_s,
+            share.time_fraction,
+            share.stall_fraction,
+            share.stall_low,
+            share.stall_high,
+            l1,
+            l2,
+            l3,
+            dram,
+            remote,
+            unknown,
+        ]
+        .map(number),
+    );
+    fields.extend(
+        [
+            share.loads,
+            share.stores,
+            share.avg_latency_ns,
+            share.avg_latency_cycles,
+        ]
+        .map(optional),
+    );
+    fields.push(share.flagged.to_string());
+    fields.push(number(share.confidence));
+    fields
+}
+
+fn optional(value: Option<f64>) -> String {
+    value.map(number).unwrap_or_default()
+}
+
+/// A text that no spreadsheet takes for a formula.
+fn text(text: &str) -> String {
+    let first = text.trim_start_matches([' ', '\u{a0}']).chars().next();
+    match first {
+        Some('=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '|' | '%') => format!("'{text}"),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_is_a_formula() {
+        for bad in [
+            "=1+1", "+A1", "-2", "@SUM(A1)", "\t=1", "  =1", "|cmd", "\r=1",
+        ] {
+            assert_eq!(text(bad), format!("'{bad}"));
+        }
+        assert_eq!(text("operator=(int)"), "operator=(int)");
+    }
+}

@@ -1,0 +1,73 @@
+//! Folded stacks, for flame graph scripts: one line a call chain.
+
+use std::collections::BTreeMap;
+
+use membound_types::Detail;
+
+use super::chains::{Chains, nanoseconds};
+
+/// What a stack is weighed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weight {
+    /// CPU time.
+    Time,
+    /// The part of it that was stalled on memory.
+    #[default]
+    Stall,
+}
+
+/// One line a call chain, outermost first, weighed in nanoseconds: `main;f;g 1234000`.
+/// Inlined functions end in `_[i]`. Chains without weight are left out.
+#[must_use]
+pub fn folded(detail: &Detail, weight: Weight) -> String {
+    let chains = Chains::new(detail);
+    let mut lines: BTreeMap<String, f64> = BTreeMap::new();
+    let mut by_stack: BTreeMap<u32, f64> = BTreeMap::new();
+    for (key, sum) in chains.sums() {
+        *by_stack.entry(key.stack).or_default() += match weight {
+            Weight::Time => sum.weight_s,
+            Weight::Stall => sum.stall_s,
+        };
+    }
+    for (stack, seconds) in by_stack {
+        // Chains that differ only in addresses are one line.
+        *lines.entry(line(chains, stack)).or_default() += seconds;
+    }
+    let mut out = String::new();
+    for (line, seconds) in lines {
+        let weight = nanoseconds(seconds);
+        if weight > 0 {
+            out.push_str(&format!("{line} {weight}\n"));
+        }
+    }
+    out
+}
+
+fn line(chains: Chains<'_>, stack: u32) -> String {
+    let mut words = Vec::new();
+    for position in chains.frames(stack).into_iter().rev() {
+        let Some(frame) = chains.frame(position) else {
+            continue;
+        };
+        let name: String = chains
+            .name(frame.function)
+            .chars()
+            .map(|c| match c {
+                // The separator of frames.
+                ';' => ':',
+                c if c.is_control() => ' ',
+                c => c,
+            })
+            .collect();
+        words.push(if frame.inlined {
+            format!("{name}_[i]")
+        } else {
+            name
+        });
+    }
+    if words.is_empty() {
+        "[unknown]".to_owned()
+    } else {
+        words.join(";")
+    }
+}

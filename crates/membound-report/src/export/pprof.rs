@@ -1,0 +1,243 @@
+//! `pprof`: the protocol buffers of github.com/google/pprof, `proto/profile.proto`.
+//!
+//! Written without gzip, which its readers recognise. A sample has three values: samples,
+//! CPU time, and the part of it that was stalled; and labels for thread, process, object
+//! and level.
+
+use std::collections::BTreeMap;
+
+use membound_types::{Detail, Profile};
+
+use super::chains::{Chains, nanoseconds};
+use super::proto::Message;
+use crate::facts::run;
+
+/// Fields of the messages, by the names of the schema.
+mod field {
+    /// Of `Profile`.
+    pub(super) const SAMPLE_TYPE: u32 = 1;
+    pub(super) const SAMPLE: u32 = 2;
+    pub(super) const MAPPING: u32 = 3;
+    pub(super) const LOCATION: u32 = 4;
+    pub(super) const FUNCTION: u32 = 5;
+    pub(super) const STRING_TABLE: u32 = 6;
+    pub(super) const TIME_NANOS: u32 = 9;
+    pub(super) const DURATION_NANOS: u32 = 10;
+    pub(super) const COMMENT: u32 = 13;
+    pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
+}
+
+/// A profile in pprof's protocol buffers, uncompressed.
+#[must_use]
+pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
+    let chains = Chains::new(detail);
+    let mut tables = Tables::new(chains);
+    let mut out = Message::new();
+    for (kind, unit) in [
+        ("samples", "count"),
+        ("cpu", "nanoseconds"),
+        ("stall", "nanoseconds"),
+    ] {
+        let mut kind_and_unit = Message::new();
+        kind_and_unit.number(1, tables.string(kind));
+        kind_and_unit.number(2, tables.string(unit));
+        out.message(field::SAMPLE_TYPE, &kind_and_unit);
+    }
+    for (key, sum) in chains.sums() {
+        let locations = tables.locations(key.stack);
+        let mut sample = Message::new();
+        sample.numbers(1, &locations);
+        sample.numbers(
+            2,
+            &[
+                sum.samples,
+                nanoseconds(sum.weight_s),
+                nanoseconds(sum.stall_s),
+            ],
+        );
+        if let Some(thread) = profile.threads.get(key.thread as usize) {
+            tables.label(&mut sample, "thread", Label::Text(&thread.name));
+            tables.label(&mut sample, "tid", Label::Number(thread.tid));
+            tables.label(&mut sample, "pid", Label::Number(thread.pid));
+        }
+        if let Some(object) = key
+            .object
+            .and_then(|object| profile.objects.get(object as usize))
+        {
+            tables.label(&mut sample, "object", Label::Text(&object.name));
+        }
+        if let Some(level) = key
+            .level
+            .and_then(|level| profile.levels.get(usize::from(level)))
+        {
+            tables.label(&mut sample, "level", Label::Text(&level.name));
+        }
+        out.message(field::SAMPLE, &sample);
+    }
+    if let Some(seconds) = run::epoch_s(&profile.run.date) {
+        out.number(field::TIME_NANOS, seconds.saturating_mul(1_000_000_000));
+    }
+    out.number(field::DURATION_NANOS, nanoseconds(profile.elapsed_s));
+    for remark in run::honesty(profile) {
+        let comment = tables.string(&remark);
+        out.numbers(field::COMMENT, &[comment]);
+    }
+    let stall = tables.string("stall");
+    out.number(field::DEFAULT_SAMPLE_TYPE, stall);
+    tables.write(&mut out);
+    out.finish()
+}
+
+enum Label<'a> {
+    Text(&'a str),
+    Number(u32),
+}
+
+/// What samples refer to.
+struct Tables<'a> {
+    chains: Chains<'a>,
+    strings: Vec<String>,
+    string_ids: BTreeMap<String, u64>,
+    /// By module: the highest address seen.
+    mappings: Vec<(u32, u64)>,
+    /// By function's name and file.
+    functions: BTreeMap<(u32, Option<u32>), u64>,
+    /// By the frames at one address, innermost first.
+    locations: BTreeMap<Vec<u32>, u64>,
+    /// Locations of chains that were met before.
+    known: BTreeMap<u32, Vec<u64>>,
+}
+
+impl<'a> Tables<'a> {
+    fn new(chains: Chains<'a>) -> Self {
+        Self {
+            chains,
+            // The schema wants the empty string first.
+            strings: vec![String::new()],
+            string_ids: [(String::new(), 0)].into(),
+            mappings: Vec::new(),
+            functions: BTreeMap::new(),
+            locations: BTreeMap::new(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    fn string(&mut self, text: &str) -> u64 {
+        if let Some(&known) = self.string_ids.get(text) {
+            return known;
+        }
+        let id = self.strings.len() as u64;
+        self.strings.push(text.to_owned());
+        self.string_ids.insert(text.to_owned(), id);
+        id
+    }
+
+    fn label(&mut self, sample: &mut Message, name: &str, value: Label<'_>) {
+        let mut label = Message::new();
+        label.number(1, self.string(name));
+        match value {
+            Label::Text(text) => label.number(2, self.string(text)),
+            Label::Number(number) => label.number(3, number.into()),
+        }
+        sample.message(3, &label);
+    }
+
+    /// A chain's locations, innermost first: inlined functions share one with the function
+    /// that they were inlined into.
+    fn locations(&mut self, stack: u32) -> Vec<u64> {
+        if let Some(known) = self.known.get(&stack) {
+            return known.clone();
+        }
+        let mut out = Vec::new();
+        let mut together = Vec::new();
+        for position in self.chains.frames(stack) {
+            together.push(position);
+            let inlined = self
+                .chains
+                .frame(position)
+                .is_some_and(|frame| frame.inlined);
+            if !inlined {
+                out.push(self.location(std::mem::take(&mut together)));
+            }
+        }
+        if !together.is_empty() {
+            out.push(self.location(together));
+        }
+        self.known.insert(stack, out.clone());
+        out
+    }
+
+    fn location(&mut self, frames: Vec<u32>) -> u64 {
+        let next = self.locations.len() as u64 + 1;
+        let id = *self.locations.entry(frames.clone()).or_insert(next);
+        if id == next {
+            for frame in frames {
+                let Some(frame) = self.chains.frame(frame) else {
+                    continue;
+                };
+                let next = self.functions.len() as u64 + 1;
+                self.functions
+                    .entry((frame.function, frame.file))
+                    .or_insert(next);
+                match self
+                    .mappings
+                    .iter_mut()
+                    .find(|(module, _)| *module == frame.module)
+                {
+                    Some((_, highest)) => *highest = (*highest).max(frame.address),
+                    None => self.mappings.push((frame.module, frame.address)),
+                }
+            }
+        }
+        id
+    }
+
+    fn write(mut self, out: &mut Message) {
+        let mappings = std::mem::take(&mut self.mappings);
+        for (index, &(module, highest)) in mappings.iter().enumerate() {
+            let mut mapping = Message::new();
+            mapping.number(1, index as u64 + 1);
+            mapping.number(3, highest.saturating_add(1));
+            mapping.number(5, self.string(self.chains.name(module)));
+            // Names, files, lines and inlined functions are here: none are to be looked up.
+            for known in 7..=10 {
+                mapping.number(known, 1);
+            }
+            out.message(field::MAPPING, &mapping);
+        }
+        for (frames, id) in std::mem::take(&mut self.locations) {
+            let mut location = Message::new();
+            location.number(1, id);
+            let outermost = frames.last().and_then(|&frame| self.chains.frame(frame));
+            if let Some(frame) = outermost {
+                let mapping = mappings.iter().position(|it| it.0 == frame.module);
+                location.number(2, mapping.map_or(0, |index| index as u64 + 1));
+                location.number(3, frame.address);
+            }
+            for frame in frames {
+                let Some(frame) = self.chains.frame(frame) else {
+                    continue;
+                };
+                let mut line = Message::new();
+                let function = self.functions.get(&(frame.function, frame.file));
+                line.number(1, function.copied().unwrap_or(0));
+                line.number(2, frame.line.unwrap_or(0).into());
+                location.message(4, &line);
+            }
+            out.message(field::LOCATION, &location);
+        }
+        for ((name, file), id) in std::mem::take(&mut self.functions) {
+            let name = self.string(self.chains.name(name));
+            let file = file.map_or(0, |file| self.string(self.chains.name(file)));
+            let mut function = Message::new();
+            function.number(1, id);
+            function.number(2, name);
+            function.number(3, name);
+            function.number(4, file);
+            out.message(field::FUNCTION, &function);
+        }
+        for text in &self.strings {
+            out.text(field::STRING_TABLE, text);
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! What text, page and exports say of a run in the same words.
+
+use membound_types::{
+    BandwidthDomain, CallFrame, Elsewhere, Figure, InsightKind, LevelShares, MemoryBound, Missing,
+    ObjectRow, OffsetRow, Outcome, Profile, RunInfo, SharedLine, SharingThread,
+};
+
+use crate::units;
+
+/// The command as a shell would take it, or the process that was attached to.
+pub(crate) fn command(run: &RunInfo) -> String {
+    match (run.command.as_slice(), run.attached) {
+        ([], Some(pid)) => format!("process {pid}"),
+        ([], None) => "unknown command".to_owned(),
+        (words, _) => {
+            let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+            words.join(" ")
+        }
+    }
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// How it ended, where that is worth a word.
+pub(crate) fn ending(run: &RunInfo) -> Option<String> {
+    match (run.signal, run.exit_code) {
+        (Some(signal), _) => Some(format!("ended by signal {signal}")),
+        (None, Some(0) | None) => None,
+        (None, Some(code)) => Some(format!("exit code {code}")),
+    }
+}
+
+/// `file:line` as far as it is known.
+pub(crate) fn place(file: Option<&str>, line: Option<u32>) -> Option<String> {
+    let file = file.filter(|file| !file.is_empty())?;
+    Some(match line {
+        Some(line) => format!("{file}:{line}"),
+        None => file.to_owned(),
+    })
+}
+
+/// The parts of the stalled share by level, in the order of the hierarchy; the second
+/// level only where it was told apart.
+pub(crate) fn level_parts(bound: &MemoryBound) -> Vec<(&'static str, f64)> {
+    let mut out = if bound.l1_and_l2_together {
+        vec![("L1+L2", bound.l1)]
+    } else {
+        vec![("L1", bound.l1), ("L2", bound.l2)]
+    };
+    out.extend([
+        ("L3", bound.l3),
+        ("DRAM", bound.dram),
+        ("remote", bound.remote),
+        ("unknown", bound.unknown),
+    ]);
+    out
+}
+
+/// The level's place among the colours of levels, by the name in its row.
+pub(crate) fn level_color(name: &str) -> usize {
+    match name {
+        "L1" | "L1+L2" => 0,
+        "L2" => 1,
+        "L3" => 2,
+        "DRAM" => 3,
+        "remote" => 4,
+        _ => 5,
+    }
+}
+
+/// The level that most of a stall share belongs to.
+pub(crate) fn main_level(levels: &LevelShares) -> Option<&'static str> {
+    // Where the first two were not told apart the first holds both, and says so elsewhere.
+    [
+        ("L1", levels.l1),
+        ("L2", levels.l2),
+        ("L3", levels.l3),
+        ("DRAM", levels.dram),
+        ("remote", levels.remote),
+        ("?", levels.unknown),
+    ]
+    .into_iter()
+    .filter(|level| level.1 > 0.0)
+    .max_by(|a, b| a.1.total_cmp(&b.1))
+    .map(|level| level.0)
+}
+
+/// A share, with a mark where it is past a threshold.
+pub(crate) fn flagged_percent(share: f64, flagged: bool) -> String {
+    let text = units::percent(share);
+    if flagged { format!("{text} !") } else { text }
+}
+
+/// `would save 24 % [17, 29] of the run time`.
+pub(crate) fn gain(gain: &Figure) -> String {
+    format!(
+        "would save {} {} of the run time",
+        units::percent(gain.value),
+        units::percent_interval(gain.low, gain.high)
+    )
+}
+
+/// What a finding is about, in a person's words.
+pub(crate) const fn insight_title(kind: InsightKind) -> &'static str {
+    match kind {
+        InsightKind::MemoryBound => "memory bound",
+        InsightKind::HotObject => "hot object",
+        InsightKind::FalseSharing => "false sharing",
+        InsightKind::TrueSharing => "true sharing",
+        InsightKind::Placement => "placement",
+        InsightKind::Bandwidth => "bandwidth",
+        InsightKind::Translation => "address translation",
+        InsightKind::NotMemoryBound => "not memory bound",
+    }
+}
+
+/// The size of a block, with their number where there are several: `48 B × 812 k`.
+pub(crate) fn size(object: &ObjectRow) -> String {
+    let size = units::bytes(object.size_bytes);
+    if object.blocks > 1 {
+        format!("{size} × {}", units::short_count(object.blocks as f64))
+    } else {
+        size
+    }
+}
+
+/// The function that allocated: the one whose line names the object, or the innermost.
+pub(crate) fn allocated_by(object: &ObjectRow) -> Option<&str> {
+    let stack = &object.alloc_stack;
+    naming(stack, &object.name)
+        .or_else(|| stack.first())
+        .map(|frame| frame.function.as_str())
+}
+
+/// The frame of an allocation's call chain whose line stands in the object's name.
+fn naming<'a>(stack: &'a [CallFrame], name: &str) -> Option<&'a CallFrame> {
+    // The name begins with the line, with as much of the path as tells it from others.
+    let end = [" (", " from "].iter().filter_map(|mark| name.find(mark));
+    let line = &name[..end.min().unwrap_or(name.len())];
+    stack.iter().find(|frame| {
+        place(frame.file.as_deref(), frame.line).is_some_and(|place| {
+            place
+                .strip_suffix(line)
+                .is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        })
+    })
+}
+
+/// Kind, blocks, bytes and lifetime of an object.
+pub(crate) fn lifetime(object: &ObjectRow) -> String {
+    let mut words = vec![object.kind.to_string(), size(object)];
+    if object.blocks > 1 {
+        words.push(format!("{} in all", units::bytes(object.total_bytes)));
+    }
+    if let Some(seconds) = object.lifetime_s {
+        words.push(format!("lives {}", units::seconds(seconds)));
+    }
+    if let Some(local) = object.node_local_fraction {
+        words.push(format!("{} node-local", units::percent(local)));
+    }
+    words.join(", ")
+}
+
+/// `+16, 8 B`.
+pub(crate) fn offset(row: &OffsetRow) -> String {
+    format!("+{}, {} B", row.offset, row.bytes)
+}
+
+/// A line that threads share: where it is, what it costs, what to do.
+pub(crate) fn shared(line: &SharedLine) -> String {
+    let mut text = line.object.clone();
+    if let Some(offset) = line.object_offset {
+        text.push_str(&format!(", at offset {offset}"));
+    }
+    if naming(&line.alloc_stack, &line.object).is_none()
+        && let Some(place) = line
+            .alloc_stack
+            .iter()
+            .find_map(|frame| place(frame.file.as_deref(), frame.line))
+    {
+        text.push_str(&format!(", allocated at {place}"));
+    }
+    text.push_str(&format!(
+        ": {} threads, {} of the CPU time",
+        line.threads.len(),
+        units::percent(line.stall_fraction)
+    ));
+    if let Some(ns) = line.avg_latency_ns {
+        text.push_str(&format!(", {} an access", units::ns(ns)));
+        if let Some(l1) = line.l1_latency_ns {
+            text.push_str(&format!(" (L1: {})", units::ns(l1)));
+        }
+    }
+    text.push_str(&format!(". {}", line.advice));
+    if let Some(figure) = &line.predicted_gain {
+        text.push_str(&format!(" ({})", gain(figure)));
+    }
+    if line.confirmed.is_some() {
+        text.push_str(" Confirmed by watchpoints.");
+    }
+    text
+}
+
+/// `worker-0: bytes 0 to 7, 12 loads, 12 stores`.
+pub(crate) fn shared_by(thread: &SharingThread) -> String {
+    format!(
+        "{} ({}): bytes {} to {}, {}, {}",
+        thread.name,
+        thread.tid,
+        thread.from,
+        thread.to.saturating_sub(1).max(thread.from),
+        units::plural(thread.loads as usize, "load"),
+        units::plural(thread.stores as usize, "store")
+    )
+}
+
+/// Average traffic of a domain against the machine's most.
+pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
+    let most = match &domain.machine_max_gb_s {
+        Outcome::Known(most) if *most > 0.0 => format!(
+            "{} of the {} that this machine was measured to do",
+            units::percent(domain.average_gb_s / most),
+            units::gb_s(*most)
+        ),
+        Outcome::Known(_) => "the machine's most is not known".to_owned(),
+        Outcome::Missing { not_measured } => {
+            format!("the machine's most: {}", super::missing_text(not_measured))
+        }
+    };
+    format!(
+        "{} traffic: {} on average ({}), {most}",
+        domain.domain,
+        units::gb_s(domain.average_gb_s),
+        domain.basis
+    )
+}
+
+/// What the program would wait for on another machine.
+pub(crate) fn elsewhere(other: &Elsewhere) -> String {
+    let ratio = &other.time_ratio;
+    let most = match &other.machine_max_gb_s {
+        Outcome::Known(most) => format!(" of {}", units::gb_s(*most)),
+        Outcome::Missing { .. } => String::new(),
+    };
+    format!(
+        "{}: memory bound {} {}; run time × {} {}; each core would ask for {}{most}",
+        other.machine,
+        units::percent(other.memory_bound.value),
+        units::percent_interval(other.memory_bound.low, other.memory_bound.high),
+        units::number(ratio.value),
+        units::interval(ratio.low, ratio.high),
+        units::gb_s(other.per_core_gb_s)
+    )
+}
+
+/// Something that is not in the profile.
+pub(crate) fn gap(gap: &Missing) -> String {
+    format!("{}: {}", gap.table, super::missing_text(&gap.why))
+}
+
+/// A change in seconds, with its sign.
+pub(crate) fn signed_seconds(seconds: f64) -> String {
+    let text = units::seconds(seconds.abs());
+    if seconds < 0.0 {
+        format!("−{text}")
+    } else {
+        format!("+{text}")
+    }
+}
+
+/// What became of a finding between the first run and the last.
+pub(crate) fn came_or_went(present: &[bool]) -> &'static str {
+    match (present.first(), present.last()) {
+        (Some(true), Some(false)) => "gone",
+        (Some(false), Some(true)) => "new",
+        (Some(true), Some(true)) => "still there",
+        _ => "in between only",
+    }
+}
+
+/// What the figures rest on, and what recording cost: a sentence each.
+pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
+    let run = &profile.run;
+    let timer = match run.timer.as_str() {
+        "cpu-clock" => "the kernel's CPU clock",
+        "agent-timer" => "a timer in each thread",
+        other => other,
+    };
+    let mut basis = format!(
+        "{} by {timer}",
+        units::plural(run.samples as usize, "sample")
+    );
+    if run.samples > 0 && run.effective_samples < 0.95 * run.samples as f64 {
+        basis.push_str(&format!(
+            " (as good as {} of equal weight)",
+            units::count(run.effective_samples.max(0.0).round() as u64)
+        ));
+    }
+    basis.push_str(&if run.timed_accesses > 0 {
+        format!(
+            ", {} timed",
+            units::plural_of(run.timed_accesses, "access", "accesses")
+        )
+    } else {
+        ", no access timed".to_owned()
+    });
+    let overhead = &profile.overhead;
+    let cost = format!(
+        "recording took {} of the program's CPU time and {} beside it",
+        units::percent(overhead.inside_fraction),
+        units::seconds(overhead.own_cpu_s)
+    );
+    let lost: Vec<String> = [
+        (overhead.lost_samples, "sample", "samples"),
+        (overhead.lost_accesses, "timed access", "timed accesses"),
+        (
+            overhead.lost_allocations,
+            "allocation event",
+            "allocation events",
+        ),
+    ]
+    .into_iter()
+    .filter(|(number, ..)| *number > 0)
+    .map(|(number, one, many)| units::plural_of(number, one, many))
+    .collect();
+    let mut out = vec![basis, cost];
+    if !lost.is_empty() {
+        out.push(format!("lost: {}", lost.join(", ")));
+    }
+    out
+}
+
+/// Seconds since 1970 of a date as RFC 3339 writes it in UTC; `None` for another form.
+pub(crate) fn epoch_s(date: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| date.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    if !date.ends_with('Z') || year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day)
+    {
+        return None;
+    }
+    // Days as if the year began in March, so that the leap day is its last.
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    // Days from 1 March 0 to 1 January 1970.
+    let days = days.checked_sub(719_468)?;
+    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_read_as_the_calendar_has_them() {
+        assert_eq!(epoch_s("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(epoch_s("2000-02-29T12:00:00Z"), Some(951_825_600));
+        assert_eq!(epoch_s("2026-11-20T17:02:11Z"), Some(1_795_194_131));
+        for bad in [
+            "",
+            "yesterday",
+            "2026-13-01T00:00:00Z",
+            "2026-11-20T17:02:11",
+        ] {
+            assert_eq!(epoch_s(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_frame_that_names_an_object_is_found_by_the_end_of_its_path() {
+        let frame = |function: &str, file: &str, line| CallFrame {
+            function: function.to_owned(),
+            file: Some(file.to_owned()),
+            line: Some(line),
+            module: String::new(),
+        };
+        let stack = [
+            frame("alloc", "/library/alloc.rs", 95),
+            frame("other", "/home/a/xpool.rs", 4),
+            frame("make", "/home/a/pool.rs", 4),
+            frame("main", "main.rs", 7),
+        ];
+        for (name, function) in [
+            ("pool.rs:4 (512 B)", Some("make")),
+            ("a/pool.rs:4 from main.rs:7 (512 B)", Some("make")),
+            ("main.rs:7", Some("main")),
+            ("data", None),
+        ] {
+            let found = naming(&stack, name).map(|frame| frame.function.as_str());
+            assert_eq!(found, function, "{name}");
+        }
+    }
+
+    #[test]
+    fn commands_are_quoted_as_a_shell_needs_it() {
+        let mut run = RunInfo {
+            command: ["./a.out", "two words", "it's", ""]
+                .map(str::to_owned)
+                .to_vec(),
+            attached: None,
+            host: String::new(),
+            cpu: String::new(),
+            date: String::new(),
+            membound_version: String::new(),
+            exit_code: None,
+            signal: None,
+            processes: 1,
+            threads: 1,
+            timer: String::new(),
+            samples: 0,
+            effective_samples: 0.0,
+            timed_accesses: 0,
+        };
+        assert_eq!(command(&run), "./a.out 'two words' 'it'\\''s' ''");
+        run.command.clear();
+        run.attached = Some(7);
+        assert_eq!(command(&run), "process 7");
+    }
+}

@@ -1,0 +1,147 @@
+//! A profile that is no larger than a page can show.
+//!
+//! A symbol can have tens of thousands of letters, and a profile any number of rows. What
+//! is left out here stands in the JSON.
+
+use std::borrow::Cow;
+
+use membound_types::{CallFrame, NamedShare, Outcome, Profile, SharedLine};
+
+/// Letters of a name or a sentence.
+const LETTERS: usize = 240;
+const SENTENCE: usize = 2000;
+/// Frames of an allocation's call chain.
+const FRAMES: usize = 48;
+const FINDINGS: usize = 40;
+const SHARED_LINES: usize = 20;
+const MEMBERS: usize = 64;
+const DOMAINS: usize = 32;
+const GAPS: usize = 60;
+
+/// The text without its middle where it has more than `most` letters.
+pub(super) fn short(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most || text.char_indices().nth(most).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let head = most / 2;
+    let tail = most.saturating_sub(head + 1);
+    let head_end = text.char_indices().nth(head).map_or(0, |it| it.0);
+    let tail_start = tail
+        .checked_sub(1)
+        .and_then(|tail| text.char_indices().rev().nth(tail))
+        .map_or(text.len(), |it| it.0);
+    Cow::Owned(format!("{}…{}", &text[..head_end], &text[tail_start..]))
+}
+
+fn cut_to(text: &mut String, letters: usize) {
+    if let Cow::Owned(cut) = short(text, letters) {
+        *text = cut;
+    }
+}
+
+fn cut(text: &mut String) {
+    cut_to(text, LETTERS);
+}
+
+fn cut_frames(frames: &mut Vec<CallFrame>) {
+    frames.truncate(FRAMES);
+    for frame in frames {
+        cut(&mut frame.function);
+        cut(&mut frame.module);
+        frame.file.iter_mut().for_each(cut);
+    }
+}
+
+fn cut_shares(shares: &mut Vec<NamedShare>) {
+    shares.truncate(MEMBERS);
+    shares.iter_mut().for_each(|share| cut(&mut share.name));
+}
+
+fn cut_lines(lines: &mut Vec<SharedLine>) {
+    lines.truncate(SHARED_LINES);
+    for line in lines {
+        cut(&mut line.object);
+        cut_to(&mut line.advice, SENTENCE);
+        cut_frames(&mut line.alloc_stack);
+        line.threads.truncate(MEMBERS);
+        line.threads.iter_mut().for_each(|it| cut(&mut it.name));
+        line.sites.truncate(MEMBERS);
+        for site in &mut line.sites {
+            cut(&mut site.name);
+            cut(&mut site.function);
+        }
+    }
+}
+
+/// The profile with its names cut and its longest lists ended.
+pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
+    let mut out = profile.clone();
+    for text in [
+        &mut out.run.host,
+        &mut out.run.cpu,
+        &mut out.run.date,
+        &mut out.run.membound_version,
+        &mut out.run.timer,
+    ] {
+        cut(text);
+    }
+    out.run.command.truncate(MEMBERS);
+    out.run.command.iter_mut().for_each(cut);
+    out.findings.truncate(FINDINGS);
+    for finding in &mut out.findings {
+        for text in [
+            &mut finding.text,
+            &mut finding.advice,
+            &mut finding.threshold,
+        ] {
+            cut_to(text, SENTENCE);
+        }
+    }
+    for list in [&mut out.functions, &mut out.lines, &mut out.instructions] {
+        list.truncate(rows);
+        for row in list {
+            cut(&mut row.name);
+            cut(&mut row.function);
+            cut(&mut row.module);
+            row.file.iter_mut().for_each(cut);
+        }
+    }
+    out.threads.iter_mut().for_each(|it| cut(&mut it.name));
+    out.levels.iter_mut().for_each(|it| cut(&mut it.name));
+    out.objects.truncate(rows);
+    for object in &mut out.objects {
+        cut(&mut object.name);
+        cut_frames(&mut object.alloc_stack);
+    }
+    cut_lines(&mut out.false_sharing);
+    cut_lines(&mut out.true_sharing);
+    if let Outcome::Known(view) = &mut out.numa {
+        view.matrix.truncate(MEMBERS);
+        view.matrix.iter_mut().for_each(|row| row.truncate(MEMBERS));
+        for list in [&mut view.objects, &mut view.lines] {
+            list.truncate(MEMBERS);
+            for row in list {
+                cut(&mut row.name);
+                cut_to(&mut row.advice, SENTENCE);
+            }
+        }
+    }
+    out.bandwidth.truncate(DOMAINS);
+    for domain in &mut out.bandwidth {
+        cut(&mut domain.domain);
+        cut_shares(&mut domain.objects);
+        cut_shares(&mut domain.lines);
+    }
+    out.elsewhere.truncate(MEMBERS);
+    out.elsewhere.iter_mut().for_each(|it| cut(&mut it.machine));
+    out.missing.truncate(GAPS);
+    for gap in &mut out.missing {
+        cut(&mut gap.table);
+        cut_to(&mut gap.why.reason, SENTENCE);
+        gap.why
+            .remedy
+            .iter_mut()
+            .for_each(|it| cut_to(it, SENTENCE));
+    }
+    out
+}

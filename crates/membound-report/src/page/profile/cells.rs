@@ -1,0 +1,287 @@
+//! Samples in as many cells as a page can hold: by thread, call chain, object, level and
+//! span of time.
+//!
+//! Cells that are too many are thinned by systematic resampling over their weights in the
+//! order of their groups, which keeps the time of every group to within one step; the page
+//! says that it was done.
+
+use membound_types::{Detail, Profile};
+
+/// Samples of a busy thread in one span: with fewer, whether there is one more or less
+/// would be seen.
+const SAMPLES_A_BIN: f64 = 20.0;
+const FEWEST_BINS: u32 = 40;
+
+/// What the samples of a group have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) thread: u32,
+    pub(super) stack: u32,
+    pub(super) object: Option<u32>,
+    pub(super) level: Option<u8>,
+}
+
+/// Time of one group in one span.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Cell {
+    pub(super) bin: u32,
+    pub(super) weight_s: f64,
+    pub(super) stall_s: f64,
+}
+
+/// A group with its cells, by time.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) key: Key,
+    pub(super) cells: Vec<Cell>,
+}
+
+/// How coarse the cells are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grain {
+    /// Spans that the run is divided into.
+    pub(super) bins: u32,
+    /// Cells beyond which they are thinned.
+    pub(super) most: usize,
+    /// Letters of a name; longer ones lose their middle.
+    pub(super) letters: usize,
+    /// Rows of a grouping whose figures over the whole run come along.
+    pub(super) rows: usize,
+}
+
+impl Grain {
+    pub(super) const FINEST: Self = Self {
+        bins: 320,
+        most: 400_000,
+        letters: 240,
+        rows: 1500,
+    };
+
+    /// The next coarser one for a page of `held` cells that is `excess` times too large;
+    /// below a few cells there is none.
+    pub(super) fn coarser(self, held: usize, excess: f64) -> Option<Self> {
+        if self.bins > 160 {
+            return Some(Self {
+                bins: self.bins / 2,
+                ..self
+            });
+        }
+        if self.most <= 16 {
+            return None;
+        }
+        // Names do not shrink as cells do, so that one step may not be enough.
+        let wanted = held as f64 / excess.max(1.0);
+        Some(Self {
+            most: (wanted as usize).min(self.most / 4 * 3).max(16),
+            letters: (self.letters * 3 / 4).max(40),
+            rows: (self.rows * 3 / 4).max(50),
+            ..self
+        })
+    }
+}
+
+/// A run in cells.
+#[derive(Clone, Debug)]
+pub(super) struct Cells {
+    pub(super) bins: u32,
+    pub(super) duration_s: f64,
+    pub(super) groups: Vec<Group>,
+    /// Whether cells were left out, and others made heavier for them.
+    pub(super) thinned: bool,
+}
+
+impl Cells {
+    pub(super) fn of(profile: &Profile, detail: &Detail, grain: Grain) -> Self {
+        let last_s = detail
+            .samples
+            .iter()
+            .map(|sample| positive(sample.t_s))
+            .fold(0.0, f64::max);
+        let duration_s = positive(profile.elapsed_s).max(last_s);
+        let bins = grain.bins.min(readable(detail, duration_s));
+        let bin = |t_s: f64| {
+            if duration_s > 0.0 {
+                ((positive(t_s) / duration_s * f64::from(bins)) as u32).min(bins - 1)
+            } else {
+                0
+            }
+        };
+        let mut all: Vec<(Key, Cell)> = detail
+            .samples
+            .iter()
+            .filter(|sample| (sample.stack as usize) < detail.stacks.len())
+            .map(|sample| {
+                let weight_s = positive(sample.weight_s);
+                let key = Key {
+                    thread: sample.thread,
+                    stack: sample.stack,
+                    object: sample.object,
+                    level: sample.level,
+                };
+                let cell = Cell {
+                    bin: bin(sample.t_s),
+                    weight_s,
+                    stall_s: positive(sample.stall_s).min(weight_s),
+                };
+                (key, cell)
+            })
+            .collect();
+        all.sort_unstable_by_key(|(key, cell)| (*key, cell.bin));
+        all.dedup_by(|(key, cell), (kept_key, kept)| {
+            let same = key == kept_key && cell.bin == kept.bin;
+            if same {
+                kept.weight_s += cell.weight_s;
+                kept.stall_s += cell.stall_s;
+            }
+            same
+        });
+        let thinned = all.len() > grain.most;
+        if thinned {
+            thin(&mut all, grain.most);
+        }
+        let mut groups: Vec<Group> = Vec::new();
+        for (key, cell) in all {
+            match groups.last_mut().filter(|group| group.key == key) {
+                Some(group) => group.cells.push(cell),
+                None => groups.push(Group {
+                    key,
+                    cells: vec![cell],
+                }),
+            }
+        }
+        Self {
+            bins,
+            duration_s,
+            groups,
+            thinned,
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.groups.iter().map(|group| group.cells.len()).sum()
+    }
+
+    /// Busy and stalled time of a thread (or of all) in each span.
+    pub(super) fn lane(&self, thread: Option<u32>) -> Vec<(f64, f64)> {
+        let mut out = vec![(0.0, 0.0); self.bins as usize];
+        let groups = self
+            .groups
+            .iter()
+            .filter(|group| thread.is_none_or(|thread| group.key.thread == thread));
+        for cell in groups.flat_map(|group| &group.cells) {
+            let (weight, stall) = &mut out[cell.bin as usize];
+            *weight += cell.weight_s;
+            *stall += cell.stall_s;
+        }
+        out
+    }
+}
+
+/// Spans that hold enough samples of a busy thread to look even when it is.
+fn readable(detail: &Detail, duration_s: f64) -> u32 {
+    let total: f64 = detail.samples.iter().map(|it| positive(it.weight_s)).sum();
+    if total <= 0.0 {
+        return FEWEST_BINS;
+    }
+    let mean_s = total / detail.samples.len() as f64;
+    let bins = duration_s / (mean_s * SAMPLES_A_BIN);
+    (bins as u32).clamp(FEWEST_BINS, u32::MAX)
+}
+
+/// Keeps at most `most` cells: those that equal steps along the sum of weights meet, each
+/// with the weight of the steps that met it.
+fn thin(cells: &mut Vec<(Key, Cell)>, most: usize) {
+    let total: f64 = cells.iter().map(|(_, cell)| cell.weight_s).sum();
+    if total <= 0.0 {
+        cells.truncate(most);
+        return;
+    }
+    let step = total / most as f64;
+    let (mut sum, mut met) = (0.0, 0.0);
+    cells.retain_mut(|(_, cell)| {
+        sum += cell.weight_s;
+        // Steps stand in the middle of their intervals.
+        let until = (sum / step + 0.5).floor();
+        let steps = until - met;
+        met = until;
+        if steps <= 0.0 || cell.weight_s <= 0.0 {
+            return false;
+        }
+        let ratio = cell.stall_s / cell.weight_s;
+        cell.weight_s = steps * step;
+        cell.stall_s = cell.weight_s * ratio;
+        true
+    });
+}
+
+/// The value, or nothing where it is no number or below zero.
+pub(super) fn positive(value: f64) -> f64 {
+    if value.is_finite() {
+        value.max(0.0)
+    } else {
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(stack: u32) -> Key {
+        Key {
+            thread: 0,
+            stack,
+            object: None,
+            level: None,
+        }
+    }
+
+    #[test]
+    fn thinning_keeps_the_time_of_every_group_to_within_a_step() {
+        let mut cells: Vec<(Key, Cell)> = (0..10_000u32)
+            .map(|index| {
+                let weight_s = 1.0 + f64::from(index * 7919 % 13) / 10.0;
+                let cell = Cell {
+                    bin: index % 100,
+                    weight_s,
+                    stall_s: weight_s / 4.0,
+                };
+                (key(index / 1000), cell)
+            })
+            .collect();
+        let sum = |cells: &[(Key, Cell)], stack: u32| -> f64 {
+            cells
+                .iter()
+                .filter(|(key, _)| key.stack == stack)
+                .map(|(_, cell)| cell.weight_s)
+                .sum()
+        };
+        let before: Vec<f64> = (0..10).map(|stack| sum(&cells, stack)).collect();
+        let total: f64 = before.iter().sum();
+        thin(&mut cells, 500);
+        assert!(cells.len() <= 500, "{}", cells.len());
+        for (stack, before) in before.iter().enumerate() {
+            let after = sum(&cells, stack as u32);
+            assert!((after - before).abs() <= total / 500.0, "{before} {after}");
+        }
+        let stall: f64 = cells.iter().map(|(_, cell)| cell.stall_s).sum();
+        assert!((stall / total - 0.25).abs() < 0.003);
+    }
+
+    #[test]
+    fn grains_end() {
+        let mut grain = Grain::FINEST;
+        let mut steps = 0;
+        while let Some(coarser) = grain.coarser(grain.most, 1.0) {
+            grain = coarser;
+            steps += 1;
+        }
+        assert!(steps < 50 && grain.most <= 16, "{steps} {grain:?}");
+        let large = Grain {
+            bins: 160,
+            ..Grain::FINEST
+        };
+        let next = large.coarser(400_000, 4.0).expect("there is a coarser one");
+        assert_eq!(next.most, 100_000);
+    }
+}

@@ -1,0 +1,173 @@
+//! Lanes over time: all threads, the busiest ones, and traffic. Drawn here, so that they
+//! stand without the script, which draws them anew for what is selected.
+
+use maud::{Markup, html};
+use membound_types::{BandwidthDomain, Outcome, Profile};
+
+use super::cells::Cells;
+use super::data::lives;
+use crate::units;
+
+/// Threads with a lane of their own; the table has all.
+const LANES: usize = 16;
+const TICKS: u32 = 6;
+
+pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
+    let lives = lives(profile, cells);
+    let bin_s = cells.duration_s / f64::from(cells.bins.max(1));
+    let mut alive = vec![0.0; cells.bins as usize];
+    for life in &lives {
+        for (bin, alive) in alive.iter_mut().enumerate() {
+            *alive += inside(*life, bin, bin_s);
+        }
+    }
+    let all = cells.lane(None);
+    // As many CPUs as were ever busy at once, or threads alive where those are few.
+    let most_busy = all.iter().map(|lane| lane.0).fold(0.0, f64::max) / bin_s.max(1e-12);
+    let scale = most_busy.max(1e-9);
+    let mut busiest: Vec<usize> = (0..profile.threads.len()).collect();
+    busiest.sort_by(|&a, &b| {
+        let time = |index: usize| profile.threads[index].share.time_s;
+        time(b).total_cmp(&time(a))
+    });
+    let left_out = busiest.len().saturating_sub(LANES);
+    busiest.truncate(LANES);
+    // In their order, not by time: neighbours stay neighbours.
+    busiest.sort_unstable();
+    html! {
+        div.lanes id="lanes" {
+            div.names {
+                div.lane { span { "all threads" } small { "to " (units::compact(scale)) " CPUs" } }
+                @for &index in &busiest {
+                    @let thread = &profile.threads[index];
+                    div.lane {
+                        button type="button" data-thread=(index) aria-pressed="false" title=(thread.name) { (thread.name) }
+                        small { (thread.tid) }
+                    }
+                }
+                @for domain in &profile.bandwidth {
+                    div.lane { span { (domain.domain) } small { "to " (units::gb_s(top(domain))) ", " (domain.basis) } }
+                }
+            }
+            div.plot tabindex="0" role="group" aria-label="timeline: arrow keys move, Shift and arrow keys select a span, Escape selects the whole run" {
+                (lane(None, scale, &all, &alive, bin_s))
+                @for &index in &busiest {
+                    @let alive: Vec<f64> = (0..cells.bins as usize).map(|bin| inside(lives[index], bin, bin_s)).collect();
+                    (lane(Some(index), 1.0, &cells.lane(Some(index as u32)), &alive, bin_s))
+                }
+                @for domain in &profile.bandwidth { (traffic(domain, cells.duration_s)) }
+                div.span id="span" hidden {}
+                div.cursorline id="cursor" hidden {}
+                div.ticks aria-hidden="true" {
+                    @for tick in 0..=TICKS {
+                        @let share = f64::from(tick) / f64::from(TICKS);
+                        span style=(format!("left:{:.2}%", share * 100.0)) { (units::seconds(share * cells.duration_s)) }
+                    }
+                }
+            }
+        }
+        p.lanekeys {
+            span { i.key.stalled {} "stalled on memory" }
+            span { i.key.busy {} "computing" }
+            span { i.key.idle {} "idle" }
+            @if !profile.bandwidth.is_empty() {
+                span { i.key.read {} "read" }
+                span { i.key.written {} "written" }
+            }
+        }
+        p.note id="selected" role="status" {}
+        @if left_out > 0 { p.note { (units::plural(left_out, "thread")) " with less CPU time have no lane; the table by thread has them." } }
+    }
+}
+
+/// How much of a span lies inside a life, in seconds.
+fn inside((from, to): (f64, f64), bin: usize, bin_s: f64) -> f64 {
+    let start = bin as f64 * bin_s;
+    (to.min(start + bin_s) - from.max(start)).max(0.0)
+}
+
+fn lane(
+    thread: Option<usize>,
+    cpus: f64,
+    values: &[(f64, f64)],
+    alive: &[f64],
+    bin_s: f64,
+) -> Markup {
+    let full = cpus * bin_s;
+    let busy: Vec<f64> = values.iter().map(|it| it.0 / full).collect();
+    let stalled: Vec<f64> = values.iter().map(|it| it.1 / full).collect();
+    let alive: Vec<f64> = alive.iter().map(|it| it / full).collect();
+    html! {
+        svg.lane viewBox=(format!("0 0 {} 100", values.len())) preserveAspectRatio="none" aria-hidden="true"
+            data-scale=(format!("{cpus:.6}")) data-thread=[thread] {
+            path.idle d=(area(&alive)) {}
+            path.busy d=(area(&busy)) {}
+            path.stalled d=(area(&stalled)) {}
+        }
+    }
+}
+
+/// Steps from the left to the right, each one unit wide; 1 is the top.
+fn area(values: &[f64]) -> String {
+    let mut d = String::from("M0 100");
+    let mut at = f64::NAN;
+    for (index, value) in values.iter().enumerate() {
+        let value = if value.is_finite() { *value } else { 0.0 };
+        let top = ((1.0 - value.clamp(0.0, 1.0)) * 1000.0).round() / 10.0;
+        if top != at {
+            d.push_str(&format!("H{index}V{top}"));
+            at = top;
+        }
+    }
+    d.push_str(&format!("H{}V100Z", values.len()));
+    d
+}
+
+/// The top of a traffic lane: what the machine can do, or what there was if that is more.
+fn top(domain: &BandwidthDomain) -> f64 {
+    let seen = domain
+        .timeline
+        .iter()
+        .map(|moment| moment.read_gb_s + moment.write_gb_s)
+        .filter(|value| value.is_finite())
+        .fold(0.0, f64::max);
+    match &domain.machine_max_gb_s {
+        Outcome::Known(most) if most.is_finite() => seen.max(*most),
+        _ => seen,
+    }
+}
+
+fn traffic(domain: &BandwidthDomain, duration_s: f64) -> Markup {
+    let top = top(domain);
+    let path = |value: fn(&membound_types::BandwidthMoment) -> f64| {
+        let mut d = String::from("M0 100");
+        let mut end = 0.0;
+        for (index, moment) in domain.timeline.iter().enumerate() {
+            let start = across(moment.t_s, duration_s);
+            end = domain
+                .timeline
+                .get(index + 1)
+                .map_or(1000.0, |next| across(next.t_s, duration_s));
+            let share = if top > 0.0 { value(moment) / top } else { 0.0 };
+            let share = if share.is_finite() { share } else { 0.0 };
+            let height = 100.0 - share.clamp(0.0, 1.0) * 100.0;
+            d.push_str(&format!("H{start:.1}V{height:.1}H{end:.1}"));
+        }
+        d.push_str(&format!("H{end:.1}V100Z"));
+        d
+    };
+    html! {
+        svg.lane viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true" {
+            path.read d=(path(|moment| moment.read_gb_s + moment.write_gb_s)) {}
+            path.written d=(path(|moment| moment.write_gb_s)) {}
+        }
+    }
+}
+
+fn across(t_s: f64, duration_s: f64) -> f64 {
+    if duration_s > 0.0 && t_s.is_finite() {
+        (t_s / duration_s).clamp(0.0, 1.0) * 1000.0
+    } else {
+        0.0
+    }
+}

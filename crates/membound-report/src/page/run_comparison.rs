@@ -1,0 +1,151 @@
+//! The page of runs side by side: what got better, what came and went.
+
+use maud::{Markup, html};
+use membound_types::{ComparedRun, Outcome, RunChange, RunComparison};
+
+use super::shell;
+use crate::facts::comparison::letter;
+use crate::facts::run;
+use crate::{facts, units};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Changes within noise that are listed; the JSON has all.
+const QUIET: usize = 200;
+
+pub(super) fn document(comparison: &RunComparison) -> Markup {
+    let title = match comparison.runs.as_slice() {
+        [] => "no runs".to_owned(),
+        [only] => only.file.clone(),
+        [first, second] => format!("{} and {}", first.file, second.file),
+        [first, others @ ..] => format!("{} and {} more", first.file, others.len()),
+    };
+    let parts = [
+        ("runs", "Runs"),
+        ("changes", "What changed"),
+        ("findings", "What came and went"),
+    ];
+    let body = html! {
+        header {
+            div.top {
+                div {
+                    p.eyebrow { "membound · runs side by side" }
+                    h1 { (title) }
+                }
+                button.scheme id="scheme" type="button" hidden { "light / dark" }
+            }
+            @for sentence in &comparison.summary { p { b { (sentence) } } }
+            @for (index, it) in comparison.runs.iter().enumerate() {
+                @if it.incomplete { p.banner { (letter(index)) " is incomplete: it was cut short. What it says is true of the part that was recorded." } }
+            }
+        }
+        (super::navigation(parts.iter().map(|(id, title)| (*id, *title, false))))
+        section.card id="runs" { h2 { "Runs" } (runs(&comparison.runs)) }
+        section.card id="changes" { h2 { "What changed" } (changes(comparison)) }
+        section.card id="findings" { h2 { "What came and went" } (findings(comparison)) }
+        footer { "compared by membound " (VERSION) ". Brackets hold the 95 % interval." }
+    };
+    shell(
+        &format!("{title} · runs · membound"),
+        VERSION,
+        &body,
+        &html! {},
+    )
+}
+
+fn runs(runs: &[ComparedRun]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label="runs" {
+            table {
+                thead { tr { @for title in ["", "elapsed", "CPU", "memory bound", "stalled", "idle", "average latency", "file", "command", "date"] { th scope="col" { (title) } } } }
+                tbody {
+                    @for (index, it) in runs.iter().enumerate() {
+                        tr {
+                            th scope="row" { (letter(index)) }
+                            td { b { (units::seconds(it.elapsed_s)) } }
+                            td { (units::seconds(it.time.cpu_s)) }
+                            td { b { (units::percent(it.memory_bound.fraction)) } " " small { (units::percent_interval(it.memory_bound.low, it.memory_bound.high)) } }
+                            td { (units::seconds(it.time.memory_stall_s)) }
+                            td { (units::seconds(it.time.idle_s)) }
+                            td {
+                                @match &it.latency {
+                                    Outcome::Known(latency) => { (units::ns(latency.ns)) }
+                                    Outcome::Missing { not_measured } => { small { (facts::missing_text(not_measured)) } }
+                                }
+                            }
+                            td { (it.file) }
+                            td { (it.command) }
+                            td { (it.date) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn changes(comparison: &RunComparison) -> Markup {
+    let (real, quiet): (Vec<&RunChange>, Vec<&RunChange>) =
+        comparison.changes.iter().partition(|it| it.significant);
+    html! {
+        p.reading { "Stalled time of functions, lines and objects; a dash where a run did not have it." }
+        @if real.is_empty() {
+            p { "No stall changed by more than noise." }
+        } @else {
+            (table(&real, comparison.runs.len(), "stalls that changed"))
+        }
+        @if !quiet.is_empty() {
+            details.data {
+                summary { (units::plural(quiet.len(), "group")) " the same within noise" }
+                (table(&quiet[..quiet.len().min(QUIET)], comparison.runs.len(), "stalls that stayed"))
+            }
+        }
+    }
+}
+
+fn table(changes: &[&RunChange], runs: usize, label: &str) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label=(label) {
+            table {
+                thead { tr {
+                    th scope="col" { "change" }
+                    @for index in 0..runs { th scope="col" { (letter(index)) } }
+                    th scope="col" { "" } th scope="col" { "what" }
+                } }
+                tbody {
+                    @for change in changes {
+                        tr {
+                            td class=[(change.significant && change.change_s > 0.0).then_some("differs")] { b { (run::signed_seconds(change.change_s)) } }
+                            @for index in 0..runs {
+                                td {
+                                    @if let Some(stall) = change.stall_s.get(index).copied().flatten() {
+                                        (units::seconds(stall.value)) " "
+                                        small { "[" (units::seconds(stall.low)) ", " (units::seconds(stall.high)) "]" }
+                                    } @else { "–" }
+                                }
+                            }
+                            td { (change.group) }
+                            th scope="row" { (change.name) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn findings(comparison: &RunComparison) -> Markup {
+    html! {
+        @if comparison.findings.is_empty() {
+            p { "No finding came or went." }
+        } @else {
+            ul {
+                @for finding in &comparison.findings {
+                    li {
+                        b { (run::came_or_went(&finding.present)) ": " (run::insight_title(finding.kind)) }
+                        " " (finding.text)
+                    }
+                }
+            }
+        }
+    }
+}

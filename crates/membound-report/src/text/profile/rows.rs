@@ -1,0 +1,243 @@
+//! Groupings as tables: code, objects, threads and levels.
+
+use membound_types::{CodeRow, Profile, Share};
+
+use crate::facts::run;
+use crate::text::out::Out;
+use crate::text::table::{Align, Table};
+use crate::units;
+
+/// Rows of a table; the CSV has all.
+const ROWS: usize = 40;
+/// Frames of an allocation's call chain that are shown.
+const FRAMES: usize = 6;
+/// Objects whose insides are shown.
+const INSIDE: usize = 5;
+const OFFSETS: usize = 6;
+
+/// Which grouping of code.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    Function,
+    Line,
+    Instruction,
+}
+
+impl Code {
+    const fn table(self) -> &'static str {
+        match self {
+            Self::Function => "functions",
+            Self::Line => "lines",
+            Self::Instruction => "instructions",
+        }
+    }
+}
+
+pub(super) fn code(out: &mut Out, profile: &Profile, by: Code) {
+    let rows = match by {
+        Code::Function => &profile.functions,
+        Code::Line => &profile.lines,
+        Code::Instruction => &profile.instructions,
+    };
+    let mut table = shares(Table::new());
+    table = match by {
+        Code::Function => table.middle("function").column("module", Align::Middle, 8),
+        Code::Line => table.middle("line").column("function", Align::Middle, 1),
+        Code::Instruction => table
+            .middle("instruction")
+            .figures("at")
+            .column("line", Align::Middle, 1)
+            .column("function", Align::Middle, 6),
+    };
+    for row in rows.iter().take(ROWS) {
+        let mut cells = figures(&row.share);
+        cells.push(row.name.clone());
+        cells.extend(beside(row, by));
+        table.row(cells);
+    }
+    title(
+        out,
+        profile,
+        &format!("By {}", by.table().trim_end_matches('s')),
+    );
+    finish(out, profile, &table, by.table(), rows.len());
+}
+
+/// What stands beside the name.
+fn beside(row: &CodeRow, by: Code) -> Vec<String> {
+    match by {
+        Code::Function => vec![row.module.clone()],
+        Code::Line => vec![row.function.clone()],
+        Code::Instruction => vec![
+            row.address
+                .map_or_else(String::new, |address| format!("{address:x}")),
+            run::place(row.file.as_deref(), row.line).unwrap_or_default(),
+            row.function.clone(),
+        ],
+    }
+}
+
+pub(super) fn objects(out: &mut Out, profile: &Profile) {
+    let mut table = shares(Table::new())
+        .figures("size")
+        .column("blocks", Align::Right, 5)
+        .column("kind", Align::Left, 8)
+        .middle("object");
+    for row in profile.objects.iter().take(ROWS) {
+        let mut cells = figures(&row.share);
+        let mut name = row.name.clone();
+        if row.false_sharing {
+            name.push_str(" (false sharing)");
+        }
+        cells.extend([
+            units::bytes(row.size_bytes),
+            units::count(row.blocks),
+            row.kind.to_string(),
+            name,
+        ]);
+        table.row(cells);
+    }
+    title(out, profile, "By object");
+    finish(out, profile, &table, "objects", profile.objects.len());
+    let inside = profile
+        .objects
+        .iter()
+        .filter(|row| row.share.stall_fraction > 0.0)
+        .take(INSIDE);
+    for row in inside {
+        out.blank();
+        out.heading(&row.name, &run::lifetime(row));
+        for frame in row.alloc_stack.iter().take(FRAMES) {
+            let place = run::place(frame.file.as_deref(), frame.line);
+            out.note(&format!(
+                "allocated in {} {}",
+                frame.function,
+                place.unwrap_or_else(|| frame.module.clone())
+            ));
+        }
+        let mut offsets = Table::new()
+            .figures("  offset")
+            .figures("of its stall")
+            .figures("accesses")
+            .figures("latency");
+        for offset in row.offsets.iter().take(OFFSETS) {
+            offsets.row([
+                run::offset(offset),
+                units::percent(offset.stall_fraction),
+                units::count(offset.accesses),
+                offset.avg_latency_ns.map_or_else(String::new, units::ns),
+            ]);
+        }
+        if !offsets.is_empty() {
+            out.table(&offsets);
+        }
+        let code: Vec<String> = row
+            .code
+            .iter()
+            .take(OFFSETS)
+            .map(|share| format!("{} {}", share.name, units::percent(share.fraction)))
+            .collect();
+        if !code.is_empty() {
+            out.note(&format!("waited for at {}", code.join(", ")));
+        }
+    }
+}
+
+pub(super) fn threads(out: &mut Out, profile: &Profile) {
+    let mut table = shares(Table::new())
+        .column("idle", Align::Right, 6)
+        .column("lived", Align::Right, 7)
+        .figures("tid")
+        .middle("thread");
+    for row in profile.threads.iter().take(ROWS) {
+        let mut cells = figures(&row.share);
+        cells.extend([
+            units::seconds(row.idle_s),
+            units::seconds(row.lifetime_s),
+            row.tid.to_string(),
+            row.name.clone(),
+        ]);
+        table.row(cells);
+    }
+    title(out, profile, "By thread");
+    finish(out, profile, &table, "threads", profile.threads.len());
+}
+
+pub(super) fn levels(out: &mut Out, profile: &Profile) {
+    let mut table = Table::new()
+        .words("level")
+        .figures("stalled")
+        .figures("interval")
+        .figures("accesses")
+        .figures("latency here");
+    for row in &profile.levels {
+        table.row([
+            row.name.clone(),
+            units::percent(row.stall_fraction),
+            units::percent_interval(row.stall_low, row.stall_high),
+            row.accesses_fraction
+                .map_or_else(String::new, units::percent),
+            row.latency_ns.map_or_else(String::new, units::ns),
+        ]);
+    }
+    title(out, profile, "By level");
+    finish(out, profile, &table, "levels", profile.levels.len());
+}
+
+fn title(out: &mut Out, profile: &Profile, title: &str) {
+    out.heading(
+        title,
+        &format!(
+            "shares of {} CPU time; memory bound {}",
+            units::seconds(profile.time.cpu_s),
+            units::percent(profile.memory_bound.fraction)
+        ),
+    );
+    if profile.incomplete {
+        out.warning("incomplete: the run was cut short");
+    }
+}
+
+/// The columns that every grouping has.
+fn shares(table: Table) -> Table {
+    table
+        .figures("stalled")
+        .column("interval", Align::Right, 4)
+        .column("time", Align::Right, 2)
+        .column("of", Align::Right, 3)
+        .column("latency", Align::Right, 2)
+        .column("loads", Align::Right, 9)
+        .column("stores", Align::Right, 9)
+}
+
+fn figures(share: &Share) -> Vec<String> {
+    let executions = |count: Option<f64>| count.map_or_else(String::new, units::short_count);
+    vec![
+        run::flagged_percent(share.stall_fraction, share.flagged),
+        units::percent_interval(share.stall_low, share.stall_high),
+        units::percent(share.time_fraction),
+        run::main_level(&share.levels)
+            .unwrap_or_default()
+            .to_owned(),
+        share.avg_latency_ns.map_or_else(String::new, units::ns),
+        executions(share.loads),
+        executions(share.stores),
+    ]
+}
+
+fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usize) {
+    if table.is_empty() {
+        out.line("nothing was seen");
+    } else {
+        out.table(table);
+    }
+    if rows > ROWS {
+        out.note(&format!("{} more; --format csv has all", rows - ROWS));
+    }
+    if table.ends_in('!') {
+        out.note("! past a threshold: worth a look");
+    }
+    for gap in profile.missing.iter().filter(|gap| gap.table == name) {
+        out.note(&run::gap(gap));
+    }
+}

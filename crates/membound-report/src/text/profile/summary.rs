@@ -1,0 +1,331 @@
+//! The summary: how much, where, on which object, what to do, and what it rests on.
+
+use membound_types::{Insight, Outcome, Profile, SharedLine};
+
+use crate::facts::run;
+use crate::text::out::Out;
+use crate::text::table::{Align, Table};
+use crate::units;
+
+/// Rows of the tables in the summary; the groupings have all.
+const ROWS: usize = 5;
+const SHARED: usize = 3;
+/// Columns of the bar.
+const BAR: usize = 50;
+/// Shares below this are no part of an answer.
+const SMALLEST: f64 = 0.0005;
+/// Rows below this are for the groupings.
+const WORTH_A_ROW: f64 = 0.005;
+
+pub(super) fn write(out: &mut Out, profile: &Profile) {
+    header(out, profile);
+    out.blank();
+    how_much(out, profile);
+    findings(out, profile);
+    where_it_waits(out, profile);
+    objects(out, profile);
+    sharing(out, "False sharing", &profile.false_sharing);
+    sharing(out, "True sharing", &profile.true_sharing);
+    placement(out, profile);
+    traffic(out, profile);
+    elsewhere(out, profile);
+    out.blank();
+    out.note(&format!("{}.", run::honesty(profile).join("; ")));
+    missing(out, profile, None);
+}
+
+fn header(out: &mut Out, profile: &Profile) {
+    let info = &profile.run;
+    let mut words = vec![
+        format!("{} elapsed", units::seconds(profile.elapsed_s)),
+        units::plural_of(info.processes, "process", "processes"),
+        units::plural(info.threads as usize, "thread"),
+        info.host.clone(),
+        info.cpu.clone(),
+    ];
+    words.extend(run::ending(info));
+    words.retain(|word| !word.is_empty());
+    out.heading(&run::command(info), &words.join(" · "));
+    if profile.incomplete {
+        out.warning("incomplete: the run was cut short; what stands here is true of the part that was recorded");
+    }
+}
+
+/// `memory bound 42 % [38, 46] of 3.1 s CPU`, a bar by level, and the average latency.
+fn how_much(out: &mut Out, profile: &Profile) {
+    let bound = &profile.memory_bound;
+    if profile.run.samples == 0 {
+        out.warning("no sample was taken: nothing can be said of where the time went");
+        return;
+    }
+    let latency = match &profile.latency {
+        Outcome::Known(latency) => format!(
+            "average latency {} ({})",
+            units::ns(latency.ns),
+            units::cycles(latency.cycles)
+        ),
+        Outcome::Missing { not_measured } => {
+            format!("latency {}", crate::facts::missing_text(not_measured))
+        }
+    };
+    out.heading(
+        &format!(
+            "memory bound {} {}",
+            units::percent(bound.fraction),
+            units::percent_interval(bound.low, bound.high)
+        ),
+        &format!("of {} CPU; {latency}", units::seconds(profile.time.cpu_s)),
+    );
+    let parts: Vec<(&str, f64)> = run::level_parts(bound)
+        .into_iter()
+        .filter(|part| part.1 > SMALLEST)
+        .collect();
+    let width = BAR.min(out.width().saturating_sub(4));
+    out.verbatim(&[format!("  {}", bar(&parts, width))]);
+    let mut words: Vec<String> = parts
+        .iter()
+        .enumerate()
+        .map(|(index, (name, share))| {
+            format!(
+                "{} {name} {}",
+                FILLS[index % FILLS.len()],
+                units::percent(*share)
+            )
+        })
+        .collect();
+    words.push(format!(
+        "{REST} other {}",
+        units::percent(1.0 - bound.fraction)
+    ));
+    if profile.time.idle_s > 0.0 {
+        words.push(format!(
+            "(idle {} beside it)",
+            units::seconds(profile.time.idle_s)
+        ));
+    }
+    // A part does not break inside.
+    let words: Vec<String> = words.iter().map(|it| it.replace(' ', "\u{a0}")).collect();
+    out.note(&words.join("  "));
+}
+
+/// How the levels are told apart without colour, and what is not stalled.
+const FILLS: [char; 6] = ['█', '▓', '▒', '▚', '◆', '?'];
+const REST: char = '·';
+
+/// One line of `width` columns: each part's share of them, the rest in dots.
+fn bar(parts: &[(&str, f64)], width: usize) -> String {
+    let mut out = String::new();
+    let (mut drawn, mut sum) = (0, 0.0);
+    for (index, (_, share)) in parts.iter().enumerate() {
+        sum += share.clamp(0.0, 1.0);
+        let until = ((sum * width as f64).round() as usize).min(width);
+        let fill = FILLS[index % FILLS.len()];
+        out.extend(std::iter::repeat_n(fill, until.saturating_sub(drawn)));
+        drawn = drawn.max(until);
+    }
+    out.extend(std::iter::repeat_n(REST, width - drawn));
+    out
+}
+
+fn findings(out: &mut Out, profile: &Profile) {
+    if profile.findings.is_empty() {
+        return;
+    }
+    out.blank();
+    out.heading("What to do", "");
+    for (index, finding) in profile.findings.iter().enumerate() {
+        out.item(index + 1, &sentence(finding));
+    }
+}
+
+/// What was found, what to do, and what it would save.
+fn sentence(finding: &Insight) -> String {
+    let mut text = finding.text.clone();
+    if !finding.advice.is_empty() {
+        text.push(' ');
+        text.push_str(&finding.advice);
+    }
+    if let Some(gain) = finding.predicted_gain {
+        text.push_str(&format!(" ({})", run::gain(&gain)));
+    }
+    text
+}
+
+fn where_it_waits(out: &mut Out, profile: &Profile) {
+    // Without lines (no debug information) the functions answer.
+    let (title, rows) = if profile.lines.is_empty() {
+        ("function", &profile.functions)
+    } else {
+        ("line", &profile.lines)
+    };
+    let mut table = Table::new()
+        .figures("stalled")
+        .column("of", Align::Right, 3)
+        .column("latency", Align::Right, 2)
+        .middle(title)
+        .column(
+            if title == "line" {
+                "function"
+            } else {
+                "module"
+            },
+            Align::Middle,
+            1,
+        );
+    let shown = rows
+        .iter()
+        .filter(|row| row.share.stall_fraction > WORTH_A_ROW);
+    for row in shown.take(ROWS) {
+        table.row([
+            run::flagged_percent(row.share.stall_fraction, row.share.flagged),
+            run::main_level(&row.share.levels)
+                .unwrap_or_default()
+                .to_owned(),
+            row.share.avg_latency_ns.map_or_else(String::new, units::ns),
+            row.name.clone(),
+            if title == "line" {
+                &row.function
+            } else {
+                &row.module
+            }
+            .clone(),
+        ]);
+    }
+    if !table.is_empty() {
+        out.blank();
+        out.heading("Where it waits", "share of CPU time stalled");
+        out.table(&table);
+    }
+}
+
+fn objects(out: &mut Out, profile: &Profile) {
+    let mut table = Table::new()
+        .figures("stalled")
+        .column("of", Align::Right, 4)
+        .column("latency", Align::Right, 3)
+        .figures("size")
+        .middle("object")
+        .column("allocated by", Align::Middle, 1);
+    let shown = profile
+        .objects
+        .iter()
+        .filter(|row| row.share.stall_fraction > WORTH_A_ROW);
+    for row in shown.take(ROWS) {
+        table.row([
+            run::flagged_percent(row.share.stall_fraction, row.share.flagged),
+            run::main_level(&row.share.levels)
+                .unwrap_or_default()
+                .to_owned(),
+            row.share.avg_latency_ns.map_or_else(String::new, units::ns),
+            run::size(row),
+            row.name.clone(),
+            run::allocated_by(row).unwrap_or_default().to_owned(),
+        ]);
+    }
+    if !table.is_empty() {
+        out.blank();
+        out.heading("On which object", "");
+        out.table(&table);
+    }
+    missing(out, profile, Some("objects"));
+}
+
+fn sharing(out: &mut Out, title: &str, lines: &[SharedLine]) {
+    if lines.is_empty() {
+        return;
+    }
+    out.blank();
+    out.heading(title, &units::plural(lines.len(), "line"));
+    for line in lines.iter().take(SHARED) {
+        out.line(&run::shared(line));
+        let threads: Vec<String> = line.threads.iter().map(run::shared_by).collect();
+        out.note(&threads.join("; "));
+        let sites: Vec<String> = line
+            .sites
+            .iter()
+            .map(|site| format!("{} in {}", site.name, site.function))
+            .collect();
+        if !sites.is_empty() {
+            out.note(&format!("at {}", sites.join("; ")));
+        }
+    }
+    if lines.len() > SHARED {
+        out.note(&format!(
+            "{} more; --html and --format json have all",
+            lines.len() - SHARED
+        ));
+    }
+}
+
+fn placement(out: &mut Out, profile: &Profile) {
+    let Some(view) = profile.numa.known() else {
+        return;
+    };
+    out.blank();
+    out.heading(
+        "Nodes",
+        &format!(
+            "{} of the accesses go to the thread's own node",
+            units::percent(view.local_fraction)
+        ),
+    );
+    for row in view.objects.iter().filter(|row| !row.advice.is_empty()) {
+        out.note(&format!(
+            "{}: {} local, {} of all remote accesses. {}",
+            row.name,
+            units::percent(row.local_fraction),
+            units::percent(row.remote_share),
+            row.advice
+        ));
+    }
+}
+
+fn traffic(out: &mut Out, profile: &Profile) {
+    if profile.bandwidth.is_empty() {
+        return;
+    }
+    out.blank();
+    for domain in &profile.bandwidth {
+        out.line(&run::traffic(domain));
+    }
+}
+
+fn elsewhere(out: &mut Out, profile: &Profile) {
+    if profile.elsewhere.is_empty() {
+        return;
+    }
+    out.blank();
+    out.heading("On other machines", "modelled");
+    for other in &profile.elsewhere {
+        out.note(&run::elsewhere(other));
+    }
+}
+
+/// What is missing: of one table, or of all that the summary has no place for.
+fn missing(out: &mut Out, profile: &Profile, table: Option<&str>) {
+    for gap in &profile.missing {
+        let here = match table {
+            Some(table) => gap.table == table,
+            None => gap.table != "objects",
+        };
+        if here {
+            out.note(&run::gap(gap));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_wide_as_asked_and_in_proportion() {
+        assert_eq!(bar(&[("L3", 0.1), ("DRAM", 0.4)], 10), "█▓▓▓▓·····");
+        assert_eq!(bar(&[("L3", 0.7), ("DRAM", 0.7)], 10), "███████▓▓▓");
+        assert_eq!(bar(&[], 4), "····");
+        assert_eq!(
+            bar(&[("L3", f64::NAN), ("DRAM", 0.5)], 4).chars().count(),
+            4
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! Nodes and bandwidth as tables.
+
+use membound_types::{BandwidthDomain, NumaRow, Outcome, Profile};
+
+use crate::facts::run;
+use crate::text::out::Out;
+use crate::text::table::{Align, Table};
+use crate::units;
+
+const ROWS: usize = 20;
+/// Columns of the longest bar of a histogram.
+const BAR: f64 = 40.0;
+
+pub(super) fn nodes(out: &mut Out, profile: &Profile) {
+    let view = match &profile.numa {
+        Outcome::Known(view) => view,
+        Outcome::Missing { not_measured } => {
+            out.line(&format!(
+                "nodes: {}",
+                crate::facts::missing_text(not_measured)
+            ));
+            return;
+        }
+    };
+    out.heading(
+        "By node",
+        &format!(
+            "{} of the accesses go to the thread's own node",
+            units::percent(view.local_fraction)
+        ),
+    );
+    let mut matrix = Table::new().words("threads on");
+    for node in 0..view.matrix.len() {
+        matrix = matrix.figures(&format!("pages on {node}"));
+    }
+    for (node, row) in view.matrix.iter().enumerate() {
+        let mut cells = vec![format!("node {node}")];
+        cells.extend(row.iter().map(|share| units::percent(*share)));
+        matrix.row(cells);
+    }
+    out.table(&matrix);
+    group(out, "object", &view.objects);
+    group(out, "line", &view.lines);
+}
+
+fn group(out: &mut Out, title: &str, rows: &[NumaRow]) {
+    let mut table = Table::new()
+        .figures("local")
+        .figures("of all remote")
+        .column("pages on", Align::Right, 2)
+        .middle(title);
+    for row in rows.iter().take(ROWS) {
+        table.row([
+            units::percent(row.local_fraction),
+            units::percent(row.remote_share),
+            row.node
+                .map_or_else(String::new, |node| format!("node {node}")),
+            row.name.clone(),
+        ]);
+    }
+    if table.is_empty() {
+        return;
+    }
+    out.blank();
+    out.table(&table);
+    for row in rows.iter().filter(|row| !row.advice.is_empty()) {
+        out.note(&format!("{}: {}", row.name, row.advice));
+    }
+}
+
+pub(super) fn bandwidth(out: &mut Out, profile: &Profile) {
+    if profile.bandwidth.is_empty() {
+        out.line("traffic was not measured");
+    }
+    for domain in &profile.bandwidth {
+        out.blank();
+        out.heading(&domain.domain, domain.basis.name());
+        out.line(&run::traffic(domain));
+        histogram(out, domain);
+        for (title, rows) in [("objects", &domain.objects), ("lines", &domain.lines)] {
+            let words: Vec<String> = rows
+                .iter()
+                .take(ROWS)
+                .map(|row| format!("{} {}", row.name, units::percent(row.fraction)))
+                .collect();
+            if !words.is_empty() {
+                out.note(&format!("by {title}: {}", words.join(", ")));
+            }
+        }
+    }
+    for gap in profile
+        .missing
+        .iter()
+        .filter(|gap| gap.table == "bandwidth")
+    {
+        out.note(&run::gap(gap));
+    }
+}
+
+fn histogram(out: &mut Out, domain: &BandwidthDomain) {
+    let most = domain
+        .histogram
+        .iter()
+        .map(|bin| bin.fraction)
+        .fold(0.0, f64::max);
+    let mut table = Table::new()
+        .figures("GB/s")
+        .figures("of the time")
+        .words("");
+    for bin in &domain.histogram {
+        let length = if most > 0.0 {
+            (bin.fraction / most * BAR).round() as usize
+        } else {
+            0
+        };
+        table.row([
+            format!(
+                "{}–{}",
+                units::compact(bin.from_gb_s),
+                units::compact(bin.to_gb_s)
+            ),
+            units::percent(bin.fraction),
+            "█".repeat(length),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+}

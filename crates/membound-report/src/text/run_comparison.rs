@@ -1,0 +1,134 @@
+//! `membound compare RUN1 RUN2` on a terminal: what got better, what came and went.
+
+use membound_types::{Outcome, RunComparison};
+
+use super::Style;
+use super::out::Out;
+use super::table::{Align, Table};
+use crate::facts::comparison::letter;
+use crate::facts::run;
+use crate::units;
+
+/// Changes that are shown; the JSON has all.
+const ROWS: usize = 20;
+
+/// Runs side by side; the first is the reference.
+#[must_use]
+pub fn run_comparison(comparison: &RunComparison, style: Style) -> String {
+    let mut out = Out::new(style);
+    for sentence in &comparison.summary {
+        out.line(sentence);
+    }
+    runs(&mut out, comparison);
+    changes(&mut out, comparison);
+    findings(&mut out, comparison);
+    out.finish()
+}
+
+fn runs(out: &mut Out, comparison: &RunComparison) {
+    out.blank();
+    let mut table = Table::new()
+        .words("run")
+        .figures("elapsed")
+        .figures("CPU")
+        .figures("memory bound")
+        .column("interval", Align::Right, 3)
+        .figures("stalled")
+        .column("latency", Align::Right, 2)
+        .column("idle", Align::Right, 4);
+    for (index, it) in comparison.runs.iter().enumerate() {
+        table.row([
+            letter(index),
+            units::seconds(it.elapsed_s),
+            units::seconds(it.time.cpu_s),
+            units::percent(it.memory_bound.fraction),
+            units::percent_interval(it.memory_bound.low, it.memory_bound.high),
+            units::seconds(it.time.memory_stall_s),
+            match &it.latency {
+                Outcome::Known(latency) => units::ns(latency.ns),
+                Outcome::Missing { .. } => String::new(),
+            },
+            units::seconds(it.time.idle_s),
+        ]);
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+    for (index, it) in comparison.runs.iter().enumerate() {
+        out.note(&format!(
+            "{}  {} · {} · {}",
+            letter(index),
+            it.file,
+            it.command,
+            it.date
+        ));
+        if it.incomplete {
+            out.warning(&format!(
+                "{} is incomplete: it was cut short",
+                letter(index)
+            ));
+        }
+    }
+}
+
+fn changes(out: &mut Out, comparison: &RunComparison) {
+    let (real, noise): (Vec<_>, Vec<_>) = comparison.changes.iter().partition(|it| it.significant);
+    if real.is_empty() {
+        out.blank();
+        out.line(&match noise.len() {
+            0 => "No function, line or object was found in both.".to_owned(),
+            many => format!(
+                "No stall changed by more than noise ({} compared).",
+                units::plural(many, "group")
+            ),
+        });
+        return;
+    }
+    out.blank();
+    out.heading("What changed", "stalled seconds");
+    let mut table = Table::new().figures("change");
+    for index in 0..comparison.runs.len() {
+        table = table.figures(&letter(index));
+    }
+    table = table.column("", Align::Left, 1).middle("what");
+    for change in real.iter().take(ROWS) {
+        let mut cells = vec![run::signed_seconds(change.change_s)];
+        cells.extend((0..comparison.runs.len()).map(|index| {
+            change
+                .stall_s
+                .get(index)
+                .copied()
+                .flatten()
+                .map_or_else(|| "–".to_owned(), |stall| units::seconds(stall.value))
+        }));
+        cells.push(change.group.clone());
+        cells.push(change.name.clone());
+        table.row(cells);
+    }
+    out.table(&table);
+    if real.len() > ROWS {
+        out.note(&format!("{} more in the JSON", real.len() - ROWS));
+    }
+    if !noise.is_empty() {
+        out.note(&format!(
+            "{} the same within noise",
+            units::plural(noise.len(), "group")
+        ));
+    }
+}
+
+fn findings(out: &mut Out, comparison: &RunComparison) {
+    if comparison.findings.is_empty() {
+        return;
+    }
+    out.blank();
+    out.heading("What came and went", "");
+    for finding in &comparison.findings {
+        out.line(&format!(
+            "{}: {} {}",
+            run::came_or_went(&finding.present),
+            run::insight_title(finding.kind),
+            finding.text
+        ));
+    }
+}

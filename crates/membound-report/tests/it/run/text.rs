@@ -1,0 +1,175 @@
+//! Profiles and comparisons of runs on a terminal.
+
+use membound_report::By;
+use membound_report::text::{self, Style};
+use membound_types::{Detail, Profile};
+use textwrap::core::display_width;
+
+use super::fixture;
+
+fn all() -> Vec<(&'static str, Profile, Detail)> {
+    [
+        ("simulation", fixture::simulation()),
+        ("two nodes", fixture::two_nodes()),
+        ("nothing", fixture::nothing()),
+        ("large", fixture::large(2_000)),
+    ]
+    .map(|(name, (profile, detail))| (name, profile, detail))
+    .into()
+}
+
+#[test]
+fn at_eighty_columns() {
+    let (profile, detail) = fixture::simulation();
+    for by in By::ALL {
+        insta::assert_snapshot!(
+            format!("run_{by}"),
+            text::profile(&profile, by, Style::default())
+        );
+    }
+    let (two, _) = fixture::two_nodes();
+    insta::assert_snapshot!(
+        "run_two_nodes",
+        text::profile(&two, By::Summary, Style::default())
+    );
+    insta::assert_snapshot!("run_nodes", text::profile(&two, By::Node, Style::default()));
+    let (nothing, _) = fixture::nothing();
+    insta::assert_snapshot!(
+        "run_nothing",
+        text::profile(&nothing, By::Summary, Style::default())
+    );
+    insta::assert_snapshot!(
+        "run_listing",
+        text::listing(&detail, Some("gather"), Style::default())
+    );
+    insta::assert_snapshot!(
+        "run_comparison",
+        text::run_comparison(&fixture::comparison(), Style::default())
+    );
+}
+
+fn plain(text: &str) -> String {
+    ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m"]
+        .into_iter()
+        .fold(text.to_owned(), |text, escape| text.replace(escape, ""))
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
+    for (name, profile, detail) in all() {
+        for width in [40, 60, 80, 132] {
+            let style = |color| Style { color, width };
+            let mut texts = vec![
+                (
+                    text::listing(&detail, None, style(false)),
+                    text::listing(&detail, None, style(true)),
+                ),
+                (
+                    text::run_comparison(&fixture::comparison(), style(false)),
+                    text::run_comparison(&fixture::comparison(), style(true)),
+                ),
+            ];
+            for by in By::ALL {
+                texts.push((
+                    text::profile(&profile, by, style(false)),
+                    text::profile(&profile, by, style(true)),
+                ));
+            }
+            for (without, with) in texts {
+                assert_eq!(plain(&with), without, "{name} at {width}");
+                assert!(!without.contains('\x1b') && !without.contains("NaN"));
+                for line in without.lines() {
+                    assert!(display_width(line) <= width, "{name} at {width}: {line}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_summary_answers_in_one_screen() {
+    let (profile, _) = fixture::simulation();
+    let text = text::profile(&profile, By::Summary, Style::default());
+    let lines = text.lines().count();
+    assert!(lines <= 52, "{lines} lines\n{text}");
+    let place = |what: &str| {
+        text.find(what)
+            .unwrap_or_else(|| panic!("{what} is not in\n{text}"))
+    };
+    let order = [
+        "memory bound 53 % [51, 54]",
+        "DRAM\u{a0}36\u{a0}%",
+        "What to do",
+        "Where it waits",
+        "forces.cpp:88",
+        "On which object",
+        "main.cpp:31 (128 MiB)",
+        "False sharing",
+        "samples by the kernel's CPU clock",
+    ];
+    assert!(order.map(place).is_sorted(), "{text}");
+}
+
+#[test]
+fn an_empty_run_says_why_it_is_empty() {
+    let (profile, detail) = fixture::nothing();
+    let text = text::profile(&profile, By::Summary, Style::default());
+    let text: Vec<&str> = text.split_whitespace().collect();
+    let text = text.join(" ");
+    for part in [
+        "process 77",
+        "ended by signal 9",
+        "incomplete",
+        "no sample was taken",
+        "objects: not measured: the process was not started by membound",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!text.contains("memory bound 0 %"), "{text}");
+    assert_eq!(
+        text::listing(&detail, None, Style::default()),
+        "the run holds no code\n"
+    );
+}
+
+#[test]
+fn a_function_that_is_not_there_leads_to_those_that_are() {
+    let (_, detail) = fixture::simulation();
+    let text = text::listing(&detail, Some("nosuch"), Style::default());
+    assert!(
+        text.contains("`nosuch`") && text.contains("gather_forces"),
+        "{text}"
+    );
+}
+
+#[test]
+fn names_from_binaries_do_not_reach_the_terminal_raw() {
+    let (mut profile, mut detail) = fixture::simulation();
+    let evil = "a\x1b]0;title\x07\u{202e}\nb";
+    for row in profile.functions.iter_mut().chain(&mut profile.lines) {
+        (row.name, row.function) = (evil.into(), evil.into());
+    }
+    for row in &mut profile.objects {
+        row.name = evil.into();
+        row.alloc_stack
+            .iter_mut()
+            .for_each(|it| it.function = evil.into());
+    }
+    for line in &mut profile.false_sharing {
+        (line.object, line.advice) = (evil.into(), evil.into());
+        line.threads.iter_mut().for_each(|it| it.name = evil.into());
+    }
+    profile.run.command = vec![evil.into()];
+    profile.findings[0].text = evil.into();
+    profile.missing[0].table = evil.into();
+    detail.listings[0].function = evil.into();
+    detail.listings[0].source[0].text = evil.into();
+    detail.listings[0].assembly[0].text = evil.into();
+    let mut texts = vec![text::listing(&detail, None, Style::default())];
+    texts.extend(By::ALL.map(|by| text::profile(&profile, by, Style::default())));
+    for text in texts {
+        for bad in ['\x1b', '\x07', '\u{202e}'] {
+            assert!(!text.contains(bad), "{text:?}");
+        }
+    }
+}

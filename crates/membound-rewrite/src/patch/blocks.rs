@@ -1,0 +1,145 @@
+//! The instruction of a basic block that stands for it.
+//!
+//! Control enters a block at its first instruction and leaves it at its last, so a body before
+//! any of them runs as often as the block. What can be displaced at all is taken before what
+//! needs a punned jump, and of that what the body costs least.
+
+use iced_x86::{Code, Instruction};
+
+use super::body::{Cost, Settled, Surroundings};
+use super::function::{self, Subject};
+use super::{EDIT, Options};
+use crate::code::Block;
+use crate::flow::access;
+
+/// An instruction and the block that it was chosen for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chosen {
+    /// Index of the instruction in its function.
+    pub instruction: usize,
+    /// Where the block begins, in the file.
+    pub block: u64,
+}
+
+/// What speaks for an instruction, the best one least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Merit {
+    /// It cannot have a body, or cannot be moved.
+    impossible: bool,
+    /// There are no five bytes that it can move with.
+    cramped: bool,
+    cost: Cost,
+}
+
+/// An instruction of each of the function's blocks that begin at one of `starts`, in their
+/// order. `origin` is the module's first page.
+pub(super) fn choose(
+    subject: &Subject<'_>,
+    starts: &[u64],
+    options: &Options,
+    origin: u64,
+) -> Vec<Chosen> {
+    let function = subject.function;
+    let blocks = function.blocks.iter().filter_map(|block| {
+        let start = function.block_instructions(block).first()?.ip();
+        starts.binary_search(&start).ok()?;
+        let best = (block.first..block.end)
+            .map(|index| index as usize)
+            .min_by_key(|index| (merit(subject, block, *index, options, origin), *index))?;
+        Some(Chosen {
+            instruction: best,
+            block: start,
+        })
+    });
+    blocks.collect()
+}
+
+fn merit(
+    subject: &Subject<'_>,
+    block: &Block,
+    index: usize,
+    options: &Options,
+    origin: u64,
+) -> Merit {
+    let function = subject.function;
+    let instruction = &function.instructions[index];
+    let movable =
+        |index: usize| function::movable(subject, &function.instructions[index], origin).is_some();
+    let around = Surroundings::before(subject.liveness, index);
+    let access = access(instruction);
+    let settled = Settled::settle(
+        options.body,
+        options.vectors,
+        around,
+        instruction,
+        access.as_ref(),
+    );
+    let impossible = Merit {
+        impossible: true,
+        cramped: true,
+        cost: Cost::MOST,
+    };
+    // System calls are the hooks' business.
+    let free = instruction.code() != Code::Syscall && movable(index);
+    let (Ok(body), true) = (settled, free) else {
+        return impossible;
+    };
+    let room = if function.unresolved.is_some() {
+        instruction.len()
+    } else {
+        // Its neighbours in the block can move along, as far as they can.
+        let mut first = index;
+        while first > block.first as usize && movable(first - 1) {
+            first -= 1;
+        }
+        let mut end = index + 1;
+        while end < block.end as usize && movable(end) {
+            end += 1;
+        }
+        let all = &function.instructions[first..end];
+        all.iter().map(Instruction::len).sum()
+    };
+    Merit {
+        impossible: false,
+        cramped: room < EDIT,
+        cost: body.cost(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::code::{Function, Knowledge, Tables};
+    use crate::image::Image;
+    use crate::patch::{Body, Hooks, Plan, Sites};
+
+    #[test]
+    fn most_blocks_can_be_counted_and_each_has_one_site() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let image = Image::parse(&bytes).unwrap();
+        let knowledge = Knowledge::gather(&image, Tables::Resolve);
+        let mut starts = Vec::new();
+        for index in (0..image.functions().len()).step_by(7) {
+            let function = Function::decode(&image, &knowledge, index);
+            let blocks = function.blocks.iter();
+            starts.extend(blocks.map(|block| function.block_instructions(block)[0].ip()));
+        }
+        starts.sort_unstable();
+        let mut options = Options::new(Body::Count { exact: false });
+        options.hooks = Hooks::LeaveOut;
+        options.sites = Sites::Blocks(starts.clone());
+        let plan = Plan::make(&image, &options);
+        let sites: Vec<u64> = plan.sites().map(|site| site.address).collect();
+        assert_eq!(sites, starts);
+        let mut refused: BTreeMap<_, usize> = BTreeMap::new();
+        for site in plan.sites() {
+            if let Err(refusal) = site.number {
+                *refused.entry(refusal).or_default() += 1;
+            }
+        }
+        let lost: usize = refused.values().sum();
+        assert!(lost * 4 < starts.len(), "{refused:?} of {}", starts.len());
+    }
+}

@@ -1,0 +1,146 @@
+//! Plans of a few places of an image, over and over.
+//!
+//! Most of the work of a plan is what functions need to know of each other. Whoever chooses
+//! other places of the same file every now and then has that done once.
+
+use rayon::prelude::*;
+
+use super::function::{self, Subject};
+use super::plan::{FunctionView, identity_bytes};
+use super::planner::{Assembly, Module, Part, bytes_of, origin_of};
+use super::trampoline::Chunk;
+use super::{Hooks, Options, Plan};
+use crate::code::{Function, Tables};
+use crate::flow::{Analyst, Liveness};
+use crate::image::Image;
+
+/// Functions that one worker plans at a time.
+const AT_ONCE: usize = 16;
+
+/// What plans of one image have in common.
+pub struct Groundwork {
+    tables: Tables,
+    module: Module,
+}
+
+impl std::fmt::Debug for Groundwork {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Groundwork").finish_non_exhaustive()
+    }
+}
+
+impl Groundwork {
+    /// Looks at every function of `image`.
+    #[must_use]
+    pub fn of(image: &Image<'_>, options: &Options) -> Self {
+        Self {
+            tables: options.tables,
+            module: Module::of(image, options),
+        }
+    }
+
+    /// The plan that [`Plan::make`] makes of the same image, but that functions without a
+    /// chosen place are not in it. Where not all places are chosen by their addresses, it is
+    /// just that plan.
+    #[must_use]
+    pub fn plan(&self, image: &Image<'_>, options: &Options) -> Plan {
+        let addresses = match options.sites.addresses() {
+            Some(addresses)
+                if options.hooks == Hooks::LeaveOut
+                    && options.wrapped.is_empty()
+                    && options.tables == self.tables =>
+            {
+                addresses
+            }
+            _ => return Plan::make(image, options),
+        };
+        let mut functions: Vec<usize> = addresses
+            .iter()
+            .filter_map(|address| image.function_at(*address))
+            .collect();
+        functions.sort_unstable();
+        functions.dedup();
+        let parts: Vec<Part> = functions
+            .par_chunks(AT_ONCE)
+            .map_init(Analyst::new, |analyst, functions| {
+                self.part(image, options, functions, analyst)
+            })
+            .collect();
+        let assembly = Assembly {
+            origin: origin_of(image),
+            end: image.span().end,
+            identity: identity_bytes(image.identity()),
+            options,
+        };
+        assembly.plan(parts, |at, length| {
+            let start = assembly.origin + u64::from(at);
+            image.bytes(start..start.checked_add(length as u64)?)
+        })
+    }
+
+    fn part(
+        &self,
+        image: &Image<'_>,
+        options: &Options,
+        functions: &[usize],
+        analyst: &mut Analyst,
+    ) -> Part {
+        let mut chunk = Chunk::new(origin_of(image));
+        let conventions = self.module.conventions(image);
+        let found = functions.iter().map(|&index| {
+            let function = Function::decode(image, &self.module.knowledge, index);
+            let liveness = Liveness::of(&function, &conventions, analyst);
+            let subject = Subject {
+                function: &function,
+                bytes: bytes_of(image, index),
+                liveness: &liveness,
+            };
+            let found = function::plan(&subject, options, analyst, &mut chunk);
+            (FunctionView::of(&function), found)
+        });
+        let found = found.collect();
+        Part { chunk, found }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patch::{Body, Placement, Sites};
+
+    #[test]
+    fn a_few_places_are_planned_as_in_a_plan_of_everything() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let image = Image::parse(&bytes).unwrap();
+        let mut options = Options::new(Body::Sample);
+        options.hooks = Hooks::LeaveOut;
+        let everything = Plan::make(&image, &options);
+        let addresses: Vec<u64> = everything
+            .sites()
+            .map(|site| site.address)
+            .step_by(997)
+            .collect();
+        assert!(addresses.len() > 20, "{}", addresses.len());
+        options.sites = Sites::At(addresses.clone());
+        let whole = Plan::make(&image, &options);
+        let groundwork = Groundwork::of(&image, &options);
+        let few = groundwork.plan(&image, &options);
+        assert!(few.is_for(image.identity(), &options));
+        let sites = |plan: &Plan| -> Vec<_> {
+            let sites = plan.sites();
+            sites.map(|site| (site.address, site.number)).collect()
+        };
+        assert_eq!(sites(&few), sites(&whole));
+        assert_eq!(
+            sites(&few).iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+            addresses
+        );
+        assert!(few.as_bytes().len() < whole.as_bytes().len());
+        let placement = Placement {
+            bias: 0x5555_5555_0000,
+            area: 0x5555_6000_0000,
+        };
+        let edits = |plan: &Plan| plan.place(&placement).unwrap().edits;
+        assert_eq!(edits(&few), edits(&whole));
+    }
+}

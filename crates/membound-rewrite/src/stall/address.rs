@@ -1,0 +1,232 @@
+//! The address that an access had, from registers that were sampled later.
+//!
+//! Between the access and the sample nearly always lies the access alone, which is behind
+//! the sampled instruction pointer by one. What came between is undone where that can be:
+//! pointers that are stepped on. What cannot be undone, above all a load that overwrites its
+//! own base, leaves an address nearby: the pointer that was loaded, or the array's start.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+use super::code::index_of;
+use crate::code::{BlockId, Function};
+use crate::flow::{self, Addressing, Analyst, Segment};
+use crate::{Gpr, RegisterSet};
+
+/// What has to be added to addresses of a file, and to segments' offsets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bases {
+    /// Address in the process minus address in the file.
+    pub bias: u64,
+    /// Of fs, where it is known.
+    pub fs: Option<u64>,
+    /// Of gs, where it is known.
+    pub gs: Option<u64>,
+}
+
+/// An address in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effective {
+    /// The address.
+    pub address: u64,
+    /// Whether it is what was accessed, or only near it: a pointer that was loaded.
+    pub exact: bool,
+}
+
+/// Addresses below are no pointers.
+const LOWEST: u64 = 4096;
+
+/// See [`super::Code::effective_address`].
+pub(super) fn effective(
+    function: &Function,
+    site: u64,
+    sampled: u64,
+    registers: &[u64; 16],
+    bases: Bases,
+) -> Option<Effective> {
+    let at = index_of(function, site)?;
+    let instruction = &function.instructions[at];
+    let access = flow::access(instruction)?;
+    let base = match access.segment {
+        None => 0,
+        Some(Segment::Fs) => bases.fs?,
+        Some(Segment::Gs) => bases.gs?,
+    };
+    let mut values = Values(registers.map(Some));
+    if site != sampled {
+        let between = between(function, at, sampled)?;
+        let mut analyst = Analyst::new();
+        for later in between.iter().rev() {
+            values.undo(later, &mut analyst);
+        }
+    }
+    match access.addressing {
+        Addressing::String => string(instruction, &values, registers),
+        Addressing::Operand | Addressing::Vector => {
+            operand(instruction, &values, registers, bases.bias).map(|found| Effective {
+                address: found.address.wrapping_add(base),
+                exact: found.exact && access.addressing == Addressing::Operand,
+            })
+        }
+        Addressing::Other => None,
+    }
+}
+
+/// The instructions from the access at `at`, itself included, up to the sampled one, when
+/// there is but one way between them.
+fn between(function: &Function, at: usize, sampled: u64) -> Option<Vec<&Instruction>> {
+    let end = index_of(function, sampled)?;
+    let block_of = |index: usize| {
+        let inside = |block: &crate::code::Block| {
+            (block.first as usize..block.end as usize).contains(&index)
+        };
+        function.blocks.iter().position(inside)
+    };
+    let (from, to) = (block_of(at)?, block_of(end)?);
+    if from == to && at < end {
+        return Some(function.instructions[at..end].iter().collect());
+    }
+    let leaving = &function.blocks[from];
+    let next = BlockId(u32::try_from(to).ok()?);
+    let follows = leaving.successors.contains(&next);
+    follows.then(|| {
+        let head = &function.instructions[at..leaving.end as usize];
+        let tail = &function.instructions[function.blocks[to].first as usize..end];
+        head.iter().chain(tail).collect()
+    })
+}
+
+/// General registers, as far as they are known.
+struct Values([Option<u64>; 16]);
+
+impl Values {
+    fn of(&self, register: Register) -> Option<u64> {
+        self.0[number(register)?]
+    }
+
+    /// Goes back over `instruction`.
+    fn undo(&mut self, instruction: &Instruction, analyst: &mut Analyst) {
+        let writes = analyst.effects(instruction).writes;
+        let stepped = step(instruction);
+        for register in Gpr::all() {
+            if !writes.contains(RegisterSet::gpr(register)) {
+                continue;
+            }
+            let place = &mut self.0[usize::from(register.number())];
+            *place = match stepped {
+                Some((changed, by)) if changed == register => {
+                    place.map(|value| value.wrapping_sub(by))
+                }
+                _ => None,
+            };
+        }
+    }
+}
+
+/// A register and what is added to it, when that is all that `instruction` does to it.
+fn step(instruction: &Instruction) -> Option<(Gpr, u64)> {
+    if instruction.is_stack_instruction() {
+        let into_pointer = instruction.op0_kind() == OpKind::Register
+            && instruction.op0_register() == Register::RSP;
+        let by = i64::from(instruction.stack_pointer_increment());
+        let plain = matches!(instruction.mnemonic(), Mnemonic::Push | Mnemonic::Pop);
+        return (plain && !into_pointer).then_some((Gpr::RSP, by.cast_unsigned()));
+    }
+    let target = instruction.op0_register();
+    if instruction.op0_kind() != OpKind::Register || !target.is_gpr64() {
+        return None;
+    }
+    let register = Gpr::new(u8::try_from(number(target)?).ok()?);
+    let immediate = || {
+        let kind = instruction.op1_kind();
+        matches!(kind, OpKind::Immediate8to64 | OpKind::Immediate32to64)
+            .then(|| instruction.immediate(1))
+    };
+    let by = match instruction.mnemonic() {
+        Mnemonic::Add => immediate()?,
+        Mnemonic::Sub => immediate()?.wrapping_neg(),
+        Mnemonic::Inc => 1,
+        Mnemonic::Dec => 1_u64.wrapping_neg(),
+        Mnemonic::Lea
+            if instruction.memory_base() == target
+                && instruction.memory_index() == Register::None =>
+        {
+            instruction.memory_displacement64()
+        }
+        _ => return None,
+    };
+    Some((register, by))
+}
+
+fn number(register: Register) -> Option<usize> {
+    register.is_gpr64().then(|| register.number())
+}
+
+fn operand(
+    instruction: &Instruction,
+    values: &Values,
+    sampled: &[u64; 16],
+    bias: u64,
+) -> Option<Effective> {
+    let exactly = |address| Effective {
+        address,
+        exact: true,
+    };
+    let displacement = instruction.memory_displacement64();
+    if instruction.is_ip_rel_memory_operand() {
+        return Some(exactly(displacement.wrapping_add(bias)));
+    }
+    let (base, index) = (instruction.memory_base(), instruction.memory_index());
+    let base_value = match base {
+        Register::None => Some(0),
+        register => values.of(register),
+    };
+    let index_value = match index {
+        Register::None => Some(0),
+        register => values
+            .of(register)
+            .map(|value| value.wrapping_mul(u64::from(instruction.memory_index_scale()))),
+    };
+    let near = |address: u64| {
+        (address >= LOWEST).then_some(Effective {
+            address,
+            exact: false,
+        })
+    };
+    match (base_value, index_value) {
+        (Some(base_value), Some(index_value)) => {
+            let address = base_value.wrapping_add(index_value);
+            Some(exactly(address.wrapping_add(displacement)))
+        }
+        // The array, if it is not the index that has the pointer.
+        (Some(base_value), None) if base != Register::None => {
+            near(base_value.wrapping_add(displacement))
+        }
+        // The displacement is the array.
+        (Some(_), None) => near(displacement),
+        (None, _) => {
+            let loads_pointer = instruction.mnemonic() == Mnemonic::Mov
+                && instruction.op0_kind() == OpKind::Register
+                && instruction.op0_register() == base;
+            let loaded = sampled[number(base)?];
+            let pointer = loads_pointer && loaded >= LOWEST;
+            pointer.then_some(Effective {
+                address: loaded.wrapping_add(displacement),
+                exact: false,
+            })
+        }
+    }
+}
+
+/// Where a string instruction stands: at its source, if it has one. One that is done has
+/// stepped on, in a direction that is not known here.
+fn string(instruction: &Instruction, values: &Values, sampled: &[u64; 16]) -> Option<Effective> {
+    let reads_source = (0..instruction.op_count())
+        .any(|operand| instruction.op_kind(operand) == OpKind::MemorySegRSI);
+    let register = if reads_source { Gpr::RSI } else { Gpr::RDI };
+    let number = usize::from(register.number());
+    let (address, exact) = match values.0[number] {
+        Some(address) => (address, true),
+        None => (sampled[number], false),
+    };
+    Some(Effective { address, exact })
+}

@@ -1,0 +1,246 @@
+//! A file's functions, decoded when they are asked for.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use iced_x86::{Formatter as _, Instruction, IntelFormatter};
+use self_cell::self_cell;
+
+use super::address::{Bases, Effective};
+use super::waits::Wait;
+use crate::code::{Function, Knowledge, Tables};
+use crate::flow::{self, Direction};
+use crate::image::{self, Identity, Image};
+
+/// Bytes of a file.
+type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
+
+self_cell! {
+    struct File {
+        owner: Bytes,
+        #[not_covariant]
+        dependent: Image,
+    }
+}
+
+/// The code of a file.
+pub struct Code {
+    source: Source,
+    functions: RwLock<HashMap<u64, Arc<Function>>>,
+}
+
+enum Source {
+    File(Box<File>, Knowledge),
+    Piece(Range<u64>, Vec<u8>),
+}
+
+/// What an instruction does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SiteKind {
+    /// It reads.
+    Load,
+    /// It writes.
+    Store,
+    /// It reads and writes.
+    Both,
+    /// It reads and writes in one step that no other core sees half of.
+    Locked,
+}
+
+/// An instruction that accesses memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteInfo {
+    /// What it does.
+    pub kind: SiteKind,
+    /// Bytes of one access, 0 if unknown.
+    pub bytes: u32,
+    /// The instruction in Intel's syntax.
+    pub text: String,
+}
+
+/// A basic block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeBlock {
+    /// Address of its first instruction in the file.
+    pub start: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Code").finish_non_exhaustive()
+    }
+}
+
+impl Code {
+    /// Reads an ELF file: a vector of its bytes, or its mapping.
+    ///
+    /// # Errors
+    /// When it is malformed, or of a kind that is not looked at.
+    pub fn of(file: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, image::Error> {
+        let bytes: Bytes = Box::new(file);
+        let file = File::try_new(bytes, |bytes| Image::parse((**bytes).as_ref()))?;
+        let knowledge = Knowledge::nothing(Tables::Resolve);
+        Ok(Self::new(Source::File(Box::new(file), knowledge)))
+    }
+
+    /// One function that is in no file, such as one that was made at run time.
+    #[must_use]
+    pub fn of_piece(bytes: Vec<u8>, address: u64) -> Self {
+        let range = address..address.saturating_add(bytes.len() as u64);
+        Self::new(Source::Piece(range, bytes))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            functions: RwLock::default(),
+        }
+    }
+
+    /// What the file is called in caches and choices; `None` for a piece.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        match &self.source {
+            Source::File(file, _) => Some(file.with_dependent(|_, image| image.identity().clone())),
+            Source::Piece(..) => None,
+        }
+    }
+
+    /// Where the function lies that holds an address of the file.
+    #[must_use]
+    pub fn function(&self, address: u64) -> Option<Range<u64>> {
+        match &self.source {
+            Source::File(file, _) => file.with_dependent(|_, image| {
+                let index = image.function_at(address)?;
+                Some(image.functions()[index].range.clone())
+            }),
+            Source::Piece(range, _) => range.contains(&address).then(|| range.clone()),
+        }
+    }
+
+    /// Blocks of the function that holds an address, ascending.
+    #[must_use]
+    pub fn blocks(&self, address: u64) -> Vec<CodeBlock> {
+        let Some(function) = self.decoded(address) else {
+            return Vec::new();
+        };
+        let extent = |block| {
+            let instructions = function.block_instructions(block);
+            let (first, last) = (instructions.first()?, instructions.last()?);
+            Some(CodeBlock {
+                start: first.ip(),
+                length: u32::try_from(last.next_ip() - first.ip()).ok()?,
+            })
+        };
+        function.blocks.iter().filter_map(extent).collect()
+    }
+
+    /// Addresses of all accesses of the function that holds an address, ascending.
+    #[must_use]
+    pub fn accesses(&self, address: u64) -> Vec<u64> {
+        let Some(function) = self.decoded(address) else {
+            return Vec::new();
+        };
+        let accesses = function
+            .instructions
+            .iter()
+            .filter(|it| flow::access(it).is_some());
+        accesses.map(Instruction::ip).collect()
+    }
+
+    /// The access of the instruction at an address; `None` where there is none.
+    #[must_use]
+    pub fn site(&self, address: u64) -> Option<SiteInfo> {
+        let function = self.decoded(address)?;
+        let instruction = &function.instructions[index_of(&function, address)?];
+        let access = flow::access(instruction)?;
+        let mut text = String::new();
+        IntelFormatter::new().format(instruction, &mut text);
+        Some(SiteInfo {
+            kind: kind(instruction, access.direction),
+            bytes: access.bytes,
+            text,
+        })
+    }
+
+    /// What the instruction at `sampled` waited for when a timer interrupted before it; empty
+    /// where that is no instruction of a function.
+    #[must_use]
+    pub fn waits(&self, sampled: u64) -> Vec<Wait> {
+        self.decoded(sampled)
+            .map(|function| super::waits::waits(&function, sampled))
+            .unwrap_or_default()
+    }
+
+    /// The call that is followed by `return_address`, when it takes its target from memory
+    /// (a virtual call): what a sample at a function's first instruction, whose caller is
+    /// known from its call chain, most likely waited for.
+    #[must_use]
+    pub fn call_before(&self, return_address: u64) -> Option<u64> {
+        let function = self.decoded(return_address.checked_sub(1)?)?;
+        super::waits::call_before(&function, return_address)
+    }
+
+    /// The address that `site` accessed, given the registers (by their numbers in
+    /// instructions) before the instruction at `sampled`, which came soon after it. `None`
+    /// where they do not tell.
+    #[must_use]
+    pub fn effective_address(
+        &self,
+        site: u64,
+        sampled: u64,
+        registers: &[u64; 16],
+        bases: Bases,
+    ) -> Option<Effective> {
+        let function = self.decoded(site)?;
+        super::address::effective(&function, site, sampled, registers, bases)
+    }
+
+    fn decoded(&self, address: u64) -> Option<Arc<Function>> {
+        let range = self.function(address)?;
+        let known = self
+            .functions
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&range.start)
+            .cloned();
+        if known.is_some() {
+            return known;
+        }
+        let function = Arc::new(match &self.source {
+            Source::File(file, knowledge) => file.with_dependent(|_, image| {
+                let index = image.function_at(address)?;
+                Some(Function::decode(image, knowledge, index))
+            })?,
+            Source::Piece(range, bytes) => Function::from_code(bytes, range.start),
+        });
+        let mut functions = self
+            .functions
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        Some(Arc::clone(functions.entry(range.start).or_insert(function)))
+    }
+}
+
+/// The position of the instruction at an address.
+pub(super) fn index_of(function: &Function, address: u64) -> Option<usize> {
+    function
+        .instructions
+        .binary_search_by_key(&address, Instruction::ip)
+        .ok()
+}
+
+/// What the instruction does.
+pub(super) fn kind(instruction: &Instruction, direction: Direction) -> SiteKind {
+    let exchanges = instruction.mnemonic() == iced_x86::Mnemonic::Xchg;
+    match direction {
+        Direction::Both if instruction.has_lock_prefix() || exchanges => SiteKind::Locked,
+        Direction::Both => SiteKind::Both,
+        Direction::Load => SiteKind::Load,
+        Direction::Store => SiteKind::Store,
+    }
+}

@@ -1,0 +1,11 @@
+//! Which access to memory a sampled instruction waited for, and what that accessed.
+//!
+//! A [`Code`] answers for one file, function by function as they are asked for.
+
+mod address;
+mod code;
+mod waits;
+
+pub use address::{Bases, Effective};
+pub use code::{Code, CodeBlock, SiteInfo, SiteKind};
+pub use waits::Wait;

@@ -1,0 +1,146 @@
+//! Takes out what refers to something that is not there, so that nobody who follows an
+//! identifier has to doubt it. A run that was written in order loses nothing.
+
+use crate::table::Record;
+use crate::{Gap, ObjectId, RunData};
+
+/// How many there are of each kind that is referred to.
+struct Present {
+    processes: usize,
+    threads: usize,
+    modules: usize,
+    frames: usize,
+    stacks: usize,
+    sites: usize,
+    objects: usize,
+}
+
+/// Keeps what refers only to what is there, and says what went.
+pub(crate) fn keep_what_refers(run: &mut RunData) -> Vec<Gap> {
+    let mut gaps = Vec::new();
+    let mut there = Present {
+        processes: run.processes.len(),
+        threads: 0,
+        modules: run.modules.len(),
+        frames: 0,
+        stacks: 0,
+        sites: 0,
+        objects: 0,
+    };
+    // In an order in which everything comes after what it refers to. Those with positions
+    // are cut, since taking one out would move the others.
+    there.threads = cut(&mut run.threads, &mut gaps, |_, thread| {
+        thread.process.index() < there.processes
+    });
+    there.frames = cut(&mut run.frames, &mut gaps, |_, frame| {
+        frame
+            .module
+            .is_none_or(|module| module.index() < there.modules)
+    });
+    there.stacks = cut(&mut run.stacks, &mut gaps, |at, stack| {
+        stack.frame.index() < there.frames && stack.parent.is_none_or(|parent| parent.index() < at)
+    });
+    there.sites = cut(&mut run.sites, &mut gaps, |_, site| {
+        site.frame.index() < there.frames
+    });
+    there.objects = cut(&mut run.objects, &mut gaps, |_, object| {
+        object.process.index() < there.processes
+            && object
+                .stack
+                .is_none_or(|stack| stack.index() < there.stacks)
+            && object
+                .thread
+                .is_none_or(|thread| thread.index() < there.threads)
+    });
+    rest(run, &there, &mut gaps);
+    gaps
+}
+
+/// Those without positions.
+fn rest(run: &mut RunData, there: &Present, gaps: &mut Vec<Gap>) {
+    let object = |id: Option<ObjectId>| id.is_none_or(|id| id.index() < there.objects);
+    pick(&mut run.mappings, gaps, |mapping| {
+        mapping.process.index() < there.processes && mapping.module.index() < there.modules
+    });
+    pick(&mut run.samples, gaps, |sample| {
+        sample.thread.index() < there.threads
+            && sample.stack.index() < there.stacks
+            && object(sample.object)
+    });
+    pick(&mut run.attributions, gaps, |attribution| {
+        attribution.frame.index() < there.frames
+            && attribution
+                .site
+                .is_none_or(|site| site.index() < there.sites)
+    });
+    pick(&mut run.executions, gaps, |executions| {
+        executions.site.index() < there.sites
+    });
+    pick(&mut run.accesses, gaps, |access| {
+        access.thread.index() < there.threads
+            && access.site.index() < there.sites
+            && object(access.object)
+    });
+    pick(&mut run.bursts, gaps, |burst| {
+        burst.thread.index() < there.threads
+            && burst.sites.iter().all(|site| site.index() < there.sites)
+            && burst
+                .accesses
+                .iter()
+                .all(|&(site, ..)| usize::from(site) < burst.sites.len())
+    });
+    pick(&mut run.blocks, gaps, |block| {
+        block.frame.index() < there.frames
+    });
+    pick(&mut run.allocations, gaps, |allocations| {
+        allocations.stack.index() < there.stacks && allocations.process.index() < there.processes
+    });
+    pick(&mut run.locations, gaps, |location| {
+        location.frame.index() < there.frames
+    });
+    pick(&mut run.code, gaps, |code| {
+        code.module.index() < there.modules
+    });
+    pick(&mut run.pages, gaps, |page| {
+        page.process.index() < there.processes
+    });
+    pick(&mut run.watched, gaps, |hit| {
+        hit.thread.index() < there.threads && hit.frame.index() < there.frames
+    });
+}
+
+/// Cuts rows off from the first on that does not satisfy `sound`; how many are left.
+fn cut<R: Record>(
+    rows: &mut Vec<R>,
+    gaps: &mut Vec<Gap>,
+    sound: impl Fn(usize, &R) -> bool,
+) -> usize {
+    let before = rows.len();
+    let broken = rows
+        .iter()
+        .enumerate()
+        .position(|(at, row)| !sound(at, row));
+    rows.truncate(broken.unwrap_or(before));
+    say::<R>(before - rows.len(), gaps);
+    rows.len()
+}
+
+fn pick<R: Record>(rows: &mut Vec<R>, gaps: &mut Vec<Gap>, sound: impl Fn(&R) -> bool) {
+    let before = rows.len();
+    rows.retain(sound);
+    say::<R>(before - rows.len(), gaps);
+}
+
+fn say<R: Record>(lost: usize, gaps: &mut Vec<Gap>) {
+    if lost > 0 {
+        gaps.push(Gap {
+            about: R::ABOUT.to_owned(),
+            reason: format!(
+                "rows of table {} refer to others that cannot be read",
+                R::TABLE
+            ),
+            remedy: None,
+            count: Some(lost as u64),
+        });
+    }
+}

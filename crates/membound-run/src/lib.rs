@@ -1,0 +1,25 @@
+//! The run file: what `membound profile` recorded.
+//!
+//! [`RunData`] is a run as plain data; what reads it computes with that and nothing else.
+//! On disk a run is an SQLite database (`docs/formats/run.md`) that stays readable whenever
+//! either side is killed. Nothing is interpreted here.
+//!
+//! Units: times are nanoseconds since the run began (`t_ns`), unless a name says otherwise;
+//! addresses of code are those of the file (`Frame::address`), addresses of data are those
+//! of the process. Identifiers ([`ThreadId`] and the like) are positions in the vectors of [`RunData`].
+
+#![forbid(unsafe_code)]
+
+mod burst;
+mod check;
+mod data;
+mod error;
+mod read;
+mod table;
+mod value;
+mod write;
+
+pub use data::*;
+pub use error::Error;
+pub use table::{APPLICATION, LAYOUT};
+pub use write::{Writer, write};

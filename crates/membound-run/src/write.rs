@@ -1,0 +1,463 @@
+//! Writing a run while it is recorded.
+//!
+//! Everything goes through one transaction at a time; [`Writer::flush`] ends it. SQLite's
+//! rollback journal makes each of them happen wholly or not at all: it exists as a second
+//! file only while one is being ended. Nothing is forced to the disk, since what is guarded
+//! against is the end of this process and not that of the machine, and a program under
+//! measurement is not to wait for a disk.
+
+use std::borrow::Borrow;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rustix::process::{Resource, getrlimit};
+
+use crate::table::{self, Key, Record};
+use crate::{
+    APPLICATION, Access, Allocations, Attribution, BlockCount, Burst, Code, Error, Executions,
+    Frame, FrameId, Gap, LAYOUT, Location, Mapping, Meta, Module, ModuleId, Object, ObjectId,
+    PageNode, Process, ProcessId, RunData, Sample, Site, SiteId, Stack, StackId, Thread, ThreadId,
+    Traffic, Watched,
+};
+
+/// Bytes of a page. Rows are added at the ends of tables and read in their order, so that
+/// larger pages than the usual ones only mean fewer.
+const PAGE_BYTES: u64 = 8192;
+/// How long a transaction's end waits for readers while the program runs. The next one
+/// tries again.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How long the last one does.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Writes a run file.
+///
+/// Rows may be given in any order, as long as what a row refers to has been given when
+/// [`Self::flush`] is called: a reader may see what stands there then.
+///
+/// After an error nothing is written any more ([`Error::Stopped`]); what was flushed before
+/// stays readable, and the recording can go on without the file.
+#[derive(Debug)]
+pub struct Writer {
+    connection: Connection,
+    path: PathBuf,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A transaction is open.
+    Writing,
+    /// An error ended it.
+    Failed,
+    /// Everything is written.
+    Finished,
+}
+
+/// Functions for rows that are told apart by their positions.
+macro_rules! positioned {
+    ($($(#[$meta:meta])* $name:ident, $name_at:ident($Id:ident, $Row:ident);)+) => {$(
+        $(#[$meta])*
+        ///
+        /// `rows[0]` is number `first`. Rows that were written before are replaced.
+        ///
+        /// # Errors
+        /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
+        pub fn $name(&mut self, first: $Id, rows: &[$Row]) -> Result<(), Error> {
+            self.put::<$Row, _>(rows.iter().zip(u64::from(first.0)..).map(|(row, id)| (id, row)))
+        }
+
+        $(#[$meta])*
+        ///
+        /// Each with its number, in any order. Rows that were written before are replaced.
+        ///
+        /// # Errors
+        /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
+        pub fn $name_at(
+            &mut self,
+            rows: impl IntoIterator<Item = ($Id, $Row)>,
+        ) -> Result<(), Error> {
+            self.put::<$Row, _>(rows.into_iter().map(|(id, row)| (u64::from(id.0), row)))
+        }
+    )+};
+}
+
+/// Functions for rows that are only added.
+macro_rules! appended {
+    ($($(#[$meta:meta])* $name:ident($Row:ident);)+) => {$(
+        $(#[$meta])*
+        ///
+        /// # Errors
+        /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
+        pub fn $name(&mut self, rows: &[$Row]) -> Result<(), Error> {
+            self.put::<$Row, _>(rows.iter().map(|row| (0, row)))
+        }
+    )+};
+}
+
+impl Writer {
+    /// Begins a run file, in the place of whatever file stands there.
+    ///
+    /// # Errors
+    /// [`Error::Create`], [`Error::NotAFile`], [`Error::InUse`], [`Error::Full`], [`Error::Write`].
+    pub fn create(path: &Path, meta: &Meta) -> Result<Self, Error> {
+        let given = path;
+        let create = |error| Error::Create {
+            path: given.to_owned(),
+            error,
+        };
+        // Absolute, because SQLite gives names such as `:memory:` a meaning.
+        let path = std::path::absolute(given).map_err(create)?;
+        empty(&path, given)?;
+        let connection =
+            connect(&path).map_err(|error| create(io::Error::other(error.to_string())))?;
+        let mut writer = Self {
+            connection,
+            path: given.to_owned(),
+            state: State::Writing,
+        };
+        let begun = writer.begin_file(&Meta {
+            complete: false,
+            ..meta.clone()
+        });
+        writer.keep(begun)?;
+        writer.flush()?;
+        Ok(writer)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    positioned! {
+        /// Process images.
+        processes, processes_at(ProcessId, Process);
+        /// Threads.
+        threads, threads_at(ThreadId, Thread);
+        /// Modules.
+        modules, modules_at(ModuleId, Module);
+        /// Frames.
+        frames, frames_at(FrameId, Frame);
+        /// Call chains.
+        stacks, stacks_at(StackId, Stack);
+        /// Sites.
+        sites, sites_at(SiteId, Site);
+        /// Objects.
+        objects, objects_at(ObjectId, Object);
+    }
+
+    appended! {
+        /// Adds mappings.
+        mappings(Mapping);
+        /// Adds timer samples.
+        samples(Sample);
+        /// Adds attributions.
+        attributions(Attribution);
+        /// Adds counted executions.
+        executions(Executions);
+        /// Adds accesses.
+        accesses(Access);
+        /// Adds bursts.
+        bursts(Burst);
+        /// Adds counts of basic blocks.
+        blocks(BlockCount);
+        /// Adds allocations by call chain.
+        allocations(Allocations);
+        /// Adds functions and lines of frames.
+        locations(Location);
+        /// Adds code.
+        code(Code);
+        /// Adds nodes of pages.
+        pages(PageNode);
+        /// Adds traffic.
+        traffic(Traffic);
+        /// Adds hits of watchpoints.
+        watched(Watched);
+        /// Adds gaps.
+        gaps(Gap);
+    }
+
+    /// Says anew what the run is. The file stays marked incomplete whatever `meta` says.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
+    pub fn meta(&mut self, meta: &Meta) -> Result<(), Error> {
+        self.writing()?;
+        let incomplete = Meta {
+            complete: false,
+            ..meta.clone()
+        };
+        let written = self.begin().and_then(|()| self.put_meta(&incomplete));
+        self.keep(written)
+    }
+
+    /// Makes everything until now part of the file. Where a reader holds it just then, that
+    /// is left to the next call.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.writing()?;
+        let ended = self.commit();
+        if ended.as_ref().is_err_and(is_busy) {
+            return Ok(());
+        }
+        self.keep(ended)
+    }
+
+    /// Ends the file in order: it is marked complete.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
+    pub fn finish(mut self, meta: &Meta) -> Result<(), Error> {
+        self.writing()?;
+        let complete = Meta {
+            complete: true,
+            ..meta.clone()
+        };
+        let ended = self
+            .connection
+            .busy_timeout(LAST_PATIENCE)
+            .and_then(|()| self.begin())
+            .and_then(|()| self.put_meta(&complete))
+            .and_then(|()| self.connection.execute_batch("COMMIT"));
+        self.keep(ended)?;
+        self.state = State::Finished;
+        Ok(())
+    }
+
+    fn writing(&self) -> Result<(), Error> {
+        match self.state {
+            State::Writing => Ok(()),
+            State::Failed | State::Finished => Err(Error::Stopped {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
+    fn begin_file(&self, meta: &Meta) -> rusqlite::Result<()> {
+        self.connection.execute_batch(&format!(
+            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {LAYOUT}"
+        ))?;
+        for statement in table::create_all() {
+            self.connection.execute_batch(&statement)?;
+        }
+        self.put_meta(meta)
+    }
+
+    fn put_meta(&self, meta: &Meta) -> rusqlite::Result<()> {
+        insert::<Meta, _>(&self.connection, std::iter::once((0, meta)))?;
+        self.connection.execute_batch("DELETE FROM machine")?;
+        if let Some(machine) = &meta.machine {
+            let text = serde_json::to_string(machine)
+                .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+            self.connection
+                .execute("INSERT INTO machine (profile) VALUES (?1)", [text])?;
+        }
+        Ok(())
+    }
+
+    fn put<R: Record, B: Borrow<R>>(
+        &mut self,
+        rows: impl Iterator<Item = (u64, B)>,
+    ) -> Result<(), Error> {
+        self.writing()?;
+        let mut rows = rows.peekable();
+        if rows.peek().is_none() {
+            return Ok(());
+        }
+        let written = self
+            .begin()
+            .and_then(|()| insert::<R, B>(&self.connection, rows));
+        self.keep(written)
+    }
+
+    /// Ends the transaction and begins the next one.
+    fn commit(&self) -> rusqlite::Result<()> {
+        if !self.connection.is_autocommit() {
+            self.connection.execute_batch("COMMIT")?;
+        }
+        self.begin()
+    }
+
+    /// Begins a transaction if none is open: immediately, so that a second writer of the
+    /// same file is refused at any time.
+    fn begin(&self) -> rusqlite::Result<()> {
+        if self.connection.is_autocommit() {
+            self.connection.execute_batch("BEGIN IMMEDIATE")?;
+        }
+        Ok(())
+    }
+
+    /// Gives up after an error: what was not flushed is taken back.
+    fn keep(&mut self, result: rusqlite::Result<()>) -> Result<(), Error> {
+        let Err(error) = result else {
+            return Ok(());
+        };
+        self.state = State::Failed;
+        if !self.connection.is_autocommit() {
+            // If this fails too, the journal stays and the next reader takes it back.
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
+        let path = self.path.clone();
+        Err(if is_full(&error) {
+            Error::Full { path }
+        } else {
+            Error::Write {
+                path,
+                reason: error.to_string(),
+            }
+        })
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.state == State::Writing && !self.connection.is_autocommit() {
+            // Nobody is left to be told.
+            let _ = self.connection.execute_batch("COMMIT");
+        }
+    }
+}
+
+/// Writes a whole run at once. It is marked complete if [`Meta::complete`] says so.
+///
+/// # Errors
+/// As [`Writer::create`] and [`Writer::finish`].
+pub fn write(path: &Path, run: &RunData) -> Result<(), Error> {
+    let mut writer = Writer::create(path, &run.meta)?;
+    writer.processes(ProcessId(0), &run.processes)?;
+    writer.threads(ThreadId(0), &run.threads)?;
+    writer.modules(ModuleId(0), &run.modules)?;
+    writer.mappings(&run.mappings)?;
+    writer.frames(FrameId(0), &run.frames)?;
+    writer.stacks(StackId(0), &run.stacks)?;
+    writer.samples(&run.samples)?;
+    writer.sites(SiteId(0), &run.sites)?;
+    writer.attributions(&run.attributions)?;
+    writer.executions(&run.executions)?;
+    writer.accesses(&run.accesses)?;
+    writer.bursts(&run.bursts)?;
+    writer.blocks(&run.blocks)?;
+    writer.objects(ObjectId(0), &run.objects)?;
+    writer.allocations(&run.allocations)?;
+    writer.locations(&run.locations)?;
+    writer.code(&run.code)?;
+    writer.pages(&run.pages)?;
+    writer.traffic(&run.traffic)?;
+    writer.watched(&run.watched)?;
+    writer.gaps(&run.gaps)?;
+    if run.meta.complete {
+        writer.finish(&run.meta)
+    } else {
+        writer.flush()
+    }
+}
+
+/// Writes rows, each with its number where the table has numbers.
+fn insert<R: Record, B: Borrow<R>>(
+    connection: &Connection,
+    rows: impl Iterator<Item = (u64, B)>,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(&table::insert::<R>())?;
+    for (id, row) in rows {
+        let from = match R::KEY {
+            Key::Position => {
+                statement.raw_bind_parameter(1, id.cast_signed())?;
+                2
+            }
+            Key::Order => 1,
+        };
+        row.borrow().bind(&mut statement, from)?;
+        statement.raw_execute()?;
+    }
+    Ok(())
+}
+
+/// Makes `path` an empty file that nobody else is writing.
+fn empty(path: &Path, given: &Path) -> Result<(), Error> {
+    let create = |error| Error::Create {
+        path: given.to_owned(),
+        error,
+    };
+    if let Ok(there) = fs::metadata(path) {
+        if !there.is_file() {
+            return Err(Error::NotAFile {
+                path: given.to_owned(),
+            });
+        }
+        if there.len() > 0 && is_being_written(path) {
+            return Err(Error::InUse {
+                path: given.to_owned(),
+            });
+        }
+    }
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .map_err(create)?;
+    // The journals of a database that stood here would be applied to ours.
+    for suffix in ["-journal", "-wal", "-shm"] {
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(suffix);
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(create(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether another writer has its transaction open in the database at `path`.
+fn is_being_written(path: &Path) -> bool {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let Ok(connection) = Connection::open_with_flags(path, flags) else {
+        return false;
+    };
+    let begun = connection
+        .busy_timeout(PATIENCE)
+        .and_then(|()| connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK"));
+    begun.as_ref().is_err_and(is_busy)
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(PATIENCE)?;
+    // Pages that are written before a transaction ends would keep its journal about.
+    connection.execute_batch(&format!(
+        "PRAGMA page_size = {PAGE_BYTES}; PRAGMA journal_mode = DELETE; PRAGMA synchronous = OFF;
+         PRAGMA cache_spill = OFF; PRAGMA temp_store = MEMORY",
+    ))?;
+    if let Some(limit) = getrlimit(Resource::Fsize).current {
+        // Beyond it a write is answered with a signal, which would end the command.
+        let pages = (limit / PAGE_BYTES).max(1);
+        connection.execute_batch(&format!("PRAGMA max_page_count = {pages}"))?;
+    }
+    Ok(connection)
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+/// Whether there is no room. A limit on files' sizes and a failing disk are told as the same
+/// error of input and output; only the first is worth its own words, and a write that does not
+/// fit is by far the more likely one.
+fn is_full(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+        || error
+            .sqlite_error()
+            .is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE)
+}

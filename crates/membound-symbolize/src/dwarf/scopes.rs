@@ -1,0 +1,174 @@
+//! Namespaces and classes around functions, for names that do not say them.
+
+use std::collections::HashMap;
+
+use gimli::{AttributeValue, Dwarf, Reader as _, UnitOffset};
+
+use super::{Budget, R};
+
+/// Scopes that are shown of one name.
+const DEEPEST: usize = 32;
+
+/// Longest name of a scope, in bytes.
+const LONGEST: usize = 4096;
+
+/// The scopes of a unit's functions.
+#[derive(Debug, Default)]
+pub(super) struct Scopes {
+    /// The scope that holds each function, by the function's entry.
+    functions: HashMap<UnitOffset, u32>,
+    scopes: Vec<Scope>,
+}
+
+#[derive(Debug)]
+struct Scope {
+    name: String,
+    outer: Option<u32>,
+}
+
+/// An entry that the next ones may be inside of.
+struct Open {
+    depth: isize,
+    /// Itself as a scope.
+    scope: Option<u32>,
+    /// What it stands in.
+    outer: Option<u32>,
+    /// Its name, of a function.
+    name: Option<AttributeValue<R>>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Namespace,
+    /// A class, and what is like it.
+    Type,
+    Function,
+    Other,
+}
+
+impl Kind {
+    fn of(abbreviation: &gimli::Abbreviation) -> Self {
+        match abbreviation.tag() {
+            gimli::DW_TAG_namespace => Self::Namespace,
+            gimli::DW_TAG_class_type
+            | gimli::DW_TAG_structure_type
+            | gimli::DW_TAG_union_type
+            | gimli::DW_TAG_interface_type
+                if abbreviation.has_children() =>
+            {
+                Self::Type
+            }
+            gimli::DW_TAG_subprogram => Self::Function,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Scopes {
+    pub(super) fn read(
+        dwarf: &Dwarf<R>,
+        unit: &gimli::Unit<R>,
+        budget: &mut Budget,
+    ) -> Result<Self, gimli::Error> {
+        let mut found = Self::default();
+        // What the next entry is inside of.
+        let mut open: Vec<Open> = Vec::new();
+        let mut entries = unit.entries_raw(None)?;
+        while !entries.is_empty() {
+            budget.spend(1)?;
+            let (depth, entry) = (entries.next_depth(), entries.next_offset());
+            let Some(abbreviation) = entries.read_abbreviation()? else {
+                continue;
+            };
+            while open.last().is_some_and(|outer| outer.depth >= depth) {
+                open.pop();
+            }
+            let kind = Kind::of(abbreviation);
+            if matches!(kind, Kind::Other) {
+                entries.skip_attributes(abbreviation.attributes())?;
+                continue;
+            }
+            let mut name = None;
+            for specification in abbreviation.attributes() {
+                let attribute = entries.read_attribute(*specification)?;
+                if attribute.name() == gimli::DW_AT_name {
+                    name = Some(attribute.value());
+                }
+            }
+            let outer = match kind {
+                // Most functions hold no types: they become scopes when they do.
+                Kind::Function => open.last().and_then(|outer| outer.scope),
+                _ => found.scope_of(dwarf, unit, &mut open),
+            };
+            let scope = match kind {
+                Kind::Function => {
+                    if let Some(outer) = outer {
+                        found.functions.insert(entry, outer);
+                    }
+                    None
+                }
+                Kind::Namespace | Kind::Type | Kind::Other => {
+                    let name = name.clone().and_then(|name| text(dwarf, unit, name));
+                    let nameless = if matches!(kind, Kind::Namespace) {
+                        "(anonymous namespace)"
+                    } else {
+                        "{unnamed type}"
+                    };
+                    found.add(name.unwrap_or_else(|| nameless.to_owned()), outer)
+                }
+            };
+            open.push(Open {
+                depth,
+                scope,
+                outer,
+                name,
+            });
+        }
+        Ok(found)
+    }
+
+    /// The scope of what stands inside of `open`: a function becomes one.
+    fn scope_of(
+        &mut self,
+        dwarf: &Dwarf<R>,
+        unit: &gimli::Unit<R>,
+        open: &mut [Open],
+    ) -> Option<u32> {
+        let inside = open.last_mut()?;
+        if inside.scope.is_none()
+            && let Some(name) = inside.name.take().and_then(|name| text(dwarf, unit, name))
+        {
+            inside.scope = self.add(name, inside.outer);
+        }
+        inside.scope.or(inside.outer)
+    }
+
+    fn add(&mut self, name: String, outer: Option<u32>) -> Option<u32> {
+        let scope = u32::try_from(self.scopes.len()).ok()?;
+        self.scopes.push(Scope { name, outer });
+        Some(scope)
+    }
+
+    /// `name` of the function at `entry`, with what is around it.
+    pub(super) fn qualify(&self, entry: UnitOffset, name: &str) -> String {
+        let mut parts = vec![name];
+        let mut scope = self.functions.get(&entry).copied();
+        while let Some(at) = scope
+            && parts.len() <= DEEPEST
+            && let Some(found) = self.scopes.get(at as usize)
+        {
+            parts.push(&found.name);
+            scope = found.outer;
+        }
+        parts.reverse();
+        parts.join("::")
+    }
+}
+
+fn text(dwarf: &Dwarf<R>, unit: &gimli::Unit<R>, value: AttributeValue<R>) -> Option<String> {
+    let text = dwarf.attr_string(unit, value).ok()?;
+    if text.len() > LONGEST {
+        return None;
+    }
+    Some(text.to_string_lossy().ok()?.into_owned())
+}

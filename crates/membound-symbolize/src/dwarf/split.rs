@@ -1,0 +1,176 @@
+//! Debug information that the linker did not take along: `.dwo` files beside the objects, or
+//! one `.dwp` file beside the program.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gimli::{Dwarf, DwarfFileType, DwarfPackage, LittleEndian, Reader as _, SectionId};
+
+use super::unit::Sections;
+use super::{Budget, R, load};
+use crate::elf::Elf;
+
+/// Files that are opened for one program.
+const MOST_FILES: usize = 1 << 14;
+
+/// Where the other halves of units are.
+#[derive(Debug)]
+pub(super) struct Split {
+    program: Option<PathBuf>,
+    /// Opened when the first unit needs it.
+    package: Option<Option<Box<DwarfPackage<R>>>>,
+    opened: usize,
+    /// Files that were missed; the first ones are named.
+    missed: usize,
+}
+
+/// The half of a unit that has functions and names.
+#[derive(Debug)]
+pub(super) struct Half {
+    dwarf: Sections,
+    unit: gimli::Unit<R>,
+}
+
+impl Half {
+    pub(super) fn dwarf(&self) -> &Dwarf<R> {
+        &self.dwarf
+    }
+
+    pub(super) const fn unit(&self) -> &gimli::Unit<R> {
+        &self.unit
+    }
+}
+
+impl Split {
+    pub(super) const fn new(program: Option<PathBuf>) -> Self {
+        Self {
+            program,
+            package: None,
+            opened: 0,
+            missed: 0,
+        }
+    }
+
+    /// The other half of `unit`, if it has one and it is found.
+    pub(super) fn half(
+        &mut self,
+        dwarf: &Dwarf<R>,
+        unit: &gimli::Unit<R>,
+        budget: &mut Budget,
+        notes: &mut Vec<String>,
+    ) -> Option<Half> {
+        let id = unit.dwo_id?;
+        let name = text(&dwarf.attr_string(unit, unit.dwo_name().ok()??).ok()?)?;
+        if let Some(package) = self.package(budget, notes)
+            && let Ok(Some(sections)) = package.find_cu(id, dwarf)
+            && let Some(half) = matching(sections, unit)
+        {
+            return Some(half);
+        }
+        let directory = unit.comp_dir.as_ref().and_then(text).unwrap_or_default();
+        let path = Path::new(&directory).join(&name);
+        let half = self.open(&path, dwarf, unit, budget, notes);
+        if half.is_none() {
+            const NAMED: usize = 3;
+            self.missed += 1;
+            if self.missed <= NAMED {
+                notes.push(format!(
+                    "inlined functions are missing: {} was not found, or belongs to another build",
+                    path.display()
+                ));
+            }
+        }
+        half
+    }
+
+    fn open(
+        &mut self,
+        path: &Path,
+        parent: &Dwarf<R>,
+        unit: &gimli::Unit<R>,
+        budget: &mut Budget,
+        notes: &mut Vec<String>,
+    ) -> Option<Half> {
+        if self.opened == MOST_FILES {
+            return None;
+        }
+        let elf = Elf::open(path).ok()?;
+        self.opened += 1;
+        let mut bytes = 0;
+        let mut sections = load(&elf, SectionId::dwo_name, &mut bytes, notes);
+        *budget = Budget(budget.0.saturating_add(Budget::new(bytes).0));
+        sections.make_dwo(parent);
+        matching(sections, unit)
+    }
+
+    fn package(
+        &mut self,
+        budget: &mut Budget,
+        notes: &mut Vec<String>,
+    ) -> Option<&DwarfPackage<R>> {
+        if self.package.is_none() {
+            self.package = Some(self.read_package(budget, notes).map(Box::new));
+        }
+        self.package.as_ref()?.as_deref()
+    }
+
+    fn read_package(
+        &self,
+        budget: &mut Budget,
+        notes: &mut Vec<String>,
+    ) -> Option<DwarfPackage<R>> {
+        let mut path = self.program.clone()?.into_os_string();
+        path.push(".dwp");
+        let path = PathBuf::from(path);
+        if !path.exists() {
+            return None;
+        }
+        let read = Elf::open(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|elf| {
+                let mut bytes = 0;
+                let section = |id: SectionId| -> Result<R, gimli::Error> {
+                    let contents = id
+                        .dwo_name()
+                        .and_then(|name| elf.section(name))
+                        .and_then(|section| elf.contents(section).ok())
+                        .unwrap_or_default();
+                    bytes += contents.len() as u64;
+                    Ok(R::new(Arc::from(contents), LittleEndian))
+                };
+                let empty = R::new(Arc::from(Vec::new()), LittleEndian);
+                let package = DwarfPackage::load(section, empty).map_err(super::told)?;
+                *budget = Budget(budget.0.saturating_add(Budget::new(bytes).0));
+                Ok(package)
+            });
+        read.map_err(|why| notes.push(format!("{} is not used: {why}", path.display())))
+            .ok()
+    }
+}
+
+/// The unit of `sections` that belongs to `skeleton`.
+fn matching(mut sections: Dwarf<R>, skeleton: &gimli::Unit<R>) -> Option<Half> {
+    sections.file_type = DwarfFileType::Dwo;
+    let mut headers = sections.units();
+    while let Ok(Some(header)) = headers.next() {
+        let Ok(mut unit) = sections.unit(header) else {
+            continue;
+        };
+        if unit.dwo_id == skeleton.dwo_id {
+            unit.copy_relocated_attributes(skeleton);
+            return Some(Half {
+                dwarf: Arc::new(sections),
+                unit,
+            });
+        }
+    }
+    None
+}
+
+fn text(reader: &R) -> Option<String> {
+    const LONGEST: usize = 4096;
+    if reader.len() > LONGEST {
+        return None;
+    }
+    Some(reader.to_string_lossy().ok()?.into_owned())
+}

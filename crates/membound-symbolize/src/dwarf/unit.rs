@@ -1,0 +1,264 @@
+//! A unit: the part of a program that was compiled at once.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gimli::{AttributeValue, DebugLineOffset, Dwarf, Reader as _};
+
+use super::function::{Call, CallSite, Function, Functions};
+use super::lines::{FileLine, Lines};
+use super::split::{Half, Split};
+use super::{Budget, R};
+
+#[derive(Debug)]
+pub(super) struct Unit {
+    offset: usize,
+    unit: gimli::Unit<R>,
+    line_program: Option<DebugLineOffset>,
+    lines: Option<Result<Lines, gimli::Error>>,
+    loaded: Option<Result<Loaded, gimli::Error>>,
+    /// Whether it was said that it is damaged.
+    pub(super) noted: bool,
+}
+
+/// What is read when the first address is asked for.
+#[derive(Debug)]
+struct Loaded {
+    /// Where functions stand when they are not in the program's own file.
+    half: Option<Half>,
+    functions: Functions,
+}
+
+/// The functions at an address.
+#[derive(Debug)]
+pub(super) struct Chain {
+    /// Outermost first.
+    pub(super) calls: Vec<Call>,
+    /// The part of the outermost that holds the address.
+    pub(super) range: Range<u64>,
+}
+
+impl Unit {
+    pub(super) fn new(
+        offset: usize,
+        mut unit: gimli::Unit<R>,
+        budget: &mut Budget,
+    ) -> Result<Self, gimli::Error> {
+        // Names of files would fill the memory if they were kept for every unit.
+        let line_program = unit.line_program.take();
+        if let Some(program) = &line_program {
+            let header = program.header();
+            let names = header.file_names().len() + header.include_directories().len();
+            budget.spend(names as u64)?;
+        }
+        Ok(Self {
+            offset,
+            unit,
+            line_program: line_program.map(|program| program.header().offset()),
+            lines: None,
+            loaded: None,
+            noted: false,
+        })
+    }
+
+    /// Where its header lies in the file.
+    pub(super) const fn offset(&self) -> usize {
+        self.offset
+    }
+
+    pub(super) const fn unit(&self) -> &gimli::Unit<R> {
+        &self.unit
+    }
+
+    /// The half of it that has the functions: its own, or that of a file beside.
+    pub(super) fn half(&self) -> Option<&Half> {
+        self.loaded.as_ref()?.as_ref().ok()?.half.as_ref()
+    }
+
+    /// Its source file.
+    pub(super) fn name(&self) -> String {
+        let name = self.unit.name.as_ref();
+        let name = name.and_then(|name| Some(name.to_string_lossy().ok()?.into_owned()));
+        name.unwrap_or_else(|| format!("the unit at {:#x}", self.offset))
+            .replace(['\n', '\r'], " ")
+    }
+
+    /// Tells its addresses.
+    pub(super) fn ranges(
+        &self,
+        dwarf: &Dwarf<R>,
+        budget: &mut Budget,
+        mut tell: impl FnMut(gimli::Range),
+    ) -> Result<(), gimli::Error> {
+        if matches!(self.unit.header.type_(), gimli::UnitType::Partial) {
+            return Ok(());
+        }
+        let mut any = false;
+        let Ok(mut ranges) = dwarf.unit_ranges(&self.unit) else {
+            return Ok(());
+        };
+        while let Ok(Some(range)) = ranges.next() {
+            budget.spend(1)?;
+            any |= range.begin < range.end;
+            tell(range);
+        }
+        // Assemblers and old compilers say only the lines.
+        if !any
+            && let Some(program) = self.line_program
+            && let Ok(lines) = Lines::read(dwarf, &self.unit, program, budget)
+        {
+            lines.ranges().for_each(tell);
+        }
+        Ok(())
+    }
+
+    /// The line at an address.
+    pub(super) fn line(
+        &mut self,
+        dwarf: &Dwarf<R>,
+        address: u64,
+        budget: &mut Budget,
+    ) -> Result<Option<FileLine>, gimli::Error> {
+        let Some(program) = self.line_program else {
+            return Ok(None);
+        };
+        let lines = self
+            .lines
+            .get_or_insert_with(|| Lines::read(dwarf, &self.unit, program, budget));
+        match lines {
+            Ok(lines) => Ok(lines.find(dwarf, &self.unit, address)),
+            // Names of functions may be whole where lines are not.
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The line of a call.
+    pub(super) fn call_line(&mut self, dwarf: &Dwarf<R>, from: CallSite) -> Option<FileLine> {
+        let Some(Ok(lines)) = &mut self.lines else {
+            return None;
+        };
+        Some(FileLine {
+            file: from
+                .file
+                .and_then(|file| lines.path(dwarf, &self.unit, file)),
+            line: (from.line > 0).then_some(from.line),
+            column: (from.column > 0).then_some(from.column),
+        })
+    }
+
+    /// Reads the list of its functions, once.
+    pub(super) fn load(
+        &mut self,
+        dwarf: &Dwarf<R>,
+        split: &mut Split,
+        budget: &mut Budget,
+        notes: &mut Vec<String>,
+    ) -> Result<(), gimli::Error> {
+        if self.loaded.is_none() {
+            let half = split.half(dwarf, &self.unit, budget, notes);
+            let functions = match &half {
+                Some(half) => Functions::read(half.dwarf(), half.unit(), budget),
+                None => Functions::read(dwarf, &self.unit, budget),
+            };
+            self.loaded = Some(functions.map(|functions| Loaded { half, functions }));
+        }
+        match &self.loaded {
+            Some(Err(error)) => Err(*error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The functions at an address; `None`: there is none.
+    pub(super) fn chain(
+        &mut self,
+        dwarf: &Dwarf<R>,
+        address: u64,
+        budget: &mut Budget,
+    ) -> Result<Option<Chain>, gimli::Error> {
+        let Some(Ok(Loaded { half, functions })) = &mut self.loaded else {
+            return Ok(None);
+        };
+        let Some((range, function)) = functions.find(address) else {
+            return Ok(None);
+        };
+        let (dwarf, unit) = match half {
+            Some(half) => (half.dwarf(), half.unit()),
+            None => (dwarf, &self.unit),
+        };
+        let function: &mut Function = function;
+        let calls = function.calls(dwarf, unit, address, budget)?;
+        Ok(Some(Chain { calls, range }))
+    }
+}
+
+/// An attribute that names an address or a distance from one.
+pub(super) fn high(value: &AttributeValue<R>) -> Option<u64> {
+    match value {
+        AttributeValue::Udata(size) => Some(*size),
+        _ => None,
+    }
+}
+
+/// What an entry says of its addresses.
+#[derive(Default)]
+pub(super) struct Extent {
+    low: Option<u64>,
+    high: Option<u64>,
+    size: Option<u64>,
+    ranges: Option<gimli::RangeListsOffset>,
+}
+
+impl Extent {
+    /// Takes note of an attribute, if it is one of these.
+    pub(super) fn see(
+        &mut self,
+        dwarf: &Dwarf<R>,
+        unit: &gimli::Unit<R>,
+        attribute: &gimli::Attribute<R>,
+    ) -> Result<(), gimli::Error> {
+        match attribute.name() {
+            gimli::DW_AT_low_pc => self.low = dwarf.attr_address(unit, attribute.value())?,
+            gimli::DW_AT_high_pc => {
+                let value = attribute.value();
+                self.size = high(&value);
+                if self.size.is_none() {
+                    self.high = dwarf.attr_address(unit, value)?;
+                }
+            }
+            gimli::DW_AT_ranges => {
+                self.ranges = dwarf.attr_ranges_offset(unit, attribute.value())?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Tells its addresses, without those of code that the linker threw away.
+    pub(super) fn each(
+        &self,
+        dwarf: &Dwarf<R>,
+        unit: &gimli::Unit<R>,
+        budget: &mut Budget,
+        mut tell: impl FnMut(Range<u64>),
+    ) -> Result<(), gimli::Error> {
+        let mut real = |begin: u64, end: u64| {
+            if begin != 0 && begin < end {
+                tell(begin..end);
+            }
+        };
+        if let Some(offset) = self.ranges {
+            let mut ranges = dwarf.ranges(unit, offset)?;
+            while let Some(range) = ranges.next()? {
+                budget.spend(1)?;
+                real(range.begin, range.end);
+            }
+        } else if let Some(low) = self.low {
+            let end = self.high.or_else(|| Some(low.wrapping_add(self.size?)));
+            real(low, end.unwrap_or(low));
+        }
+        Ok(())
+    }
+}
+
+/// What the shared reader of sections is: cheap to clone.
+pub(super) type Sections = Arc<Dwarf<R>>;

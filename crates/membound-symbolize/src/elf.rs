@@ -1,0 +1,425 @@
+//! An ELF file's table of contents, and its sections' bytes when somebody wants them.
+//!
+//! Files are read piece by piece and stay open: debug information of hundreds of megabytes
+//! is there only where it is asked for, and a file that is replaced meanwhile stays the one
+//! that was opened.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
+use object::read::{CompressedData, CompressionFormat, ReadCache, ReadRef};
+use object::{LittleEndian, read};
+use sha2::{Digest as _, Sha256};
+
+use crate::Error;
+
+const LE: LittleEndian = LittleEndian;
+
+/// Bytes of a section's name that are kept: more than any that is looked for.
+const LONGEST_NAME: usize = 64;
+
+/// Most that a byte is unpacked to. Debug information is far from it; more is a file made to
+/// fill the memory.
+const MOST_UNPACKED: u64 = 256;
+
+/// Most bytes of one section when it is unpacked.
+const LARGEST_UNPACKED: u64 = 2 << 30;
+
+/// Segments and sections of notes that are looked through for a build-id. Files have three.
+const MOST_NOTES: usize = 64;
+
+#[derive(Debug)]
+enum Source<'data> {
+    Memory(Arc<[u8]>),
+    Borrowed(&'data [u8]),
+    File(File, u64),
+}
+
+impl Source<'_> {
+    /// All bytes, where they are in memory.
+    fn bytes(&self) -> Result<&[u8], (&File, u64)> {
+        match self {
+            Self::Memory(bytes) => Ok(bytes),
+            Self::Borrowed(bytes) => Ok(bytes),
+            Self::File(file, length) => Err((file, *length)),
+        }
+    }
+}
+
+/// A section.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    pub(crate) name: String,
+    flags: elf::SectionFlags,
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) entry_size: u64,
+    /// The section that it refers to: symbols' strings, relocations' symbols.
+    pub(crate) link: usize,
+    /// Where its bytes are in the file; `None` where it has none.
+    file: Option<Range<u64>>,
+    compression: Option<Compression>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Compression {
+    format: CompressionFormat,
+    /// Bytes before the packed ones.
+    header: u64,
+    unpacked: u64,
+}
+
+impl Section {
+    pub(crate) const fn range(&self) -> Range<u64> {
+        self.address..self.address.saturating_add(self.size)
+    }
+
+    /// Whether it lies in a process's memory.
+    pub(crate) fn loaded(&self) -> bool {
+        self.flags.contains(elf::SHF_ALLOC)
+    }
+
+    pub(crate) fn executable(&self) -> bool {
+        self.loaded() && self.flags.contains(elf::SHF_EXECINSTR)
+    }
+}
+
+/// What is mapped of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) address: u64,
+    /// Its bytes in the file.
+    pub(crate) file: Range<u64>,
+    pub(crate) executable: bool,
+}
+
+/// A file.
+#[derive(Debug)]
+pub(crate) struct Elf<'data> {
+    pub(crate) name: String,
+    source: Source<'data>,
+    pub(crate) sections: Vec<Section>,
+    pub(crate) segments: Vec<Segment>,
+    /// Of `PT_GNU_EH_FRAME`.
+    pub(crate) frame_header: Option<Range<u64>>,
+    program_headers: Vec<u8>,
+    pub(crate) build_id: Option<Vec<u8>>,
+}
+
+impl<'data> Elf<'data> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if !about.is_file() {
+            // A pipe or a device may never end.
+            return Err(failed(io::Error::other("not a regular file")));
+        }
+        let name = path.display().to_string();
+        Self::read(Source::File(file, about.len()), name)
+    }
+
+    pub(crate) fn of_bytes(bytes: Arc<[u8]>, name: &str) -> Result<Self, Error> {
+        Self::read(Source::Memory(bytes), name.to_owned())
+    }
+
+    pub(crate) fn of_borrowed(bytes: &'data [u8], name: &str) -> Result<Self, Error> {
+        Self::read(Source::Borrowed(bytes), name.to_owned())
+    }
+
+    fn read(source: Source<'data>, name: String) -> Result<Self, Error> {
+        let contents = match source.bytes() {
+            Ok(bytes) => Contents::read(bytes),
+            Err((file, length)) => {
+                let cache = ReadCache::new(Cursor {
+                    file,
+                    length,
+                    position: 0,
+                });
+                Contents::read(&cache)
+            }
+        };
+        match contents {
+            Ok(contents) => Ok(Self {
+                name,
+                source,
+                sections: contents.sections,
+                segments: contents.segments,
+                frame_header: contents.frame_header,
+                program_headers: contents.program_headers,
+                build_id: contents.build_id,
+            }),
+            Err(reason) => Err(Error::Malformed { name, reason }),
+        }
+    }
+
+    /// The first section of this name that has bytes in the file.
+    pub(crate) fn section(&self, name: &str) -> Option<&Section> {
+        self.sections
+            .iter()
+            .find(|section| section.name == name && section.file.is_some())
+    }
+
+    /// A section's bytes, unpacked. `Err` says why there are none.
+    pub(crate) fn contents(&self, section: &Section) -> Result<Vec<u8>, String> {
+        let Some(range) = section.file.clone() else {
+            return Ok(Vec::new());
+        };
+        let broken = |why: &str| format!("section {} of {} {why}", section.name, self.name);
+        let Some(compression) = section.compression else {
+            return self
+                .range(range)
+                .ok_or_else(|| broken("lies beyond the end of the file"));
+        };
+        let packed = self
+            .range(range.start.saturating_add(compression.header)..range.end)
+            .ok_or_else(|| broken("lies beyond the end of the file"))?;
+        // Little is always allowed: short sections pack well.
+        let most = (packed.len() as u64).saturating_mul(MOST_UNPACKED) + (1 << 20);
+        if compression.unpacked > most.min(LARGEST_UNPACKED) {
+            return Err(broken("claims to be larger than its packed bytes can hold"));
+        }
+        let data = CompressedData {
+            format: compression.format,
+            data: &packed,
+            uncompressed_size: compression.unpacked,
+        };
+        data.decompress()
+            .map(std::borrow::Cow::into_owned)
+            .map_err(|_| broken("cannot be unpacked"))
+    }
+
+    /// Bytes of the file, all of them.
+    pub(crate) fn length(&self) -> u64 {
+        match self.source.bytes() {
+            Ok(bytes) => bytes.len() as u64,
+            Err((_, length)) => length,
+        }
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn range(&self, range: Range<u64>) -> Option<Vec<u8>> {
+        match self.source.bytes() {
+            Ok(bytes) => {
+                let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
+                bytes.get(range).map(<[u8]>::to_vec)
+            }
+            Err((file, length)) => {
+                if range.start > range.end || range.end > length {
+                    return None;
+                }
+                let mut bytes = vec![0; usize::try_from(range.end - range.start).ok()?];
+                file.read_exact_at(&mut bytes, range.start).ok()?;
+                Some(bytes)
+            }
+        }
+    }
+
+    /// Bytes that the file has for addresses of one segment.
+    pub(crate) fn at(&self, address: u64, length: u64) -> Option<Vec<u8>> {
+        self.segments.iter().find_map(|segment| {
+            let offset = address.checked_sub(segment.address)?;
+            let start = segment.file.start.checked_add(offset)?;
+            let end = start.checked_add(length)?;
+            (end <= segment.file.end)
+                .then(|| self.range(start..end))
+                .flatten()
+        })
+    }
+
+    /// Every byte of the file, in pieces.
+    pub(crate) fn each_piece(&self, mut eat: impl FnMut(&[u8])) -> io::Result<()> {
+        match self.source.bytes() {
+            Ok(bytes) => eat(bytes),
+            Err((file, length)) => {
+                let mut piece = vec![0; 1 << 20];
+                let mut at = 0;
+                while at < length {
+                    let read = file.read_at(&mut piece, at)?;
+                    if read == 0 {
+                        break;
+                    }
+                    eat(&piece[..read]);
+                    at += read as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// SHA-256 of program headers and executable segments.
+    pub(crate) fn text_hash(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(&self.program_headers);
+        for segment in self.segments.iter().filter(|segment| segment.executable) {
+            hash.update(self.range(segment.file.clone()).unwrap_or_default());
+        }
+        hexadecimal(&hash.finalize())
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+/// A table of contents, read.
+struct Contents {
+    sections: Vec<Section>,
+    segments: Vec<Segment>,
+    frame_header: Option<Range<u64>>,
+    program_headers: Vec<u8>,
+    build_id: Option<Vec<u8>>,
+}
+
+impl Contents {
+    fn read<'data, R: ReadRef<'data>>(data: R) -> Result<Self, String> {
+        let header = FileHeader64::<LittleEndian>::parse(data).map_err(told)?;
+        let endian = header.endian().map_err(told)?;
+        if header.e_ident.data != elf::ELFDATA2LSB || endian != LE {
+            return Err("not a little-endian file".to_owned());
+        }
+        if header.e_machine.get(LE) != elf::EM_X86_64 {
+            return Err("not x86-64 code".to_owned());
+        }
+        // Files that hold only debug information may name segments that they do not have.
+        let program_headers = header.program_headers(LE, data).unwrap_or_default();
+        let length = data
+            .len()
+            .map_err(|()| "its length is unknown".to_owned())?;
+        let mut contents = Self {
+            sections: Vec::new(),
+            segments: Vec::new(),
+            frame_header: None,
+            program_headers: object::pod::bytes_of_slice(program_headers).to_vec(),
+            build_id: None,
+        };
+        let mut notes = 0;
+        for program_header in program_headers {
+            let address = program_header.p_vaddr(LE);
+            let (offset, size) = program_header.file_range(LE);
+            let file = offset.min(length)..offset.saturating_add(size).min(length);
+            match program_header.p_type(LE) {
+                elf::PT_LOAD => contents.segments.push(Segment {
+                    address,
+                    file,
+                    executable: program_header.p_flags(LE).contains(elf::PF_X),
+                }),
+                elf::PT_GNU_EH_FRAME => {
+                    contents.frame_header = Some(address..address.saturating_add(size));
+                }
+                elf::PT_NOTE if contents.build_id.is_none() && notes < MOST_NOTES => {
+                    notes += 1;
+                    let found = program_header.notes(LE, data);
+                    contents.build_id = found.ok().flatten().and_then(build_id);
+                }
+                _ => {}
+            }
+        }
+        let sections = header.sections(LE, data).map_err(told)?;
+        for section in sections.iter() {
+            let name = sections.section_name(LE, section).unwrap_or_default();
+            let name = &name[..name.len().min(LONGEST_NAME)];
+            let file = section
+                .file_range(LE)
+                .filter(|(_, size)| *size > 0)
+                .map(|(offset, size)| offset..offset.saturating_add(size))
+                .filter(|range| range.end <= length);
+            let compression = file.as_ref().and_then(|_| compression(section, data));
+            if contents.build_id.is_none()
+                && section.sh_type(LE) == elf::SHT_NOTE
+                && notes < MOST_NOTES
+            {
+                notes += 1;
+                contents.build_id = section.notes(LE, data).ok().flatten().and_then(build_id);
+            }
+            contents.sections.push(Section {
+                name: String::from_utf8_lossy(name).into_owned(),
+                flags: section.sh_flags(LE),
+                address: section.sh_addr(LE),
+                size: section.sh_size(LE),
+                entry_size: section.sh_entsize(LE),
+                link: usize::try_from(section.sh_link(LE)).unwrap_or(usize::MAX),
+                file,
+                compression,
+            });
+        }
+        Ok(contents)
+    }
+}
+
+/// The library's messages begin with a capital letter.
+fn told(error: read::Error) -> String {
+    error.to_string().to_lowercase()
+}
+
+fn compression<'data, R: ReadRef<'data>>(
+    section: &elf::SectionHeader64<LittleEndian>,
+    data: R,
+) -> Option<Compression> {
+    let (header, offset, _) = section.compression(LE, data).ok()??;
+    let format = match header.ch_type.get(LE) {
+        elf::ELFCOMPRESS_ZLIB => CompressionFormat::Zlib,
+        elf::ELFCOMPRESS_ZSTD => CompressionFormat::Zstandard,
+        _ => CompressionFormat::Unknown,
+    };
+    Some(Compression {
+        format,
+        header: offset.saturating_sub(section.sh_offset(LE)),
+        unpacked: header.ch_size.get(LE),
+    })
+}
+
+fn build_id(mut notes: read::elf::NoteIterator<'_, FileHeader64<LittleEndian>>) -> Option<Vec<u8>> {
+    while let Ok(Some(note)) = notes.next() {
+        if note.name() == b"GNU"
+            && note.n_type(LE) == elf::NT_GNU_BUILD_ID
+            && !note.desc().is_empty()
+        {
+            return Some(note.desc().to_vec());
+        }
+    }
+    None
+}
+
+/// A place in a file of its own: threads may read one file at once.
+struct Cursor<'a> {
+    file: &'a File,
+    length: u64,
+    position: u64,
+}
+
+impl Read for Cursor<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(into, self.position)?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Cursor<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let to = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::End(offset) => self.length.checked_add_signed(offset),
+            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
+        };
+        self.position = to.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
+    }
+}

@@ -1,0 +1,335 @@
+//! One module: its functions, lines and variables.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::cfi::Cfi;
+use crate::debug_files;
+use crate::demangle;
+use crate::dwarf::Debug;
+use crate::elf::{Elf, hexadecimal};
+use crate::table::{Found, Table};
+
+/// Why a file is no module.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It is no ELF file, or a damaged one.
+    #[error("{name} is not a readable ELF file: {reason}")]
+    Malformed {
+        /// The file.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Where debug information is looked for that stands in files of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DebugPaths {
+    /// Directories like `/usr/lib/debug`, in the order in which they are asked.
+    pub roots: Vec<PathBuf>,
+}
+
+impl Default for DebugPaths {
+    fn default() -> Self {
+        Self {
+            roots: vec![PathBuf::from("/usr/lib/debug")],
+        }
+    }
+}
+
+/// A function, or a part of one that lies elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Demangled name; `malloc@plt` for linkage; `function at 0x1234` when it has none.
+    pub name: String,
+    /// First address in the file.
+    pub start: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Demangled name; that of a section when there is none, like `.bss`.
+    pub name: String,
+    /// First address in the file.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// A place in source code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Demangled name; empty if unknown.
+    pub function: String,
+    /// First address of the function that is not inlined (the same at every depth).
+    pub function_start: Option<u64>,
+    /// Its bytes.
+    pub function_size: Option<u64>,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line, from 1.
+    pub line: Option<u32>,
+    /// Column, from 1.
+    pub column: Option<u32>,
+}
+
+/// What is known of one module.
+///
+/// Names of symbols are read when the first is asked for, debug information when the first
+/// address is located. It can be shared between threads.
+#[derive(Debug)]
+pub struct Symbols {
+    elf: Elf<'static>,
+    /// Where it was opened; a process's memory has no place.
+    path: Option<PathBuf>,
+    places: DebugPaths,
+    build_id: Option<String>,
+    names: OnceLock<Names>,
+    lines: Mutex<Lines>,
+}
+
+/// Names, and the file that has what was taken out of the module.
+#[derive(Debug)]
+struct Names {
+    table: Table,
+    debug: Option<Elf<'static>>,
+}
+
+/// Debug information, when it was asked for.
+#[derive(Debug, Default)]
+struct Lines {
+    debug: Option<Option<Debug>>,
+    notes: Vec<String>,
+}
+
+impl Symbols {
+    /// Opens a file; debug information is looked for in the usual places.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no ELF file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_with(path, &DebugPaths::default())
+    }
+
+    /// Opens a file; debug information is looked for in these places, and beside it.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no ELF file.
+    pub fn open_with(path: &Path, debug: &DebugPaths) -> Result<Self, Error> {
+        let elf = Elf::open(path)?;
+        Ok(Self::of(elf, Some(path.to_owned()), debug.clone()))
+    }
+
+    /// Reads a file's bytes, or the vdso's. `name` stands for it in messages. No other files
+    /// are looked at.
+    ///
+    /// # Errors
+    /// When they are no ELF file.
+    pub fn of_bytes(bytes: impl Into<Arc<[u8]>>, name: &str) -> Result<Self, Error> {
+        let elf = Elf::of_bytes(bytes.into(), name)?;
+        Ok(Self::of(elf, None, DebugPaths { roots: Vec::new() }))
+    }
+
+    fn of(elf: Elf<'static>, path: Option<PathBuf>, places: DebugPaths) -> Self {
+        Self {
+            build_id: elf.build_id.as_deref().map(hexadecimal),
+            elf,
+            path,
+            places,
+            names: OnceLock::new(),
+            lines: Mutex::default(),
+        }
+    }
+
+    /// What it was opened as.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.elf.name
+    }
+
+    /// The linker's build-id in hexadecimal digits.
+    #[must_use]
+    pub fn build_id(&self) -> Option<&str> {
+        self.build_id.as_deref()
+    }
+
+    /// SHA-256 of its program headers and its code in hexadecimal digits: an identity of files
+    /// without a build-id.
+    #[must_use]
+    pub fn text_hash(&self) -> String {
+        self.elf.text_hash()
+    }
+
+    /// Functions and lines at an address of the file, innermost first: the last is the
+    /// function that holds it, those before are inlined there. Never empty where
+    /// [`Self::function`] is something.
+    #[must_use]
+    pub fn locate(&self, address: u64) -> Vec<Place> {
+        let found = self.names().table.function(address);
+        let located = self
+            .with_debug(|debug| debug.locate(address))
+            .unwrap_or_default();
+        let extent = match (&found, &located.function) {
+            // Symbols know the parts of a function that lie elsewhere.
+            (Some(found), _) => Some(found.start..found.end),
+            (None, Some(range)) => Some(range.clone()),
+            (None, None) => None,
+        };
+        let function_start = extent.as_ref().map(|extent| extent.start);
+        let function_size = extent.as_ref().map(|extent| extent.end - extent.start);
+        let symbol = found.map(|found| {
+            let named = found.name.is_some();
+            (shown(found.name.as_deref(), found.start), named)
+        });
+        let outermost = located.frames.len().saturating_sub(1);
+        let mut places: Vec<Place> = Vec::with_capacity(outermost + 1);
+        for (depth, frame) in located.frames.into_iter().enumerate() {
+            let function = match (frame.name, &symbol) {
+                // A symbol has parameters where a name of debug information has none.
+                (Some(name), Some((symbol, true))) if depth == outermost && !name.full => {
+                    symbol.clone()
+                }
+                (Some(name), _) => name.shown.to_string(),
+                (None, Some((symbol, _))) if depth == outermost => symbol.clone(),
+                (None, _) => String::new(),
+            };
+            places.push(Place {
+                function,
+                function_start,
+                function_size,
+                file: frame.file.map(|file| file.to_string()),
+                line: frame.line,
+                column: frame.column,
+            });
+        }
+        if places.is_empty()
+            && let Some((function, _)) = symbol
+        {
+            places.push(Place {
+                function,
+                function_start,
+                function_size,
+                ..Place::default()
+            });
+        }
+        places
+    }
+
+    /// The function at an address of the file.
+    #[must_use]
+    pub fn function(&self, address: u64) -> Option<Function> {
+        let found = self.names().table.function(address)?;
+        Some(Function {
+            name: shown(found.name.as_deref(), found.start),
+            start: found.start,
+            size: found.end - found.start,
+        })
+    }
+
+    /// The variable at an address of the file; the section where there is none.
+    #[must_use]
+    pub fn variable(&self, address: u64) -> Option<Variable> {
+        self.names().table.variable(address).map(variable)
+    }
+
+    /// The variable at an offset in the module's block of a thread.
+    #[must_use]
+    pub fn thread_local(&self, offset: u64) -> Option<Variable> {
+        self.names().table.thread_local(offset).map(variable)
+    }
+
+    /// Bytes of the file at these addresses, where it has them all.
+    #[must_use]
+    pub fn bytes(&self, address: u64, length: usize) -> Option<Vec<u8>> {
+        self.elf.at(address, length as u64)
+    }
+
+    /// Whether there is debug information: lines, not only names of functions.
+    #[must_use]
+    pub fn has_lines(&self) -> bool {
+        self.with_debug(|_| ()).is_some()
+    }
+
+    /// What could not be used, and why: one lower-case fragment each. Grows while addresses
+    /// are located.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut lines = self.lines();
+        if let Some(Some(debug)) = &mut lines.debug {
+            let more = debug.take_notes();
+            lines.notes.extend(more);
+        }
+        lines.notes.clone()
+    }
+
+    fn names(&self) -> &Names {
+        self.names.get_or_init(|| {
+            let mut notes = Vec::new();
+            // What the file has itself is not looked for elsewhere.
+            let whole =
+                self.elf.section(".debug_info").is_some() && self.elf.section(".symtab").is_some();
+            let debug = match &self.path {
+                Some(path) if !whole => {
+                    debug_files::find(&self.elf, Some(path), &self.places, &mut notes)
+                }
+                _ => None,
+            };
+            let cfi = Cfi::read(&self.elf);
+            let table = Table::read(&self.elf, debug.as_ref(), &cfi);
+            self.lines().notes.append(&mut notes);
+            Names { table, debug }
+        })
+    }
+
+    /// Does something with debug information, if there is any.
+    fn with_debug<T>(&self, action: impl FnOnce(&mut Debug) -> T) -> Option<T> {
+        // Before the lock: it is needed for notes.
+        let names = self.names();
+        let lines = &mut *self.lines();
+        let debug = lines.debug.get_or_insert_with(|| {
+            let file = if self.elf.section(".debug_info").is_some() {
+                &self.elf
+            } else {
+                names.debug.as_ref()?
+            };
+            let shared = debug_files::find_shared(file, &self.places, &mut lines.notes);
+            Debug::read(file, shared.as_ref(), self.path.clone(), &mut lines.notes)
+        });
+        debug.as_mut().map(action)
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        // Nothing is left half done by a thread that ended while it held the lock.
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn shown(name: Option<&str>, start: u64) -> String {
+    match name {
+        Some(name) => demangle(name).into_owned(),
+        None => format!("function at {start:#x}"),
+    }
+}
+
+fn variable(found: Found) -> Variable {
+    let name = found.name.as_deref().unwrap_or_default();
+    Variable {
+        name: demangle(name).into_owned(),
+        address: found.start,
+        size: found.end - found.start,
+    }
+}

@@ -1,0 +1,415 @@
+//! From registers and stack to the calls that led there.
+//!
+//! By call frame information ([`crate::cfi`]), which compilers write for every instruction,
+//! so that a thread may stand anywhere, in a prologue too, and no frame pointer is needed.
+//! All sixteen registers are followed: signal frames, realigned stacks and assembly find
+//! their callers by others than rsp and rbp. Code without such information is passed by
+//! reading it ([`walk`]), or by a frame pointer that may be there; what follows is marked.
+
+mod rule;
+mod state;
+mod walk;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use gimli::UnwindContext;
+
+use self::rule::{Rule, Stop};
+use self::state::{Memory, State};
+use self::walk::Gaps;
+use crate::Error;
+use crate::cfi::{Cfi, Signal};
+use crate::elf::Elf;
+
+/// Most return addresses of a chain.
+const DEEPEST: usize = 256;
+
+/// Places of which rules are kept: at first, since most processes of a program that forks
+/// do little, and at most.
+const KEPT: std::ops::RangeInclusive<usize> = 256..=8192;
+
+/// A module's call frame information, and its code where it has none. Cheap to clone; one
+/// serves all processes.
+#[derive(Clone, Debug)]
+pub struct Frames(Arc<Module>);
+
+#[derive(Debug)]
+struct Module {
+    cfi: Cfi,
+    gaps: Gaps,
+}
+
+impl Frames {
+    /// Reads what unwinding needs from a file's bytes, or the vdso's. `name` stands for it in
+    /// messages.
+    ///
+    /// # Errors
+    /// When they are no ELF file.
+    pub fn of_bytes(bytes: &[u8], name: &str) -> Result<Self, Error> {
+        Ok(Self::of(&Elf::of_borrowed(bytes, name)?))
+    }
+
+    /// Reads what unwinding needs from a file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no ELF file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Self::of(&Elf::open(path)?))
+    }
+
+    fn of(elf: &Elf<'_>) -> Self {
+        let cfi = Cfi::read(elf);
+        let gaps = Gaps::read(elf, &cfi);
+        Self(Arc::new(Module { cfi, gaps }))
+    }
+
+    fn cfi(&self) -> &Cfi {
+        &self.0.cfi
+    }
+}
+
+/// Registers of a thread that stands somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// As instructions number them: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15.
+    pub general: [u64; 16],
+    /// The instruction at which it stands.
+    pub ip: u64,
+}
+
+/// How a call chain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// At the thread's first function.
+    Complete,
+    /// It was followed as far as the stack could be read, or as deep as chains are.
+    Cut,
+    /// No further: there is no rule for this code, or what was read makes no sense.
+    Lost,
+}
+
+/// What a chain is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Chain {
+    /// How it ended.
+    pub end: End,
+    /// How many return addresses, from the innermost, are certain: beyond them, code without
+    /// call frame information was passed by a guess.
+    pub certain: usize,
+}
+
+/// Unwinds the threads of one process.
+#[derive(Debug, Default)]
+pub struct Unwinder {
+    /// By first address; they do not overlap.
+    modules: Vec<Mapped>,
+    kept: Kept,
+    context: Option<Box<UnwindContext<usize>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Mapped {
+    range: Range<u64>,
+    bias: u64,
+    frames: Frames,
+}
+
+/// Where a state is to be looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// At this instruction: it was interrupted before it.
+    At,
+    /// Behind a call, which may be the last instruction of its function.
+    Behind,
+}
+
+impl Unwinder {
+    /// One without modules.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tells of a module at addresses of the process. `bias` is what is added to the file's
+    /// addresses (wrapping). What lay there before is forgotten.
+    pub fn add(&mut self, range: Range<u64>, bias: u64, module: &Frames) {
+        if range.is_empty() {
+            return;
+        }
+        self.modules
+            .retain(|old| old.range.end <= range.start || range.end <= old.range.start);
+        let at = self
+            .modules
+            .partition_point(|old| old.range.start < range.start);
+        let frames = module.clone();
+        self.modules.insert(
+            at,
+            Mapped {
+                range,
+                bias,
+                frames,
+            },
+        );
+        self.kept.clear();
+    }
+
+    /// Forgets the module whose range begins at `start`.
+    pub fn remove(&mut self, start: u64) {
+        self.modules.retain(|module| module.range.start != start);
+        self.kept.clear();
+    }
+
+    /// Appends the return addresses of a thread to `out`, innermost first, without the place
+    /// where it stands: at most 256. An instruction that a signal interrupted appears as the
+    /// address one behind its first byte, so that one less is inside the call, or the
+    /// instruction, in every case. `read` gives the eight bytes at an address of its memory.
+    pub fn unwind(
+        &mut self,
+        registers: &Registers,
+        read: &mut dyn FnMut(u64) -> Option<u64>,
+        out: &mut Vec<u64>,
+    ) -> Chain {
+        let first = out.len();
+        let mut state = State::new(registers);
+        let mut standing = Standing::At;
+        let mut certain = None;
+        let end = loop {
+            if out.len() - first == DEEPEST {
+                break End::Cut;
+            }
+            let (caller, signal) = match self.step(&state, standing, read) {
+                Ok(Step::Known(caller, signal)) => (caller, signal),
+                Ok(Step::Guessed(caller)) => {
+                    certain.get_or_insert(out.len() - first);
+                    (caller, Signal::No)
+                }
+                Err(Stop::Outermost) => break End::Complete,
+                Err(Stop::Unread) => break End::Cut,
+                Err(Stop::Unknown) => break End::Lost,
+            };
+            // A new thread's first function was called by nobody.
+            if caller.ip == 0 {
+                break End::Complete;
+            }
+            // Frames lie above each other; a signal handler's may be on a stack of its own.
+            if signal == Signal::No && caller.sp() <= state.sp() {
+                break End::Lost;
+            }
+            standing = match signal {
+                Signal::Yes => Standing::At,
+                Signal::No => Standing::Behind,
+            };
+            // Behind a call, one byte before is inside it. So it shall be here.
+            let interrupted = u64::from(signal == Signal::Yes);
+            out.push(caller.ip.wrapping_add(interrupted));
+            state = caller;
+        };
+        Chain {
+            end,
+            certain: certain.unwrap_or(out.len() - first),
+        }
+    }
+
+    fn step(
+        &mut self,
+        state: &State,
+        standing: Standing,
+        read: &mut Memory<'_>,
+    ) -> Result<Step, Stop> {
+        let place = match standing {
+            Standing::At => state.ip,
+            Standing::Behind => state.ip.wrapping_sub(1),
+        };
+        if let Some(rule) = self.kept.get(place) {
+            return rule
+                .apply(state, read)
+                .map(|(caller, signal)| Step::Known(caller, signal));
+        }
+        let Some(module) = module_at(&self.modules, place) else {
+            return self.guess(state, read);
+        };
+        let address = place.wrapping_sub(module.bias);
+        let context = self.context.get_or_insert_default();
+        if let Some(row) = module.frames.cfi().row(address, context) {
+            let rule = Rule::of(row, &module.frames);
+            let result = rule.apply(state, read);
+            self.kept.put(place, rule);
+            return result.map(|(caller, signal)| Step::Known(caller, signal));
+        }
+        let gaps = &module.frames.0.gaps;
+        let here = state.ip.wrapping_sub(module.bias);
+        if gaps.returns_from_signal(here) {
+            return walk::from_signal(state, read).map(|caller| Step::Known(caller, Signal::Yes));
+        }
+        if let Some(caller) = gaps.walk(here, state, read)
+            && module_at(&self.modules, caller.ip.wrapping_sub(1)).is_some()
+        {
+            return Ok(Step::Guessed(caller));
+        }
+        self.guess(state, read)
+    }
+
+    /// The caller by a frame pointer that may be none.
+    fn guess(&self, state: &State, read: &mut Memory<'_>) -> Result<Step, Stop> {
+        let caller = walk::by_frame_pointer(state, read)?;
+        // Code that a compiler made at run time calls such code, through frames that grow up
+        // to the first, which has no frame above it.
+        let frame = caller.get(state::RBP);
+        let plausible = caller.ip == 0
+            || module_at(&self.modules, caller.ip.wrapping_sub(1)).is_some()
+            || frame == Some(0)
+            || frame > state.get(state::RBP);
+        plausible
+            .then_some(Step::Guessed(caller))
+            .ok_or(Stop::Unknown)
+    }
+}
+
+/// Rules by the place that they are for, each in the one slot that it may have.
+#[derive(Debug, Default)]
+struct Kept {
+    slots: Vec<Option<(u64, Rule)>>,
+    /// How often one took another's slot since there are so many.
+    displaced: usize,
+}
+
+impl Kept {
+    fn slot(&self, place: u64) -> usize {
+        // Multiplication spreads addresses that differ by pages over the upper bits.
+        let spread = place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        spread as usize & self.slots.len().wrapping_sub(1)
+    }
+
+    fn get(&self, place: u64) -> Option<&Rule> {
+        let (kept, rule) = self.slots.get(self.slot(place))?.as_ref()?;
+        (*kept == place).then_some(rule)
+    }
+
+    fn put(&mut self, place: u64, rule: Rule) {
+        let full = self.displaced > self.slots.len() && self.slots.len() < *KEPT.end();
+        if self.slots.is_empty() || full {
+            let more = (self.slots.len() * 2).max(*KEPT.start());
+            self.slots.clear();
+            self.slots.resize_with(more, || None);
+            self.displaced = 0;
+        }
+        let slot = self.slot(place);
+        if self.slots[slot].replace((place, rule)).is_some() {
+            self.displaced += 1;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.slots.clear();
+        self.displaced = 0;
+    }
+}
+
+fn module_at(modules: &[Mapped], address: u64) -> Option<&Mapped> {
+    let behind = modules.partition_point(|module| module.range.start <= address);
+    let module = modules.get(behind.checked_sub(1)?)?;
+    (address < module.range.end).then_some(module)
+}
+
+/// One call outwards.
+enum Step {
+    /// By rules.
+    Known(State, Signal),
+    /// By a guess.
+    Guessed(State),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// Words on a stack.
+    fn unwound(
+        unwinder: &mut Unwinder,
+        registers: &Registers,
+        stack: &[(u64, u64)],
+    ) -> (Vec<u64>, Chain) {
+        let stack: HashMap<u64, u64> = stack.iter().copied().collect();
+        let mut out = vec![7];
+        let chain = unwinder.unwind(registers, &mut |at| stack.get(&at).copied(), &mut out);
+        assert_eq!(out.remove(0), 7, "what was there stays");
+        (out, chain)
+    }
+
+    fn registers(ip: u64, sp: u64, frame: u64) -> Registers {
+        let mut registers = Registers {
+            ip,
+            ..Registers::default()
+        };
+        registers.general[usize::from(state::RSP)] = sp;
+        registers.general[usize::from(state::RBP)] = frame;
+        registers
+    }
+
+    #[test]
+    fn code_that_nothing_is_known_of_is_passed_by_frame_pointers_and_marked() {
+        let mut unwinder = Unwinder::new();
+        let stack = [
+            (0x1010, 0x1040),
+            (0x1018, 0xa001),
+            (0x1040, 0),
+            (0x1048, 0xa002),
+        ];
+        let (out, chain) = unwound(&mut unwinder, &registers(0xa000, 0x1000, 0x1010), &stack);
+        assert_eq!(out, [0xa001, 0xa002]);
+        let expected = Chain {
+            end: End::Complete,
+            certain: 0,
+        };
+        assert_eq!(chain, expected);
+        // rbp that is no frame pointer: below the stack, or leading down it.
+        for frame in [0x0ff8, 0x1011] {
+            let (out, chain) = unwound(&mut unwinder, &registers(0xa000, 0x1000, frame), &stack);
+            assert_eq!((out.len(), chain.end), (0, End::Lost));
+        }
+        let stack = [(0x1010, 0x1008), (0x1018, 0xa001)];
+        let (out, chain) = unwound(&mut unwinder, &registers(0xa000, 0x1000, 0x1010), &stack);
+        assert_eq!((out.len(), chain.end), (0, End::Lost));
+        // A stack that was not copied.
+        let (out, chain) = unwound(&mut unwinder, &registers(0xa000, 0x1000, 0x1010), &[]);
+        assert_eq!((out.len(), chain.end), (0, End::Cut));
+    }
+
+    #[test]
+    fn a_chain_has_an_end() {
+        let mut unwinder = Unwinder::new();
+        let stack: Vec<(u64, u64)> = (0..2000)
+            .flat_map(|at| {
+                let frame = 0x1000 + 16 * at;
+                [(frame, frame + 16), (frame + 8, 0xa000)]
+            })
+            .collect();
+        let (out, chain) = unwound(&mut unwinder, &registers(0xa000, 0x1000, 0x1000), &stack);
+        assert_eq!((out.len(), chain.end), (DEEPEST, End::Cut));
+    }
+
+    #[test]
+    fn modules_take_each_other_s_place() {
+        let frames = Frames(Arc::new(Module {
+            cfi: Cfi::default(),
+            gaps: Gaps::default(),
+        }));
+        let mut unwinder = Unwinder::new();
+        unwinder.add(0x1000..0x3000, 0, &frames);
+        unwinder.add(0x3000..0x4000, 0, &frames);
+        unwinder.add(0x5000..0x5000, 0, &frames);
+        assert_eq!(unwinder.modules.len(), 2);
+        assert!(module_at(&unwinder.modules, 0x2fff).is_some());
+        unwinder.add(0x2000..0x3800, 0x10, &frames);
+        assert_eq!(unwinder.modules.len(), 1);
+        assert!(module_at(&unwinder.modules, 0x1fff).is_none());
+        unwinder.remove(0x1000);
+        assert!(module_at(&unwinder.modules, 0x2000).is_some_and(|it| it.bias == 0x10));
+        unwinder.remove(0x2000);
+        assert!(unwinder.modules.is_empty());
+    }
+}

@@ -1,0 +1,7 @@
+//! Programs that are compiled here, and what is found of them.
+
+mod build;
+mod damage;
+mod names;
+mod step;
+mod unwind;

@@ -1,0 +1,248 @@
+//! Memory in which a program tells of its allocations, shared with the launcher.
+//!
+//! [`Allocations`] leads it. Behind it lie, where it says, **rings** of events, an **index** of
+//! call chains and the chains themselves. All writers are threads of the program and of the
+//! children that it forks; the launcher reads, moves the rings' tails and sets
+//! [`Allocations::level`]. Both sides use atomics on every word.
+//!
+//! **Rings.** A thread reserves a record of its ring by moving `head`, fills it in, and
+//! writes [`AllocationRecord::what`] last: a record is complete when the lap in it is that of its
+//! index. So a handler that interrupts a thread between the two, or a thread that is ended there,
+//! costs nothing or one record. The last [`Allocations::shared_rings`] rings are shared by the
+//! threads that found none of their own: there a marker with the thread's number precedes
+//! every event, both reserved at once.
+//!
+//! **Chains.** A chain is a word with its length (low 16 bits) and the upper half of its
+//! hash, then its return addresses, innermost first. Its number is the index of that word among
+//! the words of all chains. The index is an open hash table of words: the upper half of the hash,
+//! then the chain's number; 0 is free. A chain is complete before its number is in the index.
+//!
+//! **Levels.** When there are too many events, small blocks are followed in part: those whose
+//! address has an [`allocation_level`] not below the level. Allocating and freeing a block decide alike
+//! as long as the level stays; when it rises, the launcher says what is not followed any more.
+
+/// Leads the memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Allocations {
+    /// Rings.
+    pub rings: u32,
+    /// How many of them, the last ones, are shared.
+    pub shared_rings: u32,
+    /// Small blocks below this [`allocation_level`] are not followed.
+    pub level: u32,
+    /// Most return addresses of a chain.
+    pub depth: u32,
+    /// Blocks of at least so many bytes are always followed.
+    pub every_from_bytes: u64,
+    /// Byte offset of the first ring.
+    pub rings_offset: u64,
+    /// Byte offset of the index of chains.
+    pub index_offset: u64,
+    /// Words of the index, a power of two.
+    pub index_words: u64,
+    /// Byte offset of the chains' words.
+    pub chains_offset: u64,
+    /// Words for chains; word 0 belongs to none, and number 0 says that a chain is not known.
+    pub chains_words: u64,
+    /// First word that no chain has taken; at least 1.
+    pub chains_used: u64,
+    /// Events lost because there was no ring.
+    pub homeless: u64,
+    /// Chains that were not kept because there was no room.
+    pub unkept: u64,
+    /// Fills up to the alignment of a ring.
+    pub rest: [u64; 5],
+}
+
+/// Records a ring holds.
+pub const ALLOCATION_RECORDS: usize = 16384;
+
+/// One event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct AllocationRecord {
+    /// Time stamp counter.
+    pub tsc: u64,
+    /// First byte of the block; of a marker the thread's number.
+    pub address: u64,
+    /// Bytes; of a marker the number of the process, as it sees itself.
+    pub size: u64,
+    /// Number of the call chain.
+    pub chain: u32,
+    /// [`AllocationWhat`] packed.
+    pub what: u32,
+}
+
+/// What a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationWhat {
+    /// Which function, by the number that the plan gave to it.
+    pub function: u8,
+    /// An [`AllocationKind`] as its number.
+    pub kind: u8,
+    /// [`Allocations::level`] that was decided by; 0 of a block that is always followed.
+    pub level: u8,
+    /// Lap of the record's index: see [`AllocationWhat::lap_of`].
+    pub lap: u16,
+}
+
+/// Kinds of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AllocationKind {
+    /// A block was allocated.
+    Allocated = 0,
+    /// A block was freed.
+    Freed = 1,
+    /// What follows is of another thread.
+    Thread = 2,
+}
+
+impl AllocationWhat {
+    /// The word for a record.
+    #[must_use]
+    pub const fn packed(self) -> u32 {
+        self.function as u32
+            | (self.kind as u32 & 3) << 8
+            | (self.level as u32 & 15) << 10
+            | (self.lap as u32) << 16
+    }
+
+    /// What the word of a record says.
+    #[must_use]
+    pub const fn of(word: u32) -> Self {
+        Self {
+            function: word as u8,
+            kind: (word >> 8 & 3) as u8,
+            level: (word >> 10 & 15) as u8,
+            lap: (word >> 16) as u16,
+        }
+    }
+
+    /// The lap of a record with this index: never that of memory that was not written yet, in
+    /// the first one.
+    #[must_use]
+    pub const fn lap_of(index: u64) -> u16 {
+        (index / ALLOCATION_RECORDS as u64 + 1) as u16
+    }
+}
+
+/// A ring. Indices run freely; a record lies at index modulo [`ALLOCATION_RECORDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct AllocationRing {
+    /// Thread that owns it, 0 when free; of no meaning where it is shared.
+    pub owner: u32,
+    /// Events lost because it was full.
+    pub lost: u32,
+    /// Next index to reserve (writers).
+    pub head: u64,
+    /// Apart from what the launcher writes.
+    pub rest: [u64; 6],
+    /// Next index to read (launcher).
+    pub tail: u64,
+    /// As `rest`.
+    pub more: [u64; 7],
+    /// The records.
+    pub records: [AllocationRecord; ALLOCATION_RECORDS],
+}
+
+/// Highest level.
+pub const ALLOCATION_LEVELS: u32 = 15;
+
+/// The levels up to which a small block at `address` is followed: half of all addresses have one
+/// of at least 1, a quarter one of at least 2, and so on.
+#[must_use]
+pub const fn allocation_level(address: u64) -> u32 {
+    // Blocks lie at multiples of 16; the multiplier spreads them (Steele and Vigna 2021).
+    let spread = (address >> 4).wrapping_mul(0xd134_2543_de82_ef95);
+    let level = (spread ^ spread >> 32)
+        .wrapping_mul(0xaf25_1af3_b0f0_25b5)
+        .leading_zeros();
+    if level > ALLOCATION_LEVELS {
+        ALLOCATION_LEVELS
+    } else {
+        level
+    }
+}
+
+/// What wrapped functions are, as the low half of the number that a plan gives to each; the high
+/// half is the number of the function in records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum WrapKind {
+    /// `f(size)`.
+    Sized = 1,
+    /// `f(count, size)`.
+    Counted = 2,
+    /// `f(block, size)`.
+    Resized = 3,
+    /// `f(block, count, size)`.
+    ResizedCounted = 4,
+    /// `f(alignment, size)`.
+    Aligned = 5,
+    /// `f(&block, alignment, size)`, 0 when it was done.
+    AlignedInto = 6,
+    /// `f(block, size, alignment)`.
+    ResizedAligned = 7,
+    /// `f(block)` frees, and calls no other wrapped function.
+    Free = 8,
+    /// `f(block)` frees, perhaps by calling another one.
+    FreeOuter = 9,
+    /// `mmap`.
+    Map = 10,
+    /// `munmap`.
+    Unmap = 11,
+    /// `mremap`.
+    Remap = 12,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_without_holes() {
+        assert_eq!(size_of::<Allocations>(), 128);
+        assert_eq!(size_of::<AllocationRecord>(), 32);
+        assert_eq!(
+            size_of::<AllocationRing>(),
+            128 + ALLOCATION_RECORDS * size_of::<AllocationRecord>()
+        );
+    }
+
+    #[test]
+    fn a_word_gives_back_what_was_packed() {
+        for lap in [1, 2, 65535, 0] {
+            let what = AllocationWhat {
+                function: 200,
+                kind: AllocationKind::Thread as u8,
+                level: 15,
+                lap,
+            };
+            assert_eq!(AllocationWhat::of(what.packed()), what);
+        }
+        assert_eq!(AllocationWhat::lap_of(0), 1);
+        assert_eq!(AllocationWhat::lap_of(ALLOCATION_RECORDS as u64), 2);
+    }
+
+    #[test]
+    fn each_level_has_half_of_the_one_below() {
+        for stride in [16, 32, 48, 4096, 1 << 20] {
+            let mut found = [0_u32; ALLOCATION_LEVELS as usize + 1];
+            let blocks: u64 = 1 << 16;
+            for block in 0..blocks {
+                found[allocation_level(0x7f12_3456_0010 + block * stride) as usize] += 1;
+            }
+            let mut expected = blocks as f64;
+            let mut left = blocks as f64;
+            for level in 1..=6 {
+                left -= f64::from(found[level - 1]);
+                expected /= 2.0;
+                let deviation = (left - expected).abs() / expected;
+                assert!(deviation < 0.1, "{stride} {level}: {left} of {expected}");
+            }
+        }
+    }
+}

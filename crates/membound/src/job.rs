@@ -1,0 +1,132 @@
+//! The command as a stand-in for the program that it started: signals and job control.
+//!
+//! The program shares the process group, so the terminal's own signals (Ctrl-C, Ctrl-\,
+//! Ctrl-Z, hang-up) reach it without help, and membound must only outlive them. What
+//! somebody sends to membound alone is passed on. When the program is stopped, membound
+//! stops too, so that the shell sees it, and both go on together.
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use membound_launch::{Change, Session};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
+
+/// Signals that are passed on when they were sent to membound alone.
+const PASSED_ON: [i32; 4] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+/// Signals that a terminal sends to the program as well.
+const SHARED: [i32; 2] = [SIGINT, SIGQUIT];
+
+/// Signals wait here from its making until there is a program to pass them to.
+pub(crate) struct Job {
+    signals: SignalsInfo<WithRawSiginfo>,
+}
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By itself, with this code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+}
+
+impl Job {
+    /// Takes over the signals that are not ignored already: what membound inherits as
+    /// ignored, the program inherits too.
+    pub(crate) fn prepare() -> anyhow::Result<Self> {
+        let ignored = ignored();
+        let taken = PASSED_ON
+            .into_iter()
+            .chain(SHARED)
+            .filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        let signals = SignalsInfo::new(taken).context("cannot listen for signals")?;
+        Ok(Self { signals })
+    }
+
+    /// Stands in for the session's program until it ends.
+    pub(crate) fn follow(mut self, session: &Session) -> anyhow::Result<End> {
+        let pid = i32::try_from(session.pid()).ok().and_then(Pid::from_raw);
+        let pid = pid.context("a process has a number")?;
+        let handle = self.signals.handle();
+        let passing = std::thread::spawn(move || {
+            for info in self.signals.forever() {
+                // Positive codes are the kernel's: it has told the whole group.
+                let from_a_process = info.si_code <= 0;
+                let signal = info.si_signo;
+                if from_a_process
+                    && PASSED_ON.contains(&signal)
+                    && let Some(signal) = Signal::from_named_raw(signal)
+                {
+                    // It may have ended just now.
+                    let _ = kill_process(pid, signal);
+                }
+            }
+        });
+        let end = loop {
+            match session.wait().context("cannot wait for the program")? {
+                Change::Stopped(_) => stop_with(pid),
+                Change::Ended(status) => {
+                    use std::os::unix::process::ExitStatusExt;
+                    break match (status.code(), status.signal()) {
+                        (Some(code), _) => End::Exited(code),
+                        (None, signal) => End::Killed(signal.unwrap_or(0)),
+                    };
+                }
+            }
+        };
+        handle.close();
+        let _ = passing.join();
+        Ok(end)
+    }
+}
+
+/// Stops with the program, unless it goes on already, and continues it with oneself.
+fn stop_with(pid: Pid) {
+    // Ctrl-Z and `fg` reach both; one of them is always first.
+    std::thread::sleep(Duration::from_millis(20));
+    if !is_stopped(pid) {
+        return;
+    }
+    let _ = kill_process(getpid(), Signal::STOP);
+    let _ = kill_process(pid, Signal::CONT);
+}
+
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    let stat = stat.unwrap_or_default();
+    let after_name = stat.iter().rposition(|byte| *byte == b')');
+    after_name.is_some_and(|at| matches!(stat.get(at + 2), Some(b'T' | b't')))
+}
+
+/// Signals that are ignored, as bits.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Ends as the program did: with its code, or by its signal (without a second core file).
+pub(crate) fn end_like(end: End) -> ExitCode {
+    match end {
+        End::Exited(code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+        End::Killed(signal) => {
+            let none = Rlimit {
+                current: Some(0),
+                maximum: Some(0),
+            };
+            let _: io::Result<()> = setrlimit(Resource::Core, none).map_err(Into::into);
+            if signal_hook::low_level::emulate_default_handler(signal).is_err() {
+                // A real-time signal, which has no name. Nobody changed what it does.
+                let _ = signal_hook::low_level::raise(signal);
+            }
+            // What a shell says where the signal does not end us as it did the program.
+            ExitCode::from(128_u8.saturating_add(u8::try_from(signal).unwrap_or(0)))
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `membound profile`: records a program, or a process that runs already.
+
+pub(crate) mod args;
+pub(crate) mod machine;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use membound_launch::{Program, environment};
+use membound_record::{
+    DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, Ended, Error, Latencies, Options, Over, Recorder,
+    Summary, TimerChoice, Watch,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::job::{self, End, Job};
+use crate::output::{self, Target};
+use crate::{launching, report};
+use args::{ProfileArgs, SamplerArg};
+
+/// Records what was asked for and says what it came to; a program's own end is passed on.
+pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
+    // Found out before the machine is measured and the program runs.
+    if Target::open(&args.output)?.is_stdout() {
+        output::complain("a run is a database and goes into a file: name one with -o");
+        return Ok(ExitCode::from(2));
+    }
+    if let Some(name) = args.command.first()
+        && let Err(error) = membound_launch::find(name, std::env::var_os("PATH").as_deref())
+    {
+        output::complain(&error.to_string());
+        return Ok(ExitCode::from(error.code()));
+    }
+    let options = options(args)?;
+    let telling = if args.quiet {
+        Telling::Nothing
+    } else {
+        Telling::Summary
+    };
+    match (args.pid, args.command.split_first()) {
+        (Some(pid), _) => attach(pid, options, telling),
+        (None, Some((name, arguments))) => launch(name, arguments, options, telling),
+        (None, None) => anyhow::bail!("there is neither a command nor a process"),
+    }
+}
+
+/// What is said at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Telling {
+    /// What was found, in a few lines.
+    Summary,
+    /// Only what went wrong.
+    Nothing,
+}
+
+fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
+    let objects = (!args.no_objects && args.pid.is_none())
+        .then(|| args.object_size.unwrap_or(DEFAULT_OBJECT_BYTES));
+    let patched = !args.no_latencies && args.pid.is_none();
+    Ok(Options {
+        timer: match args.sampler {
+            SamplerArg::Auto => TimerChoice::Auto,
+            SamplerArg::Perf => TimerChoice::Perf,
+            SamplerArg::Agent => TimerChoice::Agent,
+        },
+        period: args.period,
+        latencies: if patched {
+            Latencies::On
+        } else {
+            Latencies::Off
+        },
+        objects,
+        allocators: args.allocator.clone(),
+        watch: if args.watch { Watch::On } else { Watch::Off },
+        max_overhead: args.max_overhead.unwrap_or(DEFAULT_OVERHEAD),
+        machine: machine::profile(args.machine.as_deref())?,
+        duration: args.duration,
+        ..usual(args.output.clone())
+    })
+}
+
+fn launch(
+    name: &OsString,
+    arguments: &[OsString],
+    options: Options,
+    telling: Telling,
+) -> anyhow::Result<ExitCode> {
+    let program = Program {
+        name: name.clone(),
+        arguments: arguments.to_vec(),
+        search: std::env::var_os("PATH"),
+        environment: environment(),
+    };
+    let path = options.output.clone();
+    let job = Job::prepare()?;
+    let recorder = match Recorder::launch(&program, options) {
+        Ok(recorder) => recorder,
+        Err(Error::Launch(membound_launch::Error::CannotRun(error))) => {
+            output::complain(&error.to_string());
+            return Ok(ExitCode::from(error.code()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let session = recorder
+        .session()
+        .context("a program that was started has a session")?;
+    let end = job.follow(session)?;
+    let ended = match end {
+        End::Exited(code) => Ended::Exited(code),
+        End::Killed(signal) => Ended::Killed(signal),
+    };
+    let code = match recorder.finish(ended) {
+        Ok(summary) => {
+            tell(&summary, telling);
+            ExitCode::SUCCESS
+        }
+        Err(error) => output::fail(&anyhow::Error::new(error).context(kept(&path))),
+    };
+    // The program's own failure says more than ours.
+    if end == End::Exited(0) && code != ExitCode::SUCCESS {
+        return Ok(code);
+    }
+    Ok(job::end_like(end))
+}
+
+/// Profiles a program that is not the user's, as everything stands by default.
+///
+/// # Errors
+/// When it cannot be recorded, or fails.
+pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> anyhow::Result<()> {
+    let options = Options {
+        machine: machine::profile(None)?,
+        ..usual(run)
+    };
+    let code = launch(&program.into(), arguments, options, Telling::Nothing)?;
+    ensure!(code == ExitCode::SUCCESS, "{} failed", program.display());
+    Ok(())
+}
+
+/// What every recording of this build has.
+fn usual(run: PathBuf) -> Options {
+    Options {
+        cache: launching::cache(),
+        revision: launching::revision(),
+        directory: launching::directory(),
+        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Options::new(run)
+    }
+}
+
+fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCode> {
+    let path = options.output.clone();
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
+    let recorder = Recorder::attach(pid, options)?;
+    let stopper = recorder.stopper();
+    let handle = signals.handle();
+    let waiting = std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            stopper.stop();
+        }
+    });
+    let over = recorder.wait_attached();
+    handle.close();
+    let _ = waiting.join();
+    let ended = match over {
+        Over::Gone | Over::Stopped | Over::Elapsed => Ended::Detached,
+    };
+    let summary = recorder.finish(ended).with_context(|| kept(&path))?;
+    tell(&summary, telling);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What became of the file when it could not be completed.
+fn kept(path: &Path) -> String {
+    format!("{} holds what was recorded until then", path.display())
+}
+
+/// What was found, in a few lines, and where the rest is; on stderr, since stdout is the
+/// program's.
+fn tell(summary: &Summary, telling: Telling) {
+    if telling == Telling::Nothing {
+        return;
+    }
+    let path = summary.path.display();
+    match report::summary(&summary.path, output::error_style()) {
+        Ok(text) => output::tell(&text),
+        Err(error) => output::complain(&format!("{error:#}")),
+    }
+    output::complain(&format!(
+        "`membound report {path}` shows this again, `--by object` and others more, `--html FILE` all of it"
+    ));
+}

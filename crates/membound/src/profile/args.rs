@@ -1,0 +1,146 @@
+//! Arguments of `profile`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use membound_input::parse_size;
+
+/// What takes timer samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SamplerArg {
+    /// perf events where they are permitted, else the agent's timers.
+    #[default]
+    Auto,
+    /// perf events, or an error.
+    Perf,
+    /// Timers inside the program, as in a container.
+    Agent,
+}
+
+/// Arguments of `profile`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The program keeps stdin, stdout, its exit code and the signal that ends it; \
+                  `membound report RUN` shows what was recorded. Exit codes of membound itself: \
+                  127 the command is not there, 126 it cannot be run."
+)]
+pub(crate) struct ProfileArgs {
+    /// The run file; an earlier one is replaced.
+    #[arg(short, long, value_name = "RUN", default_value = "membound.run")]
+    pub(crate) output: PathBuf,
+    /// Attach to a process that runs already (samples only: no objects, no latencies).
+    #[arg(long, value_name = "PID", conflicts_with = "command")]
+    pub(crate) pid: Option<u32>,
+    /// Stop recording after S seconds; a program that was started runs on.
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Machine profile [default: the one that `membound measure` keeps, else a quick one is made].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
+    /// Show no summary at the end.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// What takes timer samples: auto, perf, agent.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        help_heading = "How"
+    )]
+    pub(crate) sampler: SamplerArg,
+    /// CPU time of a thread between two timer samples, in milliseconds.
+    #[arg(long, value_name = "MS", default_value = "1", value_parser = milliseconds, help_heading = "How")]
+    pub(crate) period: Duration,
+    /// Leave the program's code as it is: no executions, addresses and latencies.
+    #[arg(long, help_heading = "How")]
+    pub(crate) no_latencies: bool,
+    /// Do not follow allocations.
+    #[arg(long, help_heading = "How")]
+    pub(crate) no_objects: bool,
+    /// Follow every block from SIZE bytes on; of smaller ones a part where there are very many.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_objects", help_heading = "How")]
+    pub(crate) object_size: Option<u64>,
+    /// Functions that allocate and free as malloc and free do. May be repeated.
+    #[arg(long, value_name = "ALLOCATE:FREE", value_parser = pair, conflicts_with = "no_objects", help_heading = "How")]
+    pub(crate) allocator: Vec<(String, String)>,
+    /// Confirm shared lines with hardware watchpoints.
+    #[arg(long, help_heading = "How")]
+    pub(crate) watch: bool,
+    /// Time that patches may cost the program.
+    #[arg(long, value_name = "P%", value_parser = percent, help_heading = "How")]
+    pub(crate) max_overhead: Option<f64>,
+
+    /// The command and its arguments.
+    #[arg(
+        required_unless_present = "pid",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|number| *number > 0.0)
+        .and_then(|number| Duration::try_from_secs_f64(number).ok())
+        .ok_or_else(|| format!("`{text}` is no number of seconds"))
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    const SHORTEST: Duration = Duration::from_micros(50);
+    const LONGEST: Duration = Duration::from_secs(10);
+    let parsed = text.parse::<f64>().ok();
+    parsed
+        .and_then(|number| Duration::try_from_secs_f64(number / 1000.0).ok())
+        .filter(|period| (SHORTEST..=LONGEST).contains(period))
+        .ok_or_else(|| format!("`{text}` is no period: use 0.05 to 10000 milliseconds"))
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        _ => Err(format!("`{text}` is no share: use 0.1% to 100%")),
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once(':') {
+        Some((allocate, free)) if !allocate.is_empty() && !free.is_empty() => {
+            Ok((allocate.to_owned(), free.to_owned()))
+        }
+        _ => Err(format!("`{text}` is no pair: use ALLOCATE:FREE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outside_of_reason_are_refused() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "NaN", "inf", "1e300", "", "x"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+        assert_eq!(milliseconds("0.1"), Ok(Duration::from_micros(100)));
+        for text in ["0", "0.001", "-3", "99999", "NaN", ""] {
+            assert!(milliseconds(text).is_err(), "{text}");
+        }
+        assert_eq!(percent("5%"), Ok(0.05));
+        assert_eq!(percent("100"), Ok(1.0));
+        for text in ["0", "101", "-5%", "%", "NaN"] {
+            assert!(percent(text).is_err(), "{text}");
+        }
+        assert_eq!(pair("a:b"), Ok(("a".to_owned(), "b".to_owned())));
+        for text in ["", "a", ":b", "a:"] {
+            assert!(pair(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The machine profile that levels and latencies come from: the one that was named, else
+//! the one that is kept of this host, else one that is made now.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use membound_platform::{Root, machine_info};
+use membound_types::{Kind, MachineProfile, SCHEMA_VERSION, Timer};
+use serde::Deserialize;
+
+use crate::args::Part;
+use crate::machines::Store;
+use crate::measure::calibration;
+use crate::{measure, output};
+
+/// The profile for a run that begins now. `None`, after saying why, when there is none and
+/// none can be made: then a run has no levels.
+///
+/// # Errors
+/// When the named file is no machine profile.
+pub(super) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProfile>> {
+    if let Some(path) = named {
+        return read(path).map(Some);
+    }
+    let info = machine_info(&Root::system(), Timer::default(), Default::default());
+    let store = Store::open(&info.host);
+    if let Some(path) = store.kept()
+        && path.exists()
+    {
+        match read(&path) {
+            Ok(profile) if profile.machine.cpu.model_name != info.cpu.model_name => {
+                output::complain(&format!(
+                    "{} is of another processor ({}): measuring this one",
+                    path.display(),
+                    profile.machine.cpu.model_name
+                ));
+            }
+            Ok(profile) => return Ok(Some(calibrated(profile, &store))),
+            Err(error) => output::complain(&format!("{error:#}: measuring anew")),
+        }
+    }
+    output::complain("measuring this machine first (once; about a minute, Ctrl-C ends it)");
+    match measure::for_profiles(&[Part::Latency, Part::Bandwidth, Part::Calibration]) {
+        Ok(profile) => Ok(Some(profile)),
+        Err(error) if error.is::<measure::Interrupted>() => Err(error),
+        Err(error) => {
+            output::complain(&format!(
+                "the machine cannot be measured: {error:#}: the run has no levels"
+            ));
+            Ok(None)
+        }
+    }
+}
+
+/// The profile with a calibration for what this build patches. An older profile may have none,
+/// or another build's; the rest of it stays good.
+fn calibrated(mut profile: MachineProfile, store: &Store) -> MachineProfile {
+    if calibration::is_current(&profile) {
+        return profile;
+    }
+    output::complain("calibrating the latency sampler (once; a few seconds)");
+    match calibration::renew(&mut profile) {
+        Ok(()) => store.finish(&profile),
+        Err(error) => output::complain(&format!("the run has no levels: {error:#}")),
+    }
+    profile
+}
+
+/// Reads a machine profile.
+pub(crate) fn read(path: &Path) -> anyhow::Result<MachineProfile> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        schema_version: Option<u32>,
+        kind: Option<Kind>,
+    }
+    let place = || format!("{} is no machine profile", path.display());
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let envelope: Envelope = serde_json::from_slice(&bytes).with_context(place)?;
+    match (envelope.kind, envelope.schema_version) {
+        (Some(Kind::Machine), Some(SCHEMA_VERSION)) => {
+            serde_json::from_slice(&bytes).with_context(place)
+        }
+        (Some(Kind::Machine), version) => bail!(
+            "{} has schema version {}, this membound reads {SCHEMA_VERSION} (measure again)",
+            path.display(),
+            version.map_or_else(|| "none".to_owned(), |version| version.to_string())
+        ),
+        (kind, _) => bail!(
+            "{} is a document of kind `{}`, not a machine profile (`membound measure --json FILE` \
+             writes one)",
+            path.display(),
+            kind.map_or("?", Kind::name)
+        ),
+    }
+}

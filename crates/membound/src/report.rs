@@ -1,0 +1,191 @@
+//! `membound report`: what a run says, in the form that was asked for.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use membound_analyze::{Options, OtherMachine, Sources, Views};
+use membound_report::export::{self, Weight};
+use membound_report::text::Style;
+use membound_report::{By, page, text};
+use membound_types::{MachineProfile, Profile};
+
+use crate::output::{self, Target};
+use crate::profile::machine;
+
+/// How a run is shown on stdout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// For a person.
+    #[default]
+    Text,
+    /// The whole document.
+    Json,
+    /// One grouping as comma-separated values.
+    Csv,
+    /// For pprof and what reads its files.
+    Pprof,
+    /// For the Firefox Profiler.
+    Firefox,
+    /// One line a call chain, for flame graphs.
+    Folded,
+}
+
+/// What call chains are weighed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WeightArg {
+    /// CPU time.
+    Time,
+    /// The part of it that was stalled on memory.
+    #[default]
+    Stall,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// The run file.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// summary, function, object, line, instruction, thread, level, node, bandwidth-domain.
+    #[arg(long, value_name = "G", default_value_t, hide_default_value = true)]
+    by: By,
+    /// Source and assembly of function F with the stall of each line.
+    #[arg(long, value_name = "F", conflicts_with = "by")]
+    source: Option<String>,
+    /// What stdout shows.
+    #[arg(long, value_enum, default_value_t)]
+    format: ReportFormat,
+    /// What call chains are weighed by (folded).
+    #[arg(long, value_enum, default_value_t)]
+    weight: WeightArg,
+    /// Write one self-contained page to FILE.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the document to FILE (`-`: stdout).
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// What the program would wait for on another machine, by its profile. May be repeated.
+    #[arg(long, value_name = "PROFILE")]
+    machine: Vec<PathBuf>,
+}
+
+/// Reads a run and shows it.
+pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    if args.format == ReportFormat::Pprof && std::io::stdout().is_terminal() {
+        output::complain("pprof files are binary: send stdout into a file");
+        return Ok(ExitCode::from(2));
+    }
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let mut html = args.html.as_deref().map(Target::open).transpose()?;
+    if html.as_ref().is_some_and(Target::is_stdout) {
+        bail!("--html needs a file");
+    }
+    let elsewhere = args
+        .machine
+        .iter()
+        .map(|path| Ok((path.display().to_string(), machine::read(path)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let views = views(&args.run, &elsewhere)?;
+    let written = write_files(&views, json.as_mut(), html.as_mut());
+    if !json.as_ref().is_some_and(Target::is_stdout) {
+        show(args, &views)?;
+    }
+    written?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The summary that ends a recording.
+pub(crate) fn summary(run: &Path, style: Style) -> anyhow::Result<String> {
+    let views = views(run, &[])?;
+    Ok(text::profile(&views.profile, By::Summary, style))
+}
+
+/// All views of the run in a file.
+pub(crate) fn views(path: &Path, elsewhere: &[(String, MachineProfile)]) -> anyhow::Result<Views> {
+    let run = membound_run::RunData::open(path)?;
+    let elsewhere: Vec<OtherMachine<'_>> = elsewhere
+        .iter()
+        .map(|(name, profile)| OtherMachine { name, profile })
+        .collect();
+    let options = Options {
+        elsewhere: &elsewhere,
+        sources: &Files,
+        ..Options::default()
+    };
+    Ok(membound_analyze::analyze(&run, &options))
+}
+
+/// Source texts from the files that debug information names.
+struct Files;
+
+impl Sources for Files {
+    fn text(&self, path: &str) -> Option<String> {
+        /// Nobody reads a listing of more, and names in binaries may lead anywhere.
+        const LARGEST_BYTES: u64 = 16 << 20;
+        let found = std::fs::metadata(path).ok()?;
+        if !found.is_file() || found.len() > LARGEST_BYTES {
+            return None;
+        }
+        let bytes = std::fs::read(path).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// What `compare` needs of a run.
+pub(crate) fn profile_of(path: &Path) -> anyhow::Result<Profile> {
+    views(path, &[]).map(|views| views.profile)
+}
+
+fn write_files(
+    views: &Views,
+    json: Option<&mut Target>,
+    html: Option<&mut Target>,
+) -> anyhow::Result<()> {
+    let json = json.map_or(Ok(()), |target| {
+        output::json(&views.profile).and_then(|text| target.write(&text))
+    });
+    let html = html.map_or(Ok(()), |target| {
+        target.write(&page::profile(&views.profile, &views.detail))
+    });
+    json.and(html)
+}
+
+fn show(args: &ReportArgs, views: &Views) -> anyhow::Result<()> {
+    let Views { profile, detail } = views;
+    let style = output::style();
+    let text = match args.format {
+        ReportFormat::Text => match &args.source {
+            Some(function) => {
+                let listing = text::listing(detail, Some(function), style);
+                if listing.is_empty() {
+                    bail!("no sampled function is called `{function}`");
+                }
+                listing
+            }
+            None => text::profile(profile, args.by, style),
+        },
+        ReportFormat::Json => output::json(profile)?,
+        ReportFormat::Csv => export::csv(profile, args.by),
+        ReportFormat::Firefox => export::firefox(profile, detail),
+        ReportFormat::Folded => export::folded(
+            detail,
+            match args.weight {
+                WeightArg::Time => Weight::Time,
+                WeightArg::Stall => Weight::Stall,
+            },
+        ),
+        ReportFormat::Pprof => {
+            let bytes = export::pprof(profile, detail);
+            let mut stdout = std::io::stdout().lock();
+            return stdout
+                .write_all(&bytes)
+                .and_then(|()| stdout.flush())
+                .context("cannot write to stdout");
+        }
+    };
+    output::print(&text);
+    Ok(())
+}

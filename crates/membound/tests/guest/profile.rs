@@ -1,0 +1,215 @@
+//! Document 001's triad on two nodes: its arrays are written first by one thread and used by
+//! two. The program asks the kernel itself where its pages lie, and counts what it does.
+
+use membound_testkit::skipped;
+use membound_types::{
+    Conditions, Cpu, InsightKind, NumaRow, NumaView, Outcome, Profile, SCHEMA_VERSION, Timer,
+};
+
+use super::{Command, Luggage, Machine, Output, build, run_with};
+
+/// Where the machine profile lies in the guest. No time means anything there.
+const UNMEASURED: &str = "/root/unmeasured.json";
+
+/// Half of the triad's arrays, as the program counted itself.
+#[derive(Clone, Copy, Debug)]
+struct Half {
+    node0: f64,
+    node1: f64,
+    iterations: f64,
+}
+
+/// The two halves that the program told.
+fn halves(output: &Output) -> [Half; 2] {
+    let line = |which: usize| -> Half {
+        let prefix = format!("half {which} ");
+        let line = output
+            .stdout
+            .lines()
+            .find_map(|it| it.strip_prefix(&prefix));
+        let line = line.unwrap_or_else(|| panic!("no half {which} in {output:?}"));
+        let words: Vec<&str> = line.split(' ').collect();
+        let number = |name: &str| -> f64 {
+            let at = words.iter().position(|word| *word == name);
+            words[at.expect("the program tells it") + 1]
+                .parse()
+                .expect("it is a number")
+        };
+        Half {
+            node0: number("node0"),
+            node1: number("node1"),
+            iterations: number("iterations"),
+        }
+    };
+    [line(0), line(1)]
+}
+
+fn unmeasured() -> Vec<u8> {
+    let missing = serde_json::json!({ "not_measured": { "reason": "not asked for" } });
+    let mut text = serde_json::json!({
+        "schema_version": SCHEMA_VERSION, "kind": "machine", "host": "guest", "date": "",
+        "membound_version": "", "cpu": Cpu::default(), "caches": [], "memory_bytes": 0,
+        "timer": Timer::default(), "conditions": Conditions::default(), "levels": [],
+        "elapsed_s": 0.0, "core_clock_hz": null,
+    });
+    for part in [
+        "line",
+        "latency",
+        "mlp",
+        "window",
+        "bandwidth",
+        "loaded",
+        "tlb",
+        "prefetch",
+        "numa",
+        "c2c",
+    ] {
+        text[part] = missing.clone();
+    }
+    text.to_string().into_bytes()
+}
+
+fn placement(profile: &Profile) -> &NumaView {
+    match &profile.numa {
+        Outcome::Known(view) => view,
+        Outcome::Missing { .. } => panic!(
+            "{:?}\n{:?}\n{:?}",
+            profile.numa, profile.run, profile.missing
+        ),
+    }
+}
+
+/// The rows of the three arrays.
+fn arrays(view: &NumaView) -> Vec<&NumaRow> {
+    view.objects
+        .iter()
+        .filter(|row| row.name.contains("triad.c"))
+        .collect()
+}
+
+#[test]
+fn a_triad_that_one_thread_initialised_is_remote_to_the_thread_on_the_other_node() {
+    let scratch = tempfile::tempdir().expect("the temporary directory is writable");
+    let triad = match build("triad.c", &["-O2", "-g", "-pthread"], scratch.path()) {
+        Ok(triad) => [triad],
+        Err(reason) => return skipped(reason),
+    };
+    let machine = unmeasured();
+    let luggage = Luggage {
+        programs: &triad,
+        files: &[(UNMEASURED, &machine)],
+    };
+    let profile = |sampler: &str, mode: &str, run: &str| {
+        let words = [
+            "profile",
+            "--machine",
+            UNMEASURED,
+            "--quiet",
+            "--sampler",
+            sampler,
+        ];
+        let rest = ["-o", run, "--", "/bin/triad", mode, "12000"];
+        Command::membound(&[&words[..], &rest[..]].concat()).within(90)
+    };
+    let json = |run: &str| Command::membound(&["report", run, "--format", "json"]).within(90);
+    let commands = [
+        // The kernel would move pages to those who use them, and there would be no truth.
+        Command::write("/proc/sys/kernel/numa_balancing", "0"),
+        profile("auto", "one", "/tmp/one"),
+        json("/tmp/one"),
+        Command::membound(&["report", "/tmp/one"]),
+        profile("auto", "both", "/tmp/both"),
+        json("/tmp/both"),
+        Command::membound(&["report", "/tmp/both"]),
+    ];
+    let outputs = match run_with(Machine::TwoNodes, luggage, &commands) {
+        Ok(outputs) => outputs,
+        Err(reason) => return skipped(reason),
+    };
+    for (output, command) in outputs.iter().zip(&commands) {
+        assert_eq!(output.status, 0, "{:?}: {output:?}", command.words);
+    }
+    let read = |at: usize| -> Profile {
+        serde_json::from_str(&outputs[at].stdout).expect("stdout is the document")
+    };
+    // Timer interrupts fall between emulated blocks, where no register tells an address: without
+    // accesses that were timed nothing is known of any page, which the report says itself.
+    for report in [2, 5] {
+        let profile = read(report);
+        if profile.run.timed_accesses == 0 {
+            assert!(
+                matches!(profile.numa, Outcome::Missing { .. }),
+                "{:?}",
+                profile.numa
+            );
+            return skipped(format_args!(
+                "nothing was patched in time in the guest: {:?}",
+                profile
+                    .missing
+                    .iter()
+                    .find(|missing| missing.table == "latency")
+            ));
+        }
+    }
+    for (ran, report) in [(1, 2)] {
+        // The program's own truth: all pages on node 0, the second thread on node 1.
+        let halves = halves(&outputs[ran]);
+        assert!(halves.iter().all(|half| half.node1 == 0.0), "{halves:?}");
+        let all = halves[0].iterations + halves[1].iterations;
+        let truth = halves[0].iterations / all;
+        let profile = read(report);
+        let view = placement(&profile);
+        let told = format!("{halves:?}\n{view:#?}");
+        assert_eq!(view.nodes, 2, "{told}");
+        let rows = arrays(view);
+        assert!(!rows.is_empty(), "{told}");
+        let remote: f64 = rows.iter().map(|row| row.remote_share).sum();
+        assert!(remote >= 0.95, "{remote}: {told}");
+        for row in &rows {
+            assert_eq!(row.node, Some(0), "{told}");
+            assert!(
+                (row.local_fraction - truth).abs() <= 0.15,
+                "{truth:.2}: {told}"
+            );
+            for part in ["lie on node 0", "on node 0 and 1", "each thread initialise"] {
+                assert!(row.advice.contains(part), "`{part}`: {told}");
+            }
+        }
+        // Nobody on node 0 uses anything of node 1.
+        let across = view.matrix[0][1] / view.matrix.iter().flatten().sum::<f64>();
+        assert!(across <= 0.02, "{told}");
+        let line = view.lines.first().expect("there are lines");
+        assert!(line.name.contains("triad.c"), "{told}");
+        let placed = profile
+            .findings
+            .iter()
+            .find(|it| it.kind == InsightKind::Placement);
+        assert!(placed.is_some(), "{:?}", profile.findings);
+    }
+    assert!(
+        outputs[3].stdout.contains("another node"),
+        "{}",
+        outputs[3].stdout
+    );
+
+    // Each thread wrote its own half first: everything is local and there is no advice.
+    let halves = halves(&outputs[4]);
+    assert!(
+        halves[0].node1 == 0.0 && halves[1].node1 > 100.0 * halves[1].node0,
+        "{halves:?}"
+    );
+    let profile = read(5);
+    let view = placement(&profile);
+    let told = format!("{halves:?}\n{view:#?}");
+    let rows = arrays(view);
+    assert!(!rows.is_empty(), "{told}");
+    for row in rows {
+        assert!(row.local_fraction >= 0.98, "{told}");
+        assert_eq!(row.advice, "", "{told}");
+    }
+    assert!(
+        !outputs[6].stdout.contains("another node"),
+        "{}",
+        outputs[6].stdout
+    );
+}

@@ -1,0 +1,415 @@
+//! Programs that do not expect to be watched, and processes that are not ours: filters on
+//! system calls, other users, preloaded objects, programs that are over before anything
+//! begins, and debug information that belongs to something else.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use membound_testkit::skipped;
+use membound_types::Profile;
+
+use crate::suite::{Profiled, alone, fixture, membound, profile_on, text, unmeasured};
+use crate::unharmed::complains;
+
+/// An account that owns nothing, on every system.
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    // SAFETY: the call has no conditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The gap in `table`.
+fn gap<'a>(profile: &'a Profile, table: &str) -> Option<&'a str> {
+    let gap = profile.missing.iter().find(|it| it.table == table)?;
+    Some(&gap.why.reason)
+}
+
+/// Runs a fixture that shuts itself in, alone and with each sampler.
+#[track_caller]
+fn check_barred(mode: &str) {
+    let Some(program) = fixture("barred.c", "-O2 -pthread") else {
+        return;
+    };
+    let _alone = alone();
+    let plain = Command::new(&program)
+        .arg(mode)
+        .output()
+        .expect("it starts");
+    if plain.status.code() == Some(3) {
+        skipped("this kernel has no filters on system calls");
+        return;
+    }
+    for sampler in ["auto", "agent"] {
+        let run = profile_on(
+            unmeasured(),
+            &["--quiet", "--sampler", sampler],
+            &program,
+            [mode],
+        );
+        let told = format!("{sampler}: {:?}\n{}", run.output.status, run.show());
+        assert_eq!(text(&run.output.stdout), text(&plain.stdout), "{told}");
+        assert_eq!(run.output.status.code(), Some(7), "{told}");
+        assert!(run.profile.run.samples >= 20, "{told}");
+        assert!(!run.profile.incomplete, "{told}");
+        let why = gap(&run.profile, "processes");
+        assert!(why.is_some_and(|why| why.contains("seccomp")), "{told}");
+    }
+}
+
+#[test]
+fn a_program_behind_its_own_filter_is_not_killed_by_what_we_do_in_it() {
+    check_barred("filter");
+}
+
+#[test]
+fn a_program_that_forbids_itself_to_return_from_handlers_lives() {
+    check_barred("tight");
+}
+
+#[test]
+fn a_program_whose_other_calls_fail_sees_none_of_ours_fail() {
+    check_barred("refused");
+}
+
+#[test]
+fn a_program_in_the_strict_mode_lives() {
+    check_barred("strict");
+}
+
+#[test]
+fn threads_that_are_started_behind_a_filter_live() {
+    check_barred("starts");
+}
+
+/// Programs that are over before there is anything to record.
+#[test]
+fn programs_that_exit_at_once_leave_whole_runs() {
+    let _alone = alone();
+    for (program, code) in [("/bin/true", 0), ("/bin/false", 1)] {
+        for sampler in ["auto", "agent"] {
+            let none: [&str; 0] = [];
+            let run = profile_on(
+                unmeasured(),
+                &["--sampler", sampler],
+                Path::new(program),
+                none,
+            );
+            assert_eq!(run.output.status.code(), Some(code), "{}", run.show());
+            assert_eq!(run.profile.run.exit_code, Some(code));
+            assert!(!run.profile.incomplete, "{}", run.show());
+            // A summary of nothing says that, and gives no share of nothing.
+            let shown = text(&run.report::<[&str; 0]>([]).stdout);
+            assert!(!shown.contains("NaN") && !shown.contains("inf"), "{shown}");
+            assert!(!shown.is_empty());
+        }
+    }
+}
+
+/// While it runs the program has another user's rights, which the loader protects from us.
+#[test]
+fn a_setuid_program_runs_with_its_rights_and_it_is_said_what_is_missing() {
+    if !is_root() {
+        skipped("root is needed to make a setuid program");
+        return;
+    }
+    let Some(program) = fixture("mishaps.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("there is room");
+    let copy = place.path().join("setuid");
+    std::fs::copy(&program, &copy).expect("it can be copied");
+    std::os::unix::fs::chown(&copy, Some(NOBODY), Some(NOBODY)).expect("root may");
+    for (path, mode) in [(copy.as_path(), 0o4755), (place.path(), 0o755)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("root may");
+    }
+    let run = profile_on(unmeasured(), &[], &copy, ["spins", "400"]);
+    assert_eq!(text(&run.output.stdout), "done\n", "{}", run.show());
+    assert_eq!(run.output.status.code(), Some(0), "{}", run.show());
+    for table in ["objects", "latency"] {
+        let why = gap(&run.profile, table);
+        assert!(
+            why.is_some_and(|why| why.contains("setuid")),
+            "{table}: {why:?}\n{}",
+            run.show()
+        );
+    }
+}
+
+#[test]
+fn an_object_that_was_preloaded_stays_preloaded() {
+    let (Some(object), Some(program)) = (
+        fixture("preloaded.c", "-O2 -fPIC -shared"),
+        fixture("preloads.c", "-O2 -fno-builtin"),
+    ) else {
+        return;
+    };
+    let _alone = alone();
+    let plain = Command::new(&program)
+        .env("LD_PRELOAD", &object)
+        .output()
+        .expect("it starts");
+    let told = text(&plain.stdout);
+    assert!(told.contains("getppid -1"), "{told}");
+    assert!(told.contains(&object.display().to_string()), "{told}");
+    for sampler in ["auto", "agent"] {
+        let home = tempfile::tempdir().expect("there is room for a directory");
+        let output = membound(home.path())
+            .env("LD_PRELOAD", &object)
+            .args(["profile", "--sampler", sampler, "--machine"])
+            .arg(unmeasured())
+            .arg("--")
+            .arg(&program)
+            .output()
+            .expect("the command starts");
+        assert_eq!(text(&output.stdout), told, "{}", text(&output.stderr));
+        assert_eq!(output.status.code(), plain.status.code());
+    }
+}
+
+/// A process to attach to.
+fn spinning(program: &Path, ms: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["spins", ms]).stdout(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_process_that_ends_while_it_is_sampled_leaves_a_whole_run() {
+    let Some(program) = fixture("mishaps.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
+    let home = tempfile::tempdir().expect("there is room for a directory");
+    let mut child = spinning(&program, "1500").spawn().expect("it starts");
+    let reaped = std::thread::spawn({
+        let pid = child.id().to_string();
+        let mut command = membound(home.path());
+        command
+            .args(["profile", "-o", "ended.run", "--machine"])
+            .arg(unmeasured())
+            .args(["--pid", &pid]);
+        move || command.output().expect("the command starts")
+    });
+    let status = child.wait().expect("it is ours");
+    assert!(status.success());
+    let output = reaped.join().expect("the command is waited for");
+    let stderr = text(&output.stderr);
+    if !output.status.success() && stderr.contains("perf") {
+        skipped(stderr.trim());
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let profile = document(home.path(), "ended.run");
+    assert!(!profile.incomplete, "{stderr}");
+    assert!(profile.run.samples > 50, "{}", profile.run.samples);
+}
+
+/// The document of a run in `home`.
+#[track_caller]
+fn document(home: &Path, run: &str) -> Profile {
+    let report = membound(home)
+        .args(["report", run, "--format", "json"])
+        .output()
+        .expect("the command starts");
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    serde_json::from_slice(&report.stdout).expect("it is the report's document")
+}
+
+#[test]
+fn a_process_of_another_user_is_refused_in_one_line_with_the_remedy() {
+    if !is_root() {
+        skipped("root is needed to be two users");
+        return;
+    }
+    let Some(program) = fixture("mishaps.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("there is room");
+    // What another user may run and read lies where he may go.
+    let mut copies = [
+        (
+            PathBuf::from(env!("CARGO_BIN_EXE_membound")),
+            place.path().join("membound"),
+        ),
+        (
+            unmeasured().to_owned(),
+            place.path().join("unmeasured.json"),
+        ),
+    ];
+    for (from, to) in &mut copies {
+        std::fs::copy(from, &*to).expect("there is room");
+    }
+    let mode = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(place.path(), mode).expect("root may");
+    let mut child = spinning(&program, "3000").spawn().expect("it starts");
+    let pid = child.id().to_string();
+    let output = Command::new(&copies[0].1)
+        .current_dir(place.path())
+        .env("HOME", place.path())
+        .args(["profile", "--machine"])
+        .arg(&copies[1].1)
+        .args(["--pid", &pid])
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .expect("the command starts");
+    assert!(
+        child.try_wait().expect("it is ours").is_none(),
+        "it runs on"
+    );
+    complains(&output, 1, &[&pid, "user"]);
+    assert!(
+        !place.path().join("membound.run").exists(),
+        "nothing was recorded"
+    );
+    assert!(child.wait().expect("it is ours").success());
+}
+
+/// Debug information beside a program that is another program's is not used, and that is said.
+#[test]
+fn debug_information_of_another_build_is_not_believed() {
+    if !membound_testkit::is_there("objcopy") {
+        skipped("no objcopy");
+        return;
+    }
+    let (Some(program), Some(other)) = (
+        fixture("mishaps.c", "-O2 -g"),
+        fixture("objects.c", "-O2 -g"),
+    ) else {
+        return;
+    };
+    let _alone = alone();
+    let place = tempfile::tempdir().expect("there is room");
+    let stripped = place.path().join("stripped");
+    let objcopy = |words: &[&str]| {
+        let done = Command::new("objcopy")
+            .current_dir(place.path())
+            .args(words)
+            .output()
+            .expect("it starts");
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    };
+    let (program, other) = (
+        program.to_str().expect("its name is text"),
+        other.to_str().expect("its name is text"),
+    );
+    let spins = |expected: &str| -> Profiled {
+        let run = profile_on(unmeasured(), &[], &stripped, ["spins", "500"]);
+        assert_eq!(text(&run.output.stdout), "done\n");
+        let top = &run.profile.functions[0];
+        assert!(top.name.starts_with(expected), "{top:?}\n{}", run.show());
+        run
+    };
+    objcopy(&["--only-keep-debug", program, "names"]);
+    objcopy(&[
+        "--strip-all",
+        "--add-gnu-debuglink=names",
+        program,
+        "stripped",
+    ]);
+    spins("work");
+    // The same name with another program's lines and functions.
+    objcopy(&["--only-keep-debug", other, "names"]);
+    let run = spins("function at 0x");
+    let why = gap(&run.profile, "functions");
+    assert!(
+        why.is_some_and(|why| why.contains("is not used")),
+        "{:?}",
+        run.profile.missing
+    );
+    // And with none at all.
+    std::fs::write(place.path().join("names"), b"not an object").expect("there is room");
+    spins("function at 0x");
+}
+
+#[test]
+fn a_program_that_is_killed_from_outside_keeps_its_samples_and_its_signal() {
+    let Some(program) = fixture("mishaps.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
+    for sampler in ["auto", "agent"] {
+        let home = tempfile::tempdir().expect("there is room for a directory");
+        // The shell is replaced by the program after it told its number.
+        let script = format!("echo $$ > pid; exec '{}' spins 60000", program.display());
+        let mut child = membound(home.path())
+            .args([
+                "profile",
+                "--quiet",
+                "--sampler",
+                sampler,
+                "-o",
+                "killed.run",
+            ])
+            .arg("--machine")
+            .arg(unmeasured())
+            .args(["--", "/bin/sh", "-c", &script])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        std::thread::sleep(Duration::from_millis(2500));
+        let told = std::fs::read_to_string(home.path().join("pid")).expect("it was written");
+        let pid: i32 = told.trim().parse().expect("it is a number");
+        // SAFETY: the number is that of a process which was started here and does not end by
+        // itself.
+        let sent = unsafe { libc::kill(pid, libc::SIGKILL) };
+        assert_eq!(sent, 0);
+        let status = child.wait().expect("it is ours");
+        assert_eq!(status.signal(), Some(libc::SIGKILL), "{status:?}");
+        let profile = document(home.path(), "killed.run");
+        assert_eq!(profile.run.signal, Some(libc::SIGKILL));
+        assert!(!profile.incomplete);
+        assert!(profile.run.samples > 100, "{}", profile.run.samples);
+    }
+}
+
+/// A disk that fills up while something else grows on it too.
+#[test]
+fn a_disk_that_is_full_keeps_what_there_was_room_for() {
+    if !is_root() {
+        skipped("root is needed to mount a small disk");
+        return;
+    }
+    let Some(program) = fixture("mishaps.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
+    let home = tempfile::tempdir().expect("there is room for a directory");
+    let disk = home.path().join("disk");
+    std::fs::create_dir(&disk).expect("there is room");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=320k", "none"])
+        .arg(&disk)
+        .output();
+    if !mounted.is_ok_and(|it| it.status.success()) {
+        skipped("mounting is not permitted here");
+        return;
+    }
+    let output = membound(home.path())
+        .args(["profile", "--quiet", "-o", "disk/full.run", "--machine"])
+        .arg(unmeasured())
+        .arg("--")
+        .arg(&program)
+        .args(["spins", "4000"])
+        .output();
+    let report = membound(home.path())
+        .args(["report", "disk/full.run", "--format", "json"])
+        .output();
+    let unmounted = Command::new("umount").arg("-l").arg(&disk).status();
+    assert!(unmounted.is_ok_and(|it| it.success()));
+    let output = output.expect("the command starts");
+    let stderr = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "done\n", "{stderr}");
+    complains(&output, 1, &["full.run"]);
+    let report = report.expect("the command starts");
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    let profile: Profile =
+        serde_json::from_slice(&report.stdout).expect("it is the report's document");
+    assert!(profile.incomplete);
+}

@@ -1,0 +1,227 @@
+//! The machine profile, the fixtures, and one profile of a program.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use membound_testkit::{Compiler, Fixtures};
+use membound_types::{Conditions, Cpu, MachineProfile, Profile, SCHEMA_VERSION, Timer};
+use tempfile::TempDir;
+
+static FIXTURES: LazyLock<Fixtures> = LazyLock::new(|| {
+    Fixtures::new(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/profile/fixtures"),
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/profile"),
+    )
+});
+
+/// Builds a fixture with symbols and optimisation.
+pub(crate) fn fixture(source: &str, words: &str) -> Option<PathBuf> {
+    let compiler = match source.rsplit('.').next() {
+        Some("cc") => Compiler::Gxx,
+        Some("rs") => Compiler::Rustc,
+        _ => Compiler::Gcc,
+    };
+    FIXTURES.build(compiler, source, words)
+}
+
+/// The line of `source` that holds `mark`, from 1.
+pub(crate) fn line_of(source: &str, mark: &str) -> u32 {
+    let text =
+        std::fs::read_to_string(FIXTURES.sources().join(source)).expect("the fixture is there");
+    let at = text.lines().position(|line| line.contains(mark));
+    u32::try_from(at.expect("the mark is there") + 1).expect("fixtures are short")
+}
+
+/// Held by a test that measures.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The command, with `home` for its files and caches.
+pub(crate) fn membound(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    command
+        .current_dir(home)
+        .env("HOME", home)
+        .env("XDG_DATA_HOME", home.join("data"))
+        .env("XDG_CACHE_HOME", FIXTURES.directory().join("cache"))
+        .env_remove("LD_PRELOAD");
+    command
+}
+
+/// The machine's profile, measured once.
+pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
+    static MACHINE: LazyLock<(PathBuf, MachineProfile)> = LazyLock::new(|| {
+        let path = FIXTURES.directory().join("machine.json");
+        let output = membound(FIXTURES.directory())
+            .args([
+                "measure",
+                "latency",
+                "bandwidth",
+                "calibration",
+                "--quick",
+                "--json",
+            ])
+            .arg(&path)
+            .output()
+            .expect("the command starts");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let bytes = std::fs::read(&path).expect("it was written");
+        let profile: MachineProfile = serde_json::from_slice(&bytes).expect("it is a profile");
+        let calibrated = profile.calibration.known();
+        assert!(
+            calibrated.is_some(),
+            "{:?}",
+            profile.calibration.why_missing()
+        );
+        (path, profile)
+    });
+    &MACHINE
+}
+
+/// The latency of a level, from the machine profile.
+pub(crate) fn latency_ns(level: &str) -> f64 {
+    let found = machine().1.levels.iter().find(|it| it.name == level);
+    found
+        .unwrap_or_else(|| panic!("no level {level}"))
+        .latency_ns
+}
+
+/// The size of a level, from the machine profile.
+pub(crate) fn size_bytes(level: &str) -> Option<u64> {
+    let found = machine().1.levels.iter().find(|it| it.name == level)?;
+    found.size_bytes
+}
+
+/// A program that was profiled.
+pub(crate) struct Profiled {
+    pub(crate) output: Output,
+    pub(crate) profile: Profile,
+    pub(crate) run: PathBuf,
+    pub(crate) home: TempDir,
+}
+
+impl Profiled {
+    /// What the program wrote after `name`, as a number.
+    pub(crate) fn told(&self, name: &str) -> f64 {
+        told(&text(&self.output.stdout), name)
+    }
+
+    /// `membound report` on the run with `words`.
+    pub(crate) fn report<I>(&self, words: I) -> Output
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        let mut command = membound(self.home.path());
+        command.arg("report").arg(&self.run).args(words);
+        command.output().expect("the command starts")
+    }
+
+    /// Everything, for the message of a failed test.
+    pub(crate) fn show(&self) -> String {
+        format!(
+            "{}\n--- program\n{}\n--- report\n{}",
+            text(&self.output.stderr),
+            text(&self.output.stdout),
+            text(&self.report::<[&str; 0]>([]).stdout),
+        )
+    }
+}
+
+/// The number behind `name` in what a program wrote.
+pub(crate) fn told(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+    line.trim().parse().expect("it is a number")
+}
+
+/// Bytes as text.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A machine profile in which nothing was measured, for tests that ask for no figure.
+pub(crate) fn unmeasured() -> &'static Path {
+    static UNMEASURED: LazyLock<PathBuf> = LazyLock::new(|| {
+        let path = FIXTURES.directory().join("unmeasured.json");
+        let missing = serde_json::json!({ "not_measured": { "reason": "not asked for" } });
+        let mut text = serde_json::json!({
+            "schema_version": SCHEMA_VERSION, "kind": "machine", "host": "test", "date": "",
+            "membound_version": "", "cpu": Cpu::default(), "caches": [], "memory_bytes": 0,
+            "timer": Timer::default(), "conditions": Conditions::default(), "levels": [],
+            "elapsed_s": 0.0, "core_clock_hz": null,
+        });
+        for part in [
+            "line",
+            "latency",
+            "mlp",
+            "window",
+            "bandwidth",
+            "loaded",
+            "tlb",
+            "prefetch",
+            "numa",
+            "c2c",
+        ] {
+            text[part] = missing.clone();
+        }
+        std::fs::write(&path, text.to_string()).expect("the directory is ours");
+        path
+    });
+    &UNMEASURED
+}
+
+/// Profiles `program` with `options` and reads the report's document.
+pub(crate) fn profile<I>(options: &[&str], program: &Path, arguments: I) -> Profiled
+where
+    I: IntoIterator,
+    I::Item: AsRef<OsStr>,
+{
+    profile_on(&machine().0, options, program, arguments)
+}
+
+/// The same with the machine profile in a file.
+pub(crate) fn profile_on<I>(
+    machine: &Path,
+    options: &[&str],
+    program: &Path,
+    arguments: I,
+) -> Profiled
+where
+    I: IntoIterator,
+    I::Item: AsRef<OsStr>,
+{
+    let home = tempfile::tempdir().expect("there is room for a directory");
+    let run = home.path().join("program.run");
+    let mut command = membound(home.path());
+    command
+        .args(["profile", "--machine"])
+        .arg(machine)
+        .arg("-o")
+        .arg(&run)
+        .args(options)
+        .arg("--")
+        .arg(program)
+        .args(arguments);
+    let output = command.output().expect("the command starts");
+    let mut report = membound(home.path());
+    report.arg("report").arg(&run).args(["--format", "json"]);
+    let report = report.output().expect("the command starts");
+    assert!(
+        report.status.success(),
+        "{}{}",
+        text(&output.stderr),
+        text(&report.stderr)
+    );
+    let profile = serde_json::from_slice(&report.stdout).expect("it is the report's document");
+    Profiled {
+        output,
+        profile,
+        run,
+        home,
+    }
+}
