@@ -9,7 +9,7 @@ use membound_wire::{
 };
 
 use crate::keep::Thread;
-use crate::{assembly, memory, sys};
+use crate::{assembly, filters, memory, sys};
 
 /// Address of the memory, 0 without one.
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
@@ -19,6 +19,9 @@ static MEMORY: AtomicUsize = AtomicUsize::new(0);
 const SPARE: u64 = 64;
 /// As [`SPARE`], for all the threads that share a ring.
 const SPARE_SHARED: u64 = 2048;
+/// How long a thread whose ring is full sleeps at a time for it to be emptied, and how often.
+const NAP_NS: u64 = 100_000;
+const NAPS: u32 = 300;
 /// Rings looked at for an owner that is gone.
 const SEARCHED: u32 = 16;
 
@@ -98,7 +101,8 @@ impl Shared {
             return;
         };
         let step = if place.shared { 2 } else { 1 };
-        let Some(index) = reserve(place, step) else {
+        let reserved = reserve(place, step).or_else(|| self.wait_for_room(place, step));
+        let Some(index) = reserved else {
             word32(place.ring + offset_of!(AllocationRing, lost)).fetch_add(1, Ordering::Relaxed);
             return;
         };
@@ -107,6 +111,31 @@ impl Shared {
             write(place.ring, index, &marker);
         }
         write(place.ring, index.wrapping_add(step - 1), event);
+    }
+
+    /// Reserves in a full ring when the launcher has emptied it, if that is soon: a program may
+    /// allocate faster than anybody reads for a moment, and blocks that nobody heard of have no
+    /// name for as long as they live.
+    #[cold]
+    fn wait_for_room(self, place: Place, step: u64) -> Option<u64> {
+        let unattended = self.word(offset_of!(Allocations, unattended));
+        if unattended.load(Ordering::Relaxed) != 0 || filters::shut_in() {
+            return None;
+        }
+        let tail = word64(place.ring + offset_of!(AllocationRing, tail));
+        let first = tail.load(Ordering::Relaxed);
+        // Nobody wakes it: the limit does.
+        let never_changes = AtomicU32::new(0);
+        for _ in 0..NAPS {
+            sys::wait_while(&never_changes, 0, NAP_NS);
+            if let Some(index) = reserve(place, step) {
+                return Some(index);
+            }
+        }
+        if tail.load(Ordering::Relaxed) == first {
+            unattended.store(1, Ordering::Relaxed);
+        }
+        None
     }
 
     /// The thread's ring, or one that it shares; `None` when there are none.

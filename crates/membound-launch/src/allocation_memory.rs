@@ -167,6 +167,10 @@ impl Memory {
             taken: 0,
             lost: homeless.swap(0, Ordering::Relaxed),
         };
+        let unattended = self.memory.word64(offset_of!(Allocations, unattended));
+        if unattended.load(Ordering::Relaxed) != 0 {
+            unattended.store(0, Ordering::Relaxed);
+        }
         for index in 0..self.rings.len() {
             self.drain_one(index, &mut drained, &mut each);
         }

@@ -31,9 +31,13 @@ const FREE_EVERY: Duration = Duration::from_millis(100);
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
 /// Between two decisions how many small blocks are followed.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Events of a program in a second above which fewer are followed, and below which more.
+/// Events of a program in a second above which, for long, fewer are followed, and below which
+/// more.
 const MOST: f64 = 1e6;
 const FEW: f64 = 2e5;
+/// Events beyond [`MOST`] that are followed all the same: programs that fill their tables when
+/// they begin have done so before it matters.
+const BURST: f64 = 2e6;
 /// Windows with few events before more are followed.
 const CALM: u32 = 10;
 
@@ -63,6 +67,8 @@ struct Image {
     window: Instant,
     events: u64,
     lost: u64,
+    /// Events that may still come before fewer are followed.
+    allowance: f64,
     calm: u32,
 }
 
@@ -121,6 +127,7 @@ impl Following {
             window: Instant::now(),
             events: 0,
             lost: 0,
+            allowance: BURST,
             calm: 0,
         });
         Ok(())
@@ -250,8 +257,11 @@ impl Image {
         if passed < WINDOW {
             return;
         }
-        let rate = (self.events + self.lost) as f64 / passed.as_secs_f64();
-        let crowded = rate > MOST || self.lost > 0;
+        let events = (self.events + self.lost) as f64;
+        let rate = events / passed.as_secs_f64();
+        let allowance = self.allowance + MOST * passed.as_secs_f64() - events;
+        self.allowance = allowance.clamp(0.0, BURST);
+        let crowded = allowance < 0.0 || self.lost > 0;
         self.window = now;
         self.events = 0;
         self.lost = 0;

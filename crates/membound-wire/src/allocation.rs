@@ -12,6 +12,10 @@
 //! threads that found none of their own: there a marker with the thread's number precedes
 //! every event, both reserved at once.
 //!
+//! A thread whose ring is full waits a little for the launcher to empty it. Where nobody does,
+//! it says so in [`Allocations::unattended`], and until that is taken back nobody waits: what is
+//! told then is counted as lost.
+//!
 //! **Chains.** A chain is a word with its length (low 16 bits) and the upper half of its
 //! hash, then its return addresses, innermost first. Its number is the index of that word among
 //! the words of all chains. The index is an open hash table of words: the upper half of the hash,
@@ -51,8 +55,11 @@ pub struct Allocations {
     pub homeless: u64,
     /// Chains that were not kept because there was no room.
     pub unkept: u64,
+    /// Whether nobody came to empty a full ring for as long as its thread would wait (1); the
+    /// launcher takes it back (0) at each look.
+    pub unattended: u64,
     /// Fills up to the alignment of a ring.
-    pub rest: [u64; 5],
+    pub rest: [u64; 4],
 }
 
 /// Records a ring holds.
