@@ -252,9 +252,15 @@ impl Windows {
             until_ns: now.t_ns + PAUSE_NS,
         };
         let left_ns = self.budget.left_ns(now.cpu_ns);
-        let chosen = self
-            .burst(now, hot, left_ns)
-            .or_else(|| self.due(now, hot, left_ns));
+        let chosen = match self.burst(now, hot) {
+            // Short windows would spend whatever there is before it is enough.
+            Some(_) if !self.affords_burst(left_ns) => None,
+            Some(groups) => {
+                self.burst_due_ns = now.t_ns + BURST_EVERY_NS.max(now.t_ns / BURST_PART);
+                Some((Work::Record, groups, BURST_NS))
+            }
+            None => self.due(now, hot, left_ns),
+        };
         let Some((work, groups, length_ns)) = chosen else {
             return closed;
         };
@@ -290,19 +296,17 @@ impl Windows {
         }
     }
 
-    /// A window in which everything that the hottest functions access is recorded, when it is
-    /// time for one.
-    fn burst(
-        &mut self,
-        now: Now,
-        hot: &[(SiteId, f64)],
-        left_ns: f64,
-    ) -> Option<(Work, Vec<usize>, u64)> {
+    /// Whether a window can be paid for in which everything is recorded. The first is had in
+    /// any case: without one, nothing is known of traffic.
+    fn affords_burst(&self, left_ns: f64) -> bool {
+        self.burst_due_ns == 0 || left_ns >= BURST_NS as f64 * UNKNOWN_COST
+    }
+
+    /// The hottest functions when it is time to record everything that they access.
+    fn burst(&self, now: Now, hot: &[(SiteId, f64)]) -> Option<Vec<usize>> {
         if self.wants.bursts == Wanted::No
             || now.t_ns < self.burst_due_ns
             || now.cpu_ns < BURST_AFTER_CPU_NS
-            // The first is had in any case: without one, nothing is known of traffic.
-            || (left_ns < BURST_NS as f64 * UNKNOWN_COST && self.burst_due_ns > 0)
         {
             return None;
         }
@@ -317,11 +321,7 @@ impl Windows {
             .filter(|group| functions.insert(self.groups.all[*group].function))
             .take(BURST_FUNCTIONS)
             .collect();
-        if chosen.is_empty() {
-            return None;
-        }
-        self.burst_due_ns = now.t_ns + BURST_EVERY_NS.max(now.t_ns / BURST_PART);
-        Some((Work::Record, chosen, BURST_NS))
+        (!chosen.is_empty()).then_some(chosen)
     }
 
     /// Groups that are due, the hottest first, as many as can be paid for, and for how long.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use membound_types::{LevelShares, Profile};
 
-use crate::suite::{alone, fixture, latency_ns, profile, size_bytes};
+use crate::suite::{alone, fixture, in_two_of_three, latency_ns, profile, size_bytes};
 
 /// Milliseconds of CPU time: at one sample a millisecond well above 1000.
 const MILLISECONDS: &str = "1600";
@@ -34,20 +34,20 @@ fn of_loops(profile: &Profile) -> (f64, f64, LevelShares) {
     (time, stall, levels)
 }
 
-/// What the report says, and what the program's own clock does.
-struct Told {
-    reported: f64,
-    truth: f64,
-    text: String,
+/// A hop that takes so many times its level's latency was mostly not in that level.
+const ELSEWHERE: f64 = 1.5;
+
+/// How much of a stall in `level` is due to what lies farther away, when a hop takes longer than
+/// that level does: what neighbours took of a cache that this machine shares with them came from
+/// memory.
+fn from_beyond(level: &str, hop_ns: f64) -> f64 {
+    let (hit, here, memory) = (latency_ns("L1"), latency_ns(level), latency_ns("DRAM"));
+    let missed = ((hop_ns - here) / (memory - here)).clamp(0.0, 1.0);
+    missed * (memory - hit) / (hop_ns - hit)
 }
 
-impl Told {
-    fn error(&self) -> f64 {
-        (self.reported - self.truth).abs()
-    }
-}
-
-fn tell(program: &Path, level: &str, area_bytes: u64, percent: u32) -> Told {
+/// Profiles the program once and holds the report to what the program's own clock says.
+fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     let words = [
         area_bytes.to_string(),
         percent.to_string(),
@@ -68,49 +68,40 @@ fn tell(program: &Path, level: &str, area_bytes: u64, percent: u32) -> Told {
     };
     let (time, stall, levels) = of_loops(&run.profile);
     let reported = stall / time;
-    let text = format!(
+    let told = format!(
         "{level} {percent} %: {reported:.3} of the loops' time, by the program's clock {truth:.3}\n{}",
         run.show()
     );
-    assert!(run.profile.run.effective_samples >= 1000.0, "{text}");
-    // What neighbours took of a cache that this machine shares with them came from memory.
-    let as_asked = hop_ns < 1.5 * latency_ns(level);
-    if truth > 0.1 && as_asked {
-        let right = match level {
-            "L1" | "L2" => levels.l1 + levels.l2,
-            "L3" => levels.l3,
-            _ => levels.dram,
-        };
-        assert!(right >= 0.85 * stall, "{levels:?} {text}");
+    assert!(run.profile.run.effective_samples >= 1000.0, "{told}");
+    assert!((reported - truth).abs() <= POINTS, "{told}");
+    if truth <= 0.1 {
+        return;
     }
-    Told {
-        reported,
-        truth,
-        text,
-    }
-}
-
-/// The machine may be another's for a moment: a run that is off is followed by two more, of
-/// which the middle one counts.
-fn check(level: &str, area_bytes: u64, percent: u32) -> Option<()> {
-    let program = fixture("share.c", "-O2")?;
-    let _alone = alone();
-    let mut told = vec![tell(&program, level, area_bytes, percent)];
-    if told[0].error() > POINTS {
-        told.extend((0..2).map(|_| tell(&program, level, area_bytes, percent)));
-        told.sort_by(|a, b| a.error().total_cmp(&b.error()));
-    }
-    let middle = &told[told.len() / 2];
-    assert!(middle.error() <= POINTS, "{}", middle.text);
-    Some(())
+    let (right, beyond) = match level {
+        "L1" | "L2" => (levels.l1 + levels.l2, 0.0),
+        "L3" if hop_ns > ELSEWHERE * latency_ns(level) => {
+            membound_testkit::skipped(format_args!(
+                "{level} {percent} %: a hop took {hop_ns:.0} ns, neighbours have that cache"
+            ));
+            return;
+        }
+        "L3" => (levels.l3, from_beyond(level, hop_ns)),
+        _ => (levels.dram, 0.0),
+    };
+    assert!(
+        right >= (0.85 - beyond) * stall,
+        "{levels:?} {beyond:.2} beyond {told}"
+    );
 }
 
 /// All shares in one level.
 fn check_all(level: &str, area_bytes: u64) {
+    let Some(program) = fixture("share.c", "-O2") else {
+        return;
+    };
+    let _alone = alone();
     for percent in [0, 10, 25, 50, 75, 90, 100] {
-        if check(level, area_bytes, percent).is_none() {
-            return;
-        }
+        in_two_of_three(|| check(&program, level, area_bytes, percent));
     }
 }
 
