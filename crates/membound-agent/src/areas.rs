@@ -221,27 +221,52 @@ pub(crate) fn entrance(ip: u64) -> Option<u64> {
 /// there leads on by itself.
 ///
 /// An area may be registered while its text is as it was, or is somebody else's, so the text
-/// is asked: before `ip` there must be a jump, or the trap that precedes one.
+/// is asked: before `ip` there must be a jump into the area, or the trap that precedes one. Any
+/// byte of another plan's jump may look like that trap, so jumps are asked for first.
 pub(crate) fn inside(ip: u64) -> Option<u64> {
-    const JUMP: u8 = 0xe9;
-    const INT3: u8 = 0xcc;
     const FURTHEST: u64 = EDIT_BYTES as u64 - 1;
-    // Plans for the same text may have come one after the other: it must be the one whose jump
-    // stands there.
-    let overwritten = |area: &Area| {
+    let starts = |area: Area| {
         (1..=FURTHEST)
-            .filter_map(|distance| ip.checked_sub(distance))
-            .filter(|&start| area.entrance(start).is_some())
-            .any(|start| {
-                // SAFETY: an instruction with an entry lies in mapped text.
-                let byte: u8 = unsafe { memory::get(start as usize) };
-                matches!(byte, JUMP | INT3)
-            })
+            .filter_map(move |distance| ip.checked_sub(distance))
+            .filter(move |&start| area.entrance(start).is_some())
     };
-    used()
-        .filter_map(snapshot)
-        .filter(|area| (area.text_start..area.text_end).contains(&ip))
-        .find_map(|area| area.entrance(ip).filter(|_| overwritten(&area)))
+    let areas = || {
+        used()
+            .filter_map(snapshot)
+            .filter(|area| (area.text_start..area.text_end).contains(&ip))
+            .filter_map(|area| Some((area, area.entrance(ip)?)))
+    };
+    let mut with_jump = areas().filter(|(area, _)| {
+        starts(*area)
+            .filter_map(jump_target)
+            .any(|target| (area.code..area.end).contains(&target))
+    });
+    let mut with_trap = areas().filter(|(area, _)| starts(*area).any(holds_int3));
+    let (_, entrance) = with_jump.next().or_else(|| with_trap.next())?;
+    Some(entrance)
+}
+
+/// Where the jump leads that stands at `start` in mapped text, if one does.
+fn jump_target(start: u64) -> Option<u64> {
+    const JUMP: u8 = 0xe9;
+    // SAFETY: an instruction with an entry lies in mapped text.
+    let byte: u8 = unsafe { memory::get(start as usize) };
+    if byte != JUMP {
+        return None;
+    }
+    // SAFETY: the jump does so as a whole.
+    let displacement: [u8; 4] = unsafe { memory::get(start as usize + 1) };
+    let displacement = i64::from(i32::from_le_bytes(displacement));
+    let behind = start.wrapping_add(EDIT_BYTES as u64);
+    Some(behind.wrapping_add_signed(displacement))
+}
+
+/// Whether a trap stands at `start` in mapped text.
+pub(crate) fn holds_int3(start: u64) -> bool {
+    const INT3: u8 = 0xcc;
+    // SAFETY: an instruction with an entry lies in mapped text.
+    let byte: u8 = unsafe { memory::get(start as usize) };
+    byte == INT3
 }
 
 /// The original program's place and state at one byte of a trampoline.
@@ -308,5 +333,112 @@ impl Area {
             state: original,
             resume,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    use super::*;
+
+    const JUMP: u8 = 0xe9;
+    const NOP: u8 = 0x90;
+
+    /// Tables with entries for the instructions at these distances from the text's start, and
+    /// nothing else; the trampoline of each is as far from the code's start.
+    fn tables(entries: &[u32]) -> u64 {
+        let header_bytes = size_of::<TableHeader>() as u64;
+        let count = entries.len() as u64;
+        let places_bytes = count * size_of::<Place>() as u64;
+        let header = TableHeader {
+            places_offset: header_bytes,
+            places: count,
+            entries_offset: header_bytes + places_bytes,
+            entries: count,
+            shapes_offset: header_bytes,
+            steps_offset: header_bytes,
+            undos_offset: header_bytes,
+            calls_offset: header_bytes,
+            ..TableHeader::default()
+        };
+        let words: [u64; 12] = [
+            header.places_offset,
+            header.places,
+            header.shapes_offset,
+            header.shapes,
+            header.steps_offset,
+            header.steps,
+            header.undos_offset,
+            header.undos,
+            header.entries_offset,
+            header.entries,
+            header.calls_offset,
+            header.calls,
+        ];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        for at in entries {
+            bytes.extend([*at, *at, 0].iter().flat_map(|word| word.to_ne_bytes()));
+        }
+        for (index, _) in (0_u32..).zip(entries) {
+            bytes.extend(index.to_ne_bytes());
+        }
+        // Whole words, so that the header is aligned.
+        let mut aligned = Vec::with_capacity(bytes.len().div_ceil(8));
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            aligned.push(u64::from_ne_bytes(word));
+        }
+        Box::leak(aligned.into_boxed_slice()).as_ptr() as u64
+    }
+
+    fn area(code: u64, text: &[u8], entries: &[u32]) -> Command {
+        Command {
+            address: code,
+            length: 0x100,
+            extra: tables(entries),
+            base: text.as_ptr() as u64,
+            ..Command::default()
+        }
+    }
+
+    /// An older plan has an entry for the same instruction, in a group that began elsewhere: a
+    /// thread that was led into its trampoline, or left where it was, would execute the middle
+    /// of the newer plan's jump.
+    #[test]
+    fn a_thread_inside_a_group_is_led_on_by_the_plan_whose_jump_stands_there() {
+        let text = Box::leak(Box::new([NOP; 32]));
+        // The older plan's trampolines lie where no jump from here leads; the newer one's jump
+        // has bytes that look like a jump and a trap where the older one's group began.
+        let older = 0x7000_0000;
+        let displacement = i32::from_le_bytes([0x10, JUMP, 0xcc, 0x10]);
+        text[8] = JUMP;
+        text[9..13].copy_from_slice(&displacement.to_le_bytes());
+        let behind = text.as_ptr() as u64 + 13;
+        let newer = behind.wrapping_add_signed(i64::from(displacement));
+        for plans in [[older, newer], [newer, older]] {
+            for code in plans {
+                // The older one's group: 10, 12 and 15. The newer one's: 8, 10 and 12.
+                let entries: &[u32] = if code == older {
+                    &[10, 12, 15]
+                } else {
+                    &[8, 10, 12]
+                };
+                register(&area(code, &text[..], entries)).unwrap();
+            }
+            let at = |distance: u64| text.as_ptr() as u64 + distance;
+            assert_eq!(inside(at(10)), Some(newer + 10));
+            assert_eq!(inside(at(12)), Some(newer + 12));
+            // Behind that jump, where the older one's group went on, the text is as it was.
+            assert_eq!(inside(at(15)), None);
+            // What stands at a group's start leads on by itself.
+            assert_eq!(inside(at(8)), None);
+            plans.into_iter().for_each(forget);
+            assert_eq!(inside(at(10)), None);
+        }
     }
 }

@@ -198,7 +198,7 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     };
     let Some(rip) = go_on else {
         let before = registers.rip.wrapping_sub(1);
-        if signal == SIGTRAP && areas::entrance(before).is_some() && holds_int3(before) {
+        if signal == SIGTRAP && areas::entrance(before).is_some() && areas::holds_int3(before) {
             // A SIGTRAP of somebody else's was waiting when the thread met the `int3`, whose
             // own signal the kernel then dropped. It will meet it again.
             registers.rip = before;
@@ -223,14 +223,7 @@ fn after_int3(ip: u64) -> Option<u64> {
         return Some(trampoline);
     }
     // The change is over: the instruction is there again.
-    (!holds_int3(ip)).then_some(ip)
-}
-
-fn holds_int3(ip: u64) -> bool {
-    const INT3: u8 = 0xcc;
-    // SAFETY: the thread has just executed this byte, or it is text that has an entry.
-    let byte: u8 = unsafe { memory::get(ip as usize) };
-    byte == INT3
+    (!areas::holds_int3(ip)).then_some(ip)
 }
 
 /// Gives the signal to the program, as the kernel would have.
