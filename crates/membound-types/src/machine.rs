@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::names::named;
 use crate::{
-    Bandwidth, Calibration, CoreToCore, CpuId, Figure, Kind, Latency, Loaded, Mlp, Model, Numa,
-    Outcome, Prefetch, Tlb, Window,
+    Bandwidth, Calibration, CoreToCore, CpuId, Figure, Kind, Latency, Loaded, Mlp, Model,
+    NotMeasured, Numa, Outcome, Prefetch, SCHEMA_VERSION, Tlb, Window,
 };
 
 /// The host, its CPU and declared caches, the timer, and the conditions of the run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineInfo {
     /// Host name.
     pub host: String,
@@ -256,4 +256,35 @@ pub struct MachineProfile {
     pub elapsed_s: f64,
     /// Core clock over the run, in hertz.
     pub core_clock_hz: Option<Figure>,
+}
+
+impl MachineProfile {
+    /// One of this machine in which no part was asked for.
+    #[must_use]
+    pub fn unmeasured(machine: MachineInfo) -> Self {
+        fn not_asked<T>() -> Outcome<T> {
+            Outcome::missing(NotMeasured::NOT_ASKED)
+        }
+        Self {
+            schema_version: SCHEMA_VERSION,
+            kind: Kind::Machine,
+            incomplete: false,
+            machine,
+            levels: Vec::new(),
+            line: not_asked(),
+            model: not_asked(),
+            latency: not_asked(),
+            mlp: not_asked(),
+            window: not_asked(),
+            bandwidth: not_asked(),
+            loaded: not_asked(),
+            tlb: not_asked(),
+            prefetch: not_asked(),
+            numa: not_asked(),
+            c2c: not_asked(),
+            calibration: not_asked(),
+            elapsed_s: 0.0,
+            core_clock_hz: None,
+        }
+    }
 }

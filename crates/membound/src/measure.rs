@@ -18,9 +18,7 @@ use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
 use membound_platform::affinity::Pinned;
 use membound_platform::{Root, machine_info};
-use membound_types::{
-    Basis, Figure, Kind, MachineProfile, NotMeasured, Outcome, PrefetchState, SCHEMA_VERSION,
-};
+use membound_types::{Basis, Figure, MachineProfile, Outcome, PrefetchState};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::{Format, MeasureArgs, Part};
@@ -194,9 +192,6 @@ fn interruptible() -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
-    fn not_asked<T>() -> Outcome<T> {
-        Outcome::missing(NotMeasured::NOT_ASKED)
-    }
     let mut labels: BTreeMap<String, String> = args.cond.iter().cloned().collect();
     if let Some(reason) = &session.portable_because {
         output::complain(&format!("portable kernels, which are less tight: {reason}"));
@@ -205,25 +200,10 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
     }
     let timer = session.clock.describe(session.core_hz);
     MachineProfile {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Machine,
         incomplete: true,
-        machine: machine_info(session.root, timer, labels),
-        levels: Vec::new(),
         model: Outcome::missing("no windows and no latency curve"),
         line: Outcome::missing_with("no latency curves of several strides", "membound measure"),
-        latency: not_asked(),
-        mlp: not_asked(),
-        window: not_asked(),
-        bandwidth: not_asked(),
-        loaded: not_asked(),
-        tlb: not_asked(),
-        prefetch: not_asked(),
-        numa: not_asked(),
-        c2c: not_asked(),
-        calibration: not_asked(),
-        elapsed_s: 0.0,
-        core_clock_hz: None,
+        ..MachineProfile::unmeasured(machine_info(session.root, timer, labels))
     }
 }
 

@@ -2,8 +2,7 @@
 
 use membound_input::{Content, Curve, curves_of_profile};
 use membound_types::{
-    Disturbance, FitData, Kind, Latency, MachineProfile, Outcome, Pattern, PrefetchTaint,
-    SCHEMA_VERSION, Window,
+    Disturbance, FitData, Latency, MachineProfile, Outcome, Pattern, PrefetchTaint, Window,
 };
 use serde_json::{Value, json};
 
@@ -19,31 +18,16 @@ fn curves(text: &str) -> Vec<Curve> {
 
 fn profile() -> MachineProfile {
     MachineProfile {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Machine,
-        incomplete: false,
-        machine: samples::machine(),
-        levels: Vec::new(),
-        line: Outcome::default(),
-        model: Outcome::default(),
         latency: Outcome::Known(Latency {
             points: some_loads(),
             ..Latency::default()
         }),
-        mlp: Outcome::default(),
         window: Outcome::Known(Window {
             points: some_windows(),
             ..Window::default()
         }),
-        bandwidth: Outcome::default(),
-        loaded: Outcome::default(),
-        tlb: Outcome::default(),
-        prefetch: Outcome::default(),
-        numa: Outcome::default(),
-        c2c: Outcome::default(),
-        calibration: Outcome::missing("not asked for"),
         elapsed_s: 1.0,
-        core_clock_hz: None,
+        ..MachineProfile::unmeasured(samples::machine())
     }
 }
 

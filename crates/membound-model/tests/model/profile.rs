@@ -6,10 +6,10 @@ use membound_model::interpret::level_curves;
 use membound_model::{CurvePoint, interpret, interpret_latency, interpret_mlp};
 use membound_types::{
     Access, AreaPoint, Bandwidth, BandwidthKernel, BandwidthPoint, Basis, Cache, CacheKind,
-    Conditions, Cpu, CpuId, Fence, Filler, Kind, Latency, LatencyPoint, LevelKind, MachineInfo,
+    Conditions, Cpu, CpuId, Fence, Filler, Latency, LatencyPoint, LevelKind, MachineInfo,
     MachineProfile, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, Pattern, Prefetch,
-    PrefetchPattern, PrefetchPoint, PrefetchState, PrefetchTaint, SCHEMA_VERSION, Samples,
-    ThroughputPoint, Timer, Tlb, TlbPoint, VectorWidth,
+    PrefetchPattern, PrefetchPoint, PrefetchState, PrefetchTaint, Samples, ThroughputPoint, Timer,
+    Tlb, TlbPoint, VectorWidth,
 };
 
 use crate::machines::{Machine, Noise, machines};
@@ -277,25 +277,12 @@ fn prefetch() -> Prefetch {
 #[test]
 fn every_part_of_a_profile_is_interpreted() {
     let mut profile = MachineProfile {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Machine,
-        incomplete: false,
-        machine: machine_info(),
-        levels: vec![],
-        line: Outcome::default(),
-        model: Outcome::default(),
         latency: Outcome::Known(latency()),
         mlp: Outcome::Known(mlp()),
-        window: Outcome::missing("not asked for"),
         bandwidth: Outcome::Known(bandwidth()),
-        loaded: Outcome::missing("not asked for"),
         tlb: Outcome::Known(tlb()),
         prefetch: Outcome::Known(prefetch()),
-        numa: Outcome::missing("not asked for"),
-        c2c: Outcome::missing("not asked for"),
-        calibration: Outcome::missing("not asked for"),
-        elapsed_s: 1.0,
-        core_clock_hz: None,
+        ..MachineProfile::unmeasured(machine_info())
     };
     interpret(&mut profile);
 

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use membound_testkit::{Compiler, Fixtures};
-use membound_types::{Conditions, Cpu, MachineProfile, Profile, SCHEMA_VERSION, Timer};
+use membound_types::{MachineInfo, MachineProfile, Profile};
 use tempfile::TempDir;
 
 static FIXTURES: LazyLock<Fixtures> = LazyLock::new(|| {
@@ -158,28 +158,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) fn unmeasured() -> &'static Path {
     static UNMEASURED: LazyLock<PathBuf> = LazyLock::new(|| {
         let path = FIXTURES.directory().join("unmeasured.json");
-        let missing = serde_json::json!({ "not_measured": { "reason": "not asked for" } });
-        let mut text = serde_json::json!({
-            "schema_version": SCHEMA_VERSION, "kind": "machine", "host": "test", "date": "",
-            "membound_version": "", "cpu": Cpu::default(), "caches": [], "memory_bytes": 0,
-            "timer": Timer::default(), "conditions": Conditions::default(), "levels": [],
-            "elapsed_s": 0.0, "core_clock_hz": null,
-        });
-        for part in [
-            "line",
-            "latency",
-            "mlp",
-            "window",
-            "bandwidth",
-            "loaded",
-            "tlb",
-            "prefetch",
-            "numa",
-            "c2c",
-        ] {
-            text[part] = missing.clone();
-        }
-        std::fs::write(&path, text.to_string()).expect("the directory is ours");
+        let profile = MachineProfile::unmeasured(MachineInfo::default());
+        let text = serde_json::to_string(&profile).expect("a profile can be written");
+        std::fs::write(&path, text).expect("the directory is ours");
         path
     });
     &UNMEASURED

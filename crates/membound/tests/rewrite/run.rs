@@ -9,10 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use membound_types::{
-    CheckedModule, Conditions, Cpu, Kind, MachineInfo, MachineProfile, Outcome as Measured,
-    Profile, RewriteCheck, SCHEMA_VERSION, Timer,
-};
+use membound_types::{CheckedModule, MachineInfo, MachineProfile, Profile, RewriteCheck};
 use tempfile::TempDir;
 
 /// Longer than any fixture takes on a busy machine; a program that hangs is a failure.
@@ -147,44 +144,12 @@ pub(crate) fn profile(room: &Room, words: &[&str]) -> Command {
 fn machine() -> &'static Path {
     static MACHINE: LazyLock<PathBuf> = LazyLock::new(|| {
         let path = crate::build::directory().join("machine.json");
-        let text = serde_json::to_string(&unmeasured()).expect("a profile can be written");
+        let text = serde_json::to_string(&MachineProfile::unmeasured(MachineInfo::default()))
+            .expect("a profile can be written");
         std::fs::write(&path, text).expect("the directory is ours");
         path
     });
     &MACHINE
-}
-
-fn unmeasured() -> MachineProfile {
-    MachineProfile {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Machine,
-        incomplete: false,
-        machine: MachineInfo {
-            host: "test".to_owned(),
-            date: String::new(),
-            membound_version: String::new(),
-            cpu: Cpu::default(),
-            caches: Vec::new(),
-            memory_bytes: 0,
-            timer: Timer::default(),
-            conditions: Conditions::default(),
-        },
-        levels: Vec::new(),
-        line: Measured::default(),
-        model: Measured::default(),
-        latency: Measured::default(),
-        mlp: Measured::default(),
-        window: Measured::default(),
-        bandwidth: Measured::default(),
-        loaded: Measured::default(),
-        tlb: Measured::default(),
-        prefetch: Measured::default(),
-        numa: Measured::default(),
-        c2c: Measured::default(),
-        calibration: Measured::default(),
-        elapsed_s: 0.0,
-        core_clock_hz: None,
-    }
 }
 
 /// Gives `command` an environment of its own. Both ways of running a program get the same,

@@ -2,8 +2,8 @@
 //! makes of them.
 
 use membound_types::{
-    CalibratedLevel, Calibration, Cpu, Kind, Level, LevelKind, MachineInfo, MachineProfile,
-    Outcome, SCHEMA_VERSION, TickCount, Timer,
+    CalibratedLevel, Calibration, Cpu, Level, LevelKind, MachineInfo, MachineProfile, Outcome,
+    TickCount, Timer,
 };
 
 use super::random::Random;
@@ -77,44 +77,29 @@ pub(crate) fn machine() -> MachineProfile {
         declared_bytes: size_bytes,
         note: None,
     };
-    MachineProfile {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::Machine,
-        incomplete: false,
-        machine: MachineInfo {
-            host: "never".to_owned(),
-            date: "2026-01-01T00:00:00Z".to_owned(),
-            membound_version: "0.1.0".to_owned(),
-            cpu: Cpu {
-                model_name: "Imagined 1".to_owned(),
-                ..Cpu::default()
-            },
-            caches: Vec::new(),
-            memory_bytes: 16 << 30,
-            timer: Timer {
-                rate_hz: TICK_HZ,
-                core_clock_hz: CORE_HZ,
-                ..Timer::default()
-            },
-            conditions: membound_types::Conditions::default(),
+    let info = MachineInfo {
+        host: "never".to_owned(),
+        date: "2026-01-01T00:00:00Z".to_owned(),
+        membound_version: "0.1.0".to_owned(),
+        cpu: Cpu {
+            model_name: "Imagined 1".to_owned(),
+            ..Cpu::default()
         },
+        memory_bytes: 16 << 30,
+        timer: Timer {
+            rate_hz: TICK_HZ,
+            core_clock_hz: CORE_HZ,
+            ..Timer::default()
+        },
+        ..MachineInfo::default()
+    };
+    MachineProfile {
         levels: vec![
             level(From::L1, LevelKind::Cache, Some(32 << 10)),
             level(From::L2, LevelKind::Cache, Some(1 << 20)),
             level(From::L3, LevelKind::Cache, Some(16 << 20)),
             level(From::Dram, LevelKind::Memory, None),
         ],
-        line: Outcome::default(),
-        model: Outcome::default(),
-        latency: Outcome::default(),
-        mlp: Outcome::default(),
-        window: Outcome::default(),
-        bandwidth: Outcome::default(),
-        loaded: Outcome::default(),
-        tlb: Outcome::default(),
-        prefetch: Outcome::default(),
-        numa: Outcome::default(),
-        c2c: Outcome::default(),
         calibration: Outcome::Known(Calibration {
             levels: From::ALL
                 .into_iter()
@@ -127,7 +112,7 @@ pub(crate) fn machine() -> MachineProfile {
             elapsed_s: 1.0,
         }),
         elapsed_s: 1.0,
-        core_clock_hz: None,
+        ..MachineProfile::unmeasured(info)
     }
 }
 
