@@ -223,7 +223,13 @@ fn chain(state: &State, out: &mut [u64]) -> usize {
     for _ in 0..out.len() + OWN_FRAMES {
         let before = walk;
         let mut step = walk.step();
-        while step.is_none() && reach < limit && reach > before.stack_pointer() {
+        // Only where the stack goes on and a caller is still to be found: the last frame of a
+        // thread has none, whatever lies above it.
+        while step.is_none()
+            && walk
+                .beyond()
+                .is_some_and(|word| (reach.saturating_sub(8)..limit).contains(&word))
+        {
             let further = pages(sp, reach);
             if further == reach {
                 break;

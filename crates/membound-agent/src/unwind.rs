@@ -246,6 +246,8 @@ pub(crate) struct Walk {
     registers: Registers,
     begin: Begin,
     stack: Stack,
+    /// Address of the word behind the stack's end that the last step would have needed.
+    beyond: Option<u64>,
 }
 
 impl Walk {
@@ -254,7 +256,23 @@ impl Walk {
             registers,
             begin,
             stack,
+            beyond: None,
         }
+    }
+
+    /// Where the stack would have to reach for the last step to succeed; `None` when it failed
+    /// for another reason, such as that there is no caller.
+    pub(crate) fn beyond(&self) -> Option<u64> {
+        self.beyond
+    }
+
+    /// A word of the stack.
+    fn word(&mut self, address: u64) -> Option<u64> {
+        let found = self.stack.word(address);
+        if found.is_none() && address >= self.stack.low {
+            self.beyond = Some(address);
+        }
+        found
     }
 
     /// Lets the stack end further on, or nearer.
@@ -270,6 +288,7 @@ impl Walk {
     /// The caller's registers, where they are known; `ip` is the return address, or the
     /// interrupted instruction behind a signal handler.
     pub(crate) fn step(&mut self) -> Option<Registers> {
+        self.beyond = None;
         let Registers { ip, sp, bp } = self.registers;
         let at = match self.begin {
             Begin::Instruction => ip,
@@ -285,7 +304,7 @@ impl Walk {
         } else if kind == UnwindKind::Frame as u32 {
             bp.wrapping_add_signed(rule.offset())
         } else if kind == UnwindKind::Kept as u32 {
-            self.stack.word(bp.wrapping_add_signed(rule.offset()))?
+            self.word(bp.wrapping_add_signed(rule.offset()))?
         } else {
             return None;
         };
@@ -294,11 +313,11 @@ impl Walk {
         }
         let callers = match rule.frame() {
             CallersFrame::Same => bp,
-            CallersFrame::Below(bytes) => self.stack.word(frame.wrapping_sub(u64::from(bytes)))?,
-            CallersFrame::AtFrame => self.stack.word(bp)?,
+            CallersFrame::Below(bytes) => self.word(frame.wrapping_sub(u64::from(bytes)))?,
+            CallersFrame::AtFrame => self.word(bp)?,
         };
         self.registers = Registers {
-            ip: self.stack.word(frame.wrapping_sub(8))?,
+            ip: self.word(frame.wrapping_sub(8))?,
             sp: frame,
             bp: callers,
         };
@@ -316,9 +335,9 @@ impl Walk {
         const IP: u64 = 40 + 16 * 8;
         let context = self.registers.sp;
         let registers = Registers {
-            ip: self.stack.word(context.wrapping_add(IP))?,
-            sp: self.stack.word(context.wrapping_add(SP))?,
-            bp: self.stack.word(context.wrapping_add(BP))?,
+            ip: self.word(context.wrapping_add(IP))?,
+            sp: self.word(context.wrapping_add(SP))?,
+            bp: self.word(context.wrapping_add(BP))?,
         };
         if registers.sp <= context {
             return None;
@@ -452,6 +471,14 @@ mod tests {
             high: at(5),
         };
         assert_eq!(unwind(begin, Begin::Instruction, short, &mut out), 1);
+        // Only a frame that the bounds cut off asks for more: one without a caller does not,
+        // however far the stack goes on above it.
+        let mut walk = Walk::new(begin, Begin::Instruction, short);
+        assert!(walk.step().is_some() && walk.beyond().is_none());
+        assert_eq!((walk.step(), walk.beyond()), (None, Some(at(5))));
+        let mut walk = Walk::new(begin, Begin::Instruction, stack);
+        while walk.step().is_some() {}
+        assert_eq!(walk.beyond(), None);
         // A module that is gone is not remembered.
         forget(TEXT, TEXT + 1);
         assert_eq!(unwind(begin, Begin::Instruction, stack, &mut out), 0);
