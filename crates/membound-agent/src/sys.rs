@@ -57,6 +57,8 @@ pub(crate) mod number {
     pub(crate) const SIGNALFD4: usize = 289;
     pub(crate) const RT_TGSIGQUEUEINFO: usize = 297;
     pub(crate) const PKEY_MPROTECT: usize = 329;
+    pub(crate) const SCHED_SETATTR: usize = 314;
+    pub(crate) const SCHED_GETATTR: usize = 315;
     pub(crate) const EXECVEAT: usize = 322;
     pub(crate) const SECCOMP: usize = 317;
     pub(crate) const MEMBARRIER: usize = 324;

@@ -38,6 +38,7 @@ mod samples;
 mod server;
 mod session;
 mod settling;
+pub mod slice;
 mod spawn;
 mod standing;
 mod tick_memory;

@@ -24,6 +24,7 @@ use crate::perf_map::{Moment, PerfMap, PerfMaps};
 use crate::program::Unpatched;
 use crate::records::{Recording, Records};
 use crate::settling::{Refused, Settling};
+use crate::slice;
 use crate::standing::Spaces;
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing};
@@ -160,7 +161,10 @@ impl Server {
             let server = Arc::clone(self);
             let thread = std::thread::Builder::new().name("conversation".to_owned());
             // Without a thread the channel is dropped, and the program runs on as it is.
-            let spawned = thread.spawn(move || server.serve(channel));
+            let spawned = thread.spawn(move || {
+                slice::shorten();
+                server.serve(channel);
+            });
             if let Err(error) = spawned {
                 let missed = format!("a program: nobody could serve it ({error})");
                 self.ledger().missed.insert(missed);

@@ -29,10 +29,10 @@ use crate::program::{self, CannotRun, Unpatched};
 use crate::records::Recording;
 use crate::report::Report;
 use crate::server::{Live, Server, Wanted};
-use crate::spawn;
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing, Timers};
 use crate::unwind::Unwinding;
+use crate::{slice, spawn};
 
 const PRELOAD: &str = "LD_PRELOAD";
 /// Runs scripts that do not say what runs them.
@@ -127,6 +127,7 @@ impl Collector {
         let server = Arc::clone(server);
         let (stop, stopped) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
+            slice::shorten();
             collect(&server, &|wait| {
                 stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout)
             });
@@ -190,7 +191,10 @@ impl Session {
         let server = Arc::new(server);
         let thread = {
             let (server, listener) = (Arc::clone(&server), Arc::clone(&listener));
-            std::thread::spawn(move || server.run(&listener))
+            std::thread::spawn(move || {
+                slice::shorten();
+                server.run(&listener);
+            })
         };
         let mut environment = program.environment.clone();
         if !crate::AGENT.is_empty() {

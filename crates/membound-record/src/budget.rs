@@ -3,8 +3,13 @@
 //! The costs here are guesses on the high side. They decide only for how long and how often
 //! patches stand in the text; no figure of a run is computed from them.
 
+use crate::groups::Threads;
+
 /// Nanoseconds that an execution of a patched site costs when it is not sampled.
 const UNTAKEN_NS: f64 = 1.0;
+/// The same where threads that run at once count down in one line, which goes to and fro between
+/// their cores: stores queue up behind it until the core has no room for more.
+const CONTENDED_NS: f64 = 60.0;
 /// The same where executions are counted by locked operations.
 const LOCKED_NS: f64 = 12.0;
 /// Nanoseconds that a recorded execution costs: fences, time stamps, a call into the agent.
@@ -27,10 +32,11 @@ pub(crate) enum Work {
 
 impl Work {
     /// Nanoseconds that `executions` cost, of which `taken` were recorded.
-    pub(crate) fn cost_ns(self, executions: f64, taken: f64) -> f64 {
-        let each = match self {
-            Self::Time | Self::Record => UNTAKEN_NS,
-            Self::Count | Self::Blocks => LOCKED_NS,
+    pub(crate) fn cost_ns(self, threads: Threads, executions: f64, taken: f64) -> f64 {
+        let each = match (self, threads) {
+            (Self::Time, Threads::Several) => CONTENDED_NS,
+            (Self::Time | Self::Record, _) => UNTAKEN_NS,
+            (Self::Count | Self::Blocks, _) => LOCKED_NS,
         };
         executions * each + taken * TAKEN_NS
     }
@@ -81,6 +87,8 @@ mod tests {
         assert!(budget.left_ns(10_000_000) < 0.0);
         assert!(budget.left_ns(30_000_000) > 0.0);
         assert_eq!(Budget::new(0.0).left_ns(u64::MAX), 0.0);
-        assert!(Work::Count.cost_ns(10.0, 0.0) > Work::Time.cost_ns(10.0, 0.0));
+        let alone = |work: Work| work.cost_ns(Threads::One, 10.0, 0.0);
+        assert!(alone(Work::Count) > alone(Work::Time));
+        assert!(Work::Time.cost_ns(Threads::Several, 10.0, 0.0) > alone(Work::Time));
     }
 }

@@ -239,15 +239,15 @@ impl Group {
 
     /// Nanoseconds that a nanosecond of CPU time in a window costs; `None` when it was never
     /// counted.
-    pub(crate) fn cost(&self, work: Work) -> Option<f64> {
+    pub(crate) fn cost(&self, work: Work, threads: Threads) -> Option<f64> {
         match work {
             Work::Time => {
                 let taken = self.sites.len() as f64 * f64::from(WANTED) / USUAL_NS as f64;
                 let rate = self.rate?;
-                Some(work.cost_ns(rate, taken.min(rate)))
+                Some(work.cost_ns(threads, rate, taken.min(rate)))
             }
-            Work::Count => Some(work.cost_ns(self.rate?, 0.0)),
-            Work::Blocks => Some(work.cost_ns(self.block_rate?, 0.0)),
+            Work::Count => Some(work.cost_ns(threads, self.rate?, 0.0)),
+            Work::Blocks => Some(work.cost_ns(threads, self.block_rate?, 0.0)),
             Work::Record => None,
         }
     }

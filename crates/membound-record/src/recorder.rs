@@ -478,6 +478,7 @@ impl Parts {
         let driver = {
             let (stop, over) = (Arc::clone(&stop), Arc::clone(&over));
             thread.spawn(move || {
+                membound_launch::slice::shorten();
                 driver.run(&stop, &over);
                 driver
             })

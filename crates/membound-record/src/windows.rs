@@ -353,7 +353,7 @@ impl Windows {
             {
                 continue;
             }
-            let more = group.cost(work);
+            let more = group.cost(work, now.threads);
             // All that is unknown together cannot run more often than a processor does.
             let unknown_with = if more.is_none() {
                 UNKNOWN_COST
@@ -500,7 +500,7 @@ impl Windows {
                 Work::Time => Group::taken(&part.paces, &grown),
                 Work::Count | Work::Blocks | Work::Record => 0.0,
             };
-            closed.cost_ns += window.work.cost_ns(all as f64, taken);
+            closed.cost_ns += window.work.cost_ns(now.threads, all as f64, taken);
             group.counted(window.work, &grown, closed.cpu_ns);
             if window.work != Work::Record {
                 group.next_window(window.work, now.threads, self.wants.blocks);
