@@ -37,6 +37,19 @@ fn an_empty_run_has_empty_tables_and_reasons() {
 }
 
 #[test]
+fn what_ran_before_the_first_timed_access_is_said() {
+    let said = |run: &RunData| {
+        let missing = views(run).profile.missing;
+        missing.into_iter().find(|it| it.table == "latency")
+    };
+    let mut run = small_run();
+    assert_eq!(said(&run), None);
+    run.accesses.retain(|access| access.t_ns > 600_000_000);
+    let reason = said(&run).unwrap().why.reason;
+    assert!(reason.contains("timed from 0.6 s on, of 2.0 s"), "{reason}");
+}
+
+#[test]
 fn a_run_without_a_machine_profile_has_times_and_no_levels() {
     let mut run = small_run();
     run.meta.machine = None;

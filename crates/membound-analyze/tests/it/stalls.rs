@@ -73,6 +73,15 @@ fn a_loop_of_hits_is_not_memory_bound_and_is_called_so() {
 }
 
 #[test]
+fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
+    // What it waits for looks like another core's cache to the timer, but there is no other.
+    let (run, _) = chase_beside_hits(0.75, From::Core);
+    let profile = views(&run).profile;
+    assert!(profile.memory_bound.fraction > 0.5);
+    assert_eq!(profile.memory_bound.remote, 0.0);
+}
+
+#[test]
 fn a_chase_is_called_memory_bound_with_level_line_and_object() {
     let (run, _) = chase_beside_hits(0.75, From::Dram);
     let profile = views(&run).profile;
