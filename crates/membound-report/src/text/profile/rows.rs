@@ -1,8 +1,9 @@
 //! Groupings as tables: code, objects, threads and levels.
 
-use membound_types::{CodeRow, Profile, Share};
+use membound_types::{CodeRow, ObjectClass, ObjectRow, Profile, Share};
 
 use crate::facts::run;
+use crate::facts::run::NONE;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
@@ -14,6 +15,8 @@ const FRAMES: usize = 6;
 /// Objects whose insides are shown.
 const INSIDE: usize = 5;
 const OFFSETS: usize = 6;
+/// Objects with less of the time are shown as nothing, and for nobody.
+const NOTHING: f64 = 0.0005;
 
 /// Which grouping of code.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,7 +74,7 @@ fn beside(row: &CodeRow, by: Code) -> Vec<String> {
         Code::Instruction => vec![
             row.address
                 .map_or_else(String::new, |address| format!("{address:x}")),
-            run::place(row.file.as_deref(), row.line).unwrap_or_default(),
+            run::short_place(row.file.as_deref(), row.line).unwrap_or_default(),
             row.function.clone(),
         ],
     }
@@ -83,26 +86,39 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
         .column("blocks", Align::Right, 5)
         .column("kind", Align::Left, 8)
         .middle("object");
-    for row in profile.objects.iter().take(ROWS) {
+    let shown: Vec<&ObjectRow> = profile
+        .objects
+        .iter()
+        .filter(|row| row.share.time_fraction >= NOTHING || row.share.stall_fraction >= NOTHING)
+        .collect();
+    for row in shown.iter().take(ROWS) {
+        let known = row.kind != ObjectClass::Unknown;
         let mut cells = figures(&row.share);
         let mut name = row.name.clone();
         if row.false_sharing {
             name.push_str(" (false sharing)");
         }
         cells.extend([
-            units::bytes(row.size_bytes),
-            units::count(row.blocks),
+            if known {
+                units::bytes(row.size_bytes)
+            } else {
+                NONE.to_owned()
+            },
+            if known {
+                units::count(row.blocks)
+            } else {
+                NONE.to_owned()
+            },
             row.kind.to_string(),
             name,
         ]);
         table.row(cells);
     }
     title(out, profile, "By object");
-    finish(out, profile, &table, "objects", profile.objects.len());
-    let inside = profile
-        .objects
+    finish(out, profile, &table, "objects", shown.len());
+    let inside = shown
         .iter()
-        .filter(|row| row.share.stall_fraction > 0.0)
+        .filter(|row| row.share.stall_fraction >= NOTHING)
         .take(INSIDE);
     for row in inside {
         out.blank();
@@ -125,7 +141,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
                 run::offset(offset),
                 units::percent(offset.stall_fraction),
                 units::count(offset.accesses),
-                offset.avg_latency_ns.map_or_else(String::new, units::ns),
+                run::latency(offset.avg_latency_ns),
             ]);
         }
         if !offsets.is_empty() {
@@ -219,7 +235,7 @@ fn figures(share: &Share) -> Vec<String> {
         run::main_level(&share.levels)
             .unwrap_or_default()
             .to_owned(),
-        share.avg_latency_ns.map_or_else(String::new, units::ns),
+        run::latency(share.avg_latency_ns),
         executions(share.loads),
         executions(share.stores),
     ]
@@ -233,6 +249,17 @@ fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usi
     }
     if rows > ROWS {
         out.note(&format!("{} more; --format csv has all", rows - ROWS));
+    }
+    let untimed = |share: &Share| share.avg_latency_ns.is_none();
+    let has_untimed = match name {
+        "functions" => profile.functions.iter().any(|row| untimed(&row.share)),
+        "lines" => profile.lines.iter().any(|row| untimed(&row.share)),
+        "instructions" => profile.instructions.iter().any(|row| untimed(&row.share)),
+        "objects" => profile.objects.iter().any(|row| untimed(&row.share)),
+        _ => false,
+    };
+    if has_untimed && profile.run.timed_accesses > 0 && !table.is_empty() {
+        out.note("– latency: no access there was timed");
     }
     if table.ends_in('!') {
         out.note("! past a threshold: worth a look");
