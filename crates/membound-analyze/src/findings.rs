@@ -93,7 +93,8 @@ fn verdict(profile: &Profile, nodes: u32, thresholds: &Thresholds) -> Insight {
         percent(bound.low).trim_end_matches(" %"),
         percent(bound.high),
     );
-    if bound.fraction < thresholds.not_memory_bound && bound.high >= thresholds.memory_bound {
+    let much = thresholds.memory_bound.max(thresholds.not_memory_bound);
+    if bound.fraction < thresholds.not_memory_bound && bound.high > much {
         return Insight {
             kind: InsightKind::MemoryBound,
             text: format!(
