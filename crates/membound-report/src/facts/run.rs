@@ -168,6 +168,14 @@ pub(crate) fn allocated_by(object: &ObjectRow) -> Option<&str> {
         .map(|frame| frame.function.as_str())
 }
 
+/// An object's call chain from the frame whose line names it outwards; all of it where none does.
+pub(crate) fn naming_chain(object: &ObjectRow) -> &[CallFrame] {
+    let stack = &object.alloc_stack;
+    let from = naming(stack, &object.name)
+        .and_then(|found| stack.iter().position(|frame| std::ptr::eq(frame, found)));
+    &stack[from.unwrap_or(0)..]
+}
+
 /// The frame of an allocation's call chain whose line stands in the object's name.
 fn naming<'a>(stack: &'a [CallFrame], name: &str) -> Option<&'a CallFrame> {
     // The name begins with the line, with as much of the path as tells it from others.

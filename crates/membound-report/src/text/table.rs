@@ -90,6 +90,11 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// Whether a cell is just `text`.
+    pub(super) fn has(&self, text: &str) -> bool {
+        self.rows.iter().flatten().any(|cell| cell == text)
+    }
+
     /// Whether a cell ends in `mark`.
     pub(super) fn ends_in(&self, mark: char) -> bool {
         self.rows.iter().flatten().any(|cell| cell.ends_with(mark))
@@ -141,7 +146,7 @@ impl Table {
         let says = |index: usize| {
             let may_leave = self.columns[index].expendable > 0;
             let mut cells = self.rows.iter().map(|row| row[index].trim());
-            cells.any(|cell| !cell.is_empty() && !(may_leave && cell == NONE))
+            cells.any(|cell| !(cell.is_empty() || may_leave && cell == NONE))
         };
         let mut shown: Vec<usize> = (0..self.columns.len())
             .filter(|&index| says(index))

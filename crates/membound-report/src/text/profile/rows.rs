@@ -15,6 +15,8 @@ const FRAMES: usize = 6;
 /// Objects whose insides are shown.
 const INSIDE: usize = 5;
 const OFFSETS: usize = 6;
+/// Columns that an object's name has before other columns leave: a line, from where, a remark.
+const OBJECT: usize = 44;
 /// Objects with less of the time are shown as nothing, and for nobody.
 const NOTHING: f64 = 0.0005;
 
@@ -85,7 +87,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
         .figures("size")
         .column("blocks", Align::Right, 5)
         .column("kind", Align::Left, 8)
-        .middle("object");
+        .name("object", OBJECT);
     let shown: Vec<&ObjectRow> = profile
         .objects
         .iter()
@@ -123,7 +125,8 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
     for row in inside {
         out.blank();
         out.heading(&row.name, &run::lifetime(row));
-        for frame in row.alloc_stack.iter().take(FRAMES) {
+        // From the line that names it on: before that stand a language's library's own functions.
+        for frame in run::naming_chain(row).iter().take(FRAMES) {
             let place = run::place(frame.file.as_deref(), frame.line);
             out.note(&format!(
                 "allocated in {} {}",
@@ -250,16 +253,8 @@ fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usi
     if rows > ROWS {
         out.note(&format!("{} more; --format csv has all", rows - ROWS));
     }
-    let untimed = |share: &Share| share.avg_latency_ns.is_none();
-    let has_untimed = match name {
-        "functions" => profile.functions.iter().any(|row| untimed(&row.share)),
-        "lines" => profile.lines.iter().any(|row| untimed(&row.share)),
-        "instructions" => profile.instructions.iter().any(|row| untimed(&row.share)),
-        "objects" => profile.objects.iter().any(|row| untimed(&row.share)),
-        _ => false,
-    };
-    if has_untimed && profile.run.timed_accesses > 0 && !table.is_empty() {
-        out.note("– latency: no access there was timed");
+    if table.has(NONE) {
+        out.note("– not known: latency where no access was timed, size of what is no object");
     }
     if table.ends_in('!') {
         out.note("! past a threshold: worth a look");

@@ -66,8 +66,8 @@ const membound = (() => {
   const plain = (text) => {
     const keep = text.replace(/\boperator(<=>|<<=|>>=|<<|>>|<=|>=|\(\)|->|<|>)/g, (found, signs) => `operator${[...signs].map((sign) => String.fromCharCode(0xe000 + sign.charCodeAt(0))).join("")}`).replace(/->/g, "-\ue03e");
     let out = keep;
-    for (let before = ""; before !== out; ) [before, out] = [out, out.replace(/([\w:}\ue000-\uf8ff] ?)<[^<>]*>/g, "$1")];
-    out = out.replace("(anonymous namespace)", "\uf000").replace(/([\w:}\ue000-\uf8ff])\(.*$/, "$1").replace("\uf000", "(anonymous namespace)").replace(/::::/g, "::").replace(/::$/, "").trim();
+    for (let before = ""; before !== out; ) [before, out] = [out, out.replace(/((?:[\w:}\]\ue000-\uf8ff]|operator[-+*/=!&|^%~,]+) ?)<[^<>]*>/g, "$1")];
+    out = out.replace("(anonymous namespace)", "\uf000").replace(/([\w:}\]\ue000-\uf8ff]|operator[-+*/=!&|^%~,]+)\(.*$/, "$1").replace("\uf000", "(anonymous namespace)").replace(/::::/g, "::").replace(/::$/, "").trim();
     return (out || keep).replace(/[\ue000-\ue07f]/g, (sign) => String.fromCharCode(sign.charCodeAt(0) - 0xe000));
   };
   const base = (path) => path.slice(path.lastIndexOf("/") + 1);
