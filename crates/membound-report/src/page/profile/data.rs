@@ -312,7 +312,8 @@ fn figures(share: &Share) -> Value {
 }
 
 fn object(row: &ObjectRow, inside: bool, names: &mut Names<'_>) -> Value {
-    let chain: Vec<Value> = run::naming_chain(row)
+    let chain: Vec<Value> = row
+        .alloc_stack
         .iter()
         .filter(|_| inside)
         .map(|frame| {
