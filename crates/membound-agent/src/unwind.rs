@@ -280,11 +280,6 @@ impl Walk {
         self.stack.high = high;
     }
 
-    /// The stack pointer of the frame that one has come to.
-    pub(crate) fn stack_pointer(&self) -> u64 {
-        self.registers.sp
-    }
-
     /// The caller's registers, where they are known; `ip` is the return address, or the
     /// interrupted instruction behind a signal handler.
     pub(crate) fn step(&mut self) -> Option<Registers> {

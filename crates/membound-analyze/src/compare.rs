@@ -264,8 +264,23 @@ fn summary(
     sentences
 }
 
-/// How the wall times compare.
+/// How the wall times compare, and the CPU times where they tell something else: on a busy
+/// machine a program waits for others.
 fn elapsed(first: &Profile, last: &Profile) -> String {
+    let mut text = wall(first, last);
+    let ratio = |before: f64, now: f64| now / before;
+    let wall = ratio(first.elapsed_s, last.elapsed_s);
+    let cpu = ratio(first.time.cpu_s, last.time.cpu_s);
+    if (wall.is_normal() && cpu.is_normal()) && (cpu - wall).abs() > RUN_TO_RUN {
+        text.push_str(&format!(
+            " CPU time: {:.2} s before, {:.2} s now.",
+            first.time.cpu_s, last.time.cpu_s
+        ));
+    }
+    text
+}
+
+fn wall(first: &Profile, last: &Profile) -> String {
     let (before, now) = (first.elapsed_s, last.elapsed_s);
     let times = format!("{before:.2} s before, {now:.2} s now");
     if before <= 0.0 || now <= 0.0 {

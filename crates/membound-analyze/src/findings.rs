@@ -3,7 +3,7 @@
 use membound_types::{Insight, InsightKind, ObjectClass, ObjectRow, Profile, SharedLine};
 
 use crate::Thresholds;
-use crate::names::{nanoseconds, percent};
+use crate::names::{count, nanoseconds, percent};
 
 /// A finding about placement, as far as the profile's tables do not hold it.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,10 +14,12 @@ pub(crate) struct MisplacedObject {
     pub advice: String,
 }
 
-/// Findings from the finished tables of `profile`.
+/// Findings from the finished tables of `profile`, which was recorded on a machine of so many
+/// `nodes`.
 pub(crate) fn findings(
     profile: &Profile,
     misplaced: &[MisplacedObject],
+    nodes: u32,
     thresholds: &Thresholds,
 ) -> Vec<Insight> {
     if profile.time.cpu_s <= 0.0 || profile.run.samples == 0 {
@@ -59,10 +61,19 @@ pub(crate) fn findings(
     }
     found.extend(bandwidth(profile, thresholds));
     found.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then_with(|| of_a.text.cmp(&of_b.text)));
-    let verdict = verdict(profile, thresholds);
+    let mut verdict = verdict(profile, nodes, thresholds);
     let found = found.into_iter().map(|(_, insight)| insight);
-    // That there is little to do comes after what there is.
-    if verdict.kind == InsightKind::NotMemoryBound {
+    let fought: f64 = (profile.false_sharing.iter())
+        .chain(&profile.true_sharing)
+        .map(|line| line.stall_fraction)
+        .sum();
+    let is_fought = fought > 0.0 && fought >= profile.memory_bound.fraction / 2.0;
+    if is_fought && verdict.kind == InsightKind::MemoryBound {
+        // Advice about a level says less than the line that threads fight over.
+        verdict.advice = "Mend the sharing first, then profile again.".to_owned();
+    }
+    // That there is little to do comes after what there is, and so does what was explained.
+    if is_fought || verdict.kind == InsightKind::NotMemoryBound {
         let most = thresholds.findings.saturating_sub(1);
         found.take(most).chain([verdict]).collect()
     } else {
@@ -74,7 +85,7 @@ pub(crate) fn findings(
 }
 
 /// Whether the run is memory bound at all.
-fn verdict(profile: &Profile, thresholds: &Thresholds) -> Insight {
+fn verdict(profile: &Profile, nodes: u32, thresholds: &Thresholds) -> Insight {
     let bound = &profile.memory_bound;
     let interval = format!(
         "{} ({}–{}) of CPU time",
@@ -82,6 +93,25 @@ fn verdict(profile: &Profile, thresholds: &Thresholds) -> Insight {
         percent(bound.low).trim_end_matches(" %"),
         percent(bound.high),
     );
+    let much = thresholds.memory_bound.max(thresholds.not_memory_bound);
+    if bound.fraction < thresholds.not_memory_bound && bound.high > much {
+        return Insight {
+            kind: InsightKind::MemoryBound,
+            text: format!(
+                "Between {} and {} of CPU time waits for memory: this run cannot tell whether \
+                 that matters.",
+                percent(bound.low).trim_end_matches(" %"),
+                percent(bound.high)
+            ),
+            advice: "Let the program run longer, or the machine do less beside it.".to_owned(),
+            predicted_gain: None,
+            threshold: format!(
+                "less than {} of CPU time, and perhaps more than {}",
+                percent(thresholds.not_memory_bound),
+                percent(thresholds.memory_bound)
+            ),
+        };
+    }
     if bound.fraction < thresholds.not_memory_bound {
         return Insight {
             kind: InsightKind::NotMemoryBound,
@@ -91,15 +121,29 @@ fn verdict(profile: &Profile, thresholds: &Thresholds) -> Insight {
                 None => "Look at instructions and algorithms, not at data layout.".to_owned(),
             },
             predicted_gain: None,
-            threshold: format!("less than {}", percent(thresholds.not_memory_bound)),
+            threshold: format!(
+                "less than {} of CPU time",
+                percent(thresholds.not_memory_bound)
+            ),
         };
     }
+    let (remote, apart) = if nodes > 1 {
+        (
+            "other nodes' memory or other cores' caches",
+            "Let threads work on data of their own, on their own node.",
+        )
+    } else {
+        (
+            "other cores' caches",
+            "Let threads work on data of their own.",
+        )
+    };
     let levels = [
         ("the first cache", bound.l1),
         ("the second cache", bound.l2),
         ("the third cache", bound.l3),
         ("DRAM", bound.dram),
-        ("other nodes' memory or other cores' caches", bound.remote),
+        (remote, bound.remote),
     ];
     let known: f64 = levels.iter().map(|(_, share)| share).sum();
     let (mut level, share) =
@@ -137,15 +181,13 @@ fn verdict(profile: &Profile, thresholds: &Thresholds) -> Insight {
                 "Make hot data smaller, use it while it is in a cache, or touch it in \
                        order so that prefetchers bring it."
             }
-            "other nodes' memory or other cores' caches" => {
-                "Let threads work on data of their own, on their own node."
-            }
+            level if level == remote => apart,
             "" => "See the lines and objects below.",
             _ => "Work in blocks that fit a nearer cache.",
         }
         .to_owned(),
         predicted_gain: None,
-        threshold: format!("at least {}", percent(threshold)),
+        threshold: format!("at least {} of CPU time", percent(threshold)),
     }
 }
 
@@ -217,7 +259,7 @@ fn hot_object(profile: &Profile, object: &ObjectRow, thresholds: &Thresholds) ->
     let many = object.blocks > 1;
     let small = object.size_bytes <= 4096;
     let blocks = if many {
-        format!(" ({} blocks)", object.blocks)
+        format!(" ({} blocks)", count(object.blocks))
     } else {
         String::new()
     };

@@ -1,6 +1,8 @@
 //! What was run, what recording it cost, and what it lacks.
 
-use membound_run::{Gap, ModuleKind, RunData, Thread, TimerKind};
+use std::collections::BTreeSet;
+
+use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, Thread, TimerKind};
 use membound_types::{MachineProfile, Missing, NotMeasured, Overhead, RunInfo};
 
 /// Nanoseconds in seconds.
@@ -154,7 +156,40 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
         "the run holds no machine profile",
         Some("run `membound measure` before recording".to_owned()),
     );
+    missing.extend(late(run));
     missing
+}
+
+/// Share of the time at timed accesses that may pass before the first is timed.
+const LATE: f64 = 0.25;
+
+/// That nothing is known of how long accesses took in the first part of the run.
+fn late(run: &RunData) -> Option<Missing> {
+    let first_ns = run.accesses.iter().map(|access| access.t_ns).min()?;
+    let timed: BTreeSet<SiteId> = run.accesses.iter().map(|access| access.site).collect();
+    let frames: BTreeSet<FrameId> = (run.attributions.iter())
+        .filter(|attribution| attribution.site.is_some_and(|site| timed.contains(&site)))
+        .map(|attribution| attribution.frame)
+        .collect();
+    let (mut before_ns, mut all_ns) = (0, 0);
+    for sample in &run.samples {
+        if frames.contains(&run.stacks[sample.stack.index()].frame) {
+            all_ns += sample.weight_ns;
+            before_ns += sample.weight_ns * u64::from(sample.t_ns < first_ns);
+        }
+    }
+    (before_ns as f64 > LATE * all_ns as f64).then(|| Missing {
+        table: "latency".to_owned(),
+        why: NotMeasured {
+            reason: format!(
+                "accesses were timed from {:.1} s on, of {:.1} s: what was waited for before is \
+                 taken to be like what came after",
+                first_ns as f64 * 1e-9,
+                run.meta.elapsed_ns as f64 * 1e-9
+            ),
+            remedy: Some("let the program run longer".to_owned()),
+        },
+    })
 }
 
 /// Whether a gap says that some of what a table is made from was lost, not that the table

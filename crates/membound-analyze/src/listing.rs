@@ -45,16 +45,16 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// The instruction at `frame`, or where it is, if its bytes are not there.
+    /// The instruction at `frame`: from its bytes, so that all are written alike, else as it was
+    /// recorded, else where it is.
     pub(crate) fn of(&self, frame: FrameId) -> String {
-        if let Some(&text) = self.sites.get(&frame) {
-            return text.to_owned();
-        }
         let place = self.run.frames[frame.index()];
         let decoded = place
             .module
             .and_then(|module| self.decode(module, place.address));
-        decoded.unwrap_or_else(|| self.places.bare_name(place))
+        decoded
+            .or_else(|| self.sites.get(&frame).map(|&text| text.to_owned()))
+            .unwrap_or_else(|| self.places.bare_name(place))
     }
 
     fn decode(&self, module: ModuleId, address: u64) -> Option<String> {
@@ -86,6 +86,8 @@ fn formatter() -> IntelFormatter {
     options.set_hex_suffix("");
     options.set_space_after_operand_separator(true);
     options.set_rip_relative_addresses(true);
+    options.set_branch_leading_zeros(false);
+    options.set_uppercase_hex(false);
     formatter
 }
 

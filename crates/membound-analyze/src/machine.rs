@@ -1,14 +1,25 @@
 //! What the analysis takes from a machine profile.
 
+use std::collections::BTreeMap;
+
 use membound_model::stall::{Costs, Mixer, Served};
-use membound_run::RunData;
+use membound_run::{RunData, ThreadId};
 use membound_types::{
     BandwidthKernel, CalibratedLevel, Calibration, LevelKind, MachineProfile, Outcome,
 };
 
+use crate::info;
+
 /// Bytes of a line where no machine profile tells: those of every x86-64 processor, the
 /// only architecture whose programs are recorded.
 const ASSUMED_LINE_BYTES: u32 = 64;
+
+/// Threads sampled within this time run at once.
+const AT_ONCE_NS: u64 = 20_000_000;
+
+/// Share of the sampled time in which threads must have run at once for lines to come from
+/// other cores' caches; a thread that starts another and waits for it is below it.
+const MET: f64 = 0.05;
 
 /// What the analysis takes from a machine profile.
 #[derive(Debug)]
@@ -45,7 +56,7 @@ impl<'a> Machine<'a> {
                 } else {
                     patch
                 };
-                Mixer::new(calibration, patch).map_err(|error| error.to_string())
+                Mixer::new(&possible(calibration, run), patch).map_err(|error| error.to_string())
             }
         };
         let calibration = calibration.and_then(Outcome::known);
@@ -101,10 +112,12 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Latency of accesses that took `ticks` on average, where there is a calibration.
+    /// Latency of accesses that took `ticks` on average, where there is a calibration. No
+    /// access is served sooner than a hit: what took less ticks is one, timed more cheaply than
+    /// usual.
     pub(crate) fn latency_of(&self, ticks: f64) -> Option<f64> {
         let beyond = self.ticks_ns(ticks - self.l1_ticks?);
-        Some((self.l1_ns()? + beyond).max(0.0))
+        Some(self.l1_ns()? + beyond.max(0.0))
     }
 
     /// Latency of what is served from `served`, where the profile tells.
@@ -199,4 +212,37 @@ fn mean_ticks(level: &CalibratedLevel) -> Option<f64> {
         (f64::from(bin.ticks).mul_add(of_bin, sum), count + of_bin)
     });
     (count > 0.0).then(|| sum / count)
+}
+/// The levels of `calibration` that loads of `run` can have been served from: where threads never
+/// ran at once, no other core's cache held what they loaded.
+fn possible(calibration: &Calibration, run: &RunData) -> Calibration {
+    let mut calibration = calibration.clone();
+    if run.meta.nodes <= 1 && !threads_met(run) {
+        calibration
+            .levels
+            .retain(|level| Served::of(&level.name) != Served::Remote);
+    }
+    calibration
+}
+
+/// Whether threads of the program ran at the same time, for more than a moment.
+fn threads_met(run: &RunData) -> bool {
+    // Of each stretch of time: a thread, whether there was another, and the time of all.
+    let mut stretches: BTreeMap<u64, (ThreadId, bool, f64)> = BTreeMap::new();
+    for sample in &run.samples {
+        if info::is_own(run, run.stacks[sample.stack.index()].frame) {
+            continue;
+        }
+        let stretch =
+            stretches
+                .entry(sample.t_ns / AT_ONCE_NS)
+                .or_insert((sample.thread, false, 0.0));
+        stretch.1 |= stretch.0 != sample.thread;
+        stretch.2 += sample.weight_ns as f64;
+    }
+    let sum = |which: fn(&(ThreadId, bool, f64)) -> bool| -> f64 {
+        let chosen = stretches.values().filter(|stretch| which(stretch));
+        chosen.map(|stretch| stretch.2).sum()
+    };
+    sum(|stretch| stretch.1) > MET * sum(|_| true)
 }

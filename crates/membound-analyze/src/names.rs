@@ -68,10 +68,28 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{text} {unit}")
 }
 
-/// A share: `42 %`, `4.2 %`, `0.4 %`.
+/// A number of things: `812`, `1 330 290`.
+pub(crate) fn count(value: u64) -> String {
+    let digits = value.to_string();
+    if digits.len() < 5 {
+        return digits;
+    }
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A share: `42 %`, `4.2 %`, `0.4 %`; what would be 0.0 is `0 %`.
 pub(crate) fn percent(share: f64) -> String {
     let value = share * 100.0;
-    if value.abs() < 9.95 {
+    if value.abs() < 0.05 {
+        "0 %".to_owned()
+    } else if value.abs() < 9.95 {
         format!("{value:.1} %")
     } else {
         format!("{value:.0} %")
@@ -143,6 +161,9 @@ mod tests {
         }
         assert_eq!(percent(0.424), "42 %");
         assert_eq!(percent(0.0042), "0.4 %");
+        assert_eq!(percent(0.000_4), "0 %");
+        assert_eq!(count(1234), "1234");
+        assert_eq!(count(1_330_290), "1\u{202f}330\u{202f}290");
         assert_eq!(nanoseconds(0.98), "0.98 ns");
     }
 

@@ -99,7 +99,8 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
         overhead: info::overhead(run),
         missing,
     };
-    profile.findings = findings::findings(&profile, &misplaced, &options.thresholds);
+    profile.findings =
+        findings::findings(&profile, &misplaced, run.meta.nodes, &options.thresholds);
     Views { profile, detail }
 }
 

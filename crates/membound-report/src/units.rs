@@ -129,7 +129,7 @@ pub fn hertz(value_hz: f64) -> String {
     )
 }
 
-/// A share from 0 to 1 as percent: `12 %`, `0.4 %`.
+/// A share from 0 to 1 as percent: `12 %`, `0.4 %`; what would be 0.0 is `0 %`.
 #[must_use]
 pub fn percent(share: f64) -> String {
     let value = share * 100.0;
@@ -138,7 +138,9 @@ pub fn percent(share: f64) -> String {
     }
     if value.abs() >= 1e10 {
         format!("{} %", number(value))
-    } else if value == 0.0 || value.abs() >= 9.95 {
+    } else if value.abs() < 0.05 {
+        "0 %".to_owned()
+    } else if value.abs() >= 9.95 {
         format!("{value:.0} %")
     } else {
         format!("{value:.1} %")

@@ -118,6 +118,20 @@ fn two_runs_of_one_program_are_the_same() {
 }
 
 #[test]
+fn cpu_time_is_told_where_elapsed_time_tells_something_else() {
+    let run = linear_regression(64, From::L1, 2.5);
+    let (profiles, comparison) = compared(&[&run, &run]);
+    assert!(!comparison.summary.join(" ").contains("CPU time: "));
+    // The second had to wait for a CPU.
+    let mut waited = profiles[1].clone();
+    waited.elapsed_s *= 2.0;
+    let comparison = membound_analyze::compare(&[("a", &profiles[0]), ("b", &waited)]);
+    let summary = comparison.summary.join(" ");
+    assert!(summary.contains("100 % more time"), "{summary}");
+    assert!(summary.contains("CPU time: "), "{summary}");
+}
+
+#[test]
 fn three_runs_keep_their_columns() {
     let runs = [
         linear_regression(8, From::Core, 10.0),

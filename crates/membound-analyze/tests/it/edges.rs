@@ -37,6 +37,19 @@ fn an_empty_run_has_empty_tables_and_reasons() {
 }
 
 #[test]
+fn what_ran_before_the_first_timed_access_is_said() {
+    let said = |run: &RunData| {
+        let missing = views(run).profile.missing;
+        missing.into_iter().find(|it| it.table == "latency")
+    };
+    let mut run = small_run();
+    assert_eq!(said(&run), None);
+    run.accesses.retain(|access| access.t_ns > 600_000_000);
+    let reason = said(&run).unwrap().why.reason;
+    assert!(reason.contains("timed from 0.6 s on, of 2.0 s"), "{reason}");
+}
+
+#[test]
 fn a_run_without_a_machine_profile_has_times_and_no_levels() {
     let mut run = small_run();
     run.meta.machine = None;
@@ -252,15 +265,13 @@ fn an_instruction_that_waits_for_two_accesses_divides_between_them() {
     second.share = 0.25;
     run.attributions.push(second);
     let views = views(&run);
-    let time = |text: &str| {
-        let row = views
-            .profile
-            .instructions
-            .iter()
-            .find(|row| row.name == text);
+    let first = run.frames[run.sites[0].frame.index()].address;
+    let time = |address: u64| {
+        let mut rows = views.profile.instructions.iter();
+        let row = rows.find(|row| row.address == Some(address));
         row.unwrap().share.time_fraction
     };
-    let sum = time("mov rax, [rdi+0]") + time("mov rbx, [rsi]");
-    assert!((time("mov rax, [rdi+0]") / sum - 0.75).abs() < 1e-9);
+    let (one, other) = (time(first), time(0x50_0000));
+    assert!((one / (one + other) - 0.75).abs() < 1e-9);
     crate::stalls::sums(&views.profile);
 }

@@ -119,9 +119,17 @@ fn sums_of_two_threads_in_one_line_are_false_sharing() {
     assert!(line.advice.contains("alignas(64)"), "{}", line.advice);
     assert!(line.advice.contains("stddefines.h:52"), "{}", line.advice);
     assert!(profile.objects[0].false_sharing);
-    let insight = &profile.findings[1];
+    // What to do about it comes before what the level alone would advise, which on one node is
+    // nothing about nodes.
+    let [insight, verdict] = profile.findings.as_slice() else {
+        panic!("{:?}", profile.findings);
+    };
     assert_eq!(insight.kind, InsightKind::FalseSharing);
     assert!(insight.predicted_gain.is_some());
+    assert_eq!(verdict.kind, InsightKind::MemoryBound);
+    assert!(verdict.advice.contains("sharing first"), "{verdict:?}");
+    assert!(verdict.text.contains("other cores' caches"), "{verdict:?}");
+    assert!(!verdict.text.contains("node"), "{verdict:?}");
     // The object is told once, as what it is.
     assert!(
         profile
@@ -161,7 +169,7 @@ fn one_counter_of_two_threads_is_true_sharing() {
     assert_eq!(line.object, "counter");
     assert_eq!(line.offsets, [8]);
     assert_eq!(line.predicted_gain, None);
-    assert_eq!(profile.findings[1].kind, InsightKind::TrueSharing);
+    assert_eq!(profile.findings[0].kind, InsightKind::TrueSharing);
 }
 
 #[test]

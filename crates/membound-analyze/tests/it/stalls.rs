@@ -73,6 +73,37 @@ fn a_loop_of_hits_is_not_memory_bound_and_is_called_so() {
 }
 
 #[test]
+fn what_the_interval_leaves_open_is_not_said() {
+    let (run, _) = chase_beside_hits(0.25, From::Dram);
+    let bound = views(&run).profile.memory_bound;
+    let mut options = Options::default();
+    let mut first = |not_memory_bound: f64, memory_bound: f64| {
+        options.thresholds.not_memory_bound = not_memory_bound;
+        options.thresholds.memory_bound = memory_bound;
+        let profile = membound_analyze::analyze(&run, &options).profile;
+        let mut verdicts = profile.findings.into_iter();
+        verdicts
+            .find(|it| [InsightKind::MemoryBound, InsightKind::NotMemoryBound].contains(&it.kind))
+            .unwrap()
+    };
+    let (above, inside) = (bound.high + 0.01, f64::midpoint(bound.fraction, bound.high));
+    let verdict = first(inside, above);
+    assert_eq!(verdict.kind, InsightKind::NotMemoryBound);
+    let verdict = first(inside, inside);
+    assert_eq!(verdict.kind, InsightKind::MemoryBound);
+    assert!(verdict.text.contains("cannot tell"), "{}", verdict.text);
+}
+
+#[test]
+fn a_thread_that_runs_alone_gets_nothing_from_other_cores() {
+    // What it waits for looks like another core's cache to the timer, but there is no other.
+    let (run, _) = chase_beside_hits(0.75, From::Core);
+    let profile = views(&run).profile;
+    assert!(profile.memory_bound.fraction > 0.5);
+    assert_eq!(profile.memory_bound.remote, 0.0);
+}
+
+#[test]
 fn a_chase_is_called_memory_bound_with_level_line_and_object() {
     let (run, _) = chase_beside_hits(0.75, From::Dram);
     let profile = views(&run).profile;

@@ -84,8 +84,29 @@ pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
     }
     let stall = tables.string("stall");
     out.number(field::DEFAULT_SAMPLE_TYPE, stall);
+    tables.main_first(profile);
     tables.write(&mut out);
     out.finish()
+}
+
+/// How a module's file is called, against the command that was run: `python3` is `python3.11`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Likeness {
+    Same,
+    Begins,
+    Other,
+}
+
+fn likeness(path: &str, command: &str) -> Likeness {
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let (module, command) = (name(path), name(command));
+    if module == command {
+        Likeness::Same
+    } else if !command.is_empty() && module.starts_with(&command) {
+        Likeness::Begins
+    } else {
+        Likeness::Other
+    }
 }
 
 enum Label<'a> {
@@ -190,6 +211,14 @@ impl<'a> Tables<'a> {
             }
         }
         id
+    }
+
+    /// The schema wants the program's own mapping first: readers call a profile by it.
+    fn main_first(&mut self, profile: &Profile) {
+        let command = profile.run.command.first().map_or("", String::as_str);
+        let chains = &self.chains;
+        self.mappings
+            .sort_by_key(|&(module, _)| likeness(chains.name(module), command));
     }
 
     fn write(mut self, out: &mut Message) {

@@ -5,6 +5,7 @@ mod calibration;
 pub(crate) mod comparison;
 mod curves;
 mod disturbed;
+mod functions;
 mod gaps;
 mod headline;
 pub(crate) mod model;
@@ -15,6 +16,7 @@ mod titles;
 pub(crate) use calibration::{deciles, longest};
 pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};
 pub(crate) use disturbed::{Disturbed, disturbed_points, reason, two_modes};
+pub(crate) use functions::plain;
 pub(crate) use gaps::{gaps, missing_text, none_measured};
 pub(crate) use headline::{dram_bandwidth, identity, level_bandwidth, mlp_conditions, timer_steps};
 pub(crate) use parallel::{

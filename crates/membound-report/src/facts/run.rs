@@ -2,7 +2,7 @@
 
 use membound_types::{
     BandwidthDomain, CallFrame, Elsewhere, Figure, InsightKind, LevelShares, MemoryBound, Missing,
-    ObjectRow, OffsetRow, Outcome, Profile, RunInfo, SharedLine, SharingThread,
+    ObjectClass, ObjectRow, OffsetRow, Outcome, Profile, RunInfo, SharedLine, SharingThread,
 };
 
 use crate::units;
@@ -39,11 +39,28 @@ pub(crate) fn ending(run: &RunInfo) -> Option<String> {
 
 /// `file:line` as far as it is known.
 pub(crate) fn place(file: Option<&str>, line: Option<u32>) -> Option<String> {
-    let file = file.filter(|file| !file.is_empty())?;
+    let file = without_build(file.filter(|file| !file.is_empty())?);
     Some(match line {
         Some(line) => format!("{file}:{line}"),
         None => file.to_owned(),
     })
+}
+
+/// The same with the file's name alone, for tables.
+pub(crate) fn short_place(file: Option<&str>, line: Option<u32>) -> Option<String> {
+    let name = file.map(|file| file.rsplit('/').next().unwrap_or(file));
+    place(name, line)
+}
+
+/// A path without the place where Rust's library was built, `/rustc/` and forty digits.
+fn without_build(path: &str) -> &str {
+    const DIGITS: usize = 40;
+    path.strip_prefix("/rustc/")
+        .filter(|rest| {
+            let bytes = rest.as_bytes();
+            bytes.get(DIGITS) == Some(&b'/') && bytes[..DIGITS].iter().all(u8::is_ascii_hexdigit)
+        })
+        .map_or(path, |rest| &rest[DIGITS + 1..])
 }
 
 /// The parts of the stalled share by level, in the order of the hierarchy; the second
@@ -84,7 +101,7 @@ pub(crate) fn main_level(levels: &LevelShares) -> Option<&'static str> {
         ("L3", levels.l3),
         ("DRAM", levels.dram),
         ("remote", levels.remote),
-        ("?", levels.unknown),
+        ("unknown", levels.unknown),
     ]
     .into_iter()
     .filter(|level| level.1 > 0.0)
@@ -107,6 +124,14 @@ pub(crate) fn gain(gain: &Figure) -> String {
     )
 }
 
+/// What stands for a figure that there is none of.
+pub(crate) const NONE: &str = "–";
+
+/// An average latency, or that none was measured.
+pub(crate) fn latency(ns: Option<f64>) -> String {
+    ns.map_or_else(|| NONE.to_owned(), units::ns)
+}
+
 /// What a finding is about, in a person's words.
 pub(crate) const fn insight_title(kind: InsightKind) -> &'static str {
     match kind {
@@ -121,8 +146,12 @@ pub(crate) const fn insight_title(kind: InsightKind) -> &'static str {
     }
 }
 
-/// The size of a block, with their number where there are several: `48 B × 812 k`.
+/// The size of a block, with their number where there are several: `48 B × 812 k`; nothing of
+/// memory that is no object.
 pub(crate) fn size(object: &ObjectRow) -> String {
+    if object.kind == ObjectClass::Unknown {
+        return String::new();
+    }
     let size = units::bytes(object.size_bytes);
     if object.blocks > 1 {
         format!("{size} × {}", units::short_count(object.blocks as f64))
@@ -137,6 +166,14 @@ pub(crate) fn allocated_by(object: &ObjectRow) -> Option<&str> {
     naming(stack, &object.name)
         .or_else(|| stack.first())
         .map(|frame| frame.function.as_str())
+}
+
+/// An object's call chain from the frame whose line names it outwards; all of it where none does.
+pub(crate) fn naming_chain(object: &ObjectRow) -> &[CallFrame] {
+    let stack = &object.alloc_stack;
+    let from = naming(stack, &object.name)
+        .and_then(|found| stack.iter().position(|frame| std::ptr::eq(frame, found)));
+    &stack[from.unwrap_or(0)..]
 }
 
 /// The frame of an allocation's call chain whose line stands in the object's name.
@@ -156,6 +193,7 @@ fn naming<'a>(stack: &'a [CallFrame], name: &str) -> Option<&'a CallFrame> {
 /// Kind, blocks, bytes and lifetime of an object.
 pub(crate) fn lifetime(object: &ObjectRow) -> String {
     let mut words = vec![object.kind.to_string(), size(object)];
+    words.retain(|word| !word.is_empty());
     if object.blocks > 1 {
         words.push(format!("{} in all", units::bytes(object.total_bytes)));
     }
@@ -175,6 +213,48 @@ pub(crate) fn offset(row: &OffsetRow) -> String {
 
 /// A line that threads share: where it is, what it costs, what to do.
 pub(crate) fn shared(line: &SharedLine) -> String {
+    let mut text = shared_where(line);
+    text.push_str(&format!(" {}", line.advice));
+    if let Some(figure) = &line.predicted_gain {
+        text.push_str(&format!(" ({})", gain(figure)));
+    }
+    text.push_str(shared_confirmed(line));
+    text
+}
+
+/// Whether it was seen by watchpoints too.
+pub(crate) const fn shared_confirmed(line: &SharedLine) -> &'static str {
+    if line.confirmed.is_some() {
+        " Confirmed by watchpoints."
+    } else {
+        ""
+    }
+}
+
+/// The code that accesses it, by function: `a.c:3, a.c:4 in work; b.c:9 in main`.
+pub(crate) fn shared_sites(line: &SharedLine) -> String {
+    let mut functions: Vec<(&str, Vec<&str>)> = Vec::new();
+    for site in &line.sites {
+        let at = functions.iter().position(|it| it.0 == site.function);
+        let at = at.unwrap_or_else(|| {
+            functions.push((&site.function, Vec::new()));
+            functions.len() - 1
+        });
+        let places = &mut functions[at].1;
+        // A line that loads and stores stands there twice.
+        if !places.contains(&site.name.as_str()) {
+            places.push(&site.name);
+        }
+    }
+    let texts: Vec<String> = functions
+        .iter()
+        .map(|(function, places)| format!("{} in {}", places.join(", "), super::plain(function)))
+        .collect();
+    texts.join("; ")
+}
+
+/// The same without what to do.
+pub(crate) fn shared_where(line: &SharedLine) -> String {
     let mut text = line.object.clone();
     if let Some(offset) = line.object_offset {
         text.push_str(&format!(", at offset {offset}"));
@@ -198,13 +278,7 @@ pub(crate) fn shared(line: &SharedLine) -> String {
             text.push_str(&format!(" (L1: {})", units::ns(l1)));
         }
     }
-    text.push_str(&format!(". {}", line.advice));
-    if let Some(figure) = &line.predicted_gain {
-        text.push_str(&format!(" ({})", gain(figure)));
-    }
-    if line.confirmed.is_some() {
-        text.push_str(" Confirmed by watchpoints.");
-    }
+    text.push('.');
     text
 }
 
@@ -234,6 +308,14 @@ pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
             format!("the machine's most: {}", super::missing_text(not_measured))
         }
     };
+    if domain.average_gb_s < LEAST_GB_S {
+        return format!(
+            "{} traffic: less than {} on average ({})",
+            domain.domain,
+            units::gb_s(LEAST_GB_S),
+            domain.basis
+        );
+    }
     format!(
         "{} traffic: {} on average ({}), {most}",
         domain.domain,
@@ -241,6 +323,9 @@ pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
         domain.basis
     )
 }
+
+/// What is below this would be shown as nothing.
+pub(crate) const LEAST_GB_S: f64 = 0.01;
 
 /// What the program would wait for on another machine.
 pub(crate) fn elsewhere(other: &Elsewhere) -> String {
@@ -260,9 +345,12 @@ pub(crate) fn elsewhere(other: &Elsewhere) -> String {
     )
 }
 
-/// Something that is not in the profile.
+/// Something that a table lacks, or why there is none.
 pub(crate) fn gap(gap: &Missing) -> String {
-    format!("{}: {}", gap.table, super::missing_text(&gap.why))
+    match &gap.why.remedy {
+        Some(remedy) => format!("{}: {} ({remedy})", gap.table, gap.why.reason),
+        None => format!("{}: {}", gap.table, gap.why.reason),
+    }
 }
 
 /// A change in seconds, with its sign.
@@ -374,6 +462,19 @@ mod tests {
             "2026-11-20T17:02:11",
         ] {
             assert_eq!(epoch_s(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn places_do_not_say_where_a_library_was_built() {
+        let hash = "59807616e1fa2540724bfbac14d7976d7e4a3860";
+        let path = format!("/rustc/{hash}/library/alloc/src/vec/mod.rs");
+        let shown = place(Some(&path), Some(7));
+        assert_eq!(shown.as_deref(), Some("library/alloc/src/vec/mod.rs:7"));
+        let shown = short_place(Some(&path), Some(7));
+        assert_eq!(shown.as_deref(), Some("mod.rs:7"));
+        for other in ["/rustc/x/a.rs", "/home/rustc/a.rs"] {
+            assert_eq!(place(Some(other), None).as_deref(), Some(other));
         }
     }
 

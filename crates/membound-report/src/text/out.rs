@@ -136,8 +136,11 @@ impl Out {
             // A kernel release or a flag is not to be cut at its hyphens.
             .word_splitter(WordSplitter::NoHyphenation)
             .word_separator(WordSeparator::AsciiSpace);
-        for line in textwrap::wrap(text, options) {
-            self.push(line.as_ref(), emphasis);
+        // A sign stays with its number. What holds words together is not for the reader, who
+        // may search for them.
+        let text = text.replace(" %", "\u{a0}%");
+        for line in textwrap::wrap(&text, options) {
+            self.push(&line.replace('\u{a0}', " "), emphasis);
         }
     }
 
@@ -185,6 +188,20 @@ mod tests {
         let mut out = Out::new(Style::default());
         out.line("host\x1b]0;title\x07");
         assert!(!out.finish().contains('\x1b'));
+    }
+
+    #[test]
+    fn a_percent_sign_does_not_begin_a_line() {
+        let mut out = Out::new(Style {
+            color: false,
+            width: 40,
+        });
+        out.line("recording of all of this program took 77 % of it");
+        let text = out.finish();
+        assert_eq!(
+            text,
+            "recording of all of this program took\n  77 % of it\n"
+        );
     }
 
     #[test]

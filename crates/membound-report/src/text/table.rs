@@ -4,6 +4,8 @@
 use textwrap::core::display_width;
 
 use super::out::clean;
+use crate::facts::plain;
+use crate::facts::run::NONE;
 
 /// Which side of its column a cell stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +22,8 @@ struct Column {
     align: Align,
     /// 0 stays always; of the others the highest goes first.
     expendable: u8,
+    /// Columns that a name is cut to before others leave.
+    least: usize,
 }
 
 /// A table under construction.
@@ -30,6 +34,8 @@ pub(super) struct Table {
 }
 
 const GAP: usize = 2;
+/// What stands behind a figure that is worth a look.
+const MARK: &str = " !";
 /// Columns that a name is cut to before other columns leave.
 const NAME: usize = 20;
 
@@ -59,8 +65,18 @@ impl Table {
             title: clean(title),
             align,
             expendable,
+            least: NAME,
         });
         self
+    }
+
+    /// Adds a column of names that are not cut below `least` columns while others can leave.
+    pub(super) fn name(self, title: &str, least: usize) -> Self {
+        let mut table = self.middle(title);
+        if let Some(column) = table.columns.last_mut() {
+            column.least = least;
+        }
+        table
     }
 
     /// Adds a row; missing cells are empty.
@@ -74,15 +90,66 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// Whether a cell is just `text`.
+    pub(super) fn has(&self, text: &str) -> bool {
+        self.rows.iter().flatten().any(|cell| cell == text)
+    }
+
     /// Whether a cell ends in `mark`.
     pub(super) fn ends_in(&self, mark: char) -> bool {
         self.rows.iter().flatten().any(|cell| cell.ends_with(mark))
     }
 
+    /// The table with room behind those figures of a column that have no [`MARK`], where others
+    /// have one, so that digits stand under digits.
+    fn aligned(&self) -> Self {
+        let mut table = self.clone();
+        for (index, column) in self.columns.iter().enumerate() {
+            let marked = |row: &Vec<String>| row[index].ends_with(MARK);
+            if column.align != Align::Right || !self.rows.iter().any(marked) {
+                continue;
+            }
+            for cell in table.rows.iter_mut().map(|row| &mut row[index]) {
+                if !cell.is_empty() && !cell.ends_with(MARK) {
+                    cell.push_str("  ");
+                }
+            }
+        }
+        table
+    }
+
     /// The header and the rows, none wider than `width`.
     pub(super) fn lines(&self, width: usize) -> Vec<String> {
+        let table = self.aligned();
+        let lines = table.laid_out(width);
+        if lines.iter().any(|line| line.contains('…')) {
+            table.plain().laid_out(width)
+        } else {
+            lines
+        }
+    }
+
+    /// The table with all functions without their arguments, so that they are alike.
+    fn plain(mut self) -> Self {
+        for (index, column) in self.columns.iter().enumerate() {
+            if column.align == Align::Middle {
+                for cell in self.rows.iter_mut().map(|row| &mut row[index]) {
+                    *cell = plain(cell);
+                }
+            }
+        }
+        self
+    }
+
+    fn laid_out(&self, width: usize) -> Vec<String> {
+        // A column that may leave does so at once where there is nothing to show in it.
+        let says = |index: usize| {
+            let may_leave = self.columns[index].expendable > 0;
+            let mut cells = self.rows.iter().map(|row| row[index].trim());
+            cells.any(|cell| !(cell.is_empty() || may_leave && cell == NONE))
+        };
         let mut shown: Vec<usize> = (0..self.columns.len())
-            .filter(|&index| self.rows.iter().any(|row| !row[index].is_empty()))
+            .filter(|&index| says(index))
             .collect();
         let natural: Vec<usize> = (0..self.columns.len())
             .map(|index| {
@@ -104,7 +171,7 @@ impl Table {
         // A name can lose its middle before a column has to leave.
         let least: Vec<usize> = (0..self.columns.len())
             .map(|index| match self.columns[index].align {
-                Align::Middle => natural[index].min(NAME),
+                Align::Middle => natural[index].min(self.columns[index].least),
                 Align::Left | Align::Right => natural[index],
             })
             .collect();
@@ -120,10 +187,16 @@ impl Table {
         let mut widths = natural;
         while total(&shown, &widths) > width {
             // Figures cannot be cut without becoming other figures; words can.
-            let Some(&widest) = shown
-                .iter()
-                .filter(|&&index| self.columns[index].align != Align::Right && widths[index] > 6)
+            let words = || {
+                let is_wide = |index: &&usize| {
+                    self.columns[**index].align != Align::Right && widths[**index] > 6
+                };
+                shown.iter().filter(is_wide)
+            };
+            let Some(&widest) = words()
+                .filter(|&&index| widths[index] > least[index])
                 .max_by_key(|&&index| widths[index])
+                .or_else(|| words().max_by_key(|&&index| widths[index]))
             else {
                 shown.pop();
                 continue;
@@ -246,6 +319,40 @@ mod tests {
     }
 
     #[test]
+    fn marks_do_not_push_figures_aside() {
+        let mut table = Table::new().figures("stalled").words("line");
+        table.row(["13 % !".into(), "a".into()]);
+        table.row(["5.0 %".into(), "b".into()]);
+        assert_eq!(
+            table.lines(80),
+            [
+                "stalled  line", //
+                " 13 % !  a",
+                "5.0 %    b"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_name_keeps_its_width_while_others_can_leave() {
+        let mut table = Table::new()
+            .name("object", 20)
+            .column("by", Align::Middle, 1);
+        table.row(["obmalloc.c:2003 (10 MiB)".into(), "_PyObject_Malloc".into()]);
+        assert_eq!(table.lines(30)[1], "obmalloc.c:2003 (10 MiB)");
+        let mut table = Table::new().name("object", 36).middle("by");
+        table.row([
+            "obmalloc.c:2003 (10 MiB)".into(),
+            "a_function_with_a_very_long_name_indeed".into(),
+        ]);
+        let line = &table.lines(46)[1];
+        assert!(
+            line.starts_with("obmalloc.c:2003 (10 MiB)  a_fun"),
+            "{line}"
+        );
+    }
+
+    #[test]
     fn an_empty_column_is_not_shown() {
         let mut table = Table::new().words("a").figures("b");
         table.row(["x".into()]);
@@ -262,6 +369,27 @@ mod tests {
                 .replace("  0.12", "   0.12")
                 .replace("wit…", "wi…")
         );
+    }
+
+    #[test]
+    fn where_one_function_would_be_cut_all_lose_their_arguments() {
+        let mut table = Table::new().middle("function");
+        let long = "std::equal_to<long>::operator()(long const&) const";
+        table.row([long.into()]);
+        table.row(["sum(int)".into()]);
+        assert_eq!(table.lines(60)[1..], [long, "sum(int)"]);
+        assert_eq!(table.lines(30)[1..], ["std::equal_to::operator()", "sum"]);
+        assert_eq!(table.lines(10)[1..], ["std::…or()", "sum"]);
+    }
+
+    #[test]
+    fn a_column_that_may_leave_is_not_shown_for_nothing() {
+        let mut table = Table::new()
+            .words("a")
+            .figures("b")
+            .column("c", Align::Right, 1);
+        table.row(["x".into(), NONE.into(), NONE.into()]);
+        assert_eq!(table.lines(80), ["a  b", "x  –"]);
     }
 
     #[test]

@@ -27,39 +27,50 @@ struct Record {
 }
 
 const THREADS: usize = 2;
-/// A second or so on records that lie apart: long against the sampler's first looks.
-const POINTS: i64 = 1_000_000_000;
+/// Four seconds or so on records that lie apart. This program is part of a large file, which the
+/// sampler takes a second or two to look through before it sees anything, three where both
+/// threads leave it little of two CPUs; until then nothing tells what they wait for.
+const POINTS: i64 = 2_000_000_000;
 /// Records of 32 bytes in 512 bytes.
 const RECORDS: usize = 16;
 
+/// The records, of which the first two fill one line.
+#[repr(C, align(128))]
+#[derive(Default)]
+struct Records([Record; RECORDS]);
+
+impl Layout {
+    /// From one thread's record to the next one's.
+    const fn stride(self) -> usize {
+        match self {
+            Self::Together => 1,
+            Self::Apart => 128 / size_of::<Record>(),
+        }
+    }
+}
+
 /// Runs it.
 pub(crate) fn run(layout: Layout) -> ExitCode {
-    let stride = match layout {
-        Layout::Together => 1,
-        Layout::Apart => RECORDS / 4,
-    };
-    let mut records: Vec<Record> = (0..RECORDS).map(|_| Record::default()).collect();
+    let mut records = Box::<Records>::default();
     let begin = Barrier::new(THREADS);
-    let first = first(&records);
     std::thread::scope(|scope| {
-        let chosen = records[first..].iter_mut().step_by(stride).take(THREADS);
-        for record in chosen {
+        let chosen = records.0.iter_mut().step_by(layout.stride()).take(THREADS);
+        for (number, record) in chosen.enumerate() {
             let begin = &begin;
-            scope.spawn(move || {
-                begin.wait();
-                sum(record);
-            });
+            let spawned = std::thread::Builder::new()
+                .name(format!("sum {number}"))
+                .spawn_scoped(scope, move || {
+                    begin.wait();
+                    sum(record);
+                });
+            if spawned.is_err() {
+                // The others wait for this one.
+                std::process::exit(1);
+            }
         }
     });
     black_box(&records);
     ExitCode::SUCCESS
-}
-
-/// The first record that begins a line.
-fn first(records: &[Record]) -> usize {
-    const LINE_BYTES: usize = 64;
-    let address = records.as_ptr() as usize;
-    address.next_multiple_of(LINE_BYTES).saturating_sub(address) / size_of::<Record>()
 }
 
 fn sum(record: &mut Record) {
@@ -81,11 +92,29 @@ fn add(record: &mut Record, x: i64, y: i64) {
 mod tests {
     use super::*;
 
+    /// Lines that the two threads' records lie on, wherever the allocator puts them.
+    fn lines(layout: Layout) -> Vec<Vec<usize>> {
+        const LINE_BYTES: usize = 64;
+        let records = Box::<Records>::default();
+        let chosen = records.0.iter().step_by(layout.stride()).take(THREADS);
+        chosen
+            .map(|record| {
+                let first = std::ptr::from_ref(record) as usize;
+                let last = first + size_of::<Record>() - 1;
+                (first / LINE_BYTES..=last / LINE_BYTES).collect()
+            })
+            .collect()
+    }
+
     #[test]
-    fn the_first_record_of_a_line_leaves_room_for_both() {
-        let records: Vec<Record> = (0..RECORDS).map(|_| Record::default()).collect();
-        let first = first(&records);
-        assert!(first + RECORDS / 4 < RECORDS);
-        assert!(first < 2);
+    fn records_share_one_line_or_are_two_lines_apart() {
+        for _ in 0..20 {
+            let together = lines(Layout::Together);
+            assert_eq!(together[0].len(), 1);
+            assert_eq!(together[0], together[1]);
+            let apart = lines(Layout::Apart);
+            assert_eq!(apart[0].len(), 1);
+            assert_eq!(apart[0][0] + 2, apart[1][0]);
+        }
     }
 }

@@ -66,11 +66,12 @@ pub(super) fn answer(profile: &Profile) -> Markup {
                 ol.findings {
                     @for finding in &profile.findings {
                         li {
-                            b { (run::insight_title(finding.kind)) } " " (finding.text)
+                            @if !tells(&finding.text, run::insight_title(finding.kind)) { b { (run::insight_title(finding.kind)) } " " }
+                            (finding.text)
                             @if !finding.advice.is_empty() { p { (finding.advice) } }
                             p.note {
                                 @if let Some(gain) = &finding.predicted_gain { b { (run::gain(gain)) } " · " }
-                                (finding.threshold)
+                                "told from: " (finding.threshold)
                             }
                         }
                     }
@@ -80,9 +81,18 @@ pub(super) fn answer(profile: &Profile) -> Markup {
     }
 }
 
+/// Whether a sentence begins with what it is about.
+fn tells(text: &str, title: &str) -> bool {
+    text.get(..title.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(title))
+}
+
+/// Shares below this would be shown as nothing.
+const SMALLEST: f64 = 0.0005;
+
 fn level_bar(profile: &Profile) -> Markup {
     let parts = run::level_parts(&profile.memory_bound);
-    let shown = || parts.iter().filter(|part| part.1 > 0.0);
+    let shown = || parts.iter().filter(|part| part.1 > SMALLEST);
     let words: Vec<String> = shown()
         .map(|(name, share)| format!("{name} {}", units::percent(*share)))
         .collect();
@@ -107,7 +117,7 @@ fn tiles(profile: &Profile) -> Markup {
     html! {
         div.tiles {
             div.tile { span { "stalled on memory" } b { (units::seconds(time.memory_stall_s)) } em { "of " (units::seconds(time.cpu_s)) " CPU time" } }
-            div.tile { span { "idle" } b { (units::seconds(time.idle_s)) } em { "threads on no CPU" } }
+            div.tile { span { "idle" } b { (units::seconds(time.idle_s)) } em { "of all threads, on no CPU" } }
             div.tile {
                 span { "average latency" }
                 @match &profile.latency {
@@ -121,7 +131,7 @@ fn tiles(profile: &Profile) -> Markup {
             @for domain in profile.bandwidth.iter().take(1) {
                 div.tile {
                     span { (domain.domain) " traffic, " (domain.basis) }
-                    b { (units::gb_s(domain.average_gb_s)) }
+                    b { @if domain.average_gb_s < run::LEAST_GB_S { "< " (units::gb_s(run::LEAST_GB_S)) } @else { (units::gb_s(domain.average_gb_s)) } }
                     @if let Outcome::Known(most) = &domain.machine_max_gb_s {
                         em { "of " (units::gb_s(*most)) " that the machine can do" }
                     }

@@ -5,10 +5,13 @@
 
 use std::borrow::Cow;
 
+use crate::facts::plain;
 use membound_types::{CallFrame, NamedShare, Outcome, Profile, SharedLine};
 
 /// Letters of a name or a sentence.
 const LETTERS: usize = 240;
+/// Bytes of a name that is looked into.
+const NAME_BYTES: usize = 4096;
 const SENTENCE: usize = 2000;
 /// Frames of an allocation's call chain.
 const FRAMES: usize = 48;
@@ -39,8 +42,23 @@ fn cut_to(text: &mut String, letters: usize) {
     }
 }
 
+/// A name: a function's loses its arguments before its middle, so that its brackets stay pairs.
 fn cut(text: &mut String) {
-    cut_to(text, LETTERS);
+    if let Cow::Owned(cut) = short_name(text, LETTERS) {
+        *text = cut;
+    }
+}
+
+/// The name without its arguments, and then without its middle, where it has more than `most`
+/// letters.
+pub(super) fn short_name(text: &str, most: usize) -> Cow<'_, str> {
+    match short(text, most) {
+        // Longer names are no compiler's.
+        Cow::Owned(_) if text.len() <= NAME_BYTES => {
+            Cow::Owned(short(&plain(text), most).into_owned())
+        }
+        other => other,
+    }
 }
 
 fn cut_frames(frames: &mut Vec<CallFrame>) {
@@ -144,4 +162,20 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
             .for_each(|it| cut_to(it, SENTENCE));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_functions_lose_their_arguments_first() {
+        let name = format!(
+            "std::_Rb_tree<{}>::_S_right(int)",
+            "std::pair<int, int>, ".repeat(20)
+        );
+        assert_eq!(short_name(&name, 240), "std::_Rb_tree::_S_right");
+        assert_eq!(short_name(&name, 9), "std:…ight");
+        assert_eq!(short_name("f<int>()", 240), "f<int>()");
+    }
 }

@@ -10,7 +10,7 @@ use membound_types::{CodeRow, Detail, Listing, ObjectRow, Profile, Share, Thread
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::bounded::short;
+use super::bounded::{short, short_name};
 use super::cells::{Cells, Grain, positive};
 use crate::facts::run;
 use crate::page::json::escaped;
@@ -69,7 +69,7 @@ impl<'a> Names<'a> {
     }
 
     fn id(&mut self, text: &str) -> usize {
-        let text = short(text, self.letters);
+        let text = short_name(text, self.letters);
         if let Some(&id) = self.ids.get(text.as_ref()) {
             return id;
         }

@@ -37,7 +37,7 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
     html! {
         div.lanes id="lanes" {
             div.names {
-                div.lane { span { "all threads" } small { "to " (units::compact(scale)) " CPUs" } }
+                div.lane { span { "all threads" } small { "to " (units::compact(scale)) @if scale > 1.0 { " CPUs" } @else { " CPU" } } }
                 @for &index in &busiest {
                     @let thread = &profile.threads[index];
                     div.lane {

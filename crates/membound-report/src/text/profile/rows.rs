@@ -1,8 +1,9 @@
 //! Groupings as tables: code, objects, threads and levels.
 
-use membound_types::{CodeRow, Profile, Share};
+use membound_types::{CodeRow, ObjectClass, ObjectRow, Profile, Share};
 
 use crate::facts::run;
+use crate::facts::run::NONE;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
@@ -14,6 +15,10 @@ const FRAMES: usize = 6;
 /// Objects whose insides are shown.
 const INSIDE: usize = 5;
 const OFFSETS: usize = 6;
+/// Columns that an object's name has before other columns leave: a line, from where, a remark.
+const OBJECT: usize = 44;
+/// Objects with less of the time are shown as nothing, and for nobody.
+const NOTHING: f64 = 0.0005;
 
 /// Which grouping of code.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,7 +76,7 @@ fn beside(row: &CodeRow, by: Code) -> Vec<String> {
         Code::Instruction => vec![
             row.address
                 .map_or_else(String::new, |address| format!("{address:x}")),
-            run::place(row.file.as_deref(), row.line).unwrap_or_default(),
+            run::short_place(row.file.as_deref(), row.line).unwrap_or_default(),
             row.function.clone(),
         ],
     }
@@ -82,32 +87,46 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
         .figures("size")
         .column("blocks", Align::Right, 5)
         .column("kind", Align::Left, 8)
-        .middle("object");
-    for row in profile.objects.iter().take(ROWS) {
+        .name("object", OBJECT);
+    let shown: Vec<&ObjectRow> = profile
+        .objects
+        .iter()
+        .filter(|row| row.share.time_fraction >= NOTHING || row.share.stall_fraction >= NOTHING)
+        .collect();
+    for row in shown.iter().take(ROWS) {
+        let known = row.kind != ObjectClass::Unknown;
         let mut cells = figures(&row.share);
         let mut name = row.name.clone();
         if row.false_sharing {
             name.push_str(" (false sharing)");
         }
         cells.extend([
-            units::bytes(row.size_bytes),
-            units::count(row.blocks),
+            if known {
+                units::bytes(row.size_bytes)
+            } else {
+                NONE.to_owned()
+            },
+            if known {
+                units::count(row.blocks)
+            } else {
+                NONE.to_owned()
+            },
             row.kind.to_string(),
             name,
         ]);
         table.row(cells);
     }
     title(out, profile, "By object");
-    finish(out, profile, &table, "objects", profile.objects.len());
-    let inside = profile
-        .objects
+    finish(out, profile, &table, "objects", shown.len());
+    let inside = shown
         .iter()
-        .filter(|row| row.share.stall_fraction > 0.0)
+        .filter(|row| row.share.stall_fraction >= NOTHING)
         .take(INSIDE);
     for row in inside {
         out.blank();
         out.heading(&row.name, &run::lifetime(row));
-        for frame in row.alloc_stack.iter().take(FRAMES) {
+        // From the line that names it on: before that stand a language's library's own functions.
+        for frame in run::naming_chain(row).iter().take(FRAMES) {
             let place = run::place(frame.file.as_deref(), frame.line);
             out.note(&format!(
                 "allocated in {} {}",
@@ -125,7 +144,7 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
                 run::offset(offset),
                 units::percent(offset.stall_fraction),
                 units::count(offset.accesses),
-                offset.avg_latency_ns.map_or_else(String::new, units::ns),
+                run::latency(offset.avg_latency_ns),
             ]);
         }
         if !offsets.is_empty() {
@@ -219,7 +238,7 @@ fn figures(share: &Share) -> Vec<String> {
         run::main_level(&share.levels)
             .unwrap_or_default()
             .to_owned(),
-        share.avg_latency_ns.map_or_else(String::new, units::ns),
+        run::latency(share.avg_latency_ns),
         executions(share.loads),
         executions(share.stores),
     ]
@@ -233,6 +252,9 @@ fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usi
     }
     if rows > ROWS {
         out.note(&format!("{} more; --format csv has all", rows - ROWS));
+    }
+    if table.has(NONE) {
+        out.note("– not known: latency where no access was timed, size of what is no object");
     }
     if table.ends_in('!') {
         out.note("! past a threshold: worth a look");

@@ -1,5 +1,7 @@
 //! The summary: how much, where, on which object, what to do, and what it rests on.
 
+use std::collections::BTreeMap;
+
 use membound_types::{Insight, Outcome, Profile, SharedLine};
 
 use crate::facts::run;
@@ -10,6 +12,10 @@ use crate::units;
 /// Rows of the tables in the summary; the groupings have all.
 const ROWS: usize = 5;
 const SHARED: usize = 3;
+/// Columns that an object's name has before other columns leave: a line, and from where.
+const OBJECT: usize = 36;
+/// Things that one table lacks which are told in full.
+const GAPS: usize = 2;
 /// Columns of the bar.
 const BAR: usize = 50;
 /// Shares below this are no part of an answer.
@@ -24,8 +30,8 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     findings(out, profile);
     where_it_waits(out, profile);
     objects(out, profile);
-    sharing(out, "False sharing", &profile.false_sharing);
-    sharing(out, "True sharing", &profile.true_sharing);
+    sharing(out, profile, "False sharing", &profile.false_sharing);
+    sharing(out, profile, "True sharing", &profile.true_sharing);
     placement(out, profile);
     traffic(out, profile);
     elsewhere(out, profile);
@@ -99,7 +105,7 @@ fn how_much(out: &mut Out, profile: &Profile) {
     ));
     if profile.time.idle_s > 0.0 {
         words.push(format!(
-            "(idle {} beside it)",
+            "(threads idle for {} in all)",
             units::seconds(profile.time.idle_s)
         ));
     }
@@ -181,7 +187,7 @@ fn where_it_waits(out: &mut Out, profile: &Profile) {
             run::main_level(&row.share.levels)
                 .unwrap_or_default()
                 .to_owned(),
-            row.share.avg_latency_ns.map_or_else(String::new, units::ns),
+            run::latency(row.share.avg_latency_ns),
             row.name.clone(),
             if title == "line" {
                 &row.function
@@ -204,8 +210,8 @@ fn objects(out: &mut Out, profile: &Profile) {
         .column("of", Align::Right, 4)
         .column("latency", Align::Right, 3)
         .figures("size")
-        .middle("object")
-        .column("allocated by", Align::Middle, 1);
+        .name("object", OBJECT)
+        .column("allocated by", Align::Middle, 5);
     let shown = profile
         .objects
         .iter()
@@ -216,7 +222,7 @@ fn objects(out: &mut Out, profile: &Profile) {
             run::main_level(&row.share.levels)
                 .unwrap_or_default()
                 .to_owned(),
-            row.share.avg_latency_ns.map_or_else(String::new, units::ns),
+            run::latency(row.share.avg_latency_ns),
             run::size(row),
             row.name.clone(),
             run::allocated_by(row).unwrap_or_default().to_owned(),
@@ -230,23 +236,25 @@ fn objects(out: &mut Out, profile: &Profile) {
     missing(out, profile, Some("objects"));
 }
 
-fn sharing(out: &mut Out, title: &str, lines: &[SharedLine]) {
+fn sharing(out: &mut Out, profile: &Profile, title: &str, lines: &[SharedLine]) {
     if lines.is_empty() {
         return;
     }
     out.blank();
     out.heading(title, &units::plural(lines.len(), "line"));
     for line in lines.iter().take(SHARED) {
-        out.line(&run::shared(line));
+        // What to do stands above, unless there was more to do than is shown there.
+        let told = (profile.findings.iter()).any(|finding| finding.advice == line.advice);
+        if told {
+            let confirmed = run::shared_confirmed(line);
+            out.line(&format!("{}{confirmed}", run::shared_where(line)));
+        } else {
+            out.line(&run::shared(line));
+        }
         let threads: Vec<String> = line.threads.iter().map(run::shared_by).collect();
         out.note(&threads.join("; "));
-        let sites: Vec<String> = line
-            .sites
-            .iter()
-            .map(|site| format!("{} in {}", site.name, site.function))
-            .collect();
-        if !sites.is_empty() {
-            out.note(&format!("at {}", sites.join("; ")));
+        if !line.sites.is_empty() {
+            out.note(&format!("at {}", run::shared_sites(line)));
         }
     }
     if lines.len() > SHARED {
@@ -303,14 +311,25 @@ fn elsewhere(out: &mut Out, profile: &Profile) {
 
 /// What is missing: of one table, or of all that the summary has no place for.
 fn missing(out: &mut Out, profile: &Profile, table: Option<&str>) {
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
     for gap in &profile.missing {
         let here = match table {
             Some(table) => gap.table == table,
             None => gap.table != "objects",
         };
         if here {
-            out.note(&run::gap(gap));
+            let of_table = told.entry(&gap.table).or_default();
+            *of_table += 1;
+            if *of_table <= GAPS {
+                out.note(&run::gap(gap));
+            }
         }
+    }
+    for (table, of_table) in told.into_iter().filter(|(_, of_table)| *of_table > GAPS) {
+        out.note(&format!(
+            "{table}: {} more like these; --html and --format json have all",
+            of_table - GAPS
+        ));
     }
 }
 

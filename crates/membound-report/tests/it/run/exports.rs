@@ -282,6 +282,28 @@ fn pprof_chains_lead_to_names_and_lines() {
 }
 
 #[test]
+fn pprof_has_the_mapping_of_the_program_first() {
+    let (mut profile, detail) = fixture::simulation();
+    let paths = |profile: &Profile| -> Vec<String> {
+        let read = Pprof::of(profile, &detail);
+        let mappings = read.message.messages(3);
+        mappings
+            .map(|it| read.string(it.number(5)).to_owned())
+            .collect()
+    };
+    let all = paths(&profile);
+    assert!(all.len() > 1, "{all:?}");
+    for path in all {
+        let name = path.rsplit('/').next().unwrap();
+        // As a shell finds it, and without its version.
+        for command in [name, &name[..name.len() - 1]] {
+            profile.run.command = vec![format!("./{command}"), "argument".to_owned()];
+            assert_eq!(paths(&profile)[0], path);
+        }
+    }
+}
+
+#[test]
 fn pprof_puts_inlined_functions_into_one_location() {
     let (profile, mut detail) = fixture::simulation();
     let stack = detail.samples.last().expect("there are samples").stack;

@@ -59,7 +59,10 @@
     }
     code.replaceChildren(...parts);
     for (const scroll of code.querySelectorAll(".code")) {
-      const target = scroll.querySelector("tr.chosen") || scroll.querySelector("tr:has(i)");
+      // What is waited for most stands in sight.
+      const widths = [...scroll.querySelectorAll("tr i")].map((bar) => [parseFloat(bar.style.width), bar.closest("tr")]);
+      const hottest = widths.reduce((most, one) => (one[0] > most[0] ? one : most), [0, null])[1];
+      const target = scroll.querySelector("tr.chosen") || hottest;
       if (target) scroll.scrollTop = target.offsetTop - scroll.clientHeight / 3;
     }
   };

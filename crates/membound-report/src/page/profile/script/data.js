@@ -62,6 +62,14 @@ const membound = (() => {
     return it;
   };
   const place = (file, line) => (file === null ? "" : line === null ? name(file) : `${name(file)}:${line}`);
+  // A function's name without the arguments of its templates and its parameters.
+  const plain = (text) => {
+    const keep = text.replace(/\boperator(<=>|<<=|>>=|<<|>>|<=|>=|\(\)|->|<|>)/g, (found, signs) => `operator${[...signs].map((sign) => String.fromCharCode(0xe000 + sign.charCodeAt(0))).join("")}`).replace(/->/g, "-\ue03e");
+    let out = keep;
+    for (let before = ""; before !== out; ) [before, out] = [out, out.replace(/((?:[\w:}\]\ue000-\uf8ff]|operator[-+*/=!&|^%~,]+) ?)<[^<>]*>/g, "$1")];
+    out = out.replace("(anonymous namespace)", "\uf000").replace(/([\w:}\]\ue000-\uf8ff]|operator[-+*/=!&|^%~,]+)\(.*$/, "$1").replace("\uf000", "(anonymous namespace)").replace(/::::/g, "::").replace(/::$/, "").trim();
+    return (out || keep).replace(/[\ue000-\ue07f]/g, (sign) => String.fromCharCode(sign.charCodeAt(0) - 0xe000));
+  };
   const base = (path) => path.slice(path.lastIndexOf("/") + 1);
   const figuresOf = (rows, text) => new Map(rows.map((row) => [text(row), row]));
   const functionRows = figuresOf(raw.functions, (row) => `${row[0]} ${row[1]}`);
@@ -106,7 +114,7 @@ const membound = (() => {
       const key = `${frames.module[f]} ${frames.address[f]}`;
       const row = instructionRows.get(key);
       const text = row ? name(row[3]) : listed.get(key) || `${base(name(frames.module[f]))}+${frames.address[f]}`;
-      const where = place(frames.file[f], frames.line[f]) || name(frames.function[f]);
+      const where = base(place(frames.file[f], frames.line[f])) || name(frames.function[f]);
       return { name: text, beside: `${frames.address[f]} ${where}`, figures: row ? row[2] : noFigures, frame: f };
     },
   );
@@ -193,7 +201,8 @@ const membound = (() => {
   const percent = (share) => {
     const value = share * 100;
     if (!Number.isFinite(value)) return "n/a";
-    return value === 0 || value >= 9.95 ? `${value.toFixed(0)} %` : `${value.toFixed(1)} %`;
+    if (Math.abs(value) < 0.05) return "0 %";
+    return value >= 9.95 ? `${value.toFixed(0)} %` : `${value.toFixed(1)} %`;
   };
   const seconds = (value) => {
     const size = Math.abs(value);
@@ -276,5 +285,5 @@ const membound = (() => {
     else state.filter[kind] = key;
     update("filter");
   };
-  return { raw, of, by, kinds, state, sums, rows, lane, views, update, restore, toggle, filtered, whole, number, percent, seconds, short, color, make, bar, name, groups, frames, stacks, span_s, current: () => last };
+  return { raw, of, by, kinds, state, sums, rows, lane, views, update, restore, toggle, filtered, whole, number, percent, seconds, short, color, make, bar, name, base, plain, groups, frames, stacks, span_s, current: () => last };
 })();

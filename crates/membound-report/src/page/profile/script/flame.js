@@ -49,7 +49,7 @@
         if (!chains.has(stack)) chains.set(stack, chain(stack));
         for (const frame of chains.get(stack)) step(m.frames.function[frame], m.name(m.frames.function[frame]));
         const frame = m.stacks.frame[stack];
-        if (m.frames.line[frame] !== null && m.frames.file[frame] !== null) step(`l${m.frames.file[frame]}:${m.frames.line[frame]}`, `${m.name(m.frames.file[frame])}:${m.frames.line[frame]}`);
+        if (m.frames.line[frame] !== null && m.frames.file[frame] !== null) step(`l${m.frames.file[frame]}:${m.frames.line[frame]}`, `${m.base(m.name(m.frames.file[frame]))}:${m.frames.line[frame]}`);
       }
       const level = m.by.level.keyOf(g);
       for (const it of path) {
@@ -122,7 +122,7 @@
         const text = document.createElementNS(svgNs, "text");
         text.setAttribute("x", (box.x + 4).toFixed(1));
         text.setAttribute("y", box.depth * ROW + 13.5);
-        const name = box.it.name;
+        const name = box.it.name.length <= letters ? box.it.name : m.plain(box.it.name);
         text.textContent = name.length <= letters ? name : `${name.slice(0, letters - 1)}…`;
         group.append(text);
       }

@@ -65,7 +65,7 @@
           const button = make("button", { type: "button", class: "pick", title: row.it.name, "data-key": row.key }, row.it.name);
           button.addEventListener("click", () => press(row));
           const cell = make("th", { scope: "row" }, button);
-          if (row.it.beside) cell.append(make("small", {}, ` ${row.it.beside}`));
+          if (row.it.beside) cell.append(make("small", { title: row.it.beside }, ` ${m.plain(row.it.beside)}`));
           if (row.it.mark) cell.append(make("span", { class: "differs" }, ` ${row.it.mark}`));
           line.append(cell);
         } else if (column.cell) line.append(make("td", {}, column.cell(row, sum, most)));
@@ -87,7 +87,7 @@
     if (wanted) rows = rows.filter((row) => `${row.it.name} ${row.it.beside}`.toLowerCase().includes(wanted));
     const filtered = m.filtered();
     // On a narrow screen the name stands first: what is behind it scrolls.
-    const narrow = window.matchMedia("(max-width: 620px)").matches;
+    const narrow = window.matchMedia("(max-width: 960px)").matches;
     const ordered = narrow ? [columns[columns.length - 1], ...columns.slice(0, -1)] : columns;
     const shown = ordered.filter((column) => {
       if (column.whole && filtered) return false;
@@ -122,6 +122,6 @@
     wanted = search.value.trim().toLowerCase();
     draw(m.current());
   });
-  window.matchMedia("(max-width: 620px)").addEventListener("change", () => draw(m.current()));
+  window.matchMedia("(max-width: 960px)").addEventListener("change", () => draw(m.current()));
   m.views.push((sum, changed) => changed !== "flame" && draw(sum));
 })(membound);
