@@ -1,9 +1,12 @@
 //! Time and stall by function, source line and instruction.
 
+use std::collections::BTreeMap;
+
 use membound_run::FrameId;
 use membound_types::CodeRow;
 
 use crate::context::Context;
+use crate::places::LineId;
 use crate::rows::{self, Sum};
 
 /// By function: those that are not inlined.
@@ -25,15 +28,29 @@ pub(crate) fn functions(context: &Context<'_>) -> Vec<CodeRow> {
     sorted(rows.collect())
 }
 
-/// By source line: the innermost, wherever it is inlined.
+/// By source line: the innermost, wherever it is inlined. Of the functions that it stands in,
+/// such as the instances of a template, the one is named that has most of its time.
 pub(crate) fn lines(context: &Context<'_>) -> Vec<CodeRow> {
     let places = &context.places;
+    let mut named: BTreeMap<LineId, (f64, &str)> = BTreeMap::new();
+    let by_function = by_frame(context, |frame| {
+        (places.line_of(frame), places.innermost(frame))
+    });
+    for ((line, function), sum) in by_function {
+        let most = named.entry(line).or_insert((sum.time_ns, function));
+        if sum.time_ns > most.0 {
+            *most = (sum.time_ns, function);
+        }
+    }
     let sums = by_frame(context, |frame| places.line_of(frame));
     let rows = sums.into_iter().map(|(id, sum)| {
         let place = places.line(id);
         CodeRow {
             name: place.name.clone(),
-            function: place.function.clone(),
+            function: named
+                .get(&id)
+                .map_or(place.function.as_str(), |(_, function)| function)
+                .to_owned(),
             module: places.module_path(place.module).to_owned(),
             file: place.file.clone(),
             line: place.line,

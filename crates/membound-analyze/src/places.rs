@@ -115,6 +115,15 @@ impl<'a> Places<'a> {
         self.function_of[frame.index()]
     }
 
+    /// Name of a frame's innermost function, inlined or not.
+    pub(crate) fn innermost(&self, frame: FrameId) -> &str {
+        let location = self.locations(frame).next();
+        match location.map(|at| at.function.as_str()) {
+            Some(name) if !name.is_empty() => name,
+            _ => &self.function(self.function_of(frame)).name,
+        }
+    }
+
     pub(crate) fn line_of(&self, frame: FrameId) -> LineId {
         self.line_of[frame.index()]
     }
@@ -216,17 +225,12 @@ impl<'a> Places<'a> {
         if let Some(&line) = known.get(&key) {
             return line;
         }
-        let outer = &self.functions[function.0 as usize].name;
         let place = LinePlace {
             name: match key {
                 LineKey::Line(file, line) => format!("{}:{line}", self.short_file(file)),
-                LineKey::Function(_) => outer.clone(),
+                LineKey::Function(_) => self.function(function).name.clone(),
             },
-            function: innermost
-                .map(|at| &at.function)
-                .filter(|name| !name.is_empty())
-                .unwrap_or(outer)
-                .clone(),
+            function: self.innermost(id).to_owned(),
             module: frame.module,
             file: innermost.and_then(|at| at.file.clone()),
             line: innermost.and_then(|at| at.line),

@@ -36,6 +36,8 @@ const PATIENCE_NS: u64 = 3_000_000_000;
 const MOST_PATIENCE_NS: u64 = 48_000_000_000;
 /// Between a closed window and the next.
 const PAUSE_NS: u64 = 5_000_000;
+/// What an exchange is taken to cost at most: plans are made beside the program.
+const MOST_TAKEN_NS: u64 = 10_000_000;
 /// Groups in one window.
 const AT_ONCE: usize = 64;
 /// Share of its CPU time that a program is taken to lose by sites of unknown rates.
@@ -189,6 +191,12 @@ impl Windows {
             Phase::Opening { exchange, window } => {
                 self.phase = if patcher.settled(exchange) {
                     self.patience_ns = PATIENCE_NS;
+                    if now.threads == Threads::Several {
+                        // Whoever works on an exchange takes the processor of a thread that
+                        // could run.
+                        let took_ns = now.t_ns.saturating_sub(window.since_ns).min(MOST_TAKEN_NS);
+                        self.budget.spend(took_ns as f64);
+                    }
                     self.begin(patcher, now, window, sites)
                 } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
                     Phase::Opening { exchange, window }

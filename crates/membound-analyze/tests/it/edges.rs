@@ -172,6 +172,30 @@ fn samples_carry_chains_that_begin_at_the_access() {
 }
 
 #[test]
+fn a_line_of_several_functions_names_the_one_that_has_most_of_its_time() {
+    let mut program = Synthetic::new(1.0, 1);
+    let main = program.thread("main");
+    let spans = [
+        ("walk<Visit>", 0.0..0.3),
+        ("walk<Order>", 0.3..0.8),
+        ("walk<Shop>", 0.8..1.0),
+    ];
+    for (function, span) in spans {
+        let frame = program.frame(&[(function, "lists.cc", 45)]);
+        let stack = program.push_stack(None, frame);
+        program.plain(main, stack, span);
+    }
+    let views = views(&program.finish());
+    let [line] = views.profile.lines.as_slice() else {
+        panic!("{:?}", views.profile.lines);
+    };
+    assert_eq!(
+        (line.name.as_str(), line.function.as_str()),
+        ("lists.cc:45", "walk<Order>")
+    );
+}
+
+#[test]
 fn inlined_functions_are_frames_of_their_own() {
     let mut program = Synthetic::new(1.0, 1);
     let main = program.thread("main");
