@@ -110,11 +110,15 @@ pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interp
     let line = line::find_line(&latency.points, &machine.caches);
     let mut levels = match level_curves(&latency.points).split_first() {
         Some((main, others)) => {
-            let mut found = find_levels(main, &options);
-            let others: Vec<Levels> = others
-                .iter()
-                .map(|curve| find_levels(curve, &options))
-                .collect();
+            let levels_of = |curve: &Vec<CurvePoint>| {
+                let mut found = find_levels(curve, &options);
+                if let Some(bound) = options.cache_bound_bytes {
+                    found.join_memory(bound);
+                }
+                found
+            };
+            let mut found = levels_of(main);
+            let others: Vec<Levels> = others.iter().map(levels_of).collect();
             found.join_sizes(&others);
             found.to_levels(machine.timer.core_clock_hz)
         }

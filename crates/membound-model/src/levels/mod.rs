@@ -291,6 +291,42 @@ impl Levels {
         }
     }
 
+    /// Makes one level of all that lies beyond the size that a cache can have, on a machine
+    /// whose memory is all alike: memory, whose latency other programs, or page walks, have
+    /// changed on the way. It is that of the longest stretch, between the bounds of all.
+    pub fn join_memory(&mut self, cache_bound_bytes: u64) {
+        let beyond = |plateau: &Plateau| {
+            plateau
+                .size
+                .is_some_and(|(size, _)| size.low > cache_bound_bytes as f64)
+        };
+        let Some(first) = self.plateaus.iter().position(beyond) else {
+            return;
+        };
+        let memory = self.plateaus.split_off(first);
+        let octaves =
+            |plateau: &Plateau| (plateau.to_bytes as f64 / plateau.from_bytes as f64).ln();
+        let longest = memory
+            .iter()
+            .max_by(|a, b| octaves(a).total_cmp(&octaves(b)))
+            .expect("one was found");
+        let bound = |pick: fn(f64, f64) -> f64, of: fn(&Interval) -> f64| {
+            let all = memory.iter().map(|plateau| of(&plateau.latency_ns));
+            all.reduce(pick).expect("one was found")
+        };
+        self.plateaus.push(Plateau {
+            from_bytes: memory[0].from_bytes,
+            to_bytes: memory[memory.len() - 1].to_bytes,
+            latency_ns: Interval {
+                value: longest.latency_ns.value,
+                low: bound(f64::min, |it| it.low),
+                high: bound(f64::max, |it| it.high),
+            },
+            size: None,
+        });
+        self.end = Some(CurveEnd::Memory);
+    }
+
     /// Whether the curve ends in memory.
     #[must_use]
     pub fn reaches_memory(&self) -> bool {

@@ -171,3 +171,32 @@ fn an_origin_with_remote_steps_of_five_per_cent_has_five_levels() {
         }
     }
 }
+
+/// While memory is measured, its neighbours begin to use it as well.
+#[test]
+fn memory_that_grows_slower_on_the_way_is_no_cache() {
+    let truth = Hierarchy::given(
+        &[
+            (32.0 * 1024.0, 1.0),
+            (1024.0 * 1024.0, 4.0),
+            (14.0 * 1024.0 * 1024.0, 14.0),
+            (370.0 * 1024.0 * 1024.0, 115.0),
+        ],
+        152.0,
+        Leaving::Step,
+    );
+    let (from, to) = (4096.0, 4.0 * 1024.0 * 1024.0 * 1024.0);
+    let mut random = Random::new(1);
+    let curve = truth.curve_between(from, to, 6.0, CLEAN, &mut random);
+    let mut found = find_levels(&curve, &LevelOptions::default());
+    assert_eq!(found.plateaus.len(), 5, "{found:#?}");
+    found.join_memory(64 << 20);
+    let names: Vec<String> = found.to_levels(1e9).into_iter().map(|it| it.name).collect();
+    assert_eq!(names, ["L1", "L2", "L3", "DRAM"]);
+    let memory = found.plateaus[3];
+    assert!(memory.size.is_none() && found.reaches_memory());
+    assert!(memory.latency_ns.low < 120.0 && memory.latency_ns.high > 150.0);
+    let as_it_was = found.clone();
+    found.join_memory(64 << 20);
+    assert_eq!(found, as_it_was);
+}
