@@ -5,37 +5,41 @@ use crate::command::{Membound, number};
 
 #[test]
 fn the_document_has_the_fields_of_the_contract_and_the_window_it_finds_is_the_published_one() {
-    let json = Membound::new()
-        .run_alone("measure mlp --quick --loads 1,2,4 --areas 256M --page 4k --json -")
-        .json();
-    assert_eq!(json["kind"], "mlp");
-    assert_eq!(json["fence"], "lfence");
-    assert_eq!(json["page"], "4k");
-    let cells = json["cells"].as_array().unwrap();
-    for mode in ["parallel", "sequential"] {
-        assert!(
-            cells.iter().any(|cell| cell["mode"] == mode),
-            "no {mode} cell"
-        );
-    }
-    for cell in cells {
-        assert!(number(&cell["cycles"]) > 0.0, "{cell}");
-        assert!(number(&cell["spread"]) >= 0.0);
-        assert_eq!(cell["area_bytes"], 256 << 20);
-    }
-    assert!(number(&json["sequential_pair_cycles"]) > 0.0);
-    assert!(number(&json["mlp_throughput"]) >= 1.0);
-    let rob = number(&json["rob_size"]);
-    match json["machine"]["cpu"]["published_rob"].as_f64() {
-        // A count, not a time; but where a stranger's thread shares the core, each has half.
-        Some(published) if rob < 0.6 * published => {
-            membound_testkit::skipped(format!("{rob} of {published} entries: the core is shared"));
+    membound_testkit::in_two_of_three(|| {
+        let json = Membound::new()
+            .run_alone("measure mlp --quick --loads 1,2,4 --areas 256M --page 4k --json -")
+            .json();
+        assert_eq!(json["kind"], "mlp");
+        assert_eq!(json["fence"], "lfence");
+        assert_eq!(json["page"], "4k");
+        let cells = json["cells"].as_array().unwrap();
+        for mode in ["parallel", "sequential"] {
+            assert!(
+                cells.iter().any(|cell| cell["mode"] == mode),
+                "no {mode} cell"
+            );
         }
-        Some(published) => {
-            assert!((rob / published - 1.0).abs() < 0.05, "{rob} of {published}");
+        for cell in cells {
+            assert!(number(&cell["cycles"]) > 0.0, "{cell}");
+            assert!(number(&cell["spread"]) >= 0.0);
+            assert_eq!(cell["area_bytes"], 256 << 20);
         }
-        None => membound_testkit::skipped("no window is published for this processor"),
-    }
+        assert!(number(&json["sequential_pair_cycles"]) > 0.0);
+        assert!(number(&json["mlp_throughput"]) >= 1.0);
+        let rob = number(&json["rob_size"]);
+        match json["machine"]["cpu"]["published_rob"].as_f64() {
+            // A count, not a time; but where a stranger's thread shares the core, each has half.
+            Some(published) if rob < 0.6 * published => {
+                membound_testkit::skipped(format!(
+                    "{rob} of {published} entries: the core is shared"
+                ));
+            }
+            Some(published) => {
+                assert!((rob / published - 1.0).abs() < 0.05, "{rob} of {published}");
+            }
+            None => membound_testkit::skipped("no window is published for this processor"),
+        }
+    });
 }
 
 #[test]

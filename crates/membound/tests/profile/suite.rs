@@ -40,16 +40,6 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds figures to the truth in two runs of three: the machine may be another's for a moment, so
-/// that one run that is off is followed by two more, which must both be right.
-pub(crate) fn in_two_of_three(check: impl Fn()) {
-    let first = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&check));
-    if first.is_err() {
-        check();
-        check();
-    }
-}
-
 /// The command, with `home` for its files and caches.
 pub(crate) fn membound(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));

@@ -2,7 +2,9 @@
 
 use membound_types::Basis;
 
-use crate::suite::{alone, fixture, in_two_of_three, line_of, profile};
+use membound_testkit::in_two_of_three;
+
+use crate::suite::{alone, fixture, line_of, profile};
 
 fn hot_line(mode: &str, mark: &str) {
     let Some(program) = fixture("kernels.c", "-O2") else {

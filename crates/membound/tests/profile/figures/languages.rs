@@ -1,6 +1,8 @@
 //! C++ and Rust: templates, inlining, demangled names, nodes that are allocated one by one.
 
-use crate::suite::{alone, fixture, in_two_of_three, line_of, profile};
+use membound_testkit::in_two_of_three;
+
+use crate::suite::{alone, fixture, line_of, profile};
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "figures are those of optimised builds")]

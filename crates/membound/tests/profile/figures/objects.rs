@@ -1,6 +1,8 @@
 //! Six objects with known shares of the stalls, allocated through two layers of wrappers.
 
-use crate::suite::{alone, fixture, in_two_of_three, line_of, profile, text};
+use membound_testkit::in_two_of_three;
+
+use crate::suite::{alone, fixture, line_of, profile, text};
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "figures are those of optimised builds")]

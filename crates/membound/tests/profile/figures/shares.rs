@@ -5,7 +5,9 @@ use std::path::Path;
 
 use membound_types::{LevelShares, Profile};
 
-use crate::suite::{alone, fixture, in_two_of_three, latency_ns, profile, size_bytes};
+use membound_testkit::in_two_of_three;
+
+use crate::suite::{alone, fixture, latency_ns, profile, size_bytes};
 
 /// Milliseconds of CPU time: at one sample a millisecond well above 1000.
 const MILLISECONDS: &str = "1600";

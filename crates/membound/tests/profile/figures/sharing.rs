@@ -4,9 +4,9 @@ use std::path::Path;
 
 use membound_types::Profile;
 
-use crate::suite::{
-    Profiled, alone, fixture, in_two_of_three, latency_ns, line_of, membound, profile, text,
-};
+use membound_testkit::in_two_of_three;
+
+use crate::suite::{Profiled, alone, fixture, latency_ns, line_of, membound, profile, text};
 
 /// Rounds over the points; a good two seconds of two threads that fight.
 const ROUNDS: &str = "150000";
