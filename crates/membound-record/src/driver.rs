@@ -35,7 +35,7 @@ use crate::pages::Pages;
 use crate::patcher::Running;
 use crate::rows::Rows;
 use crate::sampler::{Batch, Sampling};
-use crate::sampling::{Taken, Whose};
+use crate::sampling::{Patched, Taken, Whose};
 use crate::sites::{self, Sites};
 use crate::watching::Watching;
 use crate::windows::{Closed, Now, Wants, Windows};
@@ -383,6 +383,19 @@ impl Driver {
                     self.windows.lost(site, weight_ns);
                 }
             }
+            // What lies in a patch is of our making.
+            if taken.patched == Patched::No && !waits.is_empty() {
+                let weight_ns = taken.weight_ns as f64;
+                self.chooser.sampled(weight_ns);
+                if let Some(before) = self.sites.before(taken.leaf, module, *address, intern) {
+                    self.chooser.add_before(&before, weight_ns);
+                    if self.chooser.puts_off() {
+                        for site in before.iter() {
+                            self.windows.lost(*site, weight_ns / before.len() as f64);
+                        }
+                    }
+                }
+            }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
         }
         self.pending
@@ -500,6 +513,12 @@ impl Driver {
                 &mut self.rows.watched,
                 &mut self.gaps,
             );
+        }
+        if self.chooser.puts_off() {
+            let reason = "timer interrupts are put off until a block of code begins, as emulators \
+                          do: which access was waited for is not known, and all of hot blocks \
+                          were timed";
+            self.gaps.note("samples", reason, None);
         }
         if self.windows.unsettled > 0 {
             let reason = "programs did not exchange their patches in time";
