@@ -37,6 +37,7 @@ use crate::rows::Rows;
 use crate::sampler::{Batch, Sampling};
 use crate::sampling::{Patched, Taken, Whose};
 use crate::sites::{self, Sites};
+use crate::stays::Stays;
 use crate::watching::Watching;
 use crate::windows::{Closed, Now, Wants, Windows};
 use crate::world::World;
@@ -96,8 +97,9 @@ pub(crate) struct Driver {
     pending: Vec<(u64, Happened)>,
     sources: Vec<PathBuf>,
     source_modules: HashMap<usize, Arc<Module>>,
-    /// When each thread was sampled last, and on which CPU.
-    recent: HashMap<ThreadId, (u64, ProcessId, Option<u16>)>,
+    /// When each thread was sampled last.
+    recent: HashMap<ThreadId, (u64, ProcessId)>,
+    stays: Stays,
     sampled_ns: u64,
     /// What samples of the agent's should stand for.
     covered: CpuTime,
@@ -180,6 +182,7 @@ impl Driver {
             sources: Vec::new(),
             source_modules: HashMap::new(),
             recent: HashMap::new(),
+            stays: Stays::default(),
             sampled_ns: 0,
             covered: CpuTime::default(),
             covered_ns: 0,
@@ -369,7 +372,10 @@ impl Driver {
         // The agent's thread executes no patches: no count races with it.
         if taken.whose == Whose::Program {
             self.recent
-                .insert(taken.thread, (taken.t_ns, taken.process, taken.cpu));
+                .insert(taken.thread, (taken.t_ns, taken.process));
+            if let Some(cpu) = taken.cpu {
+                self.stays.seen(taken.thread, taken.t_ns, cpu);
+            }
         }
         let mut effective = None;
         if let Some((module, address, bias)) = &taken.code {
@@ -468,7 +474,8 @@ impl Driver {
     fn tidy(&mut self, now_ns: u64) {
         self.chooser.cool(now_ns);
         self.recent
-            .retain(|_, (t_ns, ..)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);
+            .retain(|_, (t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);
+        self.stays.tidy(now_ns);
         let mut world = crate::lock(&self.world);
         world.tidy(now_ns);
         let alive = world.alive();
@@ -579,7 +586,7 @@ impl Driver {
 fn now(
     world: &Mutex<World>,
     cpu_time: &mut CpuTime,
-    recent: &HashMap<ThreadId, (u64, ProcessId, Option<u16>)>,
+    recent: &HashMap<ThreadId, (u64, ProcessId)>,
     now_ns: u64,
 ) -> Now {
     let pids: HashSet<u32> = crate::lock(world)
@@ -590,8 +597,8 @@ fn now(
     let mut seen = HashSet::new();
     let several = recent
         .values()
-        .filter(|(t_ns, ..)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
-        .any(|(_, process, _)| !seen.insert(*process));
+        .filter(|(t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
+        .any(|(_, process)| !seen.insert(*process));
     Now {
         t_ns: now_ns,
         cpu_ns: cpu_time.of(pids),
