@@ -424,6 +424,11 @@ impl Driver {
             }
             return;
         }
+        // Where it takes long to plan a program's libraries, what the loader does meanwhile is hot
+        // long before anything can be patched. That says nothing against its accesses.
+        if !self.windows.is_open() && !remote.takes_part() {
+            return;
+        }
         let hot = if self.windows.is_open() {
             Vec::new()
         } else {
