@@ -211,15 +211,16 @@ impl Group {
         })
     }
 
-    /// How each site is to be sampled in a window of the usual length, by address.
-    pub(crate) fn paces(&self) -> Vec<(u64, Pace)> {
+    /// How each site is to be sampled when its patches stand for `length_ns` of CPU time, by
+    /// address.
+    pub(crate) fn paces(&self, length_ns: u64) -> Vec<(u64, Pace)> {
         let unknown = match self.rate {
             Some(_) => RARE_PERIOD,
             None => FIRST_PERIOD,
         };
         let pace = |(address, _): &(u64, SiteId)| {
             let period = self.rates.get(address).map_or(unknown, |rate| {
-                let period = rate * USUAL_NS as f64 * EARLY / f64::from(WANTED);
+                let period = rate * length_ns as f64 * EARLY / f64::from(WANTED);
                 period.clamp(1.0, MOST_PERIOD) as u32
             });
             let samples = WANTED;

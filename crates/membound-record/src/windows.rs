@@ -125,6 +125,8 @@ pub(crate) struct Windows {
     burst_since_ns: Option<u64>,
     /// How long programs are waited for next.
     patience_ns: u64,
+    /// How long they took to exchange their patches last.
+    exchange_ns: u64,
     /// Windows whose programs did not exchange their patches in time.
     pub(crate) unsettled: u64,
     /// Windows in which the machine was too busy to read counts in time.
@@ -144,6 +146,7 @@ impl Windows {
             burst_due_ns: 0,
             burst_since_ns: None,
             patience_ns: PATIENCE_NS,
+            exchange_ns: 0,
             unsettled: 0,
             blurred: 0,
             given_up: 0,
@@ -189,6 +192,7 @@ impl Windows {
             Phase::Opening { exchange, window } => {
                 self.phase = if patcher.settled(exchange) {
                     self.patience_ns = PATIENCE_NS;
+                    self.exchange_ns = now.t_ns.saturating_sub(window.since_ns);
                     self.begin(patcher, now, window, sites)
                 } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
                     Phase::Opening { exchange, window }
@@ -269,7 +273,8 @@ impl Windows {
             let group = &mut self.groups.all[index];
             let choice = group.choice(work, now.threads).clone();
             let paces = match work {
-                Work::Time => group.paces(),
+                // Patches stand in the text before everybody is known to have them.
+                Work::Time => group.paces(USUAL_NS.max(self.exchange_ns / 2)),
                 Work::Count | Work::Blocks | Work::Record => Vec::new(),
             };
             if !paces.is_empty() {
