@@ -101,6 +101,8 @@ struct Window {
     /// Groups with what is patched for them.
     parts: Vec<Part>,
     since_ns: u64,
+    /// CPU time of all programs at that time.
+    since_cpu_ns: u64,
     /// CPU time that it is open for.
     length_ns: u64,
 }
@@ -121,6 +123,8 @@ pub(crate) struct Windows {
     budget: Budget,
     phase: Phase,
     burst_due_ns: u64,
+    /// The same in CPU time of all programs.
+    burst_due_cpu_ns: u64,
     /// When the last window was opened in which everything is recorded, until somebody asks.
     burst_since_ns: Option<u64>,
     /// How long programs are waited for next.
@@ -144,6 +148,7 @@ impl Windows {
             budget: Budget::new(max_overhead),
             phase: Phase::Closed { until_ns: 0 },
             burst_due_ns: 0,
+            burst_due_cpu_ns: 0,
             burst_since_ns: None,
             patience_ns: PATIENCE_NS,
             exchange_ns: 0,
@@ -226,6 +231,14 @@ impl Windows {
                 ..
             } => {
                 let closed = self.end(patcher, from, now, &before, &window);
+                if window.work == Work::Record {
+                    // Everything was recorded from when the first program had its patches on.
+                    // Where exchanges take long, that is far more than the window, and bursts
+                    // would be all that is ever paid for.
+                    let stood_ns = now.cpu_ns.saturating_sub(window.since_cpu_ns) as f64;
+                    let back_ns = self.budget.earned_within_ns(stood_ns * UNKNOWN_COST);
+                    self.burst_due_cpu_ns = now.cpu_ns.saturating_add(back_ns);
+                }
                 self.phase = close(patcher, now);
                 return Some(closed);
             }
@@ -296,6 +309,7 @@ impl Windows {
                 work,
                 parts,
                 since_ns: now.t_ns,
+                since_cpu_ns: now.cpu_ns,
                 length_ns,
             },
         }
@@ -311,6 +325,7 @@ impl Windows {
     fn burst(&self, now: Now, hot: &[(SiteId, f64)]) -> Option<Vec<usize>> {
         if self.wants.bursts == Wanted::No
             || now.t_ns < self.burst_due_ns
+            || now.cpu_ns < self.burst_due_cpu_ns
             || now.cpu_ns < BURST_AFTER_CPU_NS
         {
             return None;
