@@ -389,8 +389,10 @@ impl Driver {
                     self.windows.lost(site, weight_ns);
                 }
             }
-            // What lies in a patch is of our making.
-            if taken.patched == Patched::No && !waits.is_empty() {
+            // What lies in a patch is of our making, and blocks begin behind it that are none
+            // of the program's.
+            let clear = taken.patched == Patched::No && self.windows.was_clear(taken.t_ns);
+            if clear && !waits.is_empty() {
                 let weight_ns = taken.weight_ns as f64;
                 self.chooser.sampled(weight_ns);
                 if let Some(before) = self.sites.before(taken.leaf, module, *address, intern) {

@@ -127,6 +127,10 @@ pub(crate) struct Windows {
     burst_due_cpu_ns: u64,
     /// When the last window was opened in which everything is recorded, until somebody asks.
     burst_since_ns: Option<u64>,
+    /// The exchange that takes patches out, until programs have done it.
+    clearing: Option<u64>,
+    /// When the text was last as it is without patches: from, and before.
+    clear_ns: (u64, u64),
     /// How long programs are waited for next.
     patience_ns: u64,
     /// How long they took to exchange their patches last.
@@ -150,6 +154,8 @@ impl Windows {
             burst_due_ns: 0,
             burst_due_cpu_ns: 0,
             burst_since_ns: None,
+            clearing: None,
+            clear_ns: (0, u64::MAX),
             patience_ns: PATIENCE_NS,
             exchange_ns: 0,
             unsettled: 0,
@@ -173,6 +179,11 @@ impl Windows {
         !matches!(self.phase, Phase::Closed { .. })
     }
 
+    /// Whether no patch stood in any text at a moment not long ago, as far as is known.
+    pub(crate) fn was_clear(&self, t_ns: u64) -> bool {
+        (self.clear_ns.0..self.clear_ns.1).contains(&t_ns)
+    }
+
     /// When a window was opened in which everything is recorded, once for each.
     pub(crate) const fn take_burst(&mut self) -> Option<u64> {
         self.burst_since_ns.take()
@@ -186,6 +197,10 @@ impl Windows {
         hot: &[(SiteId, f64)],
         sites: &mut Sites,
     ) -> Option<Closed> {
+        if self.clearing.is_some_and(|it| patcher.settled(it)) {
+            self.clearing = None;
+            self.clear_ns = (now.t_ns, u64::MAX);
+        }
         match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
             Phase::Closed { until_ns } if now.t_ns < until_ns => {
                 self.phase = Phase::Closed { until_ns };
@@ -206,7 +221,7 @@ impl Windows {
                     // nothing of these groups, and the next time there is more patience.
                     self.unsettled += 1;
                     self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
-                    close(patcher, now)
+                    self.close(patcher, now)
                 };
             }
             Phase::Open {
@@ -239,7 +254,7 @@ impl Windows {
                     let back_ns = self.budget.earned_within_ns(stood_ns * UNKNOWN_COST);
                     self.burst_due_cpu_ns = now.cpu_ns.saturating_add(back_ns);
                 }
-                self.phase = close(patcher, now);
+                self.phase = self.close(patcher, now);
                 return Some(closed);
             }
         }
@@ -302,6 +317,8 @@ impl Windows {
         if work == Work::Record {
             self.burst_since_ns = Some(now.t_ns);
         }
+        self.clearing = None;
+        self.clear_ns.1 = self.clear_ns.1.min(now.t_ns);
         let exchange = patcher.exchange(parts.iter().map(|part| part.choice.clone()).collect());
         Phase::Opening {
             exchange,
@@ -427,7 +444,7 @@ impl Windows {
             placed.push(part);
         }
         if placed.is_empty() {
-            return close(patcher, now);
+            return self.close(patcher, now);
         }
         let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
         Phase::Open {
@@ -449,6 +466,13 @@ impl Windows {
             for (_, site) in &group.sites {
                 sites.refuse(*site, "not-placed".to_owned());
             }
+        }
+    }
+
+    fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
+        self.clearing = Some(patcher.exchange(Vec::new()));
+        Phase::Closed {
+            until_ns: now.t_ns + PAUSE_NS,
         }
     }
 
@@ -532,12 +556,5 @@ impl Windows {
             Work::Time | Work::Count | Work::Blocks => closed.cost_ns.min(all_ns),
         });
         closed
-    }
-}
-
-fn close(patcher: &impl Patcher, now: Now) -> Phase {
-    patcher.exchange(Vec::new());
-    Phase::Closed {
-        until_ns: now.t_ns + PAUSE_NS,
     }
 }
