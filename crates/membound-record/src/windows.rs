@@ -133,8 +133,8 @@ pub(crate) struct Windows {
     clear_ns: (u64, u64),
     /// How long programs are waited for next.
     patience_ns: u64,
-    /// How long they took to exchange their patches last.
-    exchange_ns: u64,
+    /// CPU time that they took while they exchanged their patches, the last times.
+    exchanges_ns: [u64; 3],
     /// Windows whose programs did not exchange their patches in time.
     pub(crate) unsettled: u64,
     /// Windows in which the machine was too busy to read counts in time.
@@ -157,7 +157,7 @@ impl Windows {
             clearing: None,
             clear_ns: (0, u64::MAX),
             patience_ns: PATIENCE_NS,
-            exchange_ns: 0,
+            exchanges_ns: [0; 3],
             unsettled: 0,
             blurred: 0,
             given_up: 0,
@@ -212,7 +212,8 @@ impl Windows {
             Phase::Opening { exchange, window } => {
                 self.phase = if patcher.settled(exchange) {
                     self.patience_ns = PATIENCE_NS;
-                    self.exchange_ns = now.t_ns.saturating_sub(window.since_ns);
+                    self.exchanges_ns.rotate_left(1);
+                    self.exchanges_ns[2] = now.cpu_ns.saturating_sub(window.since_cpu_ns);
                     self.begin(patcher, now, window, sites)
                 } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
                     Phase::Opening { exchange, window }
@@ -296,13 +297,15 @@ impl Windows {
         let Some((work, groups, length_ns)) = chosen else {
             return closed;
         };
+        // Patches stand in the text before everybody is known to have them. Exchanges in which
+        // something was planned take longer than that: the shortest counts.
+        let stands_ns = USUAL_NS.max(self.exchanges_ns.into_iter().min().unwrap_or(0));
         let mut parts = Vec::new();
         for index in groups {
             let group = &mut self.groups.all[index];
             let choice = group.choice(work, now.threads).clone();
             let paces = match work {
-                // Patches stand in the text before everybody is known to have them.
-                Work::Time => group.paces(USUAL_NS.max(self.exchange_ns / 2)),
+                Work::Time => group.paces(stands_ns),
                 Work::Count | Work::Blocks | Work::Record => Vec::new(),
             };
             if !paces.is_empty() {
