@@ -320,8 +320,7 @@ impl Windows {
         if work == Work::Record {
             self.burst_since_ns = Some(now.t_ns);
         }
-        self.clearing = None;
-        self.clear_ns.1 = self.clear_ns.1.min(now.t_ns);
+        self.stand(now);
         let exchange = patcher.exchange(parts.iter().map(|part| part.choice.clone()).collect());
         Phase::Opening {
             exchange,
@@ -472,6 +471,12 @@ impl Windows {
         }
     }
 
+    /// Patches are about to stand in the text.
+    fn stand(&mut self, now: Now) {
+        self.clearing = None;
+        self.clear_ns.1 = self.clear_ns.1.min(now.t_ns);
+    }
+
     fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
         self.clearing = Some(patcher.exchange(Vec::new()));
         Phase::Closed {
@@ -559,5 +564,80 @@ impl Windows {
             Work::Time | Work::Count | Work::Blocks => closed.cost_ns.min(all_ns),
         });
         closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use membound_launch::Executed;
+    use membound_rewrite::patch::Refusal;
+
+    use super::*;
+
+    /// Programs that have done exchanges up to a number.
+    #[derive(Default)]
+    struct Programs {
+        asked: Cell<u64>,
+        done: Cell<u64>,
+    }
+
+    impl Patcher for Programs {
+        fn exchange(&self, _: Vec<Choice>) -> u64 {
+            self.asked.set(self.asked.get() + 1);
+            self.asked.get()
+        }
+
+        fn settled(&self, exchange: u64) -> bool {
+            self.done.get() >= exchange
+        }
+
+        fn executed(&self, _: &Choice) -> Option<Vec<Executed>> {
+            None
+        }
+
+        fn refused(&self, _: &Choice) -> Option<Vec<(u64, Refusal)>> {
+            None
+        }
+
+        fn arm(&self, _: &Choice, _: &[(u64, Pace)]) {}
+
+        fn now_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn text_is_clear_from_when_all_programs_took_their_patches_out() {
+        let at = |t_ns: u64| Now {
+            t_ns,
+            cpu_ns: t_ns,
+            threads: Threads::One,
+        };
+        let wants = Wants {
+            blocks: Wanted::No,
+            bursts: Wanted::No,
+        };
+        let programs = Programs::default();
+        let mut windows = Windows::new(0.05, wants);
+        let mut sites = Sites::default();
+        assert!(windows.was_clear(5));
+        windows.stand(at(10));
+        assert!(windows.was_clear(9));
+        assert!(!windows.was_clear(10));
+        windows.phase = windows.close(&programs, at(20));
+        windows.step(&programs, at(25), &[], &mut sites);
+        assert!(!windows.was_clear(25), "a program has them still");
+        programs.done.set(1);
+        windows.step(&programs, at(30), &[], &mut sites);
+        assert!(!windows.was_clear(29));
+        assert!(windows.was_clear(30));
+        // The next window comes before all have done that.
+        windows.phase = windows.close(&programs, at(40));
+        windows.stand(at(45));
+        programs.done.set(2);
+        windows.step(&programs, at(50), &[], &mut sites);
+        assert!(!windows.was_clear(50));
     }
 }
