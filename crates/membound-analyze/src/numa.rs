@@ -126,7 +126,8 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
     }
     for sighting in sightings {
         let (from, to) = (sighting.from, sighting.to);
-        if usize::from(from.max(to)) >= nodes {
+        // What is in no figure needs no row, and no advice.
+        if usize::from(from.max(to)) >= nodes || sighting.weight <= 0.0 {
             continue;
         }
         all.add(from, to, sighting.weight);

@@ -321,6 +321,13 @@ impl Remote {
         self.0.exchange(choices)
     }
 
+    /// Whether any program of a live session takes part in exchanges: one that has been started
+    /// to its end, and can be patched. Until then whatever is chosen is placed nowhere.
+    #[must_use]
+    pub fn takes_part(&self) -> bool {
+        self.0.settling.any()
+    }
+
     /// Whether every program of a live session that still runs has done the exchange of this
     /// number, or a later one. Children that were forked and run no program of their own are not
     /// asked: they keep what stood in the text when they were forked.

@@ -83,6 +83,12 @@ impl Settling {
         done.remove(&key);
     }
 
+    /// Whether there is a program that does exchanges. One that is being started does none yet.
+    pub(crate) fn any(&self) -> bool {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        !done.is_empty()
+    }
+
     /// Whether every program that is still there has done `exchange`.
     pub(crate) fn is_settled(&self, exchange: u64) -> bool {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +119,9 @@ mod tests {
             ..here
         };
         assert!(settling.is_settled(0));
+        assert!(!settling.any());
         settling.done(here, settling.number());
+        assert!(settling.any());
         settling.done(gone, settling.number());
         let exchange = settling.begin();
         assert!(!settling.is_settled(exchange));
@@ -125,6 +133,7 @@ mod tests {
         let exchange = settling.begin();
         settling.forget(here);
         assert!(settling.is_settled(exchange));
+        assert!(!settling.any());
     }
 
     #[test]

@@ -67,6 +67,11 @@ impl Budget {
         ADVANCE_NS + self.share * cpu_ns as f64 - self.spent_ns
     }
 
+    /// CPU time of the programs, in nanoseconds, in which as much may be spent as this.
+    pub(crate) fn earned_within_ns(&self, cost_ns: f64) -> u64 {
+        (cost_ns / self.share) as u64
+    }
+
     /// They were spent.
     pub(crate) fn spend(&mut self, cost_ns: f64) {
         self.spent_ns += cost_ns;
@@ -87,6 +92,8 @@ mod tests {
         assert!(budget.left_ns(10_000_000) < 0.0);
         assert!(budget.left_ns(30_000_000) > 0.0);
         assert_eq!(Budget::new(0.0).left_ns(u64::MAX), 0.0);
+        assert_eq!(Budget::new(0.25).earned_within_ns(1e6), 4_000_000);
+        assert_eq!(Budget::new(0.0).earned_within_ns(1e6), u64::MAX);
         let alone = |work: Work| work.cost_ns(Threads::One, 10.0, 0.0);
         assert!(alone(Work::Count) > alone(Work::Time));
         assert!(Work::Time.cost_ns(Threads::Several, 10.0, 0.0) > alone(Work::Time));

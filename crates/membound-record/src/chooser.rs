@@ -12,6 +12,10 @@ const ENOUGH: f64 = 0.95;
 const LEAST: f64 = 0.003;
 /// Sites at once.
 const MOST: usize = 256;
+/// Share of the sampled time at beginnings of blocks, with no access to wait for, from which on
+/// interrupts are taken to be put off until a block begins, as emulators do. Processors take them
+/// behind any instruction.
+const PUT_OFF: f64 = 0.8;
 /// What is colder than this many nanoseconds is forgotten.
 const COLD_NS: f64 = 1e3;
 
@@ -19,6 +23,12 @@ const COLD_NS: f64 = 1e3;
 #[derive(Debug, Default)]
 pub(crate) struct Chooser {
     heat: HashMap<SiteId, f64>,
+    /// The same of accesses in the blocks before those at whose beginnings samples lie.
+    before: HashMap<SiteId, f64>,
+    /// Time of those samples.
+    before_ns: f64,
+    /// Time of all samples of the program's own code.
+    all_ns: f64,
     cooled_ns: u64,
 }
 
@@ -28,22 +38,50 @@ impl Chooser {
         *self.heat.entry(site).or_default() += weight_ns;
     }
 
+    /// A sample of the program's own code.
+    pub(crate) fn sampled(&mut self, weight_ns: f64) {
+        self.all_ns += weight_ns;
+    }
+
+    /// It lies where a block begins and tells no access; `sites` are those of the blocks before.
+    pub(crate) fn add_before(&mut self, sites: &[SiteId], weight_ns: f64) {
+        self.before_ns += weight_ns;
+        for site in sites {
+            *self.before.entry(*site).or_default() += weight_ns / sites.len() as f64;
+        }
+    }
+
+    /// Whether samples tell no more than blocks, since interrupts are put off until one begins.
+    pub(crate) fn puts_off(&self) -> bool {
+        self.before_ns > PUT_OFF * self.all_ns
+    }
+
     /// Lets time pass.
     pub(crate) fn cool(&mut self, now_ns: u64) {
         let passed = now_ns.saturating_sub(self.cooled_ns) as f64;
         self.cooled_ns = now_ns;
         let factor = (-passed / HALF_LIFE_NS).exp2();
-        self.heat.retain(|_, heat| {
-            *heat *= factor;
-            *heat > COLD_NS
-        });
+        for heat in [&mut self.heat, &mut self.before] {
+            heat.retain(|_, heat| {
+                *heat *= factor;
+                *heat > COLD_NS
+            });
+        }
+        self.before_ns *= factor;
+        self.all_ns *= factor;
     }
 
-    /// The sites that hold nearly all of the time, hottest first, with their shares of it.
+    /// The sites that hold nearly all of the time, hottest first, with their shares of it. Where
+    /// interrupts are put off, all accesses of a hot block are alike.
     pub(crate) fn hot(&self) -> Vec<(SiteId, f64)> {
-        let total: f64 = self.heat.values().sum();
-        let mut sites: Vec<(SiteId, f64)> = self
-            .heat
+        let mut all = self.heat.clone();
+        if self.puts_off() {
+            for (site, heat) in &self.before {
+                *all.entry(*site).or_default() += heat;
+            }
+        }
+        let total: f64 = all.values().sum();
+        let mut sites: Vec<(SiteId, f64)> = all
             .iter()
             .map(|(site, heat)| (*site, heat / total))
             .collect();
@@ -79,6 +117,31 @@ mod tests {
             chooser.add(SiteId(site), 1e6);
         }
         assert!(chooser.hot().is_empty());
+    }
+
+    #[test]
+    fn accesses_of_the_block_before_count_where_nearly_all_samples_lie_at_beginnings() {
+        let mut chooser = Chooser::default();
+        for _ in 0..70 {
+            chooser.sampled(1e6);
+            chooser.add_before(&[SiteId(5), SiteId(6)], 1e6);
+        }
+        for _ in 0..30 {
+            chooser.sampled(1e6);
+            chooser.add(SiteId(1), 1e6);
+        }
+        // Behind a loop's branch some samples lie on every processor.
+        assert!(!chooser.puts_off());
+        assert_eq!(chooser.hot(), [(SiteId(1), 1.0)]);
+        for _ in 0..300 {
+            chooser.sampled(1e6);
+            chooser.add_before(&[SiteId(5), SiteId(6)], 1e6);
+        }
+        assert!(chooser.puts_off());
+        let hot: Vec<u32> = chooser.hot().iter().map(|(site, _)| site.0).collect();
+        assert_eq!(hot, [5, 6, 1]);
+        chooser.cool(100_000_000_000);
+        assert!(chooser.before.is_empty());
     }
 
     #[test]

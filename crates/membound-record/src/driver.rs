@@ -35,8 +35,9 @@ use crate::pages::Pages;
 use crate::patcher::Running;
 use crate::rows::Rows;
 use crate::sampler::{Batch, Sampling};
-use crate::sampling::{Taken, Whose};
+use crate::sampling::{Patched, Taken, Whose};
 use crate::sites::{self, Sites};
+use crate::stays::Stays;
 use crate::watching::Watching;
 use crate::windows::{Closed, Now, Wants, Windows};
 use crate::world::World;
@@ -96,8 +97,9 @@ pub(crate) struct Driver {
     pending: Vec<(u64, Happened)>,
     sources: Vec<PathBuf>,
     source_modules: HashMap<usize, Arc<Module>>,
-    /// When each thread was sampled last, and on which CPU.
-    recent: HashMap<ThreadId, (u64, ProcessId, Option<u16>)>,
+    /// When each thread was sampled last.
+    recent: HashMap<ThreadId, (u64, ProcessId)>,
+    stays: Stays,
     sampled_ns: u64,
     /// What samples of the agent's should stand for.
     covered: CpuTime,
@@ -180,6 +182,7 @@ impl Driver {
             sources: Vec::new(),
             source_modules: HashMap::new(),
             recent: HashMap::new(),
+            stays: Stays::default(),
             sampled_ns: 0,
             covered: CpuTime::default(),
             covered_ns: 0,
@@ -369,7 +372,10 @@ impl Driver {
         // The agent's thread executes no patches: no count races with it.
         if taken.whose == Whose::Program {
             self.recent
-                .insert(taken.thread, (taken.t_ns, taken.process, taken.cpu));
+                .insert(taken.thread, (taken.t_ns, taken.process));
+            if let Some(cpu) = taken.cpu {
+                self.stays.seen(taken.thread, taken.t_ns, cpu);
+            }
         }
         let mut effective = None;
         if let Some((module, address, bias)) = &taken.code {
@@ -381,6 +387,21 @@ impl Driver {
                     let weight_ns = taken.weight_ns as f64 * wait.share;
                     self.chooser.add(site, weight_ns);
                     self.windows.lost(site, weight_ns);
+                }
+            }
+            // What lies in a patch is of our making, and blocks begin behind it that are none
+            // of the program's.
+            let clear = taken.patched == Patched::No && self.windows.was_clear(taken.t_ns);
+            if clear && !waits.is_empty() {
+                let weight_ns = taken.weight_ns as f64;
+                self.chooser.sampled(weight_ns);
+                if let Some(before) = self.sites.before(taken.leaf, module, *address, intern) {
+                    self.chooser.add_before(&before, weight_ns);
+                    if self.chooser.puts_off() {
+                        for site in before.iter() {
+                            self.windows.lost(*site, weight_ns / before.len() as f64);
+                        }
+                    }
                 }
             }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
@@ -403,6 +424,11 @@ impl Driver {
             if let Some(closed) = self.windows.stop(&running, now) {
                 self.closed(closed);
             }
+            return;
+        }
+        // Where it takes long to plan a program's libraries, what the loader does meanwhile is hot
+        // long before anything can be patched. That says nothing against its accesses.
+        if !self.windows.is_open() && !remote.takes_part() {
             return;
         }
         let hot = if self.windows.is_open() {
@@ -455,7 +481,8 @@ impl Driver {
     fn tidy(&mut self, now_ns: u64) {
         self.chooser.cool(now_ns);
         self.recent
-            .retain(|_, (t_ns, ..)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);
+            .retain(|_, (t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);
+        self.stays.tidy(now_ns);
         let mut world = crate::lock(&self.world);
         world.tidy(now_ns);
         let alive = world.alive();
@@ -500,6 +527,12 @@ impl Driver {
                 &mut self.rows.watched,
                 &mut self.gaps,
             );
+        }
+        if self.chooser.puts_off() {
+            let reason = "timer interrupts are put off until a block of code begins, as emulators \
+                          do: which access was waited for is not known, and all of hot blocks \
+                          were timed";
+            self.gaps.note("samples", reason, None);
         }
         if self.windows.unsettled > 0 {
             let reason = "programs did not exchange their patches in time";
@@ -560,7 +593,7 @@ impl Driver {
 fn now(
     world: &Mutex<World>,
     cpu_time: &mut CpuTime,
-    recent: &HashMap<ThreadId, (u64, ProcessId, Option<u16>)>,
+    recent: &HashMap<ThreadId, (u64, ProcessId)>,
     now_ns: u64,
 ) -> Now {
     let pids: HashSet<u32> = crate::lock(world)
@@ -571,8 +604,8 @@ fn now(
     let mut seen = HashSet::new();
     let several = recent
         .values()
-        .filter(|(t_ns, ..)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
-        .any(|(_, process, _)| !seen.insert(*process));
+        .filter(|(t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)
+        .any(|(_, process)| !seen.insert(*process));
     Now {
         t_ns: now_ns,
         cpu_ns: cpu_time.of(pids),

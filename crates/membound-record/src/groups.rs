@@ -83,7 +83,7 @@ pub(crate) struct Group {
     choices: HashMap<Work, Choice>,
     /// Executions of all its sites in a nanosecond of CPU time, when it was last executed.
     rate: Option<f64>,
-    /// The same by site.
+    /// The same by site, when it was last timed.
     rates: HashMap<u64, f64>,
     /// The same of all its blocks.
     block_rate: Option<f64>,
@@ -211,15 +211,16 @@ impl Group {
         })
     }
 
-    /// How each site is to be sampled in a window of the usual length, by address.
-    pub(crate) fn paces(&self) -> Vec<(u64, Pace)> {
+    /// How each site is to be sampled when its patches stand for `length_ns` of CPU time, by
+    /// address.
+    pub(crate) fn paces(&self, length_ns: u64) -> Vec<(u64, Pace)> {
         let unknown = match self.rate {
             Some(_) => RARE_PERIOD,
-            None => FIRST_PERIOD,
+            None => (u64::from(FIRST_PERIOD) * length_ns / USUAL_NS).min(MOST_PERIOD as u64) as u32,
         };
         let pace = |(address, _): &(u64, SiteId)| {
             let period = self.rates.get(address).map_or(unknown, |rate| {
-                let period = rate * USUAL_NS as f64 * EARLY / f64::from(WANTED);
+                let period = rate * length_ns as f64 * EARLY / f64::from(WANTED);
                 period.clamp(1.0, MOST_PERIOD) as u32
             });
             let samples = WANTED;
@@ -266,7 +267,15 @@ impl Group {
                 self.rate = keeps(self.rate);
                 let executed = counts.iter().filter(|(_, count)| **count > 0);
                 let rates = executed.map(|(at, count)| (*at, *count as f64 / cpu_ns as f64));
-                self.rates.extend(rates);
+                for (at, rate) in rates {
+                    // Counting without losing any slows loops down, manyfold under emulators:
+                    // paces are those of windows in which accesses are timed.
+                    if work == Work::Time {
+                        self.rates.insert(at, rate);
+                    } else {
+                        self.rates.entry(at).or_insert(rate);
+                    }
+                }
             }
             Work::Blocks => self.block_rate = keeps(self.block_rate),
             Work::Record => {}

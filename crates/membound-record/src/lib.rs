@@ -34,6 +34,7 @@ mod sampler;
 mod sampling;
 mod sites;
 mod space;
+mod stays;
 mod threads;
 pub mod watch;
 mod watching;

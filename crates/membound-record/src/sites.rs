@@ -34,6 +34,8 @@ pub(crate) struct Sites {
     changed: Vec<SiteId>,
     /// By the frame of the sampled instruction.
     waits: HashMap<FrameId, Arc<[Waited]>>,
+    /// The same for accesses of the blocks before it; `None` where no block begins.
+    before: HashMap<FrameId, Option<Arc<[SiteId]>>>,
     attributions: Vec<Attribution>,
     /// Sampled instructions.
     leaves: Vec<(ModuleId, u64)>,
@@ -136,6 +138,31 @@ impl Sites {
         let waits: Arc<[Waited]> = waits.into();
         self.waits.insert(sampled, Arc::clone(&waits));
         waits
+    }
+
+    /// All accesses of the blocks before a sampled instruction; `None` where no block begins, or
+    /// where the instruction tells an access that was waited for.
+    pub(crate) fn before(
+        &mut self,
+        sampled: FrameId,
+        module: &Arc<Module>,
+        address: u64,
+        mut intern: impl FnMut(Frame) -> FrameId,
+    ) -> Option<Arc<[SiteId]>> {
+        if let Some(known) = self.before.get(&sampled) {
+            return known.clone();
+        }
+        let told = self.likeliest(sampled).is_some();
+        let accesses = module.code().filter(|_| !told);
+        let accesses = accesses.and_then(|code| code.blocks_before(address));
+        let sites = accesses.map(|accesses| {
+            let sites = accesses.iter();
+            sites
+                .filter_map(|at| self.of(module, *at, &mut intern))
+                .collect()
+        });
+        self.before.insert(sampled, Option::clone(&sites));
+        sites
     }
 
     /// Places of sampled instructions and of accesses that were looked at.

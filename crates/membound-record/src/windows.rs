@@ -103,6 +103,8 @@ struct Window {
     /// Groups with what is patched for them.
     parts: Vec<Part>,
     since_ns: u64,
+    /// CPU time of all programs at that time.
+    since_cpu_ns: u64,
     /// CPU time that it is open for.
     length_ns: u64,
 }
@@ -123,10 +125,18 @@ pub(crate) struct Windows {
     budget: Budget,
     phase: Phase,
     burst_due_ns: u64,
+    /// The same in CPU time of all programs.
+    burst_due_cpu_ns: u64,
     /// When the last window was opened in which everything is recorded, until somebody asks.
     burst_since_ns: Option<u64>,
+    /// The exchange that takes patches out, until programs have done it.
+    clearing: Option<u64>,
+    /// When the text was last as it is without patches: from, and before.
+    clear_ns: (u64, u64),
     /// How long programs are waited for next.
     patience_ns: u64,
+    /// CPU time that they took while they exchanged their patches, the last times.
+    exchanges_ns: [u64; 3],
     /// Windows whose programs did not exchange their patches in time.
     pub(crate) unsettled: u64,
     /// Windows in which the machine was too busy to read counts in time.
@@ -144,8 +154,12 @@ impl Windows {
             budget: Budget::new(max_overhead),
             phase: Phase::Closed { until_ns: 0 },
             burst_due_ns: 0,
+            burst_due_cpu_ns: 0,
             burst_since_ns: None,
+            clearing: None,
+            clear_ns: (0, u64::MAX),
             patience_ns: PATIENCE_NS,
+            exchanges_ns: [0; 3],
             unsettled: 0,
             blurred: 0,
             given_up: 0,
@@ -167,6 +181,11 @@ impl Windows {
         !matches!(self.phase, Phase::Closed { .. })
     }
 
+    /// Whether no patch stood in any text at a moment not long ago, as far as is known.
+    pub(crate) fn was_clear(&self, t_ns: u64) -> bool {
+        (self.clear_ns.0..self.clear_ns.1).contains(&t_ns)
+    }
+
     /// When a window was opened in which everything is recorded, once for each.
     pub(crate) const fn take_burst(&mut self) -> Option<u64> {
         self.burst_since_ns.take()
@@ -180,6 +199,10 @@ impl Windows {
         hot: &[(SiteId, f64)],
         sites: &mut Sites,
     ) -> Option<Closed> {
+        if self.clearing.is_some_and(|it| patcher.settled(it)) {
+            self.clearing = None;
+            self.clear_ns = (now.t_ns, u64::MAX);
+        }
         match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
             Phase::Closed { until_ns } if now.t_ns < until_ns => {
                 self.phase = Phase::Closed { until_ns };
@@ -197,6 +220,8 @@ impl Windows {
                         let took_ns = now.t_ns.saturating_sub(window.since_ns).min(MOST_TAKEN_NS);
                         self.budget.spend(took_ns as f64);
                     }
+                    self.exchanges_ns.rotate_left(1);
+                    self.exchanges_ns[2] = now.cpu_ns.saturating_sub(window.since_cpu_ns);
                     self.begin(patcher, now, window, sites)
                 } else if now.t_ns < window.since_ns.saturating_add(self.patience_ns) {
                     Phase::Opening { exchange, window }
@@ -205,7 +230,7 @@ impl Windows {
                     // nothing of these groups, and the next time there is more patience.
                     self.unsettled += 1;
                     self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
-                    close(patcher, now)
+                    self.close(patcher, now)
                 };
             }
             Phase::Open {
@@ -230,7 +255,15 @@ impl Windows {
                 ..
             } => {
                 let closed = self.end(patcher, from, now, &before, &window);
-                self.phase = close(patcher, now);
+                if window.work == Work::Record {
+                    // Everything was recorded from when the first program had its patches on.
+                    // Where exchanges take long, that is far more than the window, and bursts
+                    // would be all that is ever paid for.
+                    let stood_ns = now.cpu_ns.saturating_sub(window.since_cpu_ns) as f64;
+                    let back_ns = self.budget.earned_within_ns(stood_ns * UNKNOWN_COST);
+                    self.burst_due_cpu_ns = now.cpu_ns.saturating_add(back_ns);
+                }
+                self.phase = self.close(patcher, now);
                 return Some(closed);
             }
         }
@@ -272,12 +305,15 @@ impl Windows {
         let Some((work, groups, length_ns)) = chosen else {
             return closed;
         };
+        // Patches stand in the text before everybody is known to have them. Exchanges in which
+        // something was planned take longer than that: the shortest counts.
+        let stands_ns = USUAL_NS.max(self.exchanges_ns.into_iter().min().unwrap_or(0));
         let mut parts = Vec::new();
         for index in groups {
             let group = &mut self.groups.all[index];
             let choice = group.choice(work, now.threads).clone();
             let paces = match work {
-                Work::Time => group.paces(),
+                Work::Time => group.paces(stands_ns),
                 Work::Count | Work::Blocks | Work::Record => Vec::new(),
             };
             if !paces.is_empty() {
@@ -292,6 +328,7 @@ impl Windows {
         if work == Work::Record {
             self.burst_since_ns = Some(now.t_ns);
         }
+        self.stand(now);
         let exchange = patcher.exchange(parts.iter().map(|part| part.choice.clone()).collect());
         Phase::Opening {
             exchange,
@@ -299,6 +336,7 @@ impl Windows {
                 work,
                 parts,
                 since_ns: now.t_ns,
+                since_cpu_ns: now.cpu_ns,
                 length_ns,
             },
         }
@@ -314,6 +352,7 @@ impl Windows {
     fn burst(&self, now: Now, hot: &[(SiteId, f64)]) -> Option<Vec<usize>> {
         if self.wants.bursts == Wanted::No
             || now.t_ns < self.burst_due_ns
+            || now.cpu_ns < self.burst_due_cpu_ns
             || now.cpu_ns < BURST_AFTER_CPU_NS
         {
             return None;
@@ -415,7 +454,7 @@ impl Windows {
             placed.push(part);
         }
         if placed.is_empty() {
-            return close(patcher, now);
+            return self.close(patcher, now);
         }
         let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
         Phase::Open {
@@ -437,6 +476,19 @@ impl Windows {
             for (_, site) in &group.sites {
                 sites.refuse(*site, "not-placed".to_owned());
             }
+        }
+    }
+
+    /// Patches are about to stand in the text.
+    fn stand(&mut self, now: Now) {
+        self.clearing = None;
+        self.clear_ns.1 = self.clear_ns.1.min(now.t_ns);
+    }
+
+    fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
+        self.clearing = Some(patcher.exchange(Vec::new()));
+        Phase::Closed {
+            until_ns: now.t_ns + PAUSE_NS,
         }
     }
 
@@ -523,9 +575,77 @@ impl Windows {
     }
 }
 
-fn close(patcher: &impl Patcher, now: Now) -> Phase {
-    patcher.exchange(Vec::new());
-    Phase::Closed {
-        until_ns: now.t_ns + PAUSE_NS,
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use membound_launch::Executed;
+    use membound_rewrite::patch::Refusal;
+
+    use super::*;
+
+    /// Programs that have done exchanges up to a number.
+    #[derive(Default)]
+    struct Programs {
+        asked: Cell<u64>,
+        done: Cell<u64>,
+    }
+
+    impl Patcher for Programs {
+        fn exchange(&self, _: Vec<Choice>) -> u64 {
+            self.asked.set(self.asked.get() + 1);
+            self.asked.get()
+        }
+
+        fn settled(&self, exchange: u64) -> bool {
+            self.done.get() >= exchange
+        }
+
+        fn executed(&self, _: &Choice) -> Option<Vec<Executed>> {
+            None
+        }
+
+        fn refused(&self, _: &Choice) -> Option<Vec<(u64, Refusal)>> {
+            None
+        }
+
+        fn arm(&self, _: &Choice, _: &[(u64, Pace)]) {}
+
+        fn now_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn text_is_clear_from_when_all_programs_took_their_patches_out() {
+        let at = |t_ns: u64| Now {
+            t_ns,
+            cpu_ns: t_ns,
+            threads: Threads::One,
+        };
+        let wants = Wants {
+            blocks: Wanted::No,
+            bursts: Wanted::No,
+        };
+        let programs = Programs::default();
+        let mut windows = Windows::new(0.05, wants);
+        let mut sites = Sites::default();
+        assert!(windows.was_clear(5));
+        windows.stand(at(10));
+        assert!(windows.was_clear(9));
+        assert!(!windows.was_clear(10));
+        windows.phase = windows.close(&programs, at(20));
+        windows.step(&programs, at(25), &[], &mut sites);
+        assert!(!windows.was_clear(25), "a program has them still");
+        programs.done.set(1);
+        windows.step(&programs, at(30), &[], &mut sites);
+        assert!(!windows.was_clear(29));
+        assert!(windows.was_clear(30));
+        // The next window comes before all have done that.
+        windows.phase = windows.close(&programs, at(40));
+        windows.stand(at(45));
+        programs.done.set(2);
+        windows.step(&programs, at(50), &[], &mut sites);
+        assert!(!windows.was_clear(50));
     }
 }

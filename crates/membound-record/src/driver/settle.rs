@@ -6,7 +6,7 @@ use membound_launch::Access;
 use membound_rewrite::stall::Effective;
 use membound_run::{FrameId, ProcessId, Sample, SiteId, ThreadId};
 
-use super::{DELAY_NS, Driver, Happened};
+use super::{Driver, Happened};
 use crate::bursts::Recorded;
 use crate::dilation::Inside;
 use crate::sampling::{Patched, Taken, Whose};
@@ -168,10 +168,7 @@ impl Driver {
             return;
         }
         let object = self.objects.at(&self.world, process, access.address, t_ns);
-        let recent = self.recent.get(&thread);
-        let cpu = recent
-            .filter(|(at, ..)| at.abs_diff(t_ns) < DELAY_NS)
-            .and_then(|(.., cpu)| *cpu);
+        let cpu = self.stays.cpu(thread, t_ns);
         let bytes = self.sites.row(site).map_or(0, |site| site.bytes);
         let wrote = if access.store { Wrote::Yes } else { Wrote::No };
         self.watch(process, thread, (access.address, bytes), wrote);

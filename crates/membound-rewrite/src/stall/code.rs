@@ -167,6 +167,16 @@ impl Code {
         })
     }
 
+    /// Addresses of all accesses of the blocks that lead to the one that begins at `sampled`,
+    /// ascending; `None` where no block begins. Calls and what they lead to are left out.
+    ///
+    /// An emulator takes interrupts where blocks begin only: what was waited for is then somewhere
+    /// in the block before.
+    #[must_use]
+    pub fn blocks_before(&self, sampled: u64) -> Option<Vec<u64>> {
+        super::waits::blocks_before(&*self.decoded(sampled)?, sampled)
+    }
+
     /// What the instruction at `sampled` waited for when a timer interrupted before it; empty
     /// where that is no instruction of a function.
     #[must_use]

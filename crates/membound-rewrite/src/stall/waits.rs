@@ -171,6 +171,26 @@ fn is_interrupted_midway(instruction: &Instruction) -> bool {
         && flow::access(instruction).is_some_and(|access| access.addressing == Addressing::String)
 }
 
+/// See [`super::Code::blocks_before`].
+pub(super) fn blocks_before(function: &Function, sampled: u64) -> Option<Vec<u64>> {
+    let index = index_of(function, sampled)? as u32;
+    let target = function.blocks.iter().position(|it| it.first == index)?;
+    let to = BlockId(target as u32);
+    let leading = function
+        .blocks
+        .iter()
+        .filter(|block| leads_to(block, to) && !matches!(block.leaves_by, BlockEnd::Call { .. }));
+    let accesses = leading.flat_map(|block| {
+        let instructions = &function.instructions[block.first as usize..block.end as usize];
+        let accesses = instructions.iter().filter(|it| flow::access(it).is_some());
+        accesses.map(Instruction::ip)
+    });
+    let mut accesses: Vec<u64> = accesses.collect();
+    accesses.sort_unstable();
+    accesses.dedup();
+    Some(accesses)
+}
+
 /// The ways by which control comes to an instruction; at least one.
 fn candidates(function: &Function, index: usize) -> Vec<Candidate> {
     let block = function

@@ -170,6 +170,43 @@ fn a_target_has_the_accesses_of_all_its_ways() {
 }
 
 #[test]
+fn accesses_of_the_blocks_before_are_known_where_a_block_begins() {
+    let code = piece(|a| {
+        let mut head = a.create_label();
+        let mut middle = a.create_label();
+        a.mov(qword_ptr(rsi), rax).unwrap();
+        a.jmp(middle).unwrap();
+        a.set_label(&mut head).unwrap();
+        a.mov(rbx, qword_ptr(rdi)).unwrap();
+        a.add(rbx, qword_ptr(rdi + 8)).unwrap();
+        a.set_label(&mut middle).unwrap();
+        a.add(rdi, rbx).unwrap();
+        a.dec(rcx).unwrap();
+        a.jne(head).unwrap();
+        a.call(qword_ptr(rax + 16)).unwrap();
+        a.ret().unwrap();
+    });
+    let before = |sampled: usize| {
+        let accesses = code.code.blocks_before(code.at[sampled])?;
+        let position = |it: &u64| code.at.iter().position(|at| at == it).unwrap();
+        Some(accesses.iter().map(position).collect::<Vec<_>>())
+    };
+    assert_eq!(
+        before(4),
+        Some(vec![0, 2, 3]),
+        "by the jump and falling through"
+    );
+    assert_eq!(
+        before(2),
+        Some(vec![]),
+        "nothing between the target and the branch"
+    );
+    assert_eq!(before(3), None, "inside a block");
+    assert_eq!(before(8), Some(vec![]), "the callee came before");
+    assert_eq!(code.code.blocks_before(BASE + 0x1000), None);
+}
+
+#[test]
 fn control_that_comes_through_memory_waited_for_that() {
     // A table's jump is not resolved here, so a virtual call stands for both.
     let code = piece(|a| {
