@@ -3,7 +3,7 @@
 
 use membound_testkit::skipped;
 use membound_types::{
-    Conditions, Cpu, InsightKind, NumaRow, NumaView, Outcome, Profile, SCHEMA_VERSION, Timer,
+    InsightKind, MachineInfo, MachineProfile, NumaRow, NumaView, Outcome, Profile,
 };
 
 use super::{Command, Luggage, Machine, Output, build, run_with};
@@ -48,28 +48,8 @@ fn halves(output: &Output) -> [Half; 2] {
 }
 
 fn unmeasured() -> Vec<u8> {
-    let missing = serde_json::json!({ "not_measured": { "reason": "not asked for" } });
-    let mut text = serde_json::json!({
-        "schema_version": SCHEMA_VERSION, "kind": "machine", "host": "guest", "date": "",
-        "membound_version": "", "cpu": Cpu::default(), "caches": [], "memory_bytes": 0,
-        "timer": Timer::default(), "conditions": Conditions::default(), "levels": [],
-        "elapsed_s": 0.0, "core_clock_hz": null,
-    });
-    for part in [
-        "line",
-        "latency",
-        "mlp",
-        "window",
-        "bandwidth",
-        "loaded",
-        "tlb",
-        "prefetch",
-        "numa",
-        "c2c",
-    ] {
-        text[part] = missing.clone();
-    }
-    text.to_string().into_bytes()
+    let profile = MachineProfile::unmeasured(MachineInfo::default());
+    serde_json::to_vec(&profile).expect("a profile can be written")
 }
 
 fn placement(profile: &Profile) -> &NumaView {
