@@ -34,6 +34,17 @@ fn the_document_has_the_fields_of_the_contract_and_the_window_it_finds_is_the_pu
                     "{rob} of {published} entries: the core is shared"
                 ));
             }
+            // Zen 4 keeps four nops in one entry.
+            Some(published) if rob > 1.5 * published => {
+                let nops = (rob / published).round();
+                assert!(
+                    (rob / published / nops - 1.0).abs() < 0.05,
+                    "{rob} of {published}"
+                );
+                membound_testkit::skipped(format!(
+                    "{rob} nops of {published} entries: {nops} of them share one"
+                ));
+            }
             Some(published) => {
                 assert!((rob / published - 1.0).abs() < 0.05, "{rob} of {published}");
             }
