@@ -2,6 +2,7 @@
 
 use membound_model::stall::{self, Contended, Evidence, Executed, Mixture, Stall, Stream};
 use membound_run::{RunData, SiteId, SiteKind};
+use rayon::prelude::*;
 
 use crate::info;
 use crate::machine::Machine;
@@ -46,8 +47,9 @@ pub(crate) fn costs(
     fights: &Fights,
 ) -> Vec<SiteCost> {
     let busy = info::threads(run).min(run.meta.cpus.max(1) as usize) as u32;
+    // Mixtures are most of the work of a run with many sites.
     run.sites
-        .iter()
+        .par_iter()
         .zip(executed)
         .enumerate()
         .map(|(index, (site, executed))| {

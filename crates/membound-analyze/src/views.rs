@@ -2,7 +2,8 @@
 
 use membound_run::RunData;
 use membound_types::{
-    AverageLatency, Detail, Kind, MemoryBound, Outcome, Profile, SCHEMA_VERSION, TimeSplit,
+    AverageLatency, CodeRow, Detail, Kind, Listing, MemoryBound, Outcome, Profile, SCHEMA_VERSION,
+    TimeSplit,
 };
 
 use crate::context::Context;
@@ -21,11 +22,30 @@ pub struct Views {
     pub detail: Detail,
 }
 
+/// What is said of code.
+struct CodeTables {
+    functions: Vec<CodeRow>,
+    lines: Vec<CodeRow>,
+    instructions: Vec<CodeRow>,
+    listings: Vec<Listing>,
+}
+
+impl CodeTables {
+    fn new(context: &Context<'_>) -> Self {
+        let texts = Texts::new(context.run, &context.places);
+        Self {
+            functions: code::functions(context),
+            lines: code::lines(context),
+            instructions: code::instructions(context, &texts),
+            listings: listing::listings(context, &texts),
+        }
+    }
+}
+
 /// What `run` says.
 #[must_use]
 pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
     let context = Context::new(run, options);
-    let texts = Texts::new(run, &context.places);
     let whole = rows::whole(&context);
     let levels = levels::levels(&context);
     let threads = levels::threads(&context);
@@ -58,17 +78,17 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
     for (row, (id, _)) in objects.iter().enumerate() {
         object_rows[id.index()] = Some(row as u32);
     }
-    let mut detail = detail::detail(
-        &context,
-        &Rows {
-            threads: &thread_rows,
-            objects: &object_rows,
-            levels: &levels,
-        },
+    let rows = Rows {
+        threads: &thread_rows,
+        objects: &object_rows,
+        levels: &levels,
+    };
+    // Of a run with many samples their detail is most of the work.
+    let (mut detail, (tables, traffic)) = rayon::join(
+        || detail::detail(&context, &rows),
+        || (CodeTables::new(&context), traffic::traffic(&context)),
     );
-    detail.listings = listing::listings(&context, &texts);
-
-    let traffic = traffic::traffic(&context);
+    detail.listings = tables.listings;
     let mut missing = info::missing(run);
     for lacks in traffic.missing {
         if missing.iter().all(|known| known.table != lacks.table) {
@@ -85,9 +105,9 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
         memory_bound: memory_bound(&context, &whole),
         latency: latency(&context, &whole),
         findings: Vec::new(),
-        functions: code::functions(&context),
-        lines: code::lines(&context),
-        instructions: code::instructions(&context, &texts),
+        functions: tables.functions,
+        lines: tables.lines,
+        instructions: tables.instructions,
         threads: threads.into_iter().map(|(_, row)| row).collect(),
         levels: levels.rows,
         objects: objects.into_iter().map(|(_, row)| row).collect(),
