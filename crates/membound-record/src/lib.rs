@@ -43,7 +43,8 @@ mod world;
 
 pub use error::Error;
 pub use options::{
-    Blocks, Bursts, DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, Latencies, Options, TimerChoice, Watch,
+    Blocks, Bursts, DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, DEFAULT_PERIOD, Latencies, Options,
+    TimerChoice, Watch,
 };
 pub use recorder::{Ended, Over, Recorder, Stopper, Summary};
 

@@ -33,7 +33,60 @@ impl RunData {
             gaps: Vec::new(),
         };
         let meta = meta(&mut reader, path)?;
-        let mut run = Self {
+        let (beside, mut run) = std::thread::scope(|scope| {
+            let second = second(&connection, path);
+            let beside = second.map(|it| scope.spawn(move || whole(&it)));
+            let run = reader.all_but_samples(meta);
+            (beside.and_then(|it| it.join().ok().flatten()), run)
+        });
+        run.samples = beside.unwrap_or_else(|| reader.rows());
+        let lost = reader.gaps;
+        let dangling = check::keep_what_refers(&mut run);
+        if !lost.is_empty() || !dangling.is_empty() {
+            run.meta.complete = false;
+        }
+        run.gaps.extend(lost);
+        run.gaps.extend(dangling);
+        Ok(run)
+    }
+}
+
+/// Another connection to the file of `first` that sees the same, so that two threads can read; both
+/// are in a transaction from here on. `None` where that is not to be had at once.
+fn second(first: &Connection, path: &Path) -> Option<Connection> {
+    let begin = |connection: &Connection| {
+        connection.execute_batch("BEGIN")?;
+        touch(connection)
+    };
+    begin(first).ok()?;
+    let second = open(path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    second.busy_timeout(Duration::ZERO).ok()?;
+    begin(&second).ok()?;
+    Some(second)
+}
+
+/// A table of which nothing is lost.
+fn whole<R: Record>(connection: &Connection) -> Option<Vec<R>> {
+    let reader = Reader {
+        connection,
+        gaps: Vec::new(),
+    };
+    let (mut rows, mut strange) = (Vec::new(), 0);
+    reader.read_into(&mut rows, &mut strange).ok()?;
+    (strange == 0).then_some(rows)
+}
+
+/// Takes rows as far as they can be read.
+struct Reader<'a> {
+    connection: &'a Connection,
+    gaps: Vec<Gap>,
+}
+
+impl Reader<'_> {
+    /// Everything else: as many accesses as samples are read in the same time.
+    fn all_but_samples(&mut self, meta: Meta) -> RunData {
+        let reader = self;
+        RunData {
             meta,
             processes: reader.rows(),
             threads: reader.rows(),
@@ -41,7 +94,7 @@ impl RunData {
             mappings: reader.rows(),
             frames: reader.rows(),
             stacks: reader.rows(),
-            samples: reader.rows(),
+            samples: Vec::new(),
             sites: reader.rows(),
             attributions: reader.rows(),
             executions: reader.rows(),
@@ -56,25 +109,9 @@ impl RunData {
             traffic: reader.rows(),
             watched: reader.rows(),
             gaps: reader.rows(),
-        };
-        let lost = reader.gaps;
-        let dangling = check::keep_what_refers(&mut run);
-        if !lost.is_empty() || !dangling.is_empty() {
-            run.meta.complete = false;
         }
-        run.gaps.extend(lost);
-        run.gaps.extend(dangling);
-        Ok(run)
     }
-}
 
-/// Takes rows as far as they can be read.
-struct Reader<'a> {
-    connection: &'a Connection,
-    gaps: Vec<Gap>,
-}
-
-impl Reader<'_> {
     /// All rows of a table, or those up to the damage.
     fn rows<R: Record>(&mut self) -> Vec<R> {
         let mut rows = Vec::new();

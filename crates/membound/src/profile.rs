@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use membound_launch::{Program, environment};
 use membound_record::{
-    DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, Ended, Error, Latencies, Options, Over, Recorder,
-    Summary, TimerChoice, Watch,
+    DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, DEFAULT_PERIOD, Ended, Error, Latencies, Options, Over,
+    Recorder, Summary, TimerChoice, Watch,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -66,7 +66,7 @@ fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
             SamplerArg::Perf => TimerChoice::Perf,
             SamplerArg::Agent => TimerChoice::Agent,
         },
-        period: args.period,
+        period: args.period.unwrap_or(DEFAULT_PERIOD),
         latencies: if patched {
             Latencies::On
         } else {

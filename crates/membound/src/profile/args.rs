@@ -52,9 +52,9 @@ pub(crate) struct ProfileArgs {
         help_heading = "How"
     )]
     pub(crate) sampler: SamplerArg,
-    /// CPU time of a thread between two timer samples, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "1", value_parser = milliseconds, help_heading = "How")]
-    pub(crate) period: Duration,
+    /// CPU time of a thread between two timer samples, in milliseconds [default: 1.27].
+    #[arg(long, value_name = "MS", value_parser = milliseconds, help_heading = "How")]
+    pub(crate) period: Option<Duration>,
     /// Leave the program's code as it is: no executions, addresses and latencies.
     #[arg(long, help_heading = "How")]
     pub(crate) no_latencies: bool,
