@@ -17,7 +17,7 @@
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Ends a chain.
 const NONE: u32 = u32::MAX;
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-/// What a thread or all of them found.
+/// Rows that met, and the sum of their payloads.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Found {
     matches: u64,
@@ -210,11 +210,43 @@ impl Config {
     }
 }
 
-/// What was found, and how long the two phases took.
+/// From the first thread's begin to the last one's end.
+#[derive(Clone, Copy)]
+struct Span {
+    began: Instant,
+    ended: Instant,
+}
+
+impl Span {
+    fn new(began: Instant, ended: Instant) -> Self {
+        Self { began, ended }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self::new(self.began.min(other.began), self.ended.max(other.ended))
+    }
+
+    fn seconds(self) -> f64 {
+        (self.ended - self.began).as_secs_f64()
+    }
+}
+
+/// What a thread or all of them found, and when.
+#[derive(Clone, Copy)]
 struct Joined {
     found: Found,
-    build: Duration,
-    probe: Duration,
+    build: Span,
+    probe: Span,
+}
+
+impl Joined {
+    fn and(self, other: Self) -> Self {
+        Self {
+            found: self.found.and(other.found),
+            build: self.build.and(other.build),
+            probe: self.probe.and(other.probe),
+        }
+    }
 }
 
 fn join(config: Config) -> Joined {
@@ -231,7 +263,7 @@ fn join(config: Config) -> Joined {
         .collect();
 
     let (table, keys) = (&table, &keys[..]);
-    let phase = &Barrier::new(config.threads + 1);
+    let phase = &Barrier::new(config.threads);
     std::thread::scope(|scope| {
         let part = |rows: usize, thread: usize| {
             rows * thread / config.threads..rows * (thread + 1) / config.threads
@@ -242,8 +274,11 @@ fn join(config: Config) -> Joined {
                     let of_build = part(config.build_rows, thread);
                     let of_probe = part(config.probe_rows, thread);
                     phase.wait();
+                    let began = Instant::now();
                     build(table, of_build.start, &table.rows[of_build]);
+                    let built = Instant::now();
                     phase.wait();
+                    let probing = Instant::now();
                     let mut found = Found::default();
                     for _ in 0..config.repeats {
                         for batch in keys[of_probe.clone()].chunks(BATCH) {
@@ -251,26 +286,19 @@ fn join(config: Config) -> Joined {
                             join_batch_done(batch.len() as u64);
                         }
                     }
-                    phase.wait();
-                    found
+                    Joined {
+                        found,
+                        build: Span::new(began, built),
+                        probe: Span::new(probing, Instant::now()),
+                    }
                 })
             })
             .collect();
-        phase.wait();
-        let began = Instant::now();
-        phase.wait();
-        let built = Instant::now();
-        phase.wait();
-        let probed = Instant::now();
-        let found = threads
+        threads
             .into_iter()
             .map(|thread| thread.join().expect("no thread panics"))
-            .fold(Found::default(), Found::and);
-        Joined {
-            found,
-            build: built - began,
-            probe: probed - built,
-        }
+            .reduce(Joined::and)
+            .expect("there is a thread")
     })
 }
 
@@ -284,7 +312,7 @@ fn main() -> ExitCode {
     };
     let joined = join(config);
     let probed = config.probe_rows as f64 * config.repeats as f64;
-    let (build_s, probe_s) = (joined.build.as_secs_f64(), joined.probe.as_secs_f64());
+    let (build_s, probe_s) = (joined.build.seconds(), joined.probe.seconds());
     println!("matches {}", joined.found.matches);
     println!("checksum {}", joined.found.checksum);
     println!("build_s {build_s:.6}");
