@@ -10,10 +10,10 @@
  * measured, upwards and downwards in turn, 5 by default. MOST: chases, 16 by default, 64 at the
  * most. CPU: where it stays, or any (default).
  *
- * Prints the medians of the rounds, in ns: alone_ns, a hop of one chase in a loop without a
- * switch; hop_ns_N for N = 1, 2, 4 … MOST, a hop of N interleaved chases in all, its switch with
- * it; and alone_l1_ns and switch_ns_N, the same in 8 KiB, where a hop is a hit and next to
- * nothing beside the switch. Exit code 1 when a chase ends elsewhere than its number of hops from
+ * Prints the medians of the rounds, in ns of CPU time: alone_ns, a hop of one chase in a loop
+ * without a switch; hop_ns_N for N = 1, 2, 4 … MOST, a hop of N interleaved chases in all, its
+ * switch with it; and alone_l1_ns and switch_ns_N, the same in 8 KiB, where a hop is a hit and
+ * runs beside the switch. Exit code 1 when a chase ends elsewhere than its number of hops from
  * where it began.
  *
  * A switch keeps exactly what lives across it: the line and the hops left, pushed onto the
@@ -121,9 +121,9 @@ static double interleaved(const struct series *series, uint64_t count, char *sta
 		context->line = cycle_at(&context->cycle, context->start);
 		context->hops = hops;
 	}
-	uint64_t began = now_ns();
+	uint64_t began = cpu_ns();
 	interleave(contexts, count);
-	uint64_t took = now_ns() - began;
+	uint64_t took = cpu_ns() - began;
 	for (uint64_t i = 0; i < count; i++)
 		if (contexts[i].line != cycle_at(&contexts[i].cycle, contexts[i].start + hops))
 			return -1;
@@ -133,9 +133,9 @@ static double interleaved(const struct series *series, uint64_t count, char *sta
 static double alone(const struct series *series)
 {
 	const struct cycle *cycle = &series->cycles[0];
-	uint64_t began = now_ns();
+	uint64_t began = cpu_ns();
 	void *line = chase(cycle_at(cycle, 0), series->hops);
-	uint64_t took = now_ns() - began;
+	uint64_t took = cpu_ns() - began;
 
 	return line == cycle_at(cycle, series->hops) ? (double)took / (double)series->hops : -1;
 }
