@@ -6,6 +6,14 @@
 //! be to blame, and the raw results tell.
 
 mod coverage;
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "built in its test; the bench of harvesting will run them"
+    )
+)]
+mod harvest_programs;
 mod latency;
 mod model;
 mod plan;
