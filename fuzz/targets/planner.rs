@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use membound_rewrite::code::{Function, Knowledge, Tables};
 use membound_rewrite::image::Image;
-use membound_rewrite::patch::{Accesses, Body, Options, Placement, Plan};
+use membound_rewrite::patch::{Accesses, Body, Options, Placement, Plan, Yield};
 
 mod code;
 #[path = "code/placed.rs"]
@@ -14,7 +14,7 @@ mod placed;
 #[path = "code/wrapper.rs"]
 mod wrapper;
 
-const BODIES: [Body; 7] = [
+const BODIES: [Body; 11] = [
     Body::Displace,
     Body::Count { exact: false },
     Body::Count { exact: true },
@@ -22,6 +22,10 @@ const BODIES: [Body; 7] = [
     Body::Sample,
     Body::Record,
     Body::PrefetchYield,
+    Body::Yield(Yield::Primary),
+    Body::Yield(Yield::Miss { cost: 100 }),
+    Body::Yield(Yield::Bound { cost: 100 }),
+    Body::Yield(Yield::Base),
 ];
 
 fuzz_target!(|bytes: &[u8]| {

@@ -6,7 +6,7 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use membound_wire::{Command, EDIT_BYTES, Place, Refusal, State, TableHeader, Tables};
+use membound_wire::{AS_FOUND, Command, EDIT_BYTES, Place, Refusal, State, TableHeader, Tables};
 
 use crate::control::Failure;
 use crate::memory;
@@ -274,8 +274,9 @@ pub(crate) fn holds_int3(start: u64) -> bool {
 pub(crate) struct Original {
     /// What the registers would be.
     pub(crate) state: State,
-    /// Where a thread with the original registers goes on.
-    pub(crate) resume: u64,
+    /// Where a thread with the original registers goes on; `None` where it can only go on as it
+    /// was found.
+    pub(crate) resume: Option<u64>,
 }
 
 impl Area {
@@ -325,10 +326,9 @@ impl Area {
             Some(unsafe { memory::get(address as usize) })
         })?;
         original.ip = self.original(found.place);
-        let resume = self
-            .code
-            .wrapping_add(u64::from(found.place.code))
-            .wrapping_add(u64::from(found.step.resume));
+        let place = self.code.wrapping_add(u64::from(found.place.code));
+        let resume = (found.step.resume != AS_FOUND)
+            .then(|| place.wrapping_add(u64::from(found.step.resume)));
         Some(Original {
             state: original,
             resume,

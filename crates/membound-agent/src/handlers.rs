@@ -385,7 +385,7 @@ pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
     })?;
     Some(Stand {
         original: original.state,
-        resume: inside.is_none().then_some(original.resume),
+        resume: original.resume.filter(|_| inside.is_none()),
     })
 }
 

@@ -14,6 +14,7 @@
 mod allocation;
 mod data;
 mod edit;
+mod harvest;
 mod message;
 mod ring;
 mod state;
@@ -27,6 +28,7 @@ pub use allocation::{
 };
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
+pub use harvest::{CREDIT_UNITS_PER_NS, Context, ContextState, Lane};
 pub use message::{
     Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,
     TextMode,
@@ -36,7 +38,7 @@ pub use state::{
     CALL_FRAME, CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Found, STACK_POINTER, State,
     Tables,
 };
-pub use table::{Call, Place, Shape, Step, TableHeader, Undo, UndoKind};
+pub use table::{AS_FOUND, Call, Place, Shape, Step, TableHeader, Undo, UndoKind};
 pub use tick::{
     Refused, TICK_DEPTH, TICK_HEAD_WORDS, TICK_ORPHAN, TICK_REFUSALS, TICK_WORDS, TickHead,
     TickRing, TickSet,

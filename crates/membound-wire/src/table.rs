@@ -66,6 +66,10 @@ pub struct Place {
     pub shape: u32,
 }
 
+/// A [`Step::resume`] that is no offset: what the thread has in its registers cannot be had again
+/// from the original program's state alone, so it goes on where it was, with all that it had.
+pub const AS_FOUND: u16 = u16::MAX;
+
 /// A stretch of [`Step`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
@@ -83,7 +87,8 @@ pub struct Step {
     /// First byte, from the place's start. It holds up to the next step.
     pub offset: u16,
     /// Where execution goes on once the state is restored, from the place's start: 0 while
-    /// the body has had no effect, the displaced instruction afterwards.
+    /// the body has had no effect, the displaced instruction afterwards, [`AS_FOUND`] where it
+    /// can go on only exactly as it was found.
     pub resume: u16,
     /// Index of the first undo.
     pub undo: u16,

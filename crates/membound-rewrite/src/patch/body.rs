@@ -11,6 +11,7 @@ use super::operand::Operand;
 use super::rubbish;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
+use super::yields::SettledYield;
 use super::{Body, Refusal, VectorLevel};
 use crate::flow::{Access, Liveness, Segment};
 use crate::{Flag, Gpr, RegisterSet};
@@ -87,6 +88,7 @@ enum Action {
     Sample(Operand),
     Record(Operand),
     PrefetchYield(Operand),
+    Yield(SettledYield),
     Syscall,
     Modules,
 }
@@ -204,6 +206,10 @@ impl Settled {
                 }
                 (Action::PrefetchYield(operand), Way::Free)
             }
+            Body::Yield(what) => {
+                let settled = SettledYield::settle(what, vectors, &around, operand().ok())?;
+                (Action::Yield(settled), Way::Free)
+            }
         };
         Ok(Self {
             action,
@@ -294,6 +300,7 @@ impl Settled {
                 self.guard(site, slow, &mut writer);
             }
             Action::PrefetchYield(operand) => self.prefetch(operand, &mut writer),
+            Action::Yield(what) => what.write(&self.around, &mut writer),
             Action::Syscall => {
                 writer.lower(RED_ZONE);
                 writer.out.call_entry(Entry::Syscall);

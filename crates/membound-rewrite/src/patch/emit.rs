@@ -45,10 +45,14 @@ pub(super) struct Condition(pub u8);
 impl Condition {
     /// Carry set.
     pub(super) const CARRY: Self = Self(2);
+    /// Zero.
+    pub(super) const ZERO: Self = Self(4);
     /// Not zero.
     pub(super) const NOT_ZERO: Self = Self(5);
     /// Signed less or equal.
     pub(super) const LESS_OR_EQUAL: Self = Self(14);
+    /// Signed greater.
+    pub(super) const GREATER: Self = Self(15);
 }
 
 /// An x86-64 memory operand as its fields.
@@ -136,7 +140,32 @@ impl Emitter {
         self.at() - 4
     }
 
-    /// Makes the jump that [`Self::jump_ahead`] wrote lead here.
+    /// A conditional jump to a later place of this code, for [`Self::land`].
+    pub(super) fn jump_if_ahead(&mut self, condition: Condition) -> u32 {
+        self.raw(&[0x0f, 0x80 | condition.0, 0, 0, 0, 0]);
+        self.at() - 4
+    }
+
+    /// `lea register, [rip + …]` of a later place of this code, for [`Self::land`].
+    pub(super) fn address_ahead(&mut self, register: Gpr) -> u32 {
+        let number = register.number();
+        self.raw(&[0x48 | number >> 3 << 2, 0x8d, (number & 7) << 3 | 5]);
+        self.raw(&[0; 4]);
+        self.at() - 4
+    }
+
+    /// `test register, register`, 64 bits.
+    pub(super) fn test(&mut self, register: Gpr) {
+        let number = register.number();
+        let high = number >> 3;
+        self.raw(&[
+            0x48 | high << 2 | high,
+            0x85,
+            0xc0 | (number & 7) << 3 | number & 7,
+        ]);
+    }
+
+    /// Makes what [`Self::jump_ahead`] and its like wrote lead here.
     pub(super) fn land(&mut self, field: u32) {
         let distance = self.at() - (field + 4);
         let field = field as usize;

@@ -10,7 +10,7 @@ use super::group::{self, Ground, Item};
 use super::relocate::{self, Form};
 use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::wraps::{self, Wrap};
-use super::{HookState, Hooks, Options, Refusal, Sites, syscalls};
+use super::{Body, HookState, Hooks, Options, Refusal, Sites, syscalls, yields};
 use crate::code::Function;
 use crate::flow::{Access, Analyst, Direction, Liveness, access};
 
@@ -78,6 +78,7 @@ pub(super) fn plan(
     let mut found = Found::default();
     let mut bodies = Vec::new();
     let mut items = Vec::new();
+    let mut untouched = None;
     let mut blocks = match &options.sites {
         Sites::Blocks(starts) => blocks::choose(subject, starts, options, chunk.out.origin),
         Sites::All | Sites::At(_) => Vec::new(),
@@ -116,7 +117,12 @@ pub(super) fn plan(
                 instruction.flow_control(),
                 iced_x86::FlowControl::IndirectCall
             );
-            let around = Surroundings::before(subject.liveness, index);
+            let mut around = Surroundings::before(subject.liveness, index);
+            if matches!(options.body, Body::Yield(_)) {
+                around.live = around.live.without(*untouched.get_or_insert_with(|| {
+                    yields::untouched(&subject.function.instructions, analyst)
+                }));
+            }
             let settled = Settled::settle(
                 options.body,
                 options.vectors,

@@ -29,6 +29,7 @@ mod table;
 mod trampoline;
 mod wraps;
 mod writer;
+mod yields;
 
 use std::fmt;
 
@@ -69,6 +70,40 @@ pub enum Body {
     Record,
     /// Prefetches the operand and calls the agent's yield.
     PrefetchYield,
+    /// Lets another context run, by the thread's [`membound_wire::Lane`].
+    Yield(Yield),
+}
+
+/// Who yields, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Yield {
+    /// The thread that a lane belongs to, before a load that is likely to miss: its operand is
+    /// prefetched, and the ring's next context runs, if there is one.
+    Primary,
+    /// A context, before a load that is likely to miss: prefetches, and goes on as the next of its
+    /// ring, or as the thread when its time has come or all had their turn.
+    Miss {
+        /// Time since its last yield and for this one, in
+        /// [`membound_wire::CREDIT_UNITS_PER_NS`].
+        cost: u16,
+    },
+    /// A context that is about to use what lies at `fs`, after a yield that may have left the
+    /// thread's own base there.
+    Base,
+    /// A context that may have run for long: goes on as the thread when its time has come.
+    Bound {
+        /// As for a miss.
+        cost: u16,
+    },
+}
+
+impl Yield {
+    const fn prefetches(self) -> bool {
+        match self {
+            Self::Primary | Self::Miss { .. } => true,
+            Self::Bound { .. } | Self::Base => false,
+        }
+    }
 }
 
 /// Why an instruction is not patched.
@@ -89,6 +124,8 @@ pub enum Refusal {
     NoStack,
     /// The body cannot handle this operand (segment-relative, vector-indexed, too wide).
     Operand,
+    /// What would have to be saved costs more than it is worth (x87 state, a set direction flag).
+    DearState,
     /// The function's bytes cannot all be decoded.
     Undecodable,
     /// Found only when placed: no free page where a punned jump must lead.
@@ -107,6 +144,7 @@ impl fmt::Display for Refusal {
             Self::Rseq => "rseq",
             Self::NoStack => "no-stack",
             Self::Operand => "operand",
+            Self::DearState => "dear-state",
             Self::Undecodable => "undecodable",
             Self::NoIsland => "no-island",
             Self::TextDiffers => "text-differs",

@@ -3,7 +3,7 @@
 use crate::code;
 use crate::flow::Direction;
 
-use super::{Body, Wrapped};
+use super::{Body, Wrapped, Yield};
 
 /// Vector registers that the processor has, and that bodies may therefore use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -145,9 +145,20 @@ impl Options {
             Body::Record => 5,
             Body::PrefetchYield => 6,
             Body::CountByStack => 7,
+            Body::Yield(Yield::Primary) => 8,
+            Body::Yield(Yield::Miss { .. }) => 9,
+            Body::Yield(Yield::Bound { .. }) => 10,
+            Body::Yield(Yield::Base) => 11,
         };
+        let cost = match self.body {
+            Body::Yield(Yield::Miss { cost } | Yield::Bound { cost }) => cost,
+            _ => 0,
+        };
+        let [cost_low, cost_high] = cost.to_le_bytes();
         let mut key = vec![
             body,
+            cost_low,
+            cost_high,
             self.tables as u8,
             self.accesses as u8,
             self.vectors as u8,

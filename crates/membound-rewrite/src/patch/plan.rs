@@ -366,7 +366,7 @@ pub(super) fn site_words(body: Body) -> u64 {
         Body::Count { .. } => 8,
         Body::CountByStack => (COUNT_WORDS * COUNT_APART) as u64,
         Body::Sample => size_of::<Probe>() as u64,
-        Body::Displace | Body::Rubbish | Body::Record | Body::PrefetchYield => 0,
+        Body::Displace | Body::Rubbish | Body::Record | Body::PrefetchYield | Body::Yield(_) => 0,
     }
 }
 
@@ -380,7 +380,7 @@ pub(super) fn identity_bytes(identity: &Identity) -> Vec<u8> {
     all
 }
 
-const REFUSALS: [Refusal; 10] = [
+const REFUSALS: [Refusal; 11] = [
     Refusal::NoRoom,
     Refusal::UnresolvedFlow,
     Refusal::CallAtBlockStart,
@@ -391,6 +391,7 @@ const REFUSALS: [Refusal; 10] = [
     Refusal::Undecodable,
     Refusal::NoIsland,
     Refusal::TextDiffers,
+    Refusal::DearState,
 ];
 
 /// 0 is none.

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use membound_wire::{Place, Shape, Step, Undo, UndoKind};
+use membound_wire::{AS_FOUND, Place, Shape, Step, Undo, UndoKind};
 
 use crate::Gpr;
 
@@ -26,7 +26,7 @@ pub(super) struct Frame {
     /// Where the arithmetic flags are, as `lahf; seto al` leave them: in rax, or so many
     /// bytes below the original stack pointer.
     pub flags: Option<FlagsKept>,
-    kept: [Option<(Gpr, Kept)>; 7],
+    kept: [Option<(Gpr, Kept)>; 15],
 }
 
 /// Where saved flags are.
@@ -45,7 +45,7 @@ impl Frame {
             .kept
             .iter_mut()
             .find(|slot| slot.is_none())
-            .expect("no body keeps more than seven registers");
+            .expect("all but the stack pointer find room");
         *free = Some((register, kept));
     }
 
@@ -105,6 +105,8 @@ pub(super) enum Resume {
     At(u32),
     /// At the displaced instruction, whose offset is not known yet.
     Displaced,
+    /// Where it was found, with all that it had.
+    AsFound,
 }
 
 /// A step whose resumption may be open.
@@ -245,6 +247,7 @@ impl Tables {
                 Resume::Start => code,
                 Resume::At(at) => at,
                 Resume::Displaced => displaced,
+                Resume::AsFound => code + u32::from(AS_FOUND),
             };
             let (Ok(offset), Ok(resume)) =
                 (u16::try_from(step.at - code), u16::try_from(resume - code))
@@ -252,6 +255,7 @@ impl Tables {
                 self.overflowed = true;
                 continue;
             };
+            self.overflowed |= resume == AS_FOUND && step.resume != Resume::AsFound;
             list.push(Step {
                 offset,
                 resume,

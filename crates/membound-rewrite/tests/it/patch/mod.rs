@@ -4,3 +4,4 @@ mod bodies;
 mod bytes;
 mod lab;
 mod stepping;
+mod yields;

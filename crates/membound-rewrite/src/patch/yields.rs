@@ -1,0 +1,593 @@
+//! Bodies at which a thread goes on as another context.
+//!
+//! A context that is away has everything that was alive on its own stack, below the red zone,
+//! and where it goes on only the stack pointer means anything. So a switch saves what is alive
+//! at one place and nothing else, and does not have to know what the other side saved.
+//!
+//! The order of stores is one that a signal may fall into: `current` is written last before the
+//! stack pointer goes over, and cleared after the other side's place is complete. From there to
+//! the jump a thread goes on exactly where it was found ([`Resume::AsFound`]).
+
+use std::mem::offset_of;
+
+use iced_x86::Instruction;
+use membound_wire::{Context, Entry, Lane};
+
+use super::body::Surroundings;
+use super::emit::{Address, Condition, Emitter, Width};
+use super::operand::Operand;
+use super::table::{FlagsKept, Resume};
+use super::writer::{RED_ZONE, Writer};
+use super::{Refusal, VectorLevel, Yield};
+use crate::flow::{Analyst, Segment};
+use crate::{Gpr, RegisterSet, VectorPart};
+
+/// A yield that can be written at its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SettledYield {
+    what: Yield,
+    /// What is prefetched.
+    operand: Option<Operand>,
+    vectors: VectorLevel,
+}
+
+const GS: &[u8] = &[0x65];
+const FS: &[u8] = &[0x64];
+
+const fn absolute(offset: usize) -> Address {
+    Address::Registers {
+        base: None,
+        index: None,
+        displacement: offset as i32,
+    }
+}
+
+const fn at(base: Gpr, offset: usize) -> Address {
+    Address::Registers {
+        base: Some(base),
+        index: None,
+        displacement: offset as i32,
+    }
+}
+
+/// `mov register, gs:[offset]`
+fn load_lane(out: &mut Emitter, register: Gpr, offset: usize) {
+    out.with_operand(
+        GS,
+        Width::Quad,
+        &[0x8b],
+        register.number(),
+        absolute(offset),
+    );
+}
+
+/// `mov gs:[offset], register`
+fn store_lane(out: &mut Emitter, offset: usize, register: Gpr) {
+    out.with_operand(
+        GS,
+        Width::Quad,
+        &[0x89],
+        register.number(),
+        absolute(offset),
+    );
+}
+
+fn load(out: &mut Emitter, register: Gpr, address: Address) {
+    out.with_operand(&[], Width::Quad, &[0x8b], register.number(), address);
+}
+
+fn store(out: &mut Emitter, address: Address, register: Gpr) {
+    out.with_operand(&[], Width::Quad, &[0x89], register.number(), address);
+}
+
+/// State that is alive by the rules and yet need not be kept in a function of these instructions:
+/// where nothing touches the x87 stack it is empty, or holds a result on its way through, and where
+/// nothing sets the direction flag it is clear, here as on the other side.
+pub(super) fn untouched(instructions: &[Instruction], analyst: &mut Analyst) -> RegisterSet {
+    let mut writes = RegisterSet::EMPTY;
+    for instruction in instructions {
+        writes = writes.union(analyst.effects(instruction).writes);
+    }
+    dear().without(writes)
+}
+
+/// What would have to be saved and costs more than a switch.
+const fn dear() -> RegisterSet {
+    RegisterSet::X87.union(RegisterSet::DIRECTION)
+}
+
+impl SettledYield {
+    pub(super) fn settle(
+        what: Yield,
+        vectors: VectorLevel,
+        around: &Surroundings,
+        operand: Option<Operand>,
+    ) -> Result<Self, Refusal> {
+        if !around.stack {
+            return Err(Refusal::NoStack);
+        }
+        if around.live.intersects(dear()) {
+            return Err(Refusal::DearState);
+        }
+        Ok(Self {
+            what,
+            operand: operand.filter(|_| what.prefetches()),
+            vectors,
+        })
+    }
+
+    pub(super) fn write(&self, around: &Surroundings, writer: &mut Writer<'_>) {
+        if let Some(operand) = self.operand {
+            prefetch(operand, writer.out);
+        }
+        match self.what {
+            Yield::Primary => self.primary(around, writer),
+            Yield::Miss { cost } | Yield::Bound { cost } => self.scavenger(around, cost, writer),
+            Yield::Base => take_base(around, writer),
+        }
+    }
+
+    /// Goes on as the next scavenger, if there is one.
+    fn primary(&self, around: &Surroundings, writer: &mut Writer<'_>) {
+        let flags_dead = !around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
+        // With flags to spare, nobody there costs a comparison and a jump.
+        let nobody = flags_dead.then(|| {
+            compare_with_zero(writer.out, offset_of!(Lane, next));
+            writer.out.jump_if_ahead(Condition::ZERO)
+        });
+        let saved = Saved::save(around, writer);
+        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, next));
+        writer.out.test(Gpr::RAX);
+        let nobody_now = (!flags_dead).then(|| writer.out.jump_if_ahead(Condition::ZERO));
+        // Whoever inherited the lane of the thread that made it has another thread pointer.
+        writer
+            .out
+            .with_operand(FS, Width::Quad, &[0x8b], Gpr::RCX.number(), absolute(0));
+        let owner = absolute(offset_of!(Lane, owner));
+        writer
+            .out
+            .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
+        let stranger = writer.out.jump_if_ahead(Condition::NOT_ZERO);
+        let vectors = self.save_vectors(around, writer);
+        store_lane(writer.out, offset_of!(Lane, stack), Gpr::RSP);
+        let resume = writer.out.address_ahead(Gpr::RCX);
+        store_lane(writer.out, offset_of!(Lane, resume), Gpr::RCX);
+        store_lane(writer.out, offset_of!(Lane, first), Gpr::RAX);
+        let span = absolute(offset_of!(Lane, span));
+        let credit = absolute(offset_of!(Lane, credit));
+        writer
+            .out
+            .with_operand(GS, Width::Default, &[0x8b], Gpr::RCX.number(), span);
+        writer
+            .out
+            .with_operand(GS, Width::Default, &[0x89], Gpr::RCX.number(), credit);
+        increment(writer.out, offset_of!(Lane, turns));
+        set_selector(writer.out, 1);
+        writer.resume = Resume::AsFound;
+        writer.mark();
+        store_lane(writer.out, offset_of!(Lane, current), Gpr::RAX);
+        go_on_as(writer.out, Gpr::RAX);
+        // Somebody comes back to here.
+        writer.out.land(resume);
+        self.restore_vectors(around, vectors, writer);
+        let over = writer.out.jump_ahead();
+        writer.out.land(stranger);
+        writer.resume = Resume::Start;
+        writer.mark();
+        writer.out.call_entry(Entry::Yield);
+        writer.out.land(over);
+        for field in nobody_now.into_iter() {
+            writer.out.land(field);
+        }
+        writer.resume = Resume::AsFound;
+        writer.mark();
+        saved.restore(writer);
+        if let Some(field) = nobody {
+            writer.out.land(field);
+        }
+        writer.resume = Resume::Displaced;
+        writer.mark();
+    }
+
+    /// Goes on as the primary when its time has come, or, at a miss, as the next one before.
+    fn scavenger(&self, around: &Surroundings, cost: u16, writer: &mut Writer<'_>) {
+        let flags_dead = !around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
+        let misses = matches!(self.what, Yield::Miss { .. });
+        let mut quick = None;
+        if flags_dead && !misses {
+            count_down(writer.out, cost);
+            // From here on it is not to be counted again.
+            writer.resume = Resume::Displaced;
+            writer.mark();
+            quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
+        }
+        let saved = Saved::save(around, writer);
+        let mut slow = None;
+        let mut due = None;
+        if quick.is_none() {
+            count_down(writer.out, cost);
+            writer.resume = Resume::Displaced;
+            writer.mark();
+            if misses {
+                due = Some(writer.out.jump_if_ahead(Condition::LESS_OR_EQUAL));
+            } else {
+                slow = Some(writer.out.jump_if_ahead(Condition::GREATER));
+            }
+        }
+        // The state of the registers does not change up to the switch: what is marked stays.
+        if let Some(due) = due {
+            let next = self.leave_for_next(around, writer);
+            writer.out.land(due);
+            writer.resume = Resume::Displaced;
+            writer.mark();
+            self.leave_for_thread(around, writer, Some(next));
+        } else {
+            self.leave_for_thread(around, writer, None);
+        }
+        writer.resume = Resume::AsFound;
+        writer.mark();
+        if let Some(field) = slow {
+            writer.out.land(field);
+        }
+        saved.restore(writer);
+        if let Some(field) = quick {
+            writer.out.land(field);
+        }
+        writer.resume = Resume::Displaced;
+        writer.mark();
+    }
+
+    /// Leaves for the next context of the ring unless the turn began with that; returns the
+    /// field of the jump that is taken then, with the vector room unmade.
+    fn leave_for_next(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Ahead {
+        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
+        load(
+            writer.out,
+            Gpr::RCX,
+            at(Gpr::RAX, offset_of!(Context, next)),
+        );
+        let first = absolute(offset_of!(Lane, first));
+        writer
+            .out
+            .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), first);
+        let back = writer.out.jump_if_ahead(Condition::ZERO);
+        let vectors = self.save_vectors(around, writer);
+        store(
+            writer.out,
+            at(Gpr::RAX, offset_of!(Context, stack)),
+            Gpr::RSP,
+        );
+        let resume = writer.out.address_ahead(Gpr::RDX);
+        store(
+            writer.out,
+            at(Gpr::RAX, offset_of!(Context, resume)),
+            Gpr::RDX,
+        );
+        writer.resume = Resume::AsFound;
+        writer.mark();
+        store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
+        go_on_as(writer.out, Gpr::RCX);
+        writer.out.land(resume);
+        self.restore_vectors(around, vectors, writer);
+        let over = writer.out.jump_ahead();
+        Ahead { back, over }
+    }
+
+    /// Leaves for the thread whose lane it is.
+    fn leave_for_thread(
+        &self,
+        around: &Surroundings,
+        writer: &mut Writer<'_>,
+        ahead: Option<Ahead>,
+    ) {
+        if let Some(ahead) = ahead {
+            writer.out.land(ahead.back);
+        }
+        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
+        let vectors = self.save_vectors(around, writer);
+        store(
+            writer.out,
+            at(Gpr::RAX, offset_of!(Context, stack)),
+            Gpr::RSP,
+        );
+        let resume = writer.out.address_ahead(Gpr::RDX);
+        store(
+            writer.out,
+            at(Gpr::RAX, offset_of!(Context, resume)),
+            Gpr::RDX,
+        );
+        // The next turn begins with the one after this.
+        load(
+            writer.out,
+            Gpr::RCX,
+            at(Gpr::RAX, offset_of!(Context, next)),
+        );
+        store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
+        give_base_back(writer.out);
+        writer.resume = Resume::AsFound;
+        writer.mark();
+        set_selector(writer.out, 0);
+        clear_current(writer.out);
+        load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
+        let there = absolute(offset_of!(Lane, resume));
+        writer
+            .out
+            .with_operand(GS, Width::Default, &[0xff], 4, there);
+        writer.out.land(resume);
+        self.restore_vectors(around, vectors, writer);
+        if let Some(ahead) = ahead {
+            writer.out.land(ahead.over);
+        }
+    }
+}
+
+/// What [`SettledYield::leave_for_next`] leaves open.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    back: u32,
+    over: u32,
+}
+
+/// `prefetcht0 operand`, with the stack pointer where the program has it.
+fn prefetch(operand: Operand, out: &mut Emitter) {
+    let prefix = match operand.segment {
+        None => &[],
+        Some(Segment::Fs) => FS,
+        Some(Segment::Gs) => GS,
+    };
+    out.with_operand(prefix, Width::Default, &[0x0f, 0x18], 1, operand.address);
+}
+
+/// `cmp qword gs:[offset], 0`
+fn compare_with_zero(out: &mut Emitter, offset: usize) {
+    out.with_operand(GS, Width::Quad, &[0x83], 7, absolute(offset));
+    out.raw(&[0]);
+}
+
+/// `sub dword gs:[credit], cost`
+fn count_down(out: &mut Emitter, cost: u16) {
+    let credit = absolute(offset_of!(Lane, credit));
+    out.with_operand(GS, Width::Default, &[0x81], 5, credit);
+    out.raw(&u32::from(cost).to_le_bytes());
+}
+
+/// `wrfsbase register`
+fn set_base(out: &mut Emitter, register: Gpr) {
+    let number = register.number();
+    out.raw(&[0xf3, 0x48 | number >> 3, 0x0f, 0xae, 0xd0 | number & 7]);
+}
+
+/// Gives the thread its base of `fs` again, if a context took it. Changes rdx and flags.
+fn give_base_back(out: &mut Emitter) {
+    compare_with_zero(out, offset_of!(Lane, borrowed));
+    let own = out.jump_if_ahead(Condition::ZERO);
+    load_lane(out, Gpr::RDX, offset_of!(Lane, owner));
+    set_base(out, Gpr::RDX);
+    let borrowed = absolute(offset_of!(Lane, borrowed));
+    out.with_operand(GS, Width::Quad, &[0xc7], 0, borrowed);
+    out.raw(&[0; 4]);
+    out.land(own);
+}
+
+/// Lets the context that runs have its own base of `fs` from here on.
+fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
+    let used = RegisterSet::gpr(Gpr::RAX).union(RegisterSet::ARITHMETIC_FLAGS);
+    let saved = Saved::save(
+        &Surroundings {
+            live: around.live.intersection(used),
+            ..*around
+        },
+        writer,
+    );
+    load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
+    let borrowed = offset_of!(Lane, borrowed);
+    writer.out.with_operand(
+        GS,
+        Width::Quad,
+        &[0x3b],
+        Gpr::RAX.number(),
+        absolute(borrowed),
+    );
+    let has_it = writer.out.jump_if_ahead(Condition::ZERO);
+    store_lane(writer.out, borrowed, Gpr::RAX);
+    load(writer.out, Gpr::RAX, at(Gpr::RAX, offset_of!(Context, fs)));
+    set_base(writer.out, Gpr::RAX);
+    writer.out.land(has_it);
+    writer.resume = Resume::Displaced;
+    writer.mark();
+    saved.restore(writer);
+}
+
+/// `inc qword gs:[offset]`
+fn increment(out: &mut Emitter, offset: usize) {
+    out.with_operand(GS, Width::Quad, &[0xff], 0, absolute(offset));
+}
+
+/// `mov byte gs:[selector], value`
+fn set_selector(out: &mut Emitter, value: u8) {
+    let selector = absolute(offset_of!(Lane, selector));
+    out.with_operand(GS, Width::Default, &[0xc6], 0, selector);
+    out.raw(&[value]);
+}
+
+/// `mov qword gs:[current], 0`
+fn clear_current(out: &mut Emitter) {
+    let current = absolute(offset_of!(Lane, current));
+    out.with_operand(GS, Width::Quad, &[0xc7], 0, current);
+    out.raw(&[0; 4]);
+}
+
+/// Takes the place of the context at `context`.
+fn go_on_as(out: &mut Emitter, context: Gpr) {
+    load(out, Gpr::RSP, at(context, offset_of!(Context, stack)));
+    let resume = at(context, offset_of!(Context, resume));
+    out.with_operand(&[], Width::Default, &[0xff], 4, resume);
+}
+
+/// What lies on the stack of one that is away.
+#[derive(Debug)]
+struct Saved {
+    registers: Vec<Gpr>,
+    flags: bool,
+    red_zone: bool,
+}
+
+impl Saved {
+    /// Puts what is alive on the stack, all but vectors: from there on rax, rcx and rdx are free.
+    fn save(around: &Surroundings, writer: &mut Writer<'_>) -> Self {
+        let registers: Vec<Gpr> = around
+            .live
+            .gprs()
+            .filter(|register| *register != Gpr::RSP)
+            .collect();
+        let flags = around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
+        if around.red_zone {
+            writer.lower(RED_ZONE);
+        }
+        for register in &registers {
+            writer.push(*register);
+        }
+        if flags {
+            writer.out.lahf();
+            writer.out.seto_al();
+            writer.frame.flags = Some(FlagsKept::InRax);
+            writer.mark();
+            writer.push(Gpr::RAX);
+        }
+        Self {
+            registers,
+            flags,
+            red_zone: around.red_zone,
+        }
+    }
+
+    fn restore(&self, writer: &mut Writer<'_>) {
+        if self.flags {
+            writer.pop(Gpr::RAX);
+            writer.restore_flags();
+        }
+        for register in self.registers.iter().rev() {
+            writer.pop(*register);
+        }
+        if self.red_zone {
+            writer.lower(-RED_ZONE);
+        }
+    }
+}
+
+/// A vector or mask register and how much of it is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    /// Bytes 0 to 15, 31 or 63.
+    Vector(u8, VectorPart),
+    Mask(u8),
+}
+
+impl Slot {
+    const fn bytes(self) -> i32 {
+        match self {
+            Self::Vector(_, VectorPart::Xmm) => 16,
+            Self::Vector(_, VectorPart::YmmHigh) => 32,
+            Self::Vector(_, VectorPart::ZmmHigh) => 64,
+            Self::Mask(_) => 8,
+        }
+    }
+
+    /// Moves it between its register and `[rsp + offset]`.
+    fn write(self, opcode: u8, offset: i32, vectors: VectorLevel, out: &mut Emitter) {
+        match self {
+            Self::Vector(number, part) => {
+                let inverted = |bit: u8| !number >> bit & 1;
+                if part == VectorPart::ZmmHigh || number >= 16 {
+                    let first = inverted(3) << 7 | 0x61 | inverted(4) << 4;
+                    out.raw(&[0x62, first, 0x7c, 0x48, opcode]);
+                } else if vectors == VectorLevel::Sse {
+                    if number >= 8 {
+                        out.raw(&[0x44]);
+                    }
+                    out.raw(&[0x0f, opcode]);
+                } else {
+                    let wide = u8::from(part == VectorPart::YmmHigh) << 2;
+                    out.raw(&[0xc5, inverted(3) << 7 | 0x78 | wide, opcode]);
+                }
+                out.raw(&[0x84 | (number & 7) << 3, 0x24]);
+            }
+            Self::Mask(number) => {
+                // kmovq; its store is one opcode above its load, as those of vectors are.
+                out.raw(&[0xc4, 0xe1, 0xf8, 0x80 | opcode, 0x84 | number << 3, 0x24]);
+            }
+        }
+        out.raw(&offset.to_le_bytes());
+    }
+}
+
+const LOAD: u8 = 0x10;
+const STORE: u8 = 0x11;
+
+/// Vector and mask registers of which something is alive.
+fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
+    let live = around.live;
+    let is = |number, part| live.contains(RegisterSet::vector(number, part));
+    let mut slots = Vec::new();
+    let registers = match vectors {
+        VectorLevel::Avx512 => 32,
+        VectorLevel::Avx | VectorLevel::Sse => 16,
+    };
+    for number in 0..registers {
+        let part = if vectors == VectorLevel::Avx512
+            && (is(number, VectorPart::ZmmHigh) || number >= 16 && is(number, VectorPart::YmmHigh))
+        {
+            VectorPart::ZmmHigh
+        } else if vectors != VectorLevel::Sse && is(number, VectorPart::YmmHigh) {
+            VectorPart::YmmHigh
+        } else if is(number, VectorPart::Xmm) {
+            VectorPart::Xmm
+        } else {
+            continue;
+        };
+        // Only one form reaches the upper sixteen, and it moves all of them.
+        let part = if number >= 16 {
+            VectorPart::ZmmHigh
+        } else {
+            part
+        };
+        slots.push(Slot::Vector(number, part));
+    }
+    if vectors == VectorLevel::Avx512 {
+        slots.extend((0..8).filter_map(|number| {
+            live.contains(RegisterSet::mask(number))
+                .then_some(Slot::Mask(number))
+        }));
+    }
+    slots
+}
+
+impl SettledYield {
+    /// Makes room below the stack pointer and puts vectors there; returns the bytes of it.
+    fn save_vectors(&self, around: &Surroundings, writer: &mut Writer<'_>) -> i32 {
+        let slots = slots(around, self.vectors);
+        let room: i32 = slots.iter().map(|slot| slot.bytes()).sum();
+        if room == 0 {
+            return 0;
+        }
+        writer.lower(room);
+        let mut offset = 0;
+        for slot in slots {
+            slot.write(STORE, offset, self.vectors, writer.out);
+            offset += slot.bytes();
+        }
+        room
+    }
+
+    fn restore_vectors(&self, around: &Surroundings, room: i32, writer: &mut Writer<'_>) {
+        if room == 0 {
+            return;
+        }
+        let mut offset = 0;
+        for slot in slots(around, self.vectors) {
+            slot.write(LOAD, offset, self.vectors, writer.out);
+            offset += slot.bytes();
+        }
+        writer.lower(-room);
+    }
+}

@@ -1,0 +1,358 @@
+//! Whoever runs while a context is away changes nothing that is alive in it.
+
+use std::arch::asm;
+use std::mem::offset_of;
+
+use iced_x86::Register;
+use iced_x86::code_asm::{
+    CodeAssembler, byte_ptr, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4,
+    k5, k6, k7, ptr, qword_ptr, rax, rsp,
+};
+use membound_jit::CodeBuffer;
+use membound_rewrite::patch::{Body, Options, VectorLevel, Yield};
+use membound_testkit::skipped;
+use membound_wire::{Context, Lane};
+
+use super::bodies::{code_of, options, program};
+use super::lab::{self, Jumps, Lab};
+use crate::flow::programs::Pool;
+use crate::machine::{Machine, Random};
+
+/// Credit that a test's yields cost.
+const COST: u16 = 100;
+
+/// One who ruins every register and goes on as somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stranger {
+    /// A context that yields to the thread.
+    Context,
+    /// The thread, whose next turn begins with the first context, and this credit.
+    Thread(i32),
+    /// Another context of the ring, which yields to the first.
+    Other,
+}
+
+/// A lane whose other side is a stranger, for as long as it exists.
+struct Turns {
+    lane: Box<Lane>,
+    contexts: Box<[Context; 2]>,
+    /// Keep what is executed and used as stacks.
+    _code: Vec<CodeBuffer>,
+    _stack: Vec<u8>,
+    /// How often a stranger ran.
+    visits: Box<u64>,
+    /// Programs at whose end a context had its own base, and those of them in which a stranger ran.
+    borrowed: (u32, u32),
+}
+
+impl Turns {
+    /// `None`, having said so, where programs may not set the base of `gs`.
+    fn new() -> Option<Self> {
+        const AT_HWCAP2: u64 = 26;
+        const FSGSBASE: u64 = 2;
+        // SAFETY: reads a value that the kernel passed to this process.
+        if unsafe { libc::getauxval(AT_HWCAP2) } & FSGSBASE == 0 {
+            skipped("this kernel does not let programs set the base of gs");
+            return None;
+        }
+        Some(Self {
+            lane: Box::default(),
+            contexts: Box::default(),
+            _code: Vec::new(),
+            _stack: vec![0; 1 << 16],
+            visits: Box::default(),
+            borrowed: (0, 0),
+        })
+    }
+
+    fn lane(&self) -> *const Lane {
+        &raw const *self.lane
+    }
+
+    /// The lane as patched code left it.
+    fn seen(&self) -> Lane {
+        // SAFETY: patched code writes the box behind the compiler's back.
+        unsafe { std::ptr::read_volatile(self.lane()) }
+    }
+
+    fn visits(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { std::ptr::read_volatile(&raw const *self.visits) }
+    }
+
+    fn context(&self, index: usize) -> u64 {
+        (&raw const self.contexts[index]) as u64
+    }
+
+    fn stack(&self) -> u64 {
+        (self._stack.as_ptr() as u64 + self._stack.len() as u64) & !63
+    }
+
+    /// Code of a stranger.
+    fn stranger(&mut self, stranger: Stranger) -> u64 {
+        let mut a = CodeAssembler::new(64).unwrap();
+        a.mov(rax, (&raw const *self.visits) as u64).unwrap();
+        a.inc(qword_ptr(rax)).unwrap();
+        ruin(&mut a);
+        let lane = |offset: usize| ptr(offset as u64).gs();
+        match stranger {
+            Stranger::Context => {
+                a.mov(qword_ptr(offset_of!(Lane, current) as u64).gs(), 0)
+                    .unwrap();
+                a.mov(byte_ptr(offset_of!(Lane, selector) as u64).gs(), 0)
+                    .unwrap();
+                a.mov(rsp, lane(offset_of!(Lane, stack))).unwrap();
+                a.jmp(qword_ptr(offset_of!(Lane, resume) as u64).gs())
+                    .unwrap();
+            }
+            Stranger::Thread(credit) => {
+                a.mov(dword_ptr(offset_of!(Lane, credit) as u64).gs(), credit)
+                    .unwrap();
+                self.go_on(&mut a);
+            }
+            Stranger::Other => self.go_on(&mut a),
+        }
+        let code = a.assemble(0).unwrap();
+        let mut buffer = CodeBuffer::new(code.len()).unwrap();
+        let at = buffer.address();
+        buffer.load(&code).unwrap();
+        self._code.push(buffer);
+        at
+    }
+
+    /// As the first context.
+    fn go_on(&self, a: &mut CodeAssembler) {
+        a.mov(rax, self.context(0)).unwrap();
+        a.mov(qword_ptr(offset_of!(Lane, current) as u64).gs(), rax)
+            .unwrap();
+        a.mov(rsp, qword_ptr(rax + offset_of!(Context, stack)))
+            .unwrap();
+        a.jmp(qword_ptr(rax + offset_of!(Context, resume))).unwrap();
+    }
+
+    /// Runs `work` with this thread on the lane.
+    fn on_lane<T>(&self, work: impl FnOnce() -> T) -> T {
+        let set = |base: u64| {
+            // SAFETY: nothing else in this process uses gs.
+            unsafe { asm!("wrgsbase {}", in(reg) base, options(nostack, preserves_flags)) };
+        };
+        set(self.lane() as u64);
+        let result = work();
+        set(0);
+        result
+    }
+}
+
+/// Leaves no register as it was, but the stack pointer.
+fn ruin(a: &mut CodeAssembler) {
+    let level = VectorLevel::detect();
+    for number in 0..16 {
+        let vector = get_xmm(Register::XMM0 + number).unwrap();
+        match level {
+            VectorLevel::Sse => a.pcmpeqd(vector, vector).unwrap(),
+            // Clears the upper half.
+            VectorLevel::Avx | VectorLevel::Avx512 => a.vpcmpeqd(vector, vector, vector).unwrap(),
+        }
+    }
+    if level == VectorLevel::Avx512 {
+        for number in 0..32 {
+            let vector = get_zmm(Register::ZMM0 + number).unwrap();
+            a.vpternlogd(vector, vector, vector, 0xff).unwrap();
+        }
+        for mask in [k0, k1, k2, k3, k4, k5, k6, k7] {
+            a.kxnorw(mask, mask, mask).unwrap();
+        }
+    }
+    for number in 0..16_u32 {
+        let register = Register::RAX + number;
+        if register != Register::RSP {
+            let value = 0x5a5a_0000_0000_5a00 + u64::from(number);
+            a.mov(get_gpr64(register).unwrap(), value).unwrap();
+        }
+    }
+    // Flags that are seldom so: overflow and carry.
+    a.mov(eax, i32::MIN as u32).unwrap();
+    a.add(eax, eax).unwrap();
+    a.mov(cl, 3).unwrap();
+}
+
+/// Runs random programs patched with `body`, among strangers that `prepare` sets up for each run;
+/// returns what the last one left.
+fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turns> {
+    let mut machine = Machine::new();
+    let mut random = Random::new(seed);
+    let pool = Pool::find(&mut machine, &mut random);
+    let mut lab = Lab::new();
+    let mut turns = Turns::new()?;
+    prepare(&mut turns);
+    let (lane, contexts) = (*turns.lane, *turns.contexts);
+    let mut planted = 0;
+    for round in 0..150 {
+        let length = 5 + random.below(40) as usize;
+        let program = program(length, &pool, &mut random);
+        let code = code_of(&program, lab.text(), &mut random);
+        let (state, memory) = lab::beginning(&machine, &mut random);
+        lab.load(&code);
+        let (expected, expected_memory) = turns.on_lane(|| {
+            // Some programs ask for the base.
+            lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly)
+        });
+        let options: Options = options(body, &mut random);
+        lab.patch(&code, &options, Jumps::Planted);
+        planted += lab.planted().iter().filter(|planted| **planted).count();
+        let visits = turns.visits();
+        *turns.lane = lane;
+        *turns.contexts = contexts;
+        let (after, after_memory) =
+            turns.on_lane(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
+        let differences = match (&expected, &after) {
+            (Ok(expected), Ok(after)) => lab::differences(expected, after),
+            (expected, after) => {
+                assert_eq!(expected.is_ok(), after.is_ok(), "{round} {body:?}");
+                Vec::new()
+            }
+        };
+        assert_eq!(differences, [], "{round} {body:?} {program:?}");
+        assert!(expected_memory == after_memory, "{round} {body:?}");
+        let seen = turns.seen();
+        assert_eq!(seen.owner, lane.owner);
+        assert!([0, turns.context(0)].contains(&seen.borrowed));
+        if seen.borrowed != 0 {
+            turns.borrowed.0 += 1;
+            turns.borrowed.1 += u32::from(turns.visits() > visits);
+        }
+    }
+    assert!(planted > 1000, "{planted} sites");
+    Some(turns)
+}
+
+/// How often strangers ran.
+fn among_strangers(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<u64> {
+    run_among(body, seed, prepare).map(|turns| turns.visits())
+}
+
+/// What the thread finds at `fs:0`.
+fn thread_pointer() -> u64 {
+    let pointer: u64;
+    // SAFETY: the thread's control block begins with its own address.
+    unsafe {
+        asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly));
+    }
+    pointer
+}
+
+#[test]
+fn a_primary_is_the_same_after_each_turn() {
+    let visits = among_strangers(Body::Yield(Yield::Primary), 0x7969_656c, |turns| {
+        let resume = turns.stranger(Stranger::Context);
+        turns.contexts[0] = Context {
+            stack: turns.stack(),
+            resume,
+            ..Context::default()
+        };
+        turns.lane.next = turns.context(0);
+        turns.lane.owner = thread_pointer();
+        turns.lane.span = 1234;
+    });
+    assert!(visits.is_none_or(|visits| visits > 1000), "{visits:?}");
+}
+
+#[test]
+fn nobody_there_and_a_lane_of_somebody_else_s_are_passed() {
+    for (next, owner) in [(false, true), (true, false)] {
+        let visits = among_strangers(Body::Yield(Yield::Primary), 0x6e6f_626f, |turns| {
+            let resume = turns.stranger(Stranger::Context);
+            turns.contexts[0] = Context {
+                stack: turns.stack(),
+                resume,
+                ..Context::default()
+            };
+            turns.lane.next = if next { turns.context(0) } else { 0 };
+            turns.lane.owner = if owner { thread_pointer() } else { 1 };
+        });
+        assert!(visits.is_none_or(|visits| visits == 0), "{visits:?}");
+    }
+}
+
+/// The program is a context, and the thread a stranger that gives it this credit.
+fn as_context(turns: &mut Turns, credit: i32) {
+    let thread = turns.stranger(Stranger::Thread(credit));
+    let other = turns.stranger(Stranger::Other);
+    turns.contexts[1] = Context {
+        stack: turns.stack() - 4096,
+        resume: other,
+        next: turns.context(0),
+        ..Context::default()
+    };
+    turns.contexts[0].next = turns.context(1);
+    turns.lane.current = turns.context(0);
+    turns.lane.owner = thread_pointer();
+    turns.lane.credit = credit;
+    turns.lane.stack = turns.stack();
+    turns.lane.resume = thread;
+}
+
+#[test]
+fn a_context_is_the_same_after_each_turn_of_the_thread() {
+    let cost = COST;
+    for body in [Yield::Bound { cost }, Yield::Miss { cost }] {
+        let body = Body::Yield(body);
+        let always = among_strangers(body, 0x626f_756e, |turns| {
+            as_context(turns, 0);
+            // Where all had their turn it is the thread's.
+            turns.lane.first = turns.context(1);
+        });
+        let seldom = among_strangers(body, 0x626f_756e, |turns| {
+            as_context(turns, 4 * i32::from(COST));
+            turns.lane.first = turns.context(0);
+            turns.contexts[0].next = turns.context(0);
+        });
+        let (Some(always), Some(seldom)) = (always, seldom) else {
+            return;
+        };
+        assert!(always > 1000, "{body:?}: {always}");
+        if body == (Body::Yield(Yield::Bound { cost })) {
+            assert!(
+                (always / 8..always / 2).contains(&seldom),
+                "{seldom} of {always}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_context_that_misses_lets_the_next_one_run_before_its_time_is_up() {
+    let body = Body::Yield(Yield::Miss { cost: COST });
+    let others = among_strangers(body, 0x6d69_7373, |turns| {
+        as_context(turns, i32::MAX / 2);
+        turns.lane.resume = 0;
+    });
+    assert!(others.is_none_or(|others| others > 1000), "{others:?}");
+}
+
+#[test]
+fn a_context_has_its_own_base_where_it_asks_for_it() {
+    let body = Body::Yield(Yield::Base);
+    let turns = run_among(body, 0x6261_7365, |turns| {
+        as_context(turns, 0);
+        turns.contexts[0].fs = thread_pointer();
+    });
+    if let Some(turns) = turns {
+        assert_eq!(turns.visits(), 0);
+        assert!(turns.borrowed.0 > 50, "{:?}", turns.borrowed);
+    }
+}
+
+#[test]
+fn the_thread_has_its_own_base_again_when_its_turn_comes() {
+    let body = Body::Yield(Yield::Bound { cost: COST });
+    let turns = run_among(body, 0x6f77_6e65, |turns| {
+        as_context(turns, 0);
+        turns.lane.borrowed = turns.context(0);
+    });
+    if let Some(turns) = turns {
+        assert!(turns.visits() > 1000);
+        // In some there is no yield that is executed.
+        assert_eq!(turns.borrowed.1, 0);
+    }
+}
