@@ -11,7 +11,8 @@ use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, handlers, listen, live, sample, sys, text, timers, unwind,
+    allocations, areas, assembly, entry, guest, handlers, listen, live, sample, sys, text, timers,
+    unwind,
 };
 
 /// What went wrong with a command.
@@ -288,6 +289,8 @@ fn obey(
         Ok(0)
     } else if is(Action::Allocations) {
         allocations::begin(command).map(|()| 0)
+    } else if is(Action::Guest) {
+        guest::start(command).map(|()| 0)
     } else if is(Action::Timers) {
         timers::begin(command, quiet)
     } else if is(Action::Rings) {

@@ -317,6 +317,18 @@ impl Registers {
         state
     }
 
+    /// The system call that they ask for: its number and arguments.
+    pub(crate) fn call(&self) -> (usize, [usize; 6]) {
+        let [r8, r9, r10, ..] = self.high;
+        let arguments = [self.rdi, self.rsi, self.rdx, r10, r8, r9];
+        (self.rax as usize, arguments.map(|it| it as usize))
+    }
+
+    /// They get a system call's result.
+    pub(crate) fn answer(&mut self, result: isize) {
+        self.rax = result.cast_unsigned() as u64;
+    }
+
     /// Has the thread make the system call of this number with the instruction at `at`.
     pub(crate) fn call_again(&mut self, at: u64, number: u64) {
         self.rip = at;

@@ -34,6 +34,7 @@ mod control;
 mod entry;
 mod exec;
 mod filters;
+mod guest;
 mod handlers;
 mod keep;
 mod large;

@@ -58,7 +58,7 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
     }
     sys::register_barrier().map_err(|errno| Failure::new(errno, Refusal::NoBarrier))?;
     let mut lineup = Lineup::take().ok_or(Failure::new(Errno::EBUSY, Refusal::Occupied))?;
-    trap::install()?;
+    trap::install(&trap::OF_CHANGES)?;
     let mut change = Change {
         batch,
         memory: Memory::open()?,

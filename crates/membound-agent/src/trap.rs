@@ -13,11 +13,21 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::control::Failure;
 use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
 use crate::sys::{self, Errno};
-use crate::{areas, memory, threads, tick};
+use crate::{areas, guest, memory, threads, tick};
 
 /// The signals, in the order in which the program's wishes are kept.
-const SIGNALS: [u64; 2] = [SIGTRAP, CALL];
+const SIGNALS: [u64; 7] = [SIGTRAP, CALL, SYS, SEGV, BUS, FPE, ILL];
+/// Those that changes of text need.
+pub(crate) const OF_CHANGES: [u64; 2] = [SIGTRAP, CALL];
+/// Those by which guests call and fail. Of all others' they are handed over.
+pub(crate) const OF_GUESTS: [u64; 5] = [SYS, SEGV, BUS, FPE, ILL];
 const SIGTRAP: u64 = 5;
+/// SIGSYS, of a call that is dispatched.
+pub(crate) const SYS: u64 = 31;
+const SEGV: u64 = 11;
+const BUS: u64 = 7;
+const FPE: u64 = 8;
+const ILL: u64 = 4;
 /// SIGSTKFLT: a call to stand still.
 pub(crate) const CALL: u64 = 16;
 const SIGINFO: u64 = 4;
@@ -121,6 +131,8 @@ static USERS: [Users; SIGNALS.len()] = [const { Users::new() }; SIGNALS.len()];
 /// The process in which the handler was installed: a child of `vfork` has our memory, but
 /// a table of its own.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The signals for which it was.
+static OWNED: AtomicU64 = AtomicU64::new(0);
 
 fn users(signal: u64) -> Option<&'static Users> {
     let index = SIGNALS.iter().position(|&kept| kept == signal)?;
@@ -132,24 +144,43 @@ pub(crate) fn address() -> u64 {
     membound_trap as *const () as u64
 }
 
-/// Installs the handler, where it is not there.
-pub(crate) fn install() -> Result<(), Failure> {
+/// Signals in a mask.
+pub(crate) const fn mask(signals: &[u64]) -> u64 {
+    let mut mask = 0;
+    let mut rest = signals;
+    while let [signal, behind @ ..] = rest {
+        mask |= 1 << (*signal - 1);
+        rest = behind;
+    }
+    mask
+}
+
+/// Installs the handler for `signals`, where it is not there.
+pub(crate) fn install(signals: &[u64]) -> Result<(), Failure> {
     let missing = || Failure::from(Errno::EINVAL);
-    for (signal, users) in SIGNALS.iter().zip(&USERS) {
+    for signal in signals {
+        let users = users(*signal).ok_or_else(missing)?;
         let mut found = handlers::disposition(*signal, None).ok_or_else(missing)?;
         if found.handler == address() {
             continue;
         }
         found.handler = handlers::unwrapped(found.handler);
         users.set(&found);
+        // What a guest calls lies where the guest is, whichever thread runs it.
+        let flags = if *signal == SYS {
+            FLAGS & !ONSTACK
+        } else {
+            FLAGS
+        };
         let ours = Disposition {
             handler: address(),
-            flags: FLAGS,
+            flags,
             restorer: restorer(),
             mask: u64::MAX,
         };
         handlers::disposition(*signal, Some(&ours)).ok_or_else(missing)?;
     }
+    OWNED.fetch_or(mask(signals), Ordering::AcqRel);
     PROCESS.store(sys::process(), Ordering::Release);
     Ok(())
 }
@@ -157,7 +188,8 @@ pub(crate) fn install() -> Result<(), Failure> {
 /// Whether `signal` is ours in this process, and what the program wishes is to be kept here.
 pub(crate) fn owns(signal: u64) -> bool {
     let process = PROCESS.load(Ordering::Acquire);
-    SIGNALS.contains(&signal) && process != 0 && process == sys::process()
+    let known = SIGNALS.contains(&signal) && OWNED.load(Ordering::Acquire) & mask(&[signal]) != 0;
+    known && process != 0 && process == sys::process()
 }
 
 /// Keeps what the program wishes on `signal`, if `new` is given; returns what it wished before.
@@ -188,6 +220,11 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     let place = context + REGISTERS_OFFSET;
     // SAFETY: the kernel put the registers there.
     let mut registers: Registers = unsafe { memory::get(place) };
+    if OF_GUESTS.contains(&signal) && guest::on_signal(signal, code, &mut registers) {
+        // SAFETY: as above; the kernel takes them back from there.
+        unsafe { memory::put(place, registers) };
+        return 0;
+    }
     let go_on = if signal == CALL && threads::is_call(code, process, value) {
         threads::stand_still();
         Some(areas::inside(registers.rip).unwrap_or(registers.rip))

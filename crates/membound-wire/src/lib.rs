@@ -14,6 +14,7 @@
 mod allocation;
 mod data;
 mod edit;
+mod guest;
 mod harvest;
 mod message;
 mod ring;
@@ -28,6 +29,7 @@ pub use allocation::{
 };
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
+pub use guest::{GuestRequest, GuestState};
 pub use harvest::{CREDIT_UNITS_PER_NS, Context, ContextState, Lane};
 pub use message::{
     Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,

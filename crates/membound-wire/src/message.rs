@@ -101,6 +101,10 @@ pub enum Action {
     /// Makes wrapped functions tell of allocations in the [`crate::Allocations`] at `address`,
     /// mapped and shared; 0: no longer.
     Allocations = 12,
+    /// Starts a guest: `address` of a [`crate::GuestRequest`], mapped and shared for as long as
+    /// the program lives, `length` bytes with its strings. What comes of it is said there. Needs the hook of
+    /// `rt_sigaction`.
+    Guest = 13,
     /// Samples threads by timers of their own CPU time: `address` of a [`crate::TickSet`],
     /// mapped and shared, `count` nanoseconds between two samples. Needs the hooks of the
     /// system calls by which programs could see the signal, and adopted handlers.

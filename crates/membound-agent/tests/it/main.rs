@@ -8,6 +8,7 @@
 mod calls;
 mod changes;
 mod environment;
+mod guests;
 mod harness;
 mod lives;
 mod object_file;

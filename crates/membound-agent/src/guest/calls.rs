@@ -1,0 +1,231 @@
+//! The system calls of guests.
+//!
+//! Most are made as they are, on the guest's own thread. What belongs to a process as a whole is the
+//! guest's own affair here (break, thread pointer, exit, signals to itself), pretended (handlers and
+//! masks: a guest has no signals), or refused.
+
+use core::mem::offset_of;
+use core::sync::atomic::Ordering;
+
+use membound_wire::{GuestRequest, GuestState};
+
+use super::{Guest, Request, finish};
+use crate::handlers::Registers;
+use crate::memory;
+use crate::sys::{self, call, number};
+
+const EPERM: isize = -1;
+const EAGAIN: isize = -11;
+const ENOMEM: isize = -12;
+const EACCES: isize = -13;
+const EFAULT: isize = -14;
+const EINVAL: isize = -22;
+const ENOSYS: isize = -38;
+
+/// Makes the call that `registers` ask for, and puts its result there.
+pub(super) fn make(guest: &'static Guest, registers: &mut Registers) {
+    let request = Request(guest.request.load(Ordering::Acquire));
+    request
+        .long(offset_of!(GuestRequest, calls))
+        .fetch_add(1, Ordering::Relaxed);
+    let (number, arguments) = registers.call();
+    let result = answer(guest, request, number, arguments);
+    registers.answer(result);
+}
+
+fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [usize; 6]) -> isize {
+    const BRK: usize = 12;
+    const SIGALTSTACK: usize = 131;
+    const ARCH_PRCTL: usize = 158;
+    const SETRLIMIT: usize = 160;
+    const SET_TID_ADDRESS: usize = 218;
+    const EXIT_GROUP: usize = 231;
+    const SET_ROBUST_LIST: usize = 273;
+    const PRLIMIT: usize = 302;
+    const RSEQ: usize = 334;
+    const KILL: usize = 62;
+    const TKILL: usize = 200;
+    const SIGQUEUE: [usize; 2] = [129, 297];
+    const MREMAP: usize = 25;
+    // setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, setfsuid, setfsgid,
+    // capset, setpgid, setsid, unshare, setns, chroot, pivot_root, ptrace, process_vm_writev.
+    const OF_THE_PROGRAM: [usize; 18] = [
+        105, 106, 113, 114, 116, 117, 119, 122, 123, 126, 109, 112, 272, 308, 161, 155, 101, 311,
+    ];
+    let [first, second, ..] = arguments;
+    match number {
+        number::EXIT | EXIT_GROUP => finish(guest, GuestState::Exited, first as u32 & 0xff),
+        KILL => signal(guest, first, None, second),
+        TKILL => signal(guest, sys::process() as usize, Some(first), second),
+        number::TGKILL => signal(guest, first, Some(second), arguments[2]),
+        BRK => brk(guest, request, first as u64),
+        ARCH_PRCTL => thread_pointer(arguments),
+        SET_TID_ADDRESS => sys::thread() as isize,
+        SET_ROBUST_LIST => 0,
+        RSEQ => ENOSYS,
+        number::RT_SIGACTION => {
+            const WORDS: usize = 4;
+            pretend(arguments[2], WORDS, 0)
+        }
+        number::RT_SIGPROCMASK => pretend(arguments[2], 1, 0),
+        SIGALTSTACK => {
+            const DISABLED: u64 = 2;
+            // Pointer, flags, size.
+            pretend(second, 3, DISABLED)
+        }
+        number::CLONE | number::FORK | number::VFORK => EAGAIN,
+        number::CLONE3 => ENOSYS,
+        number::EXECVE | number::EXECVEAT => EACCES,
+        number::PRCTL => process_control(arguments),
+        number::SECCOMP => EINVAL,
+        SETRLIMIT => EPERM,
+        PRLIMIT if arguments[2] != 0 => EPERM,
+        number if SIGQUEUE.contains(&number) || OF_THE_PROGRAM.contains(&number) => EPERM,
+        number::MMAP => {
+            let result = charge(request, second as u64);
+            if result < 0 {
+                return result;
+            }
+            let mapped = plain(number, arguments);
+            if mapped < 0 && mapped > -4096 {
+                give_back(request, second as u64);
+            }
+            mapped
+        }
+        MREMAP => {
+            let more = (arguments[2] as u64).saturating_sub(second as u64);
+            let result = charge(request, more);
+            if result < 0 {
+                return result;
+            }
+            plain(number, arguments)
+        }
+        number::MUNMAP => {
+            let result = plain(number, arguments);
+            if result == 0 {
+                give_back(request, second as u64);
+            }
+            result
+        }
+        _ => plain(number, arguments),
+    }
+}
+
+/// The call itself.
+fn plain(number: usize, arguments: [usize; 6]) -> isize {
+    // SAFETY: the guest asks for it as it would ask the kernel, on its own thread; what belongs to
+    // the program was taken care of before.
+    unsafe { call(number, arguments) }
+}
+
+/// Takes `bytes` of what the guest may map.
+fn charge(request: Request, bytes: u64) -> isize {
+    let limit = request.get().memory;
+    let mapped = request.long(offset_of!(GuestRequest, mapped));
+    let before = mapped.fetch_add(bytes, Ordering::Relaxed);
+    if before.saturating_add(bytes) > limit {
+        mapped.fetch_sub(bytes, Ordering::Relaxed);
+        return ENOMEM;
+    }
+    0
+}
+
+fn give_back(request: Request, bytes: u64) {
+    let mapped = request.long(offset_of!(GuestRequest, mapped));
+    let less = |now: u64| Some(now.saturating_sub(bytes));
+    let _ = mapped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+}
+
+/// Fills what the caller wants to know of the old with nothing: `words`, of which the second
+/// may be another number.
+fn pretend(place: usize, words: usize, second: u64) -> isize {
+    if place == 0 {
+        return 0;
+    }
+    if !sys::readable(place as u64) {
+        return EFAULT;
+    }
+    for index in 0..words {
+        let word = if index == 1 { second } else { 0 };
+        // SAFETY: the guest gave the place to be written.
+        unsafe { memory::put(place + 8 * index, word) };
+    }
+    0
+}
+
+/// A signal that the guest sends: to itself it is its end, others it may not disturb.
+fn signal(guest: &'static Guest, process: usize, thread: Option<usize>, signal: usize) -> isize {
+    let itself = process == sys::process() as usize
+        && thread.is_none_or(|thread| thread == sys::thread() as usize);
+    match signal {
+        0 => 0,
+        1..=64 if itself => finish(guest, GuestState::Killed, signal as u32),
+        1..=64 => EPERM,
+        _ => EINVAL,
+    }
+}
+
+fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
+    let [begin, now, end] = &guest.heap;
+    let (begin, old, end) = (
+        begin.load(Ordering::Relaxed),
+        now.load(Ordering::Relaxed),
+        end.load(Ordering::Relaxed),
+    );
+    if !(begin..=end).contains(&wanted) {
+        return old as isize;
+    }
+    const READ_WRITE: usize = 3;
+    let page = |address: u64| address.next_multiple_of(4096);
+    let (from, to) = (page(old), page(wanted));
+    if to > from {
+        if charge(request, to - from) < 0 {
+            return old as isize;
+        }
+        let length = (to - from) as usize;
+        let opened = plain(
+            number::MPROTECT,
+            [from as usize, length, READ_WRITE, 0, 0, 0],
+        );
+        if opened != 0 {
+            give_back(request, to - from);
+            return old as isize;
+        }
+    } else if from > to {
+        const DONTNEED: usize = 4;
+        let length = (from - to) as usize;
+        // What comes back later is to be zero.
+        let _ = plain(number::MADVISE, [to as usize, length, DONTNEED, 0, 0, 0]);
+        give_back(request, from - to);
+    }
+    now.store(wanted, Ordering::Relaxed);
+    wanted as isize
+}
+
+/// `arch_prctl`: the base of `fs` is the guest's, that of `gs` is not.
+fn thread_pointer(arguments: [usize; 6]) -> isize {
+    const SET_FS: usize = 0x1002;
+    const GET_FS: usize = 0x1003;
+    const ARCH_PRCTL: usize = 158;
+    let [what, ..] = arguments;
+    match what {
+        SET_FS | GET_FS => plain(ARCH_PRCTL, arguments),
+        _ => EINVAL,
+    }
+}
+
+/// `prctl`: what concerns a thread and harms nobody.
+fn process_control(arguments: [usize; 6]) -> isize {
+    const SET_NAME: usize = 15;
+    const GET_NAME: usize = 16;
+    const SET_TIMER_SLACK: usize = 29;
+    const GET_TIMER_SLACK: usize = 30;
+    const SET_VMA: usize = 0x5356_4d41;
+    let [what, ..] = arguments;
+    match what {
+        SET_NAME | GET_NAME | SET_TIMER_SLACK | GET_TIMER_SLACK | SET_VMA => {
+            plain(number::PRCTL, arguments)
+        }
+        _ => EINVAL,
+    }
+}

@@ -1,0 +1,208 @@
+//! A guest's first stack: arguments, environment and auxiliary vector, as the kernel lays them out.
+
+use core::ffi::CStr;
+
+use super::Request;
+use super::image::Image;
+use crate::memory;
+use crate::sys::{self, Errno, call, check, number};
+
+/// Most pointers that are laid out.
+const MOST_WORDS: u64 = 1 << 16;
+const GUARD_BYTES: usize = 64 << 10;
+const LEAST_BYTES: usize = 128 << 10;
+
+/// The strings behind a request: their addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strings {
+    path: usize,
+    pub(super) output: usize,
+    pub(super) errors: usize,
+    /// The first argument; the others and the variables follow.
+    first: usize,
+}
+
+impl Strings {
+    /// `None` where there are fewer than the request says, or they do not end.
+    pub(super) fn of(request: Request) -> Option<Self> {
+        let said = request.get();
+        let (begin, length) = (request.strings(), said.strings as usize);
+        let count = 3 + u64::from(said.arguments) + u64::from(said.variables);
+        if count > MOST_WORDS {
+            return None;
+        }
+        let mut starts = [begin; 4];
+        let mut found = 0_u64;
+        for at in begin..begin + length {
+            // SAFETY: the launcher has mapped as many bytes as it says.
+            if (unsafe { memory::get::<u8>(at) }) == 0 {
+                found += 1;
+                if let Some(start) = starts.get_mut(found as usize) {
+                    *start = at + 1;
+                }
+            }
+        }
+        let [path, output, errors, first] = starts;
+        (found == count).then_some(Self {
+            path,
+            output,
+            errors,
+            first,
+        })
+    }
+
+    pub(super) fn path(&self) -> &'static CStr {
+        // SAFETY: the string ends, and stays mapped.
+        let bytes = unsafe { memory::c_string::<'static>(self.path) };
+        // SAFETY: one byte behind the string there is its zero byte.
+        let whole = unsafe { core::slice::from_raw_parts(bytes.as_ptr(), bytes.len() + 1) };
+        // SAFETY: it ends with a zero byte and has no other.
+        unsafe { CStr::from_bytes_with_nul_unchecked(whole) }
+    }
+}
+
+/// Lays out a stack; returns its pointer.
+pub(super) fn make(
+    request: Request,
+    strings: &Strings,
+    executable: &Image,
+    loader: Option<&Image>,
+) -> Result<usize, Errno> {
+    const READ_WRITE: usize = 3;
+    const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
+    let said = request.get();
+    let bytes = (said.stack as usize).max(LEAST_BYTES) & !4095;
+    let whole = bytes + GUARD_BYTES;
+    let arguments = [
+        0,
+        whole,
+        READ_WRITE,
+        PRIVATE_ANONYMOUS_NORESERVE,
+        usize::MAX,
+        0,
+    ];
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let begin = check(unsafe { call(number::MMAP, arguments) })?;
+    // SAFETY: its lowest pages, which nobody knows yet.
+    check(unsafe { call(number::MPROTECT, [begin, GUARD_BYTES, 0, 0, 0, 0]) })?;
+    let mut words = Words::new(begin + whole)?;
+    // Random bytes, the machine's name, and what the vector refers to, lie above.
+    let random = words.above(&random()?)?;
+    let platform = words.above(&[u64::from_le_bytes(*b"x86_64\0\0"), 0])?;
+
+    let pointers = 1
+        + (u64::from(said.arguments) + 1)
+        + (u64::from(said.variables) + 1)
+        + 2 * (AUXILIARY as u64 + 1);
+    let start = words.begin(pointers)?;
+    words.push(u64::from(said.arguments));
+    let mut at = strings.first;
+    for count in [said.arguments, said.variables] {
+        for _ in 0..count {
+            words.push(at as u64);
+            // SAFETY: the strings were counted.
+            at += unsafe { memory::c_string(at) }.len() + 1;
+        }
+        words.push(0);
+    }
+    auxiliary(|kind, value| {
+        const PHDR: u64 = 3;
+        const PHNUM: u64 = 5;
+        const BASE: u64 = 7;
+        const ENTRY: u64 = 9;
+        const PLATFORM: u64 = 15;
+        const RANDOM: u64 = 25;
+        const EXECFN: u64 = 31;
+        let value = match kind {
+            PHDR => executable.headers.0 as u64,
+            PHNUM => executable.headers.1 as u64,
+            BASE => loader.map_or(0, |loader| loader.bias as u64),
+            ENTRY => executable.entry as u64,
+            PLATFORM => platform as u64,
+            RANDOM => random as u64,
+            EXECFN => strings.path as u64,
+            _ => value,
+        };
+        words.push(kind);
+        words.push(value);
+    })?;
+    words.push(0);
+    words.push(0);
+    Ok(start)
+}
+
+/// Most entries of the kernel's vector, the last one not counted.
+const AUXILIARY: usize = 48;
+
+/// Calls `each` with every entry of this process's auxiliary vector that holds for a guest too.
+fn auxiliary(mut each: impl FnMut(u64, u64)) -> Result<(), Errno> {
+    const IGNORE: u64 = 1;
+    // The two ways to rseq, which the kernel does for a thread and not for a guest.
+    const NOT_FOR_GUESTS: [u64; 3] = [IGNORE, 27, 28];
+    let file = sys::open(c"/proc/self/auxv", sys::Open::Read)?;
+    let mut bytes = [0; 16 * (AUXILIARY + 1)];
+    let length = sys::read(&file, &mut bytes)?;
+    let mut rest = bytes.get(..length).unwrap_or_default();
+    while let Some((entry, behind)) = rest.split_first_chunk::<16>() {
+        rest = behind;
+        // SAFETY: the chunk has sixteen bytes.
+        let [kind, value]: [u64; 2] = unsafe { memory::get(entry.as_ptr() as usize) };
+        if kind == 0 {
+            break;
+        }
+        if !NOT_FOR_GUESTS.contains(&kind) {
+            each(kind, value);
+        }
+    }
+    Ok(())
+}
+
+fn random() -> Result<[u64; 2], Errno> {
+    const GETRANDOM: usize = 318;
+    let mut random = [0_u64; 2];
+    // SAFETY: the kernel writes so many bytes at most.
+    check(unsafe { call(GETRANDOM, [(&raw mut random) as usize, 16, 0, 0, 0, 0]) })?;
+    Ok(random)
+}
+
+/// Writes words upwards.
+#[derive(Debug)]
+struct Words {
+    /// What is below it is free.
+    top: usize,
+    at: usize,
+}
+
+impl Words {
+    fn new(top: usize) -> Result<Self, Errno> {
+        let top = top.checked_sub(64).ok_or(Errno::EINVAL)?;
+        Ok(Self { top, at: top })
+    }
+
+    /// Puts words at the top; returns their address.
+    fn above(&mut self, words: &[u64; 2]) -> Result<usize, Errno> {
+        self.top = self.top.checked_sub(16).ok_or(Errno::EINVAL)?;
+        // SAFETY: the stack is mapped there, and nobody uses it yet.
+        unsafe { memory::put(self.top, *words) };
+        Ok(self.top)
+    }
+
+    /// Makes room for `count` words below, aligned as a stack pointer is at an entry.
+    fn begin(&mut self, count: u64) -> Result<usize, Errno> {
+        let bytes = count.checked_mul(8).ok_or(Errno::EINVAL)? as usize;
+        let fits = bytes < LEAST_BYTES / 2;
+        self.at = self
+            .top
+            .checked_sub(bytes)
+            .filter(|_| fits)
+            .ok_or(Errno::EINVAL)?
+            & !15;
+        Ok(self.at)
+    }
+
+    fn push(&mut self, word: u64) {
+        // SAFETY: room was made for as many words as are pushed.
+        unsafe { memory::put(self.at, word) };
+        self.at += 8;
+    }
+}

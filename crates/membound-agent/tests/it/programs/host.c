@@ -1,0 +1,62 @@
+// A program that has guests. It installs a handler, writes "ready", waits for a line, and does by
+// it what must work although guests failed beside it.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kernel_action {
+    void (*handler)(int, siginfo_t *, void *);
+    unsigned long flags;
+    void (*restorer)(void);
+    unsigned long mask;
+};
+
+long own_sigaction(int, const struct kernel_action *, struct kernel_action *, long);
+void own_restorer(void);
+
+__asm__(
+    ".text\n"
+    ".globl own_sigaction\n"
+    "own_sigaction:\n"
+    "  mov %rcx, %r10\n"
+    "  mov $13, %eax\n"
+    ".globl own_sigaction_site\n"
+    "own_sigaction_site:\n"
+    "  syscall\n"
+    "  nopl (%rax)\n"
+    "  ret\n"
+    ".globl own_restorer\n"
+    "own_restorer:\n"
+    "  mov $15, %rax\n"
+    "  syscall\n");
+
+static sigjmp_buf back;
+static volatile int handled;
+
+static void on_fault(int signal, siginfo_t *information, void *context) {
+    (void)context;
+    handled = signal == SIGSEGV && information->si_addr == (void *)16;
+    siglongjmp(back, 1);
+}
+
+int main(void) {
+    char line[64];
+    struct kernel_action action = {on_fault, 0x04000000 | SA_SIGINFO, own_restorer, 0};
+    own_sigaction(SIGSEGV, &action, NULL, 8);
+    puts("ready");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin))
+        return 9;
+    if (sigsetjmp(back, 1) == 0)
+        *(volatile int *)16 = 1;
+    printf("handled %d\n", handled);
+    // Descriptors, directory and break are as if there were nobody else.
+    FILE *lowest = fopen("/dev/null", "r");
+    printf("lowest %d\n", lowest ? fileno(lowest) : -1);
+    char *block = malloc(100000);
+    memset(block, 1, 100000);
+    printf("block %d\n", block[99999]);
+    return 5;
+}

@@ -1,0 +1,68 @@
+//! A program that runs inside another one's process.
+//!
+//! A guest has its own loader and C library, its own thread of the kernel's with its own table of
+//! descriptors, directory and thread pointer, and no signals. Every system call of its own comes to
+//! the agent first (`PR_SET_SYSCALL_USER_DISPATCH`), which makes it on the guest's thread, or refuses
+//! what would touch the program that it is a guest of.
+
+/// What launcher and agent know of a guest, in memory that both have mapped; behind it lie the
+/// [`GuestRequest::strings`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct GuestRequest {
+    /// A [`GuestState`] as its number; the agent's.
+    pub state: u32,
+    /// Exit code, signal or error number, as the state says; the agent's.
+    pub code: u32,
+    /// Its thread in the program's namespace; the agent's.
+    pub thread: u32,
+    /// Number of arguments, the program's name included.
+    pub arguments: u32,
+    /// Number of variables in its environment.
+    pub variables: u32,
+    /// Bytes of strings behind this: the path of the executable, the paths that standard output and
+    /// standard error are written to (empty: nowhere), arguments and variables, each with a zero
+    /// byte behind it.
+    pub strings: u32,
+    /// Bytes that it may map beside its files and its stack.
+    pub memory: u64,
+    /// Bytes of its stack.
+    pub stack: u64,
+    /// Bytes that it has mapped; the agent's.
+    pub mapped: u64,
+    /// System calls that it has made; the agent's.
+    pub calls: u64,
+    /// Reserved, 0.
+    pub rest: u64,
+}
+
+/// How far a guest has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GuestState {
+    /// Its thread is being started.
+    Starting = 0,
+    /// Its first instruction was reached.
+    Runs = 1,
+    /// It ended, with this exit code.
+    Exited = 2,
+    /// It died of this signal: its own, or a fault.
+    Killed = 3,
+    /// It never ran: the error number says why.
+    Failed = 4,
+}
+
+impl GuestState {
+    /// The state with this number.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Starting,
+            1 => Self::Runs,
+            2 => Self::Exited,
+            3 => Self::Killed,
+            4 => Self::Failed,
+            _ => return None,
+        })
+    }
+}
