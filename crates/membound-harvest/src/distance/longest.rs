@@ -1,0 +1,302 @@
+//! The longest time since the last yield, over all paths.
+//!
+//! Times at the nodes of an acyclic graph are maxima over the nodes before. A loop must hold a
+//! counter (its plain yields cut it already). Let L be the longest way from a counter of k around
+//! to itself, A the latest that control comes to it otherwise. It lets at most k − 1 pass in a
+//! row, so that behind it the last yield is max(A + (k − 2)·L, (k − 1)·L) ago at most, and
+//! when it yields, L more. What is left of the loop without that counter is acyclic, or holds
+//! loops to which the same applies.
+
+use super::components::components;
+use super::graph::{Effect, Graph, Solved, Source, Start, Summary};
+
+/// No path leads there.
+const NONE: f64 = f64::NEG_INFINITY;
+
+/// Times of every node, in nanoseconds; [`f64::NEG_INFINITY`] where no path leads there.
+#[derive(Clone, Debug)]
+struct Times {
+    /// Before its yield or counter.
+    arrival: Vec<f64>,
+    /// Behind it.
+    pass: Vec<f64>,
+}
+
+/// Which paths are looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Paths {
+    /// Those from the sources that were set, up to the first yield.
+    Given,
+    /// Those from yields, and from where nobody knows when the last one was: that is as long
+    /// ago as the bound then.
+    FromYields { bound_ns: f64 },
+}
+
+/// The longest times in `graph`, whose functions are called `entry_ns` after a yield at most.
+pub(super) fn solve(graph: &Graph, bound_ns: f64, entry_ns: f64) -> Solved {
+    let mut solver = Solver::new(graph);
+    let from_yields = Paths::FromYields { bound_ns };
+    let emitted = solver.run(&[], from_yields);
+    let mut pass = emitted.pass.clone();
+    let mut most_ns = solver.most(&emitted).max(0.0);
+    let mut summaries = Vec::new();
+    for &(function, entry) in &graph.entries {
+        let entered = solver.run(&[(entry, 0.0)], Paths::Given);
+        for (pass, entered) in pass.iter_mut().zip(&entered.pass) {
+            *pass = pass.max(entered + entry_ns);
+        }
+        most_ns = most_ns.max(solver.most(&entered) + entry_ns);
+        let tail = solver.returns(&emitted, function, from_yields);
+        summaries.push(Summary {
+            head: known(solver.first_yield(&entered)),
+            through: known(solver.returns(&entered, function, Paths::Given)),
+            tail: known(tail),
+            through_share: 1.0,
+        });
+    }
+    Solved {
+        pass,
+        most_ns,
+        summaries,
+    }
+}
+
+fn known(ns: f64) -> Option<f64> {
+    (ns > NONE).then_some(ns)
+}
+
+/// What is known of a counter's loop.
+struct Around {
+    /// The longest way around.
+    around_ns: f64,
+    /// Times of the loop's nodes when the counter was passed at 0.
+    behind: Times,
+}
+
+struct Solver<'a> {
+    graph: &'a Graph,
+    around: Vec<Option<Around>>,
+}
+
+impl<'a> Solver<'a> {
+    fn new(graph: &'a Graph) -> Self {
+        Self {
+            graph,
+            around: graph.nodes.iter().map(|_| None).collect(),
+        }
+    }
+
+    fn run(&mut self, sources: &[(usize, f64)], paths: Paths) -> Times {
+        let mut times = self.empty();
+        for &(node, ns) in sources {
+            times.arrival[node] = ns;
+        }
+        if let Paths::FromYields { bound_ns } = paths {
+            for &node in &self.graph.reached {
+                if self.graph.nodes[node].source == Source::Unknown {
+                    times.arrival[node] = bound_ns;
+                }
+                // Not in the order of the nodes: what is before a call that certainly yields
+                // says nothing of what is behind it.
+                let ns = self.emitted(node, paths);
+                for &(to, _) in &self.graph.nodes[node].ways {
+                    times.arrival[to] = times.arrival[to].max(ns);
+                }
+            }
+        }
+        let nodes = self.graph.reached.clone();
+        self.solve(&nodes, &mut times, paths);
+        times
+    }
+
+    fn empty(&self) -> Times {
+        let size = self.graph.nodes.len();
+        Times {
+            arrival: vec![NONE; size],
+            pass: vec![NONE; size],
+        }
+    }
+
+    fn solve(&mut self, nodes: &[usize], times: &mut Times, paths: Paths) {
+        let graph = self.graph;
+        for component in components(graph.nodes.len(), nodes, |node| graph.carries(node)) {
+            let alone = component.len() == 1
+                && graph.carries(component[0]).all(|next| next != component[0]);
+            if alone {
+                let node = component[0];
+                times.pass[node] = match (graph.nodes[node].start, paths) {
+                    (Start::Yield, Paths::Given) => NONE,
+                    (Start::Yield, Paths::FromYields { .. }) => 0.0,
+                    (Start::Plain | Start::Counter(_), _) => times.arrival[node],
+                };
+                self.go_on(node, times, paths, &[]);
+            } else {
+                self.go_around(component, times, paths);
+            }
+        }
+    }
+
+    /// A loop.
+    fn go_around(&mut self, mut component: Vec<usize>, times: &mut Times, paths: Paths) {
+        component.sort_unstable();
+        let Some((at, every)) = self.counter(&component) else {
+            self.lose(&component, times, paths);
+            return;
+        };
+        let rest: Vec<usize> = component
+            .iter()
+            .copied()
+            .filter(|&node| node != at)
+            .collect();
+        if self.around[at].is_none() {
+            let mut behind = self.empty();
+            behind.pass[at] = 0.0;
+            self.go_on(at, &mut behind, Paths::Given, &[]);
+            self.solve(&rest, &mut behind, Paths::Given);
+            self.around[at] = Some(Around {
+                around_ns: behind.arrival[at],
+                behind,
+            });
+        }
+        self.solve(&rest, times, paths);
+        let Some(around) = &self.around[at] else {
+            return;
+        };
+        let (arrival, around_ns) = (times.arrival[at], around.around_ns);
+        let passes = f64::from(every);
+        // Twice is once around and no more, however long that takes.
+        let mut pass = if around_ns > NONE && every > 2 {
+            arrival + (passes - 2.0) * around_ns
+        } else {
+            arrival
+        };
+        if matches!(paths, Paths::FromYields { .. }) {
+            pass = pass.max((passes - 1.0) * around_ns);
+        }
+        times.pass[at] = pass;
+        if pass > NONE {
+            for &node in &rest {
+                times.pass[node] = times.pass[node].max(pass + around.behind.pass[node]);
+                times.arrival[node] = times.arrival[node].max(pass + around.behind.arrival[node]);
+            }
+        }
+        for &node in &component {
+            self.go_on(node, times, paths, &component);
+        }
+    }
+
+    /// The counter of a loop that comes first: which one makes no difference to what is true,
+    /// only to how close the result is. The one that is passed least cuts outer loops first.
+    fn counter(&self, component: &[usize]) -> Option<(usize, u32)> {
+        let counters = component
+            .iter()
+            .filter_map(|&node| match self.graph.nodes[node].start {
+                Start::Counter(every) => Some((node, every)),
+                Start::Plain | Start::Yield => None,
+            });
+        counters.min_by(|a, b| {
+            let count = |node: usize| self.graph.nodes[node].count;
+            count(a.0).total_cmp(&count(b.0)).then(a.0.cmp(&b.0))
+        })
+    }
+
+    /// A loop without a yield: nothing bounds the time in it.
+    fn lose(&self, component: &[usize], times: &mut Times, paths: Paths) {
+        if component.iter().any(|&node| times.arrival[node] > NONE) {
+            for &node in component {
+                times.arrival[node] = f64::INFINITY;
+                times.pass[node] = f64::INFINITY;
+            }
+            for &node in component {
+                self.go_on(node, times, paths, component);
+            }
+        }
+    }
+
+    /// Carries the time behind `node` to the nodes after it that are not in `inside`, which is
+    /// sorted.
+    fn go_on(&self, node: usize, times: &mut Times, paths: Paths, inside: &[usize]) {
+        let ns = self.leaves(node, times, paths);
+        if ns > NONE {
+            for &(to, _) in &self.graph.nodes[node].ways {
+                if inside.binary_search(&to).is_err() {
+                    times.arrival[to] = times.arrival[to].max(ns);
+                }
+            }
+        }
+    }
+
+    /// The time when control leaves `node`, its call included.
+    fn leaves(&self, node: usize, times: &Times, paths: Paths) -> f64 {
+        let ends = times.pass[node] + self.graph.nodes[node].ns;
+        let passes = match self.graph.nodes[node].effect {
+            Effect::None => ends,
+            Effect::Called(summary) => summary.through.map_or(NONE, |through| ends + through),
+            Effect::Unknown => NONE,
+        };
+        passes.max(self.emitted(node, paths))
+    }
+
+    /// The time since a yield inside of what `node` calls, when that has returned.
+    fn emitted(&self, node: usize, paths: Paths) -> f64 {
+        match (self.graph.nodes[node].effect, paths) {
+            (Effect::Called(summary), Paths::FromYields { .. }) => summary.tail.unwrap_or(NONE),
+            (Effect::Unknown, Paths::FromYields { bound_ns }) => bound_ns,
+            _ => NONE,
+        }
+    }
+
+    /// The longest time from the start of a path to the first yield on it.
+    fn first_yield(&self, times: &Times) -> f64 {
+        self.yields(times).fold(NONE, f64::max)
+    }
+
+    /// The longest times at which there is a yield.
+    fn yields<'s>(&'s self, times: &'s Times) -> impl Iterator<Item = f64> + 's {
+        self.graph.reached.iter().map(move |&node| {
+            let here = &self.graph.nodes[node];
+            let at_start = match here.start {
+                Start::Plain => NONE,
+                Start::Yield => times.arrival[node],
+                Start::Counter(_) => match &self.around[node] {
+                    Some(around) if around.around_ns > NONE => {
+                        times.pass[node] + around.around_ns
+                    }
+                    _ => times.arrival[node],
+                },
+            };
+            let in_callee = match here.effect {
+                Effect::Called(Summary {
+                    head: Some(head), ..
+                }) => times.pass[node] + here.ns + head,
+                _ => NONE,
+            };
+            at_start.max(in_callee)
+        })
+    }
+
+    /// The longest time at a yield, at the end of a node or behind its call.
+    fn most(&self, times: &Times) -> f64 {
+        let ends = self.graph.reached.iter().map(|&node| {
+            let here = &self.graph.nodes[node];
+            let through = match here.effect {
+                Effect::Called(summary) => summary.through.unwrap_or(0.0),
+                _ => 0.0,
+            };
+            times.pass[node] + here.ns + through
+        });
+        ends.chain(self.yields(times)).fold(NONE, f64::max)
+    }
+
+    /// The longest time at which `function` returns.
+    fn returns(&self, times: &Times, function: usize, paths: Paths) -> f64 {
+        let nodes = self.graph.reached.iter();
+        nodes
+            .filter(|&&node| {
+                let here = &self.graph.nodes[node];
+                here.returns && here.place.function == function
+            })
+            .map(|&node| self.leaves(node, times, paths))
+            .fold(NONE, f64::max)
+    }
+}
