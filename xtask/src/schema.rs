@@ -126,8 +126,8 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 mod tests {
     use membound_types::{
         BandwidthPoint, CalibratedLevel, Capability, CheckedModule, ComparedFigure, CorePair,
-        HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair, ObjectRow, Outcome,
-        Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, TlbLevel,
+        HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair, ObjectRow,
+        Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, TlbLevel,
         WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};

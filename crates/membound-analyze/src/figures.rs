@@ -124,7 +124,10 @@ mod tests {
 
     #[test]
     fn deviations_of_shares_add_up_by_their_squares() {
-        let shares = [Estimate::new(0.3, 0.27, 0.34), Estimate::new(0.4, 0.36, 0.43)];
+        let shares = [
+            Estimate::new(0.3, 0.27, 0.34),
+            Estimate::new(0.4, 0.36, 0.43),
+        ];
         let all = sum(shares.into_iter());
         assert!((all.value - 0.7).abs() < 1e-12);
         assert!((all.low - 0.65).abs() < 1e-12, "{all:?}");

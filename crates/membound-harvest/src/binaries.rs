@@ -187,11 +187,82 @@ fn options(body: Body) -> Options {
 
 #[cfg(test)]
 mod tests {
+    use membound_types::{
+        DistanceRule, HarvestModule, HarvestOptions, HarvestRole, HarvestTotals, Kind,
+        SCHEMA_VERSION,
+    };
+
     use super::*;
+
+    fn plan_for(path: &str, identity: String) -> HarvestPlan {
+        HarvestPlan {
+            schema_version: SCHEMA_VERSION,
+            kind: Kind::HarvestPlan,
+            incomplete: false,
+            membound_version: String::new(),
+            command: vec!["./store".to_owned(), "a b".to_owned()],
+            date: String::new(),
+            host: String::new(),
+            cpu: String::new(),
+            role: HarvestRole::Primary,
+            options: HarvestOptions {
+                max_overhead: 0.05,
+                min_stall_share: 0.01,
+                min_likelihood: 0.3,
+                bound_ns: None,
+                distance: DistanceRule::Max,
+                switch_ns: 6.0,
+                counter_ns: 1.0,
+                costs_measured: false,
+            },
+            totals: HarvestTotals::default(),
+            modules: vec![HarvestModule {
+                path: path.to_owned(),
+                identity,
+            }],
+            sites: Vec::new(),
+            functions: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_plan_holds_for_the_file_that_was_profiled_alone() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let known = identity(&Image::parse(&bytes).unwrap());
+        let plan = plan_for("/bin/store", known.clone());
+        check(&plan, "/bin/store", &bytes).unwrap();
+        // Where it lies does not matter.
+        check(&plan, "/opt/store", &bytes).unwrap();
+        let changed = plan_for("/bin/store", "build-id:00".to_owned());
+        assert_eq!(
+            check(&changed, "/bin/store", &bytes)
+                .unwrap_err()
+                .to_string(),
+            format!(
+                "/bin/store is not the file that was profiled (then build-id:00, now {known}): \
+                 profile it again with `membound profile -- ./store 'a b'` and plan anew"
+            )
+        );
+        let error = check(&changed, "/bin/other", &bytes)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            format!("the plan is not for /bin/other ({known}): it is for /bin/store")
+        );
+        let error = check(&plan, "/bin/sh", b"#!").unwrap_err().to_string();
+        assert_eq!(error, "/bin/sh: not an ELF file");
+    }
 
     #[test]
     fn a_command_can_be_typed_again() {
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let words = |words: &[&str]| {
+            words
+                .iter()
+                .map(|&word| word.to_owned())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(command(&words(&["./chase", "-n", "4"])), "./chase -n 4");
         assert_eq!(command(&words(&["a b", "it's", ""])), r"'a b' 'it'\''s' ''");
         assert_eq!(command(&[]), "COMMAND");

@@ -84,7 +84,11 @@ fn add(module: &Module<'_>, usual: Usual, program: &mut Program, origins: &mut V
             continue;
         }
         position.insert(start, first + decoded.len());
-        for target in function.blocks.iter().filter_map(|block| target(block.leaves_by)) {
+        for target in function
+            .blocks
+            .iter()
+            .filter_map(|block| target(block.leaves_by))
+        {
             if wanted.len() < most
                 && !position.contains_key(&target)
                 && image.is_function_start(target)
@@ -266,5 +270,74 @@ fn extent(function: &Function, block: &code::Block) -> Range<u64> {
     match (instructions.first(), instructions.last()) {
         (Some(first), Some(last)) => first.ip()..last.next_ip(),
         _ => 0..0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::distance::{Limits, Rule};
+
+    /// Functions of this very program.
+    #[test]
+    fn compiled_functions_are_bounded_where_patches_can_stand() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let image = Image::parse(&bytes).unwrap();
+        let patches = Patches::of(&image);
+        let mut times = CodeTimes::default();
+        for function in image.functions().iter().skip(100).step_by(400) {
+            times.time_ns.insert(function.range.start, 1e6);
+        }
+        let nothing = BTreeSet::new();
+        let module = Module {
+            index: 0,
+            image: &image,
+            patches: &patches,
+            times: &times,
+            yields: &nothing,
+        };
+        let usual = Usual {
+            instruction_ns: 0.25,
+            sample_ns: 1e6,
+        };
+        let (program, origins) = program(&[module], usual);
+        assert!(origins.len() >= times.time_ns.len());
+        assert_eq!(origins.len(), program.functions.len());
+        let limits = Limits {
+            bound_ns: 50.0,
+            rule: Rule::Max,
+        };
+        let bounded = distance::bound(&program, limits);
+        let mut kept = 0;
+        for achieved in &bounded.functions {
+            match achieved.most_ns {
+                Some(ns) if ns <= limits.bound_ns + 1e-3 => kept += 1,
+                _ => {}
+            }
+        }
+        assert!(
+            kept * 10 >= 9 * origins.len(),
+            "{kept} of {}",
+            origins.len()
+        );
+        assert!(!bounded.yields.is_empty());
+        for place in bounded.yields.keys() {
+            let block = &program.functions[place.function].blocks[place.block];
+            let step = block.steps[place.step];
+            assert!(step.patchable, "{step:x?}");
+            assert!(origins[place.function].range.contains(&step.address));
+        }
+        let chosen: Vec<u64> = bounded
+            .yields
+            .keys()
+            .map(|place| {
+                let block = &program.functions[place.function].blocks[place.block];
+                block.steps[place.step].address
+            })
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
+        // Those alone can stand as well as all together could.
+        assert_eq!(patches.instructions(chosen.clone()).len(), chosen.len());
     }
 }

@@ -29,7 +29,11 @@ pub(crate) fn shares(
             let leaving: Vec<(usize, usize)> =
                 (0..taken[block].len()).map(|at| (block, at)).collect();
             // Where control also comes from elsewhere, nothing is said of the last edge.
-            let entering = if open[block] { &[][..] } else { &arriving[block] };
+            let entering = if open[block] {
+                &[][..]
+            } else {
+                &arriving[block]
+            };
             for edges in [&leaving, entering] {
                 let known: f64 = edges.iter().filter_map(|&(a, b)| taken[a][b]).sum();
                 let mut unknown = edges.iter().filter(|&&(a, b)| taken[a][b].is_none());

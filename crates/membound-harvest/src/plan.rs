@@ -206,7 +206,9 @@ impl<'a> Considered<'a> {
             } else {
                 refusal.map(|_| YieldReason::CannotPatch)
             };
-            let no_image = frame.module.and_then(|it| images[it.index()].as_ref().err());
+            let no_image = frame
+                .module
+                .and_then(|it| images[it.index()].as_ref().err());
             considered.refusals.push(refusal.or(no_image).cloned());
             considered.candidates.push(Candidate {
                 impossible,
@@ -320,12 +322,7 @@ impl Code<'_> {
         self.run.modules[module].path.clone()
     }
 
-    fn sites(
-        &self,
-        program: &Program,
-        origins: &[Origin],
-        bounded: &Bounded,
-    ) -> Vec<HarvestSite> {
+    fn sites(&self, program: &Program, origins: &[Origin], bounded: &Bounded) -> Vec<HarvestSite> {
         let site = |(place, every): (&distance::Place, &u32)| {
             let origin = &origins[place.function];
             let block = &program.functions[place.function].blocks[place.block];
@@ -530,7 +527,11 @@ fn missing(
             format!("nothing tells caches from memory: {reason}"),
             "measure this machine with `membound measure`, then profile again (or pass --machine)",
         );
-    } else if considered.candidates.iter().all(|it| it.likelihood.is_none()) {
+    } else if considered
+        .candidates
+        .iter()
+        .all(|it| it.likelihood.is_none())
+    {
         lacks(
             "latencies",
             "no access was timed: nothing was hot for long enough to be patched".to_owned(),

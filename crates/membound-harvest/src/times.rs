@@ -33,16 +33,13 @@ impl CodeTimes {
         let of_block = counted
             .filter(|&(&start, &(length, _))| range.start < start + u64::from(length))
             .map(|(_, &(_, count))| count);
-        of_accesses
-            .next()
-            .map(|(_, &count)| count)
-            .or(of_block)
+        of_accesses.next().map(|(_, &count)| count).or(of_block)
     }
 }
 
 /// Those of all modules, by position in [`RunData::modules`].
 ///
-/// `hidden` says of each access the share of its stall that a yield hides.
+/// `hidden` says of each access (by its position in the run) whether a yield hides its stall.
 pub(crate) fn times(
     run: &RunData,
     figures: &Figures,
@@ -149,7 +146,11 @@ fn count_blocks(run: &RunData, cpu_ns: f64, modules: &mut [CodeTimes]) {
             executed / counted
         } else {
             let inside: f64 = of_group.iter().copied().map(cpu_in).sum();
-            if inside > 0.0 { (cpu_ns / inside).max(1.0) } else { 1.0 }
+            if inside > 0.0 {
+                (cpu_ns / inside).max(1.0)
+            } else {
+                1.0
+            }
         };
         for address in addresses {
             let block = &blocks[&(module, address)];

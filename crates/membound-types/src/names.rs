@@ -64,8 +64,8 @@ mod tests {
 
     use crate::{
         Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, DistanceRule,
-        Fence, Filler, GapReason, HarvestRole, Kind, LevelKind, MlpMode, NamedPolicy, PageKind, PatchBody, Pattern, Stopped, ThpState,
-        VectorWidth, WindowKernel, YieldKind, YieldReason,
+        Fence, Filler, GapReason, HarvestRole, Kind, LevelKind, MlpMode, NamedPolicy, PageKind,
+        PatchBody, Pattern, Stopped, ThpState, VectorWidth, WindowKernel, YieldKind, YieldReason,
     };
 
     fn check<T>(all: &[T], name: fn(T) -> &'static str)

@@ -89,7 +89,19 @@ mod tests {
 
     #[test]
     fn a_component_stands_before_those_that_it_leads_to() {
-        let found = of(6, &[(0, 1), (1, 2), (2, 1), (2, 3), (3, 4), (4, 4), (0, 5), (5, 3)]);
+        let found = of(
+            6,
+            &[
+                (0, 1),
+                (1, 2),
+                (2, 1),
+                (2, 3),
+                (3, 4),
+                (4, 4),
+                (0, 5),
+                (5, 3),
+            ],
+        );
         let at = |node: usize| {
             found
                 .iter()

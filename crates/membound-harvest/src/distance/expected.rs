@@ -212,16 +212,13 @@ fn summary(
 ) -> Summary {
     let mut sum = State::default();
     let mut weights = 0.0;
-    for &node in &graph.reached {
-        let here = &graph.nodes[node];
-        if here.returns && here.place.function == function {
-            let state = leaves(graph, node, &states[node], bound_ns);
-            let weight = here.count.max(NO_SHARE);
-            sum.all_ns += weight * state.all_ns;
-            sum.free += weight * state.free;
-            sum.free_ns += weight * state.free_ns;
-            weights += weight;
-        }
+    for node in graph.returns(function) {
+        let state = leaves(graph, node, &states[node], bound_ns);
+        let weight = graph.nodes[node].count.max(NO_SHARE);
+        sum.all_ns += weight * state.all_ns;
+        sum.free += weight * state.free;
+        sum.free_ns += weight * state.free_ns;
+        weights += weight;
     }
     if weights <= 0.0 {
         return Summary {

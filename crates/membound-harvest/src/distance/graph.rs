@@ -1,6 +1,8 @@
 //! Functions that call each other in a circle (mostly one alone) as one graph, whose nodes are
 //! stretches of instructions with a yield at most before the first.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{Call, Place, Program, Yields};
 
 /// What a call means to its caller, in nanoseconds.
@@ -70,6 +72,19 @@ pub(super) struct Graph {
     pub reached: Vec<usize>,
     /// The node at which each function of the group begins.
     pub entries: Vec<(usize, usize)>,
+    /// By function of the group: those whose returns are its own, since it ends with calls of
+    /// them; itself included.
+    returned_by: BTreeMap<usize, BTreeSet<usize>>,
+}
+
+/// A call of a function of the group from the group.
+struct InnerCall {
+    /// The node that ends with it.
+    from: usize,
+    callee: usize,
+    /// The node behind it.
+    returned: usize,
+    count: f64,
 }
 
 /// Times in a graph, in nanoseconds.
@@ -96,6 +111,7 @@ impl Graph {
             nodes: Vec::new(),
             reached: Vec::new(),
             entries: Vec::new(),
+            returned_by: group.iter().map(|&it| (it, BTreeSet::from([it]))).collect(),
         };
         // By function of the group and block: its first and last node.
         let mut blocks: Vec<Vec<(usize, usize)>> = Vec::new();
@@ -105,9 +121,8 @@ impl Graph {
                 .collect();
             blocks.push(of_function);
         }
-        let member = |function: usize| group.iter().position(|&it| it == function);
-        // Where calls inside the group return to, by callee.
-        let mut after: Vec<(usize, usize, f64)> = Vec::new();
+        let positions: BTreeMap<usize, usize> = group.iter().copied().zip(0..).collect();
+        let mut calls: Vec<InnerCall> = Vec::new();
         for (position, &function) in group.iter().enumerate() {
             graph.entries.push((function, blocks[position][0].0));
             for (index, block) in program.functions[function].blocks.iter().enumerate() {
@@ -118,7 +133,7 @@ impl Graph {
                     .map(|way| (blocks[position][way.to].0, way.share * block.count))
                     .collect();
                 let callee = block.call.map(|call| match call {
-                    Call::Function(callee) => (member(callee), summaries[callee]),
+                    Call::Function(callee) => (positions.get(&callee).copied(), summaries[callee]),
                     Call::Unknown => (None, None),
                 });
                 match callee {
@@ -131,9 +146,18 @@ impl Graph {
                         node.start = Start::Plain;
                         node.source = Source::Nowhere;
                         node.ways = ways;
-                        node.returns = block.returns;
+                        node.returns = false;
                         graph.nodes.push(node);
-                        after.push((callee, returned, block.count));
+                        if block.returns {
+                            let of_caller = graph.returned_by.entry(function).or_default();
+                            of_caller.insert(group[callee]);
+                        }
+                        calls.push(InnerCall {
+                            from: last,
+                            callee: group[callee],
+                            returned,
+                            count: block.count,
+                        });
                         graph.nodes[last].ways = vec![(blocks[callee][0].0, block.count)];
                     }
                     Some((None, summary)) => {
@@ -149,8 +173,11 @@ impl Graph {
                 }
             }
         }
-        graph.link_returns(group, &after);
-        graph.reach();
+        graph.close_returns();
+        let seen = graph.reach(&calls);
+        calls.retain(|call| seen[call.from]);
+        graph.link_returns(&calls);
+        graph.reached = (0..seen.len()).filter(|&node| seen[node]).collect();
         graph
     }
 
@@ -210,24 +237,50 @@ impl Graph {
         }
     }
 
-    /// Leads the returns of functions of the group to where calls inside of it return to.
-    fn link_returns(&mut self, group: &[usize], after: &[(usize, usize, f64)]) {
-        // Functions return for others by tail calls, which a node behind such a call does: it
-        // is a return of its own function.
-        for index in 0..self.nodes.len() {
-            if !self.nodes[index].returns {
-                continue;
+    /// Adds the functions that those call last which a function calls last.
+    fn close_returns(&mut self) {
+        loop {
+            let before = self.returned_by.clone();
+            for all in self.returned_by.values_mut() {
+                let more: Vec<usize> = all.iter().flat_map(|it| &before[it]).copied().collect();
+                all.extend(more);
             }
-            let function = self.nodes[index].place.function;
-            let targets = after
-                .iter()
-                .filter(|(callee, _, _)| group[*callee] == function);
-            let ways: Vec<(usize, f64)> = targets.map(|&(_, to, count)| (to, count)).collect();
-            self.nodes[index].ways.extend(ways);
+            if self.returned_by == before {
+                return;
+            }
         }
     }
 
-    fn reach(&mut self) {
+    /// Nodes behind which `function` returns.
+    pub(super) fn returns(&self, function: usize) -> impl Iterator<Item = usize> + '_ {
+        let by = &self.returned_by[&function];
+        self.reached.iter().copied().filter(|&node| {
+            let here = &self.nodes[node];
+            here.returns && by.contains(&here.place.function)
+        })
+    }
+
+    /// Leads the returns of functions of the group to where calls inside of it return to.
+    fn link_returns(&mut self, calls: &[InnerCall]) {
+        let mut ways: BTreeMap<usize, Vec<(usize, f64)>> = BTreeMap::new();
+        for call in calls {
+            for &function in &self.returned_by[&call.callee] {
+                let of_function = ways.entry(function).or_default();
+                of_function.push((call.returned, call.count));
+            }
+        }
+        for node in self.nodes.iter_mut().filter(|node| node.returns) {
+            let returns = ways.get(&node.place.function);
+            node.ways.extend(returns.into_iter().flatten());
+        }
+    }
+
+    /// Which nodes control can come to, if every call returns.
+    fn reach(&self, calls: &[InnerCall]) -> Vec<bool> {
+        let behind: BTreeMap<usize, usize> = calls
+            .iter()
+            .map(|call| (call.from, call.returned))
+            .collect();
         let mut seen = vec![false; self.nodes.len()];
         let mut pending: Vec<usize> = (0..self.nodes.len())
             .filter(|&node| self.nodes[node].source != Source::Nowhere)
@@ -235,9 +288,10 @@ impl Graph {
         while let Some(node) = pending.pop() {
             if !std::mem::replace(&mut seen[node], true) {
                 pending.extend(self.nodes[node].ways.iter().map(|way| way.0));
+                pending.extend(behind.get(&node));
             }
         }
-        self.reached = (0..self.nodes.len()).filter(|&node| seen[node]).collect();
+        seen
     }
 
     /// Nodes to which the time before `node` matters to: those after it that have no yield before

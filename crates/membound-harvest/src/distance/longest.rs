@@ -259,9 +259,7 @@ impl<'a> Solver<'a> {
                 Start::Plain => NONE,
                 Start::Yield => times.arrival[node],
                 Start::Counter(_) => match &self.around[node] {
-                    Some(around) if around.around_ns > NONE => {
-                        times.pass[node] + around.around_ns
-                    }
+                    Some(around) if around.around_ns > NONE => times.pass[node] + around.around_ns,
                     _ => times.arrival[node],
                 },
             };
@@ -290,13 +288,9 @@ impl<'a> Solver<'a> {
 
     /// The longest time at which `function` returns.
     fn returns(&self, times: &Times, function: usize, paths: Paths) -> f64 {
-        let nodes = self.graph.reached.iter();
+        let nodes = self.graph.returns(function);
         nodes
-            .filter(|&&node| {
-                let here = &self.graph.nodes[node];
-                here.returns && here.place.function == function
-            })
-            .map(|&node| self.leaves(node, times, paths))
+            .map(|node| self.leaves(node, times, paths))
             .fold(NONE, f64::max)
     }
 }

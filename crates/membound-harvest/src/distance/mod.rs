@@ -152,3 +152,6 @@ pub struct Gap {
     /// The instruction.
     pub place: Place,
 }
+
+#[cfg(test)]
+mod tests;

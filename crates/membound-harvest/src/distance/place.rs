@@ -15,8 +15,9 @@ const TRIED: usize = 64;
 /// Times that differ by less are the same, in nanoseconds.
 const SAME_NS: f64 = 1e-6;
 
-/// Nodes that are looked at in all while counters are raised: the rest keep their 1.
-const EFFORT: usize = 200_000_000;
+/// Nodes that are looked at in all while yields are taken out of a group, and while counters are
+/// raised: what is left then stays as it is.
+const EFFORT: usize = 20_000_000;
 
 /// A group of functions for which yields are to be placed.
 pub(super) struct Task<'a> {
@@ -162,11 +163,7 @@ fn cheapest(
         candidates.drain(TRIED / 2..candidates.len() - TRIED / 2);
     }
     let cost = |node: usize| {
-        let rest: Vec<usize> = component
-            .iter()
-            .copied()
-            .filter(|&it| it != node)
-            .collect();
+        let rest: Vec<usize> = component.iter().copied().filter(|&it| it != node).collect();
         let left = loops(graph, &rest);
         let least: f64 = left
             .iter()
@@ -180,11 +177,7 @@ fn cheapest(
     candidates
         .into_iter()
         .map(|node| (cost(node), node))
-        .min_by(|(a, at), (b, other)| {
-            a.0.total_cmp(&b.0)
-                .then(a.1.cmp(&b.1))
-                .then(at.cmp(other))
-        })
+        .min_by(|(a, at), (b, other)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(at.cmp(other)))
         .map(|(_, node)| node)
 }
 
@@ -266,7 +259,8 @@ fn violation(task: &Task<'_>, yields: &Yields, mut gaps: Option<&mut Vec<Gap>>) 
             }
             let behind_ns = at_ns + step.ns;
             if behind_ns > most_ns && !lost {
-                if let Some(found) = mend(task, &graph, &paths, node, (place.step, behind_ns), yields)
+                if let Some(found) =
+                    mend(task, &graph, &paths, node, (place.step, behind_ns), yields)
                 {
                     return Some(found);
                 }
@@ -391,53 +385,62 @@ fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<Place> {
 /// Takes out the yields that are not needed, those that are executed most first.
 fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<Place>) {
     let limit = task.most_ns(yields).max(task.limits.bound_ns) + SAME_NS;
+    let mut effort = EFFORT;
     for place in by_count(task, yields) {
-        if !keep.contains(&place) {
+        if !keep.contains(&place) && effort > 0 {
             yields.remove(&place);
-            if task.most_ns(yields) > limit {
+            let graph = task.graph(yields);
+            effort = effort.saturating_sub(graph.nodes.len());
+            if task.solve(&graph).most_ns > limit {
                 yields.insert(place, 1);
             }
         }
     }
 }
 
-/// Lets yields be taken each k-th time only, as far as the bound permits; those that are executed
-/// most first.
+/// Lets yields be taken each k-th time only, as far as the bound permits. What is left of the
+/// bound goes to the one that is taken most, each time anew.
 fn raise(task: &Task<'_>, yields: &mut Yields, assumed: &BTreeSet<Place>) {
     let limit = task.most_ns(yields).max(task.limits.bound_ns) + SAME_NS;
     let mut effort = EFFORT;
-    for place in by_count(task, yields) {
-        if assumed.contains(&place) {
-            continue;
+    let mut holds = |place: Place, every: u32, yields: &mut Yields| {
+        let before = yields.insert(place, every);
+        let graph = task.graph(yields);
+        let counters = yields.values().filter(|every| **every > 1).count();
+        effort = effort.saturating_sub((counters + 1) * graph.nodes.len());
+        let holds = every <= MOST && effort > 0 && task.solve(&graph).most_ns <= limit;
+        if !holds {
+            yields.extend(before.map(|before| (place, before)));
         }
-        let mut holds = |every: u32, yields: &mut Yields| {
-            yields.insert(place, every);
-            let graph = task.graph(yields);
-            let counters = yields.values().filter(|every| **every > 1).count();
-            effort = effort.saturating_sub((counters + 1) * graph.nodes.len());
-            effort > 0 && task.solve(&graph).most_ns <= limit
-        };
-        let (mut good, mut bad) = (1, 2);
-        while bad <= MOST && holds(bad, yields) {
-            good = bad;
-            bad *= 2;
+        holds
+    };
+    // Each with the smallest number that was found to be too many.
+    let mut open: Vec<(Place, Option<u32>)> = by_count(task, yields)
+        .into_iter()
+        .filter(|place| !assumed.contains(place))
+        .map(|place| (place, None))
+        .collect();
+    let taken = |place: Place, yields: &Yields| task.count(place) / f64::from(yields[&place]);
+    while let Some(at) = (0..open.len()).reduce(|a, b| {
+        if taken(open[b].0, yields) > taken(open[a].0, yields) {
+            b
+        } else {
+            a
         }
-        while bad - good > 1 {
-            let middle = good.midpoint(bad);
-            if middle <= MOST && holds(middle, yields) {
-                good = middle;
-            } else {
-                bad = middle;
-            }
+    }) {
+        let (place, too_many) = open[at];
+        let every = yields[&place];
+        let next = too_many.map_or(2 * every, |too_many| every.midpoint(too_many));
+        if next == every {
+            open.swap_remove(at);
+        } else if !holds(place, next, yields) {
+            open[at].1 = Some(next);
         }
-        yields.insert(place, good);
     }
 }
 
 fn by_count(task: &Task<'_>, yields: &Yields) -> Vec<Place> {
     let mut places: Vec<Place> = yields.keys().copied().collect();
-    places.sort_by(|&a, &b| {
-        (task.count(b).total_cmp(&task.count(a))).then_with(|| a.cmp(&b))
-    });
+    places.sort_by(|&a, &b| (task.count(b).total_cmp(&task.count(a))).then_with(|| a.cmp(&b)));
     places
 }

@@ -292,3 +292,154 @@ fn more(out: &mut Out, all: usize, shown: usize, noun: &str) {
         out.note(&format!("and {more} more (`--json` has every {noun})"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use membound_types::{
+        Basis, DistanceRule, Figure, HarvestGap, HarvestOptions, HarvestTotals, Kind, Missing,
+        NotMeasured, SCHEMA_VERSION,
+    };
+
+    use super::*;
+
+    fn site(symbol: &str, offset: u64, reason: YieldReason) -> HarvestSite {
+        let figure = |value: f64| {
+            Some(Figure {
+                value,
+                low: 0.9 * value,
+                high: 1.1 * value,
+                basis: Basis::Estimated,
+            })
+        };
+        HarvestSite {
+            module: "/usr/bin/store".to_owned(),
+            offset,
+            symbol: symbol.to_owned(),
+            text: "mov rdi, [rdi+8]".to_owned(),
+            kind: YieldKind::Primary,
+            every: 1,
+            chosen: reason == YieldReason::Pays,
+            reason,
+            detail: None,
+            undecided: reason == YieldReason::Hits,
+            executions: Some(10.24e6),
+            stall_fraction: 0.31,
+            stall_ns: figure(118.0),
+            likelihood: figure(0.83),
+            predicted_gain_ns: 5.4e8,
+            predicted_gain: 0.27,
+            hit_cost: 0.005,
+        }
+    }
+
+    fn plan() -> HarvestPlan {
+        let mut bound = site("Store::scan<long, long>", 0x2010, YieldReason::Bounds);
+        bound.kind = YieldKind::Scavenger;
+        bound.chosen = true;
+        bound.every = 48;
+        HarvestPlan {
+            schema_version: SCHEMA_VERSION,
+            kind: Kind::HarvestPlan,
+            incomplete: true,
+            membound_version: String::new(),
+            command: vec!["./store".to_owned(), "--nodes=1000000".to_owned()],
+            date: String::new(),
+            host: "host".to_owned(),
+            cpu: String::new(),
+            role: HarvestRole::Scavenger,
+            options: HarvestOptions {
+                max_overhead: 0.05,
+                min_stall_share: 0.01,
+                min_likelihood: 0.3,
+                bound_ns: Some(200.0),
+                distance: DistanceRule::Max,
+                switch_ns: 6.0,
+                counter_ns: 1.0,
+                costs_measured: false,
+            },
+            totals: HarvestTotals {
+                cpu_s: 2.0,
+                stall_fraction: 0.7,
+                covered_fraction: 0.6,
+                gain_fraction: 0.54,
+                hit_cost_fraction: 0.01,
+                bound_cost_fraction: 0.03,
+                primary_yields: 1,
+                scavenger_yields: 1,
+                considered: 3,
+                undecided: 1,
+            },
+            modules: Vec::new(),
+            sites: vec![
+                site(
+                    "std::map<std::string, std::pair<long, long>>::find(std::string const&)",
+                    0x1251,
+                    YieldReason::Pays,
+                ),
+                site("find", 0x1260, YieldReason::Hits),
+                site("", 0x1270, YieldReason::CannotPatch),
+                bound,
+            ],
+            functions: vec![HarvestFunction {
+                module: "/usr/bin/store".to_owned(),
+                offset: 0x2000,
+                symbol: "spin".to_owned(),
+                time_fraction: 0.01,
+                distance_ns: None,
+                profiled: true,
+                gaps: vec![
+                    HarvestGap {
+                        offset: 0x2004,
+                        why: GapReason::Loop,
+                    },
+                    HarvestGap {
+                        offset: 0x2009,
+                        why: GapReason::UnknownCall,
+                    },
+                ],
+            }],
+            missing: vec![Missing {
+                table: "blocks".to_owned(),
+                why: NotMeasured {
+                    reason: "no basic block was counted".to_owned(),
+                    remedy: Some("profile a longer run".to_owned()),
+                },
+            }],
+        }
+    }
+
+    #[test]
+    fn totals_stand_first_and_no_line_is_wider_than_the_terminal() {
+        for width in [60, 80, 120] {
+            let style = Style {
+                color: false,
+                width,
+            };
+            let text = harvest_plan(&plan(), style);
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{line}");
+            }
+        }
+        let text = harvest_plan(&plan(), Style::default());
+        let at = |words: &str| {
+            text.find(words)
+                .unwrap_or_else(|| panic!("{words} in {text}"))
+        };
+        assert!(at("can be turned to other work") < at("loads that yield"));
+        assert!(at("! no basic block was counted (profile a longer run)") < at("loads that yield"));
+        assert!(at("loads that yield") < at("accesses that do not"));
+        assert!(at("~find 0x1260") < at("store 0x1270"));
+        at("48 times");
+        at("loop at 0x2004");
+        at("1 call of code that was not looked at");
+    }
+
+    #[test]
+    fn a_plan_without_yields_says_so() {
+        let mut plan = plan();
+        plan.sites.clear();
+        plan.functions.clear();
+        plan.options.bound_ns = None;
+        assert!(harvest_plan(&plan, Style::default()).contains("No load yields."));
+    }
+}
