@@ -48,8 +48,9 @@ impl State {
     }
 }
 
-/// The average times in `graph`, whose functions are called `entry_ns` after a yield.
-pub(super) fn solve(graph: &Graph, bound_ns: f64, entry_ns: f64) -> Solved {
+/// The average times in `graph`. `ago` says how long ago the last yield was behind code of which
+/// nothing is known, and when a function is called.
+pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     let size = graph.nodes.len();
     let order: Vec<usize> = components(size, &graph.reached, |node| {
         graph.nodes[node].ways.iter().map(|way| way.0)
@@ -60,7 +61,7 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, entry_ns: f64) -> Solved {
     for _ in 0..ROUNDS {
         let mut change = 0.0_f64;
         for &node in &order {
-            let mut state = average(graph, &arriving[node], node, &states, (bound_ns, entry_ns));
+            let mut state = average(graph, &arriving[node], node, &states, ago);
             state.all_ns = state.all_ns.min(FAR * bound_ns);
             state.free_ns = state.free_ns.min(FAR * bound_ns);
             let before = std::mem::replace(&mut states[node], state);
@@ -72,7 +73,7 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, entry_ns: f64) -> Solved {
             break;
         }
     }
-    solved(graph, &states, bound_ns)
+    solved(graph, &states, bound_ns, ago.0)
 }
 
 /// By node: the nodes that lead to it, each with a weight.
@@ -91,7 +92,7 @@ fn average(
     arriving: &[(usize, f64)],
     node: usize,
     states: &[State],
-    (bound_ns, entry_ns): (f64, f64),
+    (stale_ns, entry_ns): (f64, f64),
 ) -> State {
     let here = &graph.nodes[node];
     let inside: f64 = arriving.iter().map(|way| way.1).sum();
@@ -121,14 +122,14 @@ fn average(
         ),
         Source::Unknown => add(
             State {
-                all_ns: bound_ns,
+                all_ns: stale_ns,
                 ..State::default()
             },
             outside,
         ),
     }
     for &(from, weight) in arriving {
-        add(leaves(graph, from, &states[from], bound_ns), weight);
+        add(leaves(graph, from, &states[from], stale_ns), weight);
     }
     if weights > 0.0 {
         sum.all_ns /= weights;
@@ -147,12 +148,12 @@ fn passes(graph: &Graph, node: usize, state: &State) -> State {
     }
 }
 
-fn leaves(graph: &Graph, node: usize, state: &State, bound_ns: f64) -> State {
+fn leaves(graph: &Graph, node: usize, state: &State, stale_ns: f64) -> State {
     let here = &graph.nodes[node];
     let ends = passes(graph, node, state).add_time(here.ns);
     match here.effect {
         Effect::None => ends,
-        Effect::Unknown => ends.yields(0.0, bound_ns),
+        Effect::Unknown => ends.yields(0.0, stale_ns),
         Effect::Called(summary) => {
             let through = ends.add_time(summary.through.unwrap_or(0.0));
             let keeps = summary.through.map_or(0.0, |_| summary.through_share);
@@ -161,7 +162,7 @@ fn leaves(graph: &Graph, node: usize, state: &State, bound_ns: f64) -> State {
     }
 }
 
-fn solved(graph: &Graph, states: &[State], bound_ns: f64) -> Solved {
+fn solved(graph: &Graph, states: &[State], bound_ns: f64, stale_ns: f64) -> Solved {
     let mut pass = vec![f64::NEG_INFINITY; graph.nodes.len()];
     let mut most_ns = 0.0_f64;
     let mut head = (0.0, 0.0);
@@ -194,7 +195,11 @@ fn solved(graph: &Graph, states: &[State], bound_ns: f64) -> Solved {
     let summaries = graph
         .entries
         .iter()
-        .map(|&(function, _)| summary(graph, states, function, head, bound_ns))
+        .map(|&(function, _)| {
+            let mut summary = summary(graph, states, function, head, stale_ns);
+            summary.tail = summary.tail.map(|ns| ns.clamp(0.0, FAR * bound_ns));
+            summary
+        })
         .collect();
     Solved {
         pass,
@@ -208,12 +213,12 @@ fn summary(
     states: &[State],
     function: usize,
     head: Option<f64>,
-    bound_ns: f64,
+    stale_ns: f64,
 ) -> Summary {
     let mut sum = State::default();
     let mut weights = 0.0;
     for node in graph.returns(function) {
-        let state = leaves(graph, node, &states[node], bound_ns);
+        let state = leaves(graph, node, &states[node], stale_ns);
         let weight = graph.nodes[node].count.max(NO_SHARE);
         sum.all_ns += weight * state.all_ns;
         sum.free += weight * state.free;
@@ -236,7 +241,7 @@ fn summary(
     Summary {
         head,
         through: (free > NO_SHARE).then(|| sum.free_ns / weights / free),
-        tail: (yielded > NO_SHARE).then(|| tail.clamp(0.0, bound_ns)),
+        tail: (yielded > NO_SHARE).then_some(tail),
         through_share: free,
     }
 }

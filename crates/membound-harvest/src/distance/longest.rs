@@ -27,15 +27,15 @@ struct Times {
 enum Paths {
     /// Those from the sources that were set, up to the first yield.
     Given,
-    /// Those from yields, and from where nobody knows when the last one was: that is as long
-    /// ago as the bound then.
-    FromYields { bound_ns: f64 },
+    /// Those from yields, and from where nobody knows when the last one was: that is taken to
+    /// be so long ago then.
+    FromYields { stale_ns: f64 },
 }
 
 /// The longest times in `graph`, whose functions are called `entry_ns` after a yield at most.
-pub(super) fn solve(graph: &Graph, bound_ns: f64, entry_ns: f64) -> Solved {
+pub(super) fn solve(graph: &Graph, stale_ns: f64, entry_ns: f64) -> Solved {
     let mut solver = Solver::new(graph);
-    let from_yields = Paths::FromYields { bound_ns };
+    let from_yields = Paths::FromYields { stale_ns };
     let emitted = solver.run(&[], from_yields);
     let mut pass = emitted.pass.clone();
     let mut most_ns = solver.most(&emitted).max(0.0);
@@ -91,10 +91,10 @@ impl<'a> Solver<'a> {
         for &(node, ns) in sources {
             times.arrival[node] = ns;
         }
-        if let Paths::FromYields { bound_ns } = paths {
+        if let Paths::FromYields { stale_ns } = paths {
             for &node in &self.graph.reached {
                 if self.graph.nodes[node].source == Source::Unknown {
-                    times.arrival[node] = bound_ns;
+                    times.arrival[node] = stale_ns;
                 }
                 // Not in the order of the nodes: what is before a call that certainly yields
                 // says nothing of what is behind it.
@@ -241,7 +241,7 @@ impl<'a> Solver<'a> {
     fn emitted(&self, node: usize, paths: Paths) -> f64 {
         match (self.graph.nodes[node].effect, paths) {
             (Effect::Called(summary), Paths::FromYields { .. }) => summary.tail.unwrap_or(NONE),
-            (Effect::Unknown, Paths::FromYields { bound_ns }) => bound_ns,
+            (Effect::Unknown, Paths::FromYields { stale_ns }) => stale_ns,
             _ => NONE,
         }
     }

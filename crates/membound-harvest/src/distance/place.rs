@@ -13,7 +13,7 @@ const MOST: u32 = 1 << 15;
 const TRIED: usize = 64;
 
 /// Times that differ by less are the same, in nanoseconds.
-const SAME_NS: f64 = 1e-6;
+pub(super) const SAME_NS: f64 = 1e-6;
 
 /// Nodes that are looked at in all while yields are taken out of a group, and while counters are
 /// raised: what is left then stays as it is.
@@ -25,6 +25,8 @@ pub(super) struct Task<'a> {
     pub group: &'a [usize],
     pub summaries: &'a [Option<Summary>],
     pub limits: Limits,
+    /// How long ago the last yield is taken to be behind code of which nothing is known.
+    pub stale_ns: f64,
     /// How long ago the last yield was when one of its functions is called.
     pub entry_ns: f64,
 }
@@ -37,8 +39,8 @@ impl Task<'_> {
     pub(super) fn solve(&self, graph: &Graph) -> Solved {
         let Limits { bound_ns, rule } = self.limits;
         match rule {
-            Rule::Max => longest::solve(graph, bound_ns, self.entry_ns),
-            Rule::Expected => expected::solve(graph, bound_ns, self.entry_ns),
+            Rule::Max => longest::solve(graph, self.stale_ns, self.entry_ns),
+            Rule::Expected => expected::solve(graph, bound_ns, (self.stale_ns, self.entry_ns)),
         }
     }
 
@@ -191,7 +193,7 @@ struct Paths {
 impl Paths {
     fn new(task: &Task<'_>, graph: &Graph) -> Self {
         let size = graph.nodes.len();
-        let bound_ns = task.limits.bound_ns;
+        let stale_ns = task.stale_ns;
         let order = components(size, &graph.reached, |node| graph.carries(node)).concat();
         let mut pass = vec![f64::NEG_INFINITY; size];
         let mut from = vec![None; size];
@@ -200,12 +202,12 @@ impl Paths {
             pass[node] = pass[node].max(match here.source {
                 Source::Nowhere => f64::NEG_INFINITY,
                 Source::Calls => task.entry_ns,
-                Source::Unknown => bound_ns,
+                Source::Unknown => stale_ns,
             });
             // Not in the order of the nodes, like the sources.
             let since = match here.effect {
                 Effect::None => None,
-                Effect::Unknown => Some(bound_ns),
+                Effect::Unknown => Some(stale_ns),
                 Effect::Called(summary) => summary.tail,
             };
             for &(to, _) in &here.ways {

@@ -27,16 +27,57 @@ pub struct Bounded {
 /// Places yields so that no distance exceeds the bound, as far as that can be.
 #[must_use]
 pub fn bound(program: &Program, limits: Limits) -> Bounded {
-    walk(program, limits, None)
+    let mut yields = Yields::new();
+    let mut gaps = Vec::new();
+    // A yield is to follow right behind code of which nothing is known.
+    walk(program, limits, limits.bound_ns, |task| {
+        let (placed, of_group) = place::place(task);
+        gaps.extend(of_group);
+        yields.extend(&placed);
+        placed
+    });
+    let mut functions = measure(program, limits, &yields);
+    for gap in gaps {
+        let achieved = &mut functions[gap.place.function];
+        let most_ns = achieved.most_ns.unwrap_or(f64::INFINITY);
+        if gap.why == Unbounded::Loop || most_ns > limits.bound_ns + place::SAME_NS {
+            achieved.gaps.push(gap);
+            achieved.gaps.sort_unstable();
+        }
+    }
+    Bounded { yields, functions }
 }
 
 /// What distances there are with `yields` beside those that stand in the program.
 #[must_use]
 pub fn measure(program: &Program, limits: Limits, yields: &Yields) -> Vec<Achieved> {
-    walk(program, limits, Some(yields)).functions
+    let mut functions: Vec<Achieved> = program
+        .functions
+        .iter()
+        .enumerate()
+        .map(|(index, function)| Achieved {
+            most_ns: None,
+            gaps: unknown_calls(function, index).collect(),
+        })
+        .collect();
+    let groups = walk(program, limits, 0.0, |_| yields.clone());
+    for (group, most_ns) in groups {
+        for function in group {
+            functions[function].most_ns = most_ns.is_finite().then_some(most_ns);
+        }
+    }
+    functions
 }
 
-fn walk(program: &Program, limits: Limits, given: Option<&Yields>) -> Bounded {
+/// Goes through the groups of functions that call each other, callees first, each with the yields
+/// that it gets, and says how long its longest distance is. Behind code of which nothing is
+/// known the last yield is taken to be `stale_ns` ago.
+fn walk(
+    program: &Program,
+    limits: Limits,
+    stale_ns: f64,
+    mut yields_of: impl FnMut(&Task<'_>) -> Yields,
+) -> Vec<(Vec<usize>, f64)> {
     let functions = &program.functions;
     let all: Vec<usize> = (0..functions.len()).collect();
     let mut groups = components(all.len(), &all, |function| callees(&functions[function]));
@@ -45,17 +86,8 @@ fn walk(program: &Program, limits: Limits, given: Option<&Yields>) -> Bounded {
         Rule::Max => entry_ns(program).min(limits.bound_ns / 2.0),
         Rule::Expected => 0.0,
     };
-    let mut bounded = Bounded {
-        yields: given.cloned().unwrap_or_default(),
-        functions: vec![
-            Achieved {
-                most_ns: None,
-                gaps: Vec::new(),
-            };
-            functions.len()
-        ],
-    };
     let mut summaries: Vec<Option<Summary>> = vec![None; functions.len()];
+    let mut result = Vec::new();
     for mut group in groups {
         group.sort_unstable();
         let task = Task {
@@ -63,37 +95,22 @@ fn walk(program: &Program, limits: Limits, given: Option<&Yields>) -> Bounded {
             group: &group,
             summaries: &summaries,
             limits,
+            stale_ns,
             entry_ns,
         };
-        let (yields, gaps) = match given {
-            Some(given) => (given.clone(), Vec::new()),
-            None => place::place(&task),
-        };
-        let graph = task.graph(&yields);
-        let solved = task.solve(&graph);
-        if given.is_none() {
-            bounded.yields.extend(yields);
-        }
+        let yields = yields_of(&task);
+        let solved = task.solve(&task.graph(&yields));
         for (&function, &summary) in group.iter().zip(&solved.summaries) {
-            let mut gaps: Vec<Gap> = gaps
-                .iter()
-                .copied()
-                .filter(|gap| gap.place.function == function)
-                .collect();
-            gaps.extend(unknown_calls(&functions[function], function));
-            bounded.functions[function] = Achieved {
-                most_ns: solved.most_ns.is_finite().then_some(solved.most_ns),
-                gaps,
-            };
-            summaries[function] = Some(finite(summary, limits.bound_ns));
+            summaries[function] = Some(finite(summary, stale_ns));
         }
+        result.push((group, solved.most_ns));
     }
-    bounded
+    result
 }
 
 /// A function that cannot be bounded is said to be; its callers go on as after a call of
 /// code that is not known.
-fn finite(summary: Summary, bound_ns: f64) -> Summary {
+fn finite(summary: Summary, stale_ns: f64) -> Summary {
     let is_finite = |ns: Option<f64>| ns.is_none_or(f64::is_finite);
     if is_finite(summary.head) && is_finite(summary.through) && is_finite(summary.tail) {
         summary
@@ -101,7 +118,7 @@ fn finite(summary: Summary, bound_ns: f64) -> Summary {
         Summary {
             head: summary.head.filter(|ns| ns.is_finite()),
             through: None,
-            tail: Some(bound_ns),
+            tail: Some(stale_ns),
             through_share: 0.0,
         }
     }

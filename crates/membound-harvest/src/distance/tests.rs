@@ -79,7 +79,7 @@ fn document_003s_two_ways_are_11_ns_on_average_and_20_at_most() {
     ]]);
     assert_eq!(distance(&program, Rule::Max), Some(20.0));
     let graph = graph::Graph::new(&program, &[0], &[None], &Yields::new());
-    let where_they_meet = expected::solve(&graph, 1000.0, 0.0).pass[3];
+    let where_they_meet = expected::solve(&graph, 1000.0, (0.0, 0.0)).pass[3];
     assert!((where_they_meet - 11.0).abs() < 1e-9, "{where_they_meet}");
 }
 
