@@ -156,29 +156,21 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     decided(YieldReason::Pays, &[significant, misses, long])
 }
 
-/// Stall of an execution beyond the second cache.
+/// Stall of an execution beyond the second cache. Deviations of stall and count are factors, and
+/// independent ones.
 fn each(candidate: &Candidate, executed: Executed) -> Estimate {
-    let share = if candidate.stall_ns.value > 0.0 {
-        candidate.beyond_ns / candidate.stall_ns.value
-    } else {
-        0.0
-    };
-    let value = candidate.beyond_ns / executed.count;
-    let relative = |end: f64| {
-        let of_stall = if candidate.stall_ns.value > 0.0 {
-            (end - candidate.stall_ns.value) / candidate.stall_ns.value
-        } else {
-            0.0
-        };
-        of_stall.hypot(Z95 * executed.relative_error)
-    };
-    if share <= 0.0 {
+    let stall_ns = candidate.stall_ns;
+    if stall_ns.value <= 0.0 || candidate.beyond_ns <= 0.0 {
         return Estimate::exactly(0.0);
     }
+    let value = candidate.beyond_ns / executed.count;
+    let count = (Z95 * executed.relative_error).ln_1p();
+    let below = (stall_ns.value / stall_ns.low.max(f64::MIN_POSITIVE)).ln();
+    let above = (stall_ns.high / stall_ns.value).ln();
     Estimate::new(
         value,
-        (value * (1.0 - relative(candidate.stall_ns.low))).max(0.0),
-        value * (1.0 + relative(candidate.stall_ns.high)),
+        value * (-below.hypot(count)).exp(),
+        value * above.hypot(count).exp(),
     )
 }
 

@@ -34,8 +34,15 @@ pub(crate) struct Origin {
     pub name: String,
     /// CPU time in it, in nanoseconds, what yields hide left out.
     pub time_ns: f64,
-    /// Whether its blocks were counted.
-    pub profiled: bool,
+    /// By block: whether its executions are known.
+    pub counted: Vec<bool>,
+}
+
+impl Origin {
+    /// Whether any of its blocks was counted.
+    pub(crate) fn is_profiled(&self) -> bool {
+        self.counted.contains(&true)
+    }
 }
 
 /// What one nanosecond figures are made of where the profile tells nothing.
@@ -123,7 +130,7 @@ fn add(module: &Module<'_>, usual: Usual, program: &mut Program, origins: &mut V
         origins.push(Origin {
             module: module.index,
             time_ns: times.between(range.clone()),
-            profiled: counts.iter().any(Option::is_some),
+            counted: counts.iter().map(Option::is_some).collect(),
             name: match &function.bounds.name {
                 Some(name) => format!("{:#}", rustc_demangle::demangle(name)),
                 None => format!("{:#x}", range.start),

@@ -337,7 +337,7 @@ impl Code<'_> {
                 reason: YieldReason::Bounds,
                 detail: None,
                 undecided: false,
-                executions: origin.profiled.then_some(block.count),
+                executions: origin.counted[place.block].then_some(block.count),
                 stall_fraction: 0.0,
                 stall_ns: None,
                 likelihood: None,
@@ -364,7 +364,7 @@ impl Code<'_> {
                 symbol: origin.name.clone(),
                 time_fraction: origin.time_ns,
                 distance_ns: achieved.most_ns,
-                profiled: origin.profiled,
+                profiled: origin.is_profiled(),
                 gaps: achieved
                     .gaps
                     .iter()

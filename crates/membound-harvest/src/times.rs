@@ -101,10 +101,12 @@ fn count_blocks(run: &RunData, cpu_ns: f64, modules: &mut [CodeTimes]) {
         length: u32,
         count: f64,
     }
-    // A group of blocks is counted in the same windows: that is what tells groups apart.
     type Key = (ModuleId, u64);
+    type Window = (u64, u64);
+    // Those of a group are counted in the same windows: that is what tells groups apart.
+    type Group = (ModuleId, Vec<Window>);
     let mut blocks: BTreeMap<Key, Counted> = BTreeMap::new();
-    let mut windows: BTreeMap<Key, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut windows: BTreeMap<Key, Vec<Window>> = BTreeMap::new();
     for block in &run.blocks {
         let frame = run.frames[block.frame.index()];
         let Some(module) = frame.module else { continue };
@@ -114,7 +116,7 @@ fn count_blocks(run: &RunData, cpu_ns: f64, modules: &mut [CodeTimes]) {
         let of_block = windows.entry((module, frame.address)).or_default();
         of_block.push((block.from_ns, block.to_ns));
     }
-    let mut groups: BTreeMap<(ModuleId, Vec<(u64, u64)>), Vec<u64>> = BTreeMap::new();
+    let mut groups: BTreeMap<Group, Vec<u64>> = BTreeMap::new();
     for ((module, address), mut of_block) in windows {
         of_block.sort_unstable();
         groups.entry((module, of_block)).or_default().push(address);
@@ -125,7 +127,7 @@ fn count_blocks(run: &RunData, cpu_ns: f64, modules: &mut [CodeTimes]) {
         .map(|sample| (sample.t_ns, sample.weight_ns))
         .collect();
     by_time.sort_unstable();
-    let cpu_in = |(from, to): (u64, u64)| -> f64 {
+    let cpu_in = |(from, to): Window| -> f64 {
         let first = by_time.partition_point(|sample| sample.0 < from);
         let end = by_time.partition_point(|sample| sample.0 < to);
         let inside = by_time.get(first..end).unwrap_or_default();

@@ -35,10 +35,10 @@ fn shape(functions: usize, always: bool) -> impl Strategy<Value = Shape> {
     let block = prop::collection::vec(step, 1..5);
     let sizes = prop::collection::vec(1_usize..9, 1..=functions);
     sizes.prop_flat_map(move |sizes| {
-        let of_each = |make: &dyn Fn(usize) -> BoxedStrategy<Vec<Vec<(u16, bool)>>>| {
-            sizes.iter().map(|&size| make(size)).collect::<Vec<_>>()
-        };
-        let blocks = of_each(&|size| prop::collection::vec(block.clone(), size).boxed());
+        let blocks: Vec<_> = sizes
+            .iter()
+            .map(|&size| prop::collection::vec(block.clone(), size).boxed())
+            .collect();
         let ways: Vec<_> = sizes
             .iter()
             .map(|&size| {

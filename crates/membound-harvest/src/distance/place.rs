@@ -92,6 +92,7 @@ pub(super) fn place(task: &Task<'_>) -> (Yields, Vec<Gap>) {
             while let Some(place) = exceeded(task, &yields) {
                 yields.insert(place, 1);
             }
+            gaps.extend(over(task, &yields));
             prune(task, &mut yields, &BTreeSet::new());
         }
     }
@@ -382,6 +383,22 @@ fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<Place> {
         }
     }
     None
+}
+
+/// Where the average time exceeds the bound whatever yields there are.
+fn over(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
+    let graph = task.graph(yields);
+    let solved = task.solve(&graph);
+    let nodes = graph.reached.iter().filter(|&&node| {
+        let here = &graph.nodes[node];
+        here.end > here.place.step && solved.pass[node] + here.ns > task.limits.bound_ns + SAME_NS
+    });
+    nodes
+        .map(|&node| Gap {
+            why: Unbounded::Stretch,
+            place: graph.nodes[node].place,
+        })
+        .collect()
 }
 
 /// Takes out the yields that are not needed, those that are executed most first.

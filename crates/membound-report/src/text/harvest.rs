@@ -67,8 +67,8 @@ fn totals(out: &mut Out, plan: &HarvestPlan) {
     ));
     if let Some(bound_ns) = plan.options.bound_ns {
         out.line(&format!(
-            "{} more keep the time between yields ({}) under {}, and cost {} of the time when it \
-             runs alone.",
+            "A further {} keep the time between yields ({}) under {}, and cost {} of the time when \
+             it runs alone.",
             units::plural(totals.scavenger_yields as usize, "yield"),
             plan.options.distance,
             units::ns(bound_ns),
@@ -281,7 +281,7 @@ fn gaps(function: &HarvestFunction) -> String {
         .iter()
         .find(|gap| gap.why != GapReason::UnknownCall);
     worst.map_or_else(
-        || "what it calls".to_owned(),
+        || "what it calls, or is called by".to_owned(),
         |gap| format!("{} at {:#x}", gap.why, gap.offset),
     )
 }
