@@ -292,7 +292,7 @@ mod tests {
         let image = Image::parse(&bytes).unwrap();
         let patches = Patches::of(&image);
         let mut times = CodeTimes::default();
-        for function in image.functions().iter().skip(100).step_by(400) {
+        for function in image.functions().iter().skip(100).step_by(100) {
             times.time_ns.insert(function.range.start, 1e6);
         }
         let nothing = BTreeSet::new();
@@ -315,13 +315,20 @@ mod tests {
             rule: Rule::Max,
         };
         let bounded = distance::bound(&program, limits);
-        let kept = bounded.functions.iter().filter(|achieved| {
-            let most_ns = achieved.most_ns.unwrap_or(f64::INFINITY);
-            most_ns <= limits.bound_ns + 1e-3
-        });
-        let kept = kept.count();
+        let mut kept = 0;
+        for achieved in &bounded.functions {
+            if achieved
+                .most_ns
+                .is_some_and(|ns| ns <= limits.bound_ns + 1e-3)
+            {
+                kept += 1;
+            } else {
+                let excuse = |gap: &distance::Gap| gap.why != distance::Unbounded::UnknownCall;
+                assert!(achieved.gaps.iter().any(excuse), "{achieved:?}");
+            }
+        }
         assert!(
-            kept * 100 >= 97 * origins.len(),
+            kept * 10 >= 9 * origins.len(),
             "{kept} of {}",
             origins.len()
         );

@@ -199,7 +199,7 @@ fn limits(bound_ns: f64) -> Limits {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn no_walk_through_a_function_exceeds_the_bound(shape in shape(1, true), seed: u64, bound in 40.0..300.0_f64) {

@@ -1,67 +1,64 @@
 //! Strongly connected components, in the order in which control comes through them.
 
-/// The components of the graph of `nodes` (out of 0 to `size`) and of those edges that `ways`
-/// gives, each before those that it leads to. Tarjan's algorithm, without recursion. An edge
-/// to a node that is not among `nodes` is none.
-pub(super) fn components<I>(
-    size: usize,
-    nodes: &[usize],
-    ways: impl Fn(usize) -> I,
-) -> Vec<Vec<usize>>
+use rustc_hash::FxHashMap;
+
+/// The components of the graph of `nodes` and of those edges between them that `ways` gives, each
+/// before those that it leads to. Tarjan's algorithm, without recursion.
+pub(super) fn components<I>(nodes: &[usize], ways: impl Fn(usize) -> I) -> Vec<Vec<usize>>
 where
     I: Iterator<Item = usize>,
 {
-    const OUTSIDE: usize = usize::MAX;
-    const UNSEEN: usize = usize::MAX - 1;
-    const DONE: usize = usize::MAX - 2;
-    let mut found = vec![OUTSIDE; size];
-    let mut earliest = vec![0; size];
-    for &node in nodes {
-        found[node] = UNSEEN;
-    }
+    const UNSEEN: usize = usize::MAX;
+    const DONE: usize = usize::MAX - 1;
+    // By position in `nodes`: when it was found, and the earliest that it leads back to.
+    let position: FxHashMap<usize, usize> = nodes.iter().copied().zip(0..).collect();
+    let mut found = vec![UNSEEN; nodes.len()];
+    let mut earliest = vec![0; nodes.len()];
     let mut clock = 0;
     let mut open = Vec::new();
     let mut path: Vec<(usize, I)> = Vec::new();
     let mut result = Vec::new();
-    for &start in nodes {
+    for start in 0..nodes.len() {
         if found[start] != UNSEEN {
             continue;
         }
         let mut enter = Some(start);
         loop {
-            if let Some(node) = enter.take() {
-                found[node] = clock;
-                earliest[node] = clock;
+            if let Some(at) = enter.take() {
+                found[at] = clock;
+                earliest[at] = clock;
                 clock += 1;
-                open.push(node);
-                path.push((node, ways(node)));
+                open.push(at);
+                path.push((at, ways(nodes[at])));
             }
-            let Some((node, rest)) = path.last_mut() else {
+            let Some((at, rest)) = path.last_mut() else {
                 break;
             };
-            let node = *node;
+            let at = *at;
             if let Some(next) = rest.next() {
-                match found[next] {
-                    OUTSIDE | DONE => {}
-                    UNSEEN => enter = Some(next),
-                    when => earliest[node] = earliest[node].min(when),
+                if let Some(&next) = position.get(&next) {
+                    match found[next] {
+                        UNSEEN => enter = Some(next),
+                        DONE => {}
+                        when => earliest[at] = earliest[at].min(when),
+                    }
                 }
                 continue;
             }
             path.pop();
             if let Some((above, _)) = path.last() {
-                earliest[*above] = earliest[*above].min(earliest[node]);
+                earliest[*above] = earliest[*above].min(earliest[at]);
             }
-            if found[node] == earliest[node] {
+            if found[at] == earliest[at] {
                 let from = open
                     .iter()
-                    .rposition(|&waiting| waiting == node)
+                    .rposition(|&waiting| waiting == at)
                     .expect("a node stays open until its component is closed");
                 let component = open.split_off(from);
                 for &member in &component {
                     found[member] = DONE;
                 }
-                result.push(component);
+                result.push(component.into_iter().map(|at| nodes[at]).collect());
             }
         }
     }
@@ -75,7 +72,7 @@ mod tests {
 
     fn of(size: usize, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
         let nodes: Vec<usize> = (0..size).collect();
-        let mut found = components(size, &nodes, |node| {
+        let mut found = components(&nodes, |node| {
             edges
                 .iter()
                 .filter(move |edge| edge.0 == node)

@@ -52,7 +52,7 @@ impl State {
 /// nothing is known, and when a function is called.
 pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     let size = graph.nodes.len();
-    let order: Vec<usize> = components(size, &graph.reached, |node| {
+    let order: Vec<usize> = components(&graph.reached, |node| {
         graph.nodes[node].ways.iter().map(|way| way.0)
     })
     .concat();
@@ -164,7 +164,7 @@ fn leaves(graph: &Graph, node: usize, state: &State, stale_ns: f64) -> State {
 
 fn solved(graph: &Graph, states: &[State], bound_ns: f64, stale_ns: f64) -> Solved {
     let mut pass = vec![f64::NEG_INFINITY; graph.nodes.len()];
-    let mut most_ns = 0.0_f64;
+    let mut most = vec![0.0_f64; graph.nodes.len()];
     let mut head = (0.0, 0.0);
     for &node in &graph.reached {
         let here = &graph.nodes[node];
@@ -172,7 +172,7 @@ fn solved(graph: &Graph, states: &[State], bound_ns: f64, stale_ns: f64) -> Solv
         let behind = passes(graph, node, state);
         pass[node] = behind.all_ns;
         let ends = behind.add_time(here.ns);
-        most_ns = most_ns.max(state.all_ns).max(ends.all_ns);
+        most[node] = state.all_ns.max(ends.all_ns);
         let count = here.count.max(NO_SHARE);
         let mut first = |free: f64, free_ns: f64| {
             head.0 += count * free_ns;
@@ -181,14 +181,15 @@ fn solved(graph: &Graph, states: &[State], bound_ns: f64, stale_ns: f64) -> Solv
         first(state.free - behind.free, state.free_ns - behind.free_ns);
         if let Effect::Called(summary) = here.effect {
             if let Some(in_callee) = summary.head {
-                most_ns = most_ns.max(ends.all_ns + in_callee);
+                most[node] = most[node].max(ends.all_ns + in_callee);
                 let share = summary.through.map_or(1.0, |_| 1.0 - summary.through_share);
                 first(
                     share * ends.free,
                     share * (ends.free_ns + ends.free * in_callee),
                 );
             }
-            most_ns = most_ns.max(ends.all_ns + summary.through.unwrap_or(0.0));
+            let through = summary.through.unwrap_or(0.0);
+            most[node] = most[node].max(ends.all_ns + through);
         }
     }
     let head = (head.1 > NO_SHARE).then(|| head.0 / head.1);
@@ -203,7 +204,9 @@ fn solved(graph: &Graph, states: &[State], bound_ns: f64, stale_ns: f64) -> Solv
         .collect();
     Solved {
         pass,
-        most_ns,
+        most_ns: most.iter().copied().fold(0.0, f64::max),
+        excess_ns: most.iter().map(|ns| (ns - bound_ns).max(0.0)).sum(),
+        most_by_function: graph.most_by_function(|node| most[node]),
         summaries,
     }
 }

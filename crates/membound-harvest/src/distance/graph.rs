@@ -94,6 +94,11 @@ pub(super) struct Solved {
     pub pass: Vec<f64>,
     /// The most between two yields, or from a yield to an end.
     pub most_ns: f64,
+    /// By how much nodes exceed the bound, in all.
+    pub excess_ns: f64,
+    /// The same as `most_ns` by function of the group: the most that ends in it, and in what it calls
+    /// outside of the group.
+    pub most_by_function: Vec<f64>,
     /// By function of the group.
     pub summaries: Vec<Summary>,
 }
@@ -273,6 +278,18 @@ impl Graph {
             let returns = ways.get(&node.place.function);
             node.ways.extend(returns.into_iter().flatten());
         }
+    }
+
+    /// By function of the group: the most of what `ns` gives for its nodes, 0 at least.
+    pub(super) fn most_by_function(&self, ns: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut most: BTreeMap<usize, f64> =
+            self.entries.iter().map(|entry| (entry.0, 0.0)).collect();
+        for &node in &self.reached {
+            if let Some(most) = most.get_mut(&self.nodes[node].place.function) {
+                *most = most.max(ns(node));
+            }
+        }
+        self.entries.iter().map(|entry| most[&entry.0]).collect()
     }
 
     /// Which nodes control can come to, if every call returns.

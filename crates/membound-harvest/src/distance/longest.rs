@@ -13,6 +13,9 @@ use super::graph::{Effect, Graph, Solved, Source, Start, Summary};
 /// No path leads there.
 const NONE: f64 = f64::NEG_INFINITY;
 
+/// Functions of a group up to which each is summarised by itself.
+const SEPARATE: usize = 16;
+
 /// Times of every node, in nanoseconds; [`f64::NEG_INFINITY`] where no path leads there.
 #[derive(Clone, Debug)]
 struct Times {
@@ -32,31 +35,46 @@ enum Paths {
     FromYields { stale_ns: f64 },
 }
 
-/// The longest times in `graph`, whose functions are called `entry_ns` after a yield at most.
-pub(super) fn solve(graph: &Graph, stale_ns: f64, entry_ns: f64) -> Solved {
+/// The longest times in `graph`. `ago` says how long ago the last yield was behind code of which
+/// nothing is known, and at most when a function is called.
+pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
+    let (stale_ns, entry_ns) = ago;
     let mut solver = Solver::new(graph);
     let from_yields = Paths::FromYields { stale_ns };
     let emitted = solver.run(&[], from_yields);
     let mut pass = emitted.pass.clone();
-    let mut most_ns = solver.most(&emitted).max(0.0);
+    let mut most = vec![NONE; graph.nodes.len()];
+    for &node in &graph.reached {
+        most[node] = solver.most(&emitted, node);
+    }
     let mut summaries = Vec::new();
-    for &(function, entry) in &graph.entries {
-        let entered = solver.run(&[(entry, 0.0)], Paths::Given);
-        for (pass, entered) in pass.iter_mut().zip(&entered.pass) {
-            *pass = pass.max(entered + entry_ns);
+    // Of many functions that call each other none is summarised by itself: paths from where
+    // another begins are longer at most.
+    let apart = if graph.entries.len() > SEPARATE {
+        graph.entries.len()
+    } else {
+        1
+    };
+    for entries in graph.entries.chunks(apart) {
+        let sources: Vec<(usize, f64)> = entries.iter().map(|entry| (entry.1, 0.0)).collect();
+        let entered = solver.run(&sources, Paths::Given);
+        for &node in &graph.reached {
+            pass[node] = pass[node].max(entered.pass[node] + entry_ns);
+            most[node] = most[node].max(solver.most(&entered, node) + entry_ns);
         }
-        most_ns = most_ns.max(solver.most(&entered) + entry_ns);
-        let tail = solver.returns(&emitted, function, from_yields);
-        summaries.push(Summary {
-            head: known(solver.first_yield(&entered)),
+        let head = known(solver.first_yield(&entered));
+        summaries.extend(entries.iter().map(|&(function, _)| Summary {
+            head,
             through: known(solver.returns(&entered, function, Paths::Given)),
-            tail: known(tail),
+            tail: known(solver.returns(&emitted, function, from_yields)),
             through_share: 1.0,
-        });
+        }));
     }
     Solved {
         pass,
-        most_ns,
+        most_ns: most.iter().copied().fold(0.0, f64::max),
+        excess_ns: most.iter().map(|ns| (ns - bound_ns).max(0.0)).sum(),
+        most_by_function: graph.most_by_function(|node| most[node]),
         summaries,
     }
 }
@@ -69,13 +87,16 @@ fn known(ns: f64) -> Option<f64> {
 struct Around {
     /// The longest way around.
     around_ns: f64,
-    /// Times of the loop's nodes when the counter was passed at 0.
-    behind: Times,
+    /// When the counter was passed at 0: the other nodes of the loop, with their arrival and
+    /// pass.
+    behind: Vec<(usize, f64, f64)>,
 }
 
 struct Solver<'a> {
     graph: &'a Graph,
     around: Vec<Option<Around>>,
+    /// Times in which no path leads anywhere.
+    spare: Vec<Times>,
 }
 
 impl<'a> Solver<'a> {
@@ -83,6 +104,7 @@ impl<'a> Solver<'a> {
         Self {
             graph,
             around: graph.nodes.iter().map(|_| None).collect(),
+            spare: Vec::new(),
         }
     }
 
@@ -119,7 +141,7 @@ impl<'a> Solver<'a> {
 
     fn solve(&mut self, nodes: &[usize], times: &mut Times, paths: Paths) {
         let graph = self.graph;
-        for component in components(graph.nodes.len(), nodes, |node| graph.carries(node)) {
+        for component in components(nodes, |node| graph.carries(node)) {
             let alone = component.len() == 1
                 && graph.carries(component[0]).all(|next| next != component[0]);
             if alone {
@@ -149,14 +171,25 @@ impl<'a> Solver<'a> {
             .filter(|&node| node != at)
             .collect();
         if self.around[at].is_none() {
-            let mut behind = self.empty();
+            let mut behind = self.spare.pop().unwrap_or_else(|| self.empty());
             behind.pass[at] = 0.0;
             self.go_on(at, &mut behind, Paths::Given, &[]);
             self.solve(&rest, &mut behind, Paths::Given);
             self.around[at] = Some(Around {
                 around_ns: behind.arrival[at],
-                behind,
+                behind: rest
+                    .iter()
+                    .map(|&node| (node, behind.arrival[node], behind.pass[node]))
+                    .collect(),
             });
+            for &node in &component {
+                let ways = self.graph.nodes[node].ways.iter().map(|way| way.0);
+                for touched in ways.chain([node]) {
+                    behind.arrival[touched] = NONE;
+                    behind.pass[touched] = NONE;
+                }
+            }
+            self.spare.push(behind);
         }
         self.solve(&rest, times, paths);
         let Some(around) = &self.around[at] else {
@@ -175,9 +208,9 @@ impl<'a> Solver<'a> {
         }
         times.pass[at] = pass;
         if pass > NONE {
-            for &node in &rest {
-                times.pass[node] = times.pass[node].max(pass + around.behind.pass[node]);
-                times.arrival[node] = times.arrival[node].max(pass + around.behind.arrival[node]);
+            for &(node, arrival, passed) in &around.behind {
+                times.pass[node] = times.pass[node].max(pass + passed);
+                times.arrival[node] = times.arrival[node].max(pass + arrival);
             }
         }
         for &node in &component {
@@ -248,42 +281,41 @@ impl<'a> Solver<'a> {
 
     /// The longest time from the start of a path to the first yield on it.
     fn first_yield(&self, times: &Times) -> f64 {
-        self.yields(times).fold(NONE, f64::max)
+        let reached = self.graph.reached.iter();
+        reached
+            .map(|&node| self.yields(times, node))
+            .fold(NONE, f64::max)
     }
 
-    /// The longest times at which there is a yield.
-    fn yields<'s>(&'s self, times: &'s Times) -> impl Iterator<Item = f64> + 's {
-        self.graph.reached.iter().map(move |&node| {
-            let here = &self.graph.nodes[node];
-            let at_start = match here.start {
-                Start::Plain => NONE,
-                Start::Yield => times.arrival[node],
-                Start::Counter(_) => match &self.around[node] {
-                    Some(around) if around.around_ns > NONE => times.pass[node] + around.around_ns,
-                    _ => times.arrival[node],
-                },
-            };
-            let in_callee = match here.effect {
-                Effect::Called(Summary {
-                    head: Some(head), ..
-                }) => times.pass[node] + here.ns + head,
-                _ => NONE,
-            };
-            at_start.max(in_callee)
-        })
+    /// The longest time at which there is a yield at the start of `node` or in what it calls.
+    fn yields(&self, times: &Times, node: usize) -> f64 {
+        let here = &self.graph.nodes[node];
+        let at_start = match here.start {
+            Start::Plain => NONE,
+            Start::Yield => times.arrival[node],
+            Start::Counter(_) => match &self.around[node] {
+                Some(around) if around.around_ns > NONE => times.pass[node] + around.around_ns,
+                _ => times.arrival[node],
+            },
+        };
+        let in_callee = match here.effect {
+            Effect::Called(Summary {
+                head: Some(head), ..
+            }) => times.pass[node] + here.ns + head,
+            _ => NONE,
+        };
+        at_start.max(in_callee)
     }
 
-    /// The longest time at a yield, at the end of a node or behind its call.
-    fn most(&self, times: &Times) -> f64 {
-        let ends = self.graph.reached.iter().map(|&node| {
-            let here = &self.graph.nodes[node];
-            let through = match here.effect {
-                Effect::Called(summary) => summary.through.unwrap_or(0.0),
-                _ => 0.0,
-            };
-            times.pass[node] + here.ns + through
-        });
-        ends.chain(self.yields(times)).fold(NONE, f64::max)
+    /// The longest time at a yield of `node`, at its end or behind its call.
+    fn most(&self, times: &Times, node: usize) -> f64 {
+        let here = &self.graph.nodes[node];
+        let through = match here.effect {
+            Effect::Called(summary) => summary.through.unwrap_or(0.0),
+            _ => 0.0,
+        };
+        let ends = times.pass[node] + here.ns + through;
+        ends.max(self.yields(times, node))
     }
 
     /// The longest time at which `function` returns.

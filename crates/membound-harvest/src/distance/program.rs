@@ -3,7 +3,7 @@
 use super::components::components;
 use super::graph::Summary;
 use super::place::{self, Task};
-use super::{Call, Function, Gap, Limits, Place, Program, Rule, Unbounded, Yields};
+use super::{Block, Call, Function, Gap, Limits, Place, Program, Rule, Unbounded, Yields};
 
 /// The bound that a function keeps.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,8 +29,9 @@ pub struct Bounded {
 pub fn bound(program: &Program, limits: Limits) -> Bounded {
     let mut yields = Yields::new();
     let mut gaps = Vec::new();
-    // A yield is to follow right behind code of which nothing is known.
-    walk(program, limits, limits.bound_ns, |task| {
+    // A yield is to follow as soon as it can behind code of which nothing is known.
+    let stale_ns = limits.bound_ns - leave_ns(program, limits);
+    walk(program, limits, stale_ns, |task| {
         let (placed, of_group) = place::place(task);
         gaps.extend(of_group);
         yields.extend(&placed);
@@ -60,32 +61,30 @@ pub fn measure(program: &Program, limits: Limits, yields: &Yields) -> Vec<Achiev
             gaps: unknown_calls(function, index).collect(),
         })
         .collect();
-    let groups = walk(program, limits, 0.0, |_| yields.clone());
-    for (group, most_ns) in groups {
-        for function in group {
-            functions[function].most_ns = most_ns.is_finite().then_some(most_ns);
-        }
+    for (function, most_ns) in walk(program, limits, 0.0, |_| yields.clone()) {
+        functions[function].most_ns = most_ns.is_finite().then_some(most_ns);
     }
     functions
 }
 
 /// Goes through the groups of functions that call each other, callees first, each with the yields
-/// that it gets, and says how long its longest distance is. Behind code of which nothing is
+/// that it gets, and says how long the longest distance in each function is. Behind code of which nothing is
 /// known the last yield is taken to be `stale_ns` ago.
 fn walk(
     program: &Program,
     limits: Limits,
     stale_ns: f64,
     mut yields_of: impl FnMut(&Task<'_>) -> Yields,
-) -> Vec<(Vec<usize>, f64)> {
+) -> Vec<(usize, f64)> {
     let functions = &program.functions;
     let all: Vec<usize> = (0..functions.len()).collect();
-    let mut groups = components(all.len(), &all, |function| callees(&functions[function]));
+    let mut groups = components(&all, |function| callees(&functions[function]));
     groups.reverse();
     let entry_ns = match limits.rule {
         Rule::Max => entry_ns(program).min(limits.bound_ns / 2.0),
         Rule::Expected => 0.0,
     };
+    let leave_ns = leave_ns(program, limits);
     let mut summaries: Vec<Option<Summary>> = vec![None; functions.len()];
     let mut result = Vec::new();
     for mut group in groups {
@@ -97,13 +96,14 @@ fn walk(
             limits,
             stale_ns,
             entry_ns,
+            leave_ns,
         };
         let yields = yields_of(&task);
         let solved = task.solve(&task.graph(&yields));
         for (&function, &summary) in group.iter().zip(&solved.summaries) {
             summaries[function] = Some(finite(summary, stale_ns));
         }
-        result.push((group, solved.most_ns));
+        result.extend(group.iter().copied().zip(solved.most_by_function));
     }
     result
 }
@@ -158,4 +158,25 @@ fn entry_ns(program: &Program) -> f64 {
             steps.iter().map(|step| step.ns).sum()
         })
         .fold(0.0, f64::max)
+}
+
+/// How long it takes, where calls return, until a yield can stand: the longest of the program, but
+/// no more than what leaves room for anything else.
+fn leave_ns(program: &Program, limits: Limits) -> f64 {
+    let stretch = |block: &Block| -> f64 {
+        let steps = block.steps.iter();
+        steps
+            .take_while(|step| !step.patchable && !step.yields)
+            .map(|step| step.ns)
+            .sum()
+    };
+    let mut longest = 0.0_f64;
+    for function in &program.functions {
+        for block in function.blocks.iter().filter(|block| block.call.is_some()) {
+            for way in &block.ways {
+                longest = longest.max(stretch(&function.blocks[way.to]));
+            }
+        }
+    }
+    longest.min(limits.bound_ns / 4.0)
 }

@@ -197,8 +197,8 @@ fn recursion_is_a_loop() {
     assert!(bounded.functions[0].most_ns.is_some_and(|ns| ns <= 100.0));
 }
 
-#[test]
-fn functions_that_call_each_other_are_bounded_together() {
+/// Two functions that call each other.
+fn even_and_odd() -> Program {
     let even = vec![
         block(&[2.0], &[(1, 0.9), (2, 0.1)], 1000.0),
         calling(block(&[2.0], &[(2, 1.0)], 900.0), Call::Function(1)),
@@ -209,9 +209,38 @@ fn functions_that_call_each_other_are_bounded_together() {
         calling(block(&[3.0], &[(2, 1.0)], 800.0), Call::Function(0)),
         block(&[3.0], &[], 900.0),
     ];
-    let bounded = bound(&program(vec![even, odd]), limits(Rule::Max, 60.0));
+    program(vec![even, odd])
+}
+
+#[test]
+fn functions_that_call_each_other_are_bounded_together() {
+    let bounded = bound(&even_and_odd(), limits(Rule::Max, 60.0));
     for function in &bounded.functions {
         assert!(function.most_ns.is_some_and(|ns| ns <= 60.0), "{bounded:?}");
+    }
+}
+
+#[test]
+fn many_functions_that_call_each_other_are_bounded_one_by_one() {
+    let program = even_and_odd();
+    let limits = limits(Rule::Max, 60.0);
+    let (yields, gaps) = place::place_apart(&place::Task {
+        program: &program,
+        group: &[0, 1],
+        summaries: &[None, None],
+        limits,
+        stale_ns: 60.0,
+        entry_ns: 3.0,
+        leave_ns: 0.0,
+    });
+    assert!(gaps.is_empty());
+    // Where each is entered, and where a call of the other returns.
+    assert_eq!(
+        yields.keys().collect::<Vec<_>>(),
+        [&at(0, 0, 0), &at(0, 2, 0), &at(1, 0, 0), &at(1, 2, 0)]
+    );
+    for function in measure(&program, limits, &yields) {
+        assert!(function.most_ns.is_some_and(|ns| ns <= 60.0), "{yields:?}");
     }
 }
 
