@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, Latency, Loaded,
+    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestPlan, Latency, Loaded,
     MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Profile, RewriteCheck, RewritePlan,
     RunComparison, Tlb, TopologyDocument, Window,
 };
@@ -91,6 +91,10 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
             "run-comparison",
             schema::<RunComparison>("membound compare of runs"),
         ),
+        (
+            "harvest-plan",
+            schema::<HarvestPlan>("membound harvest plan"),
+        ),
     ];
     schemas
         .into_iter()
@@ -122,8 +126,8 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 mod tests {
     use membound_types::{
         BandwidthPoint, CalibratedLevel, Capability, CheckedModule, ComparedFigure, CorePair,
-        LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair, ObjectRow, Outcome,
-        Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, TlbLevel,
+        HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair, ObjectRow,
+        Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, TlbLevel,
         WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
@@ -169,6 +173,7 @@ mod tests {
         check::<CheckedModule>("rewrite-check.md");
         check::<ObjectRow>("profile.md");
         check::<RunChange>("run-comparison.md");
+        check::<HarvestSite>("harvest-plan.md");
     }
 
     #[test]

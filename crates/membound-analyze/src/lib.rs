@@ -12,6 +12,7 @@ mod compare;
 mod context;
 mod detail;
 mod executions;
+mod figures;
 mod findings;
 mod groups;
 mod info;
@@ -36,6 +37,7 @@ mod traffic;
 mod views;
 
 pub use compare::compare;
+pub use figures::{AccessFigures, Figures, ServedFigures, figures};
 pub use options::{NoSources, Options, OtherMachine, Sources};
 pub use thresholds::Thresholds;
 pub use views::{Views, analyze};

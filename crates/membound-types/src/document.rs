@@ -53,6 +53,8 @@ named! {
         Profile = "profile",
         /// `compare` of runs.
         RunComparison = "run-comparison",
+        /// `harvest plan`.
+        HarvestPlan = "plan",
     }
 }
 

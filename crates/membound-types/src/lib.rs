@@ -17,6 +17,7 @@ mod comparison;
 mod doctor;
 mod document;
 mod figure;
+mod harvest;
 mod latency;
 mod loaded;
 mod machine;
@@ -39,6 +40,7 @@ pub use comparison::*;
 pub use doctor::*;
 pub use document::{Document, Kind, SCHEMA_VERSION};
 pub use figure::{Basis, Figure, NotMeasured, Outcome};
+pub use harvest::*;
 pub use latency::{
     Access, CoreDifference, Latency, LatencyPoint, Pattern, PrefetchState, PrefetchTaint,
 };

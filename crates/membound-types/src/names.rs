@@ -63,9 +63,9 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use crate::{
-        Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, Fence, Filler,
-        Kind, LevelKind, MlpMode, NamedPolicy, PageKind, PatchBody, Pattern, Stopped, ThpState,
-        VectorWidth, WindowKernel,
+        Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, DistanceRule,
+        Fence, Filler, GapReason, HarvestRole, Kind, LevelKind, MlpMode, NamedPolicy, PageKind,
+        PatchBody, Pattern, Stopped, ThpState, VectorWidth, WindowKernel, YieldKind, YieldReason,
     };
 
     fn check<T>(all: &[T], name: fn(T) -> &'static str)
@@ -95,8 +95,11 @@ mod tests {
         check(&Basis::ALL, Basis::name);
         check(&CacheKind::ALL, CacheKind::name);
         check(&CapabilityState::ALL, CapabilityState::name);
+        check(&DistanceRule::ALL, DistanceRule::name);
         check(&Fence::ALL, Fence::name);
         check(&Filler::ALL, Filler::name);
+        check(&GapReason::ALL, GapReason::name);
+        check(&HarvestRole::ALL, HarvestRole::name);
         check(&Kind::ALL, Kind::name);
         check(&LevelKind::ALL, LevelKind::name);
         check(&MlpMode::ALL, MlpMode::name);
@@ -108,6 +111,8 @@ mod tests {
         check(&ThpState::ALL, ThpState::name);
         check(&VectorWidth::ALL, VectorWidth::name);
         check(&WindowKernel::ALL, WindowKernel::name);
+        check(&YieldKind::ALL, YieldKind::name);
+        check(&YieldReason::ALL, YieldReason::name);
     }
 
     #[test]

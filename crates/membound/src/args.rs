@@ -11,6 +11,7 @@ use membound_types::{
 };
 
 use crate::compare::CompareArgs;
+use crate::harvest::args::HarvestCommand;
 use crate::measure::calibration::{ChaseArgs, PROGRAM};
 use crate::model::args::ModelCommand;
 use crate::profile::args::ProfileArgs;
@@ -48,6 +49,9 @@ pub(crate) enum Command {
     /// Show what can be patched in a binary; run a program with everything patched.
     #[command(subcommand)]
     Rewrite(Box<RewriteCommand>),
+    /// Run other work in the time that a program waits for memory.
+    #[command(subcommand)]
+    Harvest(Box<HarvestCommand>),
     /// The newcomer's minute: a quick measure of everything, a program profiled before and
     /// after its mending, and their pages.
     Tour(TourArgs),

@@ -6,6 +6,7 @@
 mod args;
 mod compare;
 mod doctor;
+mod harvest;
 mod job;
 mod launching;
 mod machines;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Profile(args) => profile::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Rewrite(command) => rewrite::run(&command),
+        Command::Harvest(command) => harvest::run(&command),
         Command::Tour(args) => tour::run(&args),
         Command::Restore => Ok(restore::run()),
         Command::Chase(args) => measure::calibration::chase(&args),

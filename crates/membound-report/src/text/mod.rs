@@ -9,6 +9,7 @@ mod bandwidth;
 mod braille;
 mod calibration;
 mod compare;
+mod harvest;
 mod latency;
 mod listing;
 mod machine;
@@ -34,6 +35,7 @@ use membound_types::{
 use out::Out;
 
 pub use compare::{Shown, comparison};
+pub use harvest::harvest_plan;
 pub use listing::listing;
 pub use profile::profile;
 pub use rewrite::{rewrite_check, rewrite_plan};

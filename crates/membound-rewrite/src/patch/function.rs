@@ -81,7 +81,7 @@ pub(super) fn plan(
     let mut untouched = None;
     let mut blocks = match &options.sites {
         Sites::Blocks(starts) => blocks::choose(subject, starts, options, chunk.out.origin),
-        Sites::All | Sites::At(_) => Vec::new(),
+        Sites::All | Sites::At(_) | Sites::Instructions(_) => Vec::new(),
     }
     .into_iter()
     .peekable();
@@ -204,9 +204,14 @@ fn wanted(
         let chosen = blocks.next_if(|chosen| chosen.instruction == index)?;
         return Some((chosen.block, access));
     }
+    if !options.sites.contain(instruction.ip()) {
+        return None;
+    }
+    if let Sites::Instructions(_) = options.sites {
+        return Some((instruction.ip(), access));
+    }
     let access = access.filter(|access| options.accesses.contain(access.direction))?;
-    let meant = options.sites.contain(instruction.ip());
-    meant.then(|| (instruction.ip(), Some(access)))
+    Some((instruction.ip(), Some(access)))
 }
 
 fn site_at(sites: &mut [Site], index: usize) -> Option<&mut Site> {

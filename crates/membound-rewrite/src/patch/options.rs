@@ -44,6 +44,9 @@ pub enum Sites {
     /// of them runs as often as its block. The site's address is the block's. Of the bodies
     /// those will do that ask for no operand.
     Blocks(Vec<u64>),
+    /// Those at these addresses of the file, sorted, whether they access memory or not. Of the
+    /// bodies those will do that ask for no operand.
+    Instructions(Vec<u64>),
 }
 
 impl Sites {
@@ -51,15 +54,19 @@ impl Sites {
     pub(super) fn addresses(&self) -> Option<&[u64]> {
         match self {
             Self::All => None,
-            Self::At(addresses) | Self::Blocks(addresses) => Some(addresses),
+            Self::At(addresses) | Self::Blocks(addresses) | Self::Instructions(addresses) => {
+                Some(addresses)
+            }
         }
     }
 
-    /// Whether an access at this address is meant.
+    /// Whether the instruction at this address is meant.
     pub(super) fn contain(&self, address: u64) -> bool {
         match self {
             Self::All => true,
-            Self::At(addresses) => addresses.binary_search(&address).is_ok(),
+            Self::At(addresses) | Self::Instructions(addresses) => {
+                addresses.binary_search(&address).is_ok()
+            }
             Self::Blocks(_) => false,
         }
     }
@@ -174,11 +181,11 @@ impl Options {
         key.push(0);
         match &self.sites {
             Sites::All => key.push(0),
-            Sites::At(addresses) | Sites::Blocks(addresses) => {
-                key.push(if matches!(self.sites, Sites::At(_)) {
-                    1
-                } else {
-                    2
+            Sites::At(addresses) | Sites::Blocks(addresses) | Sites::Instructions(addresses) => {
+                key.push(match self.sites {
+                    Sites::At(_) => 1,
+                    Sites::Instructions(_) => 3,
+                    Sites::All | Sites::Blocks(_) => 2,
                 });
                 for address in addresses {
                     key.extend_from_slice(&address.to_le_bytes());

@@ -1,0 +1,270 @@
+//! The files that a run was made from: read again, held to be the same, and asked where patches
+//! can stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use membound_rewrite::code::Tables;
+use membound_rewrite::image::{Identity, Image};
+use membound_rewrite::patch::{Accesses, Body, Groundwork, Hooks, Options, Sites};
+use membound_run::{Module, ModuleKind, RunData};
+use membound_types::HarvestPlan;
+
+use crate::Error;
+
+/// Reads files. Whoever makes a plan decides what may be read.
+pub trait Binaries {
+    /// All bytes of the file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn read(&self, path: &str) -> io::Result<Vec<u8>>;
+}
+
+/// An image, written as plans and messages name it.
+pub(crate) fn identity(image: &Image<'_>) -> String {
+    let (kind, bytes): (_, &[u8]) = match image.identity() {
+        Identity::BuildId(bytes) => ("build-id", bytes),
+        Identity::TextHash(bytes) => ("sha256", bytes),
+    };
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{kind}:{digits}")
+}
+
+/// What a run says that a module was; `None` where it does not.
+fn recorded(module: &Module) -> Option<String> {
+    let build_id = module.build_id.as_ref().map(|id| format!("build-id:{id}"));
+    build_id.or_else(|| module.text_hash.as_ref().map(|id| format!("sha256:{id}")))
+}
+
+/// By position in [`RunData::modules`]: the bytes of the files among them that are `wanted`, or
+/// why there are none.
+pub(crate) fn read(
+    run: &RunData,
+    binaries: &dyn Binaries,
+    wanted: &BTreeSet<usize>,
+) -> Vec<Result<Vec<u8>, String>> {
+    let modules = run.modules.iter().enumerate();
+    modules
+        .map(|(index, module)| match module.kind {
+            ModuleKind::File if wanted.contains(&index) => binaries
+                .read(&module.path)
+                .map_err(|error| format!("it cannot be read any more: {error}")),
+            ModuleKind::File => Err("nothing was seen in it".to_owned()),
+            ModuleKind::Jit | ModuleKind::Vdso | ModuleKind::Agent | ModuleKind::Kernel => {
+                Err("its code is in no file".to_owned())
+            }
+        })
+        .collect()
+}
+
+/// The image of a module of `run`; or why there is none that is looked at.
+///
+/// # Errors
+/// When the file is not the one that was profiled.
+pub(crate) fn image<'a>(
+    run: &RunData,
+    module: &Module,
+    bytes: &'a [u8],
+) -> Result<Result<Image<'a>, String>, Error> {
+    let image = match Image::parse(bytes) {
+        Ok(image) => image,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let now = identity(&image);
+    match recorded(module) {
+        Some(then) if then != now => Err(Error::Changed {
+            path: module.path.clone(),
+            then,
+            now,
+            command: command(&run.meta.command),
+        }),
+        _ => Ok(Ok(image)),
+    }
+}
+
+/// A command as a shell would take it.
+fn command(words: &[String]) -> String {
+    if words.is_empty() {
+        return "COMMAND".to_owned();
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=+:,@%".contains(c);
+    let quoted = words.iter().map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ").replace('\n', " ")
+}
+
+/// Holds the file at `path`, with these `bytes`, to what a plan was made for.
+///
+/// # Errors
+/// When it is another than was profiled, or one that the plan says nothing of, or no binary.
+pub fn check(plan: &HarvestPlan, path: &str, bytes: &[u8]) -> Result<(), Error> {
+    let image = Image::parse(bytes).map_err(|error| Error::Image {
+        path: path.to_owned(),
+        error,
+    })?;
+    let now = identity(&image);
+    if plan.modules.iter().any(|module| module.identity == now) {
+        return Ok(());
+    }
+    let mut paths = plan.modules.iter().map(|module| module.path.as_str());
+    match plan.modules.iter().find(|module| module.path == path) {
+        Some(module) => Err(Error::Changed {
+            path: path.to_owned(),
+            then: module.identity.clone(),
+            now,
+            command: command(&plan.command),
+        }),
+        None => Err(Error::Unplanned {
+            path: path.to_owned(),
+            now,
+            known: match paths.by_ref().collect::<Vec<_>>()[..] {
+                [] => "no file".to_owned(),
+                ref paths => paths.join(", "),
+            },
+        }),
+    }
+}
+
+/// Where patches can stand in an image.
+pub(crate) struct Patches<'a> {
+    image: &'a Image<'a>,
+    groundwork: Groundwork,
+}
+
+impl<'a> Patches<'a> {
+    pub(crate) fn of(image: &'a Image<'a>) -> Self {
+        Self {
+            image,
+            groundwork: Groundwork::of(image, &options(Body::PrefetchYield)),
+        }
+    }
+
+    /// Why no yield can stand at which of these loads.
+    pub(crate) fn loads(&self, addresses: Vec<u64>) -> BTreeMap<u64, String> {
+        let mut options = options(Body::PrefetchYield);
+        options.accesses = Accesses::Loads;
+        let known: BTreeSet<u64> = addresses.iter().copied().collect();
+        options.sites = Sites::At(addresses);
+        let plan = self.groundwork.plan(self.image, &options);
+        let mut refused: BTreeMap<u64, String> = known
+            .into_iter()
+            .map(|address| (address, "no such instruction".to_owned()))
+            .collect();
+        for site in plan.sites() {
+            match site.number {
+                Ok(_) => refused.remove(&site.address),
+                Err(refusal) => refused.insert(site.address, refusal.to_string()),
+            };
+        }
+        refused
+    }
+
+    /// At which of these instructions a yield without a prefetch can stand, all at once.
+    pub(crate) fn instructions(&self, addresses: Vec<u64>) -> BTreeSet<u64> {
+        // It calls what the yield calls, and has no operand.
+        let mut options = options(Body::CountByStack);
+        options.sites = Sites::Instructions(addresses);
+        let plan = self.groundwork.plan(self.image, &options);
+        plan.sites()
+            .filter(|site| site.number.is_ok())
+            .map(|site| site.address)
+            .collect()
+    }
+}
+
+fn options(body: Body) -> Options {
+    let mut options = Options::new(body);
+    options.hooks = Hooks::LeaveOut;
+    options.tables = Tables::Resolve;
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::{
+        DistanceRule, HarvestModule, HarvestOptions, HarvestRole, HarvestTotals, Kind,
+        SCHEMA_VERSION,
+    };
+
+    use super::*;
+
+    fn plan_for(path: &str, identity: String) -> HarvestPlan {
+        HarvestPlan {
+            schema_version: SCHEMA_VERSION,
+            kind: Kind::HarvestPlan,
+            incomplete: false,
+            membound_version: String::new(),
+            command: vec!["./store".to_owned(), "a b".to_owned()],
+            date: String::new(),
+            host: String::new(),
+            cpu: String::new(),
+            role: HarvestRole::Primary,
+            options: HarvestOptions {
+                max_overhead: 0.05,
+                min_stall_share: 0.01,
+                min_likelihood: 0.3,
+                bound_ns: None,
+                distance: DistanceRule::Max,
+                switch_ns: 6.0,
+                counter_ns: 1.0,
+                costs_measured: false,
+            },
+            totals: HarvestTotals::default(),
+            modules: vec![HarvestModule {
+                path: path.to_owned(),
+                identity,
+            }],
+            sites: Vec::new(),
+            functions: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_plan_holds_for_the_file_that_was_profiled_alone() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let known = identity(&Image::parse(&bytes).unwrap());
+        let plan = plan_for("/bin/store", known.clone());
+        check(&plan, "/bin/store", &bytes).unwrap();
+        // Where it lies does not matter.
+        check(&plan, "/opt/store", &bytes).unwrap();
+        let changed = plan_for("/bin/store", "build-id:00".to_owned());
+        assert_eq!(
+            check(&changed, "/bin/store", &bytes)
+                .unwrap_err()
+                .to_string(),
+            format!(
+                "/bin/store is not the file that was profiled (then build-id:00, now {known}): \
+                 profile it again with `membound profile -- ./store 'a b'` and plan anew"
+            )
+        );
+        let error = check(&changed, "/bin/other", &bytes)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            format!("the plan is not for /bin/other ({known}): it is for /bin/store")
+        );
+        let error = check(&plan, "/bin/sh", b"#!").unwrap_err().to_string();
+        assert_eq!(error, "/bin/sh: not an ELF file");
+    }
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let words = |words: &[&str]| {
+            words
+                .iter()
+                .map(|&word| word.to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(command(&words(&["./chase", "-n", "4"])), "./chase -n 4");
+        assert_eq!(command(&words(&["a b", "it's", ""])), r"'a b' 'it'\''s' ''");
+        assert_eq!(command(&[]), "COMMAND");
+    }
+}

@@ -1,0 +1,322 @@
+//! Which loads yield.
+//!
+//! A load yields when it has a significant part of the stall, when it is likely to miss the last
+//! cache, and when the stall that is expected of an execution exceeds the cost of a yield. Of
+//! those as many are taken, the most gain for the least cost first, as keep the cost on hits
+//! of all together under its bound.
+//!
+//! Figures have intervals. Where both sides of a threshold lie in one, the value decides and the
+//! decision is said to be undecided, so that a longer profile may turn it but a larger sampling
+//! rate alone does not turn any other.
+
+use membound_model::stall::{Estimate, Executed};
+use membound_types::YieldReason;
+
+use crate::Options;
+
+/// Quantile of the normal distribution for a 95 % interval.
+const Z95: f64 = 1.96;
+
+/// A value this near to a threshold, as a share of it, is not decided by its interval either:
+/// intervals do not know what is systematically wrong.
+const MARGIN: f64 = 0.1;
+
+/// What is known of a load.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Candidate {
+    /// Why there can be no yield whatever the figures are.
+    pub impossible: Option<YieldReason>,
+    /// Stalled time, in nanoseconds.
+    pub stall_ns: Estimate,
+    /// The part of it beyond the second cache.
+    pub beyond_ns: f64,
+    pub executed: Option<Executed>,
+    /// Share of the executions that miss the last cache.
+    pub likelihood: Option<Estimate>,
+}
+
+/// What became of a load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Decision {
+    pub chosen: bool,
+    pub reason: YieldReason,
+    pub undecided: bool,
+    /// Stall of an execution beyond the second cache, in nanoseconds.
+    pub stall_each_ns: Option<Estimate>,
+    /// Time that is turned to other work, in nanoseconds of the run.
+    pub gain_ns: f64,
+    /// What yields cost on hits, in nanoseconds of the run.
+    pub hit_cost_ns: f64,
+}
+
+/// On which side of a threshold something lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Side {
+    above: bool,
+    sure: bool,
+}
+
+fn side(figure: Estimate, threshold: f64) -> Side {
+    let margin = MARGIN * threshold;
+    Side {
+        above: figure.value >= threshold,
+        sure: figure.low >= threshold + margin || figure.high < threshold - margin,
+    }
+}
+
+/// Decides on all loads of a program that took `cpu_ns` and was stalled for `stall_ns` of it.
+pub(crate) fn choose(
+    candidates: &[Candidate],
+    cpu_ns: f64,
+    stall_ns: f64,
+    options: &Options,
+) -> Vec<Decision> {
+    let mut decisions: Vec<Decision> = candidates
+        .iter()
+        .map(|candidate| decide(candidate, stall_ns, options))
+        .collect();
+    let mut order: Vec<usize> = (0..decisions.len())
+        .filter(|&index| decisions[index].chosen)
+        .collect();
+    let worth = |index: usize| {
+        let Decision {
+            gain_ns,
+            hit_cost_ns,
+            ..
+        } = decisions[index];
+        gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE)
+    };
+    order.sort_by(|&a, &b| worth(b).total_cmp(&worth(a)).then(a.cmp(&b)));
+    let budget_ns = options.max_overhead * cpu_ns;
+    let mut spent_ns = 0.0;
+    for index in order {
+        let decision = &mut decisions[index];
+        let together = spent_ns + decision.hit_cost_ns;
+        if together <= budget_ns {
+            spent_ns = together;
+        } else {
+            decision.chosen = false;
+            decision.reason = YieldReason::Overhead;
+        }
+        if (together - budget_ns).abs() <= MARGIN * budget_ns && decision.hit_cost_ns > 0.0 {
+            decision.undecided = true;
+        }
+    }
+    decisions
+}
+
+fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decision {
+    let yield_ns = options.costs.yield_ns();
+    let executed = candidate.executed.filter(|executed| executed.count > 0.0);
+    let stall_each_ns = executed.map(|executed| each(candidate, executed));
+    let (gain_ns, hit_cost_ns) = match (executed, candidate.likelihood) {
+        (Some(executed), Some(likelihood)) => (
+            candidate.beyond_ns - executed.count * yield_ns,
+            executed.count * (1.0 - likelihood.value) * yield_ns,
+        ),
+        _ => (0.0, 0.0),
+    };
+    let decided = |reason, sides: &[Side]| Decision {
+        chosen: reason == YieldReason::Pays,
+        reason,
+        undecided: sides.iter().any(|side| !side.sure),
+        stall_each_ns,
+        gain_ns,
+        hit_cost_ns,
+    };
+    if let Some(reason) = candidate.impossible {
+        return decided(reason, &[]);
+    }
+    let significant = if all_stall_ns > 0.0 {
+        let share = candidate.stall_ns.times(1.0 / all_stall_ns);
+        side(share, options.min_stall_share)
+    } else {
+        Side {
+            above: false,
+            sure: true,
+        }
+    };
+    if !significant.above {
+        return decided(YieldReason::LittleStall, &[significant]);
+    }
+    let Some(each_ns) = stall_each_ns else {
+        return decided(YieldReason::NotCounted, &[]);
+    };
+    let Some(likelihood) = candidate.likelihood else {
+        return decided(YieldReason::NotTimed, &[]);
+    };
+    let misses = side(likelihood, options.min_likelihood);
+    if !misses.above {
+        return decided(YieldReason::Hits, &[misses]);
+    }
+    let long = side(each_ns, yield_ns);
+    if !long.above {
+        return decided(YieldReason::ShortStall, &[long]);
+    }
+    decided(YieldReason::Pays, &[significant, misses, long])
+}
+
+/// Stall of an execution beyond the second cache. Deviations of stall and count are factors, and
+/// independent ones.
+fn each(candidate: &Candidate, executed: Executed) -> Estimate {
+    let stall_ns = candidate.stall_ns;
+    if stall_ns.value <= 0.0 || candidate.beyond_ns <= 0.0 {
+        return Estimate::exactly(0.0);
+    }
+    let value = candidate.beyond_ns / executed.count;
+    let count = (Z95 * executed.relative_error).ln_1p();
+    let below = (stall_ns.value / stall_ns.low.max(f64::MIN_POSITIVE)).ln();
+    let above = (stall_ns.high / stall_ns.value).ln();
+    Estimate::new(
+        value,
+        value * (-below.hypot(count)).exp(),
+        value * above.hypot(count).exp(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::HarvestRole;
+
+    use super::*;
+
+    /// A load of a program that ran for a second and was stalled for half of it: milliseconds
+    /// of stall, millions of executions, likelihood.
+    fn load(stall_ms: f64, millions: f64, likelihood: f64) -> Candidate {
+        let near = |value: f64| Estimate::new(value, 0.95 * value, 1.05 * value);
+        Candidate {
+            impossible: None,
+            stall_ns: near(stall_ms * 1e6),
+            beyond_ns: stall_ms * 1e6,
+            executed: Some(Executed {
+                count: millions * 1e6,
+                relative_error: 0.01,
+            }),
+            likelihood: Some(near(likelihood)),
+        }
+    }
+
+    fn decide_all(candidates: &[Candidate], max_overhead: f64) -> Vec<Decision> {
+        let options = Options {
+            max_overhead,
+            ..Options::new(HarvestRole::Primary)
+        };
+        choose(candidates, 1e9, 5e8, &options)
+    }
+
+    fn reasons(candidates: &[Candidate], max_overhead: f64) -> Vec<YieldReason> {
+        let decisions = decide_all(candidates, max_overhead);
+        decisions.iter().map(|it| it.reason).collect()
+    }
+
+    #[test]
+    fn each_reason_has_its_load() {
+        let uncounted = Candidate {
+            executed: None,
+            ..load(100.0, 1.0, 0.9)
+        };
+        let untimed = Candidate {
+            likelihood: None,
+            ..load(100.0, 1.0, 0.9)
+        };
+        let store = Candidate {
+            impossible: Some(YieldReason::NotALoad),
+            ..load(100.0, 1.0, 0.9)
+        };
+        let all = [
+            load(160.0, 1.0, 0.9),
+            load(1.0, 1.0, 0.9),
+            load(100.0, 50.0, 0.05),
+            load(100.0, 20.0, 0.9),
+            uncounted,
+            untimed,
+            store,
+        ];
+        assert_eq!(
+            reasons(&all, 1.0),
+            [
+                YieldReason::Pays,
+                YieldReason::LittleStall,
+                YieldReason::Hits,
+                YieldReason::ShortStall,
+                YieldReason::NotCounted,
+                YieldReason::NotTimed,
+                YieldReason::NotALoad,
+            ]
+        );
+    }
+
+    #[test]
+    fn gain_is_the_stall_without_the_yields_and_cost_is_that_on_hits() {
+        let decision = decide_all(&[load(160.0, 1.0, 0.75)], 1.0)[0];
+        assert!((decision.gain_ns - 148e6).abs() < 1.0, "{decision:?}");
+        assert!((decision.hit_cost_ns - 3e6).abs() < 1.0, "{decision:?}");
+        let each = decision.stall_each_ns.unwrap();
+        assert!((each.value - 160.0).abs() < 1e-9);
+        assert!(each.low > 150.0 && each.high < 170.0, "{each:?}");
+        assert!(decision.chosen && !decision.undecided);
+    }
+
+    #[test]
+    fn what_gains_most_for_its_cost_is_taken_first() {
+        // Costs on hits: 0.6 %, 1.2 %, 0.12 % of the time; gains per cost 23, 12, 232.
+        let all = [
+            load(150.0, 1.0, 0.5),
+            load(170.0, 2.0, 0.5),
+            load(150.0, 1.0, 0.9),
+        ];
+        let pays = YieldReason::Pays;
+        let over = YieldReason::Overhead;
+        assert_eq!(reasons(&all, 0.05), [pays, pays, pays]);
+        assert_eq!(reasons(&all, 0.01), [pays, over, pays]);
+        assert_eq!(reasons(&all, 0.002), [over, over, pays]);
+        assert_eq!(reasons(&all, 0.0), [over, over, over]);
+    }
+
+    #[test]
+    fn a_decision_that_the_interval_does_not_settle_is_said_to_be_undecided() {
+        let mut wide = load(160.0, 1.0, 0.35);
+        wide.likelihood = Some(Estimate::new(0.35, 0.2, 0.6));
+        let decision = decide_all(&[wide.clone()], 1.0)[0];
+        assert!(decision.chosen && decision.undecided);
+        wide.likelihood = Some(Estimate::new(0.25, 0.2, 0.6));
+        let decision = decide_all(&[wide], 1.0)[0];
+        assert_eq!(decision.reason, YieldReason::Hits);
+        assert!(decision.undecided);
+    }
+
+    #[test]
+    fn more_samples_narrow_the_intervals_and_change_no_decision() {
+        let values = [
+            (160.0, 1.0, 0.9),
+            (40.0, 2.0, 0.5),
+            (90.0, 20.0, 0.04),
+            (3.0, 0.1, 0.9),
+            (60.0, 4.0, 0.45),
+        ];
+        let at = |precision: f64| {
+            let near = |value: f64| {
+                let off = (value * precision).min(value);
+                Estimate::new(value, value - off, value + off)
+            };
+            let all: Vec<Candidate> = values
+                .iter()
+                .map(|&(stall, millions, likelihood)| Candidate {
+                    stall_ns: near(stall * 1e6),
+                    likelihood: Some(near(likelihood)),
+                    executed: Some(Executed {
+                        count: millions * 1e6,
+                        relative_error: precision / 2.0,
+                    }),
+                    ..load(stall, millions, likelihood)
+                })
+                .collect();
+            decide_all(&all, 0.05)
+        };
+        let (few, many) = (at(0.8), at(0.08));
+        let chosen = |all: &[Decision]| all.iter().map(|it| it.reason).collect::<Vec<_>>();
+        assert_eq!(chosen(&few), chosen(&many));
+        let open = |all: &[Decision]| all.iter().filter(|it| it.undecided).count();
+        assert!(open(&many) < open(&few));
+    }
+}

@@ -1,0 +1,326 @@
+//! Functions that call each other in a circle (mostly one alone) as one graph, whose nodes are
+//! stretches of instructions with a yield at most before the first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Call, Place, Program, Yields};
+
+/// What a call means to its caller, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Summary {
+    /// From the entry to the first yield; `None` when there is none.
+    pub head: Option<f64>,
+    /// From the entry to the return without a yield; `None` when it certainly yields.
+    pub through: Option<f64>,
+    /// From the last yield to the return; `None` when there is none.
+    pub tail: Option<f64>,
+    /// Share of the calls that return without a yield.
+    pub through_share: f64,
+}
+
+/// What happens between a node's last instruction and the nodes after it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Effect {
+    /// Nothing.
+    None,
+    /// A call.
+    Called(Summary),
+    /// A call of code that is not known.
+    Unknown,
+}
+
+/// What stands before a node's first instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    Plain,
+    Yield,
+    /// A yield each k-th time, k ≥ 2.
+    Counter(u32),
+}
+
+/// From where else than other nodes control comes to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Nowhere,
+    /// Calls of the function from outside of the group.
+    Calls,
+    /// Nobody knows.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// Its first instruction.
+    pub place: Place,
+    /// One past its last.
+    pub end: usize,
+    pub ns: f64,
+    pub start: Start,
+    pub effect: Effect,
+    /// Nodes that may run next, with how often.
+    pub ways: Vec<(usize, f64)>,
+    /// Whether its function returns behind it.
+    pub returns: bool,
+    pub source: Source,
+    pub count: f64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Graph {
+    pub nodes: Vec<Node>,
+    /// Nodes that control can come to, ascending.
+    pub reached: Vec<usize>,
+    /// The node at which each function of the group begins.
+    pub entries: Vec<(usize, usize)>,
+    /// By function of the group: those whose returns are its own, since it ends with calls of
+    /// them; itself included.
+    returned_by: BTreeMap<usize, BTreeSet<usize>>,
+}
+
+/// A call of a function of the group from the group.
+struct InnerCall {
+    /// The node that ends with it.
+    from: usize,
+    callee: usize,
+    /// The node behind it.
+    returned: usize,
+    count: f64,
+}
+
+/// Times in a graph, in nanoseconds.
+#[derive(Clone, Debug)]
+pub(super) struct Solved {
+    /// By node: since the last yield, behind the node's own.
+    pub pass: Vec<f64>,
+    /// The most between two yields, or from a yield to an end.
+    pub most_ns: f64,
+    /// By how much nodes exceed the bound, in all.
+    pub excess_ns: f64,
+    /// The same as `most_ns` by function of the group: the most that ends in it, and in what it calls
+    /// outside of the group.
+    pub most_by_function: Vec<f64>,
+    /// By function of the group.
+    pub summaries: Vec<Summary>,
+}
+
+impl Graph {
+    /// The graph of `group`, functions of `program`, with `yields` beside those that stand
+    /// there already. `summaries` are those of all functions that it calls.
+    pub(super) fn new(
+        program: &Program,
+        group: &[usize],
+        summaries: &[Option<Summary>],
+        yields: &Yields,
+    ) -> Self {
+        let mut graph = Self {
+            nodes: Vec::new(),
+            reached: Vec::new(),
+            entries: Vec::new(),
+            returned_by: group.iter().map(|&it| (it, BTreeSet::from([it]))).collect(),
+        };
+        // By function of the group and block: its first and last node.
+        let mut blocks: Vec<Vec<(usize, usize)>> = Vec::new();
+        for &function in group {
+            let of_function = (0..program.functions[function].blocks.len())
+                .map(|block| graph.split(program, function, block, yields))
+                .collect();
+            blocks.push(of_function);
+        }
+        let positions: BTreeMap<usize, usize> = group.iter().copied().zip(0..).collect();
+        let mut calls: Vec<InnerCall> = Vec::new();
+        for (position, &function) in group.iter().enumerate() {
+            graph.entries.push((function, blocks[position][0].0));
+            for (index, block) in program.functions[function].blocks.iter().enumerate() {
+                let last = blocks[position][index].1;
+                let ways: Vec<(usize, f64)> = block
+                    .ways
+                    .iter()
+                    .map(|way| (blocks[position][way.to].0, way.share * block.count))
+                    .collect();
+                let callee = block.call.map(|call| match call {
+                    Call::Function(callee) => (positions.get(&callee).copied(), summaries[callee]),
+                    Call::Unknown => (None, None),
+                });
+                match callee {
+                    Some((Some(callee), _)) => {
+                        let returned = graph.nodes.len();
+                        let mut node = graph.nodes[last].clone();
+                        node.place.step = block.steps.len();
+                        node.end = block.steps.len();
+                        node.ns = 0.0;
+                        node.start = Start::Plain;
+                        node.source = Source::Nowhere;
+                        node.ways = ways;
+                        node.returns = false;
+                        graph.nodes.push(node);
+                        if block.returns {
+                            let of_caller = graph.returned_by.entry(function).or_default();
+                            of_caller.insert(group[callee]);
+                        }
+                        calls.push(InnerCall {
+                            from: last,
+                            callee: group[callee],
+                            returned,
+                            count: block.count,
+                        });
+                        graph.nodes[last].ways = vec![(blocks[callee][0].0, block.count)];
+                    }
+                    Some((None, summary)) => {
+                        let node = &mut graph.nodes[last];
+                        node.effect = summary.map_or(Effect::Unknown, Effect::Called);
+                        node.ways = ways;
+                        node.returns = block.returns;
+                    }
+                    None => {
+                        graph.nodes[last].ways = ways;
+                        graph.nodes[last].returns = block.returns;
+                    }
+                }
+            }
+        }
+        graph.close_returns();
+        let seen = graph.reach(&calls);
+        calls.retain(|call| seen[call.from]);
+        graph.link_returns(&calls);
+        graph.reached = (0..seen.len()).filter(|&node| seen[node]).collect();
+        graph
+    }
+
+    /// The nodes of a block; the first and the last of them.
+    fn split(
+        &mut self,
+        program: &Program,
+        function: usize,
+        block: usize,
+        yields: &Yields,
+    ) -> (usize, usize) {
+        let content = &program.functions[function].blocks[block];
+        let first = self.nodes.len();
+        let place = |step| Place {
+            function,
+            block,
+            step,
+        };
+        let start = |step: usize| {
+            let planned = yields.get(&place(step));
+            match planned {
+                _ if content.steps.get(step).is_some_and(|step| step.yields) => Start::Yield,
+                Some(&every) if every > 1 => Start::Counter(every),
+                Some(_) => Start::Yield,
+                None => Start::Plain,
+            }
+        };
+        let mut from = 0;
+        loop {
+            let end = (from + 1..content.steps.len())
+                .find(|&step| start(step) != Start::Plain)
+                .unwrap_or(content.steps.len());
+            let source = match (from, block) {
+                (0, 0) => Source::Calls,
+                (0, _) if content.entered => Source::Unknown,
+                _ => Source::Nowhere,
+            };
+            if from > 0 {
+                let here = self.nodes.len();
+                self.nodes[here - 1].ways = vec![(here, content.count)];
+            }
+            self.nodes.push(Node {
+                place: place(from),
+                end,
+                ns: content.steps[from..end].iter().map(|step| step.ns).sum(),
+                start: start(from),
+                effect: Effect::None,
+                ways: Vec::new(),
+                returns: false,
+                source,
+                count: content.count,
+            });
+            if end >= content.steps.len() {
+                return (first, self.nodes.len() - 1);
+            }
+            from = end;
+        }
+    }
+
+    /// Adds the functions that those call last which a function calls last.
+    fn close_returns(&mut self) {
+        loop {
+            let before = self.returned_by.clone();
+            for all in self.returned_by.values_mut() {
+                let more: Vec<usize> = all.iter().flat_map(|it| &before[it]).copied().collect();
+                all.extend(more);
+            }
+            if self.returned_by == before {
+                return;
+            }
+        }
+    }
+
+    /// Nodes behind which `function` returns.
+    pub(super) fn returns(&self, function: usize) -> impl Iterator<Item = usize> + '_ {
+        let by = &self.returned_by[&function];
+        self.reached.iter().copied().filter(|&node| {
+            let here = &self.nodes[node];
+            here.returns && by.contains(&here.place.function)
+        })
+    }
+
+    /// Leads the returns of functions of the group to where calls inside of it return to.
+    fn link_returns(&mut self, calls: &[InnerCall]) {
+        let mut ways: BTreeMap<usize, Vec<(usize, f64)>> = BTreeMap::new();
+        for call in calls {
+            for &function in &self.returned_by[&call.callee] {
+                let of_function = ways.entry(function).or_default();
+                of_function.push((call.returned, call.count));
+            }
+        }
+        for node in self.nodes.iter_mut().filter(|node| node.returns) {
+            let returns = ways.get(&node.place.function);
+            node.ways.extend(returns.into_iter().flatten());
+        }
+    }
+
+    /// By function of the group: the most of what `ns` gives for its nodes, 0 at least.
+    pub(super) fn most_by_function(&self, ns: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut most: BTreeMap<usize, f64> =
+            self.entries.iter().map(|entry| (entry.0, 0.0)).collect();
+        for &node in &self.reached {
+            if let Some(most) = most.get_mut(&self.nodes[node].place.function) {
+                *most = most.max(ns(node));
+            }
+        }
+        self.entries.iter().map(|entry| most[&entry.0]).collect()
+    }
+
+    /// Which nodes control can come to, if every call returns.
+    fn reach(&self, calls: &[InnerCall]) -> Vec<bool> {
+        let behind: BTreeMap<usize, usize> = calls
+            .iter()
+            .map(|call| (call.from, call.returned))
+            .collect();
+        let mut seen = vec![false; self.nodes.len()];
+        let mut pending: Vec<usize> = (0..self.nodes.len())
+            .filter(|&node| self.nodes[node].source != Source::Nowhere)
+            .collect();
+        while let Some(node) = pending.pop() {
+            if !std::mem::replace(&mut seen[node], true) {
+                pending.extend(self.nodes[node].ways.iter().map(|way| way.0));
+                pending.extend(behind.get(&node));
+            }
+        }
+        seen
+    }
+
+    /// Nodes to which the time before `node` matters to: those after it that have no yield before
+    /// them, unless a call in between certainly yields.
+    pub(super) fn carries(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
+        let passes = match self.nodes[node].effect {
+            Effect::None => true,
+            Effect::Called(summary) => summary.through.is_some(),
+            Effect::Unknown => false,
+        };
+        let ways = self.nodes[node].ways.iter();
+        ways.map(|way| way.0)
+            .filter(move |&to| passes && self.nodes[to].start != Start::Yield)
+    }
+}

@@ -1,0 +1,328 @@
+//! The longest time since the last yield, over all paths.
+//!
+//! Times at the nodes of an acyclic graph are maxima over the nodes before. A loop must hold a
+//! counter (its plain yields cut it already). Let L be the longest way from a counter of k around
+//! to itself, A the latest that control comes to it otherwise. It lets at most k − 1 pass in a
+//! row, so that behind it the last yield is max(A + (k − 2)·L, (k − 1)·L) ago at most, and
+//! when it yields, L more. What is left of the loop without that counter is acyclic, or holds
+//! loops to which the same applies.
+
+use super::components::components;
+use super::graph::{Effect, Graph, Solved, Source, Start, Summary};
+
+/// No path leads there.
+const NONE: f64 = f64::NEG_INFINITY;
+
+/// Functions of a group up to which each is summarised by itself.
+const SEPARATE: usize = 16;
+
+/// Times of every node, in nanoseconds; [`f64::NEG_INFINITY`] where no path leads there.
+#[derive(Clone, Debug)]
+struct Times {
+    /// Before its yield or counter.
+    arrival: Vec<f64>,
+    /// Behind it.
+    pass: Vec<f64>,
+}
+
+/// Which paths are looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Paths {
+    /// Those from the sources that were set, up to the first yield.
+    Given,
+    /// Those from yields, and from where nobody knows when the last one was: that is taken to
+    /// be so long ago then.
+    FromYields { stale_ns: f64 },
+}
+
+/// The longest times in `graph`. `ago` says how long ago the last yield was behind code of which
+/// nothing is known, and at most when a function is called.
+pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
+    let (stale_ns, entry_ns) = ago;
+    let mut solver = Solver::new(graph);
+    let from_yields = Paths::FromYields { stale_ns };
+    let emitted = solver.run(&[], from_yields);
+    let mut pass = emitted.pass.clone();
+    let mut most = vec![NONE; graph.nodes.len()];
+    for &node in &graph.reached {
+        most[node] = solver.most(&emitted, node);
+    }
+    let mut summaries = Vec::new();
+    // Of many functions that call each other none is summarised by itself: paths from where
+    // another begins are longer at most.
+    let apart = if graph.entries.len() > SEPARATE {
+        graph.entries.len()
+    } else {
+        1
+    };
+    for entries in graph.entries.chunks(apart) {
+        let sources: Vec<(usize, f64)> = entries.iter().map(|entry| (entry.1, 0.0)).collect();
+        let entered = solver.run(&sources, Paths::Given);
+        for &node in &graph.reached {
+            pass[node] = pass[node].max(entered.pass[node] + entry_ns);
+            most[node] = most[node].max(solver.most(&entered, node) + entry_ns);
+        }
+        let head = known(solver.first_yield(&entered));
+        summaries.extend(entries.iter().map(|&(function, _)| Summary {
+            head,
+            through: known(solver.returns(&entered, function, Paths::Given)),
+            tail: known(solver.returns(&emitted, function, from_yields)),
+            through_share: 1.0,
+        }));
+    }
+    Solved {
+        pass,
+        most_ns: most.iter().copied().fold(0.0, f64::max),
+        excess_ns: most.iter().map(|ns| (ns - bound_ns).max(0.0)).sum(),
+        most_by_function: graph.most_by_function(|node| most[node]),
+        summaries,
+    }
+}
+
+fn known(ns: f64) -> Option<f64> {
+    (ns > NONE).then_some(ns)
+}
+
+/// What is known of a counter's loop.
+struct Around {
+    /// The longest way around.
+    around_ns: f64,
+    /// When the counter was passed at 0: the other nodes of the loop, with their arrival and
+    /// pass.
+    behind: Vec<(usize, f64, f64)>,
+}
+
+struct Solver<'a> {
+    graph: &'a Graph,
+    around: Vec<Option<Around>>,
+    /// Times in which no path leads anywhere.
+    spare: Vec<Times>,
+}
+
+impl<'a> Solver<'a> {
+    fn new(graph: &'a Graph) -> Self {
+        Self {
+            graph,
+            around: graph.nodes.iter().map(|_| None).collect(),
+            spare: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, sources: &[(usize, f64)], paths: Paths) -> Times {
+        let mut times = self.empty();
+        for &(node, ns) in sources {
+            times.arrival[node] = ns;
+        }
+        if let Paths::FromYields { stale_ns } = paths {
+            for &node in &self.graph.reached {
+                if self.graph.nodes[node].source == Source::Unknown {
+                    times.arrival[node] = stale_ns;
+                }
+                // Not in the order of the nodes: what is before a call that certainly yields
+                // says nothing of what is behind it.
+                let ns = self.emitted(node, paths);
+                for &(to, _) in &self.graph.nodes[node].ways {
+                    times.arrival[to] = times.arrival[to].max(ns);
+                }
+            }
+        }
+        let nodes = self.graph.reached.clone();
+        self.solve(&nodes, &mut times, paths);
+        times
+    }
+
+    fn empty(&self) -> Times {
+        let size = self.graph.nodes.len();
+        Times {
+            arrival: vec![NONE; size],
+            pass: vec![NONE; size],
+        }
+    }
+
+    fn solve(&mut self, nodes: &[usize], times: &mut Times, paths: Paths) {
+        let graph = self.graph;
+        for component in components(nodes, |node| graph.carries(node)) {
+            let alone = component.len() == 1
+                && graph.carries(component[0]).all(|next| next != component[0]);
+            if alone {
+                let node = component[0];
+                times.pass[node] = match (graph.nodes[node].start, paths) {
+                    (Start::Yield, Paths::Given) => NONE,
+                    (Start::Yield, Paths::FromYields { .. }) => 0.0,
+                    (Start::Plain | Start::Counter(_), _) => times.arrival[node],
+                };
+                self.go_on(node, times, paths, &[]);
+            } else {
+                self.go_around(component, times, paths);
+            }
+        }
+    }
+
+    /// A loop.
+    fn go_around(&mut self, mut component: Vec<usize>, times: &mut Times, paths: Paths) {
+        component.sort_unstable();
+        let Some((at, every)) = self.counter(&component) else {
+            self.lose(&component, times, paths);
+            return;
+        };
+        let rest: Vec<usize> = component
+            .iter()
+            .copied()
+            .filter(|&node| node != at)
+            .collect();
+        if self.around[at].is_none() {
+            let mut behind = self.spare.pop().unwrap_or_else(|| self.empty());
+            behind.pass[at] = 0.0;
+            self.go_on(at, &mut behind, Paths::Given, &[]);
+            self.solve(&rest, &mut behind, Paths::Given);
+            self.around[at] = Some(Around {
+                around_ns: behind.arrival[at],
+                behind: rest
+                    .iter()
+                    .map(|&node| (node, behind.arrival[node], behind.pass[node]))
+                    .collect(),
+            });
+            for &node in &component {
+                let ways = self.graph.nodes[node].ways.iter().map(|way| way.0);
+                for touched in ways.chain([node]) {
+                    behind.arrival[touched] = NONE;
+                    behind.pass[touched] = NONE;
+                }
+            }
+            self.spare.push(behind);
+        }
+        self.solve(&rest, times, paths);
+        let Some(around) = &self.around[at] else {
+            return;
+        };
+        let (arrival, around_ns) = (times.arrival[at], around.around_ns);
+        let passes = f64::from(every);
+        // Twice is once around and no more, however long that takes.
+        let mut pass = if around_ns > NONE && every > 2 {
+            arrival + (passes - 2.0) * around_ns
+        } else {
+            arrival
+        };
+        if matches!(paths, Paths::FromYields { .. }) {
+            pass = pass.max((passes - 1.0) * around_ns);
+        }
+        times.pass[at] = pass;
+        if pass > NONE {
+            for &(node, arrival, passed) in &around.behind {
+                times.pass[node] = times.pass[node].max(pass + passed);
+                times.arrival[node] = times.arrival[node].max(pass + arrival);
+            }
+        }
+        for &node in &component {
+            self.go_on(node, times, paths, &component);
+        }
+    }
+
+    /// The counter of a loop that comes first: which one makes no difference to what is true,
+    /// only to how close the result is. The one that is passed least cuts outer loops first.
+    fn counter(&self, component: &[usize]) -> Option<(usize, u32)> {
+        let counters = component
+            .iter()
+            .filter_map(|&node| match self.graph.nodes[node].start {
+                Start::Counter(every) => Some((node, every)),
+                Start::Plain | Start::Yield => None,
+            });
+        counters.min_by(|a, b| {
+            let count = |node: usize| self.graph.nodes[node].count;
+            count(a.0).total_cmp(&count(b.0)).then(a.0.cmp(&b.0))
+        })
+    }
+
+    /// A loop without a yield: nothing bounds the time in it.
+    fn lose(&self, component: &[usize], times: &mut Times, paths: Paths) {
+        if component.iter().any(|&node| times.arrival[node] > NONE) {
+            for &node in component {
+                times.arrival[node] = f64::INFINITY;
+                times.pass[node] = f64::INFINITY;
+            }
+            for &node in component {
+                self.go_on(node, times, paths, component);
+            }
+        }
+    }
+
+    /// Carries the time behind `node` to the nodes after it that are not in `inside`, which is
+    /// sorted.
+    fn go_on(&self, node: usize, times: &mut Times, paths: Paths, inside: &[usize]) {
+        let ns = self.leaves(node, times, paths);
+        if ns > NONE {
+            for &(to, _) in &self.graph.nodes[node].ways {
+                if inside.binary_search(&to).is_err() {
+                    times.arrival[to] = times.arrival[to].max(ns);
+                }
+            }
+        }
+    }
+
+    /// The time when control leaves `node`, its call included.
+    fn leaves(&self, node: usize, times: &Times, paths: Paths) -> f64 {
+        let ends = times.pass[node] + self.graph.nodes[node].ns;
+        let passes = match self.graph.nodes[node].effect {
+            Effect::None => ends,
+            Effect::Called(summary) => summary.through.map_or(NONE, |through| ends + through),
+            Effect::Unknown => NONE,
+        };
+        passes.max(self.emitted(node, paths))
+    }
+
+    /// The time since a yield inside of what `node` calls, when that has returned.
+    fn emitted(&self, node: usize, paths: Paths) -> f64 {
+        match (self.graph.nodes[node].effect, paths) {
+            (Effect::Called(summary), Paths::FromYields { .. }) => summary.tail.unwrap_or(NONE),
+            (Effect::Unknown, Paths::FromYields { stale_ns }) => stale_ns,
+            _ => NONE,
+        }
+    }
+
+    /// The longest time from the start of a path to the first yield on it.
+    fn first_yield(&self, times: &Times) -> f64 {
+        let reached = self.graph.reached.iter();
+        reached
+            .map(|&node| self.yields(times, node))
+            .fold(NONE, f64::max)
+    }
+
+    /// The longest time at which there is a yield at the start of `node` or in what it calls.
+    fn yields(&self, times: &Times, node: usize) -> f64 {
+        let here = &self.graph.nodes[node];
+        let at_start = match here.start {
+            Start::Plain => NONE,
+            Start::Yield => times.arrival[node],
+            Start::Counter(_) => match &self.around[node] {
+                Some(around) if around.around_ns > NONE => times.pass[node] + around.around_ns,
+                _ => times.arrival[node],
+            },
+        };
+        let in_callee = match here.effect {
+            Effect::Called(Summary {
+                head: Some(head), ..
+            }) => times.pass[node] + here.ns + head,
+            _ => NONE,
+        };
+        at_start.max(in_callee)
+    }
+
+    /// The longest time at a yield of `node`, at its end or behind its call.
+    fn most(&self, times: &Times, node: usize) -> f64 {
+        let here = &self.graph.nodes[node];
+        let through = match here.effect {
+            Effect::Called(summary) => summary.through.unwrap_or(0.0),
+            _ => 0.0,
+        };
+        let ends = times.pass[node] + here.ns + through;
+        ends.max(self.yields(times, node))
+    }
+
+    /// The longest time at which `function` returns.
+    fn returns(&self, times: &Times, function: usize, paths: Paths) -> f64 {
+        let nodes = self.graph.returns(function);
+        nodes
+            .map(|node| self.leaves(node, times, paths))
+            .fold(NONE, f64::max)
+    }
+}

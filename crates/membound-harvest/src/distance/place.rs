@@ -1,0 +1,631 @@
+//! Where yields are placed in a group of functions.
+
+use std::collections::BTreeSet;
+
+use super::components::components;
+use super::graph::{Effect, Graph, Node, Solved, Source, Start, Summary};
+use super::{Gap, Limits, Place, Program, Rule, Unbounded, Yields, expected, longest};
+
+/// A counter counts to this at most: a signed half word, so that it can be an immediate.
+const MOST: u32 = 1 << 15;
+
+/// Nodes of a loop that are tried as the place of its yield.
+const TRIED: usize = 64;
+
+/// Blocks of functions that call each other up to which they are looked at together.
+const LARGE: usize = 600;
+
+/// Times that differ by less are the same, in nanoseconds.
+pub(super) const SAME_NS: f64 = 1e-6;
+
+/// Nodes that are looked at in all while yields are taken out of a group, and while counters are
+/// raised: what is left then stays as it is.
+const EFFORT: usize = 2_000_000;
+
+/// A group of functions for which yields are to be placed.
+#[derive(Clone, Copy)]
+pub(super) struct Task<'a> {
+    pub program: &'a Program,
+    pub group: &'a [usize],
+    pub summaries: &'a [Option<Summary>],
+    pub limits: Limits,
+    /// How long ago the last yield is taken to be behind code of which nothing is known.
+    pub stale_ns: f64,
+    /// How long ago the last yield was when one of its functions is called.
+    pub entry_ns: f64,
+    /// How long it may take at least where a call has returned until a yield can stand.
+    pub leave_ns: f64,
+}
+
+impl Task<'_> {
+    pub(super) fn graph(&self, yields: &Yields) -> Graph {
+        Graph::new(self.program, self.group, self.summaries, yields)
+    }
+
+    pub(super) fn solve(&self, graph: &Graph) -> Solved {
+        let Limits { bound_ns, rule } = self.limits;
+        let ago = (self.stale_ns, self.entry_ns);
+        match rule {
+            Rule::Max => longest::solve(graph, bound_ns, ago),
+            Rule::Expected => expected::solve(graph, bound_ns, ago),
+        }
+    }
+
+    /// What may not become worse.
+    fn limit(&self, yields: &Yields) -> Limit {
+        let solved = self.solve(&self.graph(yields));
+        Limit {
+            most_ns: solved.most_ns.max(self.limits.bound_ns) + SAME_NS,
+            excess_ns: solved.excess_ns + SAME_NS,
+        }
+    }
+
+    /// The step at a place.
+    fn step(&self, place: Place) -> Option<&super::Step> {
+        let function = &self.program.functions[place.function];
+        function.blocks[place.block].steps.get(place.step)
+    }
+
+    fn count(&self, place: Place) -> f64 {
+        self.program.functions[place.function].blocks[place.block].count
+    }
+
+    /// Whether a yield can be put at a place where there is none.
+    fn is_free(&self, place: Place, yields: &Yields) -> bool {
+        self.step(place)
+            .is_some_and(|step| step.patchable && !step.yields)
+            && !yields.contains_key(&place)
+    }
+
+    fn first_free(&self, node: &Node, yields: &Yields) -> Option<Place> {
+        (node.place.step..node.end)
+            .map(|step| Place { step, ..node.place })
+            .find(|&place| self.is_free(place, yields))
+    }
+}
+
+/// The most that may be exceeded.
+struct Limit {
+    most_ns: f64,
+    excess_ns: f64,
+}
+
+impl Limit {
+    fn holds(&self, solved: &Solved) -> bool {
+        solved.most_ns <= self.most_ns && solved.excess_ns <= self.excess_ns
+    }
+}
+
+/// Places yields in a group; and what could not be bounded.
+pub(super) fn place(task: &Task<'_>) -> (Yields, Vec<Gap>) {
+    let blocks = |function: &usize| task.program.functions[*function].blocks.len();
+    let large = task.group.len() > 1 && task.group.iter().map(blocks).sum::<usize>() > LARGE;
+    let (yields, mut gaps) = if large {
+        place_apart(task)
+    } else {
+        place_together(task, Yields::new())
+    };
+    gaps.sort_unstable();
+    gaps.dedup();
+    (yields, gaps)
+}
+
+/// Places yields in many functions that call each other: in each by itself, with a yield where
+/// it is entered and where a call of another returns, so that nothing need be known of that.
+pub(super) fn place_apart(task: &Task<'_>) -> (Yields, Vec<Gap>) {
+    let mut summaries = task.summaries.to_vec();
+    let mut entered = Yields::new();
+    for &function in task.group {
+        let steps = &task.program.functions[function].blocks[0].steps;
+        let first = steps.iter().position(|step| step.yields || step.patchable);
+        if let Some(step) = first
+            && !steps[step].yields
+        {
+            let place = Place {
+                function,
+                block: 0,
+                step,
+            };
+            entered.insert(place, 1);
+        }
+        let before = &steps[..first.unwrap_or(steps.len())];
+        summaries[function] = Some(Summary {
+            head: Some(before.iter().map(|step| step.ns).sum()),
+            through: None,
+            tail: Some(task.stale_ns),
+            through_share: 0.0,
+        });
+    }
+    let mut yields = Yields::new();
+    let mut gaps = Vec::new();
+    for &function in task.group {
+        let alone = Task {
+            group: &[function],
+            summaries: &summaries,
+            ..*task
+        };
+        let here = entered
+            .iter()
+            .filter(|(place, _)| place.function == function);
+        let given = here.map(|(place, every)| (*place, *every)).collect();
+        let (placed, of_function) = place_together(&alone, given);
+        yields.extend(placed);
+        gaps.extend(of_function);
+    }
+    (yields, gaps)
+}
+
+/// Places yields beside those that are given and are to stay.
+fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
+    let mut gaps = Vec::new();
+    // Loops in which no yield can stand are left out of account after they were noted.
+    let mut fixed: BTreeSet<Place> = given.keys().copied().collect();
+    let mut assumed = BTreeSet::new();
+    let mut yields = given;
+    match task.limits.rule {
+        Rule::Max => {
+            cut_loops(task, &mut yields, &mut assumed, &mut gaps);
+            let loops: BTreeSet<Place> = yields.keys().copied().collect();
+            let found = loop {
+                let found = Walk::of(task, &yields);
+                if found.places.is_empty() {
+                    break found;
+                }
+                yields.extend(found.places.iter().map(|place| (*place, 1)));
+            };
+            gaps.extend(found.gaps);
+            prune(task, &mut yields, &loops);
+        }
+        Rule::Expected => {
+            while let Some(place) = exceeded(task, &yields) {
+                yields.insert(place, 1);
+            }
+            gaps.extend(over(task, &yields));
+            prune(task, &mut yields, &fixed);
+        }
+    }
+    fixed.extend(&assumed);
+    raise(task, &mut yields, &fixed);
+    yields.retain(|place, _| !assumed.contains(place));
+    (yields, gaps)
+}
+
+/// Puts a yield into every loop that has none.
+fn cut_loops(
+    task: &Task<'_>,
+    yields: &mut Yields,
+    assumed: &mut BTreeSet<Place>,
+    gaps: &mut Vec<Gap>,
+) {
+    let graph = task.graph(yields);
+    let mut pending = vec![graph.reached.clone()];
+    while let Some(nodes) = pending.pop() {
+        for component in loops(&graph, &nodes) {
+            let free = |node: usize| task.first_free(&graph.nodes[node], yields);
+            let (at, place) = if let Some(at) = cheapest(&graph, &component, &free)
+                && let Some(place) = free(at)
+            {
+                (at, place)
+            } else {
+                let longest = component
+                    .iter()
+                    .copied()
+                    .max_by(|&a, &b| graph.nodes[a].ns.total_cmp(&graph.nodes[b].ns));
+                let at = longest.unwrap_or(component[0]);
+                let place = graph.nodes[at].place;
+                gaps.push(Gap {
+                    why: Unbounded::Loop,
+                    place,
+                });
+                assumed.insert(place);
+                (at, place)
+            };
+            yields.insert(place, 1);
+            pending.push(component.into_iter().filter(|&node| node != at).collect());
+        }
+    }
+}
+
+/// The loops among `nodes` that have no yield.
+fn loops(graph: &Graph, nodes: &[usize]) -> Vec<Vec<usize>> {
+    let mut found = components(nodes, |node| graph.carries(node));
+    found.retain(|component| {
+        component.len() > 1 || graph.carries(component[0]).any(|next| next == component[0])
+    });
+    found
+}
+
+/// The node of a loop at which a yield makes the least work, what is then left to be cut
+/// included.
+fn cheapest(
+    graph: &Graph,
+    component: &[usize],
+    free: &impl Fn(usize) -> Option<Place>,
+) -> Option<usize> {
+    let mut candidates: Vec<usize> = component
+        .iter()
+        .copied()
+        .filter(|&node| free(node).is_some())
+        .collect();
+    let count = |node: usize| graph.nodes[node].count;
+    candidates.sort_by(|&a, &b| count(a).total_cmp(&count(b)).then(a.cmp(&b)));
+    if candidates.len() > TRIED {
+        candidates.drain(TRIED / 2..candidates.len() - TRIED / 2);
+    }
+    let cost = |node: usize| {
+        let rest: Vec<usize> = component.iter().copied().filter(|&it| it != node).collect();
+        let left = loops(graph, &rest);
+        let least: f64 = left
+            .iter()
+            .map(|component| {
+                let counts = component.iter().map(|&node| count(node));
+                counts.fold(f64::INFINITY, f64::min)
+            })
+            .sum();
+        (count(node) + least, left.len())
+    };
+    candidates
+        .into_iter()
+        .map(|node| (cost(node), node))
+        .min_by(|(a, at), (b, other)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(at.cmp(other)))
+        .map(|(_, node)| node)
+}
+
+/// A walk along the longest paths of a graph whose loops are all cut, and the yields that mend
+/// violations of the bound on them.
+struct Walk<'a> {
+    task: &'a Task<'a>,
+    graph: Graph,
+    yields: &'a Yields,
+    /// By node: the time since the last yield at its start and at its end, and the node
+    /// before it on the path that is longest.
+    pass: Vec<f64>,
+    ends: Vec<f64>,
+    from: Vec<Option<usize>>,
+    /// By node: a yield was put somewhere before it on its longest path, so that its times are
+    /// not true any more. The next walk will tell.
+    stale: Vec<bool>,
+    places: BTreeSet<Place>,
+    gaps: Vec<Gap>,
+}
+
+impl<'a> Walk<'a> {
+    fn of(task: &'a Task<'a>, yields: &'a Yields) -> Self {
+        let graph = task.graph(yields);
+        let size = graph.nodes.len();
+        let order = components(&graph.reached, |node| graph.carries(node)).concat();
+        let mut walk = Self {
+            task,
+            graph,
+            yields,
+            pass: vec![f64::NEG_INFINITY; size],
+            ends: vec![f64::NEG_INFINITY; size],
+            from: vec![None; size],
+            stale: vec![false; size],
+            places: BTreeSet::new(),
+            gaps: Vec::new(),
+        };
+        walk.begin();
+        for node in order {
+            walk.visit(node);
+        }
+        walk
+    }
+
+    /// Times that do not depend on the nodes before.
+    fn begin(&mut self) {
+        let stale_ns = self.task.stale_ns;
+        for &node in &self.graph.reached {
+            let here = &self.graph.nodes[node];
+            let source = match here.source {
+                Source::Nowhere => None,
+                Source::Calls => Some(self.task.entry_ns),
+                Source::Unknown => Some(stale_ns),
+            };
+            let since = match here.effect {
+                Effect::None => None,
+                Effect::Unknown => Some(stale_ns),
+                Effect::Called(summary) => summary.tail,
+            };
+            let ways = here.ways.iter().map(|way| (way.0, since));
+            for (to, ns) in ways.chain([(node, source)]) {
+                if let Some(ns) = ns {
+                    self.pass[to] = self.pass[to].max(ns);
+                }
+            }
+        }
+    }
+
+    fn visit(&mut self, node: usize) {
+        if self.graph.nodes[node].start != Start::Plain {
+            self.pass[node] = 0.0;
+            self.from[node] = None;
+        }
+        let before = self.from[node];
+        self.stale[node] = before.is_some_and(|before| self.stale[before]);
+        if self.stale[node] {
+            self.ends[node] = self.pass[node] + self.graph.nodes[node].ns;
+        } else {
+            self.ends[node] = self.check(node);
+        }
+        let here = &self.graph.nodes[node];
+        let leaves = match here.effect {
+            Effect::None => self.ends[node],
+            Effect::Called(Summary {
+                through: Some(through),
+                ..
+            }) => self.ends[node] + through,
+            Effect::Called(_) | Effect::Unknown => return,
+        };
+        for &(to, _) in &here.ways {
+            if self.graph.nodes[to].start == Start::Plain && leaves > self.pass[to] {
+                self.pass[to] = leaves;
+                self.from[to] = Some(node);
+            }
+        }
+    }
+
+    /// Holds the instructions of a node to the bound, and says how long ago the last yield is
+    /// behind them.
+    fn check(&mut self, node: usize) -> f64 {
+        let most_ns = self.task.limits.bound_ns + SAME_NS;
+        let (first, end) = {
+            let here = &self.graph.nodes[node];
+            (here.place, here.end)
+        };
+        let mut at_ns = self.pass[node];
+        let mut lost = at_ns > most_ns;
+        for step in first.step..end {
+            let place = Place { step, ..first };
+            let Some(&instruction) = self.task.step(place) else {
+                break;
+            };
+            if lost && at_ns > SAME_NS && self.is_free(place) {
+                // The next yield is late already: it comes as soon as it can.
+                self.places.insert(place);
+                at_ns = 0.0;
+                lost = false;
+            }
+            let mut behind_ns = at_ns + instruction.ns;
+            if behind_ns > most_ns && !lost {
+                match self.mend(node, step, behind_ns, behind_ns) {
+                    Mended::Here(since_ns) => behind_ns = since_ns,
+                    Mended::Before => return behind_ns,
+                    Mended::No => {
+                        lost = true;
+                        let why = if instruction.ns > most_ns {
+                            Unbounded::Instruction
+                        } else {
+                            Unbounded::Stretch
+                        };
+                        self.gaps.push(Gap { why, place });
+                    }
+                }
+            }
+            at_ns = behind_ns;
+        }
+        let here = &self.graph.nodes[node];
+        let behind = match here.effect {
+            Effect::Called(summary) => {
+                let through = summary.through.unwrap_or(0.0);
+                Some(summary.head.unwrap_or(0.0).max(through))
+            }
+            Effect::None if here.returns => Some(self.task.leave_ns),
+            Effect::None | Effect::Unknown => None,
+        };
+        if let Some(behind) = behind {
+            let until_ns = at_ns + behind;
+            if until_ns > most_ns && !lost && end > first.step {
+                match self.mend(node, end - 1, at_ns, until_ns) {
+                    Mended::Here(since_ns) => at_ns = since_ns - behind,
+                    Mended::Before => {}
+                    Mended::No => {
+                        self.gaps.push(Gap {
+                            why: Unbounded::Stretch,
+                            place: Place {
+                                step: end - 1,
+                                ..first
+                            },
+                        });
+                        if let Some(since_ns) = self.come_near(node, at_ns) {
+                            at_ns = since_ns;
+                        }
+                    }
+                }
+            }
+        }
+        at_ns
+    }
+
+    /// Puts a yield as near to the end of a node as can be, which is `at_ns` behind the last one.
+    /// What follows is too long all the same, but callers need not bear more of it.
+    fn come_near(&mut self, node: usize, at_ns: f64) -> Option<f64> {
+        let here = &self.graph.nodes[node];
+        let mut since_ns = 0.0;
+        for step in (here.place.step..here.end).rev() {
+            let place = Place { step, ..here.place };
+            since_ns += self.task.step(place)?.ns;
+            if at_ns - since_ns <= SAME_NS {
+                return None;
+            }
+            if self.is_free(place) {
+                self.places.insert(place);
+                return Some(since_ns);
+            }
+        }
+        None
+    }
+
+    fn is_free(&self, place: Place) -> bool {
+        !self.places.contains(&place) && self.task.is_free(place, self.yields)
+    }
+
+    /// Puts a yield on the longest path to the end of a step of `node`, at `behind_ns`, where it
+    /// brings `until_ns`, which comes after that, under the bound and is executed least; of
+    /// equals the latest.
+    fn mend(&mut self, node: usize, last: usize, behind_ns: f64, until_ns: f64) -> Mended {
+        let most_ns = self.task.limits.bound_ns + SAME_NS;
+        let mut best: Option<(f64, Place, usize, f64)> = None;
+        let (mut at, mut end, mut at_ns) = (node, last + 1, behind_ns);
+        'path: loop {
+            let here = &self.graph.nodes[at];
+            for step in (here.place.step..end).rev() {
+                let place = Place { step, ..here.place };
+                at_ns -= self.task.step(place).map_or(0.0, |step| step.ns);
+                // Here the path begins; a yield that changes nothing mends nothing.
+                if until_ns - at_ns > most_ns || at_ns <= SAME_NS {
+                    break 'path;
+                }
+                if at_ns <= most_ns && self.is_free(place) {
+                    let count = self.task.count(place);
+                    if best.is_none_or(|(least, ..)| count < least) {
+                        best = Some((count, place, at, at_ns));
+                    }
+                }
+            }
+            let Some(before) = self.from[at] else { break };
+            at = before;
+            end = self.graph.nodes[at].end;
+            at_ns = self.ends[at];
+        }
+        let Some((_, place, at, at_ns)) = best else {
+            return Mended::No;
+        };
+        self.places.insert(place);
+        if at == node {
+            Mended::Here(until_ns - at_ns)
+        } else {
+            self.stale[node] = true;
+            Mended::Before
+        }
+    }
+}
+
+/// What became of a violation.
+enum Mended {
+    /// A yield in the same node, which so long ago is.
+    Here(f64),
+    /// A yield in a node before.
+    Before,
+    /// There is no place for one.
+    No,
+}
+
+/// The place of a yield where the average time exceeds the bound first.
+fn exceeded(task: &Task<'_>, yields: &Yields) -> Option<Place> {
+    let graph = task.graph(yields);
+    let solved = task.solve(&graph);
+    let most_ns = task.limits.bound_ns + SAME_NS;
+    if solved.most_ns <= most_ns {
+        return None;
+    }
+    let order = components(&graph.reached, |node| {
+        graph.nodes[node].ways.iter().map(|way| way.0)
+    })
+    .concat();
+    for node in order {
+        let here = &graph.nodes[node];
+        let head = match here.effect {
+            Effect::Called(summary) => {
+                let through = summary.through.unwrap_or(0.0);
+                summary.head.unwrap_or(0.0).max(through)
+            }
+            Effect::None | Effect::Unknown => 0.0,
+        };
+        if solved.pass[node] + here.ns + head <= most_ns {
+            continue;
+        }
+        let mut at_ns = solved.pass[node];
+        let mut best = None;
+        for step in here.place.step..here.end {
+            let place = Place { step, ..here.place };
+            if task.is_free(place, yields) && (best.is_none() || at_ns <= most_ns) {
+                best = Some(place);
+            }
+            at_ns += task.step(place).map_or(0.0, |step| step.ns);
+        }
+        if best.is_some() {
+            return best;
+        }
+    }
+    None
+}
+
+/// Where the average time exceeds the bound whatever yields there are.
+fn over(task: &Task<'_>, yields: &Yields) -> Vec<Gap> {
+    let graph = task.graph(yields);
+    let solved = task.solve(&graph);
+    let nodes = graph.reached.iter().filter(|&&node| {
+        let here = &graph.nodes[node];
+        here.end > here.place.step && solved.pass[node] + here.ns > task.limits.bound_ns + SAME_NS
+    });
+    nodes
+        .map(|&node| Gap {
+            why: Unbounded::Stretch,
+            place: graph.nodes[node].place,
+        })
+        .collect()
+}
+
+/// Takes out the yields that are not needed, those that are executed most first.
+fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<Place>) {
+    let limit = task.limit(yields);
+    let mut effort = EFFORT;
+    for place in by_count(task, yields) {
+        if !keep.contains(&place) && effort > 0 {
+            yields.remove(&place);
+            let graph = task.graph(yields);
+            effort = effort.saturating_sub(graph.nodes.len());
+            if !limit.holds(&task.solve(&graph)) {
+                yields.insert(place, 1);
+            }
+        }
+    }
+}
+
+/// Lets yields be taken each k-th time only, as far as the bound permits. What is left of the
+/// bound goes to the one that is taken most, each time anew.
+fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+    let limit = task.limit(yields);
+    let mut effort = EFFORT;
+    let mut holds = |place: Place, every: u32, yields: &mut Yields| {
+        let before = yields.insert(place, every);
+        let graph = task.graph(yields);
+        let counters = yields.values().filter(|every| **every > 1).count();
+        effort = effort.saturating_sub((counters + 1) * graph.nodes.len());
+        let holds = every <= MOST && effort > 0 && limit.holds(&task.solve(&graph));
+        if !holds {
+            yields.extend(before.map(|before| (place, before)));
+        }
+        holds
+    };
+    // Each with the smallest number that was found to be too many.
+    let mut open: Vec<(Place, Option<u32>)> = by_count(task, yields)
+        .into_iter()
+        .filter(|place| !fixed.contains(place))
+        .map(|place| (place, None))
+        .collect();
+    let taken = |place: Place, yields: &Yields| task.count(place) / f64::from(yields[&place]);
+    while let Some(at) = (0..open.len()).reduce(|a, b| {
+        if taken(open[b].0, yields) > taken(open[a].0, yields) {
+            b
+        } else {
+            a
+        }
+    }) {
+        let (place, too_many) = open[at];
+        let every = yields[&place];
+        let next = too_many.map_or(2 * every, |too_many| every.midpoint(too_many));
+        if next == every {
+            open.swap_remove(at);
+        } else if !holds(place, next, yields) {
+            open[at].1 = Some(next);
+        }
+    }
+}
+
+fn by_count(task: &Task<'_>, yields: &Yields) -> Vec<Place> {
+    let mut places: Vec<Place> = yields.keys().copied().collect();
+    places.sort_by(|&a, &b| (task.count(b).total_cmp(&task.count(a))).then_with(|| a.cmp(&b)));
+    places
+}

@@ -1,0 +1,66 @@
+//! What a plan is asked for, and what yields cost.
+
+use membound_types::HarvestRole;
+
+use crate::distance::Limits;
+
+/// What yields cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// Time from one context to another, in nanoseconds: saving, switching, restoring.
+    pub switch_ns: f64,
+    /// Time that a counter takes which lets control pass, in nanoseconds.
+    pub counter_ns: f64,
+    /// Whether both were measured on the machine in question.
+    pub measured: bool,
+}
+
+impl Costs {
+    /// What stands in until a machine was measured: the middle of what a software switch of all
+    /// general registers took on a Zen 5 core, and an increment in memory.
+    pub const TYPICAL: Self = Self {
+        switch_ns: 6.0,
+        counter_ns: 1.0,
+        measured: false,
+    };
+
+    /// A yield: away and back.
+    #[must_use]
+    pub fn yield_ns(&self) -> f64 {
+        2.0 * self.switch_ns
+    }
+}
+
+/// What a plan is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// What the program is to be.
+    pub role: HarvestRole,
+    /// Share of the CPU time that yields may cost where loads hit, 0 to 1.
+    pub max_overhead: f64,
+    /// Share of the stall from which on a load has a significant part of it.
+    pub min_stall_share: f64,
+    /// Share of a load's executions that must miss the last cache.
+    pub min_likelihood: f64,
+    /// Bound on the time between yields; `None`: it is not bounded.
+    pub limits: Option<Limits>,
+    /// What yields cost.
+    pub costs: Costs,
+}
+
+impl Options {
+    /// The usual ones: 5 % overhead; loads with 1 % of the stall; of their executions 30 %
+    /// misses of the last cache, which is what the prototype of document 003's authors asks
+    /// of primaries (p_L3miss > 0.4·T, T = 75 %).
+    #[must_use]
+    pub const fn new(role: HarvestRole) -> Self {
+        Self {
+            role,
+            max_overhead: 0.05,
+            min_stall_share: 0.01,
+            min_likelihood: 0.3,
+            limits: None,
+            costs: Costs::TYPICAL,
+        }
+    }
+}

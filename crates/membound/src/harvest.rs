@@ -1,0 +1,15 @@
+//! `membound harvest`: other work in the time that a program waits for memory.
+
+pub(crate) mod args;
+mod plan;
+
+use std::process::ExitCode;
+
+use args::HarvestCommand;
+
+/// Runs what was asked for.
+pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        HarvestCommand::Plan(args) => plan::run(args),
+    }
+}

@@ -1,0 +1,78 @@
+//! `membound harvest plan`: where a profiled program would yield.
+
+use std::io;
+use std::process::ExitCode;
+
+use membound_harvest::distance::{Limits, Rule};
+use membound_harvest::{Binaries, Options};
+use membound_types::{DistanceRule, HarvestRole};
+
+use super::args::PlanArgs;
+use crate::output::{self, Target};
+use crate::profile::machine;
+
+/// Time between two yields of a scavenger unless it is said otherwise, in nanoseconds: that of
+/// a miss, so that the primary's data have come when it runs again.
+const USUAL_BOUND_NS: f64 = 200.0;
+
+/// Plans a run and shows the plan.
+pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let options = match options(args) {
+        Ok(options) => options,
+        Err(complaint) => {
+            output::complain(&complaint);
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let machine = args.machine.as_deref().map(machine::read).transpose()?;
+    let run = membound_run::RunData::open(&args.run)?;
+    let plan = membound_harvest::plan(&run, machine.as_ref(), &Files, &options)?;
+    if !json.as_ref().is_some_and(Target::is_stdout) {
+        output::print(&membound_report::text::harvest_plan(&plan, output::style()));
+    }
+    if let Some(target) = &mut json {
+        target.write(&output::json(&plan)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: &PlanArgs) -> Result<Options, String> {
+    let mut options = Options::new(args.role);
+    options.max_overhead = args.max_overhead;
+    match args.role {
+        HarvestRole::Primary => {
+            for (option, given) in [
+                ("--bound-ns", args.bound_ns.is_some()),
+                ("--distance", args.distance.is_some()),
+            ] {
+                if given {
+                    return Err(format!("{option} is for `--role scavenger`"));
+                }
+            }
+        }
+        HarvestRole::Scavenger => {
+            options.limits = Some(Limits {
+                bound_ns: args.bound_ns.unwrap_or(USUAL_BOUND_NS),
+                rule: match args.distance.unwrap_or_default() {
+                    DistanceRule::Max => Rule::Max,
+                    DistanceRule::Expected => Rule::Expected,
+                },
+            });
+        }
+    }
+    Ok(options)
+}
+
+/// Binaries where the run says that they lay.
+struct Files;
+
+impl Binaries for Files {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        let found = std::fs::metadata(path)?;
+        if !found.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        std::fs::read(path)
+    }
+}
