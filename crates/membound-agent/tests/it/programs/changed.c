@@ -79,6 +79,11 @@ __asm__(
 static const unsigned long all = ~0ul;
 
 static void *holds(void *path) {
+    // What is sent to the process is for the first thread, also while a call waits for that.
+    sigset_t users;
+    sigemptyset(&users);
+    sigaddset(&users, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &users, NULL);
     int file = open(path, O_RDONLY);
     char byte = 0;
     return (void *)(held_read(file, &byte, 1) == 1 && byte == 'x' ? 1l : 0l);
