@@ -52,34 +52,55 @@ pub(crate) fn membound(home: &Path) -> Command {
     command
 }
 
-/// The machine's profile, measured once.
+/// The machine's profile, measured once, or again where neighbours had a cache while it was
+/// calibrated.
 pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
     static MACHINE: LazyLock<(PathBuf, MachineProfile)> = LazyLock::new(|| {
+        const TRIES: usize = 3;
         let path = FIXTURES.directory().join("machine.json");
-        let output = membound(FIXTURES.directory())
-            .args([
-                "measure",
-                "latency",
-                "bandwidth",
-                "calibration",
-                "--quick",
-                "--json",
-            ])
-            .arg(&path)
-            .output()
-            .expect("the command starts");
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let bytes = std::fs::read(&path).expect("it was written");
-        let profile: MachineProfile = serde_json::from_slice(&bytes).expect("it is a profile");
-        let calibrated = profile.calibration.known();
-        assert!(
-            calibrated.is_some(),
-            "{:?}",
-            profile.calibration.why_missing()
-        );
+        let mut profile = measured(&path);
+        for _ in 1..TRIES {
+            if is_calibrated(&profile, "L3") {
+                break;
+            }
+            profile = measured(&path);
+        }
         (path, profile)
     });
     &MACHINE
+}
+
+/// Whether latencies of a level are known, if the machine has it.
+pub(crate) fn is_calibrated(profile: &MachineProfile, level: &str) -> bool {
+    let has = profile.levels.iter().any(|it| it.name == level);
+    let known = profile.calibration.known();
+    !has || known.is_some_and(|known| known.levels.iter().any(|it| it.name == level))
+}
+
+/// Measures the machine into a file at `path`.
+fn measured(path: &Path) -> MachineProfile {
+    let output = membound(FIXTURES.directory())
+        .args([
+            "measure",
+            "latency",
+            "bandwidth",
+            "calibration",
+            "--quick",
+            "--json",
+        ])
+        .arg(path)
+        .output()
+        .expect("the command starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let bytes = std::fs::read(path).expect("it was written");
+    let profile: MachineProfile = serde_json::from_slice(&bytes).expect("it is a profile");
+    let calibrated = profile.calibration.known();
+    assert!(
+        calibrated.is_some(),
+        "{:?}",
+        profile.calibration.why_missing()
+    );
+    profile
 }
 
 /// The latency of a level, from the machine profile.
