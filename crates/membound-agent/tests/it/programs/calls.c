@@ -10,19 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "own.h"
 
 // Fills every register, calls the patched place, and compares: 0 when all are as they were.
 long around(void);
 long own_mprotect(void *, size_t, int);
 
-struct kernel_action {
-    void *handler;
-    unsigned long flags;
-    void *restorer;
-    unsigned long mask;
-};
-long own_sigaction(int, const struct kernel_action *, struct kernel_action *, long);
-void own_restorer(void);
 extern char around_site[];
 
 __asm__(
@@ -30,20 +23,6 @@ __asm__(
     ".p2align 4\n"
     "pattern: .rept 64\n .byte 0xa5\n .endr\n"
     ".text\n"
-    ".globl own_sigaction\n"
-    "own_sigaction:\n"
-    "  mov %rcx, %r10\n"
-    "  mov $13, %eax\n"
-    ".globl own_sigaction_site\n"
-    "own_sigaction_site:\n"
-    "  syscall\n"
-    "  nopl (%rax)\n"
-    "  ret\n"
-    "  nop\n"
-    ".globl own_restorer\n"
-    "own_restorer:\n"
-    "  mov $15, %rax\n"
-    "  syscall\n"
     ".globl own_mprotect\n"
     "own_mprotect:\n"
     "  mov $10, %eax\n"

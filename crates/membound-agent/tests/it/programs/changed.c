@@ -8,32 +8,15 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "own.h"
 
-struct kernel_action {
-    void *handler;
-    unsigned long flags;
-    void *restorer;
-    unsigned long mask;
-};
-
-long own_sigaction(int, const struct kernel_action *, struct kernel_action *, long);
 long own_sigprocmask(int, const unsigned long *, unsigned long *, long);
 long own_fork(void);
-void own_restorer(void);
 long held_read(int, char *, long);
 long three(long);
 
 __asm__(
     ".text\n"
-    ".globl own_sigaction\n"
-    "own_sigaction:\n"
-    "  mov %rcx, %r10\n"
-    "  mov $13, %eax\n"
-    ".globl own_sigaction_site\n"
-    "own_sigaction_site:\n"
-    "  syscall\n"
-    "  nopl (%rax)\n"
-    "  ret\n"
     ".globl own_sigprocmask\n"
     "own_sigprocmask:\n"
     "  mov %rcx, %r10\n"
@@ -51,11 +34,6 @@ __asm__(
     "  syscall\n"
     "  nopl (%rax)\n"
     "  ret\n"
-    "  nop\n"
-    ".globl own_restorer\n"
-    "own_restorer:\n"
-    "  mov $15, %rax\n"
-    "  syscall\n"
     // A call that comes back to the middle of what a jump overwrites: as long as it waits,
     // the change waits too.
     ".globl held_read\n"

@@ -5,32 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "own.h"
 
-struct kernel_action {
-    void (*handler)(int, siginfo_t *, void *);
-    unsigned long flags;
-    void (*restorer)(void);
-    unsigned long mask;
-};
-
-long own_sigaction(int, const struct kernel_action *, struct kernel_action *, long);
-void own_restorer(void);
-
-__asm__(
-    ".text\n"
-    ".globl own_sigaction\n"
-    "own_sigaction:\n"
-    "  mov %rcx, %r10\n"
-    "  mov $13, %eax\n"
-    ".globl own_sigaction_site\n"
-    "own_sigaction_site:\n"
-    "  syscall\n"
-    "  nopl (%rax)\n"
-    "  ret\n"
-    ".globl own_restorer\n"
-    "own_restorer:\n"
-    "  mov $15, %rax\n"
-    "  syscall\n");
 
 static sigjmp_buf back;
 static volatile int handled;

@@ -9,35 +9,13 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "own.h"
 
-struct kernel_action {
-    void *handler;
-    unsigned long flags;
-    void *restorer;
-    unsigned long mask;
-};
-
-long own_sigaction(int, const struct kernel_action *, struct kernel_action *, long);
-void own_restorer(void);
 long three(long);
 void breakpoint(void);
 
 __asm__(
     ".text\n"
-    ".globl own_sigaction\n"
-    "own_sigaction:\n"
-    "  mov %rcx, %r10\n"
-    "  mov $13, %eax\n"
-    ".globl own_sigaction_site\n"
-    "own_sigaction_site:\n"
-    "  syscall\n"
-    "  nopl (%rax)\n"
-    "  ret\n"
-    ".globl own_restorer\n"
-    "  nop\n"
-    "own_restorer:\n"
-    "  mov $15, %rax\n"
-    "  syscall\n"
     ".globl breakpoint\n"
     "breakpoint:\n"
     "  int3\n"

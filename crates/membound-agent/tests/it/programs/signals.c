@@ -12,16 +12,8 @@
 #ifdef __GLIBC__
 #include <execinfo.h>
 #endif
+#include "own.h"
 
-struct kernel_action {
-    void *handler;
-    unsigned long flags;
-    void *restorer;
-    unsigned long mask;
-};
-
-long own_sigaction(int, const struct kernel_action *, struct kernel_action *, long);
-void own_restorer(void);
 long faulting(void);
 long loading(const int *);
 long busy(void);
@@ -34,20 +26,6 @@ __asm__(
     ".globl flags_before\n"
     "flags_before: .quad 0\n"
     ".text\n"
-    ".globl own_sigaction\n"
-    "own_sigaction:\n"
-    "  mov %rcx, %r10\n"
-    "  mov $13, %eax\n"
-    ".globl own_sigaction_site\n"
-    "own_sigaction_site:\n"
-    "  syscall\n"
-    "  nopl (%rax)\n"
-    "  ret\n"
-    "  nop\n"
-    ".globl own_restorer\n"
-    "own_restorer:\n"
-    "  mov $15, %rax\n"
-    "  syscall\n"
     // The caller of a patched place, with known registers and flags.
     ".globl faulting\n"
     "faulting:\n"
