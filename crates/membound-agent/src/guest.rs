@@ -18,8 +18,8 @@ use membound_wire::{Command, GuestRequest, GuestState, Refusal};
 
 use crate::control::Failure;
 use crate::handlers::Registers;
-use crate::sys::{self, Descriptor, Errno, Quiet, Scratch, call, check, number};
-use crate::{assembly, memory, trap};
+use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
+use crate::{assembly, memory, own_thread, trap};
 
 /// Guests at one time.
 const GUESTS: usize = 1024;
@@ -28,31 +28,8 @@ const OWN_STACK_BYTES: usize = 64 << 10;
 /// What a signal's information says of a call that was dispatched to us.
 const DISPATCHED: i32 = 2;
 
-// The child begins with the registers of the parent, on the new stack, where the parent put what
-// it needs.
 global_asm!(
     ".pushsection .text.membound_guest, \"ax\", @progbits",
-    ".globl membound_guest_clone",
-    ".hidden membound_guest_clone",
-    ".type membound_guest_clone, @function",
-    "membound_guest_clone:",
-    ".cfi_startproc",
-    "mov eax, 56",
-    "xor edx, edx",
-    "xor r10d, r10d",
-    "xor r8d, r8d",
-    "syscall",
-    "test rax, rax",
-    "jz 2f",
-    "ret",
-    "2:",
-    ".cfi_undefined rip",
-    "xor ebp, ebp",
-    "pop rdi",
-    "call {live}",
-    "ud2",
-    ".cfi_endproc",
-    ".size membound_guest_clone, . - membound_guest_clone",
     // rdi: stack pointer, rsi: entry. As the kernel enters a program, nothing is in a register.
     ".globl membound_guest_enter",
     ".hidden membound_guest_enter",
@@ -79,11 +56,9 @@ global_asm!(
     "ret",
     ".size membound_guest_enter, . - membound_guest_enter",
     ".popsection",
-    live = sym live,
 );
 
 unsafe extern "C" {
-    fn membound_guest_clone(flags: usize, stack: usize) -> isize;
     fn membound_guest_enter(stack: usize, entry: usize) -> !;
 }
 
@@ -158,8 +133,6 @@ impl Request {
 
 /// Starts the guest whose [`GuestRequest`] `command` names.
 pub(crate) fn start(command: &Command) -> Result<(), Failure> {
-    // CLONE_VM, SIGHAND, THREAD, SYSVSEM: descriptors, directory and mask of files are its own.
-    const FLAGS: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000;
     let request = Request(command.address as usize);
     let whole = size_of::<GuestRequest>() as u64 + u64::from(request.get().strings);
     if command.address == 0 || whole > command.length {
@@ -176,29 +149,18 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
         })
         .ok_or_else(|| Failure::new(Errno::ENOSPC, Refusal::NoThread))?;
     guest.request.store(request.0, Ordering::Release);
-    let stack = Scratch::new(OWN_STACK_BYTES)?;
-    // The thread pops its argument and is then aligned for a call.
-    let top = stack.address() + OWN_STACK_BYTES - 24;
-    // SAFETY: the place is inside the new stack.
-    unsafe { memory::put(top, (&raw const *guest) as usize) };
-    let quiet = Quiet::new();
-    // SAFETY: the new thread runs `live` on its own stack and never returns here.
-    let result = unsafe { membound_guest_clone(FLAGS, top) };
-    drop(quiet);
-    match check(result) {
-        Ok(_) => {
-            stack.keep();
-            Ok(())
-        }
-        Err(errno) => {
-            guest.thread.store(0, Ordering::Release);
-            Err(Failure::new(errno, Refusal::NoThread))
-        }
-    }
+    // Descriptors, directory and mask of files are its own.
+    let argument = (&raw const *guest) as usize;
+    own_thread::start(own_thread::THREAD, OWN_STACK_BYTES, live, argument).map_err(|errno| {
+        guest.thread.store(0, Ordering::Release);
+        Failure::new(errno, Refusal::NoThread)
+    })
 }
 
 /// The life of a guest's thread up to its first instruction.
-extern "C" fn live(guest: &'static Guest) -> ! {
+extern "C" fn live(guest: usize) -> ! {
+    // SAFETY: it is the place of the guest that the thread was started for, which is static.
+    let guest = unsafe { &*(guest as *const Guest) };
     let thread = sys::thread();
     guest.thread.store(thread, Ordering::Release);
     let request = Request(guest.request.load(Ordering::Acquire));
@@ -223,7 +185,7 @@ struct Entered {
 }
 
 fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
-    name();
+    own_thread::name(c"membound-guest");
     let strings = stack::Strings::of(request).ok_or(Errno::EINVAL)?;
     let executable = image::load(strings.path())?;
     let loader = match &executable.loader {
@@ -248,9 +210,8 @@ fn descriptors(strings: &stack::Strings) -> Result<(), Errno> {
     const DUP2: usize = 33;
     const CREATE: usize = 0o1 | 0o100 | 0o1000;
     const READ_WRITE: usize = 2;
-    // SAFETY: the table is this thread's own.
-    let closed = unsafe { call(number::CLOSE_RANGE, [0, usize::MAX >> 32, 0, 0, 0, 0]) };
-    check(closed)?;
+    // The table is this thread's own.
+    own_thread::close_from(0)?;
     let open = |path: usize, flags: usize| {
         const AT_FDCWD: usize = usize::MAX - 99;
         const MODE: usize = 0o644;
@@ -286,19 +247,8 @@ fn descriptors(strings: &stack::Strings) -> Result<(), Errno> {
 
 /// Sets addresses aside for the guest's break, which takes no memory before it is used.
 fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
-    const NOTHING: usize = 0;
-    const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
     let length = (request.get().memory as usize).max(1 << 20) & !4095;
-    let arguments = [
-        0,
-        length,
-        NOTHING,
-        PRIVATE_ANONYMOUS_NORESERVE,
-        usize::MAX,
-        0,
-    ];
-    // SAFETY: a new mapping at a place of the kernel's choice.
-    let begin = check(unsafe { call(number::MMAP, arguments) })? as u64;
+    let begin = Scratch::untouched(length, Protection::None)?.keep() as u64;
     let [first, now, end] = &guest.heap;
     first.store(begin, Ordering::Relaxed);
     now.store(begin, Ordering::Relaxed);
@@ -334,23 +284,12 @@ fn alternate_stack() -> Result<(), Errno> {
     check(set).map(drop)
 }
 
-/// Gives the thread a name by which people tell it from the program's.
-fn name() {
-    const SET_NAME: usize = 15;
-    let name = c"membound-guest".as_ptr() as usize;
-    // SAFETY: the kernel reads the name up to its end. Without it nothing else is lost.
-    let _ = unsafe { call(number::PRCTL, [SET_NAME, name, 0, 0, 0, 0]) };
-}
-
 /// The guest is over, and its thread with it. What it had mapped stays.
 fn finish(guest: &Guest, state: GuestState, code: u32) -> ! {
     let request = Request(guest.request.load(Ordering::Acquire));
     request.set(state, code);
     guest.thread.store(0, Ordering::Release);
-    loop {
-        // SAFETY: it ends this thread, whose stack stays mapped.
-        let _ = unsafe { call(number::EXIT, [0, 0, 0, 0, 0, 0]) };
-    }
+    own_thread::exit(0)
 }
 
 /// A signal that came to the calling thread: whether it was a guest's. A call is then made, and
@@ -367,9 +306,4 @@ pub(crate) fn on_signal(signal: u64, code: i32, registers: &mut Registers) -> bo
         finish(guest, GuestState::Killed, signal as u32);
     }
     false
-}
-
-/// The `Descriptor` of a file that a guest is loaded from.
-fn open(path: &core::ffi::CStr) -> Result<Descriptor, Errno> {
-    sys::open(path, sys::Open::Read)
 }

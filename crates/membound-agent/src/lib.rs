@@ -42,6 +42,7 @@ mod listen;
 mod live;
 mod masks;
 mod memory;
+mod own_thread;
 mod sample;
 mod stack;
 mod start;

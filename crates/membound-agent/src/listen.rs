@@ -5,54 +5,18 @@
 //! data. In a forked child it is simply not there, until the child is found to run in patched
 //! text ([`look_after_child`]): most children execute another program before that.
 
-use core::arch::global_asm;
-
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_wire::{Event, Refusal};
 
 use crate::control::{self, Failure};
-use crate::sys::{Errno, Quiet, Scratch, call, check, number};
-use crate::{memory, sys, threads, timers};
+use crate::sys::{Scratch, call, check, number};
+use crate::{own_thread, sys, threads, timers};
 
 const STACK_BYTES: usize = 256 << 10;
 /// After how long to look whether the program has left the process to this thread: one that
 /// ends its only thread by the bare call, rather than the process, counts on being gone.
 const LOOK_NS: u64 = 100_000_000;
-
-// The child begins with the registers of the parent, on the new stack, where the parent put
-// what it needs.
-global_asm!(
-    ".pushsection .text.membound_listen, \"ax\", @progbits",
-    ".globl membound_clone",
-    ".hidden membound_clone",
-    ".type membound_clone, @function",
-    "membound_clone:",
-    ".cfi_startproc",
-    "mov eax, 56",
-    "xor edx, edx",
-    "xor r10d, r10d",
-    "xor r8d, r8d",
-    "syscall",
-    "test rax, rax",
-    "jz 2f",
-    "ret",
-    "2:",
-    // There is no caller: this is where unwinding ends.
-    ".cfi_undefined rip",
-    "xor ebp, ebp",
-    "pop rdi",
-    "call {listen}",
-    "ud2",
-    ".cfi_endproc",
-    ".size membound_clone, . - membound_clone",
-    ".popsection",
-    listen = sym listen,
-);
-
-unsafe extern "C" {
-    fn membound_clone(flags: usize, stack: usize) -> isize;
-}
 
 /// Number of a control thread that is about to be there.
 const STARTING: u32 = u32::MAX;
@@ -132,9 +96,7 @@ fn set_mark() {
 
 /// Starts the thread, whose doorbell is at `doorbell`.
 pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
-    // CLONE_VM, FS, SIGHAND, THREAD, SYSVSEM: a thread like any other.
-    const AS_THREAD: usize = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000;
-    const FILES: usize = 0x400;
+    const AS_THREAD: usize = own_thread::THREAD | own_thread::SAME_DIRECTORY;
     DOORBELL.store(doorbell, Ordering::Release);
     if THREAD
         .compare_exchange(0, STARTING, Ordering::AcqRel, Ordering::Relaxed)
@@ -145,34 +107,17 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     set_mark();
     // Where it can let go of the program's descriptors, it has a table of its own: the program
     // counts on the lowest number that is free.
-    let own_table = close_from(usize::MAX >> 32).is_ok();
+    let own_table = own_thread::close_from(usize::MAX >> 32).is_ok();
     OWN_TABLE.store(own_table, Ordering::Release);
     let flags = if own_table {
         AS_THREAD
     } else {
-        AS_THREAD | FILES
+        AS_THREAD | own_thread::SAME_DESCRIPTORS
     };
-    let stack = Scratch::new(STACK_BYTES)?;
-    // The conversation that brought the order has blocked all signals, and the thread
-    // inherits that; it must hold for direct calls too.
-    let quiet = Quiet::new();
-    // The thread pops its argument and is then aligned for a call.
-    let top = stack.address() + STACK_BYTES - 24;
-    // SAFETY: the place is inside the new stack.
-    unsafe { memory::put(top, doorbell) };
-    // SAFETY: the new thread runs `listen` on its own stack and never returns here.
-    let result = unsafe { membound_clone(flags, top) };
-    drop(quiet);
-    match check(result) {
-        Ok(_) => {
-            stack.keep();
-            Ok(())
-        }
-        Err(errno) => {
-            THREAD.store(0, Ordering::Release);
-            Err(Failure::new(errno, Refusal::NoThread))
-        }
-    }
+    own_thread::start(flags, STACK_BYTES, listen, doorbell as usize).map_err(|errno| {
+        THREAD.store(0, Ordering::Release);
+        Failure::new(errno, Refusal::NoThread)
+    })
 }
 
 /// Ends the thread, and comes back when it is gone: behind a filter for all threads its next call
@@ -199,21 +144,14 @@ pub(crate) fn end() {
     }
 }
 
-/// Closes all descriptors from `first` on.
-fn close_from(first: usize) -> Result<(), Errno> {
-    // SAFETY: it touches no memory; whose descriptors they are the caller knows.
-    let result = unsafe { call(number::CLOSE_RANGE, [first, usize::MAX >> 32, 0, 0, 0, 0]) };
-    check(result).map(drop)
-}
-
 /// The thread's life.
 extern "C" fn listen(doorbell: usize) -> ! {
     THREAD.store(sys::thread(), Ordering::Release);
-    name();
+    own_thread::name(c"membound-agent");
     shorten_slice();
     if OWN_TABLE.load(Ordering::Acquire) {
         // They are copies, and only keep open what the program closes.
-        let _ = close_from(0);
+        let _ = own_thread::close_from(0);
     }
     let mut room = if timers::active() {
         threads::room_for_threads().ok()
@@ -226,14 +164,14 @@ extern "C" fn listen(doorbell: usize) -> ! {
     loop {
         let pause = room.as_mut().and_then(timers::look);
         if ENDING.load(Ordering::Acquire) || (pause.is_none() && alone) {
-            exit(0);
+            own_thread::exit(0);
         }
         if threads::last() {
-            exit(threads::exit_code(sys::process()).unwrap_or(0));
+            own_thread::exit(threads::exit_code(sys::process()).unwrap_or(0));
         }
         let pause = pause.map_or(LOOK_NS, |pause| pause.min(LOOK_NS));
         if !wait(doorbell, heard, pause) {
-            exit(0);
+            own_thread::exit(0);
         }
         // SAFETY: the doorbell stays mapped for the session; the launcher writes it from
         // another process.
@@ -268,19 +206,6 @@ fn wait(doorbell: usize, heard: u32, pause: u64) -> bool {
     }
 }
 
-/// Gives the thread a name by which people and profiles tell it from the program's.
-fn name() {
-    const SET_NAME: usize = 15;
-    const NAME: &core::ffi::CStr = c"membound-agent";
-    // SAFETY: the kernel reads the name up to its end. Without it nothing else is lost.
-    let _ = unsafe {
-        call(
-            number::PRCTL,
-            [SET_NAME, NAME.as_ptr() as usize, 0, 0, 0, 0],
-        )
-    };
-}
-
 /// Asks for short slices, as the launcher's threads do: where the program's threads have all
 /// processors, each word of a conversation would else wait for some milliseconds, with patches
 /// standing in the text meanwhile.
@@ -302,12 +227,4 @@ fn shorten_slice() {
     let place = (&raw const attributes) as usize;
     // SAFETY: the kernel reads as many bytes as are there. A refusal changes nothing.
     let _ = unsafe { call(number::SCHED_SETATTR, [0, place, 0, 0, 0, 0]) };
-}
-
-/// Ends the thread. Where it is the last one, newer kernels take its code for the process's.
-fn exit(code: u32) -> ! {
-    loop {
-        // SAFETY: it ends this thread, whose stack stays mapped.
-        let _ = unsafe { call(number::EXIT, [code as usize, 0, 0, 0, 0, 0]) };
-    }
 }

@@ -507,6 +507,17 @@ impl Scratch {
         Self::map(length, 3, PRIVATE_ANONYMOUS, usize::MAX)
     }
 
+    /// Zeroed memory that is counted only as far as it is touched.
+    pub(crate) fn untouched(length: usize, protection: Protection) -> Result<Self, Errno> {
+        const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
+        Self::map(
+            length,
+            protection as usize,
+            PRIVATE_ANONYMOUS_NORESERVE,
+            usize::MAX,
+        )
+    }
+
     /// The whole of `file`, shared; read-only where it cannot be written.
     pub(crate) fn file(file: &Descriptor, length: usize) -> Result<(Self, Access), Errno> {
         const SHARED: usize = 1;
@@ -558,6 +569,14 @@ impl Scratch {
         core::mem::forget(self);
         address
     }
+}
+
+/// What new memory permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Protection {
+    None = 0,
+    ReadWrite = 3,
 }
 
 /// What a mapping permits.

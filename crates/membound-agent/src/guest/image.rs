@@ -46,7 +46,7 @@ const INTERPRETER: u32 = 3;
 
 /// Maps the file at `path`.
 pub(super) fn load(path: &CStr) -> Result<Image, Errno> {
-    let file = super::open(path)?;
+    let file = sys::open(path, sys::Open::Read)?;
     let mut header = [0; HEADER_BYTES];
     sys::read_all_at(&file, &mut header, 0).map_err(|_| ENOEXEC)?;
     let half = |at: usize| -> usize {

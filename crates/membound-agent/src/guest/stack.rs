@@ -5,7 +5,7 @@ use core::ffi::CStr;
 use super::Request;
 use super::image::Image;
 use crate::memory;
-use crate::sys::{self, Errno, call, check, number};
+use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
 
 /// Most pointers that are laid out.
 const MOST_WORDS: u64 = 1 << 16;
@@ -68,21 +68,11 @@ pub(super) fn make(
     executable: &Image,
     loader: Option<&Image>,
 ) -> Result<usize, Errno> {
-    const READ_WRITE: usize = 3;
-    const PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
     let said = request.get();
     let bytes = (said.stack as usize).max(LEAST_BYTES) & !4095;
     let whole = bytes + GUARD_BYTES;
-    let arguments = [
-        0,
-        whole,
-        READ_WRITE,
-        PRIVATE_ANONYMOUS_NORESERVE,
-        usize::MAX,
-        0,
-    ];
-    // SAFETY: a new mapping at a place of the kernel's choice.
-    let begin = check(unsafe { call(number::MMAP, arguments) })?;
+    let stack = Scratch::untouched(whole, Protection::ReadWrite)?;
+    let begin = stack.address();
     // SAFETY: its lowest pages, which nobody knows yet.
     check(unsafe { call(number::MPROTECT, [begin, GUARD_BYTES, 0, 0, 0, 0]) })?;
     let mut words = Words::new(begin + whole)?;
@@ -128,6 +118,7 @@ pub(super) fn make(
     })?;
     words.push(0);
     words.push(0);
+    stack.keep();
     Ok(start)
 }
 

@@ -1,0 +1,100 @@
+//! Threads of the kernel's that are the agent's: no libc knows them, so they have neither
+//! thread-local storage nor a place in libc's lists.
+
+use core::arch::global_asm;
+use core::ffi::CStr;
+
+use crate::memory;
+use crate::sys::{Errno, Quiet, Scratch, call, check, number};
+
+/// CLONE_VM, SIGHAND, THREAD, SYSVSEM: a thread of this process, with copies of all else.
+pub(crate) const THREAD: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000;
+/// CLONE_FS: with the process's directory.
+pub(crate) const SAME_DIRECTORY: usize = 0x200;
+/// CLONE_FILES: with the process's descriptors.
+pub(crate) const SAME_DESCRIPTORS: usize = 0x400;
+
+// The child begins with the registers of the parent, on the new stack, where the parent put
+// what it needs: the argument of its life, and where that begins.
+global_asm!(
+    ".pushsection .text.membound_clone, \"ax\", @progbits",
+    ".globl membound_clone",
+    ".hidden membound_clone",
+    ".type membound_clone, @function",
+    "membound_clone:",
+    ".cfi_startproc",
+    "mov eax, 56",
+    "xor edx, edx",
+    "xor r10d, r10d",
+    "xor r8d, r8d",
+    "syscall",
+    "test rax, rax",
+    "jz 2f",
+    "ret",
+    "2:",
+    // There is no caller: this is where unwinding ends.
+    ".cfi_undefined rip",
+    "xor ebp, ebp",
+    "pop rdi",
+    "pop rax",
+    "call rax",
+    "ud2",
+    ".cfi_endproc",
+    ".size membound_clone, . - membound_clone",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn membound_clone(flags: usize, stack: usize) -> isize;
+}
+
+/// Starts a thread that lives by `life` of `argument`, with all signals blocked, on a stack that
+/// stays mapped.
+pub(crate) fn start(
+    flags: usize,
+    stack_bytes: usize,
+    life: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> Result<(), Errno> {
+    let stack = Scratch::new(stack_bytes)?;
+    // The thread pops both and is then aligned for a call.
+    let top = stack.address() + stack_bytes - 32;
+    // SAFETY: the place is inside the new stack.
+    unsafe { memory::put(top, [argument, life as usize]) };
+    // The thread inherits the mask.
+    let quiet = Quiet::new();
+    // SAFETY: the new thread runs `life` on its own stack and never returns here.
+    let result = unsafe { membound_clone(flags, top) };
+    drop(quiet);
+    check(result)?;
+    stack.keep();
+    Ok(())
+}
+
+/// Gives the calling thread a name by which people and profiles tell it from the program's.
+pub(crate) fn name(name: &CStr) {
+    const SET_NAME: usize = 15;
+    // SAFETY: the kernel reads the name up to its end. Without it nothing else is lost.
+    let _ = unsafe {
+        call(
+            number::PRCTL,
+            [SET_NAME, name.as_ptr() as usize, 0, 0, 0, 0],
+        )
+    };
+}
+
+/// Closes all of the calling thread's descriptors from `first` on.
+pub(crate) fn close_from(first: usize) -> Result<(), Errno> {
+    // SAFETY: it touches no memory; whose descriptors they are the caller knows.
+    let result = unsafe { call(number::CLOSE_RANGE, [first, usize::MAX >> 32, 0, 0, 0, 0]) };
+    check(result).map(drop)
+}
+
+/// Ends the calling thread. Where it is the last one, newer kernels take its code for the
+/// process's.
+pub(crate) fn exit(code: u32) -> ! {
+    loop {
+        // SAFETY: it ends this thread, whose stack stays mapped.
+        let _ = unsafe { call(number::EXIT, [code as usize, 0, 0, 0, 0, 0]) };
+    }
+}
