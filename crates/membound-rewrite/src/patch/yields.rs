@@ -148,7 +148,7 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
         let stranger = writer.out.jump_if_ahead(Condition::NOT_ZERO);
-        let vectors = self.save_vectors(around, writer);
+        let room = self.save_vectors(around, writer);
         store_lane(writer.out, offset_of!(Lane, stack), Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, resume), Gpr::RCX);
@@ -167,16 +167,14 @@ impl SettledYield {
         writer.mark();
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RAX);
         go_on_as(writer.out, Gpr::RAX);
-        // Somebody comes back to here.
-        writer.out.land(resume);
-        self.restore_vectors(around, vectors, writer);
+        self.arrive(around, Parked { room, resume }, writer);
         let over = writer.out.jump_ahead();
         writer.out.land(stranger);
         writer.resume = Resume::Start;
         writer.mark();
         writer.out.call_entry(Entry::Yield);
         writer.out.land(over);
-        for field in nobody_now.into_iter() {
+        if let Some(field) = nobody_now {
             writer.out.land(field);
         }
         writer.resume = Resume::AsFound;
@@ -237,6 +235,26 @@ impl SettledYield {
         writer.mark();
     }
 
+    /// Writes where the context in rax goes on, with its vectors on its stack. Changes rdx.
+    fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Parked {
+        let room = self.save_vectors(around, writer);
+        let stack = at(Gpr::RAX, offset_of!(Context, stack));
+        store(writer.out, stack, Gpr::RSP);
+        let resume = writer.out.address_ahead(Gpr::RDX);
+        let there = at(Gpr::RAX, offset_of!(Context, resume));
+        store(writer.out, there, Gpr::RDX);
+        // From here on it is not this side alone whose state would have to be undone.
+        writer.resume = Resume::AsFound;
+        writer.mark();
+        Parked { room, resume }
+    }
+
+    /// Whoever was parked comes back to here.
+    fn arrive(&self, around: &Surroundings, parked: Parked, writer: &mut Writer<'_>) {
+        writer.out.land(parked.resume);
+        self.restore_vectors(around, parked.room, writer);
+    }
+
     /// Leaves for the next context of the ring unless the turn began with that; returns the
     /// field of the jump that is taken then, with the vector room unmade.
     fn leave_for_next(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Ahead {
@@ -251,24 +269,10 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), first);
         let back = writer.out.jump_if_ahead(Condition::ZERO);
-        let vectors = self.save_vectors(around, writer);
-        store(
-            writer.out,
-            at(Gpr::RAX, offset_of!(Context, stack)),
-            Gpr::RSP,
-        );
-        let resume = writer.out.address_ahead(Gpr::RDX);
-        store(
-            writer.out,
-            at(Gpr::RAX, offset_of!(Context, resume)),
-            Gpr::RDX,
-        );
-        writer.resume = Resume::AsFound;
-        writer.mark();
+        let parked = self.park(around, writer);
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
         go_on_as(writer.out, Gpr::RCX);
-        writer.out.land(resume);
-        self.restore_vectors(around, vectors, writer);
+        self.arrive(around, parked, writer);
         let over = writer.out.jump_ahead();
         Ahead { back, over }
     }
@@ -284,18 +288,7 @@ impl SettledYield {
             writer.out.land(ahead.back);
         }
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
-        let vectors = self.save_vectors(around, writer);
-        store(
-            writer.out,
-            at(Gpr::RAX, offset_of!(Context, stack)),
-            Gpr::RSP,
-        );
-        let resume = writer.out.address_ahead(Gpr::RDX);
-        store(
-            writer.out,
-            at(Gpr::RAX, offset_of!(Context, resume)),
-            Gpr::RDX,
-        );
+        let parked = self.park(around, writer);
         // The next turn begins with the one after this.
         load(
             writer.out,
@@ -304,8 +297,6 @@ impl SettledYield {
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
         give_base_back(writer.out);
-        writer.resume = Resume::AsFound;
-        writer.mark();
         set_selector(writer.out, 0);
         clear_current(writer.out);
         load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
@@ -313,12 +304,20 @@ impl SettledYield {
         writer
             .out
             .with_operand(GS, Width::Default, &[0xff], 4, there);
-        writer.out.land(resume);
-        self.restore_vectors(around, vectors, writer);
+        self.arrive(around, parked, writer);
         if let Some(ahead) = ahead {
             writer.out.land(ahead.over);
         }
     }
+}
+
+/// One that is away.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    /// Bytes of its stack that vectors have.
+    room: i32,
+    /// Field that says where it goes on.
+    resume: u32,
 }
 
 /// What [`SettledYield::leave_for_next`] leaves open.
@@ -528,21 +527,18 @@ const STORE: u8 = 0x11;
 fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
     let live = around.live;
     let is = |number, part| live.contains(RegisterSet::vector(number, part));
-    let mut slots = Vec::new();
-    let registers = match vectors {
-        VectorLevel::Avx512 => 32,
-        VectorLevel::Avx | VectorLevel::Sse => 16,
+    let (registers, parts): (u8, &[VectorPart]) = match vectors {
+        VectorLevel::Avx512 => (
+            32,
+            &[VectorPart::ZmmHigh, VectorPart::YmmHigh, VectorPart::Xmm],
+        ),
+        VectorLevel::Avx => (16, &[VectorPart::YmmHigh, VectorPart::Xmm]),
+        VectorLevel::Sse => (16, &[VectorPart::Xmm]),
     };
+    let mut slots = Vec::new();
     for number in 0..registers {
-        let part = if vectors == VectorLevel::Avx512
-            && (is(number, VectorPart::ZmmHigh) || number >= 16 && is(number, VectorPart::YmmHigh))
-        {
-            VectorPart::ZmmHigh
-        } else if vectors != VectorLevel::Sse && is(number, VectorPart::YmmHigh) {
-            VectorPart::YmmHigh
-        } else if is(number, VectorPart::Xmm) {
-            VectorPart::Xmm
-        } else {
+        let widest = parts.iter().find(|part| is(number, **part));
+        let Some(&part) = widest else {
             continue;
         };
         // Only one form reaches the upper sixteen, and it moves all of them.

@@ -305,7 +305,7 @@ pub(crate) fn run(
     state: &State,
     memory: &[u8],
     around: impl Fn(&mut CodeAssembler, &dyn Fn(&mut CodeAssembler)),
-) -> (Result<State, Fault>, Vec<u8>) {
+) -> Outcome {
     machine.load(|a| {
         around(a, &|a| a.call(text).unwrap());
     });
@@ -332,6 +332,24 @@ pub(crate) fn differences(left: &State, right: &State) -> Vec<Unit> {
         .into_iter()
         .filter(|unit| left.bytes(*unit) != right.bytes(*unit))
         .collect()
+}
+
+/// What comes of a run: how it ended, and memory.
+pub(crate) type Outcome = (Result<State, Fault>, Vec<u8>);
+
+/// Whether two runs came to the same. What is strewn in makes some divide by zero; then they do so
+/// patched.
+#[track_caller]
+pub(crate) fn assert_same(expected: &Outcome, after: &Outcome, what: &str) {
+    let differences = match (&expected.0, &after.0) {
+        (Ok(expected), Ok(after)) => differences(expected, after),
+        (expected, after) => {
+            assert_eq!(expected.is_ok(), after.is_ok(), "{what}");
+            Vec::new()
+        }
+    };
+    assert_eq!(differences, [], "{what}");
+    assert!(expected.1 == after.1, "memory differs: {what}");
 }
 
 /// State and memory to begin with.

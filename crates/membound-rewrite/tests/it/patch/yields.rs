@@ -193,7 +193,7 @@ fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turn
         let code = code_of(&program, lab.text(), &mut random);
         let (state, memory) = lab::beginning(&machine, &mut random);
         lab.load(&code);
-        let (expected, expected_memory) = turns.on_lane(|| {
+        let expected = turns.on_lane(|| {
             // Some programs ask for the base.
             lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly)
         });
@@ -203,17 +203,9 @@ fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turn
         let visits = turns.visits();
         *turns.lane = lane;
         *turns.contexts = contexts;
-        let (after, after_memory) =
+        let after =
             turns.on_lane(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
-        let differences = match (&expected, &after) {
-            (Ok(expected), Ok(after)) => lab::differences(expected, after),
-            (expected, after) => {
-                assert_eq!(expected.is_ok(), after.is_ok(), "{round} {body:?}");
-                Vec::new()
-            }
-        };
-        assert_eq!(differences, [], "{round} {body:?} {program:?}");
-        assert!(expected_memory == after_memory, "{round} {body:?}");
+        lab::assert_same(&expected, &after, &format!("{round} {body:?} {program:?}"));
         let seen = turns.seen();
         assert_eq!(seen.owner, lane.owner);
         assert!([0, turns.context(0)].contains(&seen.borrowed));
