@@ -202,13 +202,7 @@ fn solved(graph: &Graph, states: &[State], bound_ns: f64, stale_ns: f64) -> Solv
             summary
         })
         .collect();
-    Solved {
-        pass,
-        most_ns: most.iter().copied().fold(0.0, f64::max),
-        excess_ns: most.iter().map(|ns| (ns - bound_ns).max(0.0)).sum(),
-        most_by_function: graph.most_by_function(|node| most[node]),
-        summaries,
-    }
+    graph.solved(pass, &most, bound_ns, summaries)
 }
 
 fn summary(

@@ -104,6 +104,23 @@ pub(super) struct Solved {
 }
 
 impl Graph {
+    /// What follows from the most between two yields, or from a yield to an end, by node.
+    pub(super) fn solved(
+        &self,
+        pass: Vec<f64>,
+        most: &[f64],
+        bound_ns: f64,
+        summaries: Vec<Summary>,
+    ) -> Solved {
+        Solved {
+            pass,
+            most_ns: most.iter().copied().fold(0.0, f64::max),
+            excess_ns: most.iter().map(|ns| (ns - bound_ns).max(0.0)).sum(),
+            most_by_function: self.most_by_function(|node| most[node]),
+            summaries,
+        }
+    }
+
     /// The graph of `group`, functions of `program`, with `yields` beside those that stand
     /// there already. `summaries` are those of all functions that it calls.
     pub(super) fn new(
@@ -281,7 +298,7 @@ impl Graph {
     }
 
     /// By function of the group: the most of what `ns` gives for its nodes, 0 at least.
-    pub(super) fn most_by_function(&self, ns: impl Fn(usize) -> f64) -> Vec<f64> {
+    fn most_by_function(&self, ns: impl Fn(usize) -> f64) -> Vec<f64> {
         let mut most: BTreeMap<usize, f64> =
             self.entries.iter().map(|entry| (entry.0, 0.0)).collect();
         for &node in &self.reached {

@@ -70,13 +70,7 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
             through_share: 1.0,
         }));
     }
-    Solved {
-        pass,
-        most_ns: most.iter().copied().fold(0.0, f64::max),
-        excess_ns: most.iter().map(|ns| (ns - bound_ns).max(0.0)).sum(),
-        most_by_function: graph.most_by_function(|node| most[node]),
-        summaries,
-    }
+    graph.solved(pass, &most, bound_ns, summaries)
 }
 
 fn known(ns: f64) -> Option<f64> {
