@@ -11,7 +11,7 @@ use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, guest, handlers, listen, live, sample, sys, text, timers,
+    allocations, areas, assembly, entry, guest, handlers, lanes, listen, live, sample, sys, text, timers,
     unwind,
 };
 
@@ -291,6 +291,8 @@ fn obey(
         allocations::begin(command).map(|()| 0)
     } else if is(Action::Guest) {
         guest::start(command).map(|()| 0)
+    } else if is(Action::Lanes) {
+        lanes::begin(command).map(|()| 0)
     } else if is(Action::Timers) {
         timers::begin(command, quiet)
     } else if is(Action::Rings) {

@@ -13,7 +13,7 @@ use crate::start::settings;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, assembly, children, control, exec, filters, handlers, masks, memory, sample, start,
+    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, sample, start,
     threads, vectors, wrap,
 };
 
@@ -240,6 +240,8 @@ stub!(
         "je 2f",
         "cmp rax, 317",
         "je 2f",
+        "cmp rax, 60",
+        "je 2f",
         "popfq",
         ".cfi_remember_state",
         ".cfi_adjust_cfa_offset -8",
@@ -256,21 +258,15 @@ stub!(
 stub!("membound_entry_modules", on_modules, [], []);
 stub!("membound_entry_sample", on_sample, [], []);
 stub!("membound_entry_record", on_record, [], []);
+stub!("membound_entry_yield", lanes::on_yield, [], []);
 
 global_asm!(
     ".pushsection .text.membound_entries, \"ax\", @progbits",
-    ".globl membound_entry_yield",
-    ".hidden membound_entry_yield",
-    "membound_entry_yield:",
-    ".cfi_startproc",
-    "ret",
-    ".cfi_endproc",
     ".globl membound_entries_end",
     ".hidden membound_entries_end",
     "membound_entries_end:",
     ".popsection",
     ".pushsection .rodata.membound_zones, \"a\", @progbits",
-    ".long membound_entry_yield - membound_entries_start, 0",
     ".long -1, 0",
     ".popsection",
 );
@@ -416,6 +412,10 @@ extern "C" fn on_syscall(frame: &mut Frame) {
         }
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
+        number::EXIT => {
+            lanes::thread_ends();
+            frame.not_done();
+        }
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => {
             threads::wait_for_change();
             frame.made(children::make(frame));

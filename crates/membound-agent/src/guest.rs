@@ -14,12 +14,14 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Command, GuestRequest, GuestState, Refusal};
+use membound_wire::{Command, Event, GuestRequest, GuestState, Refusal};
 
 use crate::control::Failure;
 use crate::handlers::Registers;
+use crate::lanes::berth::{self, Berth, Errand};
+use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
-use crate::{assembly, memory, own_thread, trap};
+use crate::{assembly, control, lanes, memory, own_thread, trap};
 
 /// Guests at one time.
 const GUESTS: usize = 1024;
@@ -37,6 +39,10 @@ global_asm!(
     "membound_guest_enter:",
     "mov rsp, rdi",
     "push rsi",
+    // With the entry on the stack.
+    ".globl membound_guest_begin",
+    ".hidden membound_guest_begin",
+    "membound_guest_begin:",
     "xor eax, eax",
     "xor ebx, ebx",
     "xor ecx, ecx",
@@ -60,19 +66,22 @@ global_asm!(
 
 unsafe extern "C" {
     fn membound_guest_enter(stack: usize, entry: usize) -> !;
+    fn membound_guest_begin();
 }
 
 /// A guest as the agent knows it.
 #[derive(Debug)]
-struct Guest {
+pub(crate) struct Guest {
     /// Its thread; 0: the place is free.
     thread: AtomicU32,
     /// Its request.
     request: AtomicUsize,
     /// The break: begin, present end, and end of what was set aside.
     heap: [AtomicU64; 3],
-    /// What its calls are dispatched by: 1, to the agent.
+    /// What its calls are dispatched by, where there are no lanes: 1, to the agent.
     selector: AtomicU32,
+    /// What its thread has of it, where there are.
+    berth: Berth,
 }
 
 impl Guest {
@@ -82,7 +91,26 @@ impl Guest {
             request: AtomicUsize::new(0),
             heap: [const { AtomicU64::new(0) }; 3],
             selector: AtomicU32::new(1),
+            berth: Berth::new(),
         }
+    }
+
+    pub(crate) fn berth(&'static self) -> &'static Berth {
+        &self.berth
+    }
+
+    fn request(&self) -> Request {
+        Request(self.request.load(Ordering::Acquire))
+    }
+
+    /// Adds one to a word of its request.
+    pub(crate) fn count(&self, offset: usize) {
+        self.request().long(offset).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds to a word of its request.
+    pub(crate) fn add(&self, offset: usize, more: u64) {
+        self.request().long(offset).fetch_add(more, Ordering::Relaxed);
     }
 }
 
@@ -163,15 +191,22 @@ extern "C" fn live(guest: usize) -> ! {
     let guest = unsafe { &*(guest as *const Guest) };
     let thread = sys::thread();
     guest.thread.store(thread, Ordering::Release);
-    let request = Request(guest.request.load(Ordering::Acquire));
+    let request = guest.request();
     request
         .word(offset_of!(GuestRequest, thread))
         .store(thread, Ordering::Relaxed);
     match prepare(guest, request) {
         Ok(entered) => {
             request.set(GuestState::Runs, 0);
-            // SAFETY: loader and stack were made for this.
-            unsafe { membound_guest_enter(entered.stack, entered.entry) }
+            if !entered.has_lanes {
+                // SAFETY: loader and stack were made for this.
+                unsafe { membound_guest_enter(entered.stack, entered.entry) }
+            }
+            let stack = entered.stack - 8;
+            // SAFETY: the stack was made for this.
+            unsafe { memory::put(stack, entered.entry) };
+            let begin = membound_guest_begin as *const () as u64;
+            berth::live(guest, stack as u64, begin)
         }
         Err(errno) => finish(guest, GuestState::Failed, errno.0),
     }
@@ -182,6 +217,7 @@ extern "C" fn live(guest: usize) -> ! {
 struct Entered {
     stack: usize,
     entry: usize,
+    has_lanes: bool,
 }
 
 fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
@@ -195,11 +231,18 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
     descriptors(&strings)?;
     set_aside(guest, request)?;
     let top = stack::make(request, &strings, &executable, loader.as_ref())?;
-    alternate_stack()?;
-    dispatch(guest)?;
+    for image in [Some(&executable), loader.as_ref()].into_iter().flatten() {
+        tell_of_text(image.span);
+    }
+    alternate_stack(guest)?;
+    let has_lanes = berth::settle(&guest.berth)?;
+    if !has_lanes {
+        dispatch(guest)?;
+    }
     // What is sent to the process is for the program; of itself a guest is to hear.
-    sys::set_mask(!trap::mask(&trap::OF_GUESTS) & !trap::mask(&trap::OF_CHANGES));
+    sys::set_mask(berth::MASK);
     Ok(Entered {
+        has_lanes,
         stack: top,
         entry: loader.map_or(executable.entry, |loader| loader.entry),
     })
@@ -273,12 +316,21 @@ fn dispatch(guest: &'static Guest) -> Result<(), Errno> {
     check(set).map(drop)
 }
 
+/// Lets the launcher see text that a guest has mapped and does not run yet.
+fn tell_of_text(span: [u64; 2]) {
+    if lanes::board().is_some() {
+        // Without a launcher it has no yields, and runs on its own thread.
+        let _ = control::converse(Event::Guest, span);
+    }
+}
+
 /// Where a guest that has overflown its stack is heard.
-fn alternate_stack() -> Result<(), Errno> {
+fn alternate_stack(guest: &Guest) -> Result<(), Errno> {
     const SIGALTSTACK: usize = 131;
     let stack = Scratch::new(OWN_STACK_BYTES)?.keep();
     // The kernel's `stack_t`: begin, flags, length.
     let told = [stack, 0, OWN_STACK_BYTES];
+    guest.berth.set_alternate_stack(stack, OWN_STACK_BYTES);
     // SAFETY: the kernel reads the structure; the memory stays for as long as the thread lives.
     let set = unsafe { call(SIGALTSTACK, [(&raw const told) as usize, 0, 0, 0, 0, 0]) };
     check(set).map(drop)
@@ -286,24 +338,68 @@ fn alternate_stack() -> Result<(), Errno> {
 
 /// The guest is over, and its thread with it. What it had mapped stays.
 fn finish(guest: &Guest, state: GuestState, code: u32) -> ! {
-    let request = Request(guest.request.load(Ordering::Acquire));
+    let request = guest.request();
+    guest.berth.clear();
+    request
+        .long(offset_of!(GuestRequest, cpu_ns))
+        .store(sys::thread_cpu_ns(), Ordering::Relaxed);
     request.set(state, code);
     guest.thread.store(0, Ordering::Release);
     own_thread::exit(0)
 }
 
-/// A signal that came to the calling thread: whether it was a guest's. A call is then made, and
-/// its result put into `registers`; of a fault the guest has died.
-pub(crate) fn on_signal(signal: u64, code: i32, registers: &mut Registers) -> bool {
-    let Some(guest) = own() else {
-        return false;
+/// What became of a signal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Heard {
+    /// It is none of a guest's.
+    No,
+    /// The guest goes on with what its registers hold now.
+    Yes,
+    /// The handler is to go on there: the guest has left this thread.
+    Left(u64),
+}
+
+/// A signal that came to the calling thread. A guest's call is made, and its result put into
+/// `registers`; of a fault the guest has died.
+pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) -> Heard {
+    let signal = arrived.signal;
+    let calls = signal == trap::SYS && code == DISPATCHED;
+    let errand = if calls {
+        Errand::Call
+    } else {
+        Errand::Die(signal as u32)
     };
-    if signal == trap::SYS && code == DISPATCHED {
+    // What somebody sends is for the program.
+    let left = if code > 0 {
+        lanes::leave::on_trap(arrived, errand)
+    } else {
+        lanes::leave::on_signal(arrived)
+    };
+    if let Some(go_on) = left {
+        return Heard::Left(go_on);
+    }
+    let Some(guest) = own() else {
+        return Heard::No;
+    };
+    if calls {
         calls::make(guest, registers);
-        return true;
+        return Heard::Yes;
     }
-    if trap::OF_GUESTS.contains(&signal) {
-        finish(guest, GuestState::Killed, signal as u32);
-    }
-    false
+    finish(guest, GuestState::Killed, signal as u32)
+}
+
+/// Makes a call for a guest whose thread this is.
+pub(crate) fn make_call(guest: &'static Guest, registers: &mut Registers) {
+    calls::make(guest, registers);
+}
+
+/// The guest whose thread this is, is over.
+pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
+    finish(guest, state, code)
+}
+
+/// Whether `thread` is a guest's.
+pub(crate) fn is_own_thread(thread: u32) -> bool {
+    ALL.iter()
+        .any(|guest| guest.thread.load(Ordering::Relaxed) == thread)
 }

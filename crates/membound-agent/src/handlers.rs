@@ -15,8 +15,9 @@ use membound_wire::State;
 
 use crate::entry::{self, Frame, Inside};
 use crate::sys::{call, check, number};
+use crate::lanes::leave::Arrived;
 use crate::timers::{self, Use};
-use crate::{areas, memory, threads, tick, trap};
+use crate::{areas, lanes, memory, threads, tick, trap};
 
 /// Stubs; the assembly below has the same number.
 const STUBS: usize = 1024;
@@ -431,10 +432,18 @@ unsafe extern "C" fn enter(
     kept: &mut Kept,
     stub: u64,
 ) -> u64 {
-    // From here on what the handler is to have blocked is blocked.
-    threads::wait_for_change();
     kept.shown = 0;
     kept.resume = 0;
+    let arrived = Arrived {
+        signal,
+        information,
+        context,
+    };
+    if let Some(go_on) = lanes::leave::on_signal(arrived) {
+        return go_on;
+    }
+    // From here on what the handler is to have blocked is blocked.
+    threads::wait_for_change();
     let place = context + REGISTERS_OFFSET;
     if tick::is_late(signal, information) {
         return 0;

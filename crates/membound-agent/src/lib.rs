@@ -14,6 +14,7 @@
 //! - `wrap`, `allocations`, `tell`, `chains`, `large`: allocations, as functions make them.
 //! - `unwind` and `stack`: who called whom. `keep`: what is kept for a thread.
 //! - `listen`: the thread that waits for the launcher in live sessions.
+//! - `guest`: other programs inside this one; `lanes`: their turns at its threads' yields.
 //! - `timers` and `tick`: samples of threads, by timers of their CPU time; `masks` and
 //!   `children` keep the program from noticing, and give children timers too.
 //!
@@ -37,6 +38,7 @@ mod filters;
 mod guest;
 mod handlers;
 mod keep;
+mod lanes;
 mod large;
 mod listen;
 mod live;

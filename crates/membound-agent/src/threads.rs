@@ -252,6 +252,38 @@ pub(crate) fn stand_still() {
     }
 }
 
+/// Whether the kernel has a thread in a system call that the program has made, and that waits.
+pub(crate) fn waits_in_call(thread: u32) -> bool {
+    let mut text = [0_u8; 512];
+    let Some(text) = read_of(thread, b"/syscall", &mut text) else {
+        return false;
+    };
+    // Outside of calls it begins with -1.
+    text.first().is_some_and(u8::is_ascii_digit)
+        && matches!(blocked(text), State::Blocked(ip) if ip != 0 && !in_agent(ip))
+}
+
+/// The code that the process is to end with, where no thread is left but the agent's and those
+/// that `beside` names.
+pub(crate) fn left_with(beside: impl Fn(u32) -> bool) -> Option<u32> {
+    let own = sys::thread();
+    if !ended(sys::process()) {
+        return None;
+    }
+    let mut room = room_for_threads().ok()?;
+    let mut others = false;
+    each(&mut room, |thread| {
+        let is_own = thread == own || crate::listen::is_own(thread) || beside(thread);
+        others |= !is_own && thread != sys::process();
+        Ok(())
+    })
+    .ok()?;
+    if others {
+        return None;
+    }
+    exit_code(sys::process())
+}
+
 /// Waits until nobody changes text in this process.
 ///
 /// While text is being changed, a thread that the kernel has woken meanwhile runs on, and may

@@ -11,7 +11,9 @@ use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::control::Failure;
+use crate::guest::Heard;
 use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
+use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
 use crate::{areas, guest, memory, threads, tick};
 
@@ -220,10 +222,21 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     let place = context + REGISTERS_OFFSET;
     // SAFETY: the kernel put the registers there.
     let mut registers: Registers = unsafe { memory::get(place) };
-    if OF_GUESTS.contains(&signal) && guest::on_signal(signal, code, &mut registers) {
-        // SAFETY: as above; the kernel takes them back from there.
-        unsafe { memory::put(place, registers) };
-        return 0;
+    if OF_GUESTS.contains(&signal) {
+        let arrived = Arrived {
+            signal,
+            information,
+            context,
+        };
+        match guest::on_signal(arrived, code, &mut registers) {
+            Heard::No => {}
+            Heard::Yes => {
+                // SAFETY: as above; the kernel takes them back from there.
+                unsafe { memory::put(place, registers) };
+                return 0;
+            }
+            Heard::Left(go_on) => return go_on,
+        }
     }
     let go_on = if signal == CALL && threads::is_call(code, process, value) {
         threads::stand_still();

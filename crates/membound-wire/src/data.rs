@@ -29,7 +29,7 @@ pub enum Entry {
     Sample = 2,
     /// A recording burst is on. On the stack as for [`Entry::Sample`], without ticks.
     Record = 3,
-    /// A yield. Nothing to switch to yet: it returns.
+    /// A yield that found its lane another thread's, or closed.
     Yield = 4,
     /// A function that allocates or frees is entered: not called but jumped to, with r11 on
     /// the stack, above it the return address, and in r11 the address of the displaced

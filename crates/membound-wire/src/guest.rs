@@ -32,8 +32,14 @@ pub struct GuestRequest {
     pub mapped: u64,
     /// System calls that it has made; the agent's.
     pub calls: u64,
+    /// CPU time of its own thread when it ended, in nanoseconds; the agent's.
+    pub cpu_ns: u64,
+    /// Yields at which it left its own thread; the agent's.
+    pub parks: u64,
+    /// Time that lanes have had it, in nanoseconds; the agent's.
+    pub away_ns: u64,
     /// Reserved, 0.
-    pub rest: u64,
+    pub rest: [u64; 2],
 }
 
 /// How far a guest has come.

@@ -3,8 +3,16 @@
 //! The base of `gs` is a thread's [`Lane`]; programs of x86-64 Linux have no use for it. At a
 //! yield of the primary the thread goes on as the context that `next` names, and at a yield of
 //! a scavenger as the next one of the ring or as the primary again. The code of yields reads and
-//! writes these fields itself, with no lock: a lane is its thread's own, and whoever else changes
-//! one does so while it is closed, or by a single store that the thread may see at any time.
+//! writes these fields itself, with no lock. A ring is changed by its own thread alone, between
+//! turns; who has a context to give puts it into the lane's inbox and sets `owner` to 0, which
+//! makes the thread come to the agent at its next yield.
+//!
+//! The order of stores is one that a signal may fall into anywhere:
+//! - A context with a `resume` is parked, whatever the thread does: entered or left, `current` may
+//!   name it already or still. One without runs, and its registers are in the signal's frame.
+//! - `current` is set after the thread's own place is complete, and cleared by the thread itself
+//!   where it goes on.
+//! - `borrowed` is set before `fs` is taken, and cleared after it was given back.
 
 /// Where a context goes on, and which comes after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,34 +20,14 @@
 pub struct Context {
     /// Stack pointer, everything that was alive lying above it.
     pub stack: u64,
-    /// Address at which it goes on, where only the stack pointer has a meaning.
+    /// Address at which it goes on, where only the stack pointer has a meaning; 0: it runs.
     pub resume: u64,
     /// The context after it in its ring; itself when it is alone.
     pub next: u64,
     /// Base of `fs` of the thread that it belongs to.
     pub fs: u64,
-    /// Address of its [`Lane`] at home, where it has a thread of its own.
-    pub home: u64,
-    /// Its number, from 0.
-    pub number: u32,
-    /// A [`ContextState`] as its number.
-    pub state: u32,
     /// Reserved, 0.
-    pub rest: [u64; 2],
-}
-
-/// Who has a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ContextState {
-    /// Its own thread, which runs it or waits in the kernel on its behalf.
-    Home = 0,
-    /// Nobody: it can go on where it left off, on any lane.
-    Ready = 1,
-    /// It is in the ring of a lane.
-    InRing = 2,
-    /// It was left for ever: ended, failed, or abandoned by a jump out of a signal handler.
-    Over = 3,
+    pub rest: [u64; 4],
 }
 
 /// What a thread's yields work on.
@@ -73,12 +61,107 @@ pub struct Lane {
     pub padding: [u8; 7],
     /// Turns that were begun.
     pub turns: u64,
+    /// Base of `fs` of the thread whose lane this is, always.
+    pub base: u64,
+    /// Address of this lane.
+    pub itself: u64,
+    /// Where a thread goes on whose turn is timed.
+    pub timed_resume: u64,
+    /// Time stamp at which that turn began.
+    pub begun: u64,
     /// Reserved, 0.
-    pub rest: [u64; 6],
+    pub rest: [u64; 2],
 }
 
 /// Units of [`Lane::credit`] in a nanosecond.
 pub const CREDIT_UNITS_PER_NS: i32 = 16;
+
+/// What becomes of scavengers that no lane has room for, or whose lane's thread waits or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Idle {
+    /// They run on their own threads, in time that nobody else wants.
+    Harvest = 0,
+    /// They wait for another lane.
+    Steal = 1,
+    /// They stay where they are until their lane's thread goes on; those of one that ended wait
+    /// for another lane.
+    Stop = 2,
+}
+
+/// Classes of times in [`Board::times`]: eight to a doubling, of nanoseconds.
+pub const TIME_CLASSES: usize = 256;
+
+/// What launcher and agent tell each other about all lanes, in memory that both have mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Board {
+    /// Credit with which turns begin; the launcher's.
+    pub span: i32,
+    /// Most contexts of a lane; the launcher's.
+    pub per_thread: u32,
+    /// An [`Idle`] as its number; the launcher's.
+    pub idle: u32,
+    /// Of 1024 parts of the time, those in which contexts take turns; in the others yields
+    /// are counted and nobody runs. The launcher's.
+    pub share: u32,
+    /// Ticks of the time stamp counter in 1024 ns; the launcher's.
+    pub ticks: u32,
+    /// 1: whoever looks after the lanes is there; the agent's, as is all that follows.
+    pub looks: u32,
+    /// Threads that were given a lane.
+    pub adopted: u64,
+    /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in
+    /// nanoseconds.
+    pub turns_with: u64,
+    /// See `turns_with`.
+    pub cpu_with_ns: u64,
+    /// The same while nobody was let in.
+    pub turns_without: u64,
+    /// See `turns_without`.
+    pub cpu_without_ns: u64,
+    /// Contexts that were taken away from a thread that waited.
+    pub steals: u64,
+    /// Those taken from one that had ended.
+    pub reclaimed: u64,
+    /// Contexts that went home for a system call.
+    pub calls: u64,
+    /// Those that a signal to the program sent home.
+    pub interrupted: u64,
+    /// Turns that were timed.
+    pub timed: u64,
+    /// Their times, in nanoseconds together.
+    pub timed_ns: u64,
+    /// The longest of them.
+    pub longest_ns: u64,
+    /// How many had which time, by [`time_class`].
+    pub times: [u64; TIME_CLASSES],
+}
+
+/// The class of a time in nanoseconds. Below 16 ns each nanosecond has its own.
+#[must_use]
+pub const fn time_class(ns: u64) -> usize {
+    if ns < 16 {
+        return ns as usize;
+    }
+    let exponent = 63 - ns.leading_zeros();
+    let class = 16 + ((exponent - 4) as usize) * 8 + ((ns >> (exponent - 3)) & 7) as usize;
+    if class < TIME_CLASSES {
+        class
+    } else {
+        TIME_CLASSES - 1
+    }
+}
+
+/// The least time of a class, in nanoseconds.
+#[must_use]
+pub const fn class_begin(class: usize) -> u64 {
+    if class < 16 {
+        return class as u64;
+    }
+    let (octave, part) = ((class - 16) / 8, (class - 16) % 8);
+    (8 + part as u64) << (octave + 1)
+}
 
 #[cfg(test)]
 mod tests {
@@ -88,5 +171,17 @@ mod tests {
     fn what_a_yield_touches_lies_in_two_lines() {
         assert_eq!(size_of::<Context>(), 64);
         assert_eq!(size_of::<Lane>(), 128);
+    }
+
+    #[test]
+    fn every_time_has_a_class_that_begins_at_or_before_it() {
+        for ns in (0..5000).chain([1 << 20, (1 << 20) + 7, 1 << 33]) {
+            let class = time_class(ns);
+            assert!(class_begin(class) <= ns, "{ns}");
+            if class + 1 < TIME_CLASSES {
+                assert!(ns < class_begin(class + 1), "{ns}");
+                assert!(class_begin(class + 1) * 8 <= class_begin(class) * 9 + 8, "{ns}");
+            }
+        }
     }
 }

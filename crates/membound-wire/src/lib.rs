@@ -30,7 +30,9 @@ pub use allocation::{
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
 pub use guest::{GuestRequest, GuestState};
-pub use harvest::{CREDIT_UNITS_PER_NS, Context, ContextState, Lane};
+pub use harvest::{
+    Board, CREDIT_UNITS_PER_NS, Context, Idle, Lane, TIME_CLASSES, class_begin, time_class,
+};
 pub use message::{
     Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,
     TextMode,

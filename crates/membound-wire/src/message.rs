@@ -29,6 +29,8 @@ pub enum Event {
     /// The program is about to put itself behind a filter on system calls. Everything is to be
     /// taken back, and the process left alone.
     Filtered = 6,
+    /// A guest has mapped text of a file; `Hello::range` says where. It does not run yet.
+    Guest = 7,
 }
 
 /// The agent's first words in a conversation.
@@ -105,6 +107,9 @@ pub enum Action {
     /// the program lives, `length` bytes with its strings. What comes of it is said there. Needs the hook of
     /// `rt_sigaction`.
     Guest = 13,
+    /// Lets guests run at the yields of the program's threads: `address` of a [`crate::Board`],
+    /// mapped and shared, `length` bytes. Needs what [`Action::Guest`] needs, and comes before it.
+    Lanes = 14,
     /// Samples threads by timers of their own CPU time: `address` of a [`crate::TickSet`],
     /// mapped and shared, `count` nanoseconds between two samples. Needs the hooks of the
     /// system calls by which programs could see the signal, and adopted handlers.
@@ -206,11 +211,13 @@ pub enum Refusal {
     NoThread = 12,
     /// A thread blocks SIGTRAP: a trap in text under change would kill it.
     TrapBlocked = 13,
+    /// Programs may not set the bases of `fs` and `gs` here (FSGSBASE).
+    NoBases = 14,
 }
 
 impl Refusal {
     /// Every refusal, by its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::None,
         Self::Malformed,
         Self::NoDescriptor,
@@ -225,6 +232,7 @@ impl Refusal {
         Self::ThreadsHidden,
         Self::NoThread,
         Self::TrapBlocked,
+        Self::NoBases,
     ];
 
     /// The refusal with this number.

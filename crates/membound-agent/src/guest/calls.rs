@@ -24,10 +24,8 @@ const ENOSYS: isize = -38;
 
 /// Makes the call that `registers` ask for, and puts its result there.
 pub(super) fn make(guest: &'static Guest, registers: &mut Registers) {
-    let request = Request(guest.request.load(Ordering::Acquire));
-    request
-        .long(offset_of!(GuestRequest, calls))
-        .fetch_add(1, Ordering::Relaxed);
+    let request = guest.request();
+    guest.count(offset_of!(GuestRequest, calls));
     let (number, arguments) = registers.call();
     let result = answer(guest, request, number, arguments);
     registers.answer(result);
@@ -47,6 +45,8 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
     const TKILL: usize = 200;
     const SIGQUEUE: [usize; 2] = [129, 297];
     const MREMAP: usize = 25;
+    const EXECUTE: usize = 4;
+    const ANONYMOUS: usize = 0x20;
     // setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, setfsuid, setfsgid,
     // capset, setpgid, setsid, unshare, setns, chroot, pivot_root, ptrace, process_vm_writev.
     const OF_THE_PROGRAM: [usize; 18] = [
@@ -59,7 +59,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
         TKILL => signal(guest, sys::process() as usize, Some(first), second),
         number::TGKILL => signal(guest, first, Some(second), arguments[2]),
         BRK => brk(guest, request, first as u64),
-        ARCH_PRCTL => thread_pointer(arguments),
+        ARCH_PRCTL => thread_pointer(guest, arguments),
         SET_TID_ADDRESS => sys::thread() as isize,
         SET_ROBUST_LIST => 0,
         RSEQ => ENOSYS,
@@ -89,6 +89,8 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
             let mapped = plain(number, arguments);
             if mapped < 0 && mapped > -4096 {
                 give_back(request, second as u64);
+            } else if arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
+                super::tell_of_text([mapped as u64, (mapped as u64) + second as u64]);
             }
             mapped
         }
@@ -203,13 +205,20 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
 }
 
 /// `arch_prctl`: the base of `fs` is the guest's, that of `gs` is not.
-fn thread_pointer(arguments: [usize; 6]) -> isize {
+fn thread_pointer(guest: &'static Guest, arguments: [usize; 6]) -> isize {
     const SET_FS: usize = 0x1002;
     const GET_FS: usize = 0x1003;
     const ARCH_PRCTL: usize = 158;
     let [what, ..] = arguments;
     match what {
-        SET_FS | GET_FS => plain(ARCH_PRCTL, arguments),
+        SET_FS => {
+            let set = plain(ARCH_PRCTL, arguments);
+            if set == 0 {
+                guest.berth().set_fs(arguments[1] as u64);
+            }
+            set
+        }
+        GET_FS => plain(ARCH_PRCTL, arguments),
         _ => EINVAL,
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Image {
     pub headers: (usize, usize),
     /// Path of the loader that it asks for.
     pub loader: Option<Line<256>>,
+    /// Begin and end of all that is mapped of it.
+    pub span: [u64; 2],
 }
 
 /// A program header.
@@ -80,8 +82,14 @@ pub(super) fn load(path: &CStr) -> Result<Image, Errno> {
     let segments = &*segments;
     let bias = reserve(segments, half(16) == FIXED)?;
     let mut headers = 0;
+    let mut span = [u64::MAX, 0];
     for segment in segments.iter().filter(|it| it.kind == LOAD) {
         map(&file, segment, bias)?;
+        let begin = bias.wrapping_add(segment.address);
+        span = [
+            span[0].min(begin),
+            span[1].max(begin.saturating_add(segment.memory_bytes)),
+        ];
         let inside = long(32).wrapping_sub(segment.offset);
         if inside < segment.file_bytes {
             headers = bias.wrapping_add(segment.address).wrapping_add(inside);
@@ -92,6 +100,7 @@ pub(super) fn load(path: &CStr) -> Result<Image, Errno> {
         bias: bias as usize,
         headers: (headers as usize, segments.len()),
         loader: loader(&file, segments)?,
+        span,
     })
 }
 

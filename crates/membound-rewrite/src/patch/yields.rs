@@ -4,9 +4,10 @@
 //! and where it goes on only the stack pointer means anything. So a switch saves what is alive
 //! at one place and nothing else, and does not have to know what the other side saved.
 //!
-//! The order of stores is one that a signal may fall into: `current` is written last before the
-//! stack pointer goes over, and cleared after the other side's place is complete. From there to
-//! the jump a thread goes on exactly where it was found ([`Resume::AsFound`]).
+//! The order of stores is one that a signal may fall into (see [`membound_wire::Lane`]). Up to the
+//! store of `current` a yield of the primary is begun anew, since what it has read of the ring may
+//! not hold any more when a handler has returned. Behind it the thread counts as away until it has
+//! cleared `current` itself. A context that leaves is parked as soon as it has a `resume`.
 
 use std::mem::offset_of;
 
@@ -162,12 +163,15 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Default, &[0x89], Gpr::RCX.number(), credit);
         increment(writer.out, offset_of!(Lane, turns));
-        set_selector(writer.out, 1);
+        store_lane(writer.out, offset_of!(Lane, current), Gpr::RAX);
         writer.resume = Resume::AsFound;
         writer.mark();
-        store_lane(writer.out, offset_of!(Lane, current), Gpr::RAX);
+        set_selector(writer.out, 1);
         go_on_as(writer.out, Gpr::RAX);
-        self.arrive(around, Parked { room, resume }, writer);
+        writer.out.land(resume);
+        clear_current(writer.out);
+        set_selector(writer.out, 0);
+        self.restore_vectors(around, room, writer);
         let over = writer.out.jump_ahead();
         writer.out.land(stranger);
         writer.resume = Resume::Start;
@@ -297,8 +301,6 @@ impl SettledYield {
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
         give_base_back(writer.out);
-        set_selector(writer.out, 0);
-        clear_current(writer.out);
         load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
         let there = absolute(offset_of!(Lane, resume));
         writer
@@ -360,7 +362,7 @@ fn set_base(out: &mut Emitter, register: Gpr) {
 fn give_base_back(out: &mut Emitter) {
     compare_with_zero(out, offset_of!(Lane, borrowed));
     let own = out.jump_if_ahead(Condition::ZERO);
-    load_lane(out, Gpr::RDX, offset_of!(Lane, owner));
+    load_lane(out, Gpr::RDX, offset_of!(Lane, base));
     set_base(out, Gpr::RDX);
     let borrowed = absolute(offset_of!(Lane, borrowed));
     out.with_operand(GS, Width::Quad, &[0xc7], 0, borrowed);
@@ -416,11 +418,16 @@ fn clear_current(out: &mut Emitter) {
     out.raw(&[0; 4]);
 }
 
-/// Takes the place of the context at `context`.
+/// Takes the place of the context at `context`, which from then on is parked no longer. Changes
+/// rdx.
 fn go_on_as(out: &mut Emitter, context: Gpr) {
-    load(out, Gpr::RSP, at(context, offset_of!(Context, stack)));
     let resume = at(context, offset_of!(Context, resume));
-    out.with_operand(&[], Width::Default, &[0xff], 4, resume);
+    load(out, Gpr::RDX, resume);
+    load(out, Gpr::RSP, at(context, offset_of!(Context, stack)));
+    out.with_operand(&[], Width::Quad, &[0xc7], 0, resume);
+    out.raw(&[0; 4]);
+    // jmp rdx
+    out.raw(&[0xff, 0xe2]);
 }
 
 /// What lies on the stack of one that is away.

@@ -114,6 +114,9 @@ impl State {
             Unit::Mxcsr => self.x87[24..28].to_vec(),
             Unit::X87 => {
                 let mut bytes = self.x87[..24].to_vec();
+                // The address of the last instruction, which some processors keep and some do
+                // not: code that was moved has another.
+                bytes[8..16].fill(0);
                 bytes.extend(&self.x87[32..160]);
                 bytes
             }

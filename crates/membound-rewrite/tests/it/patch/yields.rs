@@ -5,8 +5,8 @@ use std::mem::offset_of;
 
 use iced_x86::Register;
 use iced_x86::code_asm::{
-    CodeAssembler, byte_ptr, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4,
-    k5, k6, k7, ptr, qword_ptr, rax, rsp,
+    CodeAssembler, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4,
+    k5, k6, k7, ptr, qword_ptr, rax, rcx, rdx, rsp,
 };
 use membound_jit::CodeBuffer;
 use membound_rewrite::patch::{Body, Options, VectorLevel, Yield};
@@ -91,16 +91,26 @@ impl Turns {
     /// Code of a stranger.
     fn stranger(&mut self, stranger: Stranger) -> u64 {
         let mut a = CodeAssembler::new(64).unwrap();
+        // It is parked again at once, to begin where it began.
+        let own = match stranger {
+            Stranger::Context => Some(self.context(0)),
+            Stranger::Other => Some(self.context(1)),
+            Stranger::Thread(_) => None,
+        };
+        let mut begin = a.create_label();
+        a.set_label(&mut begin).unwrap();
+        if let Some(own) = own {
+            a.mov(rax, own).unwrap();
+            a.lea(rcx, ptr(begin)).unwrap();
+            a.mov(qword_ptr(rax + offset_of!(Context, resume)), rcx)
+                .unwrap();
+        }
         a.mov(rax, (&raw const *self.visits) as u64).unwrap();
         a.inc(qword_ptr(rax)).unwrap();
         ruin(&mut a);
         let lane = |offset: usize| ptr(offset as u64).gs();
         match stranger {
             Stranger::Context => {
-                a.mov(qword_ptr(offset_of!(Lane, current) as u64).gs(), 0)
-                    .unwrap();
-                a.mov(byte_ptr(offset_of!(Lane, selector) as u64).gs(), 0)
-                    .unwrap();
                 a.mov(rsp, lane(offset_of!(Lane, stack))).unwrap();
                 a.jmp(qword_ptr(offset_of!(Lane, resume) as u64).gs())
                     .unwrap();
@@ -127,7 +137,10 @@ impl Turns {
             .unwrap();
         a.mov(rsp, qword_ptr(rax + offset_of!(Context, stack)))
             .unwrap();
-        a.jmp(qword_ptr(rax + offset_of!(Context, resume))).unwrap();
+        let resume = qword_ptr(rax + offset_of!(Context, resume));
+        a.mov(rdx, resume).unwrap();
+        a.mov(resume, 0).unwrap();
+        a.jmp(rdx).unwrap();
     }
 
     /// Runs `work` with this thread on the lane.
@@ -208,6 +221,9 @@ fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turn
         lab::assert_same(&expected, &after, &format!("{round} {body:?} {program:?}"));
         let seen = turns.seen();
         assert_eq!(seen.owner, lane.owner);
+        if lane.current == 0 {
+            assert_eq!((seen.current, seen.selector), (0, 0));
+        }
         assert!([0, turns.context(0)].contains(&seen.borrowed));
         if seen.borrowed != 0 {
             turns.borrowed.0 += 1;
@@ -279,6 +295,7 @@ fn as_context(turns: &mut Turns, credit: i32) {
     turns.contexts[0].next = turns.context(1);
     turns.lane.current = turns.context(0);
     turns.lane.owner = thread_pointer();
+    turns.lane.base = thread_pointer();
     turns.lane.credit = credit;
     turns.lane.stack = turns.stack();
     turns.lane.resume = thread;

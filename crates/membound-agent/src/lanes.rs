@@ -1,0 +1,700 @@
+//! Lanes: what lets guests run at the yields of the program's threads.
+//!
+//! A thread that yields is given a [`Block`] at its first yield that matters, and guests that were
+//! parked at a yield of their own are put into its inbox by their home threads (`berth`). The
+//! thread alone changes its ring, when it is asked to come here by an `owner` of 0; only where the
+//! kernel has it blocked, or it has ended, may the warden (`warden`) take its contexts away, under
+//! the block's lock. What sends a guest home in the middle of its turn (a system call, a fault, a
+//! signal to the program) is in `leave`.
+//!
+//! See [`membound_wire::Lane`] for the order in which yields read and write.
+
+pub(crate) mod berth;
+pub(crate) mod leave;
+mod warden;
+
+use core::arch::{asm, global_asm};
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+
+use membound_wire::{Board, Command, Context as WireContext, Idle, Lane, Refusal, time_class};
+
+use crate::assembly;
+use crate::control::Failure;
+use crate::entry::Frame;
+use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
+
+/// Threads that can have a lane at one time.
+const BLOCKS: usize = 4096;
+/// Alternate stack of a thread that has none: a guest's stack may be full.
+const ALTERNATE_BYTES: usize = 64 << 10;
+
+/// A context, as [`membound_wire::Context`] says.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Context {
+    pub(crate) stack: AtomicU64,
+    pub(crate) resume: AtomicU64,
+    pub(crate) next: AtomicU64,
+    pub(crate) fs: AtomicU64,
+    rest: [u64; 4],
+}
+
+impl Context {
+    pub(crate) const fn new() -> Self {
+        Self {
+            stack: AtomicU64::new(0),
+            resume: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            fs: AtomicU64::new(0),
+            rest: [0; 4],
+        }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        (&raw const *self) as u64
+    }
+
+    /// The context at an address that a ring or an inbox holds.
+    fn at(address: u64) -> &'static Self {
+        // SAFETY: only contexts of guests and of blocks get into those, and both stay.
+        unsafe { &*(address as *const Self) }
+    }
+}
+
+/// A thread's lane, and what the agent knows of the thread.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Block {
+    next: AtomicU64,
+    owner: AtomicU64,
+    current: AtomicU64,
+    first: AtomicU64,
+    stack: AtomicU64,
+    resume: AtomicU64,
+    borrowed: AtomicU64,
+    credit: AtomicI32,
+    span: AtomicI32,
+    selector: AtomicU64,
+    turns: AtomicU64,
+    base: AtomicU64,
+    itself: AtomicU64,
+    timed_resume: AtomicU64,
+    begun: AtomicU64,
+    rest: [u64; 2],
+    /// Begins a turn that is timed.
+    stopwatch: Context,
+    /// Takes a turn and does nothing in it.
+    nobody: Context,
+    /// Contexts that were given to it and not yet put into the ring, linked by `next`.
+    inbox: AtomicU64,
+    /// A context of the ring; 0: it is empty.
+    ring: AtomicU64,
+    /// A [`Use`] as its number.
+    used: AtomicU32,
+    /// Its thread.
+    thread: AtomicU32,
+    /// Contexts in ring and inbox, and those that are on their way there.
+    count: AtomicU32,
+    /// 1 while somebody changes ring and inbox: the thread, or whoever takes from it.
+    lock: AtomicU32,
+    /// 1 while contexts may be given to it.
+    open: AtomicU32,
+    /// Turns when the warden looked last, and its thread's CPU time.
+    seen_turns: AtomicU64,
+    seen_cpu_ns: AtomicU64,
+    leaving: leave::Leaving,
+}
+
+const _: () = assert!(
+    size_of::<Context>() == size_of::<WireContext>()
+        && offset_of!(Context, resume) == offset_of!(WireContext, resume)
+        && offset_of!(Context, next) == offset_of!(WireContext, next)
+        && offset_of!(Context, fs) == offset_of!(WireContext, fs)
+        && offset_of!(Block, owner) == offset_of!(Lane, owner)
+        && offset_of!(Block, current) == offset_of!(Lane, current)
+        && offset_of!(Block, first) == offset_of!(Lane, first)
+        && offset_of!(Block, stack) == offset_of!(Lane, stack)
+        && offset_of!(Block, resume) == offset_of!(Lane, resume)
+        && offset_of!(Block, borrowed) == offset_of!(Lane, borrowed)
+        && offset_of!(Block, credit) == offset_of!(Lane, credit)
+        && offset_of!(Block, span) == offset_of!(Lane, span)
+        && offset_of!(Block, selector) == offset_of!(Lane, selector)
+        && offset_of!(Block, turns) == offset_of!(Lane, turns)
+        && offset_of!(Block, base) == offset_of!(Lane, base)
+        && offset_of!(Block, itself) == offset_of!(Lane, itself)
+        && offset_of!(Block, timed_resume) == offset_of!(Lane, timed_resume)
+        && offset_of!(Block, begun) == offset_of!(Lane, begun)
+        && offset_of!(Block, stopwatch) == size_of::<Lane>()
+);
+
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Use {
+    /// Nobody has it, or it was a thread's and is to be one's again.
+    Free = 0,
+    /// Somebody is filling it.
+    Taken = 1,
+    /// A thread of the program's.
+    Thread = 2,
+    /// A guest's own thread.
+    Home = 3,
+    /// It was a guest's, and is to be one's again: nothing is given to such ones.
+    FreeHome = 4,
+}
+
+/// Stands for a `next` of which nothing is known but that the agent is to be asked.
+const ASK: u64 = 1;
+
+/// Address of the blocks, 0 before there are any. Memory that a forked child finds empty: its
+/// threads have no lanes.
+static POOL: AtomicUsize = AtomicUsize::new(0);
+/// Blocks that were ever used.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// Address of the [`Board`].
+static BOARD: AtomicUsize = AtomicUsize::new(0);
+/// The process whose lanes these are.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Counts the occasions on which a guest may find a lane.
+static ROOM: AtomicU32 = AtomicU32::new(0);
+
+// rax: the context that was gone on to. Each is what the field of that name says.
+global_asm!(
+    ".pushsection .text.membound_lanes, \"ax\", @progbits",
+    ".globl membound_lanes_begin",
+    ".hidden membound_lanes_begin",
+    "membound_lanes_begin:",
+    ".globl membound_lane_stopwatch",
+    ".hidden membound_lane_stopwatch",
+    "membound_lane_stopwatch:",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov gs:[{begun}], rax",
+    "mov rax, gs:[{resume}]",
+    "mov gs:[{timed_resume}], rax",
+    "lea rax, [rip + membound_lane_timed]",
+    "mov gs:[{resume}], rax",
+    "mov rax, gs:[{current}]",
+    "mov rcx, [rax + {context_next}]",
+    "mov gs:[{first}], rcx",
+    "mov gs:[{next}], rcx",
+    "mov gs:[{current}], rcx",
+    "mov rdx, [rcx + {context_resume}]",
+    "mov rsp, [rcx + {context_stack}]",
+    "mov qword ptr [rcx + {context_resume}], 0",
+    "jmp rdx",
+    // The thread is back from a turn that is timed. What it has on its stack is all it needs.
+    ".globl membound_lane_timed",
+    ".hidden membound_lane_timed",
+    "membound_lane_timed:",
+    "mov r12, gs:[{timed_resume}]",
+    "mov qword ptr gs:[{current}], 0",
+    "mov byte ptr gs:[{selector}], 0",
+    "mov rbx, rsp",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "sub rax, gs:[{begun}]",
+    "mov rdi, rax",
+    "xor ebp, ebp",
+    "and rsp, -16",
+    "cld",
+    "call {timed}",
+    "mov rsp, rbx",
+    "jmp r12",
+    ".globl membound_lane_nobody",
+    ".hidden membound_lane_nobody",
+    "membound_lane_nobody:",
+    "mov rsp, gs:[{stack}]",
+    "mov qword ptr [rax + {context_resume}], rdx",
+    "jmp gs:[{resume}]",
+    ".globl membound_lanes_end",
+    ".hidden membound_lanes_end",
+    "membound_lanes_end:",
+    ".popsection",
+    begun = const offset_of!(Lane, begun),
+    resume = const offset_of!(Lane, resume),
+    timed_resume = const offset_of!(Lane, timed_resume),
+    current = const offset_of!(Lane, current),
+    selector = const offset_of!(Lane, selector),
+    first = const offset_of!(Lane, first),
+    next = const offset_of!(Lane, next),
+    stack = const offset_of!(Lane, stack),
+    context_next = const offset_of!(WireContext, next),
+    context_resume = const offset_of!(WireContext, resume),
+    context_stack = const offset_of!(WireContext, stack),
+    timed = sym timed,
+);
+
+unsafe extern "C" {
+    fn membound_lanes_begin();
+    fn membound_lanes_end();
+    fn membound_lane_stopwatch();
+    fn membound_lane_timed();
+    fn membound_lane_nobody();
+}
+
+/// What the launcher says, and is told.
+pub(crate) fn board() -> Option<&'static Board> {
+    let address = BOARD.load(Ordering::Acquire);
+    // SAFETY: the launcher has mapped it, and it stays mapped. Its words are changed by the other
+    // side at any time; all are read and written as single words.
+    (address != 0).then(|| unsafe { &*(address as *const Board) })
+}
+
+/// A word of the board that the agent writes.
+fn told(offset: usize) -> Option<&'static AtomicU64> {
+    let address = BOARD.load(Ordering::Acquire);
+    // SAFETY: as above.
+    (address != 0).then(|| unsafe { &*((address + offset) as *const AtomicU64) })
+}
+
+/// Adds to a word of the board.
+fn tell(offset: usize, more: u64) {
+    if let Some(word) = told(offset) {
+        word.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// What is to become of contexts without a lane.
+fn idle() -> Idle {
+    match board().map_or(0, |board| board.idle) {
+        0 => Idle::Harvest,
+        1 => Idle::Steal,
+        _ => Idle::Stop,
+    }
+}
+
+/// Records what a turn took, in ticks of the time stamp counter.
+extern "C" fn timed(ticks: u64) {
+    let Some(board) = board() else { return };
+    let ns = ticks.saturating_mul(1024) / u64::from(board.ticks.max(1));
+    tell(offset_of!(Board, timed), 1);
+    tell(offset_of!(Board, timed_ns), ns);
+    tell(offset_of!(Board, times) + 8 * time_class(ns), 1);
+    if let Some(longest) = told(offset_of!(Board, longest_ns)) {
+        longest.fetch_max(ns, Ordering::Relaxed);
+    }
+}
+
+/// Begins to give lanes to the program's threads: `address` of a [`Board`].
+pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
+    let refused = |errno| Failure::new(errno, Refusal::None);
+    if command.length < size_of::<Board>() as u64 || command.address == 0 {
+        return Err(Failure::malformed());
+    }
+    if !bases_are_ours() {
+        return Err(Failure::new(Errno::EINVAL, Refusal::NoBases));
+    }
+    let pool = Scratch::untouched(BLOCKS * size_of::<Block>(), Protection::ReadWrite)?;
+    pool.wipe_on_fork().map_err(refused)?;
+    BOARD.store(command.address as usize, Ordering::Release);
+    PROCESS.store(sys::process(), Ordering::Release);
+    POOL.store(pool.keep(), Ordering::Release);
+    let _quiet = Quiet::new();
+    adopt(sys::thread()).map_err(refused)?;
+    warden::start().map_err(|errno| Failure::new(errno, Refusal::NoThread))
+}
+
+/// Whether programs may set the bases of `fs` and `gs` themselves (`FSGSBASE`).
+fn bases_are_ours() -> bool {
+    const AT_HWCAP2: u64 = 26;
+    const FSGSBASE: u64 = 2;
+    let Ok(file) = sys::open(c"/proc/self/auxv", sys::Open::Read) else {
+        return false;
+    };
+    let mut bytes = [0; 1024];
+    let Ok(length) = sys::read(&file, &mut bytes) else {
+        return false;
+    };
+    let mut rest = bytes.get(..length).unwrap_or_default();
+    while let Some((entry, behind)) = rest.split_first_chunk::<16>() {
+        rest = behind;
+        // SAFETY: the chunk has sixteen bytes.
+        let [kind, value]: [u64; 2] = unsafe { crate::memory::get(entry.as_ptr() as usize) };
+        if kind == AT_HWCAP2 {
+            return value & FSGSBASE != 0;
+        }
+    }
+    false
+}
+
+/// Whether there are lanes in this process.
+fn here() -> bool {
+    POOL.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == sys::process()
+}
+
+/// The blocks that were ever used.
+fn blocks() -> &'static [Block] {
+    let pool = POOL.load(Ordering::Acquire);
+    if pool == 0 {
+        return &[];
+    }
+    let count = HIGHEST.load(Ordering::Acquire).min(BLOCKS);
+    // SAFETY: the pool is never unmapped, zero bytes are a block, and all its fields are atomics.
+    unsafe { core::slice::from_raw_parts(pool as *const Block, count) }
+}
+
+/// A block for whoever comes: one that was left as `free`, else one that was never used.
+fn take_block(free: Use) -> Option<&'static Block> {
+    let take = |block: &Block, free: Use| {
+        let taken = block.used.compare_exchange(
+            free as u32,
+            Use::Taken as u32,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        taken.is_ok()
+    };
+    loop {
+        if let Some(block) = blocks().iter().find(|block| take(block, free)) {
+            return Some(block);
+        }
+        let more = |highest: usize| (highest < BLOCKS).then_some(highest + 1);
+        let index = HIGHEST
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .ok()?;
+        let block = blocks().get(index)?;
+        // Another one may have found it first.
+        if take(block, Use::Free) {
+            return Some(block);
+        }
+    }
+}
+
+/// The base of `gs`.
+#[inline(always)]
+fn gs_base() -> u64 {
+    let base;
+    // SAFETY: there are lanes only where the instruction may be used.
+    unsafe { asm!("rdgsbase {}", out(reg) base, options(nostack, preserves_flags, nomem)) };
+    base
+}
+
+/// Sets the base of `fs`.
+fn set_fs(base: u64) {
+    // SAFETY: nothing of the agent's uses fs, and the caller knows whose turn it is.
+    unsafe { asm!("wrfsbase {}", in(reg) base, options(nostack, preserves_flags, nomem)) };
+}
+
+impl Block {
+    /// The block that the calling thread has, or has inherited.
+    fn of_thread() -> Option<&'static Self> {
+        let pool = POOL.load(Ordering::Acquire) as u64;
+        if pool == 0 {
+            return None;
+        }
+        let base = gs_base();
+        let within = (BLOCKS * size_of::<Self>()) as u64;
+        // SAFETY: blocks are never unmapped.
+        (pool..pool + within)
+            .contains(&base)
+            .then(|| unsafe { &*(base as *const Self) })
+    }
+
+    /// The block whose lane this is, if a context is on it, or is about to be.
+    pub(crate) fn with_context() -> Option<&'static Self> {
+        let block = Self::of_thread()?;
+        let on = block.used.load(Ordering::Relaxed) == Use::Thread as u32
+            && block.current.load(Ordering::Relaxed) != 0;
+        on.then_some(block)
+    }
+
+    fn address(&self) -> u64 {
+        (&raw const *self) as u64
+    }
+
+    /// Makes it the calling thread's: its calls are handed over from now on while a context runs.
+    fn settle(&'static self, thread: u32, fs: u64) -> Result<(), Errno> {
+        const ARCH_PRCTL: usize = 158;
+        const SET_GS: usize = 0x1001;
+        const SET_DISPATCH: usize = 59;
+        const ON: usize = 1;
+        for word in [
+            &self.next,
+            &self.owner,
+            &self.current,
+            &self.borrowed,
+            &self.selector,
+            &self.turns,
+            &self.ring,
+            &self.seen_turns,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.base.store(fs, Ordering::Relaxed);
+        self.itself.store(self.address(), Ordering::Relaxed);
+        self.seen_cpu_ns.store(0, Ordering::Relaxed);
+        let asm_code = |f: unsafe extern "C" fn()| f as *const () as u64;
+        let resumes = [
+            (&self.stopwatch, asm_code(membound_lane_stopwatch)),
+            (&self.nobody, asm_code(membound_lane_nobody)),
+        ];
+        for (context, resume) in resumes {
+            context.resume.store(resume, Ordering::Relaxed);
+        }
+        self.thread.store(thread, Ordering::Release);
+        let [start, end] = assembly::own_range();
+        let selector = (&raw const self.selector) as usize;
+        // SAFETY: the kernel reads a byte of the selector at each call; blocks stay mapped.
+        let set = unsafe {
+            call(
+                number::PRCTL,
+                [
+                    SET_DISPATCH,
+                    ON,
+                    start as usize,
+                    (end - start) as usize,
+                    selector,
+                    0,
+                ],
+            )
+        };
+        check(set)?;
+        // SAFETY: programs have no use for the base of gs.
+        let set =
+            unsafe { call(ARCH_PRCTL, [SET_GS, self.address() as usize, 0, 0, 0, 0]) };
+        check(set).map(drop)
+    }
+
+    /// Keeps everybody else from ring and inbox while `change` runs. Signals are blocked.
+    fn locked<T>(&self, change: impl FnOnce() -> T) -> T {
+        while self.lock.swap(1, Ordering::AcqRel) != 0 {
+            sys::wait_while(&self.lock, 1, 1_000_000);
+        }
+        let result = change();
+        self.lock.store(0, Ordering::Release);
+        sys::wake_all(&self.lock);
+        result
+    }
+
+    /// Where the thread goes on, with nothing timed on the way.
+    fn untimed_resume(&self) -> u64 {
+        let resume = self.resume.load(Ordering::Relaxed);
+        if resume == membound_lane_timed as *const () as u64 {
+            self.timed_resume.load(Ordering::Relaxed)
+        } else {
+            resume
+        }
+    }
+
+    /// Whether a context of the ring is meant.
+    fn is_member(&self, context: u64) -> bool {
+        context > ASK && context != self.stopwatch.address() && context != self.nobody.address()
+    }
+
+    /// Puts what was given to it into its ring, and says what the next yield does. By its own
+    /// thread, under the lock, between turns.
+    fn refill(&self) {
+        self.open.store(1, Ordering::Release);
+        self.owner
+            .store(self.base.load(Ordering::Relaxed), Ordering::SeqCst);
+        let mut given = self.inbox.swap(0, Ordering::SeqCst);
+        while given != 0 {
+            let context = Context::at(given);
+            given = context.next.load(Ordering::Acquire);
+            self.link(context);
+        }
+        let begin = self.next.load(Ordering::Relaxed);
+        let ring = self.ring.load(Ordering::Relaxed);
+        if ring == 0 {
+            self.next.store(0, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if self.inbox.load(Ordering::SeqCst) != 0 {
+                self.ask();
+            }
+            return;
+        }
+        let begin = if self.is_member(begin) { begin } else { ring };
+        self.ring.store(begin, Ordering::Relaxed);
+        let Some(board) = board() else { return };
+        self.span.store(board.span, Ordering::Relaxed);
+        let stack = Context::at(begin).stack.load(Ordering::Relaxed);
+        let before = if warden::lets_in() {
+            self.stopwatch.next.store(begin, Ordering::Relaxed);
+            &self.stopwatch
+        } else {
+            &self.nobody
+        };
+        // Where it lies until it goes over, which it does at once.
+        before.stack.store(stack, Ordering::Relaxed);
+        before.resume.store(
+            if before.address() == self.nobody.address() {
+                membound_lane_nobody as *const () as u64
+            } else {
+                membound_lane_stopwatch as *const () as u64
+            },
+            Ordering::Relaxed,
+        );
+        self.next.store(before.address(), Ordering::Release);
+    }
+
+    /// Makes the thread come to the agent at its next yield.
+    fn ask(&self) {
+        self.owner.store(0, Ordering::SeqCst);
+        let _ = self
+            .next
+            .compare_exchange(0, ASK, Ordering::SeqCst, Ordering::Relaxed);
+    }
+
+    fn link(&self, context: &Context) {
+        let ring = self.ring.load(Ordering::Relaxed);
+        if ring == 0 {
+            context.next.store(context.address(), Ordering::Release);
+            self.ring.store(context.address(), Ordering::Relaxed);
+        } else {
+            let member = Context::at(ring);
+            context
+                .next
+                .store(member.next.load(Ordering::Relaxed), Ordering::Release);
+            member.next.store(context.address(), Ordering::Release);
+        }
+    }
+
+    /// Takes a context out of the ring. By the block's own thread, or under the lock while that
+    /// is known to be blocked.
+    fn unlink(&self, context: &Context) {
+        let address = context.address();
+        let next = context.next.load(Ordering::Relaxed);
+        let rest = if next == address {
+            0
+        } else {
+            let mut before = Context::at(next);
+            while before.next.load(Ordering::Relaxed) != address {
+                before = Context::at(before.next.load(Ordering::Relaxed));
+            }
+            before.next.store(next, Ordering::Relaxed);
+            next
+        };
+        if self.ring.load(Ordering::Relaxed) == address {
+            self.ring.store(rest, Ordering::Relaxed);
+        }
+        // What the next yield finds: it asks, which also sets right what named this one.
+        self.ask_at_once();
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        announce_room();
+    }
+
+    /// As [`Self::ask`], by its own thread: whatever was next is so no longer.
+    fn ask_at_once(&self) {
+        self.next.store(ASK, Ordering::SeqCst);
+        self.owner.store(0, Ordering::SeqCst);
+    }
+
+    /// Gives it a context, unless it has as many as it may.
+    fn offer(&self, context: &Context) -> bool {
+        let most = board().map_or(0, |board| board.per_thread);
+        let open = self.used.load(Ordering::Acquire) == Use::Thread as u32
+            && self.open.load(Ordering::Acquire) != 0;
+        let room = |count: u32| (open && count < most).then_some(count + 1);
+        if self
+            .count
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, room)
+            .is_err()
+        {
+            return false;
+        }
+        let mut first = self.inbox.load(Ordering::Acquire);
+        loop {
+            context.next.store(first, Ordering::Release);
+            match self.inbox.compare_exchange(
+                first,
+                context.address(),
+                Ordering::SeqCst,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => break,
+                Err(now) => first = now,
+            }
+        }
+        self.ask();
+        true
+    }
+}
+
+/// A guest may find a lane.
+fn announce_room() {
+    ROOM.fetch_add(1, Ordering::AcqRel);
+    sys::wake_all(&ROOM);
+}
+
+/// Gives the calling thread a lane of its own. Signals are blocked.
+fn adopt(thread: u32) -> Result<(), Errno> {
+    let block = take_block(Use::Free).ok_or(Errno::ENOSPC)?;
+    let fs = assembly::thread_pointer();
+    alternate_stack()?;
+    let settled = block.settle(thread, fs);
+    if settled.is_err() {
+        block.used.store(Use::Free as u32, Ordering::Release);
+        return settled;
+    }
+    block.owner.store(fs, Ordering::Release);
+    block.used.store(Use::Thread as u32, Ordering::Release);
+    block.open.store(1, Ordering::SeqCst);
+    // Something may have been given to the one before in its last moment.
+    block.locked(|| block.refill());
+    tell(offset_of!(Board, adopted), 1);
+    announce_room();
+    Ok(())
+}
+
+/// Gives a thread that has none somewhere to be heard when a guest's stack is full.
+fn alternate_stack() -> Result<(), Errno> {
+    const SIGALTSTACK: usize = 131;
+    const DISABLED: u64 = 2;
+    let mut now = [0_u64; 3];
+    // SAFETY: the kernel writes a `stack_t`.
+    let asked = unsafe { call(SIGALTSTACK, [0, (&raw mut now) as usize, 0, 0, 0, 0]) };
+    check(asked)?;
+    if now[1] & DISABLED == 0 {
+        return Ok(());
+    }
+    let stack = Scratch::untouched(ALTERNATE_BYTES, Protection::ReadWrite)?.keep();
+    let told = [stack as u64, 0, ALTERNATE_BYTES as u64];
+    // SAFETY: the kernel reads the structure; the memory stays.
+    let set = unsafe { call(SIGALTSTACK, [(&raw const told) as usize, 0, 0, 0, 0, 0]) };
+    check(set).map(drop)
+}
+
+/// [`membound_wire::Entry::Yield`]: a yield that found its lane another thread's, or closed.
+pub(crate) extern "C" fn on_yield(_: &mut Frame) {
+    let Some(block) = Block::of_thread() else {
+        return;
+    };
+    let _quiet = Quiet::new();
+    // A child of vfork runs in our memory with its parent's bases.
+    if !here() {
+        return;
+    }
+    let thread = sys::thread();
+    if block.thread.load(Ordering::Acquire) == thread {
+        let closed = block.open.load(Ordering::Relaxed) == 0;
+        block.locked(|| block.refill());
+        if closed {
+            announce_room();
+        }
+    } else {
+        // Without a lane it runs on alone, and asks again.
+        let _ = adopt(thread);
+    }
+}
+
+/// The calling thread is about to end: what it has is for others.
+pub(crate) fn thread_ends() {
+    let Some(block) = Block::of_thread() else {
+        return;
+    };
+    if here() && block.thread.load(Ordering::Acquire) == sys::thread() {
+        let _quiet = Quiet::new();
+        warden::reclaim(block, true);
+    }
+}
+
+/// Whether an instruction is one of those between the program's yields and its contexts.
+fn between(ip: u64) -> bool {
+    let [begin, end] = [membound_lanes_begin, membound_lanes_end]
+        .map(|mark: unsafe extern "C" fn()| mark as *const () as u64);
+    (begin..end).contains(&ip)
+}

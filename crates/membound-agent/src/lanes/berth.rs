@@ -1,0 +1,277 @@
+//! A guest's own thread, where there are lanes: it runs the guest up to a yield, gives it to a
+//! lane, and has it back for its system calls.
+//!
+//! While nobody has room for the guest, it runs on here in time that nobody else wants, if that is
+//! wished ([`Idle::Harvest`]); otherwise it waits.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use membound_wire::{GuestRequest, GuestState, Idle, Lane};
+
+use super::{Block, Context, ROOM, Use, announce_room, blocks, here, idle, leave, take_block};
+use crate::guest::{self, Guest};
+use crate::sys::{self, Errno, call, check};
+use crate::trap;
+
+/// Signals that a guest's own thread blocks: what is sent to the process is for the program.
+pub(crate) const MASK: u64 = !trap::mask(&trap::OF_GUESTS) & !trap::mask(&trap::OF_CHANGES);
+/// Credit of a guest that runs here for want of a lane: how often it is asked for.
+const SOAKING: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
+/// How long it waits for room before it looks again.
+const PATIENCE_NS: u64 = 100_000_000;
+
+const HOME: u32 = 0;
+const AWAY: u32 = 1;
+
+global_asm!(
+    ".pushsection .text.membound_berth, \"ax\", @progbits",
+    // rdi: the context. Returns when it yields.
+    ".globl membound_lane_run",
+    ".hidden membound_lane_run",
+    "membound_lane_run:",
+    "push rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "mov gs:[{stack}], rsp",
+    "lea rax, [rip + 2f]",
+    "mov gs:[{resume}], rax",
+    "mov gs:[{current}], rdi",
+    "mov byte ptr gs:[{selector}], 1",
+    "mov rdx, [rdi + {context_resume}]",
+    "mov rsp, [rdi + {context_stack}]",
+    "mov qword ptr [rdi + {context_resume}], 0",
+    "jmp rdx",
+    "2:",
+    "mov qword ptr gs:[{current}], 0",
+    "mov byte ptr gs:[{selector}], 0",
+    "cld",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".popsection",
+    stack = const offset_of!(Lane, stack),
+    resume = const offset_of!(Lane, resume),
+    current = const offset_of!(Lane, current),
+    selector = const offset_of!(Lane, selector),
+    context_resume = const offset_of!(membound_wire::Context, resume),
+    context_stack = const offset_of!(membound_wire::Context, stack),
+);
+
+unsafe extern "C" {
+    fn membound_lane_run(context: &Context);
+}
+
+/// What is to be done at home before a guest goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// Nothing.
+    Run,
+    /// The system call that its frame asks for.
+    Call,
+    /// Its end, by this signal.
+    Die(u32),
+}
+
+impl Errand {
+    pub(super) const fn words(self) -> (u32, u32) {
+        match self {
+            Self::Run => (0, 0),
+            Self::Call => (1, 0),
+            Self::Die(signal) => (2, signal),
+        }
+    }
+
+    pub(super) const fn of_words(number: u32, signal: u32) -> Self {
+        match number {
+            0 => Self::Run,
+            1 => Self::Call,
+            _ => Self::Die(signal),
+        }
+    }
+}
+
+/// What a guest's thread has of its guest.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Berth {
+    pub(crate) context: Context,
+    /// [`HOME`] while its own thread has it.
+    state: AtomicU32,
+    errand: AtomicU32,
+    fault: AtomicU32,
+    /// Address of the thread's block, 0 without one.
+    block: AtomicU64,
+    /// The thread's alternate stack.
+    alternate: [AtomicU64; 2],
+}
+
+impl Berth {
+    pub(crate) const fn new() -> Self {
+        Self {
+            context: Context::new(),
+            state: AtomicU32::new(HOME),
+            errand: AtomicU32::new(0),
+            fault: AtomicU32::new(0),
+            block: AtomicU64::new(0),
+            alternate: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
+    fn of(context: &Context) -> &'static Self {
+        let address = context.address() as usize - offset_of!(Self, context);
+        // SAFETY: contexts that go home are those of berths, which are static.
+        unsafe { &*(address as *const Self) }
+    }
+
+    /// Remembers where faults of the guest are heard.
+    pub(crate) fn set_alternate_stack(&self, stack: usize, bytes: usize) {
+        let [place, length] = &self.alternate;
+        place.store(stack as u64, Ordering::Relaxed);
+        length.store(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn block(&self) -> Option<&'static Block> {
+        let address = self.block.load(Ordering::Relaxed);
+        // SAFETY: blocks are never unmapped.
+        (address != 0).then(|| unsafe { &*(address as *const Block) })
+    }
+
+    /// The guest has set the base of its `fs`.
+    pub(crate) fn set_fs(&self, base: u64) {
+        self.context.fs.store(base, Ordering::Relaxed);
+        if let Some(block) = self.block() {
+            block.base.store(base, Ordering::Relaxed);
+        }
+    }
+
+    /// The guest is over.
+    pub(crate) fn clear(&self) {
+        if let Some(block) = self.block() {
+            self.block.store(0, Ordering::Relaxed);
+            block.used.store(Use::FreeHome as u32, Ordering::Release);
+        }
+    }
+}
+
+/// The alternate stack of the thread whose context this is: address and bytes.
+pub(super) fn alternate_stack(context: &Context) -> [u64; 2] {
+    let [place, length] = &Berth::of(context).alternate;
+    [
+        place.load(Ordering::Relaxed),
+        length.load(Ordering::Relaxed),
+    ]
+}
+
+/// Gives a context, which is parked and in no ring any more, back to its own thread.
+pub(super) fn send_home(context: &Context, errand: Errand) {
+    let berth = Berth::of(context);
+    let (number, fault) = errand.words();
+    berth.fault.store(fault, Ordering::Relaxed);
+    berth.errand.store(number, Ordering::Relaxed);
+    berth.state.store(HOME, Ordering::Release);
+    sys::wake_all(&berth.state);
+}
+
+/// Has the calling thread's system calls handed over while its guest runs, where there are lanes.
+/// Returns whether there are.
+pub(crate) fn settle(berth: &'static Berth) -> Result<bool, Errno> {
+    if !here() {
+        return Ok(false);
+    }
+    let block = take_block(Use::FreeHome).ok_or(Errno::ENOSPC)?;
+    block.settle(sys::thread(), 0)?;
+    berth
+        .block
+        .store(block.address(), Ordering::Relaxed);
+    block.used.store(Use::Home as u32, Ordering::Release);
+    Ok(true)
+}
+
+/// Runs the guest, which begins at `resume` with this stack pointer, for as long as it lives.
+pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
+    let berth = guest.berth();
+    let context = &berth.context;
+    context.stack.store(stack, Ordering::Relaxed);
+    context.resume.store(resume, Ordering::Relaxed);
+    let mut soaks = false;
+    loop {
+        let errand = Errand::of_words(
+            berth.errand.swap(0, Ordering::AcqRel),
+            berth.fault.load(Ordering::Relaxed),
+        );
+        match errand {
+            Errand::Run => {}
+            Errand::Call => leave::in_frame(context.stack.load(Ordering::Relaxed), |registers| {
+                guest::make_call(guest, registers);
+            }),
+            Errand::Die(signal) => guest::die(guest, GuestState::Killed, signal),
+        }
+        if let Some(block) = berth.block() {
+            let credit = if soaks { SOAKING } else { 0 };
+            block.credit.store(credit, Ordering::Relaxed);
+            // Its ring is itself: a miss goes on as the same, for as long as it has credit.
+            context.next.store(context.address(), Ordering::Relaxed);
+            block.first.store(0, Ordering::Relaxed);
+        }
+        // SAFETY: the context is parked and this thread's alone.
+        unsafe { membound_lane_run(context) };
+        guest.count(offset_of!(GuestRequest, parks));
+        let before = sys::monotonic_ns();
+        soaks = !find_lane(berth);
+        if !soaks {
+            let away_ns = sys::monotonic_ns().saturating_sub(before);
+            guest.add(offset_of!(GuestRequest, away_ns), away_ns);
+        }
+        if soaks {
+            stand_back();
+        }
+    }
+}
+
+/// Gives the guest to a lane and waits until it is back; `false` when it is to run on here.
+fn find_lane(berth: &'static Berth) -> bool {
+    loop {
+        let room = ROOM.load(Ordering::Acquire);
+        berth.state.store(AWAY, Ordering::Release);
+        if blocks().iter().any(|block| block.offer(&berth.context)) {
+            while berth.state.load(Ordering::Acquire) == AWAY {
+                sys::wait_while(&berth.state, AWAY, u64::MAX);
+            }
+            return true;
+        }
+        berth.state.store(HOME, Ordering::Release);
+        if idle() == Idle::Harvest {
+            return false;
+        }
+        sys::wait_while(&ROOM, room, PATIENCE_NS);
+    }
+}
+
+/// From here on the calling thread gets what time nobody else wants.
+fn stand_back() {
+    const SET_SCHEDULER: usize = 144;
+    const SCHED_IDLE: usize = 5;
+    let priority = 0_u32;
+    // SAFETY: the kernel reads one word. Where it is refused, the thread's niceness stays.
+    let set = unsafe {
+        call(
+            SET_SCHEDULER,
+            [0, SCHED_IDLE, (&raw const priority) as usize, 0, 0, 0],
+        )
+    };
+    let _ = check(set);
+}
+
+/// Guests that wait for room look again.
+pub(super) fn look_again() {
+    announce_room();
+}

@@ -1,0 +1,200 @@
+//! The thread that looks after lanes: takes contexts from threads that wait or have ended, has
+//! turns timed, and says when contexts are let in.
+
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use membound_wire::{Board, Idle};
+
+use super::berth::{self, Errand};
+use super::{ASK, Block, Context, Use, blocks, board, idle, tell, told};
+use crate::sys::{self, Errno, call, number};
+use crate::{own_thread, threads};
+
+const STACK_BYTES: usize = 64 << 10;
+/// From one look to the next.
+const PERIOD_NS: u64 = 2_000_000;
+/// Looks from one that asks whether the program is there at all to the next.
+const THOROUGH: u32 = 50;
+/// Parts of the whole that [`Board::share`] counts in.
+const WHOLE: u32 = 1024;
+/// A thread that has run for less since the last look may be waiting.
+const LITTLE_NS: u64 = PERIOD_NS / 4;
+
+/// 1 while contexts are let in.
+static LET_IN: AtomicU32 = AtomicU32::new(1);
+
+/// Whether contexts take turns at present.
+pub(super) fn lets_in() -> bool {
+    LET_IN.load(Ordering::Relaxed) != 0
+}
+
+/// Starts the thread.
+pub(super) fn start() -> Result<(), Errno> {
+    let flags = own_thread::THREAD | own_thread::SAME_DIRECTORY;
+    own_thread::start(flags, STACK_BYTES, look_after, 0)
+}
+
+extern "C" fn look_after(_: usize) -> ! {
+    own_thread::name(c"membound-lanes");
+    // The table of descriptors is its own.
+    let _ = own_thread::close_from(0);
+    tell(offset_of!(Board, looks), 1);
+    let mut parts = 0;
+    let mut looks = 0_u32;
+    let never = AtomicU32::new(0);
+    loop {
+        sys::wait_while(&never, 0, PERIOD_NS);
+        let let_in = lets_in();
+        for block in blocks() {
+            let used = block.used.load(Ordering::Acquire);
+            if used == Use::Thread as u32 {
+                look_at(block, let_in);
+            } else if used == Use::Free as u32 && block.count.load(Ordering::Acquire) > 0 {
+                // Given to it in its last moment.
+                block.locked(|| tell(offset_of!(Board, reclaimed), empty(block)));
+                berth::look_again();
+            }
+        }
+        parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
+        LET_IN.store(u32::from(parts >= WHOLE), Ordering::Relaxed);
+        parts = if parts >= WHOLE { parts - WHOLE } else { parts };
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(THOROUGH) {
+            end_if_left_alone();
+        }
+    }
+}
+
+fn look_at(block: &'static Block, let_in: bool) {
+    let thread = block.thread.load(Ordering::Acquire);
+    let Some(cpu_ns) = cpu_ns(thread) else {
+        reclaim(block, false);
+        return;
+    };
+    let turns = block.turns.load(Ordering::Relaxed);
+    let turned = turns.saturating_sub(block.seen_turns.swap(turns, Ordering::Relaxed));
+    let before = block.seen_cpu_ns.swap(cpu_ns, Ordering::Relaxed);
+    let ran_ns = cpu_ns.saturating_sub(before);
+    if turned > 0 && before > 0 {
+        let (all, cpu) = if let_in {
+            (offset_of!(Board, turns_with), offset_of!(Board, cpu_with_ns))
+        } else {
+            (
+                offset_of!(Board, turns_without),
+                offset_of!(Board, cpu_without_ns),
+            )
+        };
+        tell(all, turned);
+        tell(cpu, ran_ns);
+    }
+    if block.count.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    if turned == 0 && ran_ns < LITTLE_NS && idle() != Idle::Stop {
+        steal(block, thread);
+    } else {
+        block.ask();
+    }
+}
+
+/// CPU time of a thread of the process; `None`: it is not there any more.
+fn cpu_ns(thread: u32) -> Option<u64> {
+    // As the kernel numbers the clocks of threads.
+    const PER_THREAD_SCHED: usize = 6;
+    let clock = (!(thread as usize)) << 3 | PER_THREAD_SCHED;
+    let mut time = [0_u64; 2];
+    // SAFETY: the kernel writes one `struct timespec`.
+    let got = unsafe {
+        call(
+            number::CLOCK_GETTIME,
+            [
+                clock & 0xffff_ffff,
+                (&raw mut time) as usize,
+                0,
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    (got == 0).then(|| time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1]))
+}
+
+/// Takes its contexts from a thread that waits in the kernel, and closes the lane until it yields
+/// again.
+fn steal(block: &'static Block, thread: u32) {
+    if block.lock.swap(1, Ordering::AcqRel) != 0 {
+        return;
+    }
+    // Whatever it does next, it comes to the agent first, and waits there for the lock.
+    block.owner.store(0, Ordering::SeqCst);
+    let waits = threads::waits_in_call(thread) && block.current.load(Ordering::Acquire) == 0;
+    if waits {
+        block.open.store(0, Ordering::Release);
+        tell(offset_of!(Board, steals), empty(block));
+    } else {
+        block.ask();
+    }
+    block.lock.store(0, Ordering::Release);
+    sys::wake_all(&block.lock);
+    if waits {
+        berth::look_again();
+    }
+}
+
+/// Takes its contexts from a thread that has ended, or `ends`, and lets go of the block.
+pub(super) fn reclaim(block: &'static Block, ends: bool) {
+    if !ends && block.lock.swap(1, Ordering::AcqRel) != 0 {
+        // The kernel may have it on its way out still; whoever holds a lock for longer has ended.
+        block.lock.store(1, Ordering::Release);
+    }
+    block.owner.store(0, Ordering::SeqCst);
+    block.open.store(0, Ordering::SeqCst);
+    tell(offset_of!(Board, reclaimed), empty(block));
+    block.lock.store(0, Ordering::Release);
+    block.used.store(Use::Free as u32, Ordering::Release);
+    berth::look_again();
+}
+
+/// Sends all contexts of a lane home, and returns how many.
+fn empty(block: &'static Block) -> u64 {
+    block.next.store(ASK, Ordering::SeqCst);
+    let mut sent = 0;
+    let mut send = |context: &Context| {
+        block.count.fetch_sub(1, Ordering::AcqRel);
+        sent += 1;
+        berth::send_home(context, Errand::Run);
+    };
+    let ring = block.ring.swap(0, Ordering::AcqRel);
+    if ring != 0 {
+        let mut at = ring;
+        loop {
+            let context = Context::at(at);
+            at = context.next.load(Ordering::Acquire);
+            send(context);
+            if at == ring {
+                break;
+            }
+        }
+    }
+    let mut given = block.inbox.swap(0, Ordering::SeqCst);
+    while given != 0 {
+        let context = Context::at(given);
+        given = context.next.load(Ordering::Acquire);
+        send(context);
+    }
+    sent
+}
+
+/// Ends the process where the program has left it to guests and to this thread.
+fn end_if_left_alone() {
+    const EXIT_GROUP: usize = 231;
+    let Some(code) = threads::left_with(crate::guest::is_own_thread) else {
+        return;
+    };
+    if told(offset_of!(Board, looks)).is_some() {
+        // SAFETY: nobody of the program's runs any more.
+        let _ = unsafe { call(EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
+    }
+}
