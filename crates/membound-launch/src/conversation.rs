@@ -71,6 +71,7 @@ fn because(refusal: Refusal) -> &'static str {
         Refusal::ThreadsHidden => " (/proc/self/task cannot be read)",
         Refusal::NoThread => " (no thread could be started)",
         Refusal::TrapBlocked => " (a thread blocks SIGTRAP)",
+        Refusal::NoBases => " (the kernel keeps FSGSBASE to itself)",
     }
 }
 
@@ -323,6 +324,28 @@ impl Conversation {
             ..Command::default()
         };
         self.ask("making timers", &command, None).map(drop)
+    }
+
+    /// Gives the program lanes, with the board at `address`.
+    pub(crate) fn lanes(&self, address: u64, length: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Lanes as u32,
+            address,
+            length,
+            ..Command::default()
+        };
+        self.ask("making lanes", &command, None).map(drop)
+    }
+
+    /// Starts the guest whose request lies at `address`.
+    pub(crate) fn guest(&self, address: u64, length: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Guest as u32,
+            address,
+            length,
+            ..Command::default()
+        };
+        self.ask("starting a guest", &command, None).map(drop)
     }
 
     /// Lets the program go on.

@@ -243,7 +243,7 @@ impl Server {
         Ok(())
     }
 
-    fn chosen(&self, choices: &[Choice], loaded: &Loaded) -> Vec<Loaded> {
+    pub(crate) fn chosen(&self, choices: &[Choice], loaded: &Loaded) -> Vec<Loaded> {
         choices
             .iter()
             .filter(|choice| loaded.module.identity() == Some(&choice.file))

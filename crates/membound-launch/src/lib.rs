@@ -21,6 +21,7 @@ mod conversation;
 mod elf;
 mod exchange;
 mod following;
+mod harvest;
 mod hook;
 mod ledger;
 mod live;
@@ -52,6 +53,7 @@ pub use allocations::{
 pub use cache::{Cache, LIMIT_BYTES};
 pub use elf::Headers;
 pub use exchange::{Choice, Executed, Pace};
+pub use harvest::{Guest, GuestStatus, Harvest, Harvested, Turns};
 pub use ledger::Program as RanProgram;
 pub use maps::{Mapping, of as maps_of, started};
 pub use modules::plan as plan_of;

@@ -53,6 +53,17 @@ impl Shared {
         })
     }
 
+    /// Puts `bytes` at `offset`, before anybody else has it.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    /// Fills `bytes` from `offset`.
+    #[cfg(test)]
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        read(&self.file, offset, bytes)
+    }
+
     /// The word of 32 bits at `offset`.
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.words.len());

@@ -15,6 +15,7 @@ use crate::channel::{Channel, Listener};
 use crate::conversation::{Conversation, Failure};
 use crate::exchange::{Choice, Paced};
 use crate::following::Following;
+use crate::harvest::Harvesting;
 use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
@@ -81,6 +82,8 @@ pub(crate) struct Server {
     pub(crate) ticks: Option<Ticks>,
     /// Gives agents what they find callers by, where they are to.
     pub(crate) unwinding: Option<Unwinding>,
+    /// What programs run inside the command, if any do.
+    pub(crate) harvesting: Option<Harvesting>,
 }
 
 impl Server {
@@ -108,6 +111,7 @@ impl Server {
             following: None,
             ticks: None,
             unwinding: None,
+            harvesting: None,
         }
     }
 
@@ -193,6 +197,8 @@ impl Server {
             self.start(&conversation, key)
         } else if event == Event::Modules as u32 {
             self.modules(&conversation, key)
+        } else if event == Event::Guest as u32 {
+            self.guest_maps(&conversation, key)
         } else if event == Event::Writable as u32 {
             self.writable(&conversation)
         } else if event == Event::Filtered as u32 {
@@ -226,6 +232,14 @@ impl Server {
             && let Some(reason) = self.ledger().unpatched(key)
         {
             ticks.refuse(pid, reason);
+        }
+        if event == Event::Start as u32
+            && let Some(harvesting) = &self.harvesting
+            && harvesting.is_in(key)
+        {
+            // Guests speak too, while the program waits for them.
+            drop(turn);
+            harvesting.await_guests();
         }
         match done {
             Ok(()) => conversation.go(),
@@ -291,6 +305,8 @@ impl Server {
             self.add_chosen(conversation, &mut maps, module)?;
         }
         self.hook_loader(conversation, &mut maps);
+        let all: Vec<&Loaded> = signals.iter().chain(&others).collect();
+        self.begin_harvest(conversation, &mut maps, key, &all)?;
         if let Some(ticks) = &self.ticks {
             ticks.begin(conversation, &mut maps, key)?;
         }
@@ -344,7 +360,10 @@ impl Server {
         }
         let mut maps = maps::of(key.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
-        let loaded = self.loaded(conversation, &maps);
+        let mut loaded = self.loaded(conversation, &maps);
+        if let Some(harvesting) = &self.harvesting {
+            loaded.retain(|module| !harvesting.is_guests(module));
+        }
         let same = |area: &Area, module: &Loaded| {
             let planned = &area.loaded.module;
             let origin = planned.origin().unwrap_or(planned);
@@ -371,6 +390,7 @@ impl Server {
                     Refused::GivenUp,
                 )?;
                 self.add_chosen(conversation, &mut maps, module)?;
+                self.plant_primary(conversation, &mut maps, key, module)?;
             }
         }
         self.name_trampolines(conversation, Moment::Later)

@@ -24,6 +24,7 @@ use crate::cache::Cache;
 use crate::channel::Listener;
 use crate::exchange::{Choice, Executed, Pace};
 use crate::following::Following;
+use crate::harvest::{Harvest, Harvested, Harvesting};
 use crate::modules::Plans;
 use crate::program::{self, CannotRun, Unpatched};
 use crate::records::Recording;
@@ -57,6 +58,8 @@ pub struct Options {
     pub objects: Option<Objects>,
     /// Whether and how the agent takes timer samples.
     pub timers: Option<Timers>,
+    /// What runs inside the command, if anything does.
+    pub harvest: Option<Harvest>,
     /// Where the session's directory is made: short, and visible to the programs.
     pub directory: PathBuf,
     /// Where files with names of trampolines are written, if anywhere. perf reads those in
@@ -169,7 +172,7 @@ impl Session {
         let control = directory.path().join("control");
         let listener = Arc::new(Listener::bind(&control).map_err(prepare)?);
         let mut plan = options.plan;
-        if options.timers.is_some() && plan.hooks == Hooks::Plant {
+        if (options.timers.is_some() || options.harvest.is_some()) && plan.hooks == Hooks::Plant {
             plan.hooks = Hooks::Timed;
         }
         let mut plans = Plans::new(plan, options.cache, options.revision);
@@ -186,6 +189,7 @@ impl Session {
         if options.objects.is_some() || options.timers.is_some() {
             server.unwinding = Some(Unwinding::default());
         }
+        server.harvesting = options.harvest.map(Harvesting::new);
         server.following = options.objects.map(Following::new);
         server.ticks = options.timers.map(Ticks::new);
         let server = Arc::new(server);
@@ -361,6 +365,19 @@ impl Remote {
         read: &dyn Fn(u64) -> Option<u64>,
     ) -> Standing {
         self.0.standing(pid, registers, read)
+    }
+
+    /// What came of the session's harvest so far; `None` where there is none.
+    #[must_use]
+    pub fn harvested(&self) -> Option<Harvested> {
+        self.0.harvesting.as_ref().map(Harvesting::harvested)
+    }
+
+    /// Lets guests in for this share of the time, 0 to 1, from now on.
+    pub fn let_in(&self, share: f64) {
+        if let Some(harvesting) = &self.0.harvesting {
+            harvesting.let_in(share);
+        }
     }
 
     /// Executions of a choice's sites so far; `None` when it was placed nowhere yet, or its body

@@ -261,6 +261,7 @@ pub fn calibrate(
         }),
         objects: None,
         timers: None,
+        harvest: None,
         directory: request.directory,
         perf_maps: None,
     };

@@ -415,6 +415,7 @@ impl Parts {
                 period: options.period,
                 receiver: receiver as Arc<dyn TimerReceiver>,
             }),
+            harvest: None,
             directory: options.directory.clone(),
             perf_maps: None,
         }

@@ -73,6 +73,7 @@ impl Fixture {
             objects: None,
             timers: None,
             perf_maps: None,
+            harvest: None,
             directory: self.home.path().to_owned(),
         }
     }

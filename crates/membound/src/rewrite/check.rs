@@ -42,6 +42,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         recording: settings::recording(args.options.body),
         objects: None,
         timers: None,
+        harvest: None,
         directory: launching::directory(),
         // Where perf looks, whatever TMPDIR says.
         perf_maps: args.perf_map.then(|| PathBuf::from("/tmp")),

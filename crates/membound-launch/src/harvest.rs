@@ -1,0 +1,564 @@
+//! Programs that run inside the command's process, at its yields.
+//!
+//! Only the process that a session starts has guests: what it executes later, and its children,
+//! run as they are. A guest's modules are patched when it has mapped them and before they run, with
+//! the scavengers' choices; everything else that is loaded with the primary's.
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use membound_wire::{
+    Board, CREDIT_UNITS_PER_NS, GuestRequest, GuestState, Idle, TIME_CLASSES, TextMode, class_begin,
+};
+
+use crate::area::NotInstalled;
+use crate::conversation::{Conversation, Failure};
+use crate::exchange::Choice;
+use crate::ledger::ProcessKey;
+use crate::maps::{self, Mapping};
+use crate::memory::Shared;
+use crate::modules::Loaded;
+use crate::patching::Outcome;
+use crate::server::Server;
+use crate::settling::Refused;
+
+/// Between two looks whether guests are ready.
+const LOOK: Duration = Duration::from_millis(1);
+/// Parts of the whole that the board's share counts in.
+const WHOLE: f64 = 1024.0;
+
+/// What a session harvests.
+#[derive(Clone, Debug)]
+pub struct Harvest {
+    /// The programs that run in the command's stalls.
+    pub guests: Vec<Guest>,
+    /// Yields of the command.
+    pub primary: Vec<Choice>,
+    /// Yields of the guests.
+    pub scavengers: Vec<Choice>,
+    /// Time from a yield of the command until its data are there, in nanoseconds.
+    pub span_ns: f64,
+    /// Most guests that a thread is given at one time.
+    pub per_thread: u32,
+    /// What becomes of guests without a thread.
+    pub idle: Idle,
+    /// Share of the time in which guests are let in; in the rest yields are only counted.
+    pub share: f64,
+    /// Ticks of the time stamp counter in a nanosecond.
+    pub ticks_per_ns: f64,
+    /// How long the command waits for its guests to come to a yield.
+    pub patience: Duration,
+}
+
+/// A program that runs inside another one.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// The executable.
+    pub path: PathBuf,
+    /// Its arguments, the name that it is called by first.
+    pub arguments: Vec<std::ffi::OsString>,
+    /// `NAME=value` and whatever else stands in an environment.
+    pub environment: Vec<std::ffi::OsString>,
+    /// Where standard output goes; nowhere if there is none.
+    pub output: Option<PathBuf>,
+    /// Where standard error goes.
+    pub errors: Option<PathBuf>,
+    /// Bytes that it may map.
+    pub memory_bytes: u64,
+    /// Bytes of its stack.
+    pub stack_bytes: u64,
+}
+
+/// What came of a harvest so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Harvested {
+    /// Why the command has no lanes, if it has none.
+    pub refused: Option<String>,
+    /// Threads that were given a lane.
+    pub threads: u64,
+    /// Yields of the command at which somebody could run, and CPU time of its threads meanwhile.
+    pub with: Turns,
+    /// The same while nobody was let in.
+    pub without: Turns,
+    /// Guests that were taken from a thread that waited, and from one that ended.
+    pub steals: u64,
+    /// See `steals`.
+    pub reclaimed: u64,
+    /// Guests that left a thread for a system call, and for a signal to the command.
+    pub calls: u64,
+    /// See `calls`.
+    pub interrupted: u64,
+    /// Turns that were timed, their sum, and the longest, in nanoseconds.
+    pub timed: u64,
+    /// See `timed`.
+    pub timed_ns: u64,
+    /// See `timed`.
+    pub longest_ns: u64,
+    /// Of these, how many lasted from one nanosecond to another: (from, to, count).
+    pub times: Vec<(u64, u64, u64)>,
+    /// Its guests, in their order.
+    pub guests: Vec<GuestStatus>,
+    /// Yields that could not be had, and why.
+    pub missed: Vec<String>,
+}
+
+/// Turns, and CPU time of the threads that took them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// How many.
+    pub count: u64,
+    /// In nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// How far a guest has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestStatus {
+    /// Its state; `None` before it was started.
+    pub state: Option<GuestState>,
+    /// Exit code, signal or error number, as the state says.
+    pub code: u32,
+    /// Its thread in the program's namespace.
+    pub thread: u32,
+    /// CPU time of its own thread when it ended, in nanoseconds; 0 before.
+    pub cpu_ns: u64,
+    /// System calls that it has made.
+    pub calls: u64,
+    /// Times that it left its own thread.
+    pub parks: u64,
+    /// Time that others' threads had it, in nanoseconds.
+    pub away_ns: u64,
+}
+
+/// A harvest as the server carries it out.
+#[derive(Debug)]
+pub(crate) struct Harvesting {
+    wanted: Harvest,
+    /// The process that has the guests.
+    process: OnceLock<ProcessKey>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    board: Option<Shared>,
+    /// By guest: its request, once it was started.
+    requests: Vec<Option<Shared>>,
+    /// What guests have mapped.
+    spans: Vec<Range<u64>>,
+    refused: Option<String>,
+    missed: Vec<String>,
+}
+
+impl Harvesting {
+    pub(crate) fn new(wanted: Harvest) -> Self {
+        Self {
+            wanted,
+            process: OnceLock::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the process with the guests, and it has lanes.
+    pub(crate) fn is_in(&self, key: ProcessKey) -> bool {
+        self.process.get() == Some(&key) && self.state().board.is_some()
+    }
+
+    /// Whether a module is a guest's.
+    pub(crate) fn is_guests(&self, module: &Loaded) -> bool {
+        let span = module.span();
+        let state = self.state();
+        state
+            .spans
+            .iter()
+            .any(|guests| guests.start < span.end && span.start < guests.end)
+    }
+
+    /// Gives the program lanes. Without them it runs as it is, and has no guests.
+    fn open_lanes(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+    ) -> Result<bool, Failure> {
+        let opened = self.board().and_then(|board| {
+            let at = board.hang(conversation, maps)?;
+            conversation.lanes(at, size_of::<Board>() as u64)?;
+            Ok(board)
+        });
+        let mut state = self.state();
+        match opened {
+            Ok(board) => {
+                state.board = Some(board);
+                Ok(true)
+            }
+            Err(gone @ Failure::Gone(_)) => Err(gone),
+            Err(refused) => {
+                state.refused = Some(refused.to_string());
+                Ok(false)
+            }
+        }
+    }
+
+    fn board(&self) -> Result<Shared, Failure> {
+        let board = Shared::zeroed("membound-lanes", size_of::<Board>())?;
+        let wanted = &self.wanted;
+        let word = |offset: usize, value: u32| {
+            board.word32(offset).store(value, Ordering::Relaxed);
+        };
+        let units = wanted.span_ns * f64::from(CREDIT_UNITS_PER_NS);
+        word(
+            offset_of!(Board, span),
+            (units.clamp(0.0, f64::from(i32::MAX / 2)) as i32).cast_unsigned(),
+        );
+        word(offset_of!(Board, per_thread), wanted.per_thread);
+        word(offset_of!(Board, idle), wanted.idle as u32);
+        word(offset_of!(Board, share), parts(wanted.share));
+        word(
+            offset_of!(Board, ticks),
+            (wanted.ticks_per_ns * 1024.0).max(1.0) as u32,
+        );
+        Ok(board)
+    }
+
+    /// Lets guests in for this share of the time from now on.
+    pub(crate) fn let_in(&self, share: f64) {
+        if let Some(board) = &self.state().board {
+            let word = board.word32(offset_of!(Board, share));
+            word.store(parts(share), Ordering::Relaxed);
+        }
+    }
+
+    fn start_guests(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+    ) -> Result<(), Failure> {
+        for guest in &self.wanted.guests {
+            let started = request(guest).map_err(Failure::from).and_then(|request| {
+                let at = request.memory.hang(conversation, maps)?;
+                conversation.guest(at, request.length)?;
+                Ok(request.memory)
+            });
+            let mut state = self.state();
+            match started {
+                Ok(request) => state.requests.push(Some(request)),
+                Err(gone @ Failure::Gone(_)) => return Err(gone),
+                Err(refused) => {
+                    state.requests.push(None);
+                    let path = guest.path.display();
+                    state.missed.push(format!("{path}: {refused}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until every guest has come to a yield, or has ended, for as long as is wished.
+    pub(crate) fn await_guests(&self) {
+        let begun = Instant::now();
+        while begun.elapsed() < self.wanted.patience {
+            let ready = {
+                let state = self.state();
+                let mut requests = state.requests.iter().flatten();
+                requests.all(|request| {
+                    let guest = status(Some(request));
+                    guest.parks > 0
+                        || !matches!(
+                            guest.state,
+                            Some(GuestState::Starting | GuestState::Runs)
+                        )
+                })
+            };
+            if ready {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// What came of it so far.
+    pub(crate) fn harvested(&self) -> Harvested {
+        let state = self.state();
+        let mut harvested = Harvested {
+            refused: state.refused.clone(),
+            guests: (0..self.wanted.guests.len())
+                .map(|index| status(state.requests.get(index).and_then(Option::as_ref)))
+                .collect(),
+            missed: state.missed.clone(),
+            ..Harvested::default()
+        };
+        let Some(board) = &state.board else {
+            return harvested;
+        };
+        let word = |offset: usize| board.word64(offset).load(Ordering::Relaxed);
+        harvested.threads = word(offset_of!(Board, adopted));
+        harvested.with = Turns {
+            count: word(offset_of!(Board, turns_with)),
+            cpu_ns: word(offset_of!(Board, cpu_with_ns)),
+        };
+        harvested.without = Turns {
+            count: word(offset_of!(Board, turns_without)),
+            cpu_ns: word(offset_of!(Board, cpu_without_ns)),
+        };
+        harvested.steals = word(offset_of!(Board, steals));
+        harvested.reclaimed = word(offset_of!(Board, reclaimed));
+        harvested.calls = word(offset_of!(Board, calls));
+        harvested.interrupted = word(offset_of!(Board, interrupted));
+        harvested.timed = word(offset_of!(Board, timed));
+        harvested.timed_ns = word(offset_of!(Board, timed_ns));
+        harvested.longest_ns = word(offset_of!(Board, longest_ns));
+        harvested.times = (0..TIME_CLASSES)
+            .filter_map(|class| {
+                let count = word(offset_of!(Board, times) + 8 * class);
+                (count > 0).then(|| (class_begin(class), class_begin(class + 1), count))
+            })
+            .collect();
+        harvested
+    }
+}
+
+fn parts(share: f64) -> u32 {
+    (share.clamp(0.0, 1.0) * WHOLE).round() as u32
+}
+
+fn status(request: Option<&Shared>) -> GuestStatus {
+    let Some(request) = request else {
+        return GuestStatus {
+            state: None,
+            code: 0,
+            thread: 0,
+            cpu_ns: 0,
+            calls: 0,
+            parks: 0,
+            away_ns: 0,
+        };
+    };
+    let word = |offset: usize| request.word32(offset).load(Ordering::Acquire);
+    let long = |offset: usize| request.word64(offset).load(Ordering::Relaxed);
+    let state = word(offset_of!(GuestRequest, state));
+    GuestStatus {
+        state: GuestState::from_number(state),
+        code: word(offset_of!(GuestRequest, code)),
+        thread: word(offset_of!(GuestRequest, thread)),
+        cpu_ns: long(offset_of!(GuestRequest, cpu_ns)),
+        calls: long(offset_of!(GuestRequest, calls)),
+        parks: long(offset_of!(GuestRequest, parks)),
+        away_ns: long(offset_of!(GuestRequest, away_ns)),
+    }
+}
+
+/// A request, and its bytes.
+struct Request {
+    memory: Shared,
+    length: u64,
+}
+
+/// What the agent is to know of a guest.
+fn request(guest: &Guest) -> io::Result<Request> {
+    let path = |path: &Option<PathBuf>| {
+        let bytes = path.as_deref().map(|path| path.as_os_str().as_bytes());
+        bytes.unwrap_or_default().to_vec()
+    };
+    let mut strings = vec![
+        guest.path.as_os_str().as_bytes().to_vec(),
+        path(&guest.output),
+        path(&guest.errors),
+    ];
+    let words = guest.arguments.iter().chain(&guest.environment);
+    strings.extend(words.map(|word| OsStr::as_bytes(word).to_vec()));
+    let mut text = Vec::new();
+    for string in strings {
+        if string.contains(&0) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        text.extend(string);
+        text.push(0);
+    }
+    let length = size_of::<GuestRequest>() + text.len();
+    let memory = Shared::zeroed("membound-guest", length)?;
+    let count = |count: usize| u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput);
+    let word = |offset: usize, value: u32| memory.word32(offset).store(value, Ordering::Relaxed);
+    word(
+        offset_of!(GuestRequest, arguments),
+        count(guest.arguments.len())?,
+    );
+    word(
+        offset_of!(GuestRequest, variables),
+        count(guest.environment.len())?,
+    );
+    word(offset_of!(GuestRequest, strings), count(text.len())?);
+    let long = |offset: usize, value: u64| memory.word64(offset).store(value, Ordering::Relaxed);
+    long(offset_of!(GuestRequest, memory), guest.memory_bytes);
+    long(offset_of!(GuestRequest, stack), guest.stack_bytes);
+    memory.write(size_of::<GuestRequest>() as u64, &text)?;
+    Ok(Request {
+        memory,
+        length: length as u64,
+    })
+}
+
+impl Server {
+    /// Gives a program its lanes, yields and guests, if it is the one that is to have them.
+    pub(crate) fn begin_harvest(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        key: ProcessKey,
+        loaded: &[&Loaded],
+    ) -> Result<(), NotInstalled> {
+        let Some(harvesting) = &self.harvesting else {
+            return Ok(());
+        };
+        if harvesting.process.set(key).is_err() || !harvesting.open_lanes(conversation, maps)? {
+            return Ok(());
+        }
+        for module in loaded {
+            self.plant(conversation, maps, module, &harvesting.wanted.primary)?;
+        }
+        harvesting.start_guests(conversation, maps)?;
+        Ok(())
+    }
+
+    /// Puts the primary's yields into a module that was loaded later.
+    pub(crate) fn plant_primary(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        key: ProcessKey,
+        module: &Loaded,
+    ) -> Result<(), NotInstalled> {
+        match &self.harvesting {
+            Some(harvesting) if harvesting.is_in(key) => {
+                self.plant(conversation, maps, module, &harvesting.wanted.primary)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A guest has mapped text.
+    pub(crate) fn guest_maps(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+    ) -> Result<(), NotInstalled> {
+        let Some(harvesting) = &self.harvesting else {
+            return Ok(());
+        };
+        if !harvesting.is_in(key) {
+            return Ok(());
+        }
+        let [start, end] = conversation.hello.range;
+        let span = start..end;
+        harvesting.state().spans.push(span.clone());
+        let mut maps = maps::of(key.pid)?;
+        for module in self.loaded(conversation, &maps) {
+            let of_module = module.span();
+            if of_module.start < span.end && span.start < of_module.end {
+                self.plant(
+                    conversation,
+                    &mut maps,
+                    &module,
+                    &harvesting.wanted.scavengers,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts yields into a module that does not run yet: all that were planned, or none, for some
+    /// stand there for the sake of others.
+    fn plant(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        module: &Loaded,
+        choices: &[Choice],
+    ) -> Result<(), NotInstalled> {
+        for chosen in self.chosen(choices, module) {
+            let outcome = self.patch(
+                conversation,
+                maps,
+                &chosen,
+                TextMode::Quiet,
+                Refused::GivenUp,
+            )?;
+            let lost = match (outcome, &chosen.module.plan) {
+                (Outcome::Patched(area), Ok(plan)) => {
+                    let planned = plan
+                        .sites()
+                        .filter(|site| site.number.is_ok())
+                        .map(|site| site.address);
+                    if area.holds(planned) {
+                        None
+                    } else {
+                        self.take_back(conversation, &area)?;
+                        Some("not all of its yields could be placed".to_owned())
+                    }
+                }
+                (Outcome::LeftAlone(reason), _) => Some(reason),
+                (Outcome::Patched(_), Err(_)) => None,
+            };
+            if let (Some(reason), Some(harvesting)) = (lost, &self.harvesting) {
+                let path = module.module.path.display();
+                let missed = format!("no yields in {path}: {reason}");
+                harvesting.state().missed.push(missed);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest() -> Guest {
+        Guest {
+            path: "/bin/scan".into(),
+            arguments: vec!["scan".into(), "-n".into()],
+            environment: vec!["A=b".into()],
+            output: Some("/tmp/out".into()),
+            errors: None,
+            memory_bytes: 1 << 30,
+            stack_bytes: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn a_request_has_its_strings_behind_it() {
+        let request = request(&guest()).unwrap();
+        let expected = b"/bin/scan\0/tmp/out\0\0scan\0-n\0A=b\0";
+        let mut text = vec![0; expected.len()];
+        let begin = size_of::<GuestRequest>() as u64;
+        request.memory.read(begin, &mut text).unwrap();
+        assert_eq!(text, expected);
+        assert_eq!(request.length, begin + expected.len() as u64);
+        let status = status(Some(&request.memory));
+        assert_eq!(status.state, Some(GuestState::Starting));
+        let word = offset_of!(GuestRequest, arguments);
+        assert_eq!(request.memory.word32(word).load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_word_with_a_zero_byte_is_no_argument() {
+        let mut guest = guest();
+        guest.arguments.push("a\0b".into());
+        assert!(request(&guest).is_err());
+    }
+
+    #[test]
+    fn shares_are_counted_in_parts() {
+        assert_eq!([0.0, 0.5, 1.0, 7.0].map(parts), [0, 512, 1024, 1024]);
+    }
+}
