@@ -49,7 +49,8 @@ pub struct Lane {
     /// The context that runs at the next yield of the primary; 0: none.
     pub next: u64,
     /// Base of `fs` of the thread whose lane this is. Another thread finds a lane that it has
-    /// inherited by this; 0: the agent is to be asked before anything is done.
+    /// inherited by this; 0, which anybody may write at any time: the agent is to be asked before
+    /// anything is done.
     pub owner: u64,
     /// The context that runs; 0: the thread itself.
     pub current: u64,
@@ -73,8 +74,11 @@ pub struct Lane {
     pub padding: [u8; 7],
     /// Turns that were begun.
     pub turns: u64,
+    /// Base of `fs` of the thread whose lane this is, for as long as the lane exists: what the
+    /// thread gets back, whatever [`Self::owner`] says at that moment.
+    pub base: u64,
     /// Reserved, 0.
-    pub rest: [u64; 6],
+    pub rest: [u64; 5],
 }
 
 /// Units of [`Lane::credit`] in a nanosecond.

@@ -5,8 +5,10 @@
 //! at one place and nothing else, and does not have to know what the other side saved.
 //!
 //! The order of stores is one that a signal may fall into: `current` is written last before the
-//! stack pointer goes over, and cleared after the other side's place is complete. From there to
-//! the jump a thread goes on exactly where it was found ([`Resume::AsFound`]).
+//! stack pointer goes over to a context. On the way to the thread it is cleared when everything that
+//! is still needed is in registers, since a handler that runs from then on may begin a turn of its
+//! own. Up to the jump one goes on exactly where it was found ([`Resume::AsFound`]), and once the
+//! stack pointer has gone over nothing on the stack is this side's any more.
 
 use std::mem::offset_of;
 
@@ -16,7 +18,7 @@ use membound_wire::{Context, Entry, Lane};
 use super::body::Surroundings;
 use super::emit::{Address, Condition, Emitter, Width};
 use super::operand::Operand;
-use super::table::{FlagsKept, Resume};
+use super::table::{FlagsKept, Frame, Resume};
 use super::writer::{RED_ZONE, Writer};
 use super::{Refusal, VectorLevel, Yield};
 use crate::flow::{Analyst, Segment};
@@ -166,7 +168,7 @@ impl SettledYield {
         writer.resume = Resume::AsFound;
         writer.mark();
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RAX);
-        go_on_as(writer.out, Gpr::RAX);
+        go_on_as(writer, Gpr::RAX);
         self.arrive(around, Parked { room, resume }, writer);
         let over = writer.out.jump_ahead();
         writer.out.land(stranger);
@@ -271,7 +273,7 @@ impl SettledYield {
         let back = writer.out.jump_if_ahead(Condition::ZERO);
         let parked = self.park(around, writer);
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
-        go_on_as(writer.out, Gpr::RCX);
+        go_on_as(writer, Gpr::RCX);
         self.arrive(around, parked, writer);
         let over = writer.out.jump_ahead();
         Ahead { back, over }
@@ -297,13 +299,15 @@ impl SettledYield {
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
         give_base_back(writer.out);
-        set_selector(writer.out, 0);
-        clear_current(writer.out);
+        // A handler that finds `current` cleared may begin a turn, and overwrite both.
+        load_lane(writer.out, Gpr::RCX, offset_of!(Lane, resume));
         load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
-        let there = absolute(offset_of!(Lane, resume));
-        writer
-            .out
-            .with_operand(GS, Width::Default, &[0xff], 4, there);
+        let here = gone_over(writer);
+        set_selector(writer.out, 0);
+        clear(writer.out, offset_of!(Lane, current));
+        writer.out.jump_to(Gpr::RCX);
+        writer.frame = here;
+        writer.mark();
         self.arrive(around, parked, writer);
         if let Some(ahead) = ahead {
             writer.out.land(ahead.over);
@@ -360,11 +364,9 @@ fn set_base(out: &mut Emitter, register: Gpr) {
 fn give_base_back(out: &mut Emitter) {
     compare_with_zero(out, offset_of!(Lane, borrowed));
     let own = out.jump_if_ahead(Condition::ZERO);
-    load_lane(out, Gpr::RDX, offset_of!(Lane, owner));
+    load_lane(out, Gpr::RDX, offset_of!(Lane, base));
+    clear(out, offset_of!(Lane, borrowed));
     set_base(out, Gpr::RDX);
-    let borrowed = absolute(offset_of!(Lane, borrowed));
-    out.with_operand(GS, Width::Quad, &[0xc7], 0, borrowed);
-    out.raw(&[0; 4]);
     out.land(own);
 }
 
@@ -388,6 +390,9 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
         absolute(borrowed),
     );
     let has_it = writer.out.jump_if_ahead(Condition::ZERO);
+    // Begun again, it would find that the base is its own already.
+    writer.resume = Resume::AsFound;
+    writer.mark();
     store_lane(writer.out, borrowed, Gpr::RAX);
     load(writer.out, Gpr::RAX, at(Gpr::RAX, offset_of!(Context, fs)));
     set_base(writer.out, Gpr::RAX);
@@ -409,18 +414,32 @@ fn set_selector(out: &mut Emitter, value: u8) {
     out.raw(&[value]);
 }
 
-/// `mov qword gs:[current], 0`
-fn clear_current(out: &mut Emitter) {
-    let current = absolute(offset_of!(Lane, current));
-    out.with_operand(GS, Width::Quad, &[0xc7], 0, current);
+/// `mov qword gs:[offset], 0`
+fn clear(out: &mut Emitter, offset: usize) {
+    out.with_operand(GS, Width::Quad, &[0xc7], 0, absolute(offset));
     out.raw(&[0; 4]);
 }
 
 /// Takes the place of the context at `context`.
-fn go_on_as(out: &mut Emitter, context: Gpr) {
-    load(out, Gpr::RSP, at(context, offset_of!(Context, stack)));
+fn go_on_as(writer: &mut Writer<'_>, context: Gpr) {
+    let stack = at(context, offset_of!(Context, stack));
+    load(writer.out, Gpr::RSP, stack);
+    let here = gone_over(writer);
     let resume = at(context, offset_of!(Context, resume));
-    out.with_operand(&[], Width::Default, &[0xff], 4, resume);
+    writer
+        .out
+        .with_operand(&[], Width::Default, &[0xff], 4, resume);
+    writer.frame = here;
+    writer.mark();
+}
+
+/// From here on the stack is the other side's: what was kept below the stack pointer is not to be
+/// looked for there. Returns the frame of this side, for where it is left.
+fn gone_over(writer: &mut Writer<'_>) -> Frame {
+    let here = std::mem::take(&mut writer.frame);
+    writer.resume = Resume::AsFound;
+    writer.mark();
+    here
 }
 
 /// What lies on the stack of one that is away.
@@ -585,5 +604,79 @@ impl SettledYield {
             offset += slot.bytes();
         }
         writer.lower(-room);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+
+    use super::*;
+    use crate::patch::{Body, Hooks, Options, Plan};
+
+    /// What stands before `mov rax, [rdi]; ret`, an instruction a line.
+    fn written(what: Yield) -> Vec<String> {
+        let options = Options {
+            hooks: Hooks::LeaveOut,
+            vectors: VectorLevel::Sse,
+            ..Options::new(Body::Yield(what))
+        };
+        let code = [0x48, 0x8b, 0x07, 0xc3, 0x90, 0x90, 0x90];
+        let plan = Plan::of_code(&code, 0x1000, &options);
+        assert!(plan.sites().all(|site| site.number.is_ok()));
+        let bytes = plan.part(crate::patch::format::Section::Code);
+        let body = &bytes[crate::patch::planner::PATTERN_BYTES..];
+        let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
+        let mut formatter = IntelFormatter::new();
+        let mut lines = Vec::new();
+        while decoder.can_decode() {
+            let mut line = String::new();
+            formatter.format(&decoder.decode(), &mut line);
+            lines.push(line);
+        }
+        lines
+    }
+
+    fn position(lines: &[String], line: &str) -> usize {
+        let found = lines.iter().position(|it| it == line);
+        found.unwrap_or_else(|| panic!("no `{line}` in {lines:#?}"))
+    }
+
+    #[test]
+    fn nothing_of_a_turn_is_read_once_a_handler_may_begin_another() {
+        for what in [Yield::Bound { cost: 1 }, Yield::Miss { cost: 1 }] {
+            let lines = written(what);
+            let offset = offset_of!(Lane, current);
+            let cleared = position(&lines, &format!("mov qword ptr gs:[{offset:X}h],0"));
+            assert_eq!(lines[cleared + 1], "jmp rcx", "{lines:#?}");
+            let there = position(
+                &lines,
+                &format!("mov rcx,gs:[{:X}h]", offset_of!(Lane, resume)),
+            );
+            let stack = position(
+                &lines,
+                &format!("mov rsp,gs:[{:X}h]", offset_of!(Lane, stack)),
+            );
+            let selected = format!("mov byte ptr gs:[{:X}h],0", offset_of!(Lane, selector));
+            let selected = position(&lines, &selected);
+            assert!(there < stack && stack < selected && selected < cleared);
+        }
+    }
+
+    #[test]
+    fn the_thread_gets_its_own_base_whatever_is_said_of_its_owner() {
+        let lines = written(Yield::Bound { cost: 1 });
+        let base = position(
+            &lines,
+            &format!("mov rdx,gs:[{:X}h]", offset_of!(Lane, base)),
+        );
+        let borrowed = offset_of!(Lane, borrowed);
+        assert_eq!(
+            lines[base + 1..base + 3],
+            [
+                format!("mov qword ptr gs:[{borrowed:X}h],0"),
+                "wrfsbase rdx".to_owned()
+            ]
+        );
     }
 }

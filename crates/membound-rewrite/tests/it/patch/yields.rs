@@ -278,7 +278,9 @@ fn as_context(turns: &mut Turns, credit: i32) {
     };
     turns.contexts[0].next = turns.context(1);
     turns.lane.current = turns.context(0);
-    turns.lane.owner = thread_pointer();
+    // Somebody may want the thread to ask the agent, at any time.
+    turns.lane.owner = 0;
+    turns.lane.base = thread_pointer();
     turns.lane.credit = credit;
     turns.lane.stack = turns.stack();
     turns.lane.resume = thread;
