@@ -67,8 +67,9 @@ fn merit(
         |index: usize| function::movable(subject, &function.instructions[index], origin).is_some();
     let around = Surroundings::before(subject.liveness, index);
     let access = access(instruction);
+    let start = function.instructions[block.first as usize].ip();
     let settled = Settled::settle(
-        options.body,
+        options.body_at(start),
         options.vectors,
         around,
         instruction,

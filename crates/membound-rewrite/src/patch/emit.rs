@@ -121,6 +121,15 @@ impl Emitter {
         self.module_field(target, 0);
     }
 
+    /// `jmp register`.
+    pub(super) fn jump_to(&mut self, register: Gpr) {
+        let number = register.number();
+        if number >= 8 {
+            self.raw(&[0x41]);
+        }
+        self.raw(&[0xff, 0xe0 | number & 7]);
+    }
+
     /// A conditional jump to an address of the module.
     pub(super) fn jump_if(&mut self, condition: Condition, target: u64) {
         self.raw(&[0x0f, 0x80 | condition.0]);
@@ -502,6 +511,8 @@ mod tests {
             "jmp qword ptr [6]",
         );
         check(|out| out.jump_if_back(Condition::LESS_OR_EQUAL, 0), "jle 0");
+        check(|out| out.jump_to(Gpr::RCX), "jmp rcx");
+        check(|out| out.jump_to(r9), "jmp r9");
         check(|out| out.skip_if(Condition::CARRY, 2), "jb short 4");
     }
 

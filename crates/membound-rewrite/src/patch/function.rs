@@ -2,7 +2,7 @@
 
 use std::iter::Peekable;
 
-use iced_x86::{Code, Instruction};
+use iced_x86::{Code, FlowControl, Instruction};
 
 use super::blocks::{self, Chosen};
 use super::body::{Settled, Surroundings};
@@ -113,23 +113,16 @@ pub(super) fn plan(
                 });
             }
         } else if let Some((address, access)) = wanted(options, index, instruction, &mut blocks) {
-            item.call = matches!(
-                instruction.flow_control(),
-                iced_x86::FlowControl::IndirectCall
-            );
+            item.call = is_call(options, instruction);
+            let body = options.body_at(address);
             let mut around = Surroundings::before(subject.liveness, index);
-            if matches!(options.body, Body::Yield(_)) {
+            if matches!(body, Body::Yield(_)) {
                 around.live = around.live.without(*untouched.get_or_insert_with(|| {
                     yields::untouched(&subject.function.instructions, analyst)
                 }));
             }
-            let settled = Settled::settle(
-                options.body,
-                options.vectors,
-                around,
-                instruction,
-                access.as_ref(),
-            );
+            let settled =
+                Settled::settle(body, options.vectors, around, instruction, access.as_ref());
             let untouchable = is_untouchable(subject.function, instruction);
             let number = match settled {
                 _ if untouchable => Err(Refusal::Rseq),
@@ -212,6 +205,17 @@ fn wanted(
     }
     let access = access.filter(|access| options.accesses.contain(access.direction))?;
     Some((instruction.ip(), Some(access)))
+}
+
+/// Whether a body for it may stand behind its predecessors: calls themselves stay.
+fn is_call(options: &Options, instruction: &Instruction) -> bool {
+    match instruction.flow_control() {
+        FlowControl::IndirectCall => true,
+        FlowControl::Call => {
+            matches!(options.sites, Sites::Instructions(_)) && instruction.is_call_near()
+        }
+        _ => false,
+    }
 }
 
 fn site_at(sites: &mut [Site], index: usize) -> Option<&mut Site> {

@@ -15,6 +15,7 @@ mod format;
 mod function;
 mod groundwork;
 mod group;
+mod lane;
 mod operand;
 mod options;
 mod place;
@@ -27,6 +28,7 @@ mod standalone;
 mod syscalls;
 mod table;
 mod trampoline;
+mod vectors;
 mod wraps;
 mod writer;
 mod yields;
@@ -86,6 +88,9 @@ pub enum Yield {
         /// Time since its last yield and for this one, in
         /// [`membound_wire::CREDIT_UNITS_PER_NS`].
         cost: u16,
+        /// Whether the context has its own base of `fs` as soon as it comes back, as
+        /// [`Self::Base`] would give it.
+        own_base: bool,
     },
     /// A context that is about to use what lies at `fs`, after a yield that may have left the
     /// thread's own base there.
@@ -94,6 +99,8 @@ pub enum Yield {
     Bound {
         /// As for a miss.
         cost: u16,
+        /// As for a miss; where the context does not leave, its base stays what it is.
+        own_base: bool,
     },
 }
 
@@ -102,6 +109,14 @@ impl Yield {
         match self {
             Self::Primary | Self::Miss { .. } => true,
             Self::Bound { .. } | Self::Base => false,
+        }
+    }
+
+    /// Whether the context has its own base of `fs` as soon as it comes back.
+    const fn gives_base(self) -> bool {
+        match self {
+            Self::Miss { own_base, .. } | Self::Bound { own_base, .. } => own_base,
+            Self::Primary | Self::Base => false,
         }
     }
 }

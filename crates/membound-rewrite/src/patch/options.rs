@@ -45,7 +45,7 @@ pub enum Sites {
     /// those will do that ask for no operand.
     Blocks(Vec<u64>),
     /// Those at these addresses of the file, sorted, whether they access memory or not. Of the
-    /// bodies those will do that ask for no operand.
+    /// bodies those will do that ask for no operand, and yields, which prefetch what they can.
     Instructions(Vec<u64>),
 }
 
@@ -111,6 +111,9 @@ pub enum Hooks {
 pub struct Options {
     /// What is put before each instruction.
     pub body: Body,
+    /// Sites that have another body than that, by the address that they are known by: sorted, no
+    /// address twice. They must be among [`Self::sites`].
+    pub bodies: Vec<(u64, Body)>,
     /// Whether jump tables are read.
     pub tables: code::Tables,
     /// Which instructions.
@@ -131,6 +134,7 @@ impl Options {
     pub fn new(body: Body) -> Self {
         Self {
             body,
+            bodies: Vec::new(),
             tables: code::Tables::Resolve,
             sites: Sites::All,
             accesses: Accesses::All,
@@ -140,37 +144,34 @@ impl Options {
         }
     }
 
+    /// What is put before the site that is known by this address.
+    #[must_use]
+    pub fn body_at(&self, address: u64) -> Body {
+        let found = self.bodies.binary_search_by_key(&address, |it| it.0);
+        found.map_or(self.body, |at| self.bodies[at].1)
+    }
+
+    /// All bodies that there may be.
+    pub(super) fn all_bodies(&self) -> impl Iterator<Item = Body> + '_ {
+        let others = self.bodies.iter().map(|it| it.1);
+        std::iter::once(self.body).chain(others)
+    }
+
     /// Bytes that are equal exactly for equal options; for caches.
     #[must_use]
     pub fn key(&self) -> Vec<u8> {
-        let body = match self.body {
-            Body::Displace => 0,
-            Body::Count { exact: false } => 1,
-            Body::Count { exact: true } => 2,
-            Body::Rubbish => 3,
-            Body::Sample => 4,
-            Body::Record => 5,
-            Body::PrefetchYield => 6,
-            Body::CountByStack => 7,
-            Body::Yield(Yield::Primary) => 8,
-            Body::Yield(Yield::Miss { .. }) => 9,
-            Body::Yield(Yield::Bound { .. }) => 10,
-            Body::Yield(Yield::Base) => 11,
-        };
-        let cost = match self.body {
-            Body::Yield(Yield::Miss { cost } | Yield::Bound { cost }) => cost,
-            _ => 0,
-        };
-        let [cost_low, cost_high] = cost.to_le_bytes();
-        let mut key = vec![
-            body,
-            cost_low,
-            cost_high,
+        let mut key = body_key(self.body).to_vec();
+        key.extend_from_slice(&(self.bodies.len() as u64).to_le_bytes());
+        for (address, body) in &self.bodies {
+            key.extend_from_slice(&address.to_le_bytes());
+            key.extend_from_slice(&body_key(*body));
+        }
+        key.extend_from_slice(&[
             self.tables as u8,
             self.accesses as u8,
             self.vectors as u8,
             self.hooks as u8,
-        ];
+        ]);
         for wrapped in &self.wrapped {
             key.push(1);
             key.extend_from_slice(&wrapped.number.to_le_bytes());
@@ -193,5 +194,63 @@ impl Options {
             }
         }
         key
+    }
+}
+
+/// A body as bytes: which one, what a yield there costs, whether it gives a base back.
+fn body_key(body: Body) -> [u8; 4] {
+    let (kind, cost, own_base) = match body {
+        Body::Displace => (0, 0, false),
+        Body::Count { exact: false } => (1, 0, false),
+        Body::Count { exact: true } => (2, 0, false),
+        Body::Rubbish => (3, 0, false),
+        Body::Sample => (4, 0, false),
+        Body::Record => (5, 0, false),
+        Body::PrefetchYield => (6, 0, false),
+        Body::CountByStack => (7, 0, false),
+        Body::Yield(Yield::Primary) => (8, 0, false),
+        Body::Yield(Yield::Miss { cost, own_base }) => (9, cost, own_base),
+        Body::Yield(Yield::Bound { cost, own_base }) => (10, cost, own_base),
+        Body::Yield(Yield::Base) => (11, 0, false),
+    };
+    let [low, high] = cost.to_le_bytes();
+    [kind, low, high, u8::from(own_base)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_differ_where_any_site_has_another_body() {
+        let bound = |cost, own_base| Body::Yield(Yield::Bound { cost, own_base });
+        let with = |bodies: &[(u64, Body)]| {
+            let mut options = Options::new(Body::Yield(Yield::Base));
+            options.sites = Sites::Instructions(vec![8, 16]);
+            options.bodies = bodies.to_vec();
+            options.key()
+        };
+        let keys = [
+            with(&[]),
+            with(&[(8, bound(1, false))]),
+            with(&[(16, bound(1, false))]),
+            with(&[(8, bound(256, false))]),
+            with(&[(8, bound(1, true))]),
+            with(&[(8, Body::Yield(Yield::Primary))]),
+            with(&[(8, bound(1, false)), (16, bound(1, false))]),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[index + 1..].contains(key), "{index}");
+        }
+    }
+
+    #[test]
+    fn a_site_has_its_own_body_or_that_of_all() {
+        let mut options = Options::new(Body::Yield(Yield::Base));
+        let own = Body::Yield(Yield::Primary);
+        options.bodies = vec![(8, own), (32, Body::Displace)];
+        assert_eq!(options.body_at(8), own);
+        assert_eq!(options.body_at(16), options.body);
+        assert_eq!(options.body_at(32), Body::Displace);
     }
 }

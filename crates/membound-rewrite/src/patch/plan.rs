@@ -361,13 +361,14 @@ impl Plan {
 }
 
 /// Bytes of a site's words.
-pub(super) fn site_words(body: Body) -> u64 {
-    match body {
+pub(super) fn site_words(options: &Options) -> u64 {
+    let bytes = options.all_bodies().map(|body| match body {
         Body::Count { .. } => 8,
         Body::CountByStack => (COUNT_WORDS * COUNT_APART) as u64,
         Body::Sample => size_of::<Probe>() as u64,
         Body::Displace | Body::Rubbish | Body::Record | Body::PrefetchYield | Body::Yield(_) => 0,
-    }
+    });
+    bytes.max().unwrap_or_default()
 }
 
 pub(super) fn identity_bytes(identity: &Identity) -> Vec<u8> {

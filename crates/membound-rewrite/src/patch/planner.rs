@@ -259,7 +259,7 @@ impl Assembly<'_> {
         let calls = self.calls(&found);
         self.tables(&chunks, &bases, &joined, &calls, &mut builder);
 
-        let words = site_words(self.options.body);
+        let words = site_words(self.options);
         let data = SLOTS_BYTES as u64 + words * u64::from(end.site);
         let code_bytes = (end.code as usize).next_multiple_of(PAGE) as u64;
         let tables_bytes = builder

@@ -77,6 +77,7 @@ pub fn sampler_identity() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patch::{Sites, Yield};
 
     #[test]
     fn the_sampler_has_a_name_that_stays() {
@@ -85,5 +86,35 @@ mod tests {
         let options = Options::new(Body::Sample);
         let plan = Plan::of_code(&[0x48, 0x8b, 0x07, 0x90, 0x90, 0xc3], 0x1000, &options);
         assert_eq!(plan.sites().filter(|site| site.number.is_ok()).count(), 1);
+    }
+
+    #[test]
+    fn neighbours_with_bodies_of_their_own_move_together() {
+        // 1000: mov eax,edi; 1002: mov rax,[rdi]; 1005: add eax,esi; 1007: call 1100; 100c: ret
+        let code = [
+            0x89, 0xf8, 0x48, 0x8b, 0x07, 0x01, 0xf0, 0xe8, 0xf4, 0, 0, 0, 0xc3, 0x90, 0x90, 0x90,
+            0x90,
+        ];
+        let miss = Body::Yield(Yield::Miss {
+            cost: 3,
+            own_base: false,
+        });
+        let options = Options {
+            hooks: Hooks::LeaveOut,
+            sites: Sites::Instructions(vec![0x1000, 0x1002, 0x1007, 0x100c]),
+            bodies: vec![(0x1000, Body::Count { exact: true }), (0x1002, miss)],
+            ..Options::new(Body::Yield(Yield::Base))
+        };
+        let plan = Plan::of_code(&code, 0x1000, &options);
+        let sites: Vec<_> = plan.sites().map(|it| (it.address, it.number)).collect();
+        let placed = [0x1000, 0x1002, 0x1007, 0x100c]
+            .into_iter()
+            .zip((0..4).map(Ok));
+        assert_eq!(sites, placed.collect::<Vec<_>>());
+        // Two jumps: one for all that stands before the call.
+        let edits: Vec<(u32, u16)> = plan.edits().map(|it| (it.text, it.sites)).collect();
+        assert_eq!(edits, [(0, 3), (0xc, 1)]);
+        // The words are those of the body that needs most.
+        assert_eq!(plan.data_words(1).unwrap().len(), 8);
     }
 }

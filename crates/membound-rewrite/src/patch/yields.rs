@@ -7,7 +7,8 @@
 //! The order of stores is one that a signal may fall into (see [`membound_wire::Lane`]). Up to the
 //! store of `current` a yield of the primary is begun anew, since what it has read of the ring may
 //! not hold any more when a handler has returned. Behind it the thread counts as away until it has
-//! cleared `current` itself. A context that leaves is parked as soon as it has a `resume`.
+//! cleared `current` itself. A context that leaves is parked as soon as it has a `resume`. Once the
+//! stack pointer has gone over, nothing on the stack is this side's any more.
 
 use std::mem::offset_of;
 
@@ -15,13 +16,17 @@ use iced_x86::Instruction;
 use membound_wire::{Context, Entry, Lane};
 
 use super::body::Surroundings;
-use super::emit::{Address, Condition, Emitter, Width};
+use super::emit::{Condition, Emitter, Width};
+use super::lane::{
+    self, FS, GS, absolute, at, clear, compare_with_zero, count_down, give_base_back, increment,
+    load, load_lane, set_selector, store, store_lane,
+};
 use super::operand::Operand;
-use super::table::{FlagsKept, Resume};
+use super::table::{FlagsKept, Frame, Resume};
 use super::writer::{RED_ZONE, Writer};
-use super::{Refusal, VectorLevel, Yield};
+use super::{Refusal, VectorLevel, Yield, vectors};
 use crate::flow::{Analyst, Segment};
-use crate::{Gpr, RegisterSet, VectorPart};
+use crate::{Gpr, RegisterSet};
 
 /// A yield that can be written at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,55 +35,6 @@ pub(super) struct SettledYield {
     /// What is prefetched.
     operand: Option<Operand>,
     vectors: VectorLevel,
-}
-
-const GS: &[u8] = &[0x65];
-const FS: &[u8] = &[0x64];
-
-const fn absolute(offset: usize) -> Address {
-    Address::Registers {
-        base: None,
-        index: None,
-        displacement: offset as i32,
-    }
-}
-
-const fn at(base: Gpr, offset: usize) -> Address {
-    Address::Registers {
-        base: Some(base),
-        index: None,
-        displacement: offset as i32,
-    }
-}
-
-/// `mov register, gs:[offset]`
-fn load_lane(out: &mut Emitter, register: Gpr, offset: usize) {
-    out.with_operand(
-        GS,
-        Width::Quad,
-        &[0x8b],
-        register.number(),
-        absolute(offset),
-    );
-}
-
-/// `mov gs:[offset], register`
-fn store_lane(out: &mut Emitter, offset: usize, register: Gpr) {
-    out.with_operand(
-        GS,
-        Width::Quad,
-        &[0x89],
-        register.number(),
-        absolute(offset),
-    );
-}
-
-fn load(out: &mut Emitter, register: Gpr, address: Address) {
-    out.with_operand(&[], Width::Quad, &[0x8b], register.number(), address);
-}
-
-fn store(out: &mut Emitter, address: Address, register: Gpr) {
-    out.with_operand(&[], Width::Quad, &[0x89], register.number(), address);
 }
 
 /// State that is alive by the rules and yet need not be kept in a function of these instructions:
@@ -123,7 +79,9 @@ impl SettledYield {
         }
         match self.what {
             Yield::Primary => self.primary(around, writer),
-            Yield::Miss { cost } | Yield::Bound { cost } => self.scavenger(around, cost, writer),
+            Yield::Miss { cost, .. } | Yield::Bound { cost, .. } => {
+                self.scavenger(around, cost, writer);
+            }
             Yield::Base => take_base(around, writer),
         }
     }
@@ -149,7 +107,7 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
         let stranger = writer.out.jump_if_ahead(Condition::NOT_ZERO);
-        let room = self.save_vectors(around, writer);
+        let room = vectors::save(around, self.vectors, writer);
         store_lane(writer.out, offset_of!(Lane, stack), Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, resume), Gpr::RCX);
@@ -167,11 +125,11 @@ impl SettledYield {
         writer.resume = Resume::AsFound;
         writer.mark();
         set_selector(writer.out, 1);
-        go_on_as(writer.out, Gpr::RAX);
+        go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
-        clear_current(writer.out);
+        clear(writer.out, offset_of!(Lane, current));
         set_selector(writer.out, 0);
-        self.restore_vectors(around, room, writer);
+        vectors::restore(around, self.vectors, room, writer);
         let over = writer.out.jump_ahead();
         writer.out.land(stranger);
         writer.resume = Resume::Start;
@@ -228,6 +186,9 @@ impl SettledYield {
         }
         writer.resume = Resume::AsFound;
         writer.mark();
+        if self.what.gives_base() {
+            lane::borrow_base(writer.out);
+        }
         if let Some(field) = slow {
             writer.out.land(field);
         }
@@ -241,7 +202,7 @@ impl SettledYield {
 
     /// Writes where the context in rax goes on, with its vectors on its stack. Changes rdx.
     fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Parked {
-        let room = self.save_vectors(around, writer);
+        let room = vectors::save(around, self.vectors, writer);
         let stack = at(Gpr::RAX, offset_of!(Context, stack));
         store(writer.out, stack, Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RDX);
@@ -256,7 +217,7 @@ impl SettledYield {
     /// Whoever was parked comes back to here.
     fn arrive(&self, around: &Surroundings, parked: Parked, writer: &mut Writer<'_>) {
         writer.out.land(parked.resume);
-        self.restore_vectors(around, parked.room, writer);
+        vectors::restore(around, self.vectors, parked.room, writer);
     }
 
     /// Leaves for the next context of the ring unless the turn began with that; returns the
@@ -275,7 +236,7 @@ impl SettledYield {
         let back = writer.out.jump_if_ahead(Condition::ZERO);
         let parked = self.park(around, writer);
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
-        go_on_as(writer.out, Gpr::RCX);
+        go_on_as(writer, Gpr::RCX);
         self.arrive(around, parked, writer);
         let over = writer.out.jump_ahead();
         Ahead { back, over }
@@ -301,11 +262,12 @@ impl SettledYield {
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
         give_base_back(writer.out);
+        load_lane(writer.out, Gpr::RCX, offset_of!(Lane, resume));
         load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
-        let there = absolute(offset_of!(Lane, resume));
-        writer
-            .out
-            .with_operand(GS, Width::Default, &[0xff], 4, there);
+        let here = gone_over(writer);
+        writer.out.jump_to(Gpr::RCX);
+        writer.frame = here;
+        writer.mark();
         self.arrive(around, parked, writer);
         if let Some(ahead) = ahead {
             writer.out.land(ahead.over);
@@ -339,37 +301,6 @@ fn prefetch(operand: Operand, out: &mut Emitter) {
     out.with_operand(prefix, Width::Default, &[0x0f, 0x18], 1, operand.address);
 }
 
-/// `cmp qword gs:[offset], 0`
-fn compare_with_zero(out: &mut Emitter, offset: usize) {
-    out.with_operand(GS, Width::Quad, &[0x83], 7, absolute(offset));
-    out.raw(&[0]);
-}
-
-/// `sub dword gs:[credit], cost`
-fn count_down(out: &mut Emitter, cost: u16) {
-    let credit = absolute(offset_of!(Lane, credit));
-    out.with_operand(GS, Width::Default, &[0x81], 5, credit);
-    out.raw(&u32::from(cost).to_le_bytes());
-}
-
-/// `wrfsbase register`
-fn set_base(out: &mut Emitter, register: Gpr) {
-    let number = register.number();
-    out.raw(&[0xf3, 0x48 | number >> 3, 0x0f, 0xae, 0xd0 | number & 7]);
-}
-
-/// Gives the thread its base of `fs` again, if a context took it. Changes rdx and flags.
-fn give_base_back(out: &mut Emitter) {
-    compare_with_zero(out, offset_of!(Lane, borrowed));
-    let own = out.jump_if_ahead(Condition::ZERO);
-    load_lane(out, Gpr::RDX, offset_of!(Lane, base));
-    set_base(out, Gpr::RDX);
-    let borrowed = absolute(offset_of!(Lane, borrowed));
-    out.with_operand(GS, Width::Quad, &[0xc7], 0, borrowed);
-    out.raw(&[0; 4]);
-    out.land(own);
-}
-
 /// Lets the context that runs have its own base of `fs` from here on.
 fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
     let used = RegisterSet::gpr(Gpr::RAX).union(RegisterSet::ARITHMETIC_FLAGS);
@@ -380,54 +311,39 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
         },
         writer,
     );
-    load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
-    let borrowed = offset_of!(Lane, borrowed);
-    writer.out.with_operand(
-        GS,
-        Width::Quad,
-        &[0x3b],
-        Gpr::RAX.number(),
-        absolute(borrowed),
-    );
-    let has_it = writer.out.jump_if_ahead(Condition::ZERO);
-    store_lane(writer.out, borrowed, Gpr::RAX);
-    load(writer.out, Gpr::RAX, at(Gpr::RAX, offset_of!(Context, fs)));
-    set_base(writer.out, Gpr::RAX);
-    writer.out.land(has_it);
+    // Begun anew in the middle, it would find that the base is its own already.
+    writer.resume = Resume::AsFound;
+    writer.mark();
+    lane::borrow_base(writer.out);
     writer.resume = Resume::Displaced;
     writer.mark();
     saved.restore(writer);
 }
 
-/// `inc qword gs:[offset]`
-fn increment(out: &mut Emitter, offset: usize) {
-    out.with_operand(GS, Width::Quad, &[0xff], 0, absolute(offset));
-}
-
-/// `mov byte gs:[selector], value`
-fn set_selector(out: &mut Emitter, value: u8) {
-    let selector = absolute(offset_of!(Lane, selector));
-    out.with_operand(GS, Width::Default, &[0xc6], 0, selector);
-    out.raw(&[value]);
-}
-
-/// `mov qword gs:[current], 0`
-fn clear_current(out: &mut Emitter) {
-    let current = absolute(offset_of!(Lane, current));
-    out.with_operand(GS, Width::Quad, &[0xc7], 0, current);
-    out.raw(&[0; 4]);
-}
-
 /// Takes the place of the context at `context`, which from then on is parked no longer. Changes
 /// rdx.
-fn go_on_as(out: &mut Emitter, context: Gpr) {
+fn go_on_as(writer: &mut Writer<'_>, context: Gpr) {
     let resume = at(context, offset_of!(Context, resume));
-    load(out, Gpr::RDX, resume);
-    load(out, Gpr::RSP, at(context, offset_of!(Context, stack)));
-    out.with_operand(&[], Width::Quad, &[0xc7], 0, resume);
-    out.raw(&[0; 4]);
-    // jmp rdx
-    out.raw(&[0xff, 0xe2]);
+    load(writer.out, Gpr::RDX, resume);
+    let stack = at(context, offset_of!(Context, stack));
+    load(writer.out, Gpr::RSP, stack);
+    let here = gone_over(writer);
+    writer
+        .out
+        .with_operand(&[], Width::Quad, &[0xc7], 0, resume);
+    writer.out.raw(&[0; 4]);
+    writer.out.jump_to(Gpr::RDX);
+    writer.frame = here;
+    writer.mark();
+}
+
+/// From here on the stack is the other side's: what was kept below the stack pointer is not to be
+/// looked for there. Returns the frame of this side, for where it is left.
+fn gone_over(writer: &mut Writer<'_>) -> Frame {
+    let here = std::mem::take(&mut writer.frame);
+    writer.resume = Resume::AsFound;
+    writer.mark();
+    here
 }
 
 /// What lies on the stack of one that is away.
@@ -481,116 +397,88 @@ impl Saved {
     }
 }
 
-/// A vector or mask register and how much of it is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    /// Bytes 0 to 15, 31 or 63.
-    Vector(u8, VectorPart),
-    Mask(u8),
-}
+#[cfg(test)]
+mod tests {
+    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
-impl Slot {
-    const fn bytes(self) -> i32 {
-        match self {
-            Self::Vector(_, VectorPart::Xmm) => 16,
-            Self::Vector(_, VectorPart::YmmHigh) => 32,
-            Self::Vector(_, VectorPart::ZmmHigh) => 64,
-            Self::Mask(_) => 8,
-        }
-    }
+    use super::*;
+    use crate::patch::{Body, Hooks, Options, Plan};
 
-    /// Moves it between its register and `[rsp + offset]`.
-    fn write(self, opcode: u8, offset: i32, vectors: VectorLevel, out: &mut Emitter) {
-        match self {
-            Self::Vector(number, part) => {
-                let inverted = |bit: u8| !number >> bit & 1;
-                if part == VectorPart::ZmmHigh || number >= 16 {
-                    let first = inverted(3) << 7 | 0x61 | inverted(4) << 4;
-                    out.raw(&[0x62, first, 0x7c, 0x48, opcode]);
-                } else if vectors == VectorLevel::Sse {
-                    if number >= 8 {
-                        out.raw(&[0x44]);
-                    }
-                    out.raw(&[0x0f, opcode]);
-                } else {
-                    let wide = u8::from(part == VectorPart::YmmHigh) << 2;
-                    out.raw(&[0xc5, inverted(3) << 7 | 0x78 | wide, opcode]);
-                }
-                out.raw(&[0x84 | (number & 7) << 3, 0x24]);
-            }
-            Self::Mask(number) => {
-                // kmovq; its store is one opcode above its load, as those of vectors are.
-                out.raw(&[0xc4, 0xe1, 0xf8, 0x80 | opcode, 0x84 | number << 3, 0x24]);
-            }
-        }
-        out.raw(&offset.to_le_bytes());
-    }
-}
-
-const LOAD: u8 = 0x10;
-const STORE: u8 = 0x11;
-
-/// Vector and mask registers of which something is alive.
-fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
-    let live = around.live;
-    let is = |number, part| live.contains(RegisterSet::vector(number, part));
-    let (registers, parts): (u8, &[VectorPart]) = match vectors {
-        VectorLevel::Avx512 => (
-            32,
-            &[VectorPart::ZmmHigh, VectorPart::YmmHigh, VectorPart::Xmm],
-        ),
-        VectorLevel::Avx => (16, &[VectorPart::YmmHigh, VectorPart::Xmm]),
-        VectorLevel::Sse => (16, &[VectorPart::Xmm]),
-    };
-    let mut slots = Vec::new();
-    for number in 0..registers {
-        let widest = parts.iter().find(|part| is(number, **part));
-        let Some(&part) = widest else {
-            continue;
+    /// What stands before `mov rax, [rdi]; ret`, an instruction a line.
+    fn written(what: Yield) -> Vec<String> {
+        let options = Options {
+            hooks: Hooks::LeaveOut,
+            vectors: VectorLevel::Sse,
+            ..Options::new(Body::Yield(what))
         };
-        // Only one form reaches the upper sixteen, and it moves all of them.
-        let part = if number >= 16 {
-            VectorPart::ZmmHigh
-        } else {
-            part
-        };
-        slots.push(Slot::Vector(number, part));
-    }
-    if vectors == VectorLevel::Avx512 {
-        slots.extend((0..8).filter_map(|number| {
-            live.contains(RegisterSet::mask(number))
-                .then_some(Slot::Mask(number))
-        }));
-    }
-    slots
-}
-
-impl SettledYield {
-    /// Makes room below the stack pointer and puts vectors there; returns the bytes of it.
-    fn save_vectors(&self, around: &Surroundings, writer: &mut Writer<'_>) -> i32 {
-        let slots = slots(around, self.vectors);
-        let room: i32 = slots.iter().map(|slot| slot.bytes()).sum();
-        if room == 0 {
-            return 0;
+        let code = [0x48, 0x8b, 0x07, 0xc3, 0x90, 0x90, 0x90];
+        let plan = Plan::of_code(&code, 0x1000, &options);
+        assert!(plan.sites().all(|site| site.number.is_ok()));
+        let bytes = plan.part(crate::patch::format::Section::Code);
+        let body = &bytes[crate::patch::planner::PATTERN_BYTES..];
+        let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
+        let mut formatter = IntelFormatter::new();
+        let mut lines = Vec::new();
+        while decoder.can_decode() {
+            let mut line = String::new();
+            formatter.format(&decoder.decode(), &mut line);
+            lines.push(line);
         }
-        writer.lower(room);
-        let mut offset = 0;
-        for slot in slots {
-            slot.write(STORE, offset, self.vectors, writer.out);
-            offset += slot.bytes();
-        }
-        room
+        lines
     }
 
-    fn restore_vectors(&self, around: &Surroundings, room: i32, writer: &mut Writer<'_>) {
-        if room == 0 {
-            return;
+    fn position(lines: &[String], line: &str) -> usize {
+        let found = lines.iter().position(|it| it == line);
+        found.unwrap_or_else(|| panic!("no `{line}` in {lines:#?}"))
+    }
+
+    #[test]
+    fn nothing_of_a_turn_is_read_once_a_handler_may_begin_another() {
+        for what in [
+            Yield::Bound {
+                cost: 1,
+                own_base: false,
+            },
+            Yield::Miss {
+                cost: 1,
+                own_base: false,
+            },
+        ] {
+            let lines = written(what);
+            let offset = offset_of!(Lane, current);
+            let cleared = position(&lines, &format!("mov qword ptr gs:[{offset:X}h],0"));
+            assert_eq!(lines[cleared + 1], "jmp rcx", "{lines:#?}");
+            let there = position(
+                &lines,
+                &format!("mov rcx,gs:[{:X}h]", offset_of!(Lane, resume)),
+            );
+            let stack = position(
+                &lines,
+                &format!("mov rsp,gs:[{:X}h]", offset_of!(Lane, stack)),
+            );
+            let selected = format!("mov byte ptr gs:[{:X}h],0", offset_of!(Lane, selector));
+            let selected = position(&lines, &selected);
+            assert!(there < stack && stack < selected && selected < cleared);
         }
-        let mut offset = 0;
-        for slot in slots(around, self.vectors) {
-            slot.write(LOAD, offset, self.vectors, writer.out);
-            offset += slot.bytes();
-        }
-        writer.lower(-room);
+    }
+
+    #[test]
+    fn the_thread_gets_its_own_base_whatever_is_said_of_its_owner() {
+        let lines = written(Yield::Bound {
+            cost: 1,
+            own_base: false,
+        });
+        let base = position(
+            &lines,
+            &format!("mov rdx,gs:[{:X}h]", offset_of!(Lane, base)),
+        );
+        let borrowed = offset_of!(Lane, borrowed);
+        assert_eq!(
+            lines[base + 1..base + 3],
+            [
+                format!("mov qword ptr gs:[{borrowed:X}h],0"),
+                "wrfsbase rdx".to_owned()
+            ]
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use iced_x86::Register;
 use iced_x86::code_asm::{
     CodeAssembler, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4,
-    k5, k6, k7, ptr, qword_ptr, rax, rcx, rdx, rsp,
+    k5, k6, k7, ptr, qword_ptr, rax, rsp,
 };
 use membound_jit::CodeBuffer;
 use membound_rewrite::patch::{Body, Options, VectorLevel, Yield};
@@ -41,6 +41,8 @@ struct Turns {
     _stack: Vec<u8>,
     /// How often a stranger ran.
     visits: Box<u64>,
+    /// Programs in which a stranger ran.
+    visited: u32,
     /// Programs at whose end a context had its own base, and those of them in which a stranger ran.
     borrowed: (u32, u32),
 }
@@ -61,6 +63,7 @@ impl Turns {
             _code: Vec::new(),
             _stack: vec![0; 1 << 16],
             visits: Box::default(),
+            visited: 0,
             borrowed: (0, 0),
         })
     }
@@ -189,9 +192,22 @@ fn ruin(a: &mut CodeAssembler) {
     a.mov(cl, 3).unwrap();
 }
 
+/// Bodies of a program's sites.
+type Bodies<'a> = &'a dyn Fn(&mut Random) -> Body;
+
 /// Runs random programs patched with `body`, among strangers that `prepare` sets up for each run;
 /// returns what the last one left.
 fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turns> {
+    run_mixed(body, None, seed, prepare)
+}
+
+/// The same, where sites may have others than `body`.
+fn run_mixed(
+    body: Body,
+    others: Option<Bodies<'_>>,
+    seed: u64,
+    prepare: impl Fn(&mut Turns),
+) -> Option<Turns> {
     let mut machine = Machine::new();
     let mut random = Random::new(seed);
     let pool = Pool::find(&mut machine, &mut random);
@@ -210,8 +226,20 @@ fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turn
             // Some programs ask for the base.
             lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly)
         });
-        let options: Options = options(body, &mut random);
+        let mut options: Options = options(body, &mut random);
         lab.patch(&code, &options, Jumps::Planted);
+        if let Some(others) = others {
+            let sites = |lab: &Lab| -> Vec<(u64, bool)> {
+                let sites = lab.plan.as_ref().unwrap().sites();
+                sites.map(|it| (it.address, it.number.is_ok())).collect()
+            };
+            let alike = sites(&lab);
+            for &(address, _) in &alike {
+                options.bodies.push((address, others(&mut random)));
+            }
+            lab.patch(&code, &options, Jumps::Planted);
+            assert_eq!(sites(&lab), alike, "{round}");
+        }
         planted += lab.planted().iter().filter(|planted| **planted).count();
         let visits = turns.visits();
         *turns.lane = lane;
@@ -220,6 +248,7 @@ fn run_among(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Turn
             turns.on_lane(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
         lab::assert_same(&expected, &after, &format!("{round} {body:?} {program:?}"));
         let seen = turns.seen();
+        turns.visited += u32::from(turns.visits() > visits);
         assert_eq!(seen.owner, lane.owner);
         if lane.current == 0 {
             assert_eq!((seen.current, seen.selector), (0, 0));
@@ -293,8 +322,10 @@ fn as_context(turns: &mut Turns, credit: i32) {
         ..Context::default()
     };
     turns.contexts[0].next = turns.context(1);
+    turns.contexts[0].fs = thread_pointer();
     turns.lane.current = turns.context(0);
-    turns.lane.owner = thread_pointer();
+    // Somebody may want the thread to ask the agent, at any time.
+    turns.lane.owner = 0;
     turns.lane.base = thread_pointer();
     turns.lane.credit = credit;
     turns.lane.stack = turns.stack();
@@ -304,7 +335,12 @@ fn as_context(turns: &mut Turns, credit: i32) {
 #[test]
 fn a_context_is_the_same_after_each_turn_of_the_thread() {
     let cost = COST;
-    for body in [Yield::Bound { cost }, Yield::Miss { cost }] {
+    for (own_base, misses) in [(false, false), (false, true), (true, false), (true, true)] {
+        let body = if misses {
+            Yield::Miss { cost, own_base }
+        } else {
+            Yield::Bound { cost, own_base }
+        };
         let body = Body::Yield(body);
         let always = among_strangers(body, 0x626f_756e, |turns| {
             as_context(turns, 0);
@@ -320,7 +356,7 @@ fn a_context_is_the_same_after_each_turn_of_the_thread() {
             return;
         };
         assert!(always > 1000, "{body:?}: {always}");
-        if body == (Body::Yield(Yield::Bound { cost })) {
+        if !misses {
             assert!(
                 (always / 8..always / 2).contains(&seldom),
                 "{seldom} of {always}"
@@ -331,7 +367,10 @@ fn a_context_is_the_same_after_each_turn_of_the_thread() {
 
 #[test]
 fn a_context_that_misses_lets_the_next_one_run_before_its_time_is_up() {
-    let body = Body::Yield(Yield::Miss { cost: COST });
+    let body = Body::Yield(Yield::Miss {
+        cost: COST,
+        own_base: false,
+    });
     let others = among_strangers(body, 0x6d69_7373, |turns| {
         as_context(turns, i32::MAX / 2);
         turns.lane.resume = 0;
@@ -344,7 +383,6 @@ fn a_context_has_its_own_base_where_it_asks_for_it() {
     let body = Body::Yield(Yield::Base);
     let turns = run_among(body, 0x6261_7365, |turns| {
         as_context(turns, 0);
-        turns.contexts[0].fs = thread_pointer();
     });
     if let Some(turns) = turns {
         assert_eq!(turns.visits(), 0);
@@ -354,7 +392,10 @@ fn a_context_has_its_own_base_where_it_asks_for_it() {
 
 #[test]
 fn the_thread_has_its_own_base_again_when_its_turn_comes() {
-    let body = Body::Yield(Yield::Bound { cost: COST });
+    let body = Body::Yield(Yield::Bound {
+        cost: COST,
+        own_base: false,
+    });
     let turns = run_among(body, 0x6f77_6e65, |turns| {
         as_context(turns, 0);
         turns.lane.borrowed = turns.context(0);
@@ -363,5 +404,49 @@ fn the_thread_has_its_own_base_again_when_its_turn_comes() {
         assert!(turns.visits() > 1000);
         // In some there is no yield that is executed.
         assert_eq!(turns.borrowed.1, 0);
+    }
+}
+
+#[test]
+fn a_context_that_needs_it_has_its_own_base_as_soon_as_it_comes_back() {
+    let cost = COST;
+    let own_base = true;
+    for what in [
+        Yield::Bound { cost, own_base },
+        Yield::Miss { cost, own_base },
+    ] {
+        for credit in [0, i32::MAX / 2] {
+            // With credit left only a miss leaves, for the next one.
+            let leaves = credit == 0 || matches!(what, Yield::Miss { .. });
+            let turns = run_among(Body::Yield(what), 0x6561_6765, |turns| {
+                as_context(turns, credit);
+            });
+            let Some(turns) = turns else { return };
+            assert_eq!(turns.visited > 50, leaves, "{what:?}");
+            assert_eq!(turns.borrowed, (turns.visited, turns.visited), "{what:?}");
+        }
+    }
+}
+
+#[test]
+fn sites_of_one_program_have_bodies_of_their_own() {
+    let others = |random: &mut Random| {
+        let cost = 1 + random.below(200) as u16;
+        let own_base = random.one_in(2);
+        Body::Yield(match random.below(3) {
+            0 => Yield::Bound { cost, own_base },
+            1 => Yield::Miss { cost, own_base },
+            _ => Yield::Base,
+        })
+    };
+    let body = Body::Yield(Yield::Base);
+    let turns = run_mixed(body, Some(&others), 0x6d69_7865, |turns| {
+        as_context(turns, i32::from(COST));
+    });
+    if let Some(turns) = turns {
+        assert!(turns.visits() > 500, "{}", turns.visits());
+        // Some ended behind a yield and some behind a base, or a yield that gives it.
+        assert!(turns.borrowed.0 > 20, "{:?}", turns.borrowed);
+        assert!(turns.visited > turns.borrowed.1, "{:?}", turns.borrowed);
     }
 }

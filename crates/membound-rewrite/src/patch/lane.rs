@@ -1,0 +1,123 @@
+//! Instructions of yields on a thread's [`Lane`], which `gs` leads to, and on contexts.
+
+use std::mem::offset_of;
+
+use membound_wire::{Context, Lane};
+
+use super::emit::{Address, Condition, Emitter, Width};
+use crate::Gpr;
+
+pub(super) const GS: &[u8] = &[0x65];
+pub(super) const FS: &[u8] = &[0x64];
+
+pub(super) const fn absolute(offset: usize) -> Address {
+    Address::Registers {
+        base: None,
+        index: None,
+        displacement: offset as i32,
+    }
+}
+
+pub(super) const fn at(base: Gpr, offset: usize) -> Address {
+    Address::Registers {
+        base: Some(base),
+        index: None,
+        displacement: offset as i32,
+    }
+}
+
+/// `mov register, gs:[offset]`
+pub(super) fn load_lane(out: &mut Emitter, register: Gpr, offset: usize) {
+    out.with_operand(
+        GS,
+        Width::Quad,
+        &[0x8b],
+        register.number(),
+        absolute(offset),
+    );
+}
+
+/// `mov gs:[offset], register`
+pub(super) fn store_lane(out: &mut Emitter, offset: usize, register: Gpr) {
+    out.with_operand(
+        GS,
+        Width::Quad,
+        &[0x89],
+        register.number(),
+        absolute(offset),
+    );
+}
+
+pub(super) fn load(out: &mut Emitter, register: Gpr, address: Address) {
+    out.with_operand(&[], Width::Quad, &[0x8b], register.number(), address);
+}
+
+pub(super) fn store(out: &mut Emitter, address: Address, register: Gpr) {
+    out.with_operand(&[], Width::Quad, &[0x89], register.number(), address);
+}
+
+/// `cmp qword gs:[offset], 0`
+pub(super) fn compare_with_zero(out: &mut Emitter, offset: usize) {
+    out.with_operand(GS, Width::Quad, &[0x83], 7, absolute(offset));
+    out.raw(&[0]);
+}
+
+/// `sub dword gs:[credit], cost`
+pub(super) fn count_down(out: &mut Emitter, cost: u16) {
+    let credit = absolute(offset_of!(Lane, credit));
+    out.with_operand(GS, Width::Default, &[0x81], 5, credit);
+    out.raw(&u32::from(cost).to_le_bytes());
+}
+
+/// `wrfsbase register`
+pub(super) fn set_base(out: &mut Emitter, register: Gpr) {
+    let number = register.number();
+    out.raw(&[0xf3, 0x48 | number >> 3, 0x0f, 0xae, 0xd0 | number & 7]);
+}
+
+/// Gives the thread its base of `fs` again, if a context took it. Changes rdx and flags.
+pub(super) fn give_base_back(out: &mut Emitter) {
+    compare_with_zero(out, offset_of!(Lane, borrowed));
+    let own = out.jump_if_ahead(Condition::ZERO);
+    load_lane(out, Gpr::RDX, offset_of!(Lane, base));
+    set_base(out, Gpr::RDX);
+    // Not before: until then whoever looks is to give it back once more.
+    clear(out, offset_of!(Lane, borrowed));
+    out.land(own);
+}
+
+/// Lets the context that runs have its own base of `fs`, if it has not. Changes rax and flags.
+pub(super) fn borrow_base(out: &mut Emitter) {
+    load_lane(out, Gpr::RAX, offset_of!(Lane, current));
+    let borrowed = offset_of!(Lane, borrowed);
+    out.with_operand(
+        GS,
+        Width::Quad,
+        &[0x3b],
+        Gpr::RAX.number(),
+        absolute(borrowed),
+    );
+    let has_it = out.jump_if_ahead(Condition::ZERO);
+    store_lane(out, borrowed, Gpr::RAX);
+    load(out, Gpr::RAX, at(Gpr::RAX, offset_of!(Context, fs)));
+    set_base(out, Gpr::RAX);
+    out.land(has_it);
+}
+
+/// `inc qword gs:[offset]`
+pub(super) fn increment(out: &mut Emitter, offset: usize) {
+    out.with_operand(GS, Width::Quad, &[0xff], 0, absolute(offset));
+}
+
+/// `mov byte gs:[selector], value`
+pub(super) fn set_selector(out: &mut Emitter, value: u8) {
+    let selector = absolute(offset_of!(Lane, selector));
+    out.with_operand(GS, Width::Default, &[0xc6], 0, selector);
+    out.raw(&[value]);
+}
+
+/// `mov qword gs:[offset], 0`
+pub(super) fn clear(out: &mut Emitter, offset: usize) {
+    out.with_operand(GS, Width::Quad, &[0xc7], 0, absolute(offset));
+    out.raw(&[0; 4]);
+}

@@ -1,0 +1,125 @@
+//! Vector and mask registers that are alive across a yield, on the stack of who is away.
+
+use super::VectorLevel;
+use super::body::Surroundings;
+use super::emit::Emitter;
+use super::writer::Writer;
+use crate::{RegisterSet, VectorPart};
+
+/// A vector or mask register and how much of it is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    /// Bytes 0 to 15, 31 or 63.
+    Vector(u8, VectorPart),
+    Mask(u8),
+}
+
+impl Slot {
+    const fn bytes(self) -> i32 {
+        match self {
+            Self::Vector(_, VectorPart::Xmm) => 16,
+            Self::Vector(_, VectorPart::YmmHigh) => 32,
+            Self::Vector(_, VectorPart::ZmmHigh) => 64,
+            Self::Mask(_) => 8,
+        }
+    }
+
+    /// Moves it between its register and `[rsp + offset]`.
+    fn write(self, opcode: u8, offset: i32, vectors: VectorLevel, out: &mut Emitter) {
+        match self {
+            Self::Vector(number, part) => {
+                let inverted = |bit: u8| !number >> bit & 1;
+                if part == VectorPart::ZmmHigh || number >= 16 {
+                    let first = inverted(3) << 7 | 0x61 | inverted(4) << 4;
+                    out.raw(&[0x62, first, 0x7c, 0x48, opcode]);
+                } else if vectors == VectorLevel::Sse {
+                    if number >= 8 {
+                        out.raw(&[0x44]);
+                    }
+                    out.raw(&[0x0f, opcode]);
+                } else {
+                    let wide = u8::from(part == VectorPart::YmmHigh) << 2;
+                    out.raw(&[0xc5, inverted(3) << 7 | 0x78 | wide, opcode]);
+                }
+                out.raw(&[0x84 | (number & 7) << 3, 0x24]);
+            }
+            Self::Mask(number) => {
+                // kmovq; its store is one opcode above its load, as those of vectors are.
+                out.raw(&[0xc4, 0xe1, 0xf8, 0x80 | opcode, 0x84 | number << 3, 0x24]);
+            }
+        }
+        out.raw(&offset.to_le_bytes());
+    }
+}
+
+const LOAD: u8 = 0x10;
+const STORE: u8 = 0x11;
+
+/// Vector and mask registers of which something is alive.
+fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
+    let live = around.live;
+    let is = |number, part| live.contains(RegisterSet::vector(number, part));
+    let (registers, parts): (u8, &[VectorPart]) = match vectors {
+        VectorLevel::Avx512 => (
+            32,
+            &[VectorPart::ZmmHigh, VectorPart::YmmHigh, VectorPart::Xmm],
+        ),
+        VectorLevel::Avx => (16, &[VectorPart::YmmHigh, VectorPart::Xmm]),
+        VectorLevel::Sse => (16, &[VectorPart::Xmm]),
+    };
+    let mut slots = Vec::new();
+    for number in 0..registers {
+        let widest = parts.iter().find(|part| is(number, **part));
+        let Some(&part) = widest else {
+            continue;
+        };
+        // Only one form reaches the upper sixteen, and it moves all of them.
+        let part = if number >= 16 {
+            VectorPart::ZmmHigh
+        } else {
+            part
+        };
+        slots.push(Slot::Vector(number, part));
+    }
+    if vectors == VectorLevel::Avx512 {
+        slots.extend((0..8).filter_map(|number| {
+            live.contains(RegisterSet::mask(number))
+                .then_some(Slot::Mask(number))
+        }));
+    }
+    slots
+}
+
+/// Makes room below the stack pointer and puts vectors there; returns the bytes of it.
+pub(super) fn save(around: &Surroundings, vectors: VectorLevel, writer: &mut Writer<'_>) -> i32 {
+    let slots = slots(around, vectors);
+    let room: i32 = slots.iter().map(|slot| slot.bytes()).sum();
+    if room == 0 {
+        return 0;
+    }
+    writer.lower(room);
+    let mut offset = 0;
+    for slot in slots {
+        slot.write(STORE, offset, vectors, writer.out);
+        offset += slot.bytes();
+    }
+    room
+}
+
+/// Takes vectors from the `room` bytes that [`save`] made, and gives it up.
+pub(super) fn restore(
+    around: &Surroundings,
+    vectors: VectorLevel,
+    room: i32,
+    writer: &mut Writer<'_>,
+) {
+    if room == 0 {
+        return;
+    }
+    let mut offset = 0;
+    for slot in slots(around, vectors) {
+        slot.write(LOAD, offset, vectors, writer.out);
+        offset += slot.bytes();
+    }
+    writer.lower(-room);
+}
