@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestPlan, HarvestRun, Latency,
-    Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Profile, RewriteCheck, RewritePlan,
-    RunComparison, Tlb, TopologyDocument, Window,
+    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestPlan, HarvestRun,
+    Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Profile, RewriteCheck,
+    RewritePlan, RunComparison, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
