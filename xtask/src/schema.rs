@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestPlan, Latency, Loaded,
-    MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Profile, RewriteCheck, RewritePlan,
-    RunComparison, Tlb, TopologyDocument, Window,
+    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestPlan, HarvestRun,
+    Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Profile, RewriteCheck,
+    RewritePlan, RunComparison, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -95,6 +95,7 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
             "harvest-plan",
             schema::<HarvestPlan>("membound harvest plan"),
         ),
+        ("harvest-run", schema::<HarvestRun>("membound harvest run")),
     ];
     schemas
         .into_iter()
@@ -127,8 +128,8 @@ mod tests {
     use membound_types::{
         BandwidthPoint, CalibratedLevel, Capability, CheckedModule, ComparedFigure, CorePair,
         HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair, ObjectRow,
-        Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, TlbLevel,
-        WindowPoint,
+        Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, Scavenger,
+        TlbLevel, WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::Value;
@@ -174,6 +175,7 @@ mod tests {
         check::<ObjectRow>("profile.md");
         check::<RunChange>("run-comparison.md");
         check::<HarvestSite>("harvest-plan.md");
+        check::<Scavenger>("harvest-run.md");
     }
 
     #[test]

@@ -93,8 +93,22 @@ pub fn seconds(value_s: f64) -> String {
     if !value_s.is_finite() {
         return NO_VALUE.to_owned();
     }
+    let (factor, unit) = unit_of_seconds(value_s);
+    with_unit(value_s * factor, unit)
+}
+
+/// The interval of a duration in the unit that [`seconds`] gives `value_s`, to stand beside it:
+/// `[4.85, 5.35]`.
+#[must_use]
+pub fn seconds_interval_beside(value_s: f64, low_s: f64, high_s: f64) -> String {
+    let (factor, _) = unit_of_seconds(value_s);
+    interval(low_s * factor, high_s * factor)
+}
+
+/// The unit that suits a duration in seconds, and what it is multiplied with.
+fn unit_of_seconds(value_s: f64) -> (f64, &'static str) {
     let magnitude = value_s.abs();
-    let (factor, unit) = if magnitude >= 1.0 || magnitude == 0.0 {
+    if magnitude >= 1.0 || magnitude == 0.0 {
         (1.0, "s")
     } else if magnitude >= 1e-3 {
         (1e3, "ms")
@@ -102,8 +116,36 @@ pub fn seconds(value_s: f64) -> String {
         (1e6, "µs")
     } else {
         (1e9, "ns")
-    };
-    with_unit(value_s * factor, unit)
+    }
+}
+
+/// A duration given in nanoseconds, in the unit that suits it: `850 ns`, `1.23 µs`, `12.4 s`.
+#[must_use]
+pub fn duration_ns(value_ns: f64) -> String {
+    let (value, unit) = scaled_ns(value_ns);
+    with_unit(value, unit)
+}
+
+/// Like [`duration_ns`], without digits that say nothing: `1 µs`. For axes and spans.
+#[must_use]
+pub fn short_duration_ns(value_ns: f64) -> String {
+    let (value, unit) = scaled_ns(value_ns);
+    if value.is_finite() {
+        format!("{} {unit}", compact(value))
+    } else {
+        NO_VALUE.to_owned()
+    }
+}
+
+fn scaled_ns(value_ns: f64) -> (f64, &'static str) {
+    const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
+    let (mut value, mut index) = (value_ns, 0);
+    // 999.6 would be written as 1000 of the smaller unit, so it moves up already.
+    while value.abs() >= 999.5 && index + 1 < UNITS.len() {
+        value /= 1000.0;
+        index += 1;
+    }
+    (value, UNITS[index])
 }
 
 /// A frequency given in hertz: `4.06 GHz`, `26 MHz`.
@@ -307,6 +349,18 @@ mod tests {
         assert_eq!(seconds(0.0034), "3.40 ms");
         assert_eq!(seconds(1.234e-6), "1.23 µs");
         assert_eq!(seconds(8.5e-7), "850 ns");
+        assert_eq!(seconds_interval_beside(5.1, 0.9, 5.35), "[0.90, 5.35]");
+        assert_eq!(
+            seconds_interval_beside(0.0034, 0.003, 0.004),
+            "[3.00, 4.00]"
+        );
+        assert_eq!(duration_ns(850.0), "850 ns");
+        assert_eq!(duration_ns(999.6), "1.00 µs");
+        assert_eq!(duration_ns(12.4e9), "12.4 s");
+        assert_eq!(duration_ns(f64::NAN), NO_VALUE);
+        assert_eq!(short_duration_ns(1000.0), "1 µs");
+        assert_eq!(short_duration_ns(2.5e6), "2.5 ms");
+        assert_eq!(short_duration_ns(f64::INFINITY), NO_VALUE);
         assert_eq!(hertz(2.596e9), "2.596 GHz");
         assert_eq!(hertz(4.06e9), "4.06 GHz");
         assert_eq!(percent(0.123), "12 %");

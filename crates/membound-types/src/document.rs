@@ -55,6 +55,8 @@ named! {
         RunComparison = "run-comparison",
         /// `harvest plan`.
         HarvestPlan = "plan",
+        /// `harvest run`.
+        Harvest = "harvest",
     }
 }
 

@@ -64,8 +64,9 @@ mod tests {
 
     use crate::{
         Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, DistanceRule,
-        Fence, Filler, GapReason, HarvestRole, Kind, LevelKind, MlpMode, NamedPolicy, PageKind,
-        PatchBody, Pattern, Stopped, ThpState, VectorWidth, WindowKernel, YieldKind, YieldReason,
+        Fence, Filler, GapReason, HarvestRole, IdlePolicy, Kind, LatencySource, LevelKind, MlpMode,
+        NamedPolicy, PageKind, PatchBody, Pattern, PlanSource, ScavengerState, SiteState, SlotMode,
+        Stopped, ThpState, VectorWidth, WindowKernel, YieldKind, YieldReason,
     };
 
     fn check<T>(all: &[T], name: fn(T) -> &'static str)
@@ -100,13 +101,19 @@ mod tests {
         check(&Filler::ALL, Filler::name);
         check(&GapReason::ALL, GapReason::name);
         check(&HarvestRole::ALL, HarvestRole::name);
+        check(&IdlePolicy::ALL, IdlePolicy::name);
         check(&Kind::ALL, Kind::name);
+        check(&LatencySource::ALL, LatencySource::name);
         check(&LevelKind::ALL, LevelKind::name);
         check(&MlpMode::ALL, MlpMode::name);
         check(&NamedPolicy::ALL, NamedPolicy::name);
         check(&PageKind::ALL, PageKind::name);
         check(&PatchBody::ALL, PatchBody::name);
         check(&Pattern::ALL, Pattern::name);
+        check(&PlanSource::ALL, PlanSource::name);
+        check(&ScavengerState::ALL, ScavengerState::name);
+        check(&SiteState::ALL, SiteState::name);
+        check(&SlotMode::ALL, SlotMode::name);
         check(&Stopped::ALL, Stopped::name);
         check(&ThpState::ALL, ThpState::name);
         check(&VectorWidth::ALL, VectorWidth::name);

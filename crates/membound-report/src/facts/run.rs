@@ -12,11 +12,14 @@ pub(crate) fn command(run: &RunInfo) -> String {
     match (run.command.as_slice(), run.attached) {
         ([], Some(pid)) => format!("process {pid}"),
         ([], None) => "unknown command".to_owned(),
-        (words, _) => {
-            let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-            words.join(" ")
-        }
+        (words, _) => shell(words),
     }
+}
+
+/// Words as a shell would take them.
+pub(crate) fn shell(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+    words.join(" ")
 }
 
 fn quoted(word: &str) -> String {
@@ -30,7 +33,12 @@ fn quoted(word: &str) -> String {
 
 /// How it ended, where that is worth a word.
 pub(crate) fn ending(run: &RunInfo) -> Option<String> {
-    match (run.signal, run.exit_code) {
+    ended(run.exit_code, run.signal)
+}
+
+/// How a program ended, where that is worth a word.
+pub(crate) fn ended(exit_code: Option<i32>, signal: Option<i32>) -> Option<String> {
+    match (signal, exit_code) {
         (Some(signal), _) => Some(format!("ended by signal {signal}")),
         (None, Some(0) | None) => None,
         (None, Some(code)) => Some(format!("exit code {code}")),

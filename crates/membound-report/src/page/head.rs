@@ -4,6 +4,7 @@
 use maud::{Markup, html};
 use membound_types::{Level, LevelKind, MachineProfile, Outcome, ThpState};
 
+use super::parts::fact;
 use crate::{facts, units};
 
 /// Host, processor, conditions, labels, timer, and the banner of an incomplete run.
@@ -39,10 +40,6 @@ pub(super) fn header(profile: &MachineProfile) -> Markup {
             }
         }
     }
-}
-
-fn fact(name: &str, value: &str) -> Markup {
-    html! { div { dt { (name) } dd { (value) } } }
 }
 
 fn conditions(profile: &MachineProfile) -> Vec<(&'static str, String)> {

@@ -6,16 +6,20 @@
 //! content security policy forbids it.
 
 mod compare;
+mod harvest_run;
 mod head;
 mod json;
 mod model;
 mod panels;
+mod parts;
 mod profile;
 mod run_comparison;
 mod svg;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use membound_types::{Comparison, Detail, MachineProfile, Model, Profile, RunComparison};
+use membound_types::{
+    Comparison, Detail, HarvestRun, MachineProfile, Model, Profile, RunComparison,
+};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -53,6 +57,13 @@ pub fn profile(profile: &Profile, detail: &Detail) -> String {
 #[must_use]
 pub fn run_comparison(comparison: &RunComparison) -> String {
     run_comparison::document(comparison).into_string()
+}
+
+/// The page of a harvest: stall before and after, latencies with scavengers and without, how soon
+/// the primary ran again, scavengers, yields and conditions.
+#[must_use]
+pub fn harvest_run(run: &HarvestRun) -> String {
+    harvest_run::document(run).into_string()
 }
 
 fn document(profile: &MachineProfile) -> Markup {

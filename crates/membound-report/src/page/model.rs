@@ -4,6 +4,7 @@ use maud::{Markup, html};
 use membound_types::Model;
 
 use super::panels::model as panel;
+use super::parts::fact;
 use super::shell;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -60,8 +61,4 @@ fn header(model: &Model, name: &str) -> Markup {
             }
         }
     }
-}
-
-fn fact(name: &str, value: &str) -> Markup {
-    html! { div { dt { (name) } dd { (value) } } }
 }

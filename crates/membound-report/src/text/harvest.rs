@@ -9,7 +9,7 @@ use membound_types::{
 use super::Style;
 use super::out::Out;
 use super::table::Table;
-use crate::units;
+use crate::{facts, units};
 
 /// Rows of the table of yields.
 const CHOSEN: usize = 20;
@@ -85,11 +85,7 @@ fn totals(out: &mut Out, plan: &HarvestPlan) {
 
 /// The function and the offset of a site.
 fn place(site: &HarvestSite) -> String {
-    let symbol = match site.symbol.as_str() {
-        "" => site.module.rsplit('/').next().unwrap_or_default(),
-        symbol => symbol,
-    };
-    format!("{symbol} {:#x}", site.offset)
+    facts::harvest_run::place(&site.symbol, &site.module, site.offset)
 }
 
 fn share(site: &HarvestSite) -> String {
@@ -286,7 +282,8 @@ fn gaps(function: &HarvestFunction) -> String {
     )
 }
 
-fn more(out: &mut Out, all: usize, shown: usize, noun: &str) {
+/// How many rows were left out, if any were.
+pub(super) fn more(out: &mut Out, all: usize, shown: usize, noun: &str) {
     let more = all.saturating_sub(shown);
     if more > 0 {
         out.note(&format!("and {more} more (`--json` has every {noun})"));

@@ -6,10 +6,12 @@
 //! machine (host names, labels) is stripped of control characters.
 
 mod bandwidth;
+mod bar;
 mod braille;
 mod calibration;
 mod compare;
 mod harvest;
+mod harvest_run;
 mod latency;
 mod listing;
 mod machine;
@@ -36,6 +38,7 @@ use out::Out;
 
 pub use compare::{Shown, comparison};
 pub use harvest::harvest_plan;
+pub use harvest_run::harvest_run;
 pub use listing::listing;
 pub use profile::profile;
 pub use rewrite::{rewrite_check, rewrite_plan};

@@ -4,6 +4,7 @@ use maud::{Markup, html};
 use membound_types::{Outcome, Profile};
 
 use crate::facts::run;
+use crate::page::parts::{ShareBar, fact};
 use crate::{facts, units};
 
 /// Command, host, and the banner of an incomplete run.
@@ -39,10 +40,6 @@ pub(super) fn header(profile: &Profile) -> Markup {
             }
         }
     }
-}
-
-fn fact(name: &str, value: &str) -> Markup {
-    html! { @if !value.is_empty() { div { dt { (name) } dd { (value) } } } }
 }
 
 /// The share, a bar by level, tiles and findings.
@@ -87,29 +84,18 @@ fn tells(text: &str, title: &str) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(title))
 }
 
-/// Shares below this would be shown as nothing.
-const SMALLEST: f64 = 0.0005;
-
 fn level_bar(profile: &Profile) -> Markup {
-    let parts = run::level_parts(&profile.memory_bound);
-    let shown = || parts.iter().filter(|part| part.1 > SMALLEST);
-    let words: Vec<String> = shown()
-        .map(|(name, share)| format!("{name} {}", units::percent(*share)))
+    let bound = &profile.memory_bound;
+    let parts: Vec<(&str, usize, f64)> = run::level_parts(bound)
+        .into_iter()
+        .map(|(name, share)| (name, run::level_color(name), share))
         .collect();
-    let percent = |share: f64| format!("width:{:.2}%", share.clamp(0.0, 1.0) * 100.0);
-    html! {
-        div.levelbar.large role="img" aria-label=(format!("stalled by level: {}", words.join(", "))) {
-            @for (name, share) in shown() {
-                i class=(format!("lv{}", run::level_color(name))) style=(percent(*share)) {}
-            }
-        }
-        p.levelkeys {
-            @for (name, share) in shown() {
-                span { i class=(format!("lv{}", run::level_color(name))) {} (name) " " b { (units::percent(*share)) } }
-            }
-            span { i.lv9 {} "computing " b { (units::percent(1.0 - profile.memory_bound.fraction)) } }
-        }
+    ShareBar {
+        label: "stalled by level",
+        parts: &parts,
+        rest: ("computing", 1.0 - bound.fraction),
     }
+    .markup()
 }
 
 fn tiles(profile: &Profile) -> Markup {

@@ -7,6 +7,7 @@ use membound_types::{
 };
 
 use crate::facts::run;
+use crate::page::parts::Panel;
 use crate::page::svg::{
     Axis, Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Rule, Scale, Series,
 };
@@ -21,25 +22,6 @@ const ROWS: usize = 25;
 const MOMENTS: usize = 240;
 /// Longest line of memory that is drawn byte by byte.
 const LINE: u32 = 256;
-
-/// A section of the page.
-pub(super) struct Panel {
-    pub(super) id: &'static str,
-    pub(super) title: &'static str,
-    pub(super) missing: bool,
-    body: Markup,
-}
-
-impl Panel {
-    pub(super) fn markup(&self) -> Markup {
-        html! {
-            section class=(if self.missing { "card gone" } else { "card" }) id=(self.id) {
-                h2 { (self.title) }
-                (self.body)
-            }
-        }
-    }
-}
 
 pub(super) fn all(profile: &Profile) -> Vec<Panel> {
     let mut out = vec![sharing(
@@ -57,9 +39,9 @@ pub(super) fn all(profile: &Profile) -> Vec<Panel> {
         ));
     }
     out.push(match &profile.numa {
-        Outcome::Known(view) => panel("nodes", "Nodes", &nodes(view)),
+        Outcome::Known(view) => Panel::new("nodes", "Nodes", nodes(view)),
         Outcome::Missing { not_measured } => {
-            gone("nodes", "Nodes", &facts::missing_text(not_measured))
+            Panel::missing("nodes", "Nodes", &facts::missing_text(not_measured))
         }
     });
     let why: Vec<String> = gaps(profile, "bandwidth");
@@ -69,19 +51,23 @@ pub(super) fn all(profile: &Profile) -> Vec<Panel> {
         } else {
             why.join("; ")
         };
-        gone("bandwidth", "Bandwidth", &why)
+        Panel::missing("bandwidth", "Bandwidth", &why)
     } else {
-        panel(
+        Panel::new(
             "bandwidth",
             "Bandwidth",
-            &html! {
+            html! {
                 @for (index, domain) in profile.bandwidth.iter().enumerate() { (bandwidth(index, domain)) }
                 @for text in &why { p.missing { (text) } }
             },
         )
     });
     if !profile.elsewhere.is_empty() {
-        out.push(panel("elsewhere", "On other machines", &elsewhere(profile)));
+        out.push(Panel::new(
+            "elsewhere",
+            "On other machines",
+            elsewhere(profile),
+        ));
     }
     let shown = [
         "objects",
@@ -98,31 +84,13 @@ pub(super) fn all(profile: &Profile) -> Vec<Panel> {
         .filter(|gap| !shown.contains(&gap.table.as_str()))
         .collect();
     if !rest.is_empty() {
-        out.push(panel(
+        out.push(Panel::new(
             "missing",
             "What is missing",
-            &html! { ul.gaps { @for gap in &rest { li { b { (gap.table) } (facts::missing_text(&gap.why)) } } } },
+            html! { ul.gaps { @for gap in &rest { li { b { (gap.table) } (facts::missing_text(&gap.why)) } } } },
         ));
     }
     out
-}
-
-fn panel(id: &'static str, title: &'static str, body: &Markup) -> Panel {
-    Panel {
-        id,
-        title,
-        missing: false,
-        body: body.clone(),
-    }
-}
-
-fn gone(id: &'static str, title: &'static str, why: &str) -> Panel {
-    Panel {
-        id,
-        title,
-        missing: true,
-        body: html! { p.missing { (why) } },
-    }
 }
 
 fn gaps(profile: &Profile, table: &str) -> Vec<String> {
@@ -137,17 +105,12 @@ fn sharing(
     lines: &[SharedLine],
 ) -> Panel {
     if lines.is_empty() {
-        return Panel {
-            id,
-            title,
-            missing: true,
-            body: html! { p.note { (none) } },
-        };
+        return Panel::gone(id, title, html! { p.note { (none) } });
     }
-    panel(
+    Panel::new(
         id,
         title,
-        &html! {
+        html! {
             p.reading { "Each row is a thread, each cell a byte of the line. Threads that write different bytes of one line take it from each other; apart, nobody waits." }
             @for line in lines.iter().take(SHARED) { (shared_line(line)) }
             @if lines.len() > SHARED { p.note { (lines.len() - SHARED) " more in the JSON." } }

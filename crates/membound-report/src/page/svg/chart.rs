@@ -41,6 +41,9 @@ pub(in crate::page) enum Look {
     /// A line without markers, in the colour of the `index`-th kind: a fitted curve, whose
     /// values stand in the table and beside the measured ones.
     Curve(usize),
+    /// Steps in the colour of the `index`-th kind: each value holds from its x to the next one's.
+    /// The last point is the end alone.
+    Steps(usize),
 }
 
 impl Look {
@@ -57,7 +60,9 @@ impl Look {
         match self {
             Self::Category { color, dash, .. } => format!("c{} d{}", color % 8, dash % 4),
             Self::Ordinal(rank) => format!("r{}", (rank.clamp(0.0, 1.0) * 8.0).round() as u8),
-            Self::Dots(index) | Self::Curve(index) => format!("c{}", index % 8),
+            Self::Dots(index) | Self::Curve(index) | Self::Steps(index) => {
+                format!("c{}", index % 8)
+            }
         }
     }
 
@@ -65,7 +70,7 @@ impl Look {
         match self {
             Self::Category { shape, .. } => shape % 4,
             Self::Dots(index) => index % 4,
-            Self::Ordinal(_) | Self::Curve(_) => 0,
+            Self::Ordinal(_) | Self::Curve(_) | Self::Steps(_) => 0,
         }
     }
 
@@ -74,7 +79,11 @@ impl Look {
     }
 
     const fn has_markers(self) -> bool {
-        !matches!(self, Self::Curve(_))
+        !matches!(self, Self::Curve(_) | Self::Steps(_))
+    }
+
+    const fn is_stepped(self) -> bool {
+        matches!(self, Self::Steps(_))
     }
 
     /// The marker's shape, as its element's name.
@@ -116,6 +125,18 @@ pub(in crate::page) enum MarkKind {
     Found,
     /// Declared: a dashed line.
     Declared,
+    /// A limit: a dashed line whose label stays on a narrow screen.
+    Limit,
+}
+
+impl MarkKind {
+    const fn class(self) -> &'static str {
+        match self {
+            Self::Found => "mark",
+            Self::Declared => "mark declared",
+            Self::Limit => "mark limit",
+        }
+    }
 }
 
 /// A vertical mark at an x.
@@ -256,7 +277,7 @@ impl Chart {
             @for (index, mark) in self.marks.iter().enumerate() {
                 @if let Some(at) = x.at(mark.x).filter(|_| x.holds(mark.x)) {
                     @let top = frame.top - LANE * lanes[index] as f64;
-                    g class=(match mark.kind { MarkKind::Found => "mark", MarkKind::Declared => "mark declared" }) {
+                    g class=(mark.kind.class()) {
                         @if let Some((low, high)) = mark.interval.and_then(|(low, high)| Some((x.inside(low)?, x.inside(high)?))) {
                             rect x=(coordinate(low)) y=(coordinate(frame.top))
                                 width=(coordinate((high - low).max(0.5))) height=(coordinate(frame.bottom - frame.top)) {}
@@ -269,7 +290,7 @@ impl Chart {
             @for (index, mark) in self.marks.iter().enumerate() {
                 @if x.holds(mark.x) {
                     @let top = frame.top - LANE * lanes[index] as f64;
-                    g class=(match mark.kind { MarkKind::Found => "mark", MarkKind::Declared => "mark declared" }) {
+                    g class=(mark.kind.class()) {
                         text class=[(lanes[index] > 0).then_some("w")] x=(coordinate(spans[index].0 + 3.0)) y=(coordinate(top - 6.0)) {
                             (mark.name) @if !mark.detail.is_empty() { tspan.w { " " (mark.detail) } }
                         }
@@ -355,6 +376,9 @@ struct Markers {
 
 impl Series {
     fn markup(&self, index: usize, x: &Ruler, y: &Ruler, markers: Markers) -> Markup {
+        if self.look.is_stepped() {
+            return self.steps(index, x, y);
+        }
         let at = |p: &Point| Some((x.at(p.x)?, y.at(p.y)?));
         let mut line = String::new();
         for (px, py) in self.points.iter().filter_map(at) {
@@ -377,6 +401,39 @@ impl Series {
                         }
                     }
                 } }
+            }
+        }
+    }
+
+    /// A histogram: its outline, and an area under each step that says what it is.
+    fn steps(&self, index: usize, x: &Ruler, y: &Ruler) -> Markup {
+        let ground = y.inside(0.0).unwrap_or_default();
+        let cells: Vec<(f64, f64, f64, &str)> = self
+            .points
+            .windows(2)
+            .filter_map(|pair| {
+                let (from, to) = (x.at(pair[0].x)?, x.at(pair[1].x)?);
+                Some((from, to, y.at(pair[0].y)?, pair[0].tip.as_str()))
+            })
+            .collect();
+        let mut line = String::new();
+        if let Some(first) = cells.first() {
+            line = format!("M{} {}", coordinate(first.0), coordinate(ground));
+            for (_, to, top, _) in &cells {
+                line.push_str(&format!("V{}H{}", coordinate(*top), coordinate(*to)));
+            }
+            line.push_str(&format!("V{}", coordinate(ground)));
+        }
+        html! {
+            g class=(format!("s {}{}", self.look.class(), if self.shown { "" } else { " off" }))
+                data-k=(index) data-n=(self.label) {
+                g.p.under {
+                    @for (from, to, top, tip) in &cells {
+                        rect x=(coordinate(*from)) y=(coordinate(*top))
+                            width=(coordinate(to - from)) height=(coordinate((ground - top).max(0.0))) { title { (tip) } }
+                    }
+                }
+                path.l d=(line) {}
             }
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use membound_types::{Insight, Outcome, Profile, SharedLine};
 
 use crate::facts::run;
+use crate::text::bar;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
@@ -16,8 +17,6 @@ const SHARED: usize = 3;
 const OBJECT: usize = 36;
 /// Things that one table lacks which are told in full.
 const GAPS: usize = 2;
-/// Columns of the bar.
-const BAR: usize = 50;
 /// Shares below this are no part of an answer.
 const SMALLEST: f64 = 0.0005;
 /// Rows below this are for the groupings.
@@ -86,51 +85,15 @@ fn how_much(out: &mut Out, profile: &Profile) {
         .into_iter()
         .filter(|part| part.1 > SMALLEST)
         .collect();
-    let width = BAR.min(out.width().saturating_sub(4));
-    out.verbatim(&[format!("  {}", bar(&parts, width))]);
-    let mut words: Vec<String> = parts
-        .iter()
-        .enumerate()
-        .map(|(index, (name, share))| {
-            format!(
-                "{} {name} {}",
-                FILLS[index % FILLS.len()],
-                units::percent(*share)
-            )
-        })
-        .collect();
-    words.push(format!(
-        "{REST} other {}",
-        units::percent(1.0 - bound.fraction)
-    ));
-    if profile.time.idle_s > 0.0 {
-        words.push(format!(
+    let idle = if profile.time.idle_s > 0.0 {
+        format!(
             "(threads idle for {} in all)",
             units::seconds(profile.time.idle_s)
-        ));
-    }
-    // A part does not break inside.
-    let words: Vec<String> = words.iter().map(|it| it.replace(' ', "\u{a0}")).collect();
-    out.note(&words.join("  "));
-}
-
-/// How the levels are told apart without colour, and what is not stalled.
-const FILLS: [char; 6] = ['█', '▓', '▒', '▚', '◆', '?'];
-const REST: char = '·';
-
-/// One line of `width` columns: each part's share of them, the rest in dots.
-fn bar(parts: &[(&str, f64)], width: usize) -> String {
-    let mut out = String::new();
-    let (mut drawn, mut sum) = (0, 0.0);
-    for (index, (_, share)) in parts.iter().enumerate() {
-        sum += share.clamp(0.0, 1.0);
-        let until = ((sum * width as f64).round() as usize).min(width);
-        let fill = FILLS[index % FILLS.len()];
-        out.extend(std::iter::repeat_n(fill, until.saturating_sub(drawn)));
-        drawn = drawn.max(until);
-    }
-    out.extend(std::iter::repeat_n(REST, width - drawn));
-    out
+        )
+    } else {
+        String::new()
+    };
+    bar::write(out, &parts, ("other", 1.0 - bound.fraction), &idle);
 }
 
 fn findings(out: &mut Out, profile: &Profile) {
@@ -330,21 +293,5 @@ fn missing(out: &mut Out, profile: &Profile, table: Option<&str>) {
             "{table}: {} more like these; --html and --format json have all",
             of_table - GAPS
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bar_is_as_wide_as_asked_and_in_proportion() {
-        assert_eq!(bar(&[("L3", 0.1), ("DRAM", 0.4)], 10), "█▓▓▓▓·····");
-        assert_eq!(bar(&[("L3", 0.7), ("DRAM", 0.7)], 10), "███████▓▓▓");
-        assert_eq!(bar(&[], 4), "····");
-        assert_eq!(
-            bar(&[("L3", f64::NAN), ("DRAM", 0.5)], 4).chars().count(),
-            4
-        );
     }
 }

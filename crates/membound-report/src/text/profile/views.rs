@@ -3,13 +3,14 @@
 use membound_types::{BandwidthDomain, NumaRow, Outcome, Profile};
 
 use crate::facts::run;
+use crate::text::bar;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
 
 const ROWS: usize = 20;
 /// Columns of the longest bar of a histogram.
-const BAR: f64 = 40.0;
+const BAR: usize = 40;
 
 pub(super) fn nodes(out: &mut Out, profile: &Profile) {
     let view = match &profile.numa {
@@ -108,11 +109,6 @@ fn histogram(out: &mut Out, domain: &BandwidthDomain) {
         .figures("of the time")
         .words("");
     for bin in &domain.histogram {
-        let length = if most > 0.0 {
-            (bin.fraction / most * BAR).round() as usize
-        } else {
-            0
-        };
         table.row([
             format!(
                 "{}–{}",
@@ -120,7 +116,7 @@ fn histogram(out: &mut Out, domain: &BandwidthDomain) {
                 units::compact(bin.to_gb_s)
             ),
             units::percent(bin.fraction),
-            "█".repeat(length),
+            bar::single(bin.fraction, most, BAR),
         ]);
     }
     if !table.is_empty() {

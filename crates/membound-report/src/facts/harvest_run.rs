@@ -1,0 +1,448 @@
+//! What text and page say of a harvest in the same words.
+
+use membound_types::{
+    Figure, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedSite,
+    HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource, Scavenger,
+    ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldKind,
+};
+
+use super::run;
+use crate::units;
+
+/// The primary's command, or that there was none.
+pub(crate) fn title(run: &HarvestRun) -> String {
+    if has_primary(run) {
+        run::shell(&run.primary.command)
+    } else {
+        "no primary: programs take turns".to_owned()
+    }
+}
+
+/// Whether there was a primary.
+pub(crate) const fn has_primary(run: &HarvestRun) -> bool {
+    !run.primary.command.is_empty()
+}
+
+/// How a program ended: its exit code, its signal, or that it was not seen to its end.
+pub(crate) fn exit(exit_code: Option<i32>, signal: Option<i32>) -> String {
+    match (signal, exit_code) {
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, Some(code)) => format!("exit code {code}"),
+        (None, None) => "end not seen".to_owned(),
+    }
+}
+
+/// A duration with its interval: `5.10 s [4.85, 5.35]`.
+pub(crate) fn duration(figure: &Figure) -> String {
+    format!(
+        "{} {}",
+        units::seconds(figure.value),
+        units::seconds_interval_beside(figure.value, figure.low, figure.high)
+    )
+}
+
+/// A share with its interval: `1.8 % [1.2, 2.4]`.
+pub(crate) fn share(figure: &Figure) -> String {
+    format!(
+        "{} {}",
+        units::percent(figure.value),
+        units::percent_interval(figure.low, figure.high)
+    )
+}
+
+/// The value of a figure in seconds, or a dash.
+pub(crate) fn short(figure: Option<&Figure>) -> String {
+    figure.map_or_else(
+        || run::NONE.to_owned(),
+        |figure| units::seconds(figure.value),
+    )
+}
+
+/// What the run answers, a sentence each, as far as it is known.
+pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
+    let mut out = vec![harvested(run)];
+    if has_primary(run) {
+        out.push(slowed(run));
+    }
+    out.extend(came_back(run));
+    if !run.scavengers.is_empty() {
+        out.push(format!("{}.", scavengers(&run.scavengers)));
+    }
+    out.retain(|sentence| !sentence.is_empty());
+    out
+}
+
+fn harvested(run: &HarvestRun) -> String {
+    let HarvestedStall {
+        before_s,
+        harvested_s,
+        ..
+    } = &run.stall;
+    match (before_s, harvested_s) {
+        (Some(before), Some(harvested)) if before.value > 0.0 => format!(
+            "{} of {} stall ({}) went to scavengers.",
+            units::seconds(harvested.value),
+            units::seconds(before.value),
+            units::percent(harvested.value / before.value)
+        ),
+        (_, Some(harvested)) => format!(
+            "{} went to scavengers while others waited for memory.",
+            units::seconds(harvested.value)
+        ),
+        (Some(before), None) => format!(
+            "{} of stall; how much of it went to scavengers is not known.",
+            units::seconds(before.value)
+        ),
+        (None, None) => "How much stall was harvested is not known.".to_owned(),
+    }
+}
+
+fn slowed(run: &HarvestRun) -> String {
+    let limit = run.options.max_slowdown.map_or_else(String::new, |limit| {
+        format!("; allowed were {}", units::percent(limit))
+    });
+    match &run.primary.slowdown {
+        Some(figure) if figure.low <= 0.0 && figure.high >= 0.0 => format!(
+            "No slowdown of the primary can be told from none: {}{limit}.",
+            share(figure)
+        ),
+        Some(figure) => format!(
+            "The primary took {} {} CPU time{limit}.",
+            share(&Figure {
+                value: figure.value.abs(),
+                low: figure.low.abs().min(figure.high.abs()),
+                high: figure.low.abs().max(figure.high.abs()),
+                basis: figure.basis,
+            }),
+            if figure.value < 0.0 { "less" } else { "more" },
+        ),
+        None => format!("How much slower the primary was is not known{limit}."),
+    }
+}
+
+/// Whether the slowdown is above what was allowed, noise or not.
+pub(crate) fn too_slow(run: &HarvestRun) -> bool {
+    let slowdown = run.primary.slowdown.as_ref();
+    let limit = run.options.max_slowdown;
+    slowdown
+        .zip(limit)
+        .is_some_and(|(slowdown, limit)| slowdown.value > limit)
+}
+
+fn came_back(run: &HarvestRun) -> Option<String> {
+    let distances = &run.distance_ns;
+    let p99 = distances.p99?;
+    let mut text = format!(
+        "It ran again within {} of a yield in 99 of 100 turns",
+        units::duration_ns(p99)
+    );
+    if let Some(kept) = beyond(run) {
+        text.push_str(&format!("; {kept}"));
+    }
+    text.push('.');
+    Some(text)
+}
+
+/// `0.6 % exceeded the bound of 300 ns`; `None` without a bound or without turns.
+pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
+    let (within, bound) = run.distance_ns.within_bound.zip(run.distance_ns.bound)?;
+    let bound = units::duration_ns(bound);
+    let beyond = 1.0 - within;
+    Some(if beyond <= 0.0 {
+        format!("none exceeded the bound of {bound}")
+    } else if beyond < 0.0005 {
+        format!("less than 0.1 % exceeded the bound of {bound}")
+    } else {
+        format!("{} exceeded the bound of {bound}", units::percent(beyond))
+    })
+}
+
+/// `4 scavengers: 2 finished, 1 crashed, 1 refused`.
+pub(crate) fn scavengers(all: &[Scavenger]) -> String {
+    let states: Vec<String> = ScavengerState::ALL
+        .into_iter()
+        .filter_map(|state| {
+            let count = all.iter().filter(|it| it.state == state).count();
+            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
+        })
+        .collect();
+    format!(
+        "{}: {}",
+        units::plural(all.len(), "scavenger"),
+        states.join(", ")
+    )
+}
+
+/// A scavenger's command, with its copy where there are several of it.
+pub(crate) fn scavenger(it: &Scavenger, all: &[Scavenger]) -> String {
+    let copies = all.iter().filter(|other| other.command == it.command);
+    let command = run::shell(&it.command);
+    if copies.count() > 1 {
+        format!("{command} #{}", it.copy)
+    } else {
+        command
+    }
+}
+
+/// How the stall time divides, as shares of all of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StallShares {
+    pub(crate) harvested: f64,
+    pub(crate) left: f64,
+    /// What is in neither: switching, and what the figures are off by.
+    pub(crate) rest: f64,
+}
+
+/// The shares of `stall`; `None` where a part is not known.
+pub(crate) fn stall_shares(stall: &HarvestedStall) -> Option<StallShares> {
+    let (harvested, left) = (stall.harvested_s?.value, stall.left_s?.value);
+    // Both parts are measured apart from the whole, and may exceed it by their noise.
+    let whole = stall.before_s?.value.max(harvested + left);
+    (whole > 0.0).then(|| StallShares {
+        harvested: harvested / whole,
+        left: left / whole,
+        rest: ((whole - harvested - left) / whole).max(0.0),
+    })
+}
+
+/// What is missing whose field is, or lies in, one of `fields`.
+pub(crate) fn gaps_of<'a>(
+    missing: &'a [Missing],
+    fields: &'a [&str],
+) -> impl Iterator<Item = &'a Missing> {
+    missing.iter().filter(move |gap| lies_in(gap, fields))
+}
+
+/// Whether a gap is of one of `fields`, or of a part of one.
+pub(crate) fn lies_in(gap: &Missing, fields: &[&str]) -> bool {
+    fields.iter().any(|field| {
+        gap.table
+            .strip_prefix(field)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    })
+}
+
+/// A gap under a person's name for its field.
+pub(crate) fn gap(gap: &Missing) -> String {
+    const NAMES: [(&str, &str); 14] = [
+        ("primary.slowdown", "slowdown"),
+        ("primary.latency.without", "latency without scavengers"),
+        ("primary.latency", "latency"),
+        ("primary.exit_code", "exit code"),
+        ("stall.before_s", "stall before"),
+        ("stall.harvested_s", "stall harvested"),
+        ("stall.left_s", "stall left"),
+        ("stall", "stall"),
+        ("distance_ns", "distances"),
+        ("scavengers", "scavengers"),
+        ("sites", "yields"),
+        ("guard", "guard"),
+        ("slots", "scheduling"),
+        ("primary", "primary"),
+    ];
+    let name = NAMES
+        .iter()
+        .find(|(field, _)| lies_in(gap, &[field]))
+        .map_or(gap.table.as_str(), |(_, name)| name);
+    run::gap(&Missing {
+        table: name.to_owned(),
+        why: gap.why.clone(),
+    })
+}
+
+/// Why there is a gap, without its field's name.
+pub(crate) fn why(gap: &Missing) -> String {
+    super::missing_text(&gap.why)
+}
+
+/// The rows of the table of latencies: of what, and its requests and durations.
+pub(crate) fn latency_rows(run: &HarvestRun) -> Vec<(&'static str, &Latencies)> {
+    let Some(latency) = &run.primary.latency else {
+        return Vec::new();
+    };
+    let without = latency.without.as_ref();
+    without
+        .map(|without| ("without scavengers", without))
+        .into_iter()
+        .chain([("with scavengers", &latency.with)])
+        .collect()
+}
+
+/// The durations of a row, in the order of the table's columns behind that of requests.
+pub(crate) const LATENCY_COLUMNS: [&str; 5] = ["median", "90 %", "95 %", "99 %", "longest"];
+
+/// The values of those columns, in nanoseconds.
+pub(crate) const fn latency_values(latencies: &Latencies) -> [f64; 5] {
+    [
+        latencies.p50_ns,
+        latencies.p90_ns,
+        latencies.p95_ns,
+        latencies.p99_ns,
+        latencies.max_ns,
+    ]
+}
+
+/// How much longer requests took with scavengers, by column; `None` where that is not known.
+pub(crate) fn latency_changes(run: &HarvestRun) -> Option<[String; 5]> {
+    let latency = run.primary.latency.as_ref()?;
+    let without = latency_values(latency.without.as_ref()?);
+    let with = latency_values(&latency.with);
+    Some(std::array::from_fn(|index| {
+        let (with, without) = (with[index], without[index]);
+        if without > 0.0 {
+            signed_percent(with / without - 1.0)
+        } else {
+            run::NONE.to_owned()
+        }
+    }))
+}
+
+fn signed_percent(share: f64) -> String {
+    let text = units::percent(share.abs());
+    match share {
+        _ if text == "0 %" => text,
+        share if share < 0.0 => format!("−{text}"),
+        _ => format!("+{text}"),
+    }
+}
+
+/// How requests were told, in words.
+pub(crate) const fn latency_source(source: LatencySource) -> &'static str {
+    match source {
+        LatencySource::Marker => "from marker to marker",
+        LatencySource::Socket => "from arrival on a socket to the answer",
+    }
+}
+
+/// `14 yields: 12 in, 1 out, 1 refused`.
+pub(crate) fn sites(sites: &[HarvestedSite]) -> String {
+    let states: Vec<String> = SiteState::ALL
+        .into_iter()
+        .filter_map(|state| {
+            let count = sites.iter().filter(|site| site.state == state).count();
+            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
+        })
+        .collect();
+    format!(
+        "{}: {}",
+        units::plural(sites.len(), "yield"),
+        states.join(", ")
+    )
+}
+
+/// Sites by what they were to gain, most first; those of which that is not known come last.
+pub(crate) fn by_gain(sites: &[HarvestedSite]) -> Vec<&HarvestedSite> {
+    let mut sorted: Vec<&HarvestedSite> = sites.iter().collect();
+    let gain = |site: &HarvestedSite| site.predicted_gain.unwrap_or(f64::NEG_INFINITY);
+    sorted.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
+    sorted
+}
+
+/// The function and the offset of a site; the file's name where the function has none.
+pub(crate) fn place(symbol: &str, module: &str, offset: u64) -> String {
+    let symbol = match symbol {
+        "" => module.rsplit('/').next().unwrap_or_default(),
+        symbol => symbol,
+    };
+    format!("{symbol} {offset:#x}")
+}
+
+/// The same of a site whose function is named without its arguments.
+pub(crate) fn short_place(site: &HarvestedSite) -> String {
+    place(&super::plain(&site.symbol), &site.module, site.offset)
+}
+
+/// What a site is predicted to gain, or a dash.
+pub(crate) fn gain(site: &HarvestedSite) -> String {
+    site.predicted_gain
+        .map_or_else(|| run::NONE.to_owned(), units::percent)
+}
+
+/// What a yield is for, in words.
+pub(crate) const fn purpose(kind: YieldKind) -> &'static str {
+    match kind {
+        YieldKind::Primary => "a miss",
+        YieldKind::Scavenger => "the bound",
+    }
+}
+
+/// Who gave scavengers a processor beside the stalls, and why.
+pub(crate) fn slots(slots: &HarvestSlots) -> String {
+    let who = match slots.mode {
+        SlotMode::Stalls => "scavengers ran in stalls only",
+        SlotMode::Smt => "scavengers also ran on other hardware threads of the primary's cores",
+        SlotMode::Kernel => "scavengers also ran where the kernel put them",
+    };
+    if slots.why.is_empty() {
+        who.to_owned()
+    } else {
+        format!("{who}: {}", slots.why)
+    }
+}
+
+/// What the guard did.
+pub(crate) fn guard(guard: &SlowdownGuard) -> String {
+    format!(
+        "{}; scavengers were let in less {} and more {}; at the end they were let in {} of the \
+         time",
+        units::plural(guard.checks as usize, "check"),
+        units::plural(guard.steps_out as usize, "time"),
+        units::plural(guard.steps_in as usize, "time"),
+        units::percent(guard.final_share)
+    )
+}
+
+/// What was asked for: a name and a value each.
+pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, String)> {
+    let mut out = vec![
+        ("scavengers a thread", options.per_thread.to_string()),
+        (
+            "while the primary blocks",
+            match options.idle {
+                IdlePolicy::Harvest => "scavengers go on",
+                IdlePolicy::Steal => "other threads may take scavengers over",
+                IdlePolicy::Stop => "scavengers wait",
+            }
+            .to_owned(),
+        ),
+        (
+            "bound",
+            options
+                .bound_ns
+                .map_or_else(|| "none".to_owned(), units::duration_ns),
+        ),
+        (
+            "overhead at most",
+            format!("{} where loads hit", units::percent(options.max_overhead)),
+        ),
+        (
+            "slowdown at most",
+            options
+                .max_slowdown
+                .map_or_else(|| "no limit".to_owned(), units::percent),
+        ),
+        (
+            "at the primary's end",
+            if options.finish {
+                "scavengers go on until they are done"
+            } else {
+                "scavengers are ended"
+            }
+            .to_owned(),
+        ),
+    ];
+    out.extend(options.plans.iter().map(|it| ("plan", plan(it))));
+    out
+}
+
+fn plan(plan: &FollowedPlan) -> String {
+    let of = match plan.command.as_slice() {
+        [] => String::new(),
+        words => format!(" of {}", run::shell(words)),
+    };
+    match (plan.source, &plan.path) {
+        (PlanSource::Made, _) => format!("as {}: made for this run{of}", plan.role),
+        (PlanSource::Given, Some(path)) => format!("as {}: {path}{of}", plan.role),
+        (PlanSource::Given, None) => format!("as {}: given{of}", plan.role),
+    }
+}

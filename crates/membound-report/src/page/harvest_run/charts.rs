@@ -1,0 +1,167 @@
+//! Histograms of a harvest: distances with their bound, and latencies with scavengers over those
+//! without.
+
+use maud::Markup;
+use membound_types::{DurationBin, PrimaryLatency, YieldDistances};
+
+use crate::facts::durations::{self, Span};
+use crate::page::svg::{Axis, Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series};
+use crate::units;
+
+/// Colours of curves: in bounds or undisturbed, and beyond or with scavengers.
+const CALM: usize = 0;
+const BEYOND: usize = 1;
+
+/// Distances of the turns that were timed; `None` when none was.
+pub(super) fn distances(distances: &YieldDistances) -> Option<Chart> {
+    let (low, high) = durations::range([distances.histogram.as_slice()])?;
+    // The bound is on the page even where all of them stay far from it.
+    let bound = distances.bound.filter(|bound| *bound > 0.0);
+    let high = bound.map_or(high, |bound| high.max(bound * 1.2));
+    let edges = durations::even_edges(low, high, bound);
+    let spans = durations::spread(&distances.histogram, &edges);
+    let total: f64 = spans.iter().map(|span| span.count).sum();
+    // An edge that is the bound may be off by what powers are.
+    let is_beyond = |span: &Span| bound.is_some_and(|bound| span.from_ns >= bound * 0.9999);
+    let split = spans.iter().position(is_beyond).unwrap_or(spans.len());
+    let (kept, beyond) = spans.split_at(split);
+    let label = if bound.is_some() {
+        "within the bound"
+    } else {
+        "turns"
+    };
+    let mut series = vec![steps(label, CALM, kept, total, "of the turns")];
+    if beyond.iter().any(|span| span.count > 0.0) {
+        series.push(steps(
+            "beyond the bound",
+            BEYOND,
+            beyond,
+            total,
+            "of the turns",
+        ));
+    }
+    Some(Chart {
+        id: "distance-histogram".to_owned(),
+        title: "From a yield until the primary ran again.".to_owned(),
+        reading: format!(
+            "{}.",
+            reading(&edges, distances.timed, "timed turn", "of the turns")
+        ),
+        extent: Extent::Full,
+        x: duration_axis("time from the yield"),
+        y: share_axis("% of the turns"),
+        series,
+        marks: bound
+            .map(|bound| Mark {
+                kind: MarkKind::Limit,
+                x: bound,
+                interval: None,
+                name: "bound".to_owned(),
+                detail: units::duration_ns(bound),
+            })
+            .into_iter()
+            .collect(),
+        rules: Vec::new(),
+        end_labels: false,
+    })
+}
+
+/// Latencies with scavengers over those without.
+pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
+    let histograms: Vec<(&str, usize, &[DurationBin])> = latency
+        .without
+        .iter()
+        .map(|without| ("without scavengers", CALM, without.histogram.as_slice()))
+        .chain([("with scavengers", BEYOND, latency.with.histogram.as_slice())])
+        .collect();
+    let Some((low, high)) = durations::range(histograms.iter().map(|it| it.2)) else {
+        return Markup::default();
+    };
+    let edges = durations::even_edges(low, high, None);
+    let requests = latency.with.requests + latency.without.as_ref().map_or(0, |it| it.requests);
+    Chart {
+        id: "latency-histogram".to_owned(),
+        title: "How long requests took.".to_owned(),
+        reading: format!(
+            "{}; each curve is of its own requests.",
+            reading(&edges, requests, "request", "of them")
+        ),
+        extent: Extent::Full,
+        x: duration_axis("duration of a request"),
+        y: share_axis("% of the requests"),
+        series: histograms
+            .into_iter()
+            .map(|(label, color, bins)| {
+                let spans = durations::spread(bins, &edges);
+                let total: f64 = spans.iter().map(|span| span.count).sum();
+                steps(label, color, &spans, total, "of the requests")
+            })
+            .collect(),
+        marks: Vec::new(),
+        rules: Vec::new(),
+        end_labels: false,
+    }
+    .markup()
+}
+
+/// How many there are, and what a step is.
+fn reading(edges: &[f64], count: u64, noun: &str, whole: &str) -> String {
+    let ratio = edges.get(1).zip(edges.first()).map_or(1.0, |(a, b)| a / b);
+    format!(
+        "{}; each step holds the share {whole} in {} of time",
+        units::plural(count as usize, noun),
+        units::percent(ratio - 1.0)
+    )
+}
+
+fn steps(label: &str, color: usize, spans: &[Span], total: f64, whole: &str) -> Series {
+    let share = |span: &Span| {
+        if total > 0.0 { span.count / total } else { 0.0 }
+    };
+    let mut points: Vec<Point> = spans
+        .iter()
+        .map(|span| Point {
+            x: span.from_ns,
+            y: 100.0 * share(span),
+            interval: None,
+            tip: format!(
+                "{} to {}: {} {whole}",
+                units::duration_ns(span.from_ns),
+                units::duration_ns(span.to_ns),
+                units::percent(share(span))
+            ),
+            hollow: false,
+        })
+        .collect();
+    if let Some(last) = spans.last() {
+        points.push(Point {
+            x: last.to_ns,
+            y: 0.0,
+            interval: None,
+            tip: String::new(),
+            hollow: false,
+        });
+    }
+    Series {
+        label: label.to_owned(),
+        look: Look::Steps(color),
+        shown: true,
+        points,
+    }
+}
+
+fn duration_axis(title: &str) -> Axis {
+    Axis {
+        title: title.to_owned(),
+        scale: Scale::Log10,
+        format: units::short_duration_ns,
+    }
+}
+
+fn share_axis(title: &str) -> Axis {
+    Axis {
+        title: title.to_owned(),
+        scale: Scale::Linear,
+        format: units::compact,
+    }
+}

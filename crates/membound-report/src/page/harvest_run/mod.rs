@@ -1,0 +1,253 @@
+//! The page of a harvest: what it gave and what it cost, how soon the primary ran again, and what
+//! became of every scavenger and every yield.
+
+mod charts;
+mod tables;
+
+use maud::{Markup, html};
+use membound_types::{Figure, HarvestRun, Missing};
+
+use super::parts::{Panel, ShareBar, fact};
+use super::shell;
+use crate::facts::harvest_run as facts;
+use crate::facts::run;
+use crate::units;
+
+pub(super) fn document(run: &HarvestRun) -> Markup {
+    let panels = panels(run);
+    let parts = panels
+        .iter()
+        .map(|panel| (panel.id, panel.title, panel.missing));
+    let body = html! {
+        (header(run))
+        (answer(run))
+        (super::navigation([("answer", "Answer", false)].into_iter().chain(parts)))
+        @for panel in &panels { (panel.markup()) }
+        footer { "harvested by membound " (run.membound_version) ", " (run.date) ". Brackets hold the 95 % interval." }
+    };
+    shell(
+        &format!("{} · harvest · membound", facts::title(run)),
+        &run.membound_version,
+        &body,
+        &html! {},
+    )
+}
+
+/// The command, where and when it ran, how it ended, and the banner of an incomplete run.
+fn header(run: &HarvestRun) -> Markup {
+    let primary = &run.primary;
+    html! {
+        header {
+            div.top {
+                div {
+                    p.eyebrow { "membound · harvest" }
+                    h1 { (facts::title(run)) }
+                }
+                button.scheme id="scheme" type="button" hidden { "light / dark" }
+            }
+            @if run.incomplete {
+                p.banner role="alert" {
+                    b { "Incomplete." }
+                    " The run was cut short. What is shown is true of the part that was seen."
+                }
+            }
+            dl.facts {
+                (fact("elapsed", &units::seconds(run.wall_s)))
+                @if facts::has_primary(run) {
+                    (fact("primary", &facts::exit(primary.exit_code, primary.signal)))
+                    (fact("its CPU time", &units::seconds(primary.cpu_s)))
+                    (fact("it gave way", &format!(
+                        "{} on {}",
+                        units::plural(primary.yields as usize, "time"),
+                        units::plural(primary.threads as usize, "thread")
+                    )))
+                }
+                (fact("host", &run.host))
+                (fact("processor", &run.cpu))
+                (fact("date", &run.date))
+            }
+        }
+    }
+}
+
+/// What it gave, in sentences, as a bar, and in tiles.
+fn answer(run: &HarvestRun) -> Markup {
+    let stall = &run.stall;
+    let primary = &run.primary;
+    let sentences = facts::answer(run);
+    html! {
+        section.card.answer id="answer" {
+            h2 { "What it gave" }
+            @for sentence in &sentences { p { (sentence) } }
+            @if let Some(shares) = facts::stall_shares(stall) {
+                h3 { "The primary's stall time" }
+                (ShareBar {
+                    label: "stall time",
+                    parts: &[("harvested", 2, shares.harvested), ("left", 3, shares.left)],
+                    rest: ("neither: switching, and what the figures are off by", shares.rest),
+                }.markup())
+            }
+            div.tiles {
+                (tile("stall before", stall.before_s.as_ref(), units::seconds, seconds_beside))
+                (tile("harvested", stall.harvested_s.as_ref(), units::seconds, seconds_beside))
+                (tile("left", stall.left_s.as_ref(), units::seconds, seconds_beside))
+                @if facts::has_primary(run) {
+                    div.tile {
+                        span { "slowdown of the primary" }
+                        @match &primary.slowdown {
+                            Some(figure) => {
+                                b class=[facts::too_slow(run).then_some("differs")] { (units::percent(figure.value)) }
+                                " " small { (units::percent_interval(figure.low, figure.high)) }
+                                em { (figure.basis) @if let Some(limit) = run.options.max_slowdown { ", allowed " (units::percent(limit)) } }
+                            }
+                            None => { b { (run::NONE) } em { "not known" } }
+                        }
+                    }
+                }
+            }
+            (reasons(&run.missing, &["primary.slowdown", "stall"]))
+        }
+    }
+}
+
+fn seconds_beside(figure: &Figure) -> String {
+    units::seconds_interval_beside(figure.value, figure.low, figure.high)
+}
+
+fn tile(
+    name: &str,
+    figure: Option<&Figure>,
+    value: fn(f64) -> String,
+    beside: fn(&Figure) -> String,
+) -> Markup {
+    html! {
+        div.tile {
+            span { (name) }
+            @match figure {
+                Some(figure) => {
+                    b { (value(figure.value)) } " " small { (beside(figure)) }
+                    em { (figure.basis) }
+                }
+                None => { b { (run::NONE) } em { "not known" } }
+            }
+        }
+    }
+}
+
+/// Why something in `fields` is missing.
+fn reasons(missing: &[Missing], fields: &[&str]) -> Markup {
+    html! { @for gap in facts::gaps_of(missing, fields) { p.missing { (facts::gap(gap)) } } }
+}
+
+/// Fields whose gaps stand in the section where their figures would.
+const SHOWN: [&str; 7] = [
+    "primary.slowdown",
+    "stall",
+    "primary.latency",
+    "distance_ns",
+    "scavengers",
+    "sites",
+    "guard",
+];
+
+fn panels(run: &HarvestRun) -> Vec<Panel> {
+    let mut out = Vec::new();
+    if facts::has_primary(run) {
+        out.push(section(
+            run,
+            ("latency", "Latency of requests"),
+            ("primary.latency", "no request of the primary was told"),
+            run.primary.latency.as_ref().map(|latency| {
+                html! { (charts::latency(latency)) (tables::latency(run)) }
+            }),
+        ));
+    }
+    let timed = charts::distances(&run.distance_ns);
+    out.push(section(
+        run,
+        ("distances", "Until the primary ran again"),
+        ("distance_ns", "no turn was timed"),
+        (timed.is_some() || run.distance_ns.p50.is_some()).then(|| {
+            html! {
+                @if let Some(chart) = &timed { (chart.markup()) }
+                (tables::distances(run))
+            }
+        }),
+    ));
+    out.push(section(
+        run,
+        ("scavengers", "Scavengers"),
+        ("scavengers", "there was none"),
+        (!run.scavengers.is_empty()).then(|| tables::scavengers(run)),
+    ));
+    out.push(section(
+        run,
+        ("sites", "Yields"),
+        ("sites", "the plans have none"),
+        (!run.sites.is_empty()).then(|| tables::sites(run)),
+    ));
+    out.push(section(
+        run,
+        ("guard", "Guard"),
+        ("guard", "nothing was asked to be guarded"),
+        run.guard
+            .map(|guard| html! { p { (facts::guard(&guard)) "." } }),
+    ));
+    out.push(Panel::new(
+        "conditions",
+        "Conditions",
+        html! {
+            dl.facts {
+                @for (name, value) in facts::conditions(&run.options) { (fact(name, &value)) }
+            }
+            p { (facts::slots(&run.slots)) "." }
+        },
+    ));
+    let rest: Vec<&Missing> = run
+        .missing
+        .iter()
+        .filter(|gap| !facts::lies_in(gap, &SHOWN))
+        .collect();
+    if !rest.is_empty() || !run.notes.is_empty() {
+        out.push(Panel::new(
+            "notes",
+            "Notes",
+            html! {
+                @if !rest.is_empty() {
+                    h3 { "Not measured" }
+                    ul.gaps { @for gap in &rest { li { (facts::gap(gap)) } } }
+                }
+                @if !run.notes.is_empty() {
+                    @if !rest.is_empty() { h3 { "Beside that" } }
+                    ul.gaps { @for note in &run.notes { li { (note) } } }
+                }
+            },
+        ));
+    }
+    out
+}
+
+/// A section by id and title with what is missing of its field below it; without a body, why
+/// there is none: what the document says of the field, else `otherwise`.
+fn section(
+    run: &HarvestRun,
+    (id, title): (&'static str, &'static str),
+    (field, otherwise): (&'static str, &str),
+    body: Option<Markup>,
+) -> Panel {
+    let fields = [field];
+    let gaps: Vec<&Missing> = facts::gaps_of(&run.missing, &fields).collect();
+    match body {
+        Some(body) => Panel::new(id, title, html! { (body) (reasons(&run.missing, &fields)) }),
+        None if gaps.is_empty() => Panel::gone(id, title, html! { p.note { (otherwise) } }),
+        None => Panel::missing(
+            id,
+            title,
+            &gaps
+                .iter()
+                .map(|gap| facts::why(gap))
+                .collect::<Vec<_>>()
+                .join("; "),
+        ),
+    }
+}

@@ -1,0 +1,150 @@
+//! Tables of a harvest: latencies, distances, scavengers, yields.
+
+use maud::{Markup, html};
+use membound_types::{HarvestRun, ScavengerState, SiteState};
+
+use crate::facts::harvest_run as facts;
+use crate::facts::run::NONE;
+use crate::units;
+
+/// Rows of a table; the JSON has all.
+const ROWS: usize = 300;
+
+pub(super) fn latency(run: &HarvestRun) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="group" aria-label="latency of requests" {
+            table {
+                thead { tr {
+                    th scope="col" { "requests" } th scope="col" { "" }
+                    @for column in facts::LATENCY_COLUMNS { th scope="col" { (column) } }
+                } }
+                tbody {
+                    @for (name, latencies) in facts::latency_rows(run) {
+                        tr {
+                            th scope="row" { (name) }
+                            td { (units::count(latencies.requests)) }
+                            @for value in facts::latency_values(latencies) { td { (units::duration_ns(value)) } }
+                        }
+                    }
+                    @if let Some(changes) = facts::latency_changes(run) {
+                        tr {
+                            th scope="row" { "change" }
+                            td {}
+                            @for change in &changes { td { (change) } }
+                        }
+                    }
+                }
+            }
+        }
+        @if let Some(latency) = &run.primary.latency {
+            p.note { "A request is told " (facts::latency_source(latency.source)) "." }
+        }
+    }
+}
+
+pub(super) fn distances(run: &HarvestRun) -> Markup {
+    let distances = &run.distance_ns;
+    let cell = |ns: Option<f64>| ns.map_or_else(|| NONE.to_owned(), units::duration_ns);
+    html! {
+        div.scroll tabindex="0" role="group" aria-label="time until the primary ran again" {
+            table {
+                thead { tr { @for title in ["turns timed", "median", "90 %", "99 %", "longest", "bound"] { th scope="col" { (title) } } } }
+                tbody { tr {
+                    th scope="row" { (units::count(distances.timed)) }
+                    td { (cell(distances.p50)) }
+                    td { (cell(distances.p90)) }
+                    td { (cell(distances.p99)) }
+                    td { (cell(distances.max)) }
+                    td { (distances.bound.map_or_else(|| "none".to_owned(), units::duration_ns)) }
+                } }
+            }
+        }
+        @if let Some(beyond) = facts::beyond(run) { p { "Of the turns that were timed, " (beyond) "." } }
+    }
+}
+
+pub(super) fn scavengers(run: &HarvestRun) -> Markup {
+    let all = &run.scavengers;
+    let said = |text: fn(&membound_types::Scavenger) -> bool| all.iter().any(text);
+    let (reasons, outputs) = (
+        said(|it| it.reason.is_some()),
+        said(|it| it.output.is_some()),
+    );
+    html! {
+        p.reading { (facts::scavengers(all)) ". CPU time is that in the primary's stalls and on the scavenger's own thread together." }
+        div.scroll tabindex="0" role="group" aria-label="scavengers" {
+            table {
+                thead { tr {
+                    @for title in ["command", "state", "ended", "CPU time", "in stalls", "own thread", "turns", "system calls"] { th scope="col" { (title) } }
+                    @if reasons { th scope="col" { "why" } }
+                    @if outputs { th scope="col" { "output" } }
+                } }
+                tbody {
+                    @for it in all.iter().take(ROWS) {
+                        @let bad = matches!(it.state, ScavengerState::Crashed | ScavengerState::Refused);
+                        tr {
+                            th scope="row" { (facts::scavenger(it, all)) }
+                            td class=[bad.then_some("differs")] { (it.state) }
+                            td { @if it.state != ScavengerState::Refused { (facts::exit(it.exit_code, it.signal)) } @else { (NONE) } }
+                            td { (figure(it.cpu_s.as_ref())) }
+                            td { (figure(it.in_stalls_s.as_ref())) }
+                            td { (units::seconds(it.own_thread_s)) }
+                            td { (units::count(it.turns)) }
+                            td { (units::count(it.calls)) }
+                            @if reasons { td { (it.reason.as_deref().unwrap_or_default()) } }
+                            @if outputs { td { (it.output.as_deref().unwrap_or_default()) } }
+                        }
+                    }
+                }
+            }
+        }
+        (more(all.len()))
+    }
+}
+
+fn figure(figure: Option<&membound_types::Figure>) -> Markup {
+    html! {
+        @match figure {
+            Some(figure) => {
+                b { (units::seconds(figure.value)) } " "
+                small { (units::seconds_interval_beside(figure.value, figure.low, figure.high)) }
+            }
+            None => { (NONE) }
+        }
+    }
+}
+
+pub(super) fn sites(run: &HarvestRun) -> Markup {
+    let sites = facts::by_gain(&run.sites);
+    let reasons = sites.iter().any(|site| site.reason.is_some());
+    html! {
+        p.reading { (facts::sites(&run.sites)) ". The gain is what the plan predicts, of the CPU time of the program that the yield stands in; yields that keep the bound gain nothing by themselves." }
+        div.scroll tabindex="0" role="group" aria-label="yields" {
+            table {
+                thead { tr {
+                    @for title in ["before the instruction in", "of the", "because of", "state", "predicted gain"] { th scope="col" { (title) } }
+                    @if reasons { th scope="col" { "why" } }
+                    th scope="col" { "file" }
+                } }
+                tbody {
+                    @for site in sites.iter().take(ROWS) {
+                        tr {
+                            th scope="row" title=(site.symbol) { (facts::short_place(site)) }
+                            td { (site.side) }
+                            td { (facts::purpose(site.kind)) }
+                            td class=[(site.state != SiteState::In).then_some("differs")] { (site.state) }
+                            td { (facts::gain(site)) }
+                            @if reasons { td { (site.reason.as_deref().unwrap_or_default()) } }
+                            td { (site.module) }
+                        }
+                    }
+                }
+            }
+        }
+        (more(sites.len()))
+    }
+}
+
+fn more(rows: usize) -> Markup {
+    html! { @if rows > ROWS { p.note { (rows - ROWS) " more in the JSON." } } }
+}

@@ -1,0 +1,292 @@
+//! What a harvest gave, on a terminal: the answer first, then scavengers, distances, latencies,
+//! yields, and what is missing.
+
+use membound_types::{HarvestRun, Scavenger};
+
+use super::Style;
+use super::bar;
+use super::harvest::more;
+use super::out::Out;
+use super::table::{Align, Table};
+use crate::facts::{durations, harvest_run as facts, run};
+use crate::units;
+
+/// Rows of the table of scavengers, and reasons told below it.
+const SCAVENGERS: usize = 16;
+/// Rows of the table of yields.
+const SITES: usize = 12;
+/// Columns of the bars of a histogram.
+const BAR: usize = 36;
+
+/// A harvest: what it gave and what it cost.
+#[must_use]
+pub fn harvest_run(run: &HarvestRun, style: Style) -> String {
+    let mut out = Out::new(style);
+    header(&mut out, run);
+    stall(&mut out, run);
+    primary(&mut out, run);
+    scavengers(&mut out, run);
+    distances(&mut out, run);
+    latency(&mut out, run);
+    sites(&mut out, run);
+    conditions(&mut out, run);
+    missing(&mut out, run);
+    out.finish()
+}
+
+fn header(out: &mut Out, run: &HarvestRun) {
+    let mut words = vec![
+        format!("{} elapsed", units::seconds(run.wall_s)),
+        run.host.clone(),
+        run.cpu.clone(),
+        run.date.clone(),
+    ];
+    words.retain(|word| !word.is_empty());
+    out.heading(
+        &format!("membound: harvest, {}", facts::title(run)),
+        &words.join(" · "),
+    );
+    if run.incomplete {
+        out.warning(
+            "incomplete: the run was cut short; what stands here is true of the part that was seen",
+        );
+    }
+    if facts::too_slow(run) {
+        out.warning("the primary was slowed down by more than was allowed");
+    }
+    out.blank();
+    for sentence in facts::answer(run) {
+        out.line(&sentence);
+    }
+}
+
+/// The stall before, and what became of it.
+fn stall(out: &mut Out, run: &HarvestRun) {
+    let parts = [
+        ("before", &run.stall.before_s),
+        ("harvested", &run.stall.harvested_s),
+        ("left", &run.stall.left_s),
+    ];
+    let words: Vec<String> = parts
+        .iter()
+        .filter_map(|(name, figure)| {
+            let figure = figure.as_ref()?;
+            Some(format!(
+                "{name} {} ({})",
+                facts::duration(figure),
+                figure.basis
+            ))
+        })
+        .collect();
+    if words.is_empty() {
+        return;
+    }
+    out.heading("stall time", "");
+    out.note(&words.join(", "));
+    if let Some(shares) = facts::stall_shares(&run.stall) {
+        let parts = [("harvested", shares.harvested), ("left", shares.left)];
+        bar::write(out, &parts, ("neither", shares.rest), "");
+    }
+}
+
+fn primary(out: &mut Out, run: &HarvestRun) {
+    let primary = &run.primary;
+    if !facts::has_primary(run) {
+        return;
+    }
+    out.heading("primary", &facts::exit(primary.exit_code, primary.signal));
+    out.note(&format!(
+        "{} CPU time of its own; {} gave way {}",
+        units::seconds(primary.cpu_s),
+        units::plural(primary.threads as usize, "thread"),
+        units::plural(primary.yields as usize, "time"),
+    ));
+}
+
+fn scavengers(out: &mut Out, run: &HarvestRun) {
+    if run.scavengers.is_empty() {
+        out.heading("scavengers", "none");
+        return;
+    }
+    out.heading("scavengers", "");
+    let mut table = Table::new()
+        .name("command", 16)
+        .words("state")
+        .column("exit", Align::Right, 4)
+        .figures("CPU")
+        .column("in stalls", Align::Right, 1)
+        .column("own thread", Align::Right, 2)
+        .column("turns", Align::Right, 3)
+        .column("calls", Align::Right, 5);
+    for it in run.scavengers.iter().take(SCAVENGERS) {
+        table.row([
+            facts::scavenger(it, &run.scavengers),
+            it.state.to_string(),
+            exit(it),
+            facts::short(it.cpu_s.as_ref()),
+            facts::short(it.in_stalls_s.as_ref()),
+            units::seconds(it.own_thread_s),
+            units::short_count(it.turns as f64),
+            units::short_count(it.calls as f64),
+        ]);
+    }
+    out.table(&table);
+    more(out, run.scavengers.len(), SCAVENGERS, "scavenger");
+    let told = |it: &&Scavenger| it.reason.is_some();
+    for it in run.scavengers.iter().filter(told).take(SCAVENGERS) {
+        out.warning(&format!(
+            "{} {}: {}",
+            facts::scavenger(it, &run.scavengers),
+            it.state,
+            it.reason.as_deref().unwrap_or_default()
+        ));
+    }
+}
+
+/// The code or the signal alone.
+fn exit(it: &Scavenger) -> String {
+    match (it.signal, it.exit_code) {
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, Some(code)) => code.to_string(),
+        (None, None) => run::NONE.to_owned(),
+    }
+}
+
+fn distances(out: &mut Out, run: &HarvestRun) {
+    let distances = &run.distance_ns;
+    let known: Vec<String> = [
+        ("median", distances.p50),
+        ("90 %", distances.p90),
+        ("99 %", distances.p99),
+        ("longest", distances.max),
+    ]
+    .into_iter()
+    .filter_map(|(name, ns)| ns.map(|ns| format!("{name} {}", units::duration_ns(ns))))
+    .collect();
+    if known.is_empty() && distances.histogram.is_empty() {
+        return;
+    }
+    out.heading(
+        "from a yield until the primary ran again",
+        &format!("{} timed", units::plural(distances.timed as usize, "turn")),
+    );
+    if !known.is_empty() {
+        out.note(&known.join(", "));
+    }
+    if let Some(beyond) = facts::beyond(run) {
+        out.note(&beyond);
+    }
+    let Some((low, high)) = durations::range([distances.histogram.as_slice()]) else {
+        return;
+    };
+    let edges = durations::round_edges(low, high, distances.bound);
+    let spans = durations::spread(&distances.histogram, &edges);
+    let total: f64 = spans.iter().map(|span| span.count).sum();
+    let most = spans.iter().map(|span| span.count).fold(0.0, f64::max);
+    let mut table = Table::new()
+        .figures("time")
+        .figures("of the turns")
+        .words("")
+        .words("");
+    for span in &spans {
+        let is_beyond = distances.bound.is_some_and(|bound| span.from_ns >= bound);
+        table.row([
+            format!(
+                "{}–{}",
+                units::short_duration_ns(span.from_ns),
+                units::short_duration_ns(span.to_ns)
+            ),
+            units::percent(span.count / total),
+            if is_beyond { "beyond" } else { "" }.to_owned(),
+            bar::single(span.count, most, BAR),
+        ]);
+    }
+    out.table(&table);
+}
+
+fn latency(out: &mut Out, run: &HarvestRun) {
+    let Some(latency) = &run.primary.latency else {
+        return;
+    };
+    out.heading("latency of requests", facts::latency_source(latency.source));
+    let mut table = Table::new()
+        .words("")
+        .column("requests", Align::Right, 1)
+        .figures(facts::LATENCY_COLUMNS[0]);
+    for column in &facts::LATENCY_COLUMNS[1..] {
+        table = table.figures(column);
+    }
+    for (name, latencies) in facts::latency_rows(run) {
+        let values = facts::latency_values(latencies).map(units::duration_ns);
+        table.row(
+            [
+                name.to_owned(),
+                units::short_count(latencies.requests as f64),
+            ]
+            .into_iter()
+            .chain(values),
+        );
+    }
+    if let Some(changes) = facts::latency_changes(run) {
+        table.row(
+            ["change".to_owned(), String::new()]
+                .into_iter()
+                .chain(changes),
+        );
+    }
+    out.table(&table);
+}
+
+fn sites(out: &mut Out, run: &HarvestRun) {
+    if run.sites.is_empty() {
+        return;
+    }
+    out.heading("yields", &facts::sites(&run.sites));
+    let mut table = Table::new()
+        .words("state")
+        .words("of")
+        .column("for", Align::Left, 2)
+        .figures("gain")
+        .name("before the instruction in", 24)
+        .column("why", Align::Left, 1);
+    for site in facts::by_gain(&run.sites).into_iter().take(SITES) {
+        table.row([
+            site.state.to_string(),
+            site.side.to_string(),
+            facts::purpose(site.kind).to_owned(),
+            facts::gain(site),
+            facts::place(&site.symbol, &site.module, site.offset),
+            site.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    out.table(&table);
+    more(out, run.sites.len(), SITES, "yield");
+}
+
+fn conditions(out: &mut Out, run: &HarvestRun) {
+    out.heading("conditions", "");
+    let words: Vec<String> = facts::conditions(&run.options)
+        .into_iter()
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    out.note(&words.join("; "));
+    out.note(&facts::slots(&run.slots));
+    if let Some(guard) = &run.guard {
+        out.note(&format!("guard: {}", facts::guard(guard)));
+    }
+}
+
+fn missing(out: &mut Out, run: &HarvestRun) {
+    if !run.missing.is_empty() {
+        out.heading("not measured", "");
+        for gap in &run.missing {
+            out.note(&facts::gap(gap));
+        }
+    }
+    if !run.notes.is_empty() {
+        out.heading("notes", "");
+        for note in &run.notes {
+            out.note(note);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! What a harvest gave: the primary, the scavengers that ran in its stalls, and the time that it
+//! took to come back to the primary (`harvest run`).
+//!
+//! A value that is not known is `None`, and [`HarvestRun::missing`] says why under the name of its
+//! field.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::names::named;
+use crate::{Figure, HarvestRole, Kind, Missing, YieldKind};
+
+named! {
+    /// What becomes of the scavengers of a thread while the primary blocks on it.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum IdlePolicy {
+        /// They go on on that thread.
+        #[default]
+        Harvest = "harvest",
+        /// Threads that stall may take them over.
+        Steal = "steal",
+        /// They wait until the primary goes on.
+        Stop = "stop",
+    }
+}
+
+named! {
+    /// Where a plan comes from.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum PlanSource {
+        /// It was made for this run, from a short profile.
+        #[default]
+        Made = "made",
+        /// It was given, as a file.
+        Given = "given",
+    }
+}
+
+named! {
+    /// Where the duration of a request comes from.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum LatencySource {
+        /// The program marks where requests begin and end.
+        Marker = "marker",
+        /// The time from a request's arrival on a socket until its answer is written.
+        Socket = "socket",
+    }
+}
+
+named! {
+    /// How a scavenger ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum ScavengerState {
+        /// It ended by itself, with whatever exit code.
+        Finished = "finished",
+        /// It had work left when the primary ended.
+        Unfinished = "unfinished",
+        /// A signal, an abort, or a stack that overflowed ended it, and nothing else.
+        Crashed = "crashed",
+        /// It was not begun.
+        Refused = "refused",
+    }
+}
+
+named! {
+    /// What became of a planned yield.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum SiteState {
+        /// It stood at the end of the run.
+        In = "in",
+        /// It was taken out during the run.
+        Out = "out",
+        /// It never stood.
+        Refused = "refused",
+    }
+}
+
+named! {
+    /// Who gives scavengers a processor beside the stalls.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum SlotMode {
+        /// Nobody: they run in stalls only.
+        #[default]
+        Stalls = "stalls",
+        /// The other hardware threads of the primary's cores.
+        Smt = "smt",
+        /// The kernel, as it does for any thread.
+        Kernel = "kernel",
+    }
+}
+
+/// `membound harvest run`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HarvestRun {
+    /// Version of this schema.
+    pub schema_version: u32,
+    /// [`Kind::Harvest`].
+    pub kind: Kind,
+    /// The run was cut short, or parts of it could not be observed.
+    pub incomplete: bool,
+    /// Version of the writer.
+    pub membound_version: String,
+    /// When it began, RFC 3339 in UTC.
+    pub date: String,
+    /// Host that it ran on.
+    pub host: String,
+    /// Its processor.
+    pub cpu: String,
+    /// Wall time from the start of the command to its end, in seconds.
+    pub wall_s: f64,
+    /// What was asked for.
+    pub options: HarvestRunOptions,
+    /// The program whose stalls were harvested.
+    pub primary: HarvestedPrimary,
+    /// The programs that ran in them: one entry for each copy.
+    pub scavengers: Vec<Scavenger>,
+    /// What became of the primary's stall time.
+    pub stall: HarvestedStall,
+    /// Time from a yield of the primary until it ran again, in nanoseconds.
+    pub distance_ns: YieldDistances,
+    /// Every yield of the plans, those that gain most first.
+    pub sites: Vec<HarvestedSite>,
+    /// What kept the slowdown in bounds; `None` where nothing was asked to.
+    pub guard: Option<SlowdownGuard>,
+    /// Who gave scavengers a processor beside the stalls.
+    pub slots: HarvestSlots,
+    /// What could not be had, and why. `table` is the path of the field, as in `stall.left_s`.
+    pub missing: Vec<Missing>,
+    /// What the reader should know beside that: sentences.
+    pub notes: Vec<String>,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HarvestRunOptions {
+    /// Scavengers that each thread of the primary takes turns with.
+    pub per_thread: u32,
+    /// What becomes of them while the primary blocks.
+    pub idle: IdlePolicy,
+    /// Time from a yield of the primary until it runs again that is not to be exceeded, in
+    /// nanoseconds; `None`: it is not bounded.
+    pub bound_ns: Option<f64>,
+    /// Share of the CPU time that yields may cost where loads hit.
+    pub max_overhead: f64,
+    /// Slowdown of the primary that is not to be exceeded, as a share; `None`: no limit.
+    pub max_slowdown: Option<f64>,
+    /// Whether scavengers that have work left go on when the primary has ended.
+    pub finish: bool,
+    /// The plans that were followed.
+    pub plans: Vec<FollowedPlan>,
+}
+
+/// A plan that was followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FollowedPlan {
+    /// Whom it is for.
+    pub role: HarvestRole,
+    /// Where it comes from.
+    pub source: PlanSource,
+    /// Its file, where it was given as one; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The command that it was made from.
+    pub command: Vec<String>,
+}
+
+/// The program whose stalls were harvested.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HarvestedPrimary {
+    /// Its command line; empty with `--no-primary`, where scavengers take turns with each other.
+    pub command: Vec<String>,
+    /// Its exit code, when it ended by itself.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, when one did.
+    pub signal: Option<i32>,
+    /// CPU time of its own, that of scavengers left out, in seconds.
+    pub cpu_s: f64,
+    /// Threads that yielded.
+    pub threads: u64,
+    /// Turns that were begun: times that it gave way to a scavenger.
+    pub yields: u64,
+    /// How much more CPU time it takes with scavengers than without, as a share: 0.02 is 2 %
+    /// slower. It is told by its CPU time from one yield to the next, with scavengers and in short
+    /// phases without.
+    pub slowdown: Option<Figure>,
+    /// How long its requests took; `None` where it has none that can be told.
+    pub latency: Option<PrimaryLatency>,
+}
+
+/// How long requests took, with scavengers and in short phases without.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PrimaryLatency {
+    /// How a request was told.
+    pub source: LatencySource,
+    /// Requests that were served while scavengers were let in.
+    pub with: Latencies,
+    /// Requests that were served while none were; `None` where there were too few.
+    pub without: Option<Latencies>,
+}
+
+/// How long requests took. All durations are in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Latencies {
+    /// Requests.
+    pub requests: u64,
+    /// The duration that half of them do not exceed.
+    pub p50_ns: f64,
+    /// The duration that nine tenths of them do not exceed.
+    pub p90_ns: f64,
+    /// The duration that 95 in 100 do not exceed.
+    pub p95_ns: f64,
+    /// The duration that 99 in 100 do not exceed.
+    pub p99_ns: f64,
+    /// The longest.
+    pub max_ns: f64,
+    /// All of them, by duration; spans without any may be left out.
+    pub histogram: Vec<DurationBin>,
+}
+
+/// How many durations lie in a span.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DurationBin {
+    /// Where the span begins, in nanoseconds.
+    pub from_ns: f64,
+    /// Where it ends, in nanoseconds; that itself lies outside.
+    pub to_ns: f64,
+    /// Durations in it.
+    pub count: u64,
+}
+
+/// A program that ran in the primary's stalls: one copy of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Scavenger {
+    /// Its command line.
+    pub command: Vec<String>,
+    /// Which copy of that command it is, from 0.
+    pub copy: u32,
+    /// Its exit code, when it ended by itself.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, when one did.
+    pub signal: Option<i32>,
+    /// How it ended.
+    pub state: ScavengerState,
+    /// Why it was refused, or how it crashed; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// CPU time that it had, in the primary's stalls and on its own thread, in seconds.
+    pub cpu_s: Option<Figure>,
+    /// The part of it in the primary's stalls.
+    pub in_stalls_s: Option<Figure>,
+    /// The part of it on its own thread.
+    pub own_thread_s: f64,
+    /// System calls that it made.
+    pub calls: u64,
+    /// Times that it was given a turn.
+    pub turns: u64,
+    /// File that its output went to; left out where it went nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+}
+
+/// What became of the primary's stall time, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HarvestedStall {
+    /// What the primary's CPU time held of stall by its plan.
+    pub before_s: Option<Figure>,
+    /// What scavengers ran of it.
+    pub harvested_s: Option<Figure>,
+    /// What the primary still waited. With `harvested_s` this is less than `before_s` by what
+    /// switching takes.
+    pub left_s: Option<Figure>,
+}
+
+/// Time from a yield of the primary until it ran again, of those turns that were timed. All
+/// durations are in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct YieldDistances {
+    /// The time that half of the turns do not exceed.
+    pub p50: Option<f64>,
+    /// The time that nine tenths of them do not exceed.
+    pub p90: Option<f64>,
+    /// The time that 99 in 100 do not exceed.
+    pub p99: Option<f64>,
+    /// The longest.
+    pub max: Option<f64>,
+    /// The bound that was asked for; `None`: none.
+    pub bound: Option<f64>,
+    /// Share of the turns that kept to it; `None` without a bound or without turns.
+    pub within_bound: Option<f64>,
+    /// Turns that were timed.
+    pub timed: u64,
+    /// All of them, by time; spans without any may be left out.
+    pub histogram: Vec<DurationBin>,
+}
+
+/// A planned yield, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HarvestedSite {
+    /// Whose code it stands in.
+    pub side: HarvestRole,
+    /// Path of its file.
+    pub module: String,
+    /// Address in the file.
+    pub offset: u64,
+    /// Function that it stands in; empty where it has no name.
+    pub symbol: String,
+    /// What it is for.
+    pub kind: YieldKind,
+    /// What became of it.
+    pub state: SiteState,
+    /// Why it was taken out, or never stood; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// CPU time of its program that the plan says it turns to other work, as a share; `None`
+    /// where the plan does not know, and for yields that bound the time between yields.
+    pub predicted_gain: Option<f64>,
+}
+
+/// What kept the primary's slowdown, or the cost of yields, in bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SlowdownGuard {
+    /// Times that the primary's pace was looked at.
+    pub checks: u64,
+    /// Times that scavengers were let in less from then on.
+    pub steps_out: u64,
+    /// Times that they were let in more again.
+    pub steps_in: u64,
+    /// Share of the time that they were let in at the end: 1 is always.
+    pub final_share: f64,
+}
+
+/// Who gave scavengers a processor beside the stalls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HarvestSlots {
+    /// Who.
+    pub mode: SlotMode,
+    /// Why: a lower-case fragment, as in `no hardware threads beside the primary's`.
+    pub why: String,
+}
