@@ -120,6 +120,11 @@ fn registers_are_put_back_wherever_a_thread_is_stopped() {
     // From its first instruction of the loop to its last.
     let inside = ruled.start + 39..ruled.end - 8;
     let page = inside.start & !0xfff;
+    let text = membound_launch::maps_of(pid)
+        .unwrap_or_default()
+        .into_iter()
+        .find(|map| map.executable && map.name == fixture.program.as_os_str())
+        .map_or(0..0, |map| map.range);
     let mut seen = [0_u32; 5];
     let mut in_loop = 0;
     while let Some((standing, registers)) =
@@ -132,7 +137,10 @@ fn registers_are_put_back_wherever_a_thread_is_stopped() {
             Standing::Agent => 3,
             Standing::Body => 4,
         }] += 1;
-        if standing != Standing::Agent && inside.contains(&(page + (registers.ip & 0xfff))) {
+        if standing != Standing::Agent
+            && text.contains(&registers.ip)
+            && inside.contains(&(page + (registers.ip & 0xfff)))
+        {
             let [rbx, r12, r13, r14] = [3, 12, 13, 14].map(|it| registers.general[it]);
             let rule = rbx == 0x0123_4567 && r12 == 2 * rbx && r13 == !rbx && r14 == 0x5a5a_5a5a;
             assert!(rule, "{standing:?} {registers:x?}");

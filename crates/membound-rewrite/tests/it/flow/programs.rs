@@ -69,7 +69,10 @@ impl Pool {
             scalar: Vec::new(),
             any: Vec::new(),
         };
-        for code in Code::values() {
+        // Where nothing leads, a zero byte is taken for what fills up between functions, and what
+        // follows it is read one byte off. Programs jump over their steps.
+        let all = Code::values().filter(|code| *code != Code::Add_rm8_r8);
+        for code in all {
             let tries: Vec<Instruction> = (0..12)
                 .filter_map(|_| plain(code, &mut analyst, random))
                 .take(4)
@@ -242,7 +245,7 @@ impl Program {
         a.ret().unwrap();
         let code = a.assemble(BASE).unwrap();
         let function = Function::from_code(&code, BASE);
-        assert_eq!(function.unresolved, None);
+        assert_eq!(function.unresolved, None, "{self:?} {code:x?}");
         let mut decoder = Decoder::with_ip(64, &code, BASE, DecoderOptions::NONE);
         let mut next = || {
             let ip = decoder.decode().ip();
