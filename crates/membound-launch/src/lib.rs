@@ -53,6 +53,7 @@ pub use allocations::{
 pub use cache::{Cache, LIMIT_BYTES};
 pub use elf::Headers;
 pub use exchange::{Choice, Executed, Pace};
+pub use membound_wire::{GuestState, Idle};
 pub use harvest::{Guest, GuestStatus, Harvest, Harvested, Turns};
 pub use ledger::Program as RanProgram;
 pub use maps::{Mapping, of as maps_of, started};

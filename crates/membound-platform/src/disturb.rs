@@ -28,10 +28,20 @@ impl ThreadUsage {
     /// The counts so far. One system call.
     #[must_use]
     pub fn now() -> Self {
+        Self::of(libc::RUSAGE_THREAD)
+    }
+
+    /// The counts of all children of this process that have ended and were waited for.
+    #[must_use]
+    pub fn of_children() -> Self {
+        Self::of(libc::RUSAGE_CHILDREN)
+    }
+
+    fn of(whose: libc::c_int) -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the kernel writes one rusage into the place given; with RUSAGE_THREAD
+        // SAFETY: the kernel writes one rusage into the place given; with a known `whose`
         // and a valid place it cannot fail.
-        unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+        unsafe { libc::getrusage(whose, usage.as_mut_ptr()) };
         // SAFETY: all fields are integers, for which the zeroes from above are valid even
         // if a filter had refused the call.
         let usage = unsafe { usage.assume_init() };

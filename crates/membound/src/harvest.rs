@@ -1,7 +1,11 @@
 //! `membound harvest`: other work in the time that a program waits for memory.
 
 pub(crate) mod args;
+mod document;
+mod follow;
 mod plan;
+mod plans;
+mod run;
 
 use std::process::ExitCode;
 
@@ -11,5 +15,6 @@ use args::HarvestCommand;
 pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
     match command {
         HarvestCommand::Plan(args) => plan::run(args),
+        HarvestCommand::Run(args) => run::run(args),
     }
 }

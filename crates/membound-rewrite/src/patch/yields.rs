@@ -433,33 +433,34 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_turn_is_read_once_a_handler_may_begin_another() {
-        for what in [
-            Yield::Bound {
-                cost: 1,
-                own_base: false,
-            },
-            Yield::Miss {
-                cost: 1,
-                own_base: false,
-            },
-        ] {
+    fn the_thread_alone_says_that_it_is_back() {
+        let offset = offset_of!(Lane, current);
+        let cleared = format!("mov qword ptr gs:[{offset:X}h],0");
+        let (cost, own_base) = (1, false);
+        for what in [Yield::Bound { cost, own_base }, Yield::Miss { cost, own_base }] {
             let lines = written(what);
-            let offset = offset_of!(Lane, current);
-            let cleared = position(&lines, &format!("mov qword ptr gs:[{offset:X}h],0"));
-            assert_eq!(lines[cleared + 1], "jmp rcx", "{lines:#?}");
-            let there = position(
-                &lines,
-                &format!("mov rcx,gs:[{:X}h]", offset_of!(Lane, resume)),
-            );
+            assert!(!lines.contains(&cleared), "{lines:#?}");
             let stack = position(
                 &lines,
                 &format!("mov rsp,gs:[{:X}h]", offset_of!(Lane, stack)),
             );
-            let selected = format!("mov byte ptr gs:[{:X}h],0", offset_of!(Lane, selector));
-            let selected = position(&lines, &selected);
-            assert!(there < stack && stack < selected && selected < cleared);
+            assert_eq!(lines[stack + 1], "jmp rcx", "{lines:#?}");
         }
+        let lines = written(Yield::Primary);
+        let away = position(&lines, &format!("mov gs:[{offset:X}h],rax"));
+        assert!(away < position(&lines, "jmp rdx"));
+        assert!(position(&lines, "jmp rdx") < position(&lines, &cleared));
+    }
+
+    #[test]
+    fn who_goes_on_is_parked_no_longer() {
+        let lines = written(Yield::Primary);
+        let offset = offset_of!(Context, resume);
+        let there = position(&lines, &format!("mov rdx,[rax+{offset}]"));
+        let stack = position(&lines, "mov rsp,[rax]");
+        let goes = position(&lines, &format!("mov qword ptr [rax+{offset}],0"));
+        assert!(there < stack && stack < goes);
+        assert_eq!(lines[goes + 1], "jmp rdx");
     }
 
     #[test]
@@ -476,8 +477,8 @@ mod tests {
         assert_eq!(
             lines[base + 1..base + 3],
             [
-                format!("mov qword ptr gs:[{borrowed:X}h],0"),
-                "wrfsbase rdx".to_owned()
+                "wrfsbase rdx".to_owned(),
+                format!("mov qword ptr gs:[{borrowed:X}h],0")
             ]
         );
     }

@@ -1,15 +1,19 @@
 //! Arguments of `harvest`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use membound_types::{DistanceRule, HarvestRole};
+use membound_types::{DistanceRule, HarvestRole, IdlePolicy};
 
 /// What to do about stall time.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HarvestCommand {
     /// Say where a profiled program would yield, what that gives, and why it would not elsewhere.
     Plan(PlanArgs),
+    /// Run a program, and others in the time that it waits for memory.
+    Run(RunArgs),
 }
 
 /// Arguments of `harvest plan`.
@@ -43,6 +47,86 @@ pub(crate) struct PlanArgs {
     /// Write the document to FILE (`-` or nothing: stdout, instead of text).
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// Arguments of `harvest run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// A program to run in the command's stalls, as a shell would read it: an executable, or a
+    /// shared object with `main` or `entry`. May be repeated.
+    #[arg(long, value_name = "CMD")]
+    pub(crate) scavenger: Vec<String>,
+    /// Copies of each scavenger.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) copies: u32,
+    /// Scavengers that a thread of the command has at one time [default: all; all but one where
+    /// idle time is harvested].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub(crate) per_thread: Option<u32>,
+    /// A plan that `harvest plan` wrote, of the command or of a scavenger. May be repeated; who has
+    /// none is profiled first.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Vec<PathBuf>,
+    /// How long the command, and each scavenger, is run to profile it where there is no plan.
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    pub(crate) profile_s: Duration,
+    /// Longest time from a yield of the command until it runs again, in nanoseconds.
+    #[arg(long, value_name = "D", value_parser = bound)]
+    pub(crate) bound_ns: Option<f64>,
+    /// Share of the CPU time that yields may cost where loads hit.
+    #[arg(long, value_name = "P%", default_value = "5%", value_parser = percent)]
+    pub(crate) max_overhead: f64,
+    /// How much slower the command may become: scavengers are let in less where it is more.
+    #[arg(long, value_name = "P%", value_parser = percent)]
+    pub(crate) max_slowdown: Option<f64>,
+    /// What scavengers do that have no thread to run on: harvest (run in time that nobody wants),
+    /// steal (wait for another thread), stop.
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value_t,
+        hide_default_value = true,
+        help = "What scavengers do that have no thread to run on: harvest (run in time that \
+                nobody wants), steal (wait for another thread), stop [default: harvest]"
+    )]
+    pub(crate) idle: IdlePolicy,
+    /// Let scavengers that are not done go on when the command has ended.
+    #[arg(long)]
+    pub(crate) finish: bool,
+    /// Run the scavengers alone, in each other's stalls, on one CPU.
+    #[arg(long, conflicts_with = "command")]
+    pub(crate) no_primary: bool,
+    /// Directory for what scavengers write, as NUMBER-COPY.out and NUMBER-COPY.err [default:
+    /// nowhere].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    /// Machine profile to take latencies from [default: the one kept of this host].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
+    /// Write the document to FILE (`-` or nothing: stdout).
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", require_equals = false)]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a page to FILE.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Say nothing but what goes wrong.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// The command and its arguments.
+    #[arg(
+        required_unless_present = "no_primary",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0);
+    number
+        .and_then(|number| Duration::try_from_secs_f64(number).ok())
+        .ok_or_else(|| format!("`{text}` is no number of seconds"))
 }
 
 fn percent(text: &str) -> Result<f64, String> {

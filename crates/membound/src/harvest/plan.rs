@@ -13,7 +13,7 @@ use crate::profile::machine;
 
 /// Time between two yields of a scavenger unless it is said otherwise, in nanoseconds: that of
 /// a miss, so that the primary's data have come when it runs again.
-const USUAL_BOUND_NS: f64 = 200.0;
+pub(super) const USUAL_BOUND_NS: f64 = 200.0;
 
 /// Plans a run and shows the plan.
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
@@ -65,7 +65,7 @@ fn options(args: &PlanArgs) -> Result<Options, String> {
 }
 
 /// Binaries where the run says that they lay.
-struct Files;
+pub(super) struct Files;
 
 impl Binaries for Files {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {

@@ -18,7 +18,7 @@ use crate::{measure, output};
 ///
 /// # Errors
 /// When the named file is no machine profile.
-pub(super) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProfile>> {
+pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProfile>> {
     if let Some(path) = named {
         return read(path).map(Some);
     }

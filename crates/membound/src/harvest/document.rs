@@ -1,0 +1,352 @@
+//! What a harvest came to, as a document.
+
+use membound_launch::{GuestStatus, Harvested};
+use membound_types::{
+    Basis, DurationBin, Figure, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions,
+    HarvestSlots, HarvestedPrimary, HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing,
+    NotMeasured, SCHEMA_VERSION, Scavenger, ScavengerState, SiteState, SlotMode, YieldDistances,
+};
+use membound_launch::GuestState;
+
+use super::follow::{self, Seen};
+use crate::job::End;
+
+/// What a scavenger was asked to be.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) words: Vec<String>,
+    pub(super) copy: u32,
+    pub(super) output: Option<String>,
+}
+
+/// Everything that is known at the end.
+#[derive(Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) machine: &'a MachineInfo,
+    pub(super) wall_s: f64,
+    /// CPU time of the command's process, in seconds.
+    pub(super) process_cpu_s: f64,
+    pub(super) options: HarvestRunOptions,
+    pub(super) command: Vec<String>,
+    pub(super) end: End,
+    pub(super) scavengers: Vec<Asked>,
+    pub(super) seen: &'a Seen,
+    pub(super) plans: &'a [HarvestPlan],
+    /// Sites that have no yield: whose, path, address, reason.
+    pub(super) left_out: Vec<(HarvestRole, String, u64, String)>,
+    pub(super) slots: HarvestSlots,
+    pub(super) missed: Vec<String>,
+}
+
+/// The document.
+pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
+    let harvested = &facts.seen.harvested;
+    let mut missing = Vec::new();
+    let mut lacks = |field: &str, reason: String| {
+        missing.push(Missing {
+            table: field.to_owned(),
+            why: NotMeasured {
+                reason,
+                remedy: None,
+            },
+        });
+    };
+    let turns_s = turns_s(harvested);
+    if turns_s.is_none() {
+        lacks(
+            "stall.harvested_s",
+            harvested
+                .refused
+                .clone()
+                .unwrap_or_else(|| "no turn was timed: nobody yielded, or nobody was there".to_owned()),
+        );
+        lacks("distance_ns", "no turn was timed".to_owned());
+    }
+    let slowdown = follow::slowdown(harvested);
+    if slowdown.is_none() {
+        lacks(
+            "primary.slowdown",
+            "too few yields were seen with and without scavengers".to_owned(),
+        );
+    }
+    let own_threads_s: f64 = facts.seen.own_thread_s.iter().sum();
+    let threads_s = (facts.process_cpu_s - own_threads_s).max(0.0);
+    // What they had in turns, without what the command lost by it.
+    let lost_s = slowdown.map(|slower| {
+        let with_s = harvested.with.cpu_ns as f64 * 1e-9;
+        (with_s - with_s / (1.0 + slower)).max(0.0)
+    });
+    let harvested_s = turns_s
+        .zip(lost_s)
+        .map(|(turns_s, lost_s)| (turns_s - lost_s).max(0.0));
+    let primary_cpu_s = (threads_s - harvested_s.unwrap_or(0.0)).max(0.0);
+    let plan = facts
+        .plans
+        .iter()
+        .find(|plan| plan.role == HarvestRole::Primary);
+    let before_s = plan.map(|plan| plan.totals.stall_fraction * primary_cpu_s.max(threads_s));
+    if before_s.is_none() {
+        lacks("stall.before_s", "there is no plan of the command".to_owned());
+    }
+    let estimated = |value: f64| Figure {
+        value,
+        low: value,
+        high: value,
+        basis: Basis::Estimated,
+    };
+    let left_s = before_s
+        .zip(harvested_s)
+        .map(|(before, harvested)| (before - harvested).max(0.0));
+    lacks(
+        "primary.latency",
+        "requests of the command are not told apart in this version".to_owned(),
+    );
+    let (exit_code, signal) = match facts.end {
+        End::Exited(code) => (Some(code), None),
+        End::Killed(signal) => (None, Some(signal)),
+    };
+    let away_ns: u64 = harvested.guests.iter().map(|guest| guest.away_ns).sum();
+    let scavengers = facts
+        .scavengers
+        .iter()
+        .zip(&harvested.guests)
+        .enumerate()
+        .map(|(index, (asked, guest))| {
+            let own_thread_s = facts.seen.own_thread_s.get(index).copied().unwrap_or(0.0);
+            // One that was never back is known by nobody to have been away: all share alike.
+            let share = if away_ns == 0 {
+                1.0 / facts.scavengers.len().max(1) as f64
+            } else {
+                guest.away_ns as f64 / away_ns as f64
+            };
+            let in_stalls_s = turns_s.map(|turns_s| turns_s * share);
+            scavenger(asked, guest, own_thread_s, in_stalls_s.map(estimated))
+        })
+        .collect();
+    let mut notes = facts.missed;
+    notes.extend(harvested.missed.iter().cloned());
+    HarvestRun {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::Harvest,
+        incomplete: false,
+        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        date: facts.machine.date.clone(),
+        host: facts.machine.host.clone(),
+        cpu: facts.machine.cpu.model_name.clone(),
+        wall_s: facts.wall_s,
+        primary: HarvestedPrimary {
+            command: facts.command,
+            exit_code,
+            signal,
+            cpu_s: primary_cpu_s,
+            threads: harvested.threads,
+            yields: harvested.with.count,
+            slowdown: slowdown.map(estimated),
+            latency: None,
+        },
+        scavengers,
+        stall: HarvestedStall {
+            before_s: before_s.map(estimated),
+            harvested_s: harvested_s.map(estimated),
+            left_s: left_s.map(estimated),
+        },
+        distance_ns: distances(harvested, facts.options.bound_ns),
+        options: facts.options,
+        sites: sites(facts.plans, &facts.left_out),
+        guard: facts.seen.guard,
+        slots: facts.slots,
+        missing,
+        notes,
+    }
+}
+
+/// Time that scavengers had in turns, in seconds: turns that were timed, times all.
+fn turns_s(harvested: &Harvested) -> Option<f64> {
+    (harvested.timed > 0).then(|| {
+        let each_ns = harvested.timed_ns as f64 / harvested.timed as f64;
+        each_ns * harvested.with.count as f64 * 1e-9
+    })
+}
+
+fn scavenger(
+    asked: &Asked,
+    guest: &GuestStatus,
+    own_thread_s: f64,
+    in_stalls_s: Option<Figure>,
+) -> Scavenger {
+    let code = i32::try_from(guest.code).ok();
+    let (state, exit_code, signal, reason) = match guest.state {
+        Some(GuestState::Exited) => (ScavengerState::Finished, code, None, None),
+        Some(GuestState::Killed) => (
+            ScavengerState::Crashed,
+            None,
+            code,
+            Some(format!("it died of signal {}", guest.code)),
+        ),
+        Some(GuestState::Failed) => {
+            let error = std::io::Error::from_raw_os_error(code.unwrap_or(0));
+            (ScavengerState::Refused, None, None, Some(refusal(&error)))
+        }
+        Some(GuestState::Starting | GuestState::Runs) => {
+            (ScavengerState::Unfinished, None, None, None)
+        }
+        None => (
+            ScavengerState::Refused,
+            None,
+            None,
+            Some("the command has no place for it".to_owned()),
+        ),
+    };
+    let had = in_stalls_s.map_or(0.0, |figure| figure.value) + own_thread_s;
+    Scavenger {
+        command: asked.words.clone(),
+        copy: asked.copy,
+        exit_code,
+        signal,
+        state,
+        reason,
+        cpu_s: (state != ScavengerState::Refused).then_some(Figure {
+            value: had,
+            low: had,
+            high: had,
+            basis: Basis::Estimated,
+        }),
+        in_stalls_s: in_stalls_s.filter(|_| state != ScavengerState::Refused),
+        own_thread_s,
+        calls: guest.calls,
+        turns: guest.parks,
+        output: asked.output.clone(),
+    }
+}
+
+/// Why a program could not be a scavenger, by what the agent was told.
+fn refusal(error: &std::io::Error) -> String {
+    const ENOEXEC: i32 = 8;
+    const EEXIST: i32 = 17;
+    match error.raw_os_error() {
+        Some(ENOEXEC) => "it is no x86-64 ELF executable".to_owned(),
+        Some(EEXIST) => "it is linked for fixed addresses, which the command has itself".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// The distribution of times from a yield of the command until it ran again.
+fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
+    let total: u64 = harvested.times.iter().map(|(_, _, count)| count).sum();
+    let at = |share: f64| {
+        let wanted = share * total as f64;
+        let mut before = 0_u64;
+        for &(from, to, count) in &harvested.times {
+            let here = before + count;
+            if here as f64 >= wanted && count > 0 {
+                let inside = ((wanted - before as f64) / count as f64).clamp(0.0, 1.0);
+                return Some(from as f64 + inside * (to - from) as f64);
+            }
+            before = here;
+        }
+        None
+    };
+    let quantile = |share| if total > 0 { at(share) } else { None };
+    // A class that the bound lies in counts as far as it lies below it.
+    let within = |bound: f64| {
+        let kept: f64 = harvested
+            .times
+            .iter()
+            .map(|&(from, to, count)| {
+                let below = ((bound - from as f64) / (to - from) as f64).clamp(0.0, 1.0);
+                below * count as f64
+            })
+            .sum();
+        kept / total as f64
+    };
+    YieldDistances {
+        p50: quantile(0.5),
+        p90: quantile(0.9),
+        p99: quantile(0.99),
+        max: (total > 0).then_some(harvested.longest_ns as f64),
+        bound,
+        within_bound: bound.filter(|_| total > 0).map(within),
+        timed: harvested.timed,
+        histogram: harvested
+            .times
+            .iter()
+            .map(|&(from, to, count)| DurationBin {
+                from_ns: from as f64,
+                to_ns: to as f64,
+                count,
+            })
+            .collect(),
+    }
+}
+
+fn sites(
+    plans: &[HarvestPlan],
+    left_out: &[(HarvestRole, String, u64, String)],
+) -> Vec<HarvestedSite> {
+    let mut sites: Vec<HarvestedSite> = plans
+        .iter()
+        .flat_map(|plan| plan.sites.iter().map(move |site| (plan.role, site)))
+        .filter(|(_, site)| site.chosen)
+        .map(|(side, site)| {
+            let reason = left_out
+                .iter()
+                .find(|(role, path, address, _)| {
+                    *role == side && *path == site.module && *address == site.offset
+                })
+                .map(|(_, _, _, reason)| reason.clone());
+            HarvestedSite {
+                side,
+                module: site.module.clone(),
+                offset: site.offset,
+                symbol: site.symbol.clone(),
+                kind: site.kind,
+                state: if reason.is_some() {
+                    SiteState::Refused
+                } else {
+                    SiteState::In
+                },
+                reason,
+                predicted_gain: (site.predicted_gain > 0.0).then_some(site.predicted_gain),
+            }
+        })
+        .collect();
+    sites.sort_by(|a, b| {
+        let gain = |site: &HarvestedSite| site.predicted_gain.unwrap_or(0.0);
+        gain(b).total_cmp(&gain(a))
+    });
+    sites
+}
+
+/// Whether scavengers could use hardware threads beside the command's.
+pub(super) fn slots(has_siblings: bool) -> HarvestSlots {
+    let why = if has_siblings {
+        "scavengers use no second hardware thread of a core in this version"
+    } else {
+        "no core of this machine has a second hardware thread"
+    };
+    HarvestSlots {
+        mode: SlotMode::Stalls,
+        why: why.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_read_from_their_classes() {
+        let harvested = Harvested {
+            times: vec![(100, 110, 90), (200, 220, 10)],
+            timed: 100,
+            longest_ns: 219,
+            ..Harvested::default()
+        };
+        let found = distances(&harvested, Some(210.0));
+        assert_eq!(found.p90, Some(110.0));
+        assert_eq!(found.max, Some(219.0));
+        assert!((found.within_bound.unwrap() - 0.95).abs() < 1e-9);
+        let none = distances(&Harvested::default(), Some(200.0));
+        assert_eq!((none.p50, none.within_bound), (None, None));
+    }
+}
