@@ -32,6 +32,12 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// Whether it names a loader that is to run it.
+    #[must_use]
+    pub const fn has_interpreter(&self) -> bool {
+        self.interpreter
+    }
+
     /// The headers of a 64-bit little-endian file; `None` for any other.
     #[must_use]
     pub fn parse(file: &[u8]) -> Option<Self> {

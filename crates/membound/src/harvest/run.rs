@@ -233,7 +233,7 @@ fn is_object(path: &Path) -> bool {
     // e_type 3: a shared object, or an executable without a fixed place.
     read.is_ok()
         && start.get(16..18) == Some(&[3, 0])
-        && Headers::parse(&start).is_some_and(|headers| !headers.interpreter)
+        && Headers::parse(&start).is_some_and(|headers| !headers.has_interpreter())
         && !is_static_executable(&start)
 }
 
