@@ -1,5 +1,7 @@
 //! What text and page say of a harvest in the same words.
 
+use std::fmt::Display;
+
 use membound_types::{
     Figure, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedSite,
     HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource, Scavenger,
@@ -181,18 +183,23 @@ pub(crate) fn some_percent(share: f64) -> String {
 
 /// `4 scavengers: 2 finished, 1 crashed, 1 refused`.
 pub(crate) fn scavengers(all: &[Scavenger]) -> String {
-    let states: Vec<String> = ScavengerState::ALL
-        .into_iter()
-        .filter_map(|state| {
-            let count = all.iter().filter(|it| it.state == state).count();
-            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
-        })
-        .collect();
     format!(
         "{}: {}",
         units::plural(all.len(), "scavenger"),
-        states.join(", ")
+        by_state(&ScavengerState::ALL, all.iter().map(|it| it.state))
     )
+}
+
+/// How many are in each of `states`, those that none is in left out.
+fn by_state<S: PartialEq + Display>(states: &[S], of: impl Iterator<Item = S> + Clone) -> String {
+    let counts: Vec<String> = states
+        .iter()
+        .filter_map(|state| {
+            let count = of.clone().filter(|it| it == state).count();
+            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
+        })
+        .collect();
+    counts.join(", ")
 }
 
 /// A scavenger's command, with its copy where there are several of it.
@@ -346,14 +353,7 @@ pub(crate) const fn latency_source(source: LatencySource) -> &'static str {
 
 /// `12 in, 1 out, 1 refused`.
 pub(crate) fn sites(sites: &[HarvestedSite]) -> String {
-    let states: Vec<String> = SiteState::ALL
-        .into_iter()
-        .filter_map(|state| {
-            let count = sites.iter().filter(|site| site.state == state).count();
-            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
-        })
-        .collect();
-    states.join(", ")
+    by_state(&SiteState::ALL, sites.iter().map(|site| site.state))
 }
 
 /// Sites by what they were to gain, most first; those of which that is not known come last.
