@@ -1,5 +1,7 @@
 //! What text and page say of a harvest in the same words.
 
+use std::fmt::Display;
+
 use membound_types::{
     Figure, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedSite,
     HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource, Scavenger,
@@ -120,6 +122,16 @@ fn slowed(run: &HarvestRun) -> String {
     }
 }
 
+/// What the distances are of.
+pub(crate) fn distance_title(run: &HarvestRun) -> String {
+    let who = if has_primary(run) {
+        "the primary"
+    } else {
+        "a program"
+    };
+    format!("from a yield until {who} ran again")
+}
+
 /// Whether the slowdown is above what was allowed, noise or not.
 pub(crate) fn too_slow(run: &HarvestRun) -> bool {
     let slowdown = run.primary.slowdown.as_ref();
@@ -132,8 +144,13 @@ pub(crate) fn too_slow(run: &HarvestRun) -> bool {
 fn came_back(run: &HarvestRun) -> Option<String> {
     let distances = &run.distance_ns;
     let p99 = distances.p99?;
+    let who = if has_primary(run) {
+        "The primary"
+    } else {
+        "A program"
+    };
     let mut text = format!(
-        "It ran again within {} of a yield in 99 of 100 turns",
+        "{who} ran again within {} of its yield in 99 of 100 turns",
         units::duration_ns(p99)
     );
     if let Some(kept) = beyond(run) {
@@ -150,27 +167,39 @@ pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
     let beyond = 1.0 - within;
     Some(if beyond <= 0.0 {
         format!("none exceeded the bound of {bound}")
-    } else if beyond < 0.0005 {
-        format!("less than 0.1 % exceeded the bound of {bound}")
     } else {
-        format!("{} exceeded the bound of {bound}", units::percent(beyond))
+        format!("{} exceeded the bound of {bound}", some_percent(beyond))
     })
+}
+
+/// A share that is more than none, however small.
+pub(crate) fn some_percent(share: f64) -> String {
+    if share > 0.0 && share < 0.0005 {
+        "< 0.1 %".to_owned()
+    } else {
+        units::percent(share)
+    }
 }
 
 /// `4 scavengers: 2 finished, 1 crashed, 1 refused`.
 pub(crate) fn scavengers(all: &[Scavenger]) -> String {
-    let states: Vec<String> = ScavengerState::ALL
-        .into_iter()
-        .filter_map(|state| {
-            let count = all.iter().filter(|it| it.state == state).count();
-            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
-        })
-        .collect();
     format!(
         "{}: {}",
         units::plural(all.len(), "scavenger"),
-        states.join(", ")
+        by_state(&ScavengerState::ALL, all.iter().map(|it| it.state))
     )
+}
+
+/// How many are in each of `states`, those that none is in left out.
+fn by_state<S: PartialEq + Display>(states: &[S], of: impl Iterator<Item = S> + Clone) -> String {
+    let counts: Vec<String> = states
+        .iter()
+        .filter_map(|state| {
+            let count = of.clone().filter(|it| it == state).count();
+            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
+        })
+        .collect();
+    counts.join(", ")
 }
 
 /// A scavenger's command, with its copy where there are several of it.
@@ -181,6 +210,14 @@ pub(crate) fn scavenger(it: &Scavenger, all: &[Scavenger]) -> String {
         format!("{command} #{}", it.copy)
     } else {
         command
+    }
+}
+
+/// How a scavenger ended: a dash for one that did not, or was not begun.
+pub(crate) fn scavenger_end(it: &Scavenger) -> String {
+    match it.state {
+        ScavengerState::Finished | ScavengerState::Crashed => exit(it.exit_code, it.signal),
+        ScavengerState::Unfinished | ScavengerState::Refused => run::NONE.to_owned(),
     }
 }
 
@@ -314,20 +351,9 @@ pub(crate) const fn latency_source(source: LatencySource) -> &'static str {
     }
 }
 
-/// `14 yields: 12 in, 1 out, 1 refused`.
+/// `12 in, 1 out, 1 refused`.
 pub(crate) fn sites(sites: &[HarvestedSite]) -> String {
-    let states: Vec<String> = SiteState::ALL
-        .into_iter()
-        .filter_map(|state| {
-            let count = sites.iter().filter(|site| site.state == state).count();
-            (count > 0).then(|| format!("{} {state}", units::count(count as u64)))
-        })
-        .collect();
-    format!(
-        "{}: {}",
-        units::plural(sites.len(), "yield"),
-        states.join(", ")
-    )
+    by_state(&SiteState::ALL, sites.iter().map(|site| site.state))
 }
 
 /// Sites by what they were to gain, most first; those of which that is not known come last.
@@ -338,7 +364,7 @@ pub(crate) fn by_gain(sites: &[HarvestedSite]) -> Vec<&HarvestedSite> {
     sorted
 }
 
-/// The function and the offset of a site; the file's name where the function has none.
+/// The function of `symbol` and the offset; the file's name where the function has none.
 pub(crate) fn place(symbol: &str, module: &str, offset: u64) -> String {
     let symbol = match symbol {
         "" => module.rsplit('/').next().unwrap_or_default(),
@@ -347,7 +373,7 @@ pub(crate) fn place(symbol: &str, module: &str, offset: u64) -> String {
     format!("{symbol} {offset:#x}")
 }
 
-/// The same of a site whose function is named without its arguments.
+/// [`place`] of a site, its function without arguments.
 pub(crate) fn short_place(site: &HarvestedSite) -> String {
     place(&super::plain(&site.symbol), &site.module, site.offset)
 }
@@ -392,6 +418,9 @@ pub(crate) fn guard(guard: &SlowdownGuard) -> String {
     )
 }
 
+/// The name of plans among conditions.
+pub(crate) const PLAN: &str = "plan";
+
 /// What was asked for: a name and a value each.
 pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, String)> {
     let mut out = vec![
@@ -431,7 +460,7 @@ pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, Stri
             .to_owned(),
         ),
     ];
-    out.extend(options.plans.iter().map(|it| ("plan", plan(it))));
+    out.extend(options.plans.iter().map(|it| (PLAN, plan(it))));
     out
 }
 

@@ -8,12 +8,14 @@ use super::bar;
 use super::harvest::more;
 use super::out::Out;
 use super::table::{Align, Table};
-use crate::facts::{durations, harvest_run as facts, run};
+use crate::facts::{durations, harvest_run as facts};
 use crate::units;
 
 /// Rows of the table of scavengers, and reasons told below it.
 const SCAVENGERS: usize = 16;
-/// Rows of the table of yields.
+/// Columns that a command has before other columns leave.
+const COMMAND: usize = 26;
+/// Rows of the table of yields, and reasons told below it.
 const SITES: usize = 12;
 /// Columns of the bars of a histogram.
 const BAR: usize = 36;
@@ -48,7 +50,8 @@ fn header(out: &mut Out, run: &HarvestRun) {
     );
     if run.incomplete {
         out.warning(
-            "incomplete: the run was cut short; what stands here is true of the part that was seen",
+            "incomplete: the run was cut short, or parts of it could not be observed; what stands here \
+             is true of the part that was seen",
         );
     }
     if facts::too_slow(run) {
@@ -110,19 +113,19 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
     }
     out.heading("scavengers", "");
     let mut table = Table::new()
-        .name("command", 16)
+        .name("command", COMMAND)
         .words("state")
-        .column("exit", Align::Right, 4)
+        .column("ended", Align::Left, 2)
         .figures("CPU")
         .column("in stalls", Align::Right, 1)
-        .column("own thread", Align::Right, 2)
-        .column("turns", Align::Right, 3)
+        .column("own thread", Align::Right, 3)
+        .column("turns", Align::Right, 4)
         .column("calls", Align::Right, 5);
     for it in run.scavengers.iter().take(SCAVENGERS) {
         table.row([
             facts::scavenger(it, &run.scavengers),
             it.state.to_string(),
-            exit(it),
+            facts::scavenger_end(it),
             facts::short(it.cpu_s.as_ref()),
             facts::short(it.in_stalls_s.as_ref()),
             units::seconds(it.own_thread_s),
@@ -143,15 +146,6 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
     }
 }
 
-/// The code or the signal alone.
-fn exit(it: &Scavenger) -> String {
-    match (it.signal, it.exit_code) {
-        (Some(signal), _) => format!("signal {signal}"),
-        (None, Some(code)) => code.to_string(),
-        (None, None) => run::NONE.to_owned(),
-    }
-}
-
 fn distances(out: &mut Out, run: &HarvestRun) {
     let distances = &run.distance_ns;
     let known: Vec<String> = [
@@ -167,7 +161,7 @@ fn distances(out: &mut Out, run: &HarvestRun) {
         return;
     }
     out.heading(
-        "from a yield until the primary ran again",
+        &facts::distance_title(run),
         &format!("{} timed", units::plural(distances.timed as usize, "turn")),
     );
     if !known.is_empty() {
@@ -196,7 +190,7 @@ fn distances(out: &mut Out, run: &HarvestRun) {
                 units::short_duration_ns(span.from_ns),
                 units::short_duration_ns(span.to_ns)
             ),
-            units::percent(span.count / total),
+            facts::some_percent(span.count / total),
             if is_beyond { "beyond" } else { "" }.to_owned(),
             bar::single(span.count, most, BAR),
         ]);
@@ -244,32 +238,49 @@ fn sites(out: &mut Out, run: &HarvestRun) {
     out.heading("yields", &facts::sites(&run.sites));
     let mut table = Table::new()
         .words("state")
-        .words("of")
-        .column("for", Align::Left, 2)
+        .column("of", Align::Left, 1)
+        .column("because of", Align::Left, 2)
         .figures("gain")
-        .name("before the instruction in", 24)
-        .column("why", Align::Left, 1);
-    for site in facts::by_gain(&run.sites).into_iter().take(SITES) {
+        .middle("before the instruction in");
+    let sorted = facts::by_gain(&run.sites);
+    for site in sorted.iter().take(SITES) {
         table.row([
             site.state.to_string(),
             site.side.to_string(),
             facts::purpose(site.kind).to_owned(),
             facts::gain(site),
-            facts::place(&site.symbol, &site.module, site.offset),
-            site.reason.clone().unwrap_or_default(),
+            facts::short_place(site),
         ]);
     }
     out.table(&table);
     more(out, run.sites.len(), SITES, "yield");
+    let reasons = sorted.iter().filter_map(|site| {
+        let reason = site.reason.as_ref()?;
+        Some(format!(
+            "{}, {}: {reason}",
+            facts::short_place(site),
+            site.state
+        ))
+    });
+    for reason in reasons.take(SITES) {
+        out.note(&reason);
+    }
 }
 
 fn conditions(out: &mut Out, run: &HarvestRun) {
     out.heading("conditions", "");
-    let words: Vec<String> = facts::conditions(&run.options)
+    let (plans, others): (Vec<_>, Vec<_>) = facts::conditions(&run.options)
         .into_iter()
-        .map(|(name, value)| format!("{name}: {value}"))
-        .collect();
-    out.note(&words.join("; "));
+        .partition(|(name, _)| *name == facts::PLAN);
+    // A number does not part from its unit.
+    let words = others.iter().map(|(name, value)| {
+        let value = value.replace(' ', "\u{a0}");
+        format!("{name}: {value}")
+    });
+    out.note(&words.collect::<Vec<_>>().join("; "));
+    for (name, value) in &plans {
+        out.note(&format!("{name} {value}"));
+    }
     out.note(&facts::slots(&run.slots));
     if let Some(guard) = &run.guard {
         out.note(&format!("guard: {}", facts::guard(guard)));

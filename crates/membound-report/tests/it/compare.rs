@@ -2,14 +2,13 @@
 
 pub(crate) mod fixture;
 
-use std::collections::BTreeSet;
-
 use membound_report::page;
 use membound_report::text::{self, Shown, Style};
 use membound_types::Comparison;
 use textwrap::core::display_width;
 
 use crate::dom::Page;
+use crate::terminal;
 
 fn all() -> [(&'static str, Comparison); 5] {
     [
@@ -23,12 +22,6 @@ fn all() -> [(&'static str, Comparison); 5] {
 
 fn shown(comparison: &Comparison) -> String {
     text::comparison(comparison, Shown::Differences, Style::default())
-}
-
-fn plain(text: &str) -> String {
-    ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m"]
-        .into_iter()
-        .fold(text.to_owned(), |text, escape| text.replace(escape, ""))
 }
 
 #[test]
@@ -49,16 +42,7 @@ fn at_eighty_columns() {
 fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
     for (name, comparison) in all() {
         for shown in [Shown::Differences, Shown::Everything] {
-            for width in [40, 60, 80, 132] {
-                let text = |color| text::comparison(&comparison, shown, Style { color, width });
-                let without = text(false);
-                assert!(!without.contains('\x1b'), "{name}");
-                assert_eq!(plain(&text(true)), without, "{name} at {width}");
-                for line in without.lines() {
-                    assert!(display_width(line) <= width, "{name} at {width}: {line}");
-                    assert_eq!(line, line.trim_end(), "{name} at {width}");
-                }
-            }
+            terminal::check(name, |style| text::comparison(&comparison, shown, style));
         }
     }
 }
@@ -111,29 +95,7 @@ fn the_documents_table_has_ranges_fractions_and_words() {
 fn a_browser_has_nothing_to_mend_and_nothing_to_load() {
     for (name, comparison) in all() {
         let html = page::comparison(&comparison);
-        let page = Page::parse(&html);
-        assert!(page.errors.is_empty(), "{name}: {:?}", page.errors);
-        for bad in [
-            "http:", "https:", "url(", "@import", "src=", "xlink", "fetch(", "NaN",
-        ] {
-            assert!(!html.contains(bad), "{name}: {bad}");
-        }
-        let ids: Vec<&str> = page
-            .elements
-            .iter()
-            .map(|element| element.attribute("id"))
-            .filter(|id| !id.is_empty())
-            .collect();
-        let distinct: BTreeSet<_> = ids.iter().collect();
-        assert_eq!(ids.len(), distinct.len(), "{name}: an id twice");
-        for link in page.named("a").chain(page.named("use")) {
-            let target = link.attribute("href").strip_prefix('#');
-            assert!(
-                target.is_some_and(|id| ids.contains(&id)),
-                "{name}: link to {}",
-                link.attribute("href")
-            );
-        }
+        let page = Page::sound(name, &html);
         assert_eq!(page.named("h1").count(), 1, "{name}");
         assert!(page.named("h2").count() >= 1, "{name}");
     }

@@ -1,6 +1,6 @@
 //! A page as a browser's parser sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use html5ever::tendril::TendrilSink as _;
 use markup5ever_rcdom::{Handle, NodeData, RcDom};
@@ -46,6 +46,31 @@ impl Page {
             .map(ToString::to_string)
             .collect();
         Self { elements, errors }
+    }
+
+    /// A page in which there is nothing to mend: no id twice, no link that leads nowhere, and no
+    /// value that is no number.
+    pub(crate) fn sound(name: &str, html: &str) -> Self {
+        let page = Self::parse(html);
+        assert!(page.errors.is_empty(), "{name}: {:?}", page.errors);
+        assert!(!html.contains("NaN"), "{name}");
+        let ids: Vec<&str> = page
+            .elements
+            .iter()
+            .map(|element| element.attribute("id"))
+            .filter(|id| !id.is_empty())
+            .collect();
+        let distinct: BTreeSet<_> = ids.iter().collect();
+        assert_eq!(ids.len(), distinct.len(), "{name}: an id twice");
+        for link in page.named("a").chain(page.named("use")) {
+            let target = link.attribute("href").strip_prefix('#');
+            assert!(
+                target.is_some_and(|id| ids.contains(&id)),
+                "{name}: link to {}",
+                link.attribute("href")
+            );
+        }
+        page
     }
 
     pub(crate) fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {

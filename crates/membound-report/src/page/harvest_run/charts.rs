@@ -2,9 +2,10 @@
 //! without.
 
 use maud::Markup;
-use membound_types::{DurationBin, PrimaryLatency, YieldDistances};
+use membound_types::{DurationBin, HarvestRun, PrimaryLatency};
 
 use crate::facts::durations::{self, Span};
+use crate::facts::harvest_run as facts;
 use crate::page::svg::{Axis, Chart, Extent, Look, Mark, MarkKind, Point, Scale, Series};
 use crate::units;
 
@@ -13,7 +14,8 @@ const CALM: usize = 0;
 const BEYOND: usize = 1;
 
 /// Distances of the turns that were timed; `None` when none was.
-pub(super) fn distances(distances: &YieldDistances) -> Option<Chart> {
+pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
+    let distances = &run.distance_ns;
     let (low, high) = durations::range([distances.histogram.as_slice()])?;
     // The bound is on the page even where all of them stay far from it.
     let bound = distances.bound.filter(|bound| *bound > 0.0);
@@ -42,11 +44,8 @@ pub(super) fn distances(distances: &YieldDistances) -> Option<Chart> {
     }
     Some(Chart {
         id: "distance-histogram".to_owned(),
-        title: "From a yield until the primary ran again.".to_owned(),
-        reading: format!(
-            "{}.",
-            reading(&edges, distances.timed, "timed turn", "of the turns")
-        ),
+        title: format!("Time {}.", facts::distance_title(run)),
+        reading: format!("{}.", reading(&edges, distances.timed, "timed turn")),
         extent: Extent::Full,
         x: duration_axis("time from the yield"),
         y: share_axis("% of the turns"),
@@ -83,8 +82,13 @@ pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
         id: "latency-histogram".to_owned(),
         title: "How long requests took.".to_owned(),
         reading: format!(
-            "{}; each curve is of its own requests.",
-            reading(&edges, requests, "request", "of them")
+            "{}{}.",
+            reading(&edges, requests, "request"),
+            if latency.without.is_some() {
+                "; each curve is in shares of its own requests"
+            } else {
+                ""
+            }
         ),
         extent: Extent::Full,
         x: duration_axis("duration of a request"),
@@ -104,11 +108,11 @@ pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
     .markup()
 }
 
-/// How many there are, and what a step is.
-fn reading(edges: &[f64], count: u64, noun: &str, whole: &str) -> String {
+/// How many there are, and how wide a step is.
+fn reading(edges: &[f64], count: u64, noun: &str) -> String {
     let ratio = edges.get(1).zip(edges.first()).map_or(1.0, |(a, b)| a / b);
     format!(
-        "{}; each step holds the share {whole} in {} of time",
+        "{}; a step ends {} above where it begins",
         units::plural(count as usize, noun),
         units::percent(ratio - 1.0)
     )
@@ -128,7 +132,7 @@ fn steps(label: &str, color: usize, spans: &[Span], total: f64, whole: &str) -> 
                 "{} to {}: {} {whole}",
                 units::duration_ns(span.from_ns),
                 units::duration_ns(span.to_ns),
-                units::percent(share(span))
+                facts::some_percent(share(span))
             ),
             hollow: false,
         })

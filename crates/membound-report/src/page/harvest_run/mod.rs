@@ -48,7 +48,7 @@ fn header(run: &HarvestRun) -> Markup {
             @if run.incomplete {
                 p.banner role="alert" {
                     b { "Incomplete." }
-                    " The run was cut short. What is shown is true of the part that was seen."
+                    " The run was cut short, or parts of it could not be observed. What is shown is true of the part that was seen."
                 }
             }
             dl.facts {
@@ -75,6 +75,14 @@ fn answer(run: &HarvestRun) -> Markup {
     let stall = &run.stall;
     let primary = &run.primary;
     let sentences = facts::answer(run);
+    // Without a primary there is no stall before and none left.
+    let stalls = [
+        ("stall before", stall.before_s),
+        ("harvested", stall.harvested_s),
+        ("left", stall.left_s),
+    ]
+    .into_iter()
+    .filter(|(_, figure)| figure.is_some() || facts::has_primary(run));
     html! {
         section.card.answer id="answer" {
             h2 { "What it gave" }
@@ -88,9 +96,7 @@ fn answer(run: &HarvestRun) -> Markup {
                 }.markup())
             }
             div.tiles {
-                (tile("stall before", stall.before_s.as_ref(), units::seconds, seconds_beside))
-                (tile("harvested", stall.harvested_s.as_ref(), units::seconds, seconds_beside))
-                (tile("left", stall.left_s.as_ref(), units::seconds, seconds_beside))
+                @for (name, figure) in stalls { (tile(name, figure.as_ref())) }
                 @if facts::has_primary(run) {
                     div.tile {
                         span { "slowdown of the primary" }
@@ -110,22 +116,15 @@ fn answer(run: &HarvestRun) -> Markup {
     }
 }
 
-fn seconds_beside(figure: &Figure) -> String {
-    units::seconds_interval_beside(figure.value, figure.low, figure.high)
-}
-
-fn tile(
-    name: &str,
-    figure: Option<&Figure>,
-    value: fn(f64) -> String,
-    beside: fn(&Figure) -> String,
-) -> Markup {
+/// A duration, its interval and how it was got.
+fn tile(name: &str, figure: Option<&Figure>) -> Markup {
     html! {
         div.tile {
             span { (name) }
             @match figure {
                 Some(figure) => {
-                    b { (value(figure.value)) } " " small { (beside(figure)) }
+                    b { (units::seconds(figure.value)) } " "
+                    small { (units::seconds_interval_beside(figure.value, figure.low, figure.high)) }
                     em { (figure.basis) }
                 }
                 None => { b { (run::NONE) } em { "not known" } }
@@ -162,10 +161,10 @@ fn panels(run: &HarvestRun) -> Vec<Panel> {
             }),
         ));
     }
-    let timed = charts::distances(&run.distance_ns);
+    let timed = charts::distances(run);
     out.push(section(
         run,
-        ("distances", "Until the primary ran again"),
+        ("distances", "Time away"),
         ("distance_ns", "no turn was timed"),
         (timed.is_some() || run.distance_ns.p50.is_some()).then(|| {
             html! {

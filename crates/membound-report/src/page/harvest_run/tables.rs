@@ -1,7 +1,7 @@
 //! Tables of a harvest: latencies, distances, scavengers, yields.
 
 use maud::{Markup, html};
-use membound_types::{HarvestRun, ScavengerState, SiteState};
+use membound_types::{Figure, HarvestRun, Scavenger, ScavengerState, SiteState};
 
 use crate::facts::harvest_run as facts;
 use crate::facts::run::NONE;
@@ -15,7 +15,7 @@ pub(super) fn latency(run: &HarvestRun) -> Markup {
         div.scroll tabindex="0" role="group" aria-label="latency of requests" {
             table {
                 thead { tr {
-                    th scope="col" { "requests" } th scope="col" { "" }
+                    th scope="col" { "" } th scope="col" { "requests" }
                     @for column in facts::LATENCY_COLUMNS { th scope="col" { (column) } }
                 } }
                 tbody {
@@ -65,19 +65,14 @@ pub(super) fn distances(run: &HarvestRun) -> Markup {
 
 pub(super) fn scavengers(run: &HarvestRun) -> Markup {
     let all = &run.scavengers;
-    let said = |text: fn(&membound_types::Scavenger) -> bool| all.iter().any(text);
-    let (reasons, outputs) = (
-        said(|it| it.reason.is_some()),
-        said(|it| it.output.is_some()),
-    );
+    let reasons = |it: &&Scavenger| it.reason.is_some();
+    let outputs: Vec<&Scavenger> = all.iter().filter(|it| it.output.is_some()).collect();
     html! {
         p.reading { (facts::scavengers(all)) ". CPU time is that in the primary's stalls and on the scavenger's own thread together." }
         div.scroll tabindex="0" role="group" aria-label="scavengers" {
             table {
                 thead { tr {
                     @for title in ["command", "state", "ended", "CPU time", "in stalls", "own thread", "turns", "system calls"] { th scope="col" { (title) } }
-                    @if reasons { th scope="col" { "why" } }
-                    @if outputs { th scope="col" { "output" } }
                 } }
                 tbody {
                     @for it in all.iter().take(ROWS) {
@@ -85,24 +80,35 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
                         tr {
                             th scope="row" { (facts::scavenger(it, all)) }
                             td class=[bad.then_some("differs")] { (it.state) }
-                            td { @if it.state != ScavengerState::Refused { (facts::exit(it.exit_code, it.signal)) } @else { (NONE) } }
+                            td { (facts::scavenger_end(it)) }
                             td { (figure(it.cpu_s.as_ref())) }
                             td { (figure(it.in_stalls_s.as_ref())) }
                             td { (units::seconds(it.own_thread_s)) }
                             td { (units::count(it.turns)) }
                             td { (units::count(it.calls)) }
-                            @if reasons { td { (it.reason.as_deref().unwrap_or_default()) } }
-                            @if outputs { td { (it.output.as_deref().unwrap_or_default()) } }
                         }
                     }
                 }
             }
         }
         (more(all.len()))
+        @for it in all.iter().filter(reasons).take(ROWS) {
+            p.missing { (facts::scavenger(it, all)) " " (it.state) ": " (it.reason.as_deref().unwrap_or_default()) }
+        }
+        @if !outputs.is_empty() {
+            details.data {
+                summary { "output" }
+                ul.gaps {
+                    @for it in outputs.iter().take(ROWS) {
+                        li { (facts::scavenger(it, all)) " → " (it.output.as_deref().unwrap_or_default()) }
+                    }
+                }
+            }
+        }
     }
 }
 
-fn figure(figure: Option<&membound_types::Figure>) -> Markup {
+fn figure(figure: Option<&Figure>) -> Markup {
     html! {
         @match figure {
             Some(figure) => {
@@ -118,7 +124,7 @@ pub(super) fn sites(run: &HarvestRun) -> Markup {
     let sites = facts::by_gain(&run.sites);
     let reasons = sites.iter().any(|site| site.reason.is_some());
     html! {
-        p.reading { (facts::sites(&run.sites)) ". The gain is what the plan predicts, of the CPU time of the program that the yield stands in; yields that keep the bound gain nothing by themselves." }
+        p.reading { (units::plural(sites.len(), "yield")) ": " (facts::sites(&run.sites)) ". The gain is what the plan predicts, of the CPU time of the program that the yield stands in; yields that keep the bound gain nothing by themselves." }
         div.scroll tabindex="0" role="group" aria-label="yields" {
             table {
                 thead { tr {

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::axis::Ruler;
 use super::labels::{lanes, text_width, with_room};
-use super::{Axis, Extent, Frame, coordinate, labels_left, lines_across, pivot};
+use super::{Axis, Extent, Frame, coordinate, labels_left, lines_across, pivot, steps};
 use crate::units;
 
 /// Points with markers in one chart; beyond this, curves that are not shown at first keep
@@ -375,9 +375,15 @@ struct Markers {
 }
 
 impl Series {
+    /// Classes of its group: a curve, its colour, and whether it is hidden.
+    pub(super) fn class(&self) -> String {
+        let off = if self.shown { "" } else { " off" };
+        format!("s {}{off}", self.look.class())
+    }
+
     fn markup(&self, index: usize, x: &Ruler, y: &Ruler, markers: Markers) -> Markup {
         if self.look.is_stepped() {
-            return self.steps(index, x, y);
+            return steps::markup(self, index, x, y);
         }
         let at = |p: &Point| Some((x.at(p.x)?, y.at(p.y)?));
         let mut line = String::new();
@@ -389,7 +395,7 @@ impl Series {
         let shape = self.look.marker(markers.crowded);
         let thin = if self.shown { 1 } else { markers.thin };
         html! {
-            g class=(format!("s {}{}", self.look.class(), if self.shown { "" } else { " off" }))
+            g class=(self.class())
                 data-k=(index) data-n=(self.label) {
                 @if let Some(band) = self.band(x, y).filter(|_| markers.banded || index == 0) { path.band d=(band) {} }
                 @if self.look.has_line() { path.l d=(line) {} }
@@ -401,39 +407,6 @@ impl Series {
                         }
                     }
                 } }
-            }
-        }
-    }
-
-    /// A histogram: its outline, and an area under each step that says what it is.
-    fn steps(&self, index: usize, x: &Ruler, y: &Ruler) -> Markup {
-        let ground = y.inside(0.0).unwrap_or_default();
-        let cells: Vec<(f64, f64, f64, &str)> = self
-            .points
-            .windows(2)
-            .filter_map(|pair| {
-                let (from, to) = (x.at(pair[0].x)?, x.at(pair[1].x)?);
-                Some((from, to, y.at(pair[0].y)?, pair[0].tip.as_str()))
-            })
-            .collect();
-        let mut line = String::new();
-        if let Some(first) = cells.first() {
-            line = format!("M{} {}", coordinate(first.0), coordinate(ground));
-            for (_, to, top, _) in &cells {
-                line.push_str(&format!("V{}H{}", coordinate(*top), coordinate(*to)));
-            }
-            line.push_str(&format!("V{}", coordinate(ground)));
-        }
-        html! {
-            g class=(format!("s {}{}", self.look.class(), if self.shown { "" } else { " off" }))
-                data-k=(index) data-n=(self.label) {
-                g.p.under {
-                    @for (from, to, top, tip) in &cells {
-                        rect x=(coordinate(*from)) y=(coordinate(*top))
-                            width=(coordinate(to - from)) height=(coordinate((ground - top).max(0.0))) { title { (tip) } }
-                    }
-                }
-                path.l d=(line) {}
             }
         }
     }

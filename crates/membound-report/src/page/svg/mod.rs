@@ -9,6 +9,7 @@ mod bars;
 mod chart;
 mod heat;
 mod labels;
+mod steps;
 
 use std::collections::BTreeMap;
 

@@ -17,10 +17,12 @@ fn words(line: &str) -> Vec<String> {
 }
 
 fn figure(value: f64, spread: f64, basis: Basis) -> Figure {
+    // Digits that a reader of JSON gives back as they were.
+    let rounded = |value: f64| (value * 1e4).round() / 1e4;
     Figure {
-        value,
-        low: value - spread,
-        high: value + spread,
+        value: rounded(value),
+        low: rounded(value - spread),
+        high: rounded(value + spread),
         basis,
     }
 }
@@ -29,7 +31,7 @@ fn figure(value: f64, spread: f64, basis: Basis) -> Figure {
 fn around(middle_ns: f64, requests: f64) -> Vec<DurationBin> {
     (-16..40)
         .map(|step| {
-            let edge = |step: i32| middle_ns * 2_f64.powf(f64::from(step) / 8.0);
+            let edge = |step: i32| (middle_ns * 2_f64.powf(f64::from(step) / 8.0)).round();
             let far = f64::from(step);
             let share = (-far * far / 18.0).exp() + 0.01 * (-(far - 20.0).powi(2) / 40.0).exp();
             DurationBin {

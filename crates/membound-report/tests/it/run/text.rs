@@ -3,9 +3,9 @@
 use membound_report::By;
 use membound_report::text::{self, Style};
 use membound_types::{Detail, Profile};
-use textwrap::core::display_width;
 
 use super::fixture;
+use crate::terminal;
 
 fn all() -> Vec<(&'static str, Profile, Detail)> {
     [
@@ -48,42 +48,17 @@ fn at_eighty_columns() {
     );
 }
 
-fn plain(text: &str) -> String {
-    ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m"]
-        .into_iter()
-        .fold(text.to_owned(), |text, escape| text.replace(escape, ""))
-}
-
 #[test]
 fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
     for (name, profile, detail) in all() {
-        for width in [40, 60, 80, 132] {
-            let style = |color| Style { color, width };
-            let mut texts = vec![
-                (
-                    text::listing(&detail, None, style(false)),
-                    text::listing(&detail, None, style(true)),
-                ),
-                (
-                    text::run_comparison(&fixture::comparison(), style(false)),
-                    text::run_comparison(&fixture::comparison(), style(true)),
-                ),
-            ];
-            for by in By::ALL {
-                texts.push((
-                    text::profile(&profile, by, style(false)),
-                    text::profile(&profile, by, style(true)),
-                ));
-            }
-            for (without, with) in texts {
-                assert_eq!(plain(&with), without, "{name} at {width}");
-                assert!(!without.contains('\x1b') && !without.contains("NaN"));
-                for line in without.lines() {
-                    assert!(display_width(line) <= width, "{name} at {width}: {line}");
-                }
-            }
+        terminal::check(name, |style| text::listing(&detail, None, style));
+        for by in By::ALL {
+            terminal::check(name, |style| text::profile(&profile, by, style));
         }
     }
+    terminal::check("comparison", |style| {
+        text::run_comparison(&fixture::comparison(), style)
+    });
 }
 
 #[test]

@@ -1,0 +1,394 @@
+//! Harvests: as a document, as text, and as a page.
+
+pub(crate) mod fixture;
+
+use membound_report::page;
+use membound_report::text::{self, Style};
+use membound_types::{HarvestRun, Kind, LatencySource};
+use serde_json::{Value, json};
+
+use crate::dom::Page;
+use crate::terminal;
+
+const SECTIONS: [&str; 8] = [
+    "answer",
+    "latency",
+    "distances",
+    "scavengers",
+    "sites",
+    "guard",
+    "conditions",
+    "notes",
+];
+
+/// Harm in every context that a name gets into.
+const EVIL: &str = "</script></title><img src=x onerror=\"x\">\"'&\x1b[31m\u{202e}";
+
+fn all() -> [(&'static str, HarvestRun); 5] {
+    [
+        ("full", fixture::full()),
+        ("bare", fixture::bare()),
+        ("cut short", fixture::cut_short()),
+        ("no primary", fixture::no_primary()),
+        ("hostile", hostile()),
+    ]
+}
+
+/// The full one with harm in every name, and figures that are none.
+fn hostile() -> HarvestRun {
+    let mut run = fixture::full();
+    let evil = || EVIL.to_owned();
+    (run.host, run.cpu, run.date) = (evil(), evil(), evil());
+    run.membound_version = evil();
+    run.primary.command = vec![evil()];
+    for it in &mut run.scavengers {
+        it.command = vec![evil()];
+        (it.reason, it.output) = (Some(evil()), Some(evil()));
+    }
+    for site in &mut run.sites {
+        (site.module, site.symbol, site.reason) = (evil(), evil(), Some(evil()));
+    }
+    for plan in &mut run.options.plans {
+        (plan.path, plan.command) = (Some(evil()), vec![evil()]);
+    }
+    run.slots.why = evil();
+    run.notes = vec![evil()];
+    run.missing = fixture::bare().missing;
+    for gap in &mut run.missing {
+        (gap.table, gap.why.reason, gap.why.remedy) = (evil(), evil(), Some(evil()));
+    }
+    run.wall_s = f64::INFINITY;
+    run.primary.cpu_s = f64::NAN;
+    run.distance_ns.p99 = Some(f64::NAN);
+    run.distance_ns.bound = Some(f64::NAN);
+    run.distance_ns.histogram[3].from_ns = f64::NAN;
+    run.distance_ns.histogram[4].to_ns = f64::INFINITY;
+    run
+}
+
+/// The text on one line.
+fn flowing(run: &HarvestRun) -> String {
+    let text = text::harvest_run(run, Style::default());
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn check_order(text: &str, parts: &[&str]) {
+    let place = |part: &&str| {
+        text.find(part)
+            .unwrap_or_else(|| panic!("{part} is not in\n{text}"))
+    };
+    assert!(parts.iter().map(place).is_sorted(), "{text}");
+}
+
+#[test]
+fn the_document_has_the_fields_that_others_rely_on() {
+    let run = serde_json::to_value(fixture::full()).expect("it is JSON");
+    assert_eq!(run["kind"], "harvest");
+    assert_eq!(run["schema_version"], 1);
+    for (field, value) in [
+        ("/wall_s", json!(12.4)),
+        ("/primary/exit_code", json!(0)),
+        ("/primary/slowdown/value", json!(0.018)),
+        ("/primary/yields", json!(41_200_000)),
+        ("/scavengers/0/command/0", json!("./compress")),
+        ("/scavengers/0/exit_code", json!(0)),
+        ("/scavengers/0/state", json!("finished")),
+        ("/scavengers/1/state", json!("unfinished")),
+        ("/scavengers/2/state", json!("crashed")),
+        ("/scavengers/3/state", json!("refused")),
+        ("/scavengers/0/cpu_s/value", json!(2.41)),
+        ("/stall/before_s/value", json!(7.4)),
+        ("/stall/harvested_s/value", json!(5.1)),
+        ("/distance_ns/p50", json!(131.0)),
+        ("/distance_ns/p90", json!(196.0)),
+        ("/distance_ns/p99", json!(268.0)),
+        ("/distance_ns/max", json!(18_400.0)),
+        ("/distance_ns/bound", json!(300.0)),
+    ] {
+        assert_eq!(run.pointer(field), Some(&value), "{field}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_null_and_there() {
+    let run = serde_json::to_value(fixture::bare()).expect("it is JSON");
+    for field in [
+        "/primary/exit_code",
+        "/primary/slowdown",
+        "/primary/latency",
+        "/stall/before_s",
+        "/stall/harvested_s",
+        "/stall/left_s",
+        "/distance_ns/p50",
+        "/distance_ns/p90",
+        "/distance_ns/p99",
+        "/distance_ns/max",
+        "/distance_ns/bound",
+        "/distance_ns/within_bound",
+        "/guard",
+        "/options/bound_ns",
+        "/options/max_slowdown",
+    ] {
+        assert_eq!(run.pointer(field), Some(&Value::Null), "{field}");
+    }
+}
+
+#[test]
+fn documents_are_read_as_they_were_written() {
+    for (name, run) in all().into_iter().filter(|it| it.0 != "hostile") {
+        let text = serde_json::to_string(&run).expect("it is JSON");
+        let read: HarvestRun = serde_json::from_str(&text).expect("it is read");
+        assert!(read == run, "{name} is another one");
+        assert_eq!(read.kind, Kind::Harvest);
+    }
+}
+
+#[test]
+fn at_eighty_columns() {
+    for (name, run) in [
+        ("full", fixture::full()),
+        ("bare", fixture::bare()),
+        ("cut_short", fixture::cut_short()),
+        ("no_primary", fixture::no_primary()),
+    ] {
+        let text = text::harvest_run(&run, Style::default());
+        insta::assert_snapshot!(format!("harvest_{name}"), text);
+    }
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
+    for (name, run) in all() {
+        terminal::check(name, |style| text::harvest_run(&run, style));
+    }
+}
+
+#[test]
+fn the_answer_stands_first() {
+    check_order(
+        &flowing(&fixture::full()),
+        &[
+            "5.10 s of 7.40 s stall (69 %) went to scavengers.",
+            "The primary took 1.8 % [1.2, 2.4] more CPU time; allowed were 5.0 %.",
+            "ran again within 268 ns of its yield in 99 of 100 turns; 0.5 % exceeded the bound of 300 ns.",
+            "4 scavengers: 1 finished, 1 unfinished, 1 crashed, 1 refused.",
+            "harvested 69 %",
+            "left 22 %",
+            "neither 9.5 %",
+            "primary exit code 0",
+            "#2 crashed: signal 11 at 0x2f41 in deflate",
+            "200 ns–300 ns 8.0 %",
+            "300 ns–500 ns 0.3 % beyond",
+            "latency of requests",
+            "+3.7 %",
+            "5 in, 1 out, 1 refused",
+            "Store::evict 0x1302, out: the primary was slower with it",
+            "guard: 118 checks",
+            "had 812 samples",
+        ],
+    );
+}
+
+#[test]
+fn what_is_missing_is_told_and_nothing_is_zero() {
+    let text = flowing(&fixture::bare());
+    check_order(
+        &text,
+        &[
+            "How much stall was harvested is not known.",
+            "How much slower the primary was is not known.",
+            "scavengers none",
+            "slowdown: no scavenger ran (give one with --scavenger)",
+            "latency: no socket was served",
+            "stall: the plan holds no stall",
+            "distances: no turn was timed",
+            "yields: no load yields (profile a longer run)",
+            "topology: /sys/devices/system/cpu is not readable",
+        ],
+    );
+    assert!(!text.contains("0 %."), "{text}");
+    assert!(!text.contains("0 turns timed"), "{text}");
+}
+
+#[test]
+fn a_run_that_was_cut_short_says_so_and_what_it_has() {
+    let text = flowing(&fixture::cut_short());
+    check_order(
+        &text,
+        &[
+            "! incomplete",
+            "! the primary was slowed down by more than was allowed",
+            "The primary took 7.1 % [6.0, 8.2] more CPU time; allowed were 5.0 %.",
+            "primary signal 15",
+            "with scavengers",
+            "stall left: the run ended before it was looked at",
+            "latency without scavengers: 3 requests",
+        ],
+    );
+    assert!(!text.contains("neither"), "{text}");
+    assert!(!text.contains("beyond"), "{text}");
+    let page = Page::parse(&page::harvest_run(&fixture::cut_short()));
+    let banner = page.with_class("banner").next();
+    assert!(banner.is_some_and(|it| it.text.contains("cut short")));
+}
+
+#[test]
+fn a_slowdown_that_may_be_none_is_not_told_as_one() {
+    let mut run = fixture::full();
+    let slowdown = run.primary.slowdown.as_mut().expect("there is one");
+    (slowdown.value, slowdown.low, slowdown.high) = (0.002, -0.004, 0.008);
+    let text = flowing(&run);
+    assert!(
+        text.contains("No slowdown of the primary can be told from none: 0.2 % [-0.4, 0.8]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_a_primary_programs_take_turns() {
+    let run = fixture::no_primary();
+    let text = flowing(&run);
+    check_order(
+        &text,
+        &[
+            "no primary: programs take turns",
+            "5.10 s went to scavengers while others waited for memory.",
+            "A program ran again within 268 ns",
+            "40 scavengers: 40 finished.",
+            "and 24 more (`--json` has every scavenger)",
+        ],
+    );
+    assert!(!text.contains("slow down") && !text.contains("the primary ran"));
+    let page = Page::parse(&page::harvest_run(&run));
+    assert!(page.by_id("latency").is_none());
+    let answer = page.by_id("answer").expect("there is an answer");
+    assert!(!answer.text.contains("not known"), "{}", answer.text);
+}
+
+#[test]
+fn a_browser_has_nothing_to_mend_and_nothing_to_load() {
+    for (name, run) in all() {
+        let html = page::harvest_run(&run);
+        let page = Page::sound(name, &html);
+        assert_eq!(page.named("img").count(), 0, "{name}");
+        assert_eq!(page.named("script").count(), 1, "{name}");
+        for bad in ["http:", "https:", "url(", "@import", "xlink", "fetch("] {
+            assert!(!html.contains(bad), "{name}: {bad}");
+        }
+        for element in &page.elements {
+            assert!(
+                !element.attributes.keys().any(|key| key.starts_with("on")),
+                "{name}"
+            );
+        }
+        for coordinate in ["\"inf", "\"-inf", "Minf"] {
+            assert!(!html.contains(coordinate), "{name}: {coordinate}");
+        }
+    }
+    let heading = Page::parse(&page::harvest_run(&hostile()));
+    let heading = heading.named("h1").next().expect("there is a heading");
+    assert!(heading.text.contains("<img src=x"), "{}", heading.text);
+}
+
+#[test]
+fn every_section_is_there_or_says_why_not() {
+    for run in [fixture::full(), fixture::bare(), fixture::cut_short()] {
+        let page = Page::parse(&page::harvest_run(&run));
+        let sections: Vec<&str> = page
+            .named("section")
+            .map(|section| section.attribute("id"))
+            .collect();
+        assert_eq!(sections, SECTIONS);
+    }
+    let page = Page::parse(&page::harvest_run(&fixture::bare()));
+    let of = |id: &str| &page.by_id(id).expect("the section is there").text;
+    assert!(of("latency").contains("not measured: no socket was served"));
+    assert!(of("distances").contains("not measured: no turn was timed"));
+    assert!(of("sites").contains("no load yields (profile a longer run)"));
+    assert!(of("answer").contains("stall: the plan holds no stall"));
+    assert!(of("notes").contains("topology: /sys/devices"));
+    assert_eq!(page.with_class("chart").count(), 0);
+}
+
+#[test]
+fn both_latencies_and_the_bound_are_drawn() {
+    let html = page::harvest_run(&fixture::full());
+    let page = Page::parse(&html);
+    let curves = |id: &str| -> Vec<String> {
+        let figure = page.by_id(id).expect("the figure is there");
+        assert_eq!(figure.name, "figure");
+        let from = html.find(&format!("id=\"{id}\"")).expect("it is there");
+        let end = html[from..].find("</figure>").expect("it ends") + from;
+        html[from..end]
+            .split("data-n=\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap_or_default().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        curves("latency-histogram"),
+        ["without scavengers", "with scavengers"]
+    );
+    assert_eq!(
+        curves("distance-histogram"),
+        ["within the bound", "beyond the bound"]
+    );
+    let limit = page.with_class("limit").find(|it| !it.text.is_empty());
+    assert_eq!(limit.map(|it| it.text.as_str()), Some("bound 300 ns"));
+    // The steps hold all turns: what stands at or before the bound is the document's share.
+    let shares = |group: &str| -> f64 {
+        let from = html.find(&format!("data-n=\"{group}\"")).expect("a group");
+        let end = html[from..].find("</g>").expect("it ends") + from;
+        html[from..end]
+            .split("<title>")
+            .skip(1)
+            .filter_map(|tip| {
+                tip.split(" %")
+                    .next()?
+                    .rsplit(' ')
+                    .next()?
+                    .parse::<f64>()
+                    .ok()
+            })
+            .sum()
+    };
+    let within = shares("within the bound");
+    assert!((within - 99.48).abs() < 1.0, "{within}");
+}
+
+#[test]
+fn a_bound_that_nothing_comes_near_is_on_the_page() {
+    let mut run = fixture::full();
+    run.distance_ns.bound = Some(1e6);
+    run.distance_ns.within_bound = Some(1.0);
+    let html = page::harvest_run(&run);
+    assert!(html.contains("bound<tspan class=\"w\"> 1.00 ms"), "{html}");
+    assert!(html.contains("none exceeded the bound of 1.00 ms"));
+    assert!(!html.contains("beyond the bound"));
+}
+
+#[test]
+fn requests_are_told_by_where_they_come_from() {
+    let mut run = fixture::full();
+    if let Some(latency) = &mut run.primary.latency {
+        latency.source = LatencySource::Socket;
+    }
+    let text = flowing(&run);
+    assert!(
+        text.contains("from arrival on a socket to the answer"),
+        "{text}"
+    );
+    assert!(page::harvest_run(&run).contains("from arrival on a socket to the answer"));
+}
+
+#[test]
+fn many_yields_and_scavengers_fit_on_a_page() {
+    let mut run = fixture::no_primary();
+    run.sites = vec![fixture::full().sites[0].clone(); 20_000];
+    run.scavengers = vec![run.scavengers[0].clone(); 2_000];
+    let html = page::harvest_run(&run);
+    assert!(html.len() < 1_000_000, "{} bytes", html.len());
+    assert!(html.contains("19700 more in the JSON."));
+    let text = text::harvest_run(&run, Style::default());
+    assert!(text.lines().count() < 80, "{text}");
+}
