@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use membound_rewrite::patch::{Body, Yield};
 use membound_wire::{
     Board, CREDIT_UNITS_PER_NS, GuestRequest, GuestState, Idle, TIME_CLASSES, TextMode, class_begin,
 };
@@ -476,8 +477,8 @@ impl Server {
         Ok(())
     }
 
-    /// Puts yields into a module that does not run yet: all that were planned, or none, for some
-    /// stand there for the sake of others.
+    /// Puts yields into a module that does not run yet. Without one of those that give a guest its
+    /// own thread pointer back, which stand there for the sake of others, there are none.
     fn plant(
         &self,
         conversation: &Conversation,
@@ -485,7 +486,15 @@ impl Server {
         module: &Loaded,
         choices: &[Choice],
     ) -> Result<(), NotInstalled> {
-        for chosen in self.chosen(choices, module) {
+        let of_module = |choice: &&Choice| module.module.identity() == Some(&choice.file);
+        for choice in choices.iter().filter(of_module) {
+            let Some(chosen) = self
+                .chosen(std::slice::from_ref(choice), module)
+                .into_iter()
+                .next()
+            else {
+                continue;
+            };
             let outcome = self.patch(
                 conversation,
                 maps,
@@ -495,15 +504,18 @@ impl Server {
             )?;
             let lost = match (outcome, &chosen.module.plan) {
                 (Outcome::Patched(area), Ok(plan)) => {
-                    let planned = plan
+                    let planned: Vec<u64> = plan
                         .sites()
                         .filter(|site| site.number.is_ok())
-                        .map(|site| site.address);
-                    if area.holds(planned) {
-                        None
-                    } else {
+                        .map(|site| site.address)
+                        .collect();
+                    let missing = |address: &u64| !area.holds(std::iter::once(*address));
+                    let lost: Vec<u64> = planned.into_iter().filter(missing).collect();
+                    if lost.iter().any(|address| gives_back(choice, *address)) {
                         self.take_back(conversation, &area)?;
-                        Some("not all of its yields could be placed".to_owned())
+                        Some("a yield that others need could not be placed".to_owned())
+                    } else {
+                        (!lost.is_empty()).then(|| format!("{} of them lost their place", lost.len()))
                     }
                 }
                 (Outcome::LeftAlone(reason), _) => Some(reason),
@@ -511,12 +523,21 @@ impl Server {
             };
             if let (Some(reason), Some(harvesting)) = (lost, &self.harvesting) {
                 let path = module.module.path.display();
-                let missed = format!("no yields in {path}: {reason}");
+                let missed = format!("yields in {path}: {reason}");
                 harvesting.state().missed.push(missed);
             }
         }
         Ok(())
     }
+}
+
+/// Whether what stands at an address gives a guest its own thread pointer back.
+fn gives_back(choice: &Choice, address: u64) -> bool {
+    let bodies = &choice.options.bodies;
+    let body = bodies
+        .binary_search_by_key(&address, |(at, _)| *at)
+        .map_or(choice.options.body, |at| bodies[at].1);
+    body == Body::Yield(Yield::Base)
 }
 
 #[cfg(test)]
