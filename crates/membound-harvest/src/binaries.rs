@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use membound_rewrite::code::Tables;
 use membound_rewrite::image::{Identity, Image};
-use membound_rewrite::patch::{Accesses, Body, Groundwork, Hooks, Options, Sites};
+use membound_rewrite::patch::{Accesses, Body, Groundwork, Sites, Yield};
 use membound_run::{Module, ModuleKind, RunData};
 use membound_types::HarvestPlan;
 
 use crate::Error;
+use crate::yields::groundwork_options;
 
 /// Reads files. Whoever makes a plan decides what may be read.
 pub trait Binaries {
@@ -141,13 +141,13 @@ impl<'a> Patches<'a> {
     pub(crate) fn of(image: &'a Image<'a>) -> Self {
         Self {
             image,
-            groundwork: Groundwork::of(image, &options(Body::PrefetchYield)),
+            groundwork: Groundwork::of(image, &groundwork_options()),
         }
     }
 
     /// Why no yield can stand at which of these loads.
     pub(crate) fn loads(&self, addresses: Vec<u64>) -> BTreeMap<u64, String> {
-        let mut options = options(Body::PrefetchYield);
+        let mut options = groundwork_options();
         options.accesses = Accesses::Loads;
         let known: BTreeSet<u64> = addresses.iter().copied().collect();
         options.sites = Sites::At(addresses);
@@ -167,8 +167,10 @@ impl<'a> Patches<'a> {
 
     /// At which of these instructions a yield without a prefetch can stand, all at once.
     pub(crate) fn instructions(&self, addresses: Vec<u64>) -> BTreeSet<u64> {
-        // It calls what the yield calls, and has no operand.
-        let mut options = options(Body::CountByStack);
+        let mut options = groundwork_options();
+        // It stands where every yield can, and is short: that of each instruction of a file would
+        // take more tables than a plan can have.
+        options.body = Body::Yield(Yield::Base);
         options.sites = Sites::Instructions(addresses);
         let plan = self.groundwork.plan(self.image, &options);
         plan.sites()
@@ -178,53 +180,10 @@ impl<'a> Patches<'a> {
     }
 }
 
-fn options(body: Body) -> Options {
-    let mut options = Options::new(body);
-    options.hooks = Hooks::LeaveOut;
-    options.tables = Tables::Resolve;
-    options
-}
-
 #[cfg(test)]
 mod tests {
-    use membound_types::{
-        DistanceRule, HarvestModule, HarvestOptions, HarvestRole, HarvestTotals, Kind,
-        SCHEMA_VERSION,
-    };
-
     use super::*;
-
-    fn plan_for(path: &str, identity: String) -> HarvestPlan {
-        HarvestPlan {
-            schema_version: SCHEMA_VERSION,
-            kind: Kind::HarvestPlan,
-            incomplete: false,
-            membound_version: String::new(),
-            command: vec!["./store".to_owned(), "a b".to_owned()],
-            date: String::new(),
-            host: String::new(),
-            cpu: String::new(),
-            role: HarvestRole::Primary,
-            options: HarvestOptions {
-                max_overhead: 0.05,
-                min_stall_share: 0.01,
-                min_likelihood: 0.3,
-                bound_ns: None,
-                distance: DistanceRule::Max,
-                switch_ns: 6.0,
-                counter_ns: 1.0,
-                costs_measured: false,
-            },
-            totals: HarvestTotals::default(),
-            modules: vec![HarvestModule {
-                path: path.to_owned(),
-                identity,
-            }],
-            sites: Vec::new(),
-            functions: Vec::new(),
-            missing: Vec::new(),
-        }
-    }
+    use crate::testing::plan_for;
 
     #[test]
     fn a_plan_holds_for_the_file_that_was_profiled_alone() {

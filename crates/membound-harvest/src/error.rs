@@ -51,4 +51,10 @@ pub enum Error {
          -- COMMAND`, on a machine and a file that can be read"
     )]
     NoSites,
+    /// A scavenger's plan that bounds nothing.
+    #[error(
+        "the plan does not bound the time between yields: make it with `membound harvest plan \
+         --role scavenger`"
+    )]
+    NoBound,
 }

@@ -3,6 +3,7 @@
 //! - [`plan()`]: from a profiled run, the loads before which a program yields to others, each that
 //!   was considered with its reason; and where a bound is asked for, the further yields that keep
 //!   the time between two of them under it. [`check()`] holds a binary to a plan.
+//! - [`yields()`]: from a plan and one of its files, what is to be patched there.
 //! - [`distance`]: how long a program runs between two yields, and where yields must stand so
 //!   that this stays under a bound.
 //!
@@ -18,9 +19,13 @@ mod edges;
 mod error;
 mod options;
 mod plan;
+#[cfg(test)]
+mod testing;
 mod times;
+mod yields;
 
 pub use binaries::{Binaries, check};
 pub use error::Error;
 pub use options::{Costs, Options};
 pub use plan::plan;
+pub use yields::{LeftOut, Obstacle, Yields, groundwork_options, yields};

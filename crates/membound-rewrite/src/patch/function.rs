@@ -7,6 +7,7 @@ use iced_x86::{Code, FlowControl, Instruction};
 use super::blocks::{self, Chosen};
 use super::body::{Settled, Surroundings};
 use super::group::{self, Ground, Item};
+use super::operand::Operand;
 use super::relocate::{self, Form};
 use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::wraps::{self, Wrap};
@@ -126,6 +127,9 @@ pub(super) fn plan(
             let untouchable = is_untouchable(subject.function, instruction);
             let number = match settled {
                 _ if untouchable => Err(Refusal::Rseq),
+                _ if lacks_operand(options, body, instruction, access.as_ref()) => {
+                    Err(Refusal::Operand)
+                }
                 _ if is_overlapped(subject.function, instruction) => Err(Refusal::UnresolvedFlow),
                 Ok(body) => {
                     item.wanted = true;
@@ -205,6 +209,20 @@ fn wanted(
     }
     let access = access.filter(|access| options.accesses.contain(access.direction))?;
     Some((instruction.ip(), Some(access)))
+}
+
+/// Whether nothing can be prefetched of an access that was asked for as one: a yield is in vain
+/// there.
+fn lacks_operand(
+    options: &Options,
+    body: Body,
+    instruction: &Instruction,
+    access: Option<&Access>,
+) -> bool {
+    let prefetches = matches!(body, Body::Yield(what) if what.prefetches());
+    prefetches
+        && matches!(options.sites, Sites::All | Sites::At(_))
+        && access.is_none_or(|access| Operand::of(instruction, access).is_none())
 }
 
 /// Whether a body for it may stand behind its predecessors: calls themselves stay.

@@ -39,6 +39,15 @@ impl Groundwork {
         }
     }
 
+    /// The function of this index in [`Image::functions`], decoded as plans see it.
+    ///
+    /// # Panics
+    /// When the image has no such function.
+    #[must_use]
+    pub fn function(&self, image: &Image<'_>, index: usize) -> Function {
+        Function::decode(image, &self.module.knowledge, index)
+    }
+
     /// The plan that [`Plan::make`] makes of the same image, but that functions without a
     /// chosen place are not in it. Where not all places are chosen by their addresses, it is
     /// just that plan.
@@ -88,7 +97,7 @@ impl Groundwork {
         let mut chunk = Chunk::new(origin_of(image));
         let conventions = self.module.conventions(image);
         let found = functions.iter().map(|&index| {
-            let function = Function::decode(image, &self.module.knowledge, index);
+            let function = self.function(image, index);
             let liveness = Liveness::of(&function, &conventions, analyst);
             let subject = Subject {
                 function: &function,

@@ -12,7 +12,7 @@ use super::format::{
 };
 use super::pun::Pun;
 use super::trampoline::Edit;
-use super::{Body, Options, Refusal, WrapView};
+use super::{Body, EDIT, Options, Refusal, WrapView};
 use crate::code::{Function, Unresolved};
 use crate::flow::Direction;
 use crate::image::Identity;
@@ -353,6 +353,18 @@ impl Plan {
 
     pub(super) fn edits(&self) -> impl ExactSizeIterator<Item = Edit> + '_ {
         self.records(Section::Edits, EDIT_BYTES).map(read_edit)
+    }
+
+    /// Numbers of the sites whose jumps are punned: where they are placed they may be lost,
+    /// because the only pages that such a jump can lead to are taken there. Ascending.
+    #[must_use]
+    pub fn unsure_sites(&self) -> Vec<u32> {
+        let punned = self.edits().filter(|edit| usize::from(edit.length) < EDIT);
+        let mut numbers: Vec<u32> = punned
+            .flat_map(|edit| edit.first_site..edit.first_site + u32::from(edit.sites))
+            .collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     pub(super) fn puns(&self) -> impl Iterator<Item = Pun> + '_ {

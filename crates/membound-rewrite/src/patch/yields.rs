@@ -12,7 +12,7 @@
 
 use std::mem::offset_of;
 
-use iced_x86::Instruction;
+use iced_x86::{Code, FlowControl, Instruction};
 use membound_wire::{Context, Entry, Lane};
 
 use super::body::Surroundings;
@@ -42,7 +42,10 @@ pub(super) struct SettledYield {
 /// nothing sets the direction flag it is clear, here as on the other side.
 pub(super) fn untouched(instructions: &[Instruction], analyst: &mut Analyst) -> RegisterSet {
     let mut writes = RegisterSet::EMPTY;
-    for instruction in instructions {
+    // Nothing runs after `ud2` and `hlt`, of which everything is assumed.
+    let stops =
+        |it: &&Instruction| it.flow_control() == FlowControl::Exception || it.code() == Code::Hlt;
+    for instruction in instructions.iter().filter(|it| !stops(it)) {
         writes = writes.union(analyst.effects(instruction).writes);
     }
     dear().without(writes)
@@ -430,6 +433,21 @@ mod tests {
     fn position(lines: &[String], line: &str) -> usize {
         let found = lines.iter().position(|it| it == line);
         found.unwrap_or_else(|| panic!("no `{line}` in {lines:#?}"))
+    }
+
+    #[test]
+    fn a_trap_on_another_path_refuses_no_yield() {
+        // test edi, edi; jz 2f; mov rax, [rdi]; ret; 2: ud2
+        let code = [
+            0x85, 0xff, 0x74, 0x06, 0x48, 0x8b, 0x07, 0xc3, 0x66, 0x90, 0x0f, 0x0b,
+        ];
+        let options = Options {
+            hooks: Hooks::LeaveOut,
+            ..Options::new(Body::Yield(Yield::Primary))
+        };
+        let plan = Plan::of_code(&code, 0x1000, &options);
+        let numbers: Vec<_> = plan.sites().map(|site| site.number).collect();
+        assert_eq!(numbers, [Ok(0)]);
     }
 
     #[test]

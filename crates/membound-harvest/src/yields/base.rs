@@ -1,0 +1,337 @@
+//! Where a context must get its own base of `fs` again.
+//!
+//! After a yield the base may be the thread's: it is **foreign**. That is true behind a plain yield
+//! along every edge, up to a body that gives the base back. Whatever uses `fs`, and whatever leaves
+//! the function (calls and returns too), must not be reached so. A function is therefore never
+//! entered with a foreign base, and no call returns with one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use membound_rewrite::code::{BlockEnd, Function, Unresolved};
+
+/// What an instruction has to do with `fs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    /// It uses `fs`, or may lead to code outside the function.
+    pub needs_base: bool,
+    /// Its memory operand is relative to `fs`.
+    pub own_operand: bool,
+    /// Other code runs in it, and comes back with the context's own base.
+    pub calls: bool,
+}
+
+/// Instructions that follow each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Block {
+    /// Index of the first instruction.
+    pub first: usize,
+    /// One past the last.
+    pub end: usize,
+    /// Blocks that may run next.
+    pub successors: Vec<usize>,
+}
+
+/// A function as far as this module looks at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub steps: Vec<Step>,
+    /// Sorted and disjoint.
+    pub blocks: Vec<Block>,
+    /// Control may go where no edge leads: no base may be foreign in it at all.
+    pub opaque: bool,
+}
+
+/// A yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leave {
+    /// Whether the context leaves each time that control comes there, rather than stay as a rule.
+    pub always: bool,
+    /// Whether it has its own base as soon as it comes back.
+    pub own_base: bool,
+}
+
+/// What stands before the instructions of a function, by index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bodies {
+    pub yields: BTreeMap<usize, Leave>,
+    pub bases: BTreeSet<usize>,
+    /// Where no body can stand that gives a base back, as has turned out.
+    pub forbidden: BTreeSet<usize>,
+    /// Yields that were given up, since a base had to be given back in their place.
+    pub given_up: Vec<usize>,
+}
+
+/// What has changed when a violation was mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mended {
+    /// One body.
+    Here,
+    /// So much that everything is to be looked at anew.
+    Anew,
+}
+
+/// Instructions that are looked at in all to find bodies that are superfluous.
+const EFFORT: usize = 20_000_000;
+
+impl Flow {
+    pub(super) fn of(function: &Function) -> Self {
+        let mut steps: Vec<Step> = function.instructions.iter().map(step).collect();
+        let mut blocks = Vec::with_capacity(function.blocks.len());
+        for block in &function.blocks {
+            let last = block.end as usize - 1;
+            steps[last].needs_base |= match block.leaves_by {
+                BlockEnd::FallsThrough | BlockEnd::Jump | BlockEnd::Table | BlockEnd::Stops => {
+                    false
+                }
+                BlockEnd::Leaves { .. }
+                | BlockEnd::Call { .. }
+                | BlockEnd::TailCall
+                | BlockEnd::Unresolved
+                | BlockEnd::Return => true,
+            };
+            // A handler of exceptions is entered from a call, with the context's own base.
+            blocks.push(Block {
+                first: block.first as usize,
+                end: block.end as usize,
+                successors: block.successors.iter().map(|to| to.index()).collect(),
+            });
+        }
+        Self {
+            steps,
+            blocks,
+            // A critical section of rseq is left at any instruction, for its handler.
+            opaque: !function.untouchable.is_empty()
+                || matches!(function.unresolved, Some(Unresolved::Undecodable(_))),
+        }
+    }
+
+    /// Whether the base may be foreign behind the body before the instruction at `index`, if it
+    /// may be before that.
+    fn behind_body(&self, index: usize, foreign: bool, bodies: &Bodies) -> bool {
+        if bodies.bases.contains(&index) {
+            return false;
+        }
+        match bodies.yields.get(&index) {
+            Some(leave) if !leave.own_base => true,
+            Some(leave) => foreign && !leave.always,
+            None => foreign,
+        }
+    }
+
+    /// By block: whether the base may be foreign where it begins.
+    fn solve(&self, bodies: &Bodies) -> Vec<bool> {
+        let mut foreign = vec![false; self.blocks.len()];
+        let mut pending: Vec<usize> = (0..self.blocks.len()).collect();
+        while let Some(number) = pending.pop() {
+            let block = &self.blocks[number];
+            let mut here = foreign[number];
+            for index in block.first..block.end {
+                here = self.behind_body(index, here, bodies) && !self.steps[index].calls;
+            }
+            if here {
+                for &to in &block.successors {
+                    if !std::mem::replace(&mut foreign[to], true) {
+                        pending.push(to);
+                    }
+                }
+            }
+        }
+        foreign
+    }
+
+    /// Instructions that may find a foreign base where they need the context's own.
+    pub(super) fn violations(&self, bodies: &Bodies) -> Vec<usize> {
+        let foreign = self.solve(bodies);
+        let mut found = Vec::new();
+        for (block, mut here) in self.blocks.iter().zip(foreign) {
+            for index in block.first..block.end {
+                let step = self.steps[index];
+                let behind = self.behind_body(index, here, bodies);
+                let prefetches = step.own_operand && bodies.yields.contains_key(&index);
+                if step.needs_base && behind || prefetches && here {
+                    found.push(index);
+                }
+                here = behind && !step.calls;
+            }
+        }
+        found
+    }
+
+    /// Puts bodies that give bases back where they are needed, none where it is forbidden; where
+    /// there is no place, the yields that lead there give it back themselves.
+    pub(super) fn settle(&self, bodies: &mut Bodies) {
+        bodies.bases.clear();
+        if self.opaque {
+            for leave in bodies.yields.values_mut() {
+                leave.own_base = true;
+            }
+        }
+        loop {
+            let violations = self.violations(bodies);
+            if violations.is_empty() {
+                break;
+            }
+            let mut last = None;
+            for (position, index) in violations.into_iter().enumerate() {
+                // What was mended before may have mended this too: a yield is given up only where
+                // that is certain. What follows in the same block is looked at anew in any case.
+                let block = self.block_of(index);
+                let stale = position > 0 && self.gives_up(index, bodies);
+                if stale || last.replace(block) == Some(block) {
+                    continue;
+                }
+                if self.mend(index, bodies) == Mended::Anew {
+                    break;
+                }
+            }
+        }
+        if bodies.bases.len().saturating_mul(self.steps.len()) > EFFORT {
+            return;
+        }
+        // What was found out later may have made some superfluous.
+        for index in bodies.bases.clone() {
+            bodies.bases.remove(&index);
+            if !self.violations(bodies).is_empty() {
+                bodies.bases.insert(index);
+            }
+        }
+    }
+
+    fn mend(&self, index: usize, bodies: &mut Bodies) -> Mended {
+        let here = bodies.yields.get(&index).copied();
+        if let Some(leave) = here.filter(|leave| !leave.own_base) {
+            bodies.yields.insert(
+                index,
+                Leave {
+                    own_base: true,
+                    ..leave
+                },
+            );
+            return Mended::Here;
+        }
+        if self.gives_up(index, bodies) {
+            bodies.yields.remove(&index);
+            bodies.given_up.push(index);
+            return Mended::Here;
+        }
+        let block = self.block_of(index);
+        let first = self.blocks[block].first;
+        let last = if here.is_some() { index } else { index + 1 };
+        let behind_yield = bodies.yields.range(first..index).next_back();
+        let from = behind_yield.map_or(first, |(at, _)| at + 1);
+        let place = (from..last)
+            .rev()
+            .find(|place| !bodies.forbidden.contains(place));
+        match place {
+            Some(place) => {
+                bodies.bases.insert(place);
+                Mended::Here
+            }
+            None => {
+                let leading = self.leading_to(block, index, bodies);
+                if leading.is_empty() {
+                    // Something else has mended it.
+                    return Mended::Here;
+                }
+                for at in leading {
+                    if let Some(leave) = bodies.yields.get_mut(&at) {
+                        leave.own_base = true;
+                    }
+                }
+                // Fewer are needed now.
+                bodies.bases.clear();
+                Mended::Anew
+            }
+        }
+    }
+
+    /// Whether a yield that finds a foreign base has to be given up: it has its own as soon as it is
+    /// back, and yet prefetches too early.
+    fn gives_up(&self, index: usize, bodies: &Bodies) -> bool {
+        let here = bodies.yields.get(&index);
+        self.steps[index].own_operand && here.is_some_and(|leave| leave.own_base)
+    }
+
+    fn block_of(&self, index: usize) -> usize {
+        self.blocks
+            .partition_point(|block| block.end <= index)
+            .min(self.blocks.len() - 1)
+    }
+
+    /// Plain yields from which control comes to the body before `index` with a foreign base.
+    fn leading_to(&self, block: usize, index: usize, bodies: &Bodies) -> Vec<usize> {
+        let mut before: Vec<Vec<usize>> = vec![Vec::new(); self.blocks.len()];
+        for (number, block) in self.blocks.iter().enumerate() {
+            for &to in &block.successors {
+                before[to].push(number);
+            }
+        }
+        let mut found = BTreeSet::new();
+        let mut seen = vec![false; self.blocks.len()];
+        let mut pending = vec![(block, index)];
+        while let Some((number, end)) = pending.pop() {
+            let first = self.blocks[number].first;
+            let mut comes_from_before = true;
+            for at in (first..end).rev() {
+                let plain = bodies.yields.get(&at).is_some_and(|it| !it.own_base);
+                if plain && !self.steps[at].calls {
+                    found.insert(at);
+                }
+                if self.steps[at].calls || plain || !self.behind_body(at, true, bodies) {
+                    comes_from_before = false;
+                    break;
+                }
+            }
+            if comes_from_before {
+                for &from in &before[number] {
+                    if !std::mem::replace(&mut seen[from], true) {
+                        pending.push((from, self.blocks[from].end));
+                    }
+                }
+            }
+        }
+        found.into_iter().collect()
+    }
+}
+
+fn step(instruction: &Instruction) -> Step {
+    let operands = 0..instruction.op_count();
+    let in_memory = |operand| {
+        matches!(
+            instruction.op_kind(operand),
+            OpKind::Memory
+                | OpKind::MemorySegSI
+                | OpKind::MemorySegESI
+                | OpKind::MemorySegRSI
+                | OpKind::MemorySegDI
+                | OpKind::MemorySegEDI
+                | OpKind::MemorySegRDI
+        )
+    };
+    let own_operand =
+        instruction.memory_segment() == Register::FS && operands.clone().any(in_memory);
+    let selector = operands.clone().any(|operand| {
+        instruction.op_kind(operand) == OpKind::Register
+            && instruction.op_register(operand) == Register::FS
+    });
+    let base = matches!(
+        instruction.mnemonic(),
+        Mnemonic::Rdfsbase | Mnemonic::Wrfsbase | Mnemonic::Lfs
+    );
+    let (leaves, calls) = match instruction.flow_control() {
+        FlowControl::Next
+        | FlowControl::UnconditionalBranch
+        | FlowControl::ConditionalBranch
+        // Where they lead is the block's business.
+        | FlowControl::IndirectBranch
+        | FlowControl::Exception => (false, false),
+        FlowControl::Call | FlowControl::IndirectCall | FlowControl::Interrupt => (true, true),
+        FlowControl::Return | FlowControl::XbeginXabortXend => (true, false),
+    };
+    Step {
+        needs_base: own_operand || selector || base || leaves,
+        own_operand,
+        calls,
+    }
+}

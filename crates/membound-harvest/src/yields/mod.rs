@@ -1,0 +1,317 @@
+//! From a plan to patches: which bodies stand where in one of its files.
+//!
+//! In a primary, chosen loads yield to its scavengers. In a scavenger they yield to the next one or
+//! back, and further yields bound the time until then; each has a cost ([`Costs`]) that is
+//! counted down. A scavenger that has yielded may find the primary's base of `fs`: where that
+//! matters it gets its own again ([`base`]).
+//!
+//! Where patches can stand depends on each other, so it is settled by planning: what is refused is
+//! given up or put elsewhere, and planned again, until everything that must stand does.
+
+mod base;
+mod costs;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use membound_rewrite::code::Function;
+use membound_rewrite::image::Image;
+use membound_rewrite::patch::{self, Body, Groundwork, Hooks, Plan, Refusal, Sites, Yield};
+use membound_types::{HarvestPlan, HarvestRole, HarvestSite, YieldKind};
+
+use crate::Error;
+use crate::binaries::identity;
+use base::{Bodies, Flow, Leave};
+use costs::Costs;
+
+/// Rounds of planning in which bodies that give a base back are put elsewhere when they are
+/// refused; after that, yields of the functions that are still open give it back themselves.
+const ROUNDS: usize = 24;
+
+/// What is to be patched in a file of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Yields {
+    /// Sites and bodies, for [`patch::Plan`]. No site, when the plan has none in the file.
+    pub options: patch::Options,
+    /// Those of the sites at which a context gets its own base of `fs` again, sorted. Where one of
+    /// them cannot be planted after all, no yield of its function may be.
+    pub bases: Vec<u64>,
+    /// Sites of the plan at which there is no yield, sorted by address.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A site of a plan at which there is no yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its address in the file.
+    pub address: u64,
+    /// What a yield there was for.
+    pub kind: YieldKind,
+    /// Why there is none.
+    pub why: Obstacle,
+}
+
+/// Why there is no yield.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// No instruction of a function begins there.
+    NoInstruction,
+    /// No patch can stand there.
+    Refused(Refusal),
+    /// Its operand lies at `fs`, whose base is another's there.
+    ForeignBase,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInstruction => out.write_str("no such instruction"),
+            Self::Refused(refusal) => refusal.fmt(out),
+            Self::ForeignBase => out.write_str("foreign-base"),
+        }
+    }
+}
+
+/// What is put into every file: yields, and nothing that is not asked for. The [`Groundwork`] of a
+/// file is to be made with these.
+#[must_use]
+pub fn groundwork_options() -> patch::Options {
+    let mut options = patch::Options::new(Body::Yield(Yield::Primary));
+    options.hooks = Hooks::LeaveOut;
+    options.sites = Sites::Instructions(Vec::new());
+    options
+}
+
+/// The yields of `plan` in the file that `image` is, by its identity.
+///
+/// # Errors
+/// When the plan is a scavenger's and has no bound: yields have no cost then.
+pub fn yields(
+    plan: &HarvestPlan,
+    image: &Image<'_>,
+    groundwork: &Groundwork,
+) -> Result<Yields, Error> {
+    let identity = identity(image);
+    let paths: BTreeSet<&str> = plan
+        .modules
+        .iter()
+        .filter(|module| module.identity == identity)
+        .map(|module| module.path.as_str())
+        .collect();
+    let start = |address| {
+        let index = image.function_at(address)?;
+        Some(image.functions()[index].range.start)
+    };
+    let costs = match (plan.role, plan.options.bound_ns) {
+        (HarvestRole::Primary, _) => None,
+        (HarvestRole::Scavenger, Some(bound_ns)) => {
+            let is_file = |path: &str| paths.contains(path);
+            Some(Costs::new(plan, bound_ns, is_file, start))
+        }
+        (HarvestRole::Scavenger, None) => return Err(Error::NoBound),
+    };
+    let chosen = plan
+        .sites
+        .iter()
+        .filter(|site| site.chosen && paths.contains(site.module.as_str()));
+    let mut work = Work::default();
+    for site in chosen {
+        let cost = match &costs {
+            // Others' yields are of no use to one who owns its thread.
+            None if site.kind != YieldKind::Primary => continue,
+            None => 0,
+            Some(costs) => costs.units(site, start(site.offset).unwrap_or_default()),
+        };
+        work.add(site, cost, image, groundwork);
+    }
+    Ok(work.settle(plan.role, image, groundwork))
+}
+
+/// A yield that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    kind: YieldKind,
+    cost: u16,
+}
+
+/// A function with yields.
+struct Part {
+    function: Function,
+    flow: Flow,
+    bodies: Bodies,
+    /// By instruction.
+    wanted: BTreeMap<usize, Wanted>,
+}
+
+/// All functions with yields, by their index in the image.
+#[derive(Default)]
+struct Work {
+    parts: BTreeMap<usize, Part>,
+    left_out: Vec<LeftOut>,
+}
+
+impl Work {
+    fn add(&mut self, site: &HarvestSite, cost: u16, image: &Image<'_>, groundwork: &Groundwork) {
+        let address = site.offset;
+        let found = image.function_at(address).and_then(|index| {
+            let part = self.parts.entry(index).or_insert_with(|| {
+                let function = groundwork.function(image, index);
+                Part {
+                    flow: Flow::of(&function),
+                    function,
+                    bodies: Bodies::default(),
+                    wanted: BTreeMap::new(),
+                }
+            });
+            let instructions = &part.function.instructions;
+            let at = instructions.binary_search_by_key(&address, iced_x86::Instruction::ip);
+            at.ok().map(|at| (part, at))
+        });
+        let Some((part, at)) = found else {
+            self.left_out.push(LeftOut {
+                address,
+                kind: site.kind,
+                why: Obstacle::NoInstruction,
+            });
+            return;
+        };
+        let wanted = Wanted {
+            kind: site.kind,
+            cost,
+        };
+        // A load that yields bounds the time too.
+        let known = part.wanted.entry(at).or_insert(wanted);
+        if known.kind == YieldKind::Scavenger {
+            *known = wanted;
+        }
+    }
+
+    fn settle(mut self, role: HarvestRole, image: &Image<'_>, groundwork: &Groundwork) -> Yields {
+        let mut round = 0;
+        loop {
+            for part in self.parts.values_mut() {
+                if role == HarvestRole::Scavenger {
+                    part.give_bases(&mut self.left_out);
+                }
+            }
+            let options = self.options(role);
+            let plan = groundwork.plan(image, &options);
+            if !self.learn(&plan, round >= ROUNDS) {
+                return self.finish(options);
+            }
+            round += 1;
+        }
+    }
+
+    fn options(&self, role: HarvestRole) -> patch::Options {
+        let mut options = groundwork_options();
+        if role == HarvestRole::Scavenger {
+            options.body = Body::Yield(Yield::Base);
+        }
+        let mut sites = Vec::new();
+        for part in self.parts.values() {
+            let address = |index: usize| part.function.instructions[index].ip();
+            sites.extend(part.bodies.bases.iter().map(|&index| address(index)));
+            for (&index, wanted) in &part.wanted {
+                sites.push(address(index));
+                let own_base = part.bodies.yields.get(&index).is_some_and(|it| it.own_base);
+                let cost = wanted.cost;
+                let body = match (role, wanted.kind) {
+                    (HarvestRole::Primary, _) => continue,
+                    (_, YieldKind::Primary) => Yield::Miss { cost, own_base },
+                    (_, YieldKind::Scavenger) => Yield::Bound { cost, own_base },
+                };
+                options.bodies.push((address(index), Body::Yield(body)));
+            }
+        }
+        sites.sort_unstable();
+        options.bodies.sort_unstable_by_key(|it| it.0);
+        options.sites = Sites::Instructions(sites);
+        options
+    }
+
+    /// Takes in what a plan has refused; whether anything was, so that it is to be planned again.
+    /// At the `end`, functions in which a base could not be given back do without.
+    fn learn(&mut self, plan: &Plan, end: bool) -> bool {
+        let unsure = plan.unsure_sites();
+        let mut changed = false;
+        for site in plan.sites() {
+            let refusal = site.number.err();
+            // What is perhaps not there when the program runs cannot be relied on.
+            let unsure = site
+                .number
+                .is_ok_and(|number| unsure.binary_search(&number).is_ok());
+            changed |= self.take(site.address, refusal, unsure, end);
+        }
+        changed
+    }
+
+    fn take(&mut self, address: u64, refusal: Option<Refusal>, unsure: bool, end: bool) -> bool {
+        if refusal.is_none() && !unsure {
+            return false;
+        }
+        for part in self.parts.values_mut() {
+            let instructions = &part.function.instructions;
+            let at = instructions.binary_search_by_key(&address, iced_x86::Instruction::ip);
+            let Ok(index) = at else { continue };
+            if part.bodies.bases.contains(&index) {
+                part.bodies.forbidden.insert(index);
+                part.flow.opaque |= end;
+                return true;
+            }
+            let given_up = refusal.and_then(|why| Some((why, part.wanted.remove(&index)?)));
+            if let Some((why, wanted)) = given_up {
+                self.left_out.push(LeftOut {
+                    address,
+                    kind: wanted.kind,
+                    why: Obstacle::Refused(why),
+                });
+                return true;
+            }
+        }
+        false
+    }
+
+    fn finish(mut self, options: patch::Options) -> Yields {
+        let mut bases = Vec::new();
+        for part in self.parts.values() {
+            let address = |&index: &usize| part.function.instructions[index].ip();
+            bases.extend(part.bodies.bases.iter().map(address));
+        }
+        bases.sort_unstable();
+        self.left_out.sort_by_key(|it| it.address);
+        Yields {
+            options,
+            bases,
+            left_out: self.left_out,
+        }
+    }
+}
+
+impl Part {
+    /// Finds where a base must be given back, for the yields that are wanted now.
+    fn give_bases(&mut self, left_out: &mut Vec<LeftOut>) {
+        let yields = self.wanted.iter().map(|(&index, wanted)| {
+            let leave = Leave {
+                always: wanted.kind == YieldKind::Primary,
+                own_base: false,
+            };
+            (index, leave)
+        });
+        self.bodies.yields = yields.collect();
+        self.flow.settle(&mut self.bodies);
+        for index in std::mem::take(&mut self.bodies.given_up) {
+            if let Some(wanted) = self.wanted.remove(&index) {
+                left_out.push(LeftOut {
+                    address: self.function.instructions[index].ip(),
+                    kind: wanted.kind,
+                    why: Obstacle::ForeignBase,
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
