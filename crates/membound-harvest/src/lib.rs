@@ -17,6 +17,7 @@ mod code;
 pub mod distance;
 mod edges;
 mod error;
+mod former;
 mod options;
 mod plan;
 #[cfg(test)]

@@ -515,7 +515,11 @@ impl Server {
                         self.take_back(conversation, &area)?;
                         Some("a yield that others need could not be placed".to_owned())
                     } else {
-                        (!lost.is_empty()).then(|| format!("{} of them lost their place", lost.len()))
+                        (!lost.is_empty()).then(|| {
+                            let at: Vec<String> =
+                                lost.iter().map(|at| format!("{at:#x}")).collect();
+                            format!("no place for {}", at.join(", "))
+                        })
                     }
                 }
                 (Outcome::LeftAlone(reason), _) => Some(reason),

@@ -137,7 +137,7 @@ impl Maker<'_> {
         self.profile(path, words, &run)?;
         let data = membound_run::RunData::open(&run)
             .with_context(|| format!("{} could not be profiled", path.display()))?;
-        let plan = membound_harvest::plan(&data, self.machine, &Files, options)
+        let plan = membound_harvest::plan(&data, self.machine, &Files, None, options)
             .with_context(|| format!("{} cannot be planned", path.display()))?;
         if let Some(kept) = kept
             && let Some(directory) = kept.parent()
