@@ -292,7 +292,7 @@ fn descriptors(strings: &stack::Strings) -> Result<(), Errno> {
 /// Sets addresses aside for the guest's break, which takes no memory before it is used.
 fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
     // What is larger than this is for other mappings.
-    const MOST: usize = 16 << 30;
+    const MOST: usize = 64 << 20;
     let length = (request.get().memory as usize).clamp(1 << 20, MOST) & !4095;
     let begin = Scratch::untouched(length, Protection::None)?.keep() as u64;
     let [first, now, end] = &guest.heap;
