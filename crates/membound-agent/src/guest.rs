@@ -234,7 +234,8 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
     }
     descriptors(&strings)?;
     set_aside(guest, request)?;
-    let top = stack::make(request, &strings, &executable, loader.as_ref())?;
+    let number = (&raw const *guest as usize - (&raw const ALL) as usize) / size_of::<Guest>();
+    let top = stack::make(request, number, &strings, &executable, loader.as_ref())?;
     alternate_stack(guest)?;
     let has_lanes = berth::settle(&guest.berth)?;
     if !has_lanes {

@@ -26,6 +26,8 @@ use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
 
 /// Threads that can have a lane at one time.
 const BLOCKS: usize = 4096;
+/// Turns before one that is timed.
+const WARMING: u32 = 8;
 /// Alternate stack of a thread that has none: a guest's stack may be full.
 const ALTERNATE_BYTES: usize = 64 << 10;
 
@@ -103,6 +105,8 @@ pub(crate) struct Block {
     /// Turns when the warden looked last, and its thread's CPU time.
     seen_turns: AtomicU64,
     seen_cpu_ns: AtomicU64,
+    /// Turns that are timed and not recorded: whoever had the processor before has left it cold.
+    warming: AtomicU32,
     leaving: leave::Leaving,
 }
 
@@ -269,7 +273,15 @@ fn idle() -> Idle {
 
 /// Records what a turn took, in ticks of the time stamp counter.
 extern "C" fn timed(ticks: u64) {
-    let Some(board) = board() else { return };
+    let (Some(board), Some(block)) = (board(), Block::of_thread()) else {
+        return;
+    };
+    let warming = block.warming.load(Ordering::Relaxed);
+    if warming > 0 {
+        block.warming.store(warming - 1, Ordering::Relaxed);
+        block.ask();
+        return;
+    }
     let ns = ticks.saturating_mul(1024) / u64::from(board.ticks.max(1));
     tell(offset_of!(Board, timed), 1);
     tell(offset_of!(Board, timed_ns), ns);
@@ -529,6 +541,12 @@ impl Block {
             Ordering::Relaxed,
         );
         self.next.store(before.address(), Ordering::Release);
+    }
+
+    /// Has one of the turns to come timed.
+    fn time(&self) {
+        self.warming.store(WARMING, Ordering::Relaxed);
+        self.ask();
     }
 
     /// Makes the thread come to the agent at its next yield.

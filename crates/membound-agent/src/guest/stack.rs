@@ -11,6 +11,10 @@ use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
 const MOST_WORDS: u64 = 1 << 16;
 const GUARD_BYTES: usize = 64 << 10;
 const LEAST_BYTES: usize = 128 << 10;
+/// Places in a page, and a little apart so that what follows lies apart as well, at which stacks
+/// begin: sixty-four lines in an order in which neighbours are far from each other.
+const COLOURS: usize = 64;
+const COLOUR_BYTES: usize = 7 * 64;
 
 /// The strings behind a request: their addresses.
 #[derive(Clone, Copy, Debug)]
@@ -61,9 +65,10 @@ impl Strings {
     }
 }
 
-/// Lays out a stack; returns its pointer.
+/// Lays out a stack, that of the guest of this number; returns its pointer.
 pub(super) fn make(
     request: Request,
+    number: usize,
     strings: &Strings,
     executable: &Image,
     loader: Option<&Image>,
@@ -75,7 +80,9 @@ pub(super) fn make(
     let begin = stack.address();
     // SAFETY: its lowest pages, which nobody knows yet.
     check(unsafe { call(number::MPROTECT, [begin, GUARD_BYTES, 0, 0, 0, 0]) })?;
-    let mut words = Words::new(begin + whole)?;
+    // Stacks that lie alike would fight over the same sets of the first cache.
+    let colour = number % COLOURS * COLOUR_BYTES;
+    let mut words = Words::new(begin + whole - colour)?;
     // Random bytes, the machine's name, and what the vector refers to, lie above.
     let random = words.above(&random()?)?;
     let platform = words.above(&[u64::from_le_bytes(*b"x86_64\0\0"), 0])?;

@@ -94,7 +94,7 @@ fn look_at(block: &'static Block, let_in: bool) {
     if turned == 0 && ran_ns < LITTLE_NS && idle() != Idle::Stop {
         steal(block, thread);
     } else {
-        block.ask();
+        block.time();
     }
 }
 

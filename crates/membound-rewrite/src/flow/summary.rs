@@ -2,18 +2,23 @@
 
 use std::collections::{HashMap, HashSet};
 
+use iced_x86::{Code, FlowControl, Instruction};
+
 use super::Analyst;
 use super::backward::{Boundary, Callee, Scratch};
 use super::convention::{ARGUMENTS, CALLEE_SAVED, CALLER_SAVED, SCRATCH};
-use crate::RegisterSet;
-use crate::code::{Block, BlockEnd, Function};
+use crate::code::{Block, BlockEnd, Function, Unresolved};
 use crate::image::Convention;
+use crate::{RegisterSet, VectorPart};
 
 /// What one function does to state by its own instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// What any of its instructions may write, its callees not included.
     pub writes: RegisterSet,
+    /// What its own instructions read or write, also where nothing else is taken for granted of
+    /// it.
+    pub touches: RegisterSet,
     /// What it certainly does not hand back as it got it, where it writes it at all:
     /// `writes` without the registers that it pops.
     pub clobbers: RegisterSet,
@@ -39,6 +44,10 @@ impl Summary {
             _ => None,
         });
         let calls = targets(function, direct_callee);
+        let touches = match function.unresolved {
+            Some(Unresolved::Undecodable(_)) => RegisterSet::ALL,
+            _ => touched(function, analyst),
+        };
         let entry = function.bounds.range.start;
         let entry = function.blocks.iter().position(|block| {
             function
@@ -50,6 +59,7 @@ impl Summary {
             Some(entry) if !function.bounds.assembly => {
                 scratch.solve(function, &Entered);
                 Self {
+                    touches,
                     writes: written.any,
                     clobbers: written.clobbered,
                     reads_before_write: scratch.at_block(entry),
@@ -59,6 +69,7 @@ impl Summary {
                 }
             }
             _ => Self {
+                touches,
                 writes: RegisterSet::ALL,
                 clobbers: RegisterSet::EMPTY,
                 reads_before_write: RegisterSet::ALL,
@@ -158,6 +169,8 @@ pub struct Summaries {
     left_for: HashSet<u64>,
     /// What is looked at after a function's return and not returned in under the ABI.
     looked_at: HashMap<u64, RegisterSet>,
+    /// What any instruction of the module reads or writes.
+    touched: RegisterSet,
 }
 
 impl Summaries {
@@ -217,7 +230,11 @@ impl FromIterator<(u64, Summary)> for Summaries {
             .values()
             .flat_map(|summary| summary.leaves_to.iter().copied())
             .collect();
+        let touched = by_start
+            .values()
+            .fold(RegisterSet::EMPTY, |all, summary| all.union(summary.touches));
         let mut summaries = Self {
+            touched,
             by_start,
             left_for,
             looked_at: HashMap::new(),
@@ -225,6 +242,74 @@ impl FromIterator<(u64, Summary)> for Summaries {
         summaries.find_unconventional();
         summaries
     }
+}
+
+impl Conventions<'_> {
+    /// Vector and mask registers that hold nothing for any caller of `function`, though they may
+    /// look alive: no instruction of the module reads or writes them.
+    ///
+    /// A caller that keeps a value in a caller-saved register over a call, since it has seen the
+    /// function compiled, is of the same module, and has written it there; others keep to the ABI.
+    /// What may be handed through without being touched stays: vector arguments of functions that go
+    /// on elsewhere, and what a function may return as it got it. Of these the upper parts are left
+    /// out where the module touches none: it was not compiled for them.
+    #[must_use]
+    pub fn unused_vectors(&self, function: &Function) -> RegisterSet {
+        if self.convention != Convention::SystemV || self.summaries.by_start.is_empty() {
+            return RegisterSet::EMPTY;
+        }
+        let stays_inside = function.blocks.iter().all(|block| {
+            block.leaves_by.stays_inside() || matches!(block.leaves_by, BlockEnd::Return)
+        });
+        let handed_through = if stays_inside { 2 } else { ARGUMENT_VECTORS };
+        let touched = self.summaries.touched;
+        let uses_upper = touched.intersects(UPPER);
+        let mut unused = RegisterSet::MASKS;
+        for number in 0..32 {
+            for part in [VectorPart::Xmm, VectorPart::YmmHigh, VectorPart::ZmmHigh] {
+                let kept = number < handed_through && (part == VectorPart::Xmm || uses_upper);
+                if !kept {
+                    unused = unused.union(RegisterSet::vector(number, part));
+                }
+            }
+        }
+        unused.without(touched)
+    }
+}
+
+/// Vector registers that carry arguments.
+const ARGUMENT_VECTORS: u8 = 8;
+
+/// What only code that was compiled for it has to do with.
+const UPPER: RegisterSet = {
+    let mut set = RegisterSet::MASKS;
+    let mut number = 0;
+    while number < 32 {
+        set = set
+            .union(RegisterSet::vector(number, VectorPart::YmmHigh))
+            .union(RegisterSet::vector(number, VectorPart::ZmmHigh));
+        number += 1;
+    }
+    set
+};
+
+fn touched(function: &Function, analyst: &mut Analyst) -> RegisterSet {
+    let mut touched = RegisterSet::EMPTY;
+    // What ends a program, or enters the kernel, is taken to do anything, and keeps no value for
+    // anybody here.
+    let computes = |instruction: &&Instruction| {
+        !instruction.is_privileged()
+            && !matches!(
+                instruction.flow_control(),
+                FlowControl::Exception | FlowControl::Interrupt
+            )
+            && instruction.code() != Code::Syscall
+    };
+    for instruction in function.instructions.iter().filter(computes) {
+        let effects = analyst.effects(instruction);
+        touched = touched.union(effects.reads).union(effects.writes);
+    }
+    touched
 }
 
 /// What may be assumed at calls and returns.

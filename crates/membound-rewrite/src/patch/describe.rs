@@ -108,6 +108,7 @@ pub fn describe(
                 function: &function,
                 bytes: bytes_of(image, index),
                 liveness: &liveness,
+                unused: conventions.unused_vectors(&function),
             };
             let mut chunk = Chunk::new(origin_of(image));
             let found = function::plan(&subject, options, analyst, &mut chunk);

@@ -12,6 +12,7 @@ use super::relocate::{self, Form};
 use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::wraps::{self, Wrap};
 use super::{Body, HookState, Hooks, Options, Refusal, Sites, syscalls, yields};
+use crate::RegisterSet;
 use crate::code::Function;
 use crate::flow::{Access, Analyst, Direction, Liveness, access};
 
@@ -67,6 +68,8 @@ pub(super) struct Subject<'a> {
     pub bytes: &'a [u8],
     /// What is alive.
     pub liveness: &'a Liveness,
+    /// What holds nothing for anybody, though it may look alive where the function returns.
+    pub unused: RegisterSet,
 }
 
 /// Plans a function and writes its trampolines into `chunk`.
@@ -120,6 +123,7 @@ pub(super) fn plan(
             if matches!(body, Body::Yield(_)) {
                 around.live = around.live.without(*untouched.get_or_insert_with(|| {
                     yields::untouched(&subject.function.instructions, analyst)
+                        .union(subject.unused)
                 }));
             }
             let settled =

@@ -103,6 +103,7 @@ impl Groundwork {
                 function: &function,
                 bytes: bytes_of(image, index),
                 liveness: &liveness,
+                unused: conventions.unused_vectors(&function),
             };
             let found = function::plan(&subject, options, analyst, &mut chunk);
             (FunctionView::of(&function), found)

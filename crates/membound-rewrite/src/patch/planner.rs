@@ -190,6 +190,7 @@ fn part(
                 function: &function,
                 bytes: bytes_of(image, index),
                 liveness: &liveness,
+                unused: conventions.unused_vectors(&function),
             };
             let found = function::plan(&subject, options, analyst, &mut chunk);
             (FunctionView::of(&function), found)

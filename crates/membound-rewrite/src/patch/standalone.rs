@@ -31,6 +31,7 @@ impl Plan {
             function: &function,
             bytes,
             liveness: &liveness,
+            unused: conventions.unused_vectors(&function),
         };
         let origin = at & !4095;
         let mut chunk = Chunk::new(origin);
