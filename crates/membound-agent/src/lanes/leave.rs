@@ -115,7 +115,9 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     let ip = arrived.registers().rip;
     let [begin, end] = assembly::own_range();
     if (begin..end).contains(&ip) && !between(ip) {
-        // It came between another one and this very question.
+        // It came between another one and this very question. The program's restorer calls the
+        // kernel itself, which is none of the guest's.
+        block.selector.store(0, Ordering::Relaxed);
         // SAFETY: the frame is the handler's to change.
         unsafe { memory::put(arrived.context + MASK_OFFSET, u64::MAX) };
         arrived.send_again();

@@ -130,8 +130,9 @@ impl SettledYield {
         set_selector(writer.out, 1);
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
-        clear(writer.out, offset_of!(Lane, current));
+        // In this order: once it is back, handlers of the program run on it, which call the kernel.
         set_selector(writer.out, 0);
+        clear(writer.out, offset_of!(Lane, current));
         vectors::restore(around, self.vectors, room, writer);
         let over = writer.out.jump_ahead();
         writer.out.land(stranger);
@@ -468,6 +469,9 @@ mod tests {
         let away = position(&lines, &format!("mov gs:[{offset:X}h],rax"));
         assert!(away < position(&lines, "jmp rdx"));
         assert!(position(&lines, "jmp rdx") < position(&lines, &cleared));
+        let selector = offset_of!(Lane, selector);
+        let own_calls = position(&lines, &format!("mov byte ptr gs:[{selector:X}h],0"));
+        assert!(own_calls < position(&lines, &cleared));
     }
 
     #[test]
