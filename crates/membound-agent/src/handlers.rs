@@ -483,6 +483,7 @@ unsafe extern "C" fn enter(
     if let Some(go_on) = lanes::leave::on_signal(arrived) {
         return go_on;
     }
+    lanes::on_handler(context);
     // From here on what the handler is to have blocked is blocked.
     threads::wait_for_change();
     let place = context + REGISTERS_OFFSET;
@@ -586,6 +587,7 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         // SAFETY: as above.
         unsafe { memory::put(place, registers) };
     }
+    lanes::on_handler(context);
     tick::returned(&registers.state());
 }
 

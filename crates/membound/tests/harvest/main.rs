@@ -7,6 +7,8 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod plan;
+mod processes;
 mod scavengers;
 mod signals;
 mod suite;
+mod threads;
