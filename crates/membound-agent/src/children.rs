@@ -6,7 +6,7 @@
 
 use crate::entry::Frame;
 use crate::sys::{self, call, number};
-use crate::{listen, masks, memory, timers};
+use crate::{lanes, listen, masks, memory, timers};
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x1_0000;
@@ -14,6 +14,7 @@ const CLONE_THREAD: u64 = 0x1_0000;
 /// `clone`, `clone3`, `fork` and `vfork` as the program calls them. `None`: the trampoline is to
 /// make the call as it stands.
 pub(crate) fn make(frame: &Frame) -> Option<isize> {
+    lanes::before_child();
     if !timers::active() {
         return None;
     }

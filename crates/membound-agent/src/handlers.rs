@@ -77,7 +77,17 @@ unsafe extern "C" {
     fn membound_signal_stubs();
 }
 
-/// The handler of each stub; 0 where the stub is free. Written once.
+/// In [`HANDLERS`]: the program asked for no `SA_SIGINFO`. Where there are lanes the kernel is asked
+/// for the information all the same, for a signal that is sent again.
+const WITHOUT_INFORMATION: u64 = 1 << 63;
+/// In [`HANDLERS`]: the program asked for `SA_RESETHAND`. Where there are lanes the stub does that:
+/// a signal that is sent again must find its handler.
+const ONCE: u64 = 1 << 62;
+const MARKS: u64 = WITHOUT_INFORMATION | ONCE;
+const SIGINFO: u64 = 4;
+const RESETHAND: u64 = 0x8000_0000;
+
+/// The handler of each stub, with [`MARKS`]; 0 where the stub is free. Written once.
 static HANDLERS: [AtomicU64; STUBS] = [const { AtomicU64::new(0) }; STUBS];
 /// Set by the launcher's order, once the hook is in place.
 static ADOPTED: AtomicBool = AtomicBool::new(false);
@@ -99,13 +109,53 @@ impl Disposition {
         restorer: 0,
         mask: 0,
     };
+
+    /// Puts a stub in the handler's place. Returns whether there is one.
+    fn wrap(&mut self) -> bool {
+        let mut marks = 0;
+        if lanes::board().is_some() {
+            if self.flags & SIGINFO == 0 {
+                marks |= WITHOUT_INFORMATION;
+            }
+            if self.flags & RESETHAND != 0 {
+                marks |= ONCE;
+            }
+        }
+        let Some(stub) = marked_stub_of(self.handler, marks) else {
+            return false;
+        };
+        self.handler = stub;
+        if marks & WITHOUT_INFORMATION != 0 {
+            self.flags |= SIGINFO;
+        }
+        if marks & ONCE != 0 {
+            self.flags &= !RESETHAND;
+        }
+        true
+    }
+
+    /// Puts the program's handler in the stub's place, with the flags that it asked for. Returns
+    /// whether it was a stub.
+    pub(crate) fn unwrap(&mut self) -> bool {
+        let Some(marked) = handler_of(self.handler) else {
+            return false;
+        };
+        self.handler = marked & !MARKS;
+        if marked & WITHOUT_INFORMATION != 0 {
+            self.flags &= !SIGINFO;
+        }
+        if marked & ONCE != 0 {
+            self.flags |= RESETHAND;
+        }
+        true
+    }
 }
 
 fn stub_address(index: usize) -> u64 {
     membound_signal_stubs as *const () as u64 + index as u64 * STUB_BYTES
 }
 
-/// The handler behind the stub at `address`, if it is one.
+/// The handler behind the stub at `address`, with its marks, if it is one.
 fn handler_of(address: u64) -> Option<u64> {
     let offset = address.checked_sub(stub_address(0))?;
     let handler = HANDLERS
@@ -117,6 +167,10 @@ fn handler_of(address: u64) -> Option<u64> {
 /// The stub of `handler`. `None` when the pool is used up: then the handler gets what the
 /// kernel saw.
 pub(crate) fn stub_of(handler: u64) -> Option<u64> {
+    marked_stub_of(handler, 0)
+}
+
+fn marked_stub_of(handler: u64, marks: u64) -> Option<u64> {
     const DEFAULT_AND_IGNORE: u64 = 1;
     let ours =
         [trap::address(), tick::address()].contains(&handler) || handler_of(handler).is_some();
@@ -125,18 +179,13 @@ pub(crate) fn stub_of(handler: u64) -> Option<u64> {
     }
     for (index, slot) in HANDLERS.iter().enumerate() {
         let taken = slot
-            .compare_exchange(0, handler, Ordering::AcqRel, Ordering::Acquire)
+            .compare_exchange(0, handler | marks, Ordering::AcqRel, Ordering::Acquire)
             .err();
-        if taken.is_none_or(|owner| owner == handler) {
+        if taken.is_none_or(|owner| owner == handler | marks) {
             return Some(stub_address(index));
         }
     }
     None
-}
-
-/// The program's handler that the kernel's `handler` stands for.
-pub(crate) fn unwrapped(handler: u64) -> u64 {
-    handler_of(handler).unwrap_or(handler)
 }
 
 /// Reads or replaces what the kernel does on `signal`.
@@ -162,11 +211,8 @@ pub(crate) fn adopt() -> u64 {
         let Some(mut found) = disposition(signal, None) else {
             continue;
         };
-        if let Some(stub) = stub_of(found.handler) {
-            found.handler = stub;
-            if disposition(signal, Some(&found)).is_some() {
-                adopted += 1;
-            }
+        if found.wrap() && disposition(signal, Some(&found)).is_some() {
+            adopted += 1;
         }
     }
     adopted
@@ -190,9 +236,7 @@ pub(crate) fn hand_back() {
             };
             disposition(signal, Some(&ignored));
             found = Disposition::DEFAULT;
-        } else if let Some(original) = handler_of(found.handler) {
-            found.handler = original;
-        } else {
+        } else if !found.unwrap() {
             continue;
         }
         disposition(signal, Some(&found));
@@ -235,10 +279,7 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         }
         timers::give_up(frame.rdi, Use::Handles);
     }
-    if new != 0
-        && let Some(stub) = stub_of(wrapped.handler)
-    {
-        wrapped.handler = stub;
+    if new != 0 && wrapped.wrap() {
         passed = (&raw const wrapped) as usize;
     }
     let result = kernel_sigaction(frame.rdi, passed, old, frame.r10);
@@ -252,7 +293,7 @@ pub(crate) fn sigaction(frame: &Frame) -> Option<isize> {
         if before.handler == tick::address() {
             before = Disposition::DEFAULT;
         }
-        before.handler = unwrapped(before.handler);
+        before.unwrap();
         // SAFETY: as above.
         unsafe { memory::put(old, before) };
     }
@@ -442,6 +483,7 @@ unsafe extern "C" fn enter(
     if let Some(go_on) = lanes::leave::on_signal(arrived) {
         return go_on;
     }
+    lanes::on_handler(context);
     // From here on what the handler is to have blocked is blocked.
     threads::wait_for_change();
     let place = context + REGISTERS_OFFSET;
@@ -461,7 +503,22 @@ unsafe extern "C" fn enter(
         unsafe { memory::put(place, original) };
         show_original_fault(signal, information, found.rip, original.rip);
     }
-    handler_of(stub).unwrap_or(0)
+    let marked = handler_of(stub).unwrap_or(0);
+    if marked & ONCE != 0 {
+        forget(signal, stub);
+    }
+    marked & !MARKS
+}
+
+/// A handler that was for one signal has it: from now on the signal does what it does by default.
+fn forget(signal: u64, stub: u64) {
+    if let Some(mut found) = disposition(signal, None)
+        && found.handler == stub
+    {
+        found.unwrap();
+        found.handler = Disposition::DEFAULT.handler;
+        disposition(signal, Some(&found));
+    }
 }
 
 /// Where the jump at `ip` leads: on an island, on the way from the text to a trampoline,
@@ -530,6 +587,7 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         // SAFETY: as above.
         unsafe { memory::put(place, registers) };
     }
+    lanes::on_handler(context);
     tick::returned(&registers.state());
 }
 

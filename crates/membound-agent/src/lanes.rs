@@ -194,8 +194,8 @@ global_asm!(
     ".hidden membound_lane_timed",
     "membound_lane_timed:",
     "mov r12, gs:[{timed_resume}]",
-    "mov qword ptr gs:[{current}], 0",
     "mov byte ptr gs:[{selector}], 0",
+    "mov qword ptr gs:[{current}], 0",
     "mov rbx, rsp",
     "rdtsc",
     "shl rdx, 32",
@@ -658,15 +658,26 @@ fn adopt(thread: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives a thread that has none somewhere to be heard when a guest's stack is full.
-fn alternate_stack() -> Result<(), Errno> {
-    const SIGALTSTACK: usize = 131;
-    const DISABLED: u64 = 2;
+const SIGALTSTACK: usize = 131;
+
+/// What the kernel says of the calling thread's alternate stack: address, flags, bytes.
+fn present_alternate_stack() -> Result<[u64; 3], Errno> {
     let mut now = [0_u64; 3];
     // SAFETY: the kernel writes a `stack_t`.
     let asked = unsafe { call(SIGALTSTACK, [0, (&raw mut now) as usize, 0, 0, 0, 0]) };
-    check(asked)?;
-    if now[1] & DISABLED == 0 {
+    check(asked).map(|_| now)
+}
+
+/// Whether the calling thread runs on its alternate stack.
+fn is_on_alternate_stack() -> bool {
+    const ON_STACK: u64 = 1;
+    present_alternate_stack().is_ok_and(|[_, flags, _]| flags & 0xffff_ffff == ON_STACK)
+}
+
+/// Gives a thread that has none somewhere to be heard when a guest's stack is full.
+fn alternate_stack() -> Result<(), Errno> {
+    const DISABLED: u64 = 2;
+    if present_alternate_stack()?[1] & DISABLED == 0 {
         return Ok(());
     }
     let stack = Scratch::untouched(ALTERNATE_BYTES, Protection::ReadWrite)?.keep();
@@ -687,7 +698,15 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
         return;
     }
     let thread = sys::thread();
-    if block.thread.load(Ordering::Acquire) == thread {
+    let is_own = block.thread.load(Ordering::Acquire) == thread;
+    if is_on_alternate_stack() {
+        // While a guest runs the kernel would take that stack for unused, and begin it anew.
+        if is_own {
+            block.next.store(0, Ordering::SeqCst);
+        }
+        return;
+    }
+    if is_own {
         let closed = block.open.load(Ordering::Relaxed) == 0;
         block.locked(|| block.refill());
         if closed {
@@ -696,6 +715,33 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
     } else {
         // Without a lane it runs on alone, and asks again.
         let _ = adopt(thread);
+    }
+}
+
+/// The calling thread is about to make a process or a thread. A child of vfork has its memory, bases
+/// and lane, but no guests: it must ask before it yields.
+pub(crate) fn before_child() {
+    if let Some(block) = Block::of_thread()
+        && here()
+        && block.thread.load(Ordering::Acquire) == sys::thread()
+    {
+        let _quiet = Quiet::new();
+        block.ask_at_once();
+    }
+}
+
+/// A handler of the program's begins, or has ended, with the frame at `context`: on an alternate
+/// stack it has no turns.
+pub(crate) fn on_handler(context: usize) {
+    const STACK_OFFSET: usize = 16;
+    let Some(block) = Block::of_thread() else {
+        return;
+    };
+    // SAFETY: the kernel put a `stack_t` there.
+    let [begin, _, bytes]: [u64; 3] = unsafe { crate::memory::get(context + STACK_OFFSET) };
+    let is_on_it = (context as u64).wrapping_sub(begin) < bytes;
+    if is_on_it && here() && block.thread.load(Ordering::Acquire) == sys::thread() {
+        block.ask_at_once();
     }
 }
 

@@ -166,7 +166,7 @@ pub(crate) fn install(signals: &[u64]) -> Result<(), Failure> {
         if found.handler == address() {
             continue;
         }
-        found.handler = handlers::unwrapped(found.handler);
+        found.unwrap();
         users.set(&found);
         // What a guest calls lies where the guest is, whichever thread runs it.
         let flags = if *signal == SYS {

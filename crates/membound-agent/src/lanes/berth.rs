@@ -27,7 +27,8 @@ const AWAY: u32 = 1;
 
 global_asm!(
     ".pushsection .text.membound_berth, \"ax\", @progbits",
-    // rdi: the context. Returns when it yields.
+    // rdi: the context, rsi: the frame of the signal that it is to return from, 0 when it is parked.
+    // Returns when it yields.
     ".globl membound_lane_run",
     ".hidden membound_lane_run",
     "membound_lane_run:",
@@ -42,13 +43,18 @@ global_asm!(
     "mov gs:[{resume}], rax",
     "mov gs:[{current}], rdi",
     "mov byte ptr gs:[{selector}], 1",
+    "test rsi, rsi",
+    "jnz 3f",
     "mov rdx, [rdi + {context_resume}]",
     "mov rsp, [rdi + {context_stack}]",
     "mov qword ptr [rdi + {context_resume}], 0",
     "jmp rdx",
+    "3:",
+    "mov rsp, rsi",
+    "jmp membound_lane_return",
     "2:",
-    "mov qword ptr gs:[{current}], 0",
     "mov byte ptr gs:[{selector}], 0",
+    "mov qword ptr gs:[{current}], 0",
     "cld",
     "pop r15",
     "pop r14",
@@ -67,7 +73,7 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    fn membound_lane_run(context: &Context);
+    fn membound_lane_run(context: &Context, frame: u64);
 }
 
 /// What is to be done at home before a guest goes on.
@@ -108,6 +114,9 @@ pub(crate) struct Berth {
     state: AtomicU32,
     errand: AtomicU32,
     fault: AtomicU32,
+    /// Address of the `ucontext` with which the guest goes on, 0 when it is parked. The context
+    /// does not say it: the guest may have been about to park, with its stack pointer written.
+    frame: AtomicU64,
     /// Address of the thread's block, 0 without one.
     block: AtomicU64,
     /// The thread's alternate stack.
@@ -121,6 +130,7 @@ impl Berth {
             state: AtomicU32::new(HOME),
             errand: AtomicU32::new(0),
             fault: AtomicU32::new(0),
+            frame: AtomicU64::new(0),
             block: AtomicU64::new(0),
             alternate: [const { AtomicU64::new(0) }; 2],
         }
@@ -171,9 +181,11 @@ pub(super) fn alternate_stack(context: &Context) -> [u64; 2] {
     ]
 }
 
-/// Gives a context, which is parked and in no ring any more, back to its own thread.
-pub(super) fn send_home(context: &Context, errand: Errand) {
+/// Gives a context, which is in no ring any more, back to its own thread. It is parked, or a signal
+/// has interrupted it: then `frame` is the address of the `ucontext`, else 0.
+pub(super) fn send_home(context: &Context, frame: u64, errand: Errand) {
     let berth = Berth::of(context);
+    berth.frame.store(frame, Ordering::Relaxed);
     let (number, fault) = errand.words();
     berth.fault.store(fault, Ordering::Relaxed);
     berth.errand.store(number, Ordering::Relaxed);
@@ -208,12 +220,13 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
             berth.errand.swap(0, Ordering::AcqRel),
             berth.fault.load(Ordering::Relaxed),
         );
+        let frame = berth.frame.swap(0, Ordering::AcqRel);
         match errand {
             Errand::Run => {}
             Errand::Call => {
                 // On a busy processor its turn would not come soon otherwise.
                 schedule(0, SCHED_OTHER);
-                leave::in_frame(context.stack.load(Ordering::Relaxed), |registers| {
+                leave::in_frame(frame, |registers| {
                     guest::make_call(guest, registers);
                 });
             }
@@ -226,8 +239,8 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
             context.next.store(context.address(), Ordering::Relaxed);
             block.first.store(0, Ordering::Relaxed);
         }
-        // SAFETY: the context is parked and this thread's alone.
-        unsafe { membound_lane_run(context) };
+        // SAFETY: the context is parked, or has its frame, and is this thread's alone.
+        unsafe { membound_lane_run(context, frame) };
         guest.count(offset_of!(GuestRequest, parks));
         let before = sys::monotonic_ns();
         soaks = !find_lane(berth);

@@ -61,7 +61,6 @@ global_asm!(
 
 unsafe extern "C" {
     fn membound_lane_go();
-    fn membound_lane_return();
 }
 
 /// What is kept from the handler to the thread's own stack.
@@ -115,7 +114,9 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     let ip = arrived.registers().rip;
     let [begin, end] = assembly::own_range();
     if (begin..end).contains(&ip) && !between(ip) {
-        // It came between another one and this very question.
+        // It came between another one and this very question. The program's restorer calls the
+        // kernel itself, which is none of the guest's.
+        block.selector.store(0, Ordering::Relaxed);
         // SAFETY: the frame is the handler's to change.
         unsafe { memory::put(arrived.context + MASK_OFFSET, u64::MAX) };
         arrived.send_again();
@@ -257,10 +258,6 @@ extern "C" fn left(block: &'static Block) -> u64 {
             leaving.fault.load(Ordering::Relaxed),
         );
         if !matches!(errand, Errand::Die(_)) {
-            context.stack.store(frame, Ordering::Relaxed);
-            context
-                .resume
-                .store(membound_lane_return as *const () as u64, Ordering::Relaxed);
             let [stack, bytes] = berth::alternate_stack(context);
             // SAFETY: it is the frame of a handler that has been left.
             unsafe {
@@ -269,7 +266,7 @@ extern "C" fn left(block: &'static Block) -> u64 {
             // SAFETY: as above.
             unsafe { memory::put(frame as usize + MASK_OFFSET, berth::MASK) };
         }
-        berth::send_home(context, errand);
+        berth::send_home(context, frame, errand);
     }
     let signal = leaving.signal.swap(0, Ordering::Relaxed);
     if signal != 0 {

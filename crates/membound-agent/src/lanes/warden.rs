@@ -164,7 +164,7 @@ fn empty(block: &'static Block) -> u64 {
     let mut send = |context: &Context| {
         block.count.fetch_sub(1, Ordering::AcqRel);
         sent += 1;
-        berth::send_home(context, Errand::Run);
+        berth::send_home(context, 0, Errand::Run);
     };
     let ring = block.ring.swap(0, Ordering::AcqRel);
     if ring != 0 {

@@ -130,8 +130,9 @@ impl SettledYield {
         set_selector(writer.out, 1);
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
-        clear(writer.out, offset_of!(Lane, current));
+        // In this order: once it is back, handlers of the program run on it, which call the kernel.
         set_selector(writer.out, 0);
+        clear(writer.out, offset_of!(Lane, current));
         vectors::restore(around, self.vectors, room, writer);
         let over = writer.out.jump_ahead();
         writer.out.land(stranger);
@@ -178,15 +179,16 @@ impl SettledYield {
             }
         }
         // The state of the registers does not change up to the switch: what is marked stays.
-        if let Some(due) = due {
-            let next = self.leave_for_next(around, writer);
+        let ahead = due.map(|due| {
+            let before = writer.frame;
+            let ahead = self.leave_for_next(around, writer);
+            writer.frame = before;
             writer.out.land(due);
             writer.resume = Resume::Displaced;
             writer.mark();
-            self.leave_for_thread(around, writer, Some(next));
-        } else {
-            self.leave_for_thread(around, writer, None);
-        }
+            ahead
+        });
+        self.leave_for_thread(around, writer, ahead);
         writer.resume = Resume::AsFound;
         writer.mark();
         if self.what.gives_base() {
@@ -218,15 +220,16 @@ impl SettledYield {
     }
 
     /// Whoever was parked comes back to here.
-    fn arrive(&self, around: &Surroundings, parked: Parked, writer: &mut Writer<'_>) {
-        writer.out.land(parked.resume);
-        vectors::restore(around, self.vectors, parked.room, writer);
+    fn arrive(&self, around: &Surroundings, room: i32, writer: &mut Writer<'_>) {
+        vectors::restore(around, self.vectors, room, writer);
     }
 
-    /// Leaves for the next context of the ring unless the turn began with that; returns the
-    /// field of the jump that is taken then, with the vector room unmade.
+    /// Leaves for the next context of the ring unless the turn began with that; then, parked
+    /// already, it takes a jump whose field is returned. The ring is read only when the context is
+    /// parked: up to there it may be sent home, where the next one is none of its own.
     fn leave_for_next(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Ahead {
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
+        let parked = self.park(around, writer);
         load(
             writer.out,
             Gpr::RCX,
@@ -237,12 +240,12 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), first);
         let back = writer.out.jump_if_ahead(Condition::ZERO);
-        let parked = self.park(around, writer);
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
         go_on_as(writer, Gpr::RCX);
-        self.arrive(around, parked, writer);
-        let over = writer.out.jump_ahead();
-        Ahead { back, over }
+        Ahead {
+            back,
+            resume: parked.resume,
+        }
     }
 
     /// Leaves for the thread whose lane it is.
@@ -252,11 +255,11 @@ impl SettledYield {
         writer: &mut Writer<'_>,
         ahead: Option<Ahead>,
     ) {
-        if let Some(ahead) = ahead {
-            writer.out.land(ahead.back);
-        }
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
         let parked = self.park(around, writer);
+        if let Some(ahead) = &ahead {
+            writer.out.land(ahead.back);
+        }
         // The next turn begins with the one after this.
         load(
             writer.out,
@@ -271,10 +274,11 @@ impl SettledYield {
         writer.out.jump_to(Gpr::RCX);
         writer.frame = here;
         writer.mark();
-        self.arrive(around, parked, writer);
-        if let Some(ahead) = ahead {
-            writer.out.land(ahead.over);
+        if let Some(ahead) = &ahead {
+            writer.out.land(ahead.resume);
         }
+        writer.out.land(parked.resume);
+        self.arrive(around, parked.room, writer);
     }
 }
 
@@ -290,8 +294,10 @@ struct Parked {
 /// What [`SettledYield::leave_for_next`] leaves open.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
+    /// Field of the jump that is taken when the next one is the first.
     back: u32,
-    over: u32,
+    /// Field that says where it goes on when it is its turn again.
+    resume: u32,
 }
 
 /// `prefetcht0 operand`, with the stack pointer where the program has it.
@@ -468,6 +474,20 @@ mod tests {
         let away = position(&lines, &format!("mov gs:[{offset:X}h],rax"));
         assert!(away < position(&lines, "jmp rdx"));
         assert!(position(&lines, "jmp rdx") < position(&lines, &cleared));
+        let selector = offset_of!(Lane, selector);
+        let own_calls = position(&lines, &format!("mov byte ptr gs:[{selector:X}h],0"));
+        assert!(own_calls < position(&lines, &cleared));
+    }
+
+    #[test]
+    fn the_ring_is_read_when_the_context_is_parked() {
+        let (cost, own_base) = (1, false);
+        let lines = written(Yield::Miss { cost, own_base });
+        let next = format!("mov rcx,[rax+{:X}h]", offset_of!(Context, next));
+        let resume = format!("mov [rax+{}],rdx", offset_of!(Context, resume));
+        let parks = lines.iter().filter(|line| **line == resume).count();
+        assert_eq!(parks, 2, "{lines:#?}");
+        assert!(position(&lines, &resume) < position(&lines, &next), "{lines:#?}");
     }
 
     #[test]

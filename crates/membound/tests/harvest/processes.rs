@@ -1,0 +1,65 @@
+//! Children and ends of a program that yields.
+
+use crate::suite::{Harvest, fixture, scavenger};
+
+#[track_caller]
+fn check(source: &str, mode: &str) {
+    let (Some(program), Some(scavenger)) = (fixture(source, "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode)
+        .with(&scavenger, "forever")
+        .with(&scavenger, "calls")
+        .options("--per-thread 2 --idle steal");
+    harvest.check();
+}
+
+#[test]
+fn it_forks() {
+    check("processes.c", "fork");
+}
+
+#[test]
+fn children_of_vfork_come_to_its_yields() {
+    check("processes.c", "vfork");
+}
+
+#[test]
+fn children_of_vfork_yield_and_execute() {
+    check("processes.c", "vfork-exec");
+}
+
+#[test]
+fn it_spawns() {
+    check("processes.c", "spawn");
+}
+
+#[test]
+fn it_executes_another_image() {
+    check("processes.c", "exec");
+}
+
+#[test]
+fn it_exits_with_a_code() {
+    check("ends.c", "exit");
+}
+
+#[test]
+fn another_thread_ends_it() {
+    check("ends.c", "thread");
+}
+
+#[test]
+fn it_is_killed() {
+    check("ends.c", "killed");
+}
+
+#[test]
+fn it_aborts() {
+    check("ends.c", "abort");
+}
+
+#[test]
+fn it_faults_at_a_load_that_yields() {
+    check("ends.c", "fault");
+}

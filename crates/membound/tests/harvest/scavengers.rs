@@ -1,0 +1,103 @@
+//! Scavengers that end in every way, and what they do before.
+
+use membound_types::ScavengerState;
+
+use crate::suite::{Harvest, Harvested, fixture, output_of, scavenger};
+
+/// Runs a program until scavengers in `mode` are over, with one beside them that works.
+fn outlasted(mode: &str, options: &str) -> Option<Harvested> {
+    let (program, scavenger) = (fixture("ends.c", "-O2")?, scavenger()?);
+    let harvest = Harvest::of(&program, "outlast")
+        .with(&scavenger, mode)
+        .with(&scavenger, "work")
+        .options("--per-thread 2 --idle steal")
+        .options(options);
+    let harvested = harvest.check();
+    harvested.wrote(1, &output_of(&scavenger, "work"));
+    Some(harvested)
+}
+
+/// One that crashes, wherever it is run.
+#[track_caller]
+fn crashes(mode: &str, signal: i32) {
+    if let Some(harvested) = outlasted(mode, "") {
+        harvested.ended(0, ScavengerState::Crashed, Some(Err(signal)));
+    }
+}
+
+/// One that does something and writes what it found: as when it runs alone.
+#[track_caller]
+fn works(mode: &str) {
+    if let Some(harvested) = outlasted(mode, "")
+        && let Some(scavenger) = scavenger()
+    {
+        harvested.wrote(0, &output_of(&scavenger, mode));
+    }
+}
+
+#[test]
+fn it_ends_with_a_code() {
+    if let Some(harvested) = outlasted("exit", "") {
+        harvested.ended(0, ScavengerState::Finished, Some(Ok(7)));
+    }
+}
+
+#[test]
+fn it_aborts() {
+    crashes("abort", libc::SIGABRT);
+}
+
+#[test]
+fn it_faults() {
+    crashes("fault", libc::SIGSEGV);
+}
+
+#[test]
+fn it_faults_at_the_load_that_yields() {
+    crashes("yielding-fault", libc::SIGSEGV);
+}
+
+#[test]
+fn it_divides_by_zero() {
+    crashes("divide", libc::SIGFPE);
+}
+
+#[test]
+fn it_executes_what_is_no_instruction() {
+    crashes("illegal", libc::SIGILL);
+}
+
+#[test]
+fn its_stack_overflows() {
+    crashes("overflow", libc::SIGSEGV);
+}
+
+#[test]
+fn it_computes() {
+    works("work");
+}
+
+#[test]
+fn its_thread_local_variables_and_errno_are_its_own() {
+    works("tls");
+}
+
+#[test]
+fn it_calls_and_writes_in_bursts() {
+    works("calls");
+}
+
+#[test]
+fn its_vectors_are_alive_over_yields() {
+    works("vectors");
+}
+
+#[test]
+fn it_rounds_in_its_own_way() {
+    works("rounding");
+}
+
+#[test]
+fn it_loads_libraries() {
+    works("load");
+}

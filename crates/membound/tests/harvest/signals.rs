@@ -1,0 +1,50 @@
+//! Signals that come in the middle of turns.
+
+use crate::suite::{Harvest, fixture, output_of, scavenger};
+
+/// Storms of two signals, with scavengers that compute and that call.
+#[track_caller]
+fn check(mode: &str) {
+    let (Some(program), Some(scavenger)) = (fixture("signals.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode)
+        .with(&scavenger, "forever")
+        .with(&scavenger, "calls")
+        .options("--per-thread 2 --idle steal");
+    let harvested = harvest.check();
+    assert!(harvested.left.stdout.contains(": 0 wrong, all handled"));
+    let expected = output_of(&scavenger, "calls");
+    // It may have work left when the storm is over.
+    assert!(expected.starts_with(&harvested.outputs[1]), "{harvested:#?}");
+}
+
+#[test]
+fn a_storm_of_signals_finds_the_program_in_turns() {
+    check("storm");
+}
+
+#[test]
+fn a_storm_of_signals_is_handled_on_another_stack() {
+    check("storm-onstack");
+}
+
+#[test]
+fn handlers_leave_turns_by_siglongjmp() {
+    check("jump");
+}
+
+#[test]
+fn handlers_leave_turns_by_siglongjmp_from_another_stack() {
+    check("jump-onstack");
+}
+
+#[test]
+fn handlers_yield_themselves() {
+    check("yields");
+}
+
+#[test]
+fn handlers_yield_themselves_on_another_stack() {
+    check("yields-onstack");
+}

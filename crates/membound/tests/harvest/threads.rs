@@ -1,0 +1,66 @@
+//! Threads that yield, and end.
+
+use membound_types::ScavengerState;
+
+use crate::suite::{Harvest, fixture, scavenger};
+
+#[track_caller]
+fn check(mode: &str, copies: u32, options: &str) {
+    let (Some(program), Some(scavenger)) = (fixture("threads.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode)
+        .with(&scavenger, "forever")
+        .options(&format!("--copies {copies}"))
+        .options(options);
+    let harvested = harvest.check();
+    for index in 0..copies as usize {
+        let state = harvested.document.scavengers[index].state;
+        assert_eq!(state, ScavengerState::Unfinished, "{harvested:#?}");
+    }
+}
+
+#[test]
+fn a_thousand_threads_come_and_go() {
+    check("churn", 3, "--idle steal");
+}
+
+#[test]
+fn a_thousand_detached_threads_come_and_go() {
+    check("detached", 3, "--idle steal");
+}
+
+#[test]
+fn threads_leave_by_pthread_exit() {
+    check("exit", 3, "--idle harvest");
+}
+
+#[test]
+fn threads_are_cancelled() {
+    check("cancel", 3, "--idle steal");
+}
+
+#[test]
+fn there_are_more_threads_than_scavengers() {
+    check("many", 2, "--idle steal");
+}
+
+#[test]
+fn there_are_more_scavengers_than_a_thread_may_have() {
+    check("many", 8, "--per-thread 2 --idle harvest");
+}
+
+#[test]
+fn threads_that_block_are_stolen_from() {
+    check("blocking", 2, "--idle steal");
+}
+
+#[test]
+fn threads_that_block_keep_their_scavengers() {
+    check("blocking", 2, "--idle stop");
+}
+
+#[test]
+fn threads_that_block_leave_idle_time() {
+    check("blocking", 2, "--idle harvest");
+}
