@@ -279,7 +279,12 @@ extern "C" fn timed(ticks: u64) {
     let warming = block.warming.load(Ordering::Relaxed);
     if warming > 0 {
         block.warming.store(warming - 1, Ordering::Relaxed);
-        block.ask();
+        // The kernel is not to come between. Should a handler send the next one home meanwhile, the
+        // thread is asked to come to the agent before anything of this is looked at.
+        let next = block.next.load(Ordering::Relaxed);
+        if block.is_member(next) {
+            block.begin_with(&block.stopwatch, next);
+        }
         return;
     }
     let ns = ticks.saturating_mul(1024) / u64::from(board.ticks.max(1));
@@ -439,14 +444,6 @@ impl Block {
         self.base.store(fs, Ordering::Relaxed);
         self.itself.store(self.address(), Ordering::Relaxed);
         self.seen_cpu_ns.store(0, Ordering::Relaxed);
-        let asm_code = |f: unsafe extern "C" fn()| f as *const () as u64;
-        let resumes = [
-            (&self.stopwatch, asm_code(membound_lane_stopwatch)),
-            (&self.nobody, asm_code(membound_lane_nobody)),
-        ];
-        for (context, resume) in resumes {
-            context.resume.store(resume, Ordering::Relaxed);
-        }
         self.thread.store(thread, Ordering::Release);
         let [start, end] = assembly::own_range();
         let selector = (&raw const self.selector) as usize;
@@ -523,24 +520,27 @@ impl Block {
         self.ring.store(begin, Ordering::Relaxed);
         let Some(board) = board() else { return };
         self.span.store(board.span, Ordering::Relaxed);
-        let stack = Context::at(begin).stack.load(Ordering::Relaxed);
         let before = if warden::lets_in() {
-            self.stopwatch.next.store(begin, Ordering::Relaxed);
             &self.stopwatch
         } else {
             &self.nobody
         };
+        self.begin_with(before, begin);
+    }
+
+    /// Has the next turn begin with one of the block's own contexts, before the one at `next`.
+    fn begin_with(&self, own: &Context, next: u64) {
+        let code: unsafe extern "C" fn() = if own.address() == self.nobody.address() {
+            membound_lane_nobody
+        } else {
+            membound_lane_stopwatch
+        };
         // Where it lies until it goes over, which it does at once.
-        before.stack.store(stack, Ordering::Relaxed);
-        before.resume.store(
-            if before.address() == self.nobody.address() {
-                membound_lane_nobody as *const () as u64
-            } else {
-                membound_lane_stopwatch as *const () as u64
-            },
-            Ordering::Relaxed,
-        );
-        self.next.store(before.address(), Ordering::Release);
+        let stack = Context::at(next).stack.load(Ordering::Relaxed);
+        own.stack.store(stack, Ordering::Relaxed);
+        own.next.store(next, Ordering::Relaxed);
+        own.resume.store(code as *const () as u64, Ordering::Relaxed);
+        self.next.store(own.address(), Ordering::Release);
     }
 
     /// Has one of the turns to come timed.
