@@ -10,8 +10,9 @@
  *
  * Prints hops, checksum (the sum of the places in their cycles where the threads ended), wall_s,
  * hops_per_s of all threads, ns_per_hop and cpu_ns_per_hop (a thread's wall and CPU time by its
- * hops, over all threads), and percentiles of the batches' wall times. Exit code 1 when a thread
- * ends elsewhere than its number of hops from where it began.
+ * hops, over all threads), began_ns and ended_ns (when the first began to chase and the last ended,
+ * by CLOCK_MONOTONIC), and percentiles of the batches' wall times. Exit code 1 when a thread ends
+ * elsewhere than its number of hops from where it began.
  */
 /* First: it says which functions the headers of the system shall declare. */
 #include "common.h"
@@ -130,6 +131,7 @@ int main(int argc, char **argv)
 	       seconds, all / seconds);
 	printf("ns_per_hop %.3f\ncpu_ns_per_hop %.3f\n", (double)wall_ns / all,
 	       (double)thread_cpu_ns / all);
+	printf("began_ns %" PRIu64 "\nended_ns %" PRIu64 "\n", began, ended);
 	print_percentiles("batch", batch_ns, threads * batches);
 	if (right)
 		return 0;
