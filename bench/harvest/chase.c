@@ -27,6 +27,7 @@ struct walker {
 	uint64_t *batch_ns;
 	uint64_t batches;
 	uint64_t cpu;
+	volatile uint64_t *own, fallback;
 	pthread_barrier_t *begin;
 	pthread_t thread;
 	uint64_t began_ns, ended_ns, cpu_ns, end;
@@ -60,6 +61,7 @@ static void *walk(void *argument)
 		uint64_t now = now_ns();
 		walker->batch_ns[i] = now - last;
 		last = now;
+		*walker->own = (i + 1) * BATCH_HOPS;
 		chase_batch_done(walker->batch_ns[i]);
 	}
 	walker->ended_ns = last;
@@ -105,6 +107,9 @@ int main(int argc, char **argv)
 		walker->batches = batches;
 		walker->cpu = cpu;
 		walker->begin = &begin;
+		walker->own = own_count(&walker->fallback);
+		if (walker->own == NULL)
+			return EXIT_WRONG;
 	}
 	for (uint64_t i = 0; i < threads; i++)
 		if (pthread_create(&walkers[i].thread, NULL, walk, &walkers[i]) != 0) {

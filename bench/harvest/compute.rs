@@ -57,7 +57,7 @@ unsafe extern "C" {
     ) -> *mut c_void;
 }
 
-/// As in scavenger.h: lines of 64 bytes, of which the first tells how many others are taken.
+/// As in common.h: lines of 64 bytes, of which the first tells how many others are taken.
 const COUNTS_BYTES: usize = 4096;
 const LINE_COUNTS: usize = 8;
 /// PROT_READ | PROT_WRITE and MAP_SHARED of Linux.
@@ -65,10 +65,10 @@ const READ_WRITE: c_int = 3;
 const SHARED: c_int = 1;
 
 /// Where this copy counts its own units: a line of the file that the environment names in
-/// SCAVENGER_PROGRESS, else a number that nobody looks at; a line for a person where that fails.
+/// HARVEST_PROGRESS, else a number that nobody looks at; a line for a person where that fails.
 fn own_count() -> Result<&'static AtomicU64, String> {
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    let Some(path) = std::env::var_os("SCAVENGER_PROGRESS") else {
+    let Some(path) = std::env::var_os("HARVEST_PROGRESS") else {
         return Ok(&UNSEEN);
     };
     let told = |error| format!("compute: {}: {error}", path.display());

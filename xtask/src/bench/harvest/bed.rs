@@ -27,6 +27,8 @@ const PROFILE_S: &str = "10";
 /// Part of the time that scavengers may run on threads of their own; beyond it, what they got done
 /// is not that of the primary's stalls.
 const OWN_THREAD_SHARE: f64 = 0.05;
+/// Part of the primary's time in which all must be at work for a rate.
+const LEAST_SHARE: f64 = 0.2;
 /// `--max-overhead` where it is not the question: the command's own default.
 pub(super) const OVERHEAD: &str = "5%";
 
@@ -116,13 +118,34 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    /// Units of work that all scavengers did while the primary measured.
+    /// Units of work that all scavengers did, beside a primary that counts none, while the primary measured.
     pub(super) fn units(&self) -> Result<f64> {
         self.progress
             .units(self.said.get("began_ns")?, self.said.get("ended_ns")?)
     }
 
-    /// The same in a second.
+    /// Units of work in a second of all `count` programs that count, the primary with them, from
+    /// when the last of them had prepared itself until the primary's end; and the share of the
+    /// primary's time that this was.
+    ///
+    /// An error when the last one never began, or so late that there is little to measure.
+    pub(super) fn all_units_per_s(&self, count: usize) -> Result<(f64, f64)> {
+        let (began, ended) = (self.said.get("began_ns")?, self.said.get("ended_ns")?);
+        let from = self.progress.all_work_from_ns(count);
+        let from = from.filter(|from| *from < ended);
+        let from = from.with_context(|| format!("not all {count} programs came to work"))?;
+        let from = from.max(began);
+        let share = (ended - from) / (ended - began);
+        ensure!(
+            share >= LEAST_SHARE,
+            "scavengers prepared themselves in {:.0} % of the primary's time",
+            (1.0 - share) * 100.0
+        );
+        let units = self.progress.units(from, ended)?;
+        Ok((units / (ended - from) * 1e9, share))
+    }
+
+    /// Units of work of the scavengers in a second.
     pub(super) fn units_per_s(&self) -> Result<f64> {
         Ok(self.units()? / self.said.seconds()?)
     }

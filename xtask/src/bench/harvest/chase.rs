@@ -31,7 +31,12 @@ enum Found {
     Said(Said),
     /// Nanoseconds of a hop of all contexts in all, and whether scavengers ran on threads of their
     /// own.
-    Hop { ns: f64, apart: bool },
+    Hop {
+        ns: f64,
+        /// Part of the primary's time in which all scavengers had begun to chase.
+        share: f64,
+        apart: bool,
+    },
 }
 
 impl Found {
@@ -39,6 +44,13 @@ impl Found {
         match self {
             Self::Said(said) => said.get(name).unwrap_or(f64::NAN),
             Self::Hop { ns, .. } => *ns,
+        }
+    }
+
+    const fn share(&self) -> f64 {
+        match self {
+            Self::Said(_) => 1.0,
+            Self::Hop { share, .. } => *share,
         }
     }
 
@@ -77,10 +89,11 @@ fn by_hand(bed: &Bed<'_>, area: &str) -> Result<Said> {
 fn hop(bed: &Bed<'_>, asked: &Asked) -> Result<Found> {
     let ran = bed.harvested(asked)?;
     let seconds = ran.said.seconds()?;
-    let hops = ran.said.get("hops")? + ran.units()?;
+    let (hops_per_s, share) = ran.all_units_per_s(asked.copies as usize + 1)?;
     let document = ran.document.as_ref();
     Ok(Found::Hop {
-        ns: seconds * 1e9 / hops,
+        ns: 1e9 / hops_per_s,
+        share,
         apart: document.is_some_and(|document| ran_apart(document, seconds)),
     })
 }
@@ -97,7 +110,7 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
             Ok(Found::Said(said))
         }
         Case::ByHand => by_hand(bed, area).map(Found::Said),
-        Case::Harvested(copies) => hop(bed, &asked(bed, area, *copies, 20_000_000)),
+        Case::Harvested(copies) => hop(bed, &asked(bed, area, *copies, 60_000_000)),
     });
     let mut found = found.into_iter();
     let alone = found.next().context("the chase alone comes first")??;
@@ -160,7 +173,7 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
         summary.push(json!({
             "contexts": contexts, "hop_ns": ns, "alone_ns": load_ns, "switch_ns": switch,
             "limit": bound, "faster": faster, "of_limit": faster / bound,
-            "by_hand_ns": hand_ns, "of_by_hand": of_hand, "ran_apart": apart,
+            "share_of_time": middle(&runs, Found::share)?, "by_hand_ns": hand_ns, "of_by_hand": of_hand, "ran_apart": apart,
             "limit_target": LIMIT_TARGET, "by_hand_target": BY_HAND_TARGET,
         }));
     }

@@ -1,5 +1,5 @@
-//! What scavengers have got done, read from outside while they run: the file of counts that
-//! `bench/harvest/scavenger.h` describes.
+//! What programs have got done, read from outside while they run: the file of counts that
+//! `bench/harvest/common.h` describes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,18 +10,33 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// The variable that names the file to scavengers.
-pub(super) const VARIABLE: &str = "SCAVENGER_PROGRESS";
+/// The variable that names the file to them.
+pub(super) const VARIABLE: &str = "HARVEST_PROGRESS";
 const FILE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 /// How often the counts are looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Units done by all scavengers at one time of CLOCK_MONOTONIC.
+/// Units done by all who count at one time of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Look {
     at_ns: f64,
     units: f64,
+    /// Who has done some.
+    working: usize,
+}
+
+impl Look {
+    /// The sum of all counts: all lines but the first begin with one.
+    fn of(at_ns: f64, bytes: &[u8; FILE_BYTES]) -> Self {
+        let lines = bytes.chunks_exact(LINE_BYTES).skip(1);
+        let counts = lines.filter_map(|line| line.first_chunk().copied().map(u64::from_ne_bytes));
+        Self {
+            at_ns,
+            units: counts.clone().sum::<u64>() as f64,
+            working: counts.filter(|count| *count > 0).count(),
+        }
+    }
 }
 
 /// Counts that are being looked at.
@@ -52,10 +67,7 @@ impl Watch {
                 let mut bytes = [0; FILE_BYTES];
                 // A look that fails is one less, and the figure says when there are too few.
                 if file.read_exact_at(&mut bytes, 0).is_ok() {
-                    looks.push(Look {
-                        at_ns: now_ns(),
-                        units: units(&bytes),
-                    });
+                    looks.push(Look::of(now_ns(), &bytes));
                 }
                 if last {
                     return looks;
@@ -91,6 +103,13 @@ impl Progress {
         Ok(at(to_ns)? - at(from_ns)?)
     }
 
+    /// The time of CLOCK_MONOTONIC from which `count` programs have been seen at work: what each
+    /// prepares is over then. `None` when there never were so many.
+    pub(super) fn all_work_from_ns(&self, count: usize) -> Option<f64> {
+        let first = self.looks.iter().find(|look| look.working >= count);
+        first.map(|look| look.at_ns)
+    }
+
     fn at(&self, ns: f64) -> Option<f64> {
         let after = self.looks.partition_point(|look| look.at_ns < ns);
         let (before, next) = (
@@ -100,13 +119,6 @@ impl Progress {
         let share = (ns - before.at_ns) / (next.at_ns - before.at_ns);
         Some(before.units + share * (next.units - before.units))
     }
-}
-
-/// The sum of all counts: all lines but the first begin with one.
-fn units(bytes: &[u8; FILE_BYTES]) -> f64 {
-    let lines = bytes.chunks_exact(LINE_BYTES).skip(1);
-    let counts = lines.filter_map(|line| line.first_chunk().copied().map(u64::from_ne_bytes));
-    counts.sum::<u64>() as f64
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of what the programs print.
@@ -126,14 +138,21 @@ mod tests {
 
     #[test]
     fn work_between_two_times_is_interpolated_and_never_guessed() {
-        let looks = [(100.0, 0.0), (200.0, 50.0), (300.0, 250.0)];
-        let looks = looks.map(|(at_ns, units)| Look { at_ns, units }).to_vec();
+        let looks = [(100.0, 0.0, 0), (200.0, 50.0, 1), (300.0, 250.0, 2)];
+        let looks = looks.map(|(at_ns, units, working)| Look {
+            at_ns,
+            units,
+            working,
+        });
+        let looks = looks.to_vec();
         let progress = Progress { looks };
         let units = |from, to| progress.units(from, to).ok();
         assert_eq!(units(150.0, 250.0), Some(125.0));
         assert_eq!(units(200.0, 300.0), Some(200.0));
         assert_eq!(units(100.0, 200.0), None);
         assert_eq!(units(150.0, 301.0), None);
+        assert_eq!(progress.all_work_from_ns(2), Some(300.0));
+        assert_eq!(progress.all_work_from_ns(3), None);
     }
 
     #[test]
@@ -142,7 +161,8 @@ mod tests {
         for (line, count) in [(0, 2_u64), (1, 40), (2, 3)] {
             bytes[line * LINE_BYTES..][..8].copy_from_slice(&count.to_ne_bytes());
         }
-        assert_eq!(units(&bytes), 43.0);
+        let look = Look::of(1.0, &bytes);
+        assert_eq!((look.units, look.working), (43.0, 2));
     }
 
     #[test]
