@@ -228,12 +228,13 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
         Some(path) => Some(image::load(path.as_c_str().ok_or(Errno::EINVAL)?)?),
         None => None,
     };
-    descriptors(&strings)?;
-    set_aside(guest, request)?;
-    let top = stack::make(request, &strings, &executable, loader.as_ref())?;
+    // Before anything else is mapped near them: patches lie within reach of what they are for.
     for image in [Some(&executable), loader.as_ref()].into_iter().flatten() {
         tell_of_text(image.span);
     }
+    descriptors(&strings)?;
+    set_aside(guest, request)?;
+    let top = stack::make(request, &strings, &executable, loader.as_ref())?;
     alternate_stack(guest)?;
     let has_lanes = berth::settle(&guest.berth)?;
     if !has_lanes {
@@ -290,7 +291,9 @@ fn descriptors(strings: &stack::Strings) -> Result<(), Errno> {
 
 /// Sets addresses aside for the guest's break, which takes no memory before it is used.
 fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
-    let length = (request.get().memory as usize).max(1 << 20) & !4095;
+    // What is larger than this is for other mappings.
+    const MOST: usize = 64 << 20;
+    let length = (request.get().memory as usize).clamp(1 << 20, MOST) & !4095;
     let begin = Scratch::untouched(length, Protection::None)?.keep() as u64;
     let [first, now, end] = &guest.heap;
     first.store(begin, Ordering::Relaxed);
@@ -396,6 +399,16 @@ pub(crate) fn make_call(guest: &'static Guest, registers: &mut Registers) {
 /// The guest whose thread this is, is over.
 pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
     finish(guest, state, code)
+}
+
+/// Calls `visit` with the thread of every guest.
+pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
+    for guest in &ALL {
+        let thread = guest.thread.load(Ordering::Relaxed);
+        if thread != 0 && thread != TAKEN {
+            visit(thread);
+        }
+    }
 }
 
 /// Whether `thread` is a guest's.

@@ -12,7 +12,7 @@ use membound_wire::{CONTROL_VARIABLE, Event, PADDING_VARIABLE};
 
 use crate::control;
 use crate::memory::{self, Line};
-use crate::{assembly, sys};
+use crate::{assembly, lanes, sys};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -74,6 +74,9 @@ extern "C" fn begin() {
     if prepare().is_some() {
         // What the launcher could not do it knows; the program runs in any case.
         let _ = control::converse(Event::Start, [0; 2]);
+        if lanes::board().is_some() {
+            lanes::berth::stand_back();
+        }
     }
 }
 

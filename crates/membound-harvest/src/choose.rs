@@ -5,14 +5,15 @@
 //! those as many are taken, the most gain for the least cost first, as keep the cost on hits
 //! of all together under its bound.
 //!
-//! Figures have intervals. Where both sides of a threshold lie in one, the value decides and the
-//! decision is said to be undecided, so that a longer profile may turn it but a larger sampling
-//! rate alone does not turn any other.
+//! Figures have intervals. Where both sides of a threshold lie in one, the decision of an earlier
+//! plan holds, else the value decides; the decision is said to be undecided, so that a longer
+//! profile may turn it but a larger sampling rate alone does not turn any other.
 
 use membound_model::stall::{Estimate, Executed};
 use membound_types::YieldReason;
 
 use crate::Options;
+use crate::former::Former;
 
 /// Quantile of the normal distribution for a 95 % interval.
 const Z95: f64 = 1.96;
@@ -33,6 +34,8 @@ pub(crate) struct Candidate {
     pub executed: Option<Executed>,
     /// Share of the executions that miss the last cache.
     pub likelihood: Option<Estimate>,
+    /// What an earlier plan decided.
+    pub former: Option<Former>,
 }
 
 /// What became of a load.
@@ -56,12 +59,14 @@ struct Side {
     sure: bool,
 }
 
-fn side(figure: Estimate, threshold: f64) -> Side {
+fn side(figure: Estimate, threshold: f64, former: Option<Former>) -> Side {
     let margin = MARGIN * threshold;
-    Side {
-        above: figure.value >= threshold,
-        sure: figure.low >= threshold + margin || figure.high < threshold - margin,
-    }
+    let sure = figure.low >= threshold + margin || figure.high < threshold - margin;
+    let above = match former {
+        Some(former) if !sure => former.pays,
+        _ => figure.value >= threshold,
+    };
+    Side { above, sure }
 }
 
 /// Decides on all loads of a program that took `cpu_ns` and was stalled for `stall_ns` of it.
@@ -84,7 +89,15 @@ pub(crate) fn choose(
             hit_cost_ns,
             ..
         } = decisions[index];
-        gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE)
+        let worth = gain_ns / hit_cost_ns.max(f64::MIN_POSITIVE);
+        // What was chosen stays before what was not, as far as the figures permit it.
+        match (candidates[index].former, decisions[index].stall_each_ns) {
+            (Some(former), Some(each)) if each.value > 0.0 && former.pays => {
+                let end = if former.chosen { each.high } else { each.low };
+                worth * end / each.value
+            }
+            _ => worth,
+        }
     };
     order.sort_by(|&a, &b| worth(b).total_cmp(&worth(a)).then(a.cmp(&b)));
     let budget_ns = options.max_overhead * cpu_ns;
@@ -129,7 +142,7 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     }
     let significant = if all_stall_ns > 0.0 {
         let share = candidate.stall_ns.times(1.0 / all_stall_ns);
-        side(share, options.min_stall_share)
+        side(share, options.min_stall_share, candidate.former)
     } else {
         Side {
             above: false,
@@ -145,11 +158,11 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     let Some(likelihood) = candidate.likelihood else {
         return decided(YieldReason::NotTimed, &[]);
     };
-    let misses = side(likelihood, options.min_likelihood);
+    let misses = side(likelihood, options.min_likelihood, candidate.former);
     if !misses.above {
         return decided(YieldReason::Hits, &[misses]);
     }
-    let long = side(each_ns, yield_ns);
+    let long = side(each_ns, yield_ns, candidate.former);
     if !long.above {
         return decided(YieldReason::ShortStall, &[long]);
     }
@@ -193,6 +206,7 @@ mod tests {
                 relative_error: 0.01,
             }),
             likelihood: Some(near(likelihood)),
+            former: None,
         }
     }
 
@@ -283,6 +297,44 @@ mod tests {
         let decision = decide_all(&[wide], 1.0)[0];
         assert_eq!(decision.reason, YieldReason::Hits);
         assert!(decision.undecided);
+    }
+
+    #[test]
+    fn a_decision_that_the_figures_permit_is_kept() {
+        let former = |pays, chosen| Some(Former { pays, chosen });
+        let decided = |value: f64, low: f64, high: f64, former| {
+            let mut load = load(160.0, 1.0, value);
+            load.likelihood = Some(Estimate::new(value, low, high));
+            load.former = former;
+            let decision = decide_all(&[load], 1.0)[0];
+            (decision.reason, decision.undecided)
+        };
+        let (pays, hits) = (YieldReason::Pays, YieldReason::Hits);
+        // The threshold is 30 %.
+        assert_eq!(decided(0.28, 0.2, 0.6, None), (hits, true));
+        assert_eq!(decided(0.28, 0.2, 0.6, former(true, true)), (pays, true));
+        assert_eq!(decided(0.28, 0.2, 0.6, former(true, false)), (pays, true));
+        assert_eq!(decided(0.35, 0.2, 0.6, former(false, false)), (hits, true));
+        // What the figures do not permit is not kept.
+        assert_eq!(decided(0.5, 0.4, 0.6, former(false, false)), (pays, false));
+        assert_eq!(decided(0.1, 0.05, 0.2, former(true, true)), (hits, false));
+    }
+
+    #[test]
+    fn what_was_chosen_stays_before_what_gains_hardly_more() {
+        let with = |mut load: Candidate, chosen| {
+            load.former = Some(Former { pays: true, chosen });
+            load
+        };
+        let (first, second) = (load(150.0, 1.0, 0.5), load(152.0, 1.0, 0.5));
+        let (pays, over) = (YieldReason::Pays, YieldReason::Overhead);
+        // There is room for one of the two, whose intervals overlap.
+        let plain = [first.clone(), second.clone()];
+        assert_eq!(reasons(&plain, 0.008), [over, pays]);
+        let kept = [with(first.clone(), true), with(second, false)];
+        assert_eq!(reasons(&kept, 0.008), [pays, over]);
+        let better = [with(first, true), with(load(250.0, 1.0, 0.5), false)];
+        assert_eq!(reasons(&better, 0.008), [over, pays]);
     }
 
     #[test]

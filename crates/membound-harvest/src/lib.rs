@@ -17,6 +17,7 @@ mod code;
 pub mod distance;
 mod edges;
 mod error;
+mod former;
 mod options;
 mod plan;
 #[cfg(test)]
@@ -28,4 +29,4 @@ pub use binaries::{Binaries, check};
 pub use error::Error;
 pub use options::{Costs, Options};
 pub use plan::plan;
-pub use yields::{LeftOut, Obstacle, Yields, groundwork_options, yields};
+pub use yields::{Jumps, LeftOut, Obstacle, Yields, groundwork_options, yields};

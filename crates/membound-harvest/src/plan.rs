@@ -16,6 +16,7 @@ use crate::binaries::{self, Binaries, Patches};
 use crate::choose::{self, Candidate, Decision};
 use crate::code::{self, Module, Origin, Usual};
 use crate::distance::{self, Bounded, Limits, Program, Rule, Unbounded};
+use crate::former::Decided;
 use crate::times::{self, CodeTimes};
 use crate::{Error, Options};
 
@@ -24,7 +25,9 @@ use crate::{Error, Options};
 const SLOW_CYCLE_NS: f64 = 1.0;
 
 /// Plans `run`. Levels and latencies are those of `machine`, or of the run's own machine
-/// profile; the binaries that were profiled are read again through `binaries`.
+/// profile; the binaries that were profiled are read again through `binaries`. Where figures permit
+/// both to choose a load and not to, what `former` decided on it holds, an earlier plan of the
+/// same files.
 ///
 /// # Errors
 /// When the run tells too little, or a binary is not the one that was profiled.
@@ -32,6 +35,7 @@ pub fn plan(
     run: &RunData,
     machine: Option<&MachineProfile>,
     binaries: &dyn Binaries,
+    former: Option<&HarvestPlan>,
     options: &Options,
 ) -> Result<HarvestPlan, Error> {
     if run.samples.is_empty() {
@@ -71,7 +75,7 @@ pub fn plan(
         })
         .collect();
 
-    let considered = Considered::new(run, &figures, &images, &patches);
+    let considered = Considered::new(run, &figures, &images, &patches, former);
     let decisions = choose::choose(
         &considered.candidates,
         figures.cpu_ns,
@@ -167,7 +171,13 @@ impl<'a> Considered<'a> {
         figures: &'a Figures,
         images: &[Result<Image<'_>, String>],
         patches: &[Option<Patches<'_>>],
+        former: Option<&HarvestPlan>,
     ) -> Self {
+        let decided = former.map(Decided::of).unwrap_or_default();
+        let identities: Vec<Option<String>> = images
+            .iter()
+            .map(|image| image.as_ref().ok().map(binaries::identity))
+            .collect();
         let mut loads: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         let accesses: Vec<&AccessFigures> = figures
             .accesses
@@ -216,6 +226,10 @@ impl<'a> Considered<'a> {
                 beyond_ns: access.stall_beyond_l2_ns,
                 executed: access.executed,
                 likelihood: access.served.map(|served| served.memory),
+                former: frame.module.and_then(|module| {
+                    let identity = identities[module.index()].as_deref()?;
+                    decided.at(identity, frame.address)
+                }),
             });
         }
         considered

@@ -41,9 +41,9 @@ pub struct Harvest {
     /// The programs that run in the command's stalls.
     pub guests: Vec<Guest>,
     /// Yields of the command.
-    pub primary: Vec<Choice>,
+    pub primary: Vec<Planting>,
     /// Yields of the guests.
-    pub scavengers: Vec<Choice>,
+    pub scavengers: Vec<Planting>,
     /// Time from a yield of the command until its data are there, in nanoseconds.
     pub span_ns: f64,
     /// Most guests that a thread is given at one time.
@@ -56,6 +56,15 @@ pub struct Harvest {
     pub ticks_per_ns: f64,
     /// How long the command waits for its guests to come to a yield.
     pub patience: Duration,
+}
+
+/// The yields of a file.
+#[derive(Clone, Debug)]
+pub struct Planting {
+    /// What is to stand in it.
+    pub choice: Choice,
+    /// What stands there instead where a yield of the choice that others need has no place.
+    pub otherwise: Option<Choice>,
 }
 
 /// A program that runs inside another one.
@@ -477,58 +486,79 @@ impl Server {
         Ok(())
     }
 
-    /// Puts yields into a module that does not run yet. Without one of those that give a guest its
-    /// own thread pointer back, which stand there for the sake of others, there are none.
+    /// Puts yields into a module that does not run yet.
     fn plant(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         module: &Loaded,
-        choices: &[Choice],
+        plantings: &[Planting],
     ) -> Result<(), NotInstalled> {
-        let of_module = |choice: &&Choice| module.module.identity() == Some(&choice.file);
-        for choice in choices.iter().filter(of_module) {
-            let Some(chosen) = self
-                .chosen(std::slice::from_ref(choice), module)
-                .into_iter()
-                .next()
-            else {
-                continue;
-            };
-            let outcome = self.patch(
-                conversation,
-                maps,
-                &chosen,
-                TextMode::Quiet,
-                Refused::GivenUp,
-            )?;
-            let lost = match (outcome, &chosen.module.plan) {
-                (Outcome::Patched(area), Ok(plan)) => {
-                    let planned: Vec<u64> = plan
-                        .sites()
-                        .filter(|site| site.number.is_ok())
-                        .map(|site| site.address)
-                        .collect();
-                    let missing = |address: &u64| !area.holds(std::iter::once(*address));
-                    let lost: Vec<u64> = planned.into_iter().filter(missing).collect();
-                    if lost.iter().any(|address| gives_back(choice, *address)) {
-                        self.take_back(conversation, &area)?;
-                        Some("a yield that others need could not be placed".to_owned())
-                    } else {
-                        (!lost.is_empty()).then(|| format!("{} of them lost their place", lost.len()))
-                    }
+        let of_module = |planting: &&Planting| {
+            module.module.identity() == Some(&planting.choice.file)
+        };
+        for planting in plantings.iter().filter(of_module) {
+            let choices = [Some(&planting.choice), planting.otherwise.as_ref()];
+            let mut lost = None;
+            for choice in choices.into_iter().flatten() {
+                lost = self.plant_choice(conversation, maps, module, choice)?;
+                match &lost {
+                    Some(Lost::All(_)) => {}
+                    _ => break,
                 }
-                (Outcome::LeftAlone(reason), _) => Some(reason),
-                (Outcome::Patched(_), Err(_)) => None,
-            };
-            if let (Some(reason), Some(harvesting)) = (lost, &self.harvesting) {
+            }
+            if let (Some(lost), Some(harvesting)) = (lost, &self.harvesting) {
                 let path = module.module.path.display();
-                let missed = format!("yields in {path}: {reason}");
+                let (Lost::All(what) | Lost::Some(what)) = lost;
+                let missed = format!("yields in {path}: {what}");
                 harvesting.state().missed.push(missed);
             }
         }
         Ok(())
     }
+
+    /// Without one of the yields that give a guest its own thread pointer back, which stand there
+    /// for the sake of others, there are none.
+    fn plant_choice(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        module: &Loaded,
+        choice: &Choice,
+    ) -> Result<Option<Lost>, NotInstalled> {
+        let chosen = self.chosen(std::slice::from_ref(choice), module);
+        let Some(chosen) = chosen.first() else {
+            return Ok(None);
+        };
+        let outcome = self.patch(conversation, maps, chosen, TextMode::Quiet, Refused::GivenUp)?;
+        let area = match outcome {
+            Outcome::LeftAlone(reason) => return Ok(Some(Lost::All(reason))),
+            Outcome::Patched(area) => area,
+        };
+        let Ok(plan) = &chosen.module.plan else {
+            return Ok(None);
+        };
+        let lost: Vec<u64> = plan
+            .sites()
+            .filter(|site| site.number.is_ok() && !area.holds(std::iter::once(site.address)))
+            .map(|site| site.address)
+            .collect();
+        if lost.iter().any(|address| gives_back(choice, *address)) {
+            self.take_back(conversation, &area)?;
+            let what = "one that others need has no place".to_owned();
+            return Ok(Some(Lost::All(what)));
+        }
+        Ok((!lost.is_empty()).then(|| {
+            let at: Vec<String> = lost.iter().map(|at| format!("{at:#x}")).collect();
+            Lost::Some(format!("no place for {}", at.join(", ")))
+        }))
+    }
+}
+
+/// Yields that could not be had, in words.
+enum Lost {
+    All(String),
+    Some(String),
 }
 
 /// Whether what stands at an address gives a guest its own thread pointer back.

@@ -97,14 +97,6 @@ pub fn seconds(value_s: f64) -> String {
     with_unit(value_s * factor, unit)
 }
 
-/// The interval of a duration in the unit that [`seconds`] gives `value_s`, to stand beside it:
-/// `[4.85, 5.35]`.
-#[must_use]
-pub fn seconds_interval_beside(value_s: f64, low_s: f64, high_s: f64) -> String {
-    let (factor, _) = unit_of_seconds(value_s);
-    interval(low_s * factor, high_s * factor)
-}
-
 /// The unit that suits a duration in seconds, and what it is multiplied with.
 fn unit_of_seconds(value_s: f64) -> (f64, &'static str) {
     let magnitude = value_s.abs();
@@ -349,11 +341,6 @@ mod tests {
         assert_eq!(seconds(0.0034), "3.40 ms");
         assert_eq!(seconds(1.234e-6), "1.23 µs");
         assert_eq!(seconds(8.5e-7), "850 ns");
-        assert_eq!(seconds_interval_beside(5.1, 0.9, 5.35), "[0.90, 5.35]");
-        assert_eq!(
-            seconds_interval_beside(0.0034, 0.003, 0.004),
-            "[3.00, 4.00]"
-        );
         assert_eq!(duration_ns(850.0), "850 ns");
         assert_eq!(duration_ns(999.6), "1.00 µs");
         assert_eq!(duration_ns(12.4e9), "12.4 s");

@@ -185,7 +185,8 @@ pub struct HarvestSite {
     /// More of it: why there can be no patch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Whether the figures permit the opposite decision too: then their values decided.
+    /// Whether the figures permit the opposite decision too: then an earlier plan decided, or
+    /// their values.
     pub undecided: bool,
     /// Executions over the run, where they are known.
     pub executions: Option<f64>,

@@ -2,13 +2,14 @@
 //! took to come back to the primary (`harvest run`).
 //!
 //! A value that is not known is `None`, and [`HarvestRun::missing`] says why under the name of its
-//! field.
+//! field. Values are plain numbers, so that other programs read them as they are; those that are
+//! estimated and not counted or timed say so, and by which method.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{Figure, HarvestRole, Kind, Missing, YieldKind};
+use crate::{HarvestRole, Kind, Missing, YieldKind};
 
 named! {
     /// What becomes of the scavengers of a thread while the primary blocks on it.
@@ -180,9 +181,14 @@ pub struct HarvestedPrimary {
     /// Turns that were begun: times that it gave way to a scavenger.
     pub yields: u64,
     /// How much more CPU time it takes with scavengers than without, as a share: 0.02 is 2 %
-    /// slower. It is told by its CPU time from one yield to the next, with scavengers and in short
-    /// phases without.
-    pub slowdown: Option<Figure>,
+    /// slower. Estimated: CPU time of its threads over their yields while scavengers are let in,
+    /// over the same in short phases without, less 1.
+    pub slowdown: Option<f64>,
+    /// Lower end of the 95 % interval of `slowdown`, by the jackknife over spans of the run;
+    /// `None` where the run was too short for one.
+    pub slowdown_low: Option<f64>,
+    /// Upper end of that interval.
+    pub slowdown_high: Option<f64>,
     /// How long its requests took; `None` where it has none that can be told.
     pub latency: Option<PrimaryLatency>,
 }
@@ -244,10 +250,13 @@ pub struct Scavenger {
     /// Why it was refused, or how it crashed; left out otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// CPU time that it had, in the primary's stalls and on its own thread, in seconds.
-    pub cpu_s: Option<Figure>,
-    /// The part of it in the primary's stalls.
-    pub in_stalls_s: Option<Figure>,
+    /// CPU time that it had, in the primary's stalls and on its own thread, in seconds. Estimated:
+    /// `in_stalls_s` and `own_thread_s` together; `own_thread_s` alone where the other is not known.
+    pub cpu_s: Option<f64>,
+    /// The part of it in the primary's stalls. Estimated: the mean of the turns that were timed,
+    /// times all turns, of which it has the part that its time away from its own thread is of that
+    /// of all scavengers.
+    pub in_stalls_s: Option<f64>,
     /// The part of it on its own thread.
     pub own_thread_s: f64,
     /// System calls that it made.
@@ -262,13 +271,15 @@ pub struct Scavenger {
 /// What became of the primary's stall time, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestedStall {
-    /// What the primary's CPU time held of stall by its plan.
-    pub before_s: Option<Figure>,
-    /// What scavengers ran of it.
-    pub harvested_s: Option<Figure>,
-    /// What the primary still waited. With `harvested_s` this is less than `before_s` by what
-    /// switching takes.
-    pub left_s: Option<Figure>,
+    /// What the primary's CPU time held of stall. Estimated: the share of stall in the profile that
+    /// its plan was made from, times the CPU time of its threads in this run.
+    pub before_s: Option<f64>,
+    /// What scavengers ran of it. Estimated: the mean of the turns that were timed, times all turns,
+    /// less the CPU time that the primary's slowdown stands for.
+    pub harvested_s: Option<f64>,
+    /// What the primary still waited, with what switching took. Estimated: `before_s` less
+    /// `harvested_s`, and 0 where that is below.
+    pub left_s: Option<f64>,
 }
 
 /// Time from a yield of the primary until it ran again, of those turns that were timed. All

@@ -61,6 +61,13 @@ pub(crate) enum Command {
     /// Load from each level in turn (started by membound itself).
     #[command(name = PROGRAM, hide = true)]
     Chase(ChaseArgs),
+    /// Run a shared object with `main` or `entry` (started by membound itself).
+    #[command(name = "__run-object", hide = true)]
+    RunObject {
+        /// The object, and what it is called with.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// The program that the tour profiles (started by membound itself).
     #[command(name = "__contend", hide = true)]
     Contend {

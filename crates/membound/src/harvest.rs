@@ -6,6 +6,7 @@ mod follow;
 mod plan;
 mod plans;
 mod run;
+mod slowdown;
 
 use std::process::ExitCode;
 

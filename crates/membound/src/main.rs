@@ -41,6 +41,9 @@ fn main() -> ExitCode {
         Command::Tour(args) => tour::run(&args),
         Command::Restore => Ok(restore::run()),
         Command::Chase(args) => measure::calibration::chase(&args),
+        Command::RunObject { words } => membound_launch::run_object(words)
+            .map(|never| match never {})
+            .map_err(Into::into),
         Command::Contend { layout } => Ok(tour::contention::run(layout)),
     };
     output::settled(done.unwrap_or_else(|error| output::fail(&error)))

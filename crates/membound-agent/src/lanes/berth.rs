@@ -210,9 +210,13 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         );
         match errand {
             Errand::Run => {}
-            Errand::Call => leave::in_frame(context.stack.load(Ordering::Relaxed), |registers| {
-                guest::make_call(guest, registers);
-            }),
+            Errand::Call => {
+                // On a busy processor its turn would not come soon otherwise.
+                schedule(0, SCHED_OTHER);
+                leave::in_frame(context.stack.load(Ordering::Relaxed), |registers| {
+                    guest::make_call(guest, registers);
+                });
+            }
             Errand::Die(signal) => guest::die(guest, GuestState::Killed, signal),
         }
         if let Some(block) = berth.block() {
@@ -232,7 +236,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
             guest.add(offset_of!(GuestRequest, away_ns), away_ns);
         }
         if soaks {
-            stand_back();
+            schedule(0, SCHED_IDLE);
         }
     }
 }
@@ -256,16 +260,38 @@ fn find_lane(berth: &'static Berth) -> bool {
     }
 }
 
-/// From here on the calling thread gets what time nobody else wants.
-fn stand_back() {
+const SCHED_OTHER: usize = 0;
+const SCHED_IDLE: usize = 5;
+
+/// The program begins: guests' own threads get what time nobody else wants, also those that have
+/// not come to a yield, and little where they go back to work.
+pub(crate) fn stand_back() {
+    const SET_PRIORITY: usize = 141;
+    const LEAST: usize = 19;
+    guest::each_thread(|thread| {
+        // SAFETY: it touches no memory. Where it is refused, the thread's niceness stays.
+        let _ = unsafe { call(SET_PRIORITY, [0, thread as usize, LEAST, 0, 0, 0]) };
+        schedule(thread, SCHED_IDLE);
+    });
+}
+
+/// Has a thread (0: the calling one) scheduled by a policy of the kernel's. Back from idle time only
+/// who has the right to; for others it stays as it is.
+fn schedule(thread: u32, policy: usize) {
     const SET_SCHEDULER: usize = 144;
-    const SCHED_IDLE: usize = 5;
     let priority = 0_u32;
-    // SAFETY: the kernel reads one word. Where it is refused, the thread's niceness stays.
+    // SAFETY: the kernel reads one word.
     let set = unsafe {
         call(
             SET_SCHEDULER,
-            [0, SCHED_IDLE, (&raw const priority) as usize, 0, 0, 0],
+            [
+                thread as usize,
+                policy,
+                (&raw const priority) as usize,
+                0,
+                0,
+                0,
+            ],
         )
     };
     let _ = check(set);

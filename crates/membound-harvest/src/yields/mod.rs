@@ -83,6 +83,16 @@ pub fn groundwork_options() -> patch::Options {
     options
 }
 
+/// Which jumps are relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jumps {
+    /// Those that are certain to find their place, wherever the file is mapped.
+    Sure,
+    /// Also those that may turn out to have none when the program runs: whoever plants them is to
+    /// look whether all [`Yields::bases`] are there.
+    Any,
+}
+
 /// The yields of `plan` in the file that `image` is, by its identity.
 ///
 /// # Errors
@@ -91,6 +101,7 @@ pub fn yields(
     plan: &HarvestPlan,
     image: &Image<'_>,
     groundwork: &Groundwork,
+    jumps: Jumps,
 ) -> Result<Yields, Error> {
     let identity = identity(image);
     let paths: BTreeSet<&str> = plan
@@ -115,7 +126,7 @@ pub fn yields(
         .sites
         .iter()
         .filter(|site| site.chosen && paths.contains(site.module.as_str()));
-    let mut work = Work::default();
+    let mut work = Work::new(jumps);
     for site in chosen {
         let cost = match &costs {
             // Others' yields are of no use to one who owns its thread.
@@ -145,13 +156,21 @@ struct Part {
 }
 
 /// All functions with yields, by their index in the image.
-#[derive(Default)]
 struct Work {
+    jumps: Jumps,
     parts: BTreeMap<usize, Part>,
     left_out: Vec<LeftOut>,
 }
 
 impl Work {
+    fn new(jumps: Jumps) -> Self {
+        Self {
+            jumps,
+            parts: BTreeMap::new(),
+            left_out: Vec::new(),
+        }
+    }
+
     fn add(&mut self, site: &HarvestSite, cost: u16, image: &Image<'_>, groundwork: &Groundwork) {
         let address = site.offset;
         let found = image.function_at(address).and_then(|index| {
@@ -234,7 +253,10 @@ impl Work {
     /// Takes in what a plan has refused; whether anything was, so that it is to be planned again.
     /// At the `end`, functions in which a base could not be given back do without.
     fn learn(&mut self, plan: &Plan, end: bool) -> bool {
-        let unsure = plan.unsure_sites();
+        let unsure = match self.jumps {
+            Jumps::Sure => plan.unsure_sites(),
+            Jumps::Any => Vec::new(),
+        };
         let mut changed = false;
         for site in plan.sites() {
             let refusal = site.number.err();

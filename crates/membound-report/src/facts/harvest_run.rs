@@ -3,9 +3,9 @@
 use std::fmt::Display;
 
 use membound_types::{
-    Figure, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedSite,
-    HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource, Scavenger,
-    ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldKind,
+    Basis, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
+    HarvestedSite, HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource,
+    Scavenger, ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldKind,
 };
 
 use super::run;
@@ -34,30 +34,17 @@ pub(crate) fn exit(exit_code: Option<i32>, signal: Option<i32>) -> String {
     }
 }
 
-/// A duration with its interval: `5.10 s [4.85, 5.35]`.
-pub(crate) fn duration(figure: &Figure) -> String {
-    format!(
-        "{} {}",
-        units::seconds(figure.value),
-        units::seconds_interval_beside(figure.value, figure.low, figure.high)
-    )
+/// How the stall's parts and the slowdown are got, all of them.
+pub(crate) const BASIS: Basis = Basis::Estimated;
+
+/// A duration, or a dash.
+pub(crate) fn duration(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| run::NONE.to_owned(), units::seconds)
 }
 
-/// A share with its interval: `1.8 % [1.2, 2.4]`.
-pub(crate) fn share(figure: &Figure) -> String {
-    format!(
-        "{} {}",
-        units::percent(figure.value),
-        units::percent_interval(figure.low, figure.high)
-    )
-}
-
-/// The value of a figure in seconds, or a dash.
-pub(crate) fn short(figure: Option<&Figure>) -> String {
-    figure.map_or_else(
-        || run::NONE.to_owned(),
-        |figure| units::seconds(figure.value),
-    )
+/// The interval of the slowdown, where there is one: low end, high end.
+pub(crate) fn slowdown_interval(primary: &HarvestedPrimary) -> Option<(f64, f64)> {
+    primary.slowdown_low.zip(primary.slowdown_high)
 }
 
 /// What the run answers, a sentence each, as far as it is known.
@@ -81,19 +68,19 @@ fn harvested(run: &HarvestRun) -> String {
         ..
     } = &run.stall;
     match (before_s, harvested_s) {
-        (Some(before), Some(harvested)) if before.value > 0.0 => format!(
+        (Some(before), Some(harvested)) if *before > 0.0 => format!(
             "{} of {} stall ({}) went to scavengers.",
-            units::seconds(harvested.value),
-            units::seconds(before.value),
-            units::percent(harvested.value / before.value)
+            units::seconds(*harvested),
+            units::seconds(*before),
+            units::percent(harvested / before)
         ),
         (_, Some(harvested)) => format!(
             "{} went to scavengers while others waited for memory.",
-            units::seconds(harvested.value)
+            units::seconds(*harvested)
         ),
         (Some(before), None) => format!(
             "{} of stall; how much of it went to scavengers is not known.",
-            units::seconds(before.value)
+            units::seconds(*before)
         ),
         (None, None) => "How much stall was harvested is not known.".to_owned(),
     }
@@ -103,22 +90,26 @@ fn slowed(run: &HarvestRun) -> String {
     let limit = run.options.max_slowdown.map_or_else(String::new, |limit| {
         format!("; allowed were {}", units::percent(limit))
     });
-    match &run.primary.slowdown {
-        Some(figure) if figure.low <= 0.0 && figure.high >= 0.0 => format!(
-            "No slowdown of the primary can be told from none: {}{limit}.",
-            share(figure)
+    let Some(share) = run.primary.slowdown else {
+        return format!("How much slower the primary was is not known{limit}.");
+    };
+    let direction = if share < 0.0 { "less" } else { "more" };
+    match slowdown_interval(&run.primary) {
+        Some((low, high)) if low <= 0.0 && high >= 0.0 => format!(
+            "No slowdown of the primary can be told from none: {} {}{limit}.",
+            units::percent(share),
+            units::percent_interval(low, high)
         ),
-        Some(figure) => format!(
-            "The primary took {} {} CPU time{limit}.",
-            share(&Figure {
-                value: figure.value.abs(),
-                low: figure.low.abs().min(figure.high.abs()),
-                high: figure.low.abs().max(figure.high.abs()),
-                basis: figure.basis,
-            }),
-            if figure.value < 0.0 { "less" } else { "more" },
+        Some((low, high)) => format!(
+            "The primary took {} {} {direction} CPU time{limit}.",
+            units::percent(share.abs()),
+            units::percent_interval(low.abs().min(high.abs()), low.abs().max(high.abs()))
         ),
-        None => format!("How much slower the primary was is not known{limit}."),
+        None => format!(
+            "The primary took about {} {direction} CPU time, with an interval that is not \
+             known{limit}.",
+            units::percent(share.abs())
+        ),
     }
 }
 
@@ -132,13 +123,12 @@ pub(crate) fn distance_title(run: &HarvestRun) -> String {
     format!("from a yield until {who} ran again")
 }
 
-/// Whether the slowdown is above what was allowed, noise or not.
+/// Whether the slowdown is above what was allowed beyond doubt: its whole interval is. Without an
+/// interval nobody knows.
 pub(crate) fn too_slow(run: &HarvestRun) -> bool {
-    let slowdown = run.primary.slowdown.as_ref();
-    let limit = run.options.max_slowdown;
-    slowdown
-        .zip(limit)
-        .is_some_and(|(slowdown, limit)| slowdown.value > limit)
+    slowdown_interval(&run.primary)
+        .zip(run.options.max_slowdown)
+        .is_some_and(|((low, _), limit)| low > limit)
 }
 
 fn came_back(run: &HarvestRun) -> Option<String> {
@@ -226,19 +216,16 @@ pub(crate) fn scavenger_end(it: &Scavenger) -> String {
 pub(crate) struct StallShares {
     pub(crate) harvested: f64,
     pub(crate) left: f64,
-    /// What is in neither: switching, and what the figures are off by.
-    pub(crate) rest: f64,
 }
 
 /// The shares of `stall`; `None` where a part is not known.
 pub(crate) fn stall_shares(stall: &HarvestedStall) -> Option<StallShares> {
-    let (harvested, left) = (stall.harvested_s?.value, stall.left_s?.value);
-    // Both parts are measured apart from the whole, and may exceed it by their noise.
-    let whole = stall.before_s?.value.max(harvested + left);
+    let (harvested, left) = (stall.harvested_s?, stall.left_s?);
+    // More may have been harvested than the plan says there was.
+    let whole = harvested + left;
     (whole > 0.0).then(|| StallShares {
         harvested: harvested / whole,
         left: left / whole,
-        rest: ((whole - harvested - left) / whole).max(0.0),
     })
 }
 
@@ -261,7 +248,8 @@ pub(crate) fn lies_in(gap: &Missing, fields: &[&str]) -> bool {
 
 /// A gap under a person's name for its field.
 pub(crate) fn gap(gap: &Missing) -> String {
-    const NAMES: [(&str, &str); 14] = [
+    const NAMES: [(&str, &str); 15] = [
+        ("primary.slowdown_low", "interval of the slowdown"),
         ("primary.slowdown", "slowdown"),
         ("primary.latency.without", "latency without scavengers"),
         ("primary.latency", "latency"),

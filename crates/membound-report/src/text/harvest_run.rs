@@ -66,29 +66,22 @@ fn header(out: &mut Out, run: &HarvestRun) {
 /// The stall before, and what became of it.
 fn stall(out: &mut Out, run: &HarvestRun) {
     let parts = [
-        ("before", &run.stall.before_s),
-        ("harvested", &run.stall.harvested_s),
-        ("left", &run.stall.left_s),
+        ("before", run.stall.before_s),
+        ("harvested", run.stall.harvested_s),
+        ("left", run.stall.left_s),
     ];
     let words: Vec<String> = parts
         .iter()
-        .filter_map(|(name, figure)| {
-            let figure = figure.as_ref()?;
-            Some(format!(
-                "{name} {} ({})",
-                facts::duration(figure),
-                figure.basis
-            ))
-        })
+        .filter_map(|(name, seconds)| Some(format!("{name} {}", units::seconds((*seconds)?))))
         .collect();
     if words.is_empty() {
         return;
     }
-    out.heading("stall time", "");
+    out.heading("stall time", facts::BASIS.name());
     out.note(&words.join(", "));
     if let Some(shares) = facts::stall_shares(&run.stall) {
-        let parts = [("harvested", shares.harvested), ("left", shares.left)];
-        bar::write(out, &parts, ("neither", shares.rest), "");
+        let parts = [("harvested", shares.harvested)];
+        bar::write(out, &parts, ("left", shares.left), "");
     }
 }
 
@@ -126,8 +119,8 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
             facts::scavenger(it, &run.scavengers),
             it.state.to_string(),
             facts::scavenger_end(it),
-            facts::short(it.cpu_s.as_ref()),
-            facts::short(it.in_stalls_s.as_ref()),
+            facts::duration(it.cpu_s),
+            facts::duration(it.in_stalls_s),
             units::seconds(it.own_thread_s),
             units::short_count(it.turns as f64),
             units::short_count(it.calls as f64),

@@ -44,6 +44,9 @@ pub(crate) struct PlanArgs {
     /// What that time is: max (over all paths), expected (their average) [default: max].
     #[arg(long, value_name = "RULE")]
     pub(crate) distance: Option<DistanceRule>,
+    /// An earlier plan, whose decisions hold where the figures permit both.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) previous: Option<PathBuf>,
     /// Write the document to FILE (`-` or nothing: stdout, instead of text).
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(crate) json: Option<PathBuf>,

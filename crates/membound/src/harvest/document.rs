@@ -1,14 +1,13 @@
 //! What a harvest came to, as a document.
 
-use membound_launch::{GuestStatus, Harvested};
+use membound_launch::{GuestState, GuestStatus, Harvested};
 use membound_types::{
-    Basis, DurationBin, Figure, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions,
-    HarvestSlots, HarvestedPrimary, HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing,
-    NotMeasured, SCHEMA_VERSION, Scavenger, ScavengerState, SiteState, SlotMode, YieldDistances,
+    DurationBin, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots,
+    HarvestedPrimary, HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured,
+    SCHEMA_VERSION, Scavenger, ScavengerState, SiteState, SlotMode, YieldDistances,
 };
-use membound_launch::GuestState;
 
-use super::follow::{self, Seen};
+use super::follow::Seen;
 use crate::job::End;
 
 /// What a scavenger was asked to be.
@@ -55,18 +54,24 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     if turns_s.is_none() {
         lacks(
             "stall.harvested_s",
-            harvested
-                .refused
-                .clone()
-                .unwrap_or_else(|| "no turn was timed: nobody yielded, or nobody was there".to_owned()),
+            harvested.refused.clone().unwrap_or_else(|| {
+                "no turn was timed: nobody yielded, or nobody was there".to_owned()
+            }),
         );
         lacks("distance_ns", "no turn was timed".to_owned());
     }
-    let slowdown = follow::slowdown(harvested);
+    let slowdown = facts.seen.spans.slowdown();
+    let interval = slowdown.and_then(|slowdown| slowdown.interval);
+    let slowdown = slowdown.map(|slowdown| slowdown.share);
     if slowdown.is_none() {
         lacks(
             "primary.slowdown",
             "too few yields were seen with and without scavengers".to_owned(),
+        );
+    } else if interval.is_none() {
+        lacks(
+            "primary.slowdown_low",
+            "the run was too short to see how much the slowdown varies".to_owned(),
         );
     }
     let own_threads_s: f64 = facts.seen.own_thread_s.iter().sum();
@@ -79,6 +84,12 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     let harvested_s = turns_s
         .zip(lost_s)
         .map(|(turns_s, lost_s)| (turns_s - lost_s).max(0.0));
+    if turns_s.is_some() && harvested_s.is_none() {
+        lacks(
+            "stall.harvested_s",
+            "what the command lost by it is not known without its slowdown".to_owned(),
+        );
+    }
     let primary_cpu_s = (threads_s - harvested_s.unwrap_or(0.0)).max(0.0);
     let plan = facts
         .plans
@@ -86,17 +97,20 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         .find(|plan| plan.role == HarvestRole::Primary);
     let before_s = plan.map(|plan| plan.totals.stall_fraction * primary_cpu_s.max(threads_s));
     if before_s.is_none() {
-        lacks("stall.before_s", "there is no plan of the command".to_owned());
+        lacks(
+            "stall.before_s",
+            "there is no plan of the command".to_owned(),
+        );
     }
-    let estimated = |value: f64| Figure {
-        value,
-        low: value,
-        high: value,
-        basis: Basis::Estimated,
-    };
     let left_s = before_s
         .zip(harvested_s)
         .map(|(before, harvested)| (before - harvested).max(0.0));
+    if left_s.is_none() {
+        lacks(
+            "stall.left_s",
+            "it is what was not harvested of the stall before, and not both are known".to_owned(),
+        );
+    }
     lacks(
         "primary.latency",
         "requests of the command are not told apart in this version".to_owned(),
@@ -120,7 +134,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
                 guest.away_ns as f64 / away_ns as f64
             };
             let in_stalls_s = turns_s.map(|turns_s| turns_s * share);
-            scavenger(asked, guest, own_thread_s, in_stalls_s.map(estimated))
+            scavenger(asked, guest, own_thread_s, in_stalls_s)
         })
         .collect();
     let mut notes = facts.missed;
@@ -141,14 +155,16 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             cpu_s: primary_cpu_s,
             threads: harvested.threads,
             yields: harvested.with.count,
-            slowdown: slowdown.map(estimated),
+            slowdown,
+            slowdown_low: interval.map(|(low, _)| low),
+            slowdown_high: interval.map(|(_, high)| high),
             latency: None,
         },
         scavengers,
         stall: HarvestedStall {
-            before_s: before_s.map(estimated),
-            harvested_s: harvested_s.map(estimated),
-            left_s: left_s.map(estimated),
+            before_s,
+            harvested_s,
+            left_s,
         },
         distance_ns: distances(harvested, facts.options.bound_ns),
         options: facts.options,
@@ -172,7 +188,7 @@ fn scavenger(
     asked: &Asked,
     guest: &GuestStatus,
     own_thread_s: f64,
-    in_stalls_s: Option<Figure>,
+    in_stalls_s: Option<f64>,
 ) -> Scavenger {
     let code = i32::try_from(guest.code).ok();
     let (state, exit_code, signal, reason) = match guest.state {
@@ -197,7 +213,7 @@ fn scavenger(
             Some("the command has no place for it".to_owned()),
         ),
     };
-    let had = in_stalls_s.map_or(0.0, |figure| figure.value) + own_thread_s;
+    let had = in_stalls_s.unwrap_or(0.0) + own_thread_s;
     Scavenger {
         command: asked.words.clone(),
         copy: asked.copy,
@@ -205,12 +221,7 @@ fn scavenger(
         signal,
         state,
         reason,
-        cpu_s: (state != ScavengerState::Refused).then_some(Figure {
-            value: had,
-            low: had,
-            high: had,
-            basis: Basis::Estimated,
-        }),
+        cpu_s: (state != ScavengerState::Refused).then_some(had),
         in_stalls_s: in_stalls_s.filter(|_| state != ScavengerState::Refused),
         own_thread_s,
         calls: guest.calls,

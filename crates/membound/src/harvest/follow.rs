@@ -8,6 +8,8 @@ use std::time::Duration;
 use membound_launch::{Harvested, Remote};
 use membound_types::SlowdownGuard;
 
+use super::slowdown::{Span, Spans};
+
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Looks between two decisions on the slowdown.
@@ -15,13 +17,13 @@ const LOOKS: u32 = 5;
 /// Share of the time in which scavengers are let in unless the slowdown forbids it: the rest tells
 /// how fast the command is without them.
 pub(super) const MOST: f64 = 0.95;
-/// Least turns without scavengers that a decision is made on.
-const LEAST_TURNS: u64 = 1000;
 
 /// What was seen last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub(super) harvested: Harvested,
+    /// The same by the looks that it was seen at.
+    pub(super) spans: Spans,
     /// CPU time of each scavenger's own thread, in seconds.
     pub(super) own_thread_s: Vec<f64>,
     pub(super) guard: Option<SlowdownGuard>,
@@ -82,6 +84,7 @@ impl Seen {
             // One that has ended keeps what it had.
             *seconds = own.unwrap_or(*seconds).max(*seconds);
         }
+        self.spans.look(&harvested);
         self.harvested = harvested;
     }
 }
@@ -96,17 +99,6 @@ fn thread_cpu_s(pid: u32, thread: u32) -> Option<f64> {
     Some(ns * 1e-9)
 }
 
-/// How much more CPU time a turn takes with scavengers than without, as a share; `None` where too
-/// few turns were seen.
-pub(super) fn slowdown(harvested: &Harvested) -> Option<f64> {
-    let (with, without) = (harvested.with, harvested.without);
-    if with.count < LEAST_TURNS || without.count < LEAST_TURNS || without.cpu_ns == 0 {
-        return None;
-    }
-    let each = |cpu_ns: u64, count: u64| cpu_ns as f64 / count as f64;
-    Some(each(with.cpu_ns, with.count) / each(without.cpu_ns, without.count) - 1.0)
-}
-
 /// Holds the slowdown to a bound, by the share of the time in which scavengers are let in.
 #[derive(Debug)]
 struct Guard {
@@ -114,7 +106,7 @@ struct Guard {
     share: f64,
     said: SlowdownGuard,
     /// What was seen at the last decision.
-    last: Harvested,
+    last: Span,
 }
 
 impl Guard {
@@ -126,19 +118,15 @@ impl Guard {
                 final_share: MOST,
                 ..SlowdownGuard::default()
             },
-            last: Harvested::default(),
+            last: Span::default(),
         }
     }
 
     /// A new share, if it is to be another one.
     fn decide(&mut self, now: &Harvested) -> Option<f64> {
-        let mut since = now.clone();
-        since.with.count -= self.last.with.count.min(since.with.count);
-        since.with.cpu_ns -= self.last.with.cpu_ns.min(since.with.cpu_ns);
-        since.without.count -= self.last.without.count.min(since.without.count);
-        since.without.cpu_ns -= self.last.without.cpu_ns.min(since.without.cpu_ns);
-        let slower = slowdown(&since)?;
-        self.last = now.clone();
+        let now = Span::so_far(now);
+        let slower = now.since(self.last).slowdown()?;
+        self.last = now;
         self.said.checks += 1;
         // Over all time the command is slower by the part of it in which they are let in.
         let share = if slower <= 0.0 {
@@ -167,31 +155,13 @@ const LEAST: f64 = 0.02;
 
 #[cfg(test)]
 mod tests {
-    use membound_launch::Turns;
-
     use super::*;
-
-    fn harvested(with: (u64, u64), without: (u64, u64)) -> Harvested {
-        let turns = |(count, cpu_ns)| Turns { count, cpu_ns };
-        Harvested {
-            with: turns(with),
-            without: turns(without),
-            ..Harvested::default()
-        }
-    }
-
-    #[test]
-    fn a_slowdown_is_the_excess_of_time_a_turn() {
-        let slower = slowdown(&harvested((10_000, 1_200_000), (5_000, 500_000)));
-        assert!((slower.unwrap() - 0.2).abs() < 1e-9);
-        assert_eq!(slowdown(&harvested((10_000, 1), (10, 1))), None);
-    }
 
     #[test]
     fn the_guard_lets_in_less_while_it_is_too_slow_and_more_again() {
         let mut guard = Guard::new(0.05);
         // Twice as slow while they are let in: a twentieth of the time is theirs.
-        let mut now = harvested((0, 0), (0, 0));
+        let mut now = Harvested::default();
         let mut share = MOST;
         for _ in 0..20 {
             now.with.count += 10_000;

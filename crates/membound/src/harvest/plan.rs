@@ -1,11 +1,14 @@
 //! `membound harvest plan`: where a profiled program would yield.
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::{Context, bail};
 use membound_harvest::distance::{Limits, Rule};
 use membound_harvest::{Binaries, Options};
-use membound_types::{DistanceRule, HarvestRole};
+use membound_types::{DistanceRule, HarvestPlan, HarvestRole, Kind, SCHEMA_VERSION};
+use serde::Deserialize;
 
 use super::args::PlanArgs;
 use crate::output::{self, Target};
@@ -26,8 +29,9 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     };
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let machine = args.machine.as_deref().map(machine::read).transpose()?;
+    let former = args.previous.as_deref().map(read).transpose()?;
     let run = membound_run::RunData::open(&args.run)?;
-    let plan = membound_harvest::plan(&run, machine.as_ref(), &Files, &options)?;
+    let plan = membound_harvest::plan(&run, machine.as_ref(), &Files, former.as_ref(), &options)?;
     if !json.as_ref().is_some_and(Target::is_stdout) {
         output::print(&membound_report::text::harvest_plan(&plan, output::style()));
     }
@@ -35,6 +39,34 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         target.write(&output::json(&plan)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads an earlier plan.
+fn read(path: &Path) -> anyhow::Result<HarvestPlan> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        schema_version: u32,
+        kind: Kind,
+    }
+    let place = || {
+        format!(
+            "{} is no plan of `membound harvest plan --json`",
+            path.display()
+        )
+    };
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let envelope: Envelope = serde_json::from_slice(&bytes).with_context(place)?;
+    if envelope.kind != Kind::HarvestPlan {
+        bail!(place());
+    }
+    if envelope.schema_version != SCHEMA_VERSION {
+        bail!(
+            "{} has schema version {}, this membound reads {SCHEMA_VERSION} (plan again)",
+            path.display(),
+            envelope.schema_version
+        );
+    }
+    serde_json::from_slice(&bytes).with_context(place)
 }
 
 fn options(args: &PlanArgs) -> Result<Options, String> {

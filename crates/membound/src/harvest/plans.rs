@@ -88,21 +88,22 @@ pub(super) fn is_for(plan: &HarvestPlan, path: &Path) -> anyhow::Result<bool> {
 }
 
 impl Maker<'_> {
-    /// The plan of a command: from the cache when it was made before of the same binary, with the
-    /// same arguments and wishes.
+    /// The plan of a command, which executes the file at `path` for the sake of the one at `code`:
+    /// from the cache when it was made before of the same file, with the same arguments and wishes.
     pub(super) fn plan(
         &self,
         role: HarvestRole,
         path: &Path,
+        code: &Path,
         words: &[OsString],
     ) -> anyhow::Result<Followed> {
         let options = match role {
             HarvestRole::Primary => &self.primary,
             HarvestRole::Scavenger => &self.scavenger,
         };
-        let kept = cache_file(path, words, options);
+        let kept = cache_file(code, words, options);
         let known = kept.as_deref().and_then(|kept| read(kept).ok());
-        let known = known.filter(|known| is_for(&known.plan, path).unwrap_or(false));
+        let known = known.filter(|known| is_for(&known.plan, code).unwrap_or(false));
         let plan = match known {
             Some(known) => known.plan,
             None => self.make(path, words, options, kept.as_deref())?,
@@ -137,7 +138,7 @@ impl Maker<'_> {
         self.profile(path, words, &run)?;
         let data = membound_run::RunData::open(&run)
             .with_context(|| format!("{} could not be profiled", path.display()))?;
-        let plan = membound_harvest::plan(&data, self.machine, &Files, options)
+        let plan = membound_harvest::plan(&data, self.machine, &Files, None, options)
             .with_context(|| format!("{} cannot be planned", path.display()))?;
         if let Some(kept) = kept
             && let Some(directory) = kept.parent()

@@ -9,10 +9,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use membound_harvest::Options;
+use membound_harvest::{Jumps, Options, Yields};
 use membound_harvest::distance::{Limits, Rule};
 use membound_launch::{
-    Choice, Error, Guest, Harvest, Headers, Idle, Live, Program, Session, environment,
+    Choice, Error, Guest, Harvest, Headers, Idle, Live, Planting, Program, Session,
+    environment,
 };
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, machine_info};
@@ -43,7 +44,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A scavenger as it was asked for: its executable, and the words that it is called with.
 #[derive(Clone, Debug)]
 struct Wanted {
+    /// What is executed.
     path: PathBuf,
+    /// What its plan must be for: the same, or the shared object that it runs.
+    code: PathBuf,
     words: Vec<OsString>,
 }
 
@@ -185,7 +189,11 @@ fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotRun> {
     let words = args.command.clone();
     let name = words.first().cloned().unwrap_or_default();
     let path = membound_launch::find(&name, std::env::var_os("PATH").as_deref())?;
-    Ok(Wanted { path, words })
+    Ok(Wanted {
+        code: path.clone(),
+        path,
+        words,
+    })
 }
 
 /// The programs that are to run in them.
@@ -205,12 +213,20 @@ fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
             if is_object(&path) {
                 let host = std::env::current_exe().map_err(|error| error.to_string())?;
                 let object = std::path::absolute(&path).map_err(|error| error.to_string())?;
-                words[0] = object.into_os_string();
+                words[0] = object.clone().into_os_string();
                 words.insert(0, "__run-object".into());
                 words.insert(0, host.clone().into_os_string());
-                return Ok(Wanted { path: host, words });
+                return Ok(Wanted {
+                    path: host,
+                    code: object,
+                    words,
+                });
             }
-            Ok(Wanted { path, words })
+            Ok(Wanted {
+                code: path.clone(),
+                path,
+                words,
+            })
         })
         .collect()
 }
@@ -311,10 +327,10 @@ fn followed(
     for (role, program) in wanted {
         let mut is_there = false;
         for known in followed.iter().filter(|known| known.plan.role == role) {
-            is_there |= plans::is_for(&known.plan, &program.path)?;
+            is_there |= plans::is_for(&known.plan, &program.code)?;
         }
         if !is_there {
-            followed.push(maker.plan(role, &program.path, &program.words)?);
+            followed.push(maker.plan(role, &program.path, &program.code, &program.words)?);
         }
     }
     Ok(followed)
@@ -323,8 +339,8 @@ fn followed(
 /// What is patched where.
 #[derive(Debug, Default)]
 struct Choices {
-    primary: Vec<Choice>,
-    scavengers: Vec<Choice>,
+    primary: Vec<Planting>,
+    scavengers: Vec<Planting>,
     /// Sites without a yield: whose, path, address, reason.
     left_out: Vec<(HarvestRole, String, u64, String)>,
 }
@@ -355,7 +371,7 @@ impl Choices {
         membound_harvest::check(plan, path, &bytes)?;
         let image = Image::parse(&bytes).with_context(|| path.to_owned())?;
         let groundwork = Groundwork::of(&image, &membound_harvest::groundwork_options());
-        let yields = membound_harvest::yields(plan, &image, &groundwork)?;
+        let yields = membound_harvest::yields(plan, &image, &groundwork, Jumps::Any)?;
         let left_out = yields.left_out.iter().map(|left| {
             (plan.role, path.to_owned(), left.address, left.why.to_string())
         });
@@ -363,13 +379,22 @@ impl Choices {
         if matches!(&yields.options.sites, Sites::Instructions(sites) if sites.is_empty()) {
             return Ok(());
         }
-        let choice = Choice {
+        let choice = |yields: Yields| Choice {
             file: image.identity().clone(),
             options: yields.options,
         };
         match plan.role {
-            HarvestRole::Primary => self.primary.push(choice),
-            HarvestRole::Scavenger => self.scavengers.push(choice),
+            HarvestRole::Primary => self.primary.push(Planting {
+                choice: choice(yields),
+                otherwise: None,
+            }),
+            HarvestRole::Scavenger => {
+                let sure = membound_harvest::yields(plan, &image, &groundwork, Jumps::Sure)?;
+                self.scavengers.push(Planting {
+                    choice: choice(yields),
+                    otherwise: Some(choice(sure)),
+                });
+            }
         }
         Ok(())
     }

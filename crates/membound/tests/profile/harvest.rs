@@ -120,7 +120,7 @@ fn the_choice_is_the_same_with_a_tenth_of_the_samples() {
         let mut data = membound_run::RunData::open(&run.run).expect("it was written");
         let options = membound_harvest::Options::new(HarvestRole::Primary);
         let chosen = |data: &membound_run::RunData| -> Vec<u64> {
-            let plan = membound_harvest::plan(data, None, &Files, &options);
+            let plan = membound_harvest::plan(data, None, &Files, None, &options);
             let plan = plan.expect("it can be planned");
             let mut chosen: Vec<u64> = plan
                 .sites
@@ -288,4 +288,9 @@ fn bad_arguments_are_one_line() {
         "nanoseconds",
     );
     check(&["a.run", "--machine", "none.json"], 1, "none.json");
+    check(&["a.run", "--previous", "none.json"], 1, "none.json");
+    let other = home.path().join("other.json");
+    std::fs::write(&other, r#"{"schema_version": 1, "kind": "machine"}"#).expect("there is room");
+    let other = other.display().to_string();
+    check(&["a.run", "--previous", &other], 1, "harvest plan --json");
 }

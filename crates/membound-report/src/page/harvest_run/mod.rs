@@ -5,7 +5,7 @@ mod charts;
 mod tables;
 
 use maud::{Markup, html};
-use membound_types::{Figure, HarvestRun, Missing};
+use membound_types::{HarvestRun, Missing};
 
 use super::parts::{Panel, ShareBar, fact};
 use super::shell;
@@ -82,7 +82,7 @@ fn answer(run: &HarvestRun) -> Markup {
         ("left", stall.left_s),
     ]
     .into_iter()
-    .filter(|(_, figure)| figure.is_some() || facts::has_primary(run));
+    .filter(|(_, seconds)| seconds.is_some() || facts::has_primary(run));
     html! {
         section.card.answer id="answer" {
             h2 { "What it gave" }
@@ -91,44 +91,40 @@ fn answer(run: &HarvestRun) -> Markup {
                 h3 { "The primary's stall time" }
                 (ShareBar {
                     label: "stall time",
-                    parts: &[("harvested", 2, shares.harvested), ("left", 3, shares.left)],
-                    rest: ("neither: switching, and what the figures are off by", shares.rest),
+                    parts: &[("harvested", 2, shares.harvested)],
+                    rest: ("left, with what switching took", shares.left),
                 }.markup())
             }
             div.tiles {
-                @for (name, figure) in stalls { (tile(name, figure.as_ref())) }
+                @for (name, seconds) in stalls { (tile(name, seconds)) }
                 @if facts::has_primary(run) {
                     div.tile {
                         span { "slowdown of the primary" }
-                        @match &primary.slowdown {
-                            Some(figure) => {
-                                b class=[facts::too_slow(run).then_some("differs")] { (units::percent(figure.value)) }
-                                " " small { (units::percent_interval(figure.low, figure.high)) }
-                                em { (figure.basis) @if let Some(limit) = run.options.max_slowdown { ", allowed " (units::percent(limit)) } }
+                        @match primary.slowdown {
+                            Some(share) => {
+                                b class=[facts::too_slow(run).then_some("differs")] { (units::percent(share)) }
+                                @if let Some((low, high)) = facts::slowdown_interval(primary) {
+                                    " " small { (units::percent_interval(low, high)) }
+                                }
+                                em { (facts::BASIS) @if let Some(limit) = run.options.max_slowdown { ", allowed " (units::percent(limit)) } }
                             }
                             None => { b { (run::NONE) } em { "not known" } }
                         }
                     }
                 }
             }
-            (reasons(&run.missing, &["primary.slowdown", "stall"]))
+            (reasons(&run.missing, &["primary.slowdown", "primary.slowdown_low", "stall"]))
         }
     }
 }
 
-/// A duration, its interval and how it was got.
-fn tile(name: &str, figure: Option<&Figure>) -> Markup {
+/// A duration and how it was got.
+fn tile(name: &str, seconds: Option<f64>) -> Markup {
     html! {
         div.tile {
             span { (name) }
-            @match figure {
-                Some(figure) => {
-                    b { (units::seconds(figure.value)) } " "
-                    small { (units::seconds_interval_beside(figure.value, figure.low, figure.high)) }
-                    em { (figure.basis) }
-                }
-                None => { b { (run::NONE) } em { "not known" } }
-            }
+            b { (facts::duration(seconds)) }
+            em { @if seconds.is_some() { (facts::BASIS) } @else { "not known" } }
         }
     }
 }
@@ -139,8 +135,9 @@ fn reasons(missing: &[Missing], fields: &[&str]) -> Markup {
 }
 
 /// Fields whose gaps stand in the section where their figures would.
-const SHOWN: [&str; 7] = [
+const SHOWN: [&str; 8] = [
     "primary.slowdown",
+    "primary.slowdown_low",
     "stall",
     "primary.latency",
     "distance_ns",

@@ -1,7 +1,7 @@
 //! Tables of a harvest: latencies, distances, scavengers, yields.
 
 use maud::{Markup, html};
-use membound_types::{Figure, HarvestRun, Scavenger, ScavengerState, SiteState};
+use membound_types::{HarvestRun, Scavenger, ScavengerState, SiteState};
 
 use crate::facts::harvest_run as facts;
 use crate::facts::run::NONE;
@@ -81,8 +81,8 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
                             th scope="row" { (facts::scavenger(it, all)) }
                             td class=[bad.then_some("differs")] { (it.state) }
                             td { (facts::scavenger_end(it)) }
-                            td { (figure(it.cpu_s.as_ref())) }
-                            td { (figure(it.in_stalls_s.as_ref())) }
+                            td { b { (facts::duration(it.cpu_s)) } }
+                            td { b { (facts::duration(it.in_stalls_s)) } }
                             td { (units::seconds(it.own_thread_s)) }
                             td { (units::count(it.turns)) }
                             td { (units::count(it.calls)) }
@@ -104,18 +104,6 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
                     }
                 }
             }
-        }
-    }
-}
-
-fn figure(figure: Option<&Figure>) -> Markup {
-    html! {
-        @match figure {
-            Some(figure) => {
-                b { (units::seconds(figure.value)) } " "
-                small { (units::seconds_interval_beside(figure.value, figure.low, figure.high)) }
-            }
-            None => { (NONE) }
         }
     }
 }

@@ -3,10 +3,10 @@
 //! without a primary.
 
 use membound_types::{
-    Basis, DurationBin, Figure, FollowedPlan, HarvestRole, HarvestRun, HarvestRunOptions,
-    HarvestSlots, HarvestedPrimary, HarvestedSite, HarvestedStall, IdlePolicy, Kind, Latencies,
-    LatencySource, Missing, NotMeasured, PlanSource, PrimaryLatency, SCHEMA_VERSION, Scavenger,
-    ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldDistances, YieldKind,
+    DurationBin, FollowedPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots,
+    HarvestedPrimary, HarvestedSite, HarvestedStall, IdlePolicy, Kind, Latencies, LatencySource,
+    Missing, NotMeasured, PlanSource, PrimaryLatency, SCHEMA_VERSION, Scavenger, ScavengerState,
+    SiteState, SlotMode, SlowdownGuard, YieldDistances, YieldKind,
 };
 
 /// The bound on distances in the fixture, in nanoseconds.
@@ -16,15 +16,9 @@ fn words(line: &str) -> Vec<String> {
     line.split(' ').map(str::to_owned).collect()
 }
 
-fn figure(value: f64, spread: f64, basis: Basis) -> Figure {
-    // Digits that a reader of JSON gives back as they were.
-    let rounded = |value: f64| (value * 1e4).round() / 1e4;
-    Figure {
-        value: rounded(value),
-        low: rounded(value - spread),
-        high: rounded(value + spread),
-        basis,
-    }
+/// With digits that a reader of JSON gives back as they were.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
 }
 
 /// Durations around `middle_ns` with a tail behind them, in spans of an eighth of an octave.
@@ -75,8 +69,8 @@ fn scavenger(command: &str, copy: u32, state: ScavengerState) -> Scavenger {
         signal: None,
         state,
         reason: None,
-        cpu_s: Some(figure(cpu_s, 0.08, Basis::Estimated)),
-        in_stalls_s: Some(figure(cpu_s - 0.12, 0.08, Basis::Estimated)),
+        cpu_s: Some(rounded(cpu_s)),
+        in_stalls_s: Some(rounded(cpu_s - 0.12)),
         own_thread_s: 0.12,
         calls: 5312,
         turns: 6_100_000,
@@ -221,7 +215,9 @@ pub(crate) fn full() -> HarvestRun {
             cpu_s: 11.8,
             threads: 2,
             yields: 41_200_000,
-            slowdown: Some(figure(0.018, 0.006, Basis::Estimated)),
+            slowdown: Some(0.018),
+            slowdown_low: Some(0.012),
+            slowdown_high: Some(0.024),
             latency: Some(PrimaryLatency {
                 source: LatencySource::Marker,
                 with: latencies(83_000.0, 240_000.0),
@@ -235,9 +231,9 @@ pub(crate) fn full() -> HarvestRun {
             refused,
         ],
         stall: HarvestedStall {
-            before_s: Some(figure(7.4, 0.25, Basis::Estimated)),
-            harvested_s: Some(figure(5.1, 0.15, Basis::Estimated)),
-            left_s: Some(figure(1.6, 0.2, Basis::Modelled)),
+            before_s: Some(7.4),
+            harvested_s: Some(5.1),
+            left_s: Some(2.3),
         },
         distance_ns: distances(),
         sites: sites(),
@@ -311,7 +307,8 @@ pub(crate) fn cut_short() -> HarvestRun {
     run.incomplete = true;
     run.primary.exit_code = None;
     run.primary.signal = Some(15);
-    run.primary.slowdown = Some(figure(0.071, 0.011, Basis::Estimated));
+    run.primary.slowdown = Some(0.071);
+    (run.primary.slowdown_low, run.primary.slowdown_high) = (Some(0.06), Some(0.082));
     run.stall.left_s = None;
     run.distance_ns.within_bound = None;
     run.distance_ns.bound = None;

@@ -88,7 +88,9 @@ fn the_document_has_the_fields_that_others_rely_on() {
     for (field, value) in [
         ("/wall_s", json!(12.4)),
         ("/primary/exit_code", json!(0)),
-        ("/primary/slowdown/value", json!(0.018)),
+        ("/primary/slowdown", json!(0.018)),
+        ("/primary/slowdown_low", json!(0.012)),
+        ("/primary/slowdown_high", json!(0.024)),
         ("/primary/yields", json!(41_200_000)),
         ("/scavengers/0/command/0", json!("./compress")),
         ("/scavengers/0/exit_code", json!(0)),
@@ -96,9 +98,11 @@ fn the_document_has_the_fields_that_others_rely_on() {
         ("/scavengers/1/state", json!("unfinished")),
         ("/scavengers/2/state", json!("crashed")),
         ("/scavengers/3/state", json!("refused")),
-        ("/scavengers/0/cpu_s/value", json!(2.41)),
-        ("/stall/before_s/value", json!(7.4)),
-        ("/stall/harvested_s/value", json!(5.1)),
+        ("/scavengers/0/cpu_s", json!(2.41)),
+        ("/scavengers/0/in_stalls_s", json!(2.29)),
+        ("/stall/before_s", json!(7.4)),
+        ("/stall/harvested_s", json!(5.1)),
+        ("/stall/left_s", json!(2.3)),
         ("/distance_ns/p50", json!(131.0)),
         ("/distance_ns/p90", json!(196.0)),
         ("/distance_ns/p99", json!(268.0)),
@@ -115,6 +119,8 @@ fn what_is_not_known_is_null_and_there() {
     for field in [
         "/primary/exit_code",
         "/primary/slowdown",
+        "/primary/slowdown_low",
+        "/primary/slowdown_high",
         "/primary/latency",
         "/stall/before_s",
         "/stall/harvested_s",
@@ -173,8 +179,7 @@ fn the_answer_stands_first() {
             "ran again within 268 ns of its yield in 99 of 100 turns; 0.5 % exceeded the bound of 300 ns.",
             "4 scavengers: 1 finished, 1 unfinished, 1 crashed, 1 refused.",
             "harvested 69 %",
-            "left 22 %",
-            "neither 9.5 %",
+            "left 31 %",
             "primary exit code 0",
             "#2 crashed: signal 11 at 0x2f41 in deflate",
             "200 ns–300 ns 8.0 %",
@@ -225,7 +230,7 @@ fn a_run_that_was_cut_short_says_so_and_what_it_has() {
             "latency without scavengers: 3 requests",
         ],
     );
-    assert!(!text.contains("neither"), "{text}");
+    assert!(!text.contains("harvested 69 %"), "{text}");
     assert!(!text.contains("beyond"), "{text}");
     let page = Page::parse(&page::harvest_run(&fixture::cut_short()));
     let banner = page.with_class("banner").next();
@@ -235,12 +240,52 @@ fn a_run_that_was_cut_short_says_so_and_what_it_has() {
 #[test]
 fn a_slowdown_that_may_be_none_is_not_told_as_one() {
     let mut run = fixture::full();
-    let slowdown = run.primary.slowdown.as_mut().expect("there is one");
-    (slowdown.value, slowdown.low, slowdown.high) = (0.002, -0.004, 0.008);
+    run.primary.slowdown = Some(0.002);
+    (run.primary.slowdown_low, run.primary.slowdown_high) = (Some(-0.004), Some(0.008));
     let text = flowing(&run);
     assert!(
         text.contains("No slowdown of the primary can be told from none: 0.2 % [-0.4, 0.8]"),
         "{text}"
+    );
+}
+
+#[test]
+fn more_than_was_allowed_is_told_only_where_the_whole_interval_is() {
+    const WARNING: &str = "slowed down by more than was allowed";
+    let check = |low: Option<f64>, high: Option<f64>, sentence: &str, is_told: bool| {
+        let mut run = fixture::full();
+        run.primary.slowdown = Some(0.06);
+        (run.primary.slowdown_low, run.primary.slowdown_high) = (low, high);
+        let text = flowing(&run);
+        assert!(text.contains(sentence), "{text}");
+        assert_eq!(text.contains(WARNING), is_told, "{text}");
+        let html = page::harvest_run(&run);
+        assert!(html.contains(sentence), "{html}");
+        assert_eq!(html.contains("class=\"differs\">6.0 %"), is_told, "{html}");
+    };
+    let told = "took 6.0 % [5.5, 6.5] more CPU time; allowed were 5.0 %.";
+    check(Some(0.055), Some(0.065), told, true);
+    let noisy = "took 6.0 % [4.9, 7.1] more CPU time; allowed were 5.0 %.";
+    check(Some(0.049), Some(0.071), noisy, false);
+    let unsure =
+        "took about 6.0 % more CPU time, with an interval that is not known; allowed were 5.0 %.";
+    check(None, None, unsure, false);
+}
+
+#[test]
+fn an_interval_that_is_missing_says_why_beside_the_slowdown() {
+    let mut run = fixture::full();
+    (run.primary.slowdown_low, run.primary.slowdown_high) = (None, None);
+    let mut gap = fixture::bare().missing.swap_remove(0);
+    gap.table = "primary.slowdown_low".to_owned();
+    gap.why.reason = "the run was too short".to_owned();
+    run.missing = vec![gap];
+    let said = "interval of the slowdown: the run was too short";
+    assert!(flowing(&run).contains(said));
+    let page = Page::parse(&page::harvest_run(&run));
+    assert!(
+        page.by_id("answer")
+            .is_some_and(|it| it.text.contains(said))
     );
 }
 

@@ -1,0 +1,94 @@
+//! What an earlier plan of the same files decided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use membound_types::{HarvestPlan, YieldKind, YieldReason};
+
+/// What was decided on a load before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Former {
+    /// Whether its figures passed all thresholds.
+    pub pays: bool,
+    /// Whether it was chosen: one that passed them may have been too much for the overhead.
+    pub chosen: bool,
+}
+
+/// Decisions by file and address.
+#[derive(Debug, Default)]
+pub(crate) struct Decided<'a> {
+    /// By identity of the file and address in it.
+    by_place: BTreeMap<(&'a str, u64), Former>,
+}
+
+impl<'a> Decided<'a> {
+    /// Those of `plan`. Of loads on which nothing was known, nothing was decided.
+    pub(crate) fn of(plan: &'a HarvestPlan) -> Self {
+        let identities: BTreeMap<&str, &str> = plan
+            .modules
+            .iter()
+            .map(|module| (module.path.as_str(), module.identity.as_str()))
+            .collect();
+        let by_figures: BTreeSet<&str> = [
+            YieldReason::Pays,
+            YieldReason::LittleStall,
+            YieldReason::Hits,
+            YieldReason::ShortStall,
+            YieldReason::Overhead,
+        ]
+        .map(YieldReason::name)
+        .into();
+        let loads = plan.sites.iter().filter(|site| {
+            site.kind == YieldKind::Primary && by_figures.contains(site.reason.name())
+        });
+        let by_place = loads.filter_map(|site| {
+            let identity = identities.get(site.module.as_str())?;
+            let former = Former {
+                pays: site.chosen || site.reason == YieldReason::Overhead,
+                chosen: site.chosen,
+            };
+            Some(((*identity, site.offset), former))
+        });
+        Self {
+            by_place: by_place.collect(),
+        }
+    }
+
+    /// What was decided on the load at `address` of the file of this identity.
+    pub(crate) fn at(&self, identity: &str, address: u64) -> Option<Former> {
+        self.by_place.get(&(identity, address)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{plan_for, site};
+
+    #[test]
+    fn decisions_are_found_by_what_the_file_is() {
+        let mut plan = plan_for("/bin/store", "build-id:01".to_owned());
+        plan.sites = vec![
+            site("/bin/store", 16, YieldKind::Primary, 1),
+            site("/bin/store", 32, YieldKind::Primary, 1),
+            site("/bin/store", 48, YieldKind::Primary, 1),
+            site("/bin/store", 64, YieldKind::Scavenger, 1),
+            site("/bin/store", 80, YieldKind::Primary, 1),
+        ];
+        for (index, reason) in [
+            (1, YieldReason::Overhead),
+            (2, YieldReason::Hits),
+            (4, YieldReason::NotTimed),
+        ] {
+            plan.sites[index].chosen = false;
+            plan.sites[index].reason = reason;
+        }
+        let decided = Decided::of(&plan);
+        let former = |pays, chosen| Some(Former { pays, chosen });
+        let at = |address| decided.at("build-id:01", address);
+        assert_eq!(at(16), former(true, true));
+        assert_eq!(at(32), former(true, false));
+        assert_eq!(at(48), former(false, false));
+        assert_eq!((at(64), at(80), at(96)), (None, None, None));
+        assert_eq!(decided.at("build-id:02", 16), None);
+    }
+}

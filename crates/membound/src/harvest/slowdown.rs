@@ -1,0 +1,254 @@
+//! How much slower a command is with scavengers than without, with its interval, from what was seen
+//! of it at each look. CPU time is in nanoseconds, a slowdown a share: 0.02 is 2 % slower.
+
+use membound_launch::{Harvested, Turns};
+use membound_model::stats::student_95;
+
+/// Least turns with scavengers, and without, that a slowdown is told from.
+const LEAST_TURNS: u64 = 1000;
+/// Most spans that are kept.
+const MOST_SPANS: usize = 128;
+
+/// What was seen in a span of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Span {
+    with: Turns,
+    without: Turns,
+}
+
+/// The run in spans of a number of looks each, in their order; spans without turns are left out.
+///
+/// There are never more than [`MOST_SPANS`]: when so many are full, two each become one. What goes
+/// on for longer than a look, so that one is like the next, is then in one span for the most part.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spans {
+    spans: Vec<Span>,
+    /// Looks in a full span are two to this power.
+    doublings: u32,
+    /// Looks in the last span.
+    looks: u32,
+    /// What was seen in all, at the last look.
+    seen: Span,
+}
+
+/// A slowdown and its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Slowdown {
+    pub(super) share: f64,
+    /// Low end and high end; `None` where the spans are too few for one.
+    pub(super) interval: Option<(f64, f64)>,
+}
+
+impl Span {
+    /// All that was seen in a run so far.
+    pub(super) const fn so_far(harvested: &Harvested) -> Self {
+        Self {
+            with: harvested.with,
+            without: harvested.without,
+        }
+    }
+
+    /// What came since `earlier`; nothing where counts began anew.
+    pub(super) const fn since(self, earlier: Self) -> Self {
+        Self {
+            with: difference(self.with, earlier.with),
+            without: difference(self.without, earlier.without),
+        }
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self {
+            with: sum(self.with, other.with),
+            without: sum(self.without, other.without),
+        }
+    }
+
+    /// How much more CPU time a turn takes with scavengers than without; `None` where there are too
+    /// few turns.
+    pub(super) fn slowdown(self) -> Option<f64> {
+        let enough = self.with.count.min(self.without.count) >= LEAST_TURNS;
+        enough
+            .then(|| self.ratio())
+            .flatten()
+            .map(|ratio| ratio - 1.0)
+    }
+
+    /// CPU time of a turn with scavengers over that without; `None` where that is no number above 0.
+    fn ratio(self) -> Option<f64> {
+        let each = |turns: Turns| turns.cpu_ns as f64 / turns.count as f64;
+        let ratio = each(self.with) / each(self.without);
+        (ratio.is_finite() && ratio > 0.0).then_some(ratio)
+    }
+}
+
+const fn difference(now: Turns, earlier: Turns) -> Turns {
+    Turns {
+        count: now.count.saturating_sub(earlier.count),
+        cpu_ns: now.cpu_ns.saturating_sub(earlier.cpu_ns),
+    }
+}
+
+const fn sum(one: Turns, other: Turns) -> Turns {
+    Turns {
+        count: one.count + other.count,
+        cpu_ns: one.cpu_ns + other.cpu_ns,
+    }
+}
+
+impl Spans {
+    /// Takes a look: `harvested` is what was seen since the run began.
+    pub(super) fn look(&mut self, harvested: &Harvested) {
+        let now = Span::so_far(harvested);
+        let span = now.since(self.seen);
+        self.seen = now;
+        if span == Span::default() {
+            return;
+        }
+        match self.spans.last_mut() {
+            Some(last) if self.looks < 1 << self.doublings => *last = last.and(span),
+            _ => {
+                if self.spans.len() == MOST_SPANS {
+                    self.spans = self
+                        .spans
+                        .chunks(2)
+                        .map(|two| two.iter().copied().fold(Span::default(), Span::and))
+                        .collect();
+                    self.doublings += 1;
+                }
+                self.spans.push(span);
+                self.looks = 0;
+            }
+        }
+        self.looks += 1;
+    }
+
+    /// The slowdown over all of the run; `None` where it had too few turns.
+    pub(super) fn slowdown(&self) -> Option<Slowdown> {
+        estimate(&self.spans)
+    }
+}
+
+/// The slowdown over all `spans`, with its interval.
+///
+/// The share is the ratio of the sums, less 1. The interval is the jackknife's with one span left
+/// out at a time (R. G. Miller, "The jackknife – a review", Biometrika 61, 1974, section 3), of the
+/// ratio's logarithm, because a ratio is as likely twice as large as half; Student's t has the
+/// freedom of the spans that hold turns with scavengers or of those that hold turns without,
+/// whichever are fewer. Both kinds of turn in a span are left out together, so that a phase in
+/// which every turn of the command takes longer does not look like noise.
+fn estimate(spans: &[Span]) -> Option<Slowdown> {
+    let all = spans.iter().copied().fold(Span::default(), Span::and);
+    let share = all.slowdown()?;
+    let holding = |turns: fn(&Span) -> Turns| {
+        let held = spans.iter().filter(|span| turns(span).count > 0);
+        held.count()
+    };
+    let freedom = holding(|span| span.with)
+        .min(holding(|span| span.without))
+        .saturating_sub(1);
+    let left_out: Option<Vec<f64>> = spans
+        .iter()
+        .map(|span| all.since(*span).ratio().map(f64::ln))
+        .collect();
+    let interval = left_out.filter(|_| freedom > 0).map(|logs| {
+        let spans = logs.len() as f64;
+        let mean = logs.iter().sum::<f64>() / spans;
+        let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+        let error = ((spans - 1.0) / spans * squares).sqrt();
+        let factor = (student_95(freedom) * error).exp();
+        let ratio = 1.0 + share;
+        (ratio / factor - 1.0, ratio * factor - 1.0)
+    });
+    Some(Slowdown {
+        share,
+        // Two spans may be so unlike that nothing is excluded.
+        interval: interval.filter(|(low, high)| low.is_finite() && high.is_finite()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A span with as many turns of both kinds, which take so many nanoseconds each.
+    fn span(turns: u64, with_ns: u64, without_ns: u64) -> Span {
+        let of = |each_ns| Turns {
+            count: turns,
+            cpu_ns: turns * each_ns,
+        };
+        Span {
+            with: of(with_ns),
+            without: of(without_ns),
+        }
+    }
+
+    fn check(spans: &[Span], share: f64, interval: Option<(f64, f64)>) {
+        let found = estimate(spans).expect("there are turns enough");
+        assert!((found.share - share).abs() < 1e-9, "{found:?}");
+        match (found.interval, interval) {
+            (Some((low, high)), Some(wanted)) => {
+                assert!((low - wanted.0).abs() < 1e-6, "{found:?}");
+                assert!((high - wanted.1).abs() < 1e-6, "{found:?}");
+            }
+            (found, wanted) => assert_eq!(found, wanted),
+        }
+    }
+
+    #[test]
+    fn a_slowdown_is_the_excess_of_time_a_turn() {
+        check(&[span(5000, 120, 100)], 0.2, None);
+        assert_eq!(estimate(&[span(999, 120, 100)]), None);
+        assert_eq!(estimate(&[]), None);
+        assert_eq!(estimate(&[span(5000, 120, 0)]), None);
+    }
+
+    #[test]
+    fn the_interval_is_the_jackknifes() {
+        // All in 100 ns without. Left out one at a time, 120 + 130, 110 + 130 and 110 + 120 over
+        // 200 remain: 1.25, 1.2, 1.15. The squares of their logarithms around the mean add up to
+        // 0.003476750, of which 2/3 are the square of 0.048143879. Student's t for two degrees of
+        // freedom is 4.302652730, and exp(4.302652730 x 0.048143879) = 1.230162643.
+        const FACTOR: f64 = 1.230_162_643;
+        let spans = [
+            span(1000, 110, 100),
+            span(1000, 120, 100),
+            span(1000, 130, 100),
+        ];
+        check(&spans, 0.2, Some((1.2 / FACTOR - 1.0, 1.2 * FACTOR - 1.0)));
+    }
+
+    #[test]
+    fn what_slows_down_both_kinds_of_turn_is_no_noise() {
+        let spans = [1, 10, 3, 7].map(|pace| span(1000, 110 * pace, 100 * pace));
+        check(&spans, 0.1, Some((0.1, 0.1)));
+    }
+
+    #[test]
+    fn without_two_spans_of_each_kind_there_is_no_interval() {
+        let mut spans = [span(2000, 110, 100), span(2000, 120, 100)];
+        spans[1].without = Turns::default();
+        check(&spans, 0.15, None);
+    }
+
+    #[test]
+    fn looks_are_differences_and_long_runs_have_longer_spans() {
+        let mut spans = Spans::default();
+        let mut so_far = Harvested::default();
+        for look in 0..1000_u64 {
+            let seen = span(10, 110 + look % 2 * 20, 100);
+            so_far.with = sum(so_far.with, seen.with);
+            so_far.without = sum(so_far.without, seen.without);
+            spans.look(&so_far);
+            // A look at which nothing came to pass is none.
+            spans.look(&so_far);
+        }
+        assert_eq!(spans.spans.len(), 125);
+        let all = spans.spans.iter().copied().fold(Span::default(), Span::and);
+        assert_eq!(all, Span::so_far(&so_far));
+        assert!(spans.spans.iter().all(|it| *it == spans.spans[0]));
+        let found = spans.slowdown().expect("there are turns enough");
+        assert!((found.share - 0.2).abs() < 1e-9, "{found:?}");
+        let (low, high) = found.interval.expect("there are spans enough");
+        assert!(high - low < 1e-9, "{found:?}");
+    }
+}
