@@ -22,8 +22,8 @@ use crate::run::{note, program, stdout_of};
 
 /// A run that takes longer hangs.
 const LIMIT_S: &str = "900";
-/// CPU time that plans are made from, in seconds.
-const PROFILE_S: &str = "10";
+/// How long programs are recorded that plans are made from, in seconds.
+const PROFILE_S: &str = "20";
 /// Part of the time that scavengers may run on threads of their own; beyond it, what they got done
 /// is not that of the primary's stalls.
 const OWN_THREAD_SHARE: f64 = 0.05;

@@ -110,7 +110,11 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
             Ok(Found::Said(said))
         }
         Case::ByHand => by_hand(bed, area).map(Found::Said),
-        Case::Harvested(copies) => hop(bed, &asked(bed, area, *copies, 60_000_000)),
+        Case::Harvested(copies) => {
+            // The more there are, the longer they prepare themselves in the primary's stalls.
+            let hops = 20_000_000.max(7_500_000 * (u64::from(*copies) + 1));
+            hop(bed, &asked(bed, area, *copies, hops))
+        }
     });
     let mut found = found.into_iter();
     let alone = found.next().context("the chase alone comes first")??;

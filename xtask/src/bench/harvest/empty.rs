@@ -107,7 +107,7 @@ fn pair(bed: &Bed<'_>, case: &Case) -> Result<(f64, f64)> {
         profiled: case.primary.clone(),
         scavenger: case.scavenger.clone(),
         copies: 1,
-        idle: IdlePolicy::Stop,
+        idle: IdlePolicy::Steal,
         bound_ns: None,
         max_overhead: OVERHEAD,
     })?;

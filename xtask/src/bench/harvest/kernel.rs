@@ -69,7 +69,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         let runs = match runs {
             Ok(runs) => runs,
             Err(error) => {
-                say(&head);
+                say(head.trim_end());
                 let failed = failed(&error);
                 summary.push(json!({ "load": load, "way": way.name(), "failed": failed }));
                 continue;

@@ -3,15 +3,20 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use membound_types::{HarvestPlan, IdlePolicy};
 use serde_json::{Value, json};
 
 use super::super::verdict;
 use super::arithmetic::turned_into_work;
-use super::bed::{Asked, Bed, Endless, OVERHEAD, Ran, Said, Words, alternate, ran_apart, read};
+use super::bed::{
+    Asked, Bed, Endless, OVERHEAD, Ran, Said, Words, alternate, chosen, ran_apart, read,
+};
 use super::{failed, middle, say};
 
+/// How long requests are served at a given rate, in seconds, and how many are without one.
+const SERVED_S: u64 = 5;
+const REQUESTS: u64 = 1_500_000;
 /// The bound that the figures to reach speak of.
 const BOUND_NS: f64 = 200.0;
 const BOUNDS_NS: [f64; 5] = [50.0, 100.0, BOUND_NS, 500.0, 1000.0];
@@ -76,7 +81,7 @@ impl Found {
 /// A store that serves on the one processor: at `utilisation` per cent, or at `rate` a second where
 /// that is not 0.
 pub(super) fn store(bed: &Bed<'_>, utilisation: u32, rate: u64) -> Words {
-    let requests = bed.amount(200_000);
+    let requests = bed.amount(if rate > 0 { rate * SERVED_S } else { REQUESTS });
     let (utilisation, rate) = (utilisation.to_string(), rate.to_string());
     let nodes = bed.args.nodes.as_str();
     bed.words("kv", [nodes, &utilisation, &requests, "8", "clock", &rate])
@@ -105,7 +110,7 @@ pub(super) fn asked(bed: &Bed<'_>, primary: Words, scavenger: Endless, bound_ns:
         profiled: store(bed, 1000, 0),
         scavenger,
         copies: 1,
-        idle: IdlePolicy::Stop,
+        idle: IdlePolicy::Steal,
         bound_ns: Some(bound_ns),
         max_overhead: OVERHEAD,
     }
@@ -146,7 +151,13 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         let with = Some((BOUND_NS, OVERHEAD));
         cases.push(Case { load, with });
     }
-    let stall = stall_share(&bed.plans(&ask(&alone, (BOUND_NS, OVERHEAD)))?[0])?;
+    let [plan, _] = bed.plans(&ask(&alone, (BOUND_NS, OVERHEAD)))?;
+    let (stall, yields) = (stall_share(&plan)?, chosen(&plan)?.len());
+    ensure!(
+        yields > 0,
+        "the store's plan has no yields, though {:.0} % of its CPU time is stall",
+        stall * 100.0
+    );
     let found = alternate(bed.args.repeat, &cases, |case| match case.with {
         None => Found::alone(&bed.alone(&store(bed, case.load, rate(full, case.load)))?),
         Some(with) => Found::of(&bed.harvested(&ask(case, with))?),
@@ -162,10 +173,10 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         alone_p95 / 1e3
     ));
     say(format_args!(
-        "{:.0} % of its CPU time is stall by its plan, {stall_s:.2} s of a run",
+        "{:.0} % of its CPU time is stall by its plan of {yields} yields, {stall_s:.2} s of a run",
         stall * 100.0
     ));
-    let mut summary = Vec::new();
+    let mut summary: Vec<Value> = Vec::new();
     let mut curve = Vec::new();
     say("bound     overhead  service p50    p95  slower  <= 15 %  units/s  stall to work");
     for (case, runs) in rows {
@@ -181,7 +192,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         let runs = match runs {
             Ok(runs) => runs,
             Err(error) => {
-                say(&head);
+                say(head.trim_end());
                 summary.push(json!({
                     "bound_ns": bound_ns, "max_overhead": overhead, "failed": failed(&error),
                 }));
@@ -212,7 +223,9 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
             "target": SERVICE_TARGET, "ran_apart": apart, "runs": runs,
         }));
     }
-    say("* scavengers ran on threads of their own: that work is in the figure");
+    if summary.iter().any(|row| row["ran_apart"] == true) {
+        say("* scavengers ran on threads of their own: that work is in the figure");
+    }
     summary.extend(sojourns(&curve)?);
     Ok(summary)
 }
@@ -259,7 +272,7 @@ pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
             profiled: chase(60_000_000),
             scavenger: bed.scavenger(name, area),
             copies: 1,
-            idle: IdlePolicy::Stop,
+            idle: IdlePolicy::Steal,
             bound_ns: Some(BOUND_NS),
             max_overhead: OVERHEAD,
         }

@@ -71,7 +71,12 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
                     "{name:<9}{period:>5} ms   {how:<11}{:>6}{both:>9}{either:>11}{:>8.0} % {}",
                     found.sites.len(),
                     share * 100.0,
-                    verdict(both == either),
+                    // The first is what others are compared with.
+                    if first.is_some() {
+                        verdict(both == either)
+                    } else {
+                        ""
+                    },
                 ));
                 summary.push(json!({
                     "primary": name, "period_ms": period, "previous": before.is_some(),
