@@ -71,12 +71,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
                     "{name:<9}{period:>5} ms   {how:<11}{:>6}{both:>9}{either:>11}{:>8.0} % {}",
                     found.sites.len(),
                     share * 100.0,
-                    // The first is what others are compared with.
-                    if first.is_some() {
-                        verdict(both == either)
-                    } else {
-                        ""
-                    },
+                    judged(first.is_some(), both, either),
                 ));
                 summary.push(json!({
                     "primary": name, "period_ms": period, "previous": before.is_some(),
@@ -89,6 +84,16 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         }
     }
     Ok(summary)
+}
+
+/// What is said of a choice: nothing of the first, which others are compared with, and that there is
+/// nothing to compare where neither has any.
+const fn judged(compared: bool, both: usize, either: usize) -> &'static str {
+    match (compared, either) {
+        (_, 0) => "no yields",
+        (false, _) => "",
+        (true, _) => verdict(both == either),
+    }
 }
 
 /// The plan of a run that was sampled every `period` milliseconds, told of the plan before.
@@ -107,4 +112,17 @@ fn planned(
     let plan = bed.planned(&run, HarvestRole::Primary, &options)?;
     let sites = chosen(&plan)?;
     Ok(Planned { plan, sites })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_of_nothing_do_not_agree() {
+        assert_eq!(judged(true, 0, 0), "no yields");
+        assert_eq!(judged(false, 2, 2), "");
+        assert_eq!(judged(true, 2, 2), verdict(true));
+        assert_eq!(judged(true, 1, 2), verdict(false));
+    }
 }
