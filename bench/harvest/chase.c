@@ -10,8 +10,9 @@
  *
  * Prints hops, checksum (the sum of the places in their cycles where the threads ended), wall_s,
  * hops_per_s of all threads, ns_per_hop and cpu_ns_per_hop (a thread's wall and CPU time by its
- * hops, over all threads), and percentiles of the batches' wall times. Exit code 1 when a thread
- * ends elsewhere than its number of hops from where it began.
+ * hops, over all threads), began_ns and ended_ns (when the first began to chase and the last ended,
+ * by CLOCK_MONOTONIC), and percentiles of the batches' wall times. Exit code 1 when a thread ends
+ * elsewhere than its number of hops from where it began.
  */
 /* First: it says which functions the headers of the system shall declare. */
 #include "common.h"
@@ -26,6 +27,7 @@ struct walker {
 	uint64_t *batch_ns;
 	uint64_t batches;
 	uint64_t cpu;
+	volatile uint64_t *own, fallback;
 	pthread_barrier_t *begin;
 	pthread_t thread;
 	uint64_t began_ns, ended_ns, cpu_ns, end;
@@ -59,6 +61,7 @@ static void *walk(void *argument)
 		uint64_t now = now_ns();
 		walker->batch_ns[i] = now - last;
 		last = now;
+		*walker->own = (i + 1) * BATCH_HOPS;
 		chase_batch_done(walker->batch_ns[i]);
 	}
 	walker->ended_ns = last;
@@ -104,6 +107,9 @@ int main(int argc, char **argv)
 		walker->batches = batches;
 		walker->cpu = cpu;
 		walker->begin = &begin;
+		walker->own = own_count(&walker->fallback);
+		if (walker->own == NULL)
+			return EXIT_WRONG;
 	}
 	for (uint64_t i = 0; i < threads; i++)
 		if (pthread_create(&walkers[i].thread, NULL, walk, &walkers[i]) != 0) {
@@ -130,6 +136,7 @@ int main(int argc, char **argv)
 	       seconds, all / seconds);
 	printf("ns_per_hop %.3f\ncpu_ns_per_hop %.3f\n", (double)wall_ns / all,
 	       (double)thread_cpu_ns / all);
+	printf("began_ns %" PRIu64 "\nended_ns %" PRIu64 "\n", began, ended);
 	print_percentiles("batch", batch_ns, threads * batches);
 	if (right)
 		return 0;

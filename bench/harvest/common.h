@@ -1,6 +1,6 @@
 /*
  * What the C and C++ programs of this directory share: arguments, the clock, areas of memory,
- * random cycles through them, and percentiles. Times are nanoseconds of CLOCK_MONOTONIC, sizes
+ * counts for whoever looks on, random cycles, and percentiles. Times are nanoseconds of CLOCK_MONOTONIC, sizes
  * bytes. Every function is inline, so that each program is one file to the compiler.
  */
 #ifndef HARVEST_COMMON_H
@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdint.h>
@@ -18,6 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LINE_BYTES 64UL
 #define HUGE_BYTES (2UL << 20)
@@ -219,6 +221,39 @@ static inline char *map_area(size_t bytes, enum pages pages)
 static inline void unmap_area(char *area, size_t bytes)
 {
 	munmap(area, whole_pages(bytes));
+}
+
+/* ---- progress ---- */
+
+/* A page of counts: the first line tells how many of the others are taken. */
+enum { COUNTS_BYTES = 4096, COUNT_LINES = COUNTS_BYTES / 64 };
+
+/*
+ * Where this copy of a program counts its own units of work: a line of the file that the environment names in
+ * HARVEST_PROGRESS, which whoever measures can read while this runs and without a system call of
+ * ours; `fallback` where none is named. A null pointer, after a line to stderr, where the file
+ * cannot be mapped or has no line left.
+ */
+static inline volatile uint64_t *own_count(volatile uint64_t *fallback)
+{
+	const char *path = getenv("HARVEST_PROGRESS");
+
+	if (path == NULL)
+		return fallback;
+	int file = open(path, O_RDWR | O_CLOEXEC);
+	void *mapped = file < 0 ? MAP_FAILED
+				: mmap(NULL, COUNTS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	if (mapped == MAP_FAILED) {
+		perror(path);
+		return NULL;
+	}
+	close(file);
+	uint64_t *counts = (uint64_t *)mapped;
+	uint64_t line = 1 + __atomic_fetch_add(counts, 1, __ATOMIC_RELAXED);
+	if (line < COUNT_LINES)
+		return counts + line * (LINE_BYTES / sizeof *counts);
+	fprintf(stderr, "%s: no line left\n", path);
+	return NULL;
 }
 
 /* ---- permutations ---- */

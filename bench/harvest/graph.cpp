@@ -60,7 +60,7 @@ struct Visits {
 
 /* Visits everything that can be reached from `root`; the stack is empty before and after. */
 NOINLINE void search(const Graph &graph, uint32_t root, std::vector<uint8_t> &seen,
-		     std::vector<uint32_t> &stack, Visits &visits, uint64_t &own)
+		     std::vector<uint32_t> &stack, Visits &visits, volatile uint64_t *own)
 {
 	seen[root] = 1;
 	stack.push_back(root);
@@ -77,11 +77,11 @@ NOINLINE void search(const Graph &graph, uint32_t root, std::vector<uint8_t> &se
 			}
 		}
 		visits.vertices++;
-		work_done(&own, 1);
+		work_done(own, 1);
 	}
 }
 
-bool search_all(const Graph &graph, uint64_t &own)
+bool search_all(const Graph &graph, volatile uint64_t *own)
 {
 	std::vector<uint8_t> seen(graph.vertices);
 	std::vector<uint32_t> stack;
@@ -120,7 +120,7 @@ NOINLINE void merge(const Graph &graph, uint32_t vertex, std::vector<uint32_t> &
 	}
 }
 
-bool components(const Graph &graph, uint64_t &own)
+bool components(const Graph &graph, volatile uint64_t *own)
 {
 	std::vector<uint32_t> parents(graph.vertices);
 	std::vector<uint32_t> sizes(graph.vertices);
@@ -131,7 +131,7 @@ bool components(const Graph &graph, uint64_t &own)
 		parents[i] = i;
 	for (uint32_t i = 0; i < graph.vertices; i++) {
 		merge(graph, i, parents);
-		work_done(&own, 1);
+		work_done(own, 1);
 	}
 	for (uint32_t i = 0; i < graph.vertices; i++)
 		sizes[root_of(parents, i)]++;
@@ -142,7 +142,7 @@ bool components(const Graph &graph, uint64_t &own)
 	return count == PARTS && equal;
 }
 
-bool run(uint32_t vertices, uint64_t rounds, uint64_t &own)
+bool run(uint32_t vertices, uint64_t rounds, volatile uint64_t *own)
 {
 	const Graph graph = generate(vertices);
 	bool right = true;
@@ -156,7 +156,8 @@ bool run(uint32_t vertices, uint64_t rounds, uint64_t &own)
 
 int main(int argc, char **argv)
 {
-	uint64_t vertices = 1 << 20, rounds = 0, own = 0;
+	uint64_t vertices = 1 << 20, rounds = 0;
+	volatile uint64_t fallback = 0;
 	const struct parameter parameters[] = {
 		{"VERTICES", POWER_SIZE, &vertices, 4 * PARTS, 1 << 27, nullptr},
 		{"ROUNDS", COUNT, &rounds, 0, UINT64_MAX, nullptr},
@@ -164,9 +165,12 @@ int main(int argc, char **argv)
 
 	if (READ_ARGUMENTS("graph", argv + 1, argc - 1, parameters) != 0)
 		return EXIT_USAGE;
+	volatile uint64_t *own = own_count(&fallback);
+	if (own == NULL)
+		return EXIT_WRONG;
 	try {
 		const bool right = run((uint32_t)vertices, rounds, own);
-		return finish("graph", own, right);
+		return finish("graph", *own, right);
 	} catch (const std::bad_alloc &) {
 		fprintf(stderr, "graph: out of memory\n");
 		return EXIT_WRONG;

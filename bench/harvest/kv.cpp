@@ -22,8 +22,9 @@
  * arrivals (rate_per_s), operations, percentiles of the service time (from taking a request to
  * its end) and of the sojourn time (from its arrival to its end), busy (the share of the time
  * from the first arrival to the last end in service), waits (how often the worker waited), late
- * (arrivals handed over more than 10 us late), and worker_cpu_s. Exit code 1 when a value that was
- * read, or the whole store at the end, is not what it must be.
+ * (arrivals handed over more than 10 us late), worker_cpu_s, and began_ns and ended_ns (the first
+ * arrival and the last end, by CLOCK_MONOTONIC). Exit code 1 when a value that was read, or the
+ * whole store at the end, is not what it must be.
  */
 #include <atomic>
 #include <cmath>
@@ -334,6 +335,7 @@ int measure(Run &run, uint64_t utilisation, uint64_t rate)
 	printf("busy %.4f\nwaits %" PRIu64 "\nlate %" PRIu64 "\nworker_cpu_s %.6f\n",
 	       (double)run.busy_ns / (double)(run.end_ns - first), run.waits, run.late,
 	       (double)run.worker_cpu_ns * 1e-9);
+	printf("began_ns %" PRIu64 "\nended_ns %" PRIu64 "\n", first, run.end_ns);
 	if (right)
 		return 0;
 	fprintf(stderr, "kv: wrong result\n");

@@ -22,11 +22,15 @@ NOINLINE static uint64_t sum(const uint64_t *values)
 
 int main(int argc, char **argv)
 {
-	uint64_t amount = 0, own = 0;
+	uint64_t amount = 0;
+	volatile uint64_t fallback = 0;
 	const struct parameter parameters[] = {{"BLOCKS", COUNT, &amount, 0, UINT64_MAX, NULL}};
 
 	if (READ_ARGUMENTS("scan", argv + 1, argc - 1, parameters) != 0)
 		return EXIT_USAGE;
+	volatile uint64_t *own = own_count(&fallback);
+	if (own == NULL)
+		return EXIT_WRONG;
 	uint64_t *values = (uint64_t *)malloc(ARRAY_BYTES);
 	if (values == NULL) {
 		perror("scan");
@@ -40,8 +44,8 @@ int main(int argc, char **argv)
 		/* first + (first + 1) + … */
 		uint64_t truth = first * BLOCK_VALUES + (uint64_t)BLOCK_VALUES * (BLOCK_VALUES - 1) / 2;
 		right = sum(values + first) == truth;
-		work_done(&own, 1);
+		work_done(own, 1);
 	}
 	free(values);
-	return finish("scan", own, right);
+	return finish("scan", *own, right);
 }

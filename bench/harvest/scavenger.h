@@ -14,9 +14,9 @@
 volatile uint64_t scavenger_work;
 
 /* Counts `units` in `*own` and for those outside. */
-static inline void work_done(uint64_t *own, uint64_t units)
+static inline void work_done(volatile uint64_t *own, uint64_t units)
 {
-	*own += units;
+	*own = *own + units;
 	scavenger_work = scavenger_work + units;
 }
 

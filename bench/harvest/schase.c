@@ -20,7 +20,8 @@ NOINLINE static void *chase(void *line)
 
 int main(int argc, char **argv)
 {
-	uint64_t area = 16 << 20, amount = 0, pages = PAGES_THP, own = 0;
+	uint64_t area = 16 << 20, amount = 0, pages = PAGES_THP;
+	volatile uint64_t fallback = 0;
 	const struct parameter parameters[] = {
 		{"AREA", POWER_SIZE, &area, 2 * LINE_BYTES, (uint64_t)1 << 40, NULL},
 		{"HOPS", COUNT, &amount, 0, UINT64_MAX, NULL},
@@ -30,15 +31,16 @@ int main(int argc, char **argv)
 
 	if (READ_ARGUMENTS("schase", argv + 1, argc - 1, parameters) != 0)
 		return EXIT_USAGE;
-	if (!cycle_make(&cycle, area, (enum pages)pages))
+	volatile uint64_t *own = own_count(&fallback);
+	if (own == NULL || !cycle_make(&cycle, area, (enum pages)pages))
 		return EXIT_WRONG;
 	int right = 1;
 	void *line = cycle_at(&cycle, 0);
-	while ((amount == 0 || own < amount) && right) {
+	while ((amount == 0 || *own < amount) && right) {
 		line = chase(line);
-		work_done(&own, STEP_HOPS);
-		right = line == cycle_at(&cycle, own);
+		work_done(own, STEP_HOPS);
+		right = line == cycle_at(&cycle, *own);
 	}
 	unmap_area(cycle.area, area);
-	return finish("schase", own, right);
+	return finish("schase", *own, right);
 }

@@ -6,13 +6,7 @@
 //! be to blame, and the raw results tell.
 
 mod coverage;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "built in its test; the bench of harvesting will run them"
-    )
-)]
+mod harvest;
 mod harvest_programs;
 mod latency;
 mod model;
@@ -48,6 +42,8 @@ enum Bench {
     /// Share of the executed loads that can be patched, and decoded control flow against
     /// execution.
     Coverage(coverage::Args),
+    /// What a harvest gives and costs, beside switches by hand and the kernel's scheduling.
+    Harvest(harvest::Args),
     /// Latency against a plain C pointer chase, run in turn.
     Latency(latency::Args),
     /// Time of a fit of the hierarchy model, and how often its intervals hold the truth.
@@ -73,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let kept = match &args.bench {
         Bench::Coverage(args) => coverage::run(&membound, args)?,
+        Bench::Harvest(args) => harvest::run(&membound, args)?,
         Bench::Latency(args) => latency::run(&membound, args)?,
         Bench::Model(args) => model::run(&membound, args)?,
         Bench::Plan(args) => plan::run(&membound, args)?,
@@ -136,6 +133,13 @@ fn measure(membound: &Path, words: &[&str]) -> Command {
     let mut command = program(membound);
     command.arg("measure").args(words).args(["--json", "-"]);
     command
+}
+
+/// Measures the machine quickly, as far as profiles and plans need it, into the file `path`.
+fn machine_profile(membound: &Path, path: &Path) -> Result<()> {
+    let mut command = program(membound);
+    command.args(["measure", "latency", "bandwidth", "calibration", "--quick"]);
+    stdout_of(command.arg("--json").arg(path)).map(drop)
 }
 
 /// Runs `command` and reads the document that it writes to stdout.

@@ -270,6 +270,34 @@ mod tests {
         assert_eq!(text(&output.stderr).lines().count(), 1, "{told}");
     }
 
+    /// Each that counts takes the next line of the file, and tells there what it did.
+    fn check_counts(built: &Programs, directory: &Path) {
+        let counts = directory.join("counts");
+        std::fs::write(&counts, [0; 4096]).expect("there is room");
+        let cases: [(&str, &[&str], u64); 5] = [
+            ("chase", &["1", "64K", "own", "5000"], 5000),
+            ("scan", &["130"], 130),
+            ("schase", &["64K", "1000"], 1024),
+            ("graph", &["1024", "2"], 4096),
+            ("compute", &["3"], 3),
+        ];
+        for (name, words, _) in cases {
+            let mut command = program(&built.programs[name]);
+            check(command.args(words).env("HARVEST_PROGRESS", &counts), &[]);
+        }
+        let bytes = std::fs::read(&counts).expect("it was written");
+        let lines = bytes.chunks_exact(64);
+        let found: Vec<u64> = lines
+            .map(|line| u64::from_ne_bytes(*line.first_chunk().expect("a line is longer")))
+            .collect();
+        let told: Vec<u64> = cases.iter().map(|(_, _, units)| *units).collect();
+        assert_eq!((found[0], &found[1..6]), (5, &*told));
+        // One that cannot count there does not begin.
+        let mut command = program(&built.programs["scan"]);
+        command.args(["1"]).env("HARVEST_PROGRESS", directory);
+        assert_eq!(output(&mut command).status.code(), Some(1), "{command:?}");
+    }
+
     /// A server and its client in two processes that were started apart.
     fn check_apart(server: &Path) {
         let mut serving = program(server)
@@ -323,6 +351,7 @@ mod tests {
                 assert_eq!(output(&mut command).status.code(), Some(2), "{command:?}");
             }
         }
+        check_counts(&built, directory.path());
         // Without an amount they work for ever, and are left working.
         for (name, object) in &built.objects {
             let words: &[&str] = match *name {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use membound_types::{Doctor, Profile};
 use serde_json::{Value, json};
 
-use super::{Kept, document, median, note, say, verdict};
+use super::{Kept, document, machine_profile, median, note, say, verdict};
 use crate::run::{cargo, on_path, program, root, stdout_of, succeed};
 
 /// Arguments of `bench profile`.
@@ -63,16 +63,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     succeed(compiler.arg(root().join("bench/profiled.c")))?;
     // The machine is measured before anything is timed.
     let machine = scratch.path().join("machine.json");
-    let mut measure = program(membound);
-    measure.args([
-        "measure",
-        "latency",
-        "bandwidth",
-        "calibration",
-        "--quick",
-        "--json",
-    ]);
-    stdout_of(measure.arg(&machine))?;
+    machine_profile(membound, &machine)?;
 
     let mut summary = Vec::new();
     let mut raw = Vec::new();

@@ -1,0 +1,173 @@
+//! The kernel's own way of giving spare time to another program, against a harvest of stalls and
+//! idle time: work at requests that are no slower.
+
+use anyhow::Result;
+use membound_types::IdlePolicy;
+use serde_json::{Value, json};
+
+use super::arithmetic::work_at_no_worse;
+use super::bed::{Asked, Bed, alternate};
+use super::kv::{asked, full_rate, rate, store};
+use super::{failed, middle, say};
+
+/// Utilisations in per cent.
+const LOADS: [u32; 2] = [30, 70];
+/// Bounds of the harvest: from few turns of little work to many.
+const BOUNDS_NS: [f64; 4] = [100.0, 200.0, 500.0, 1000.0];
+
+/// Who runs the scavenger.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// Nobody.
+    Alone,
+    /// The kernel: its name, and the command that begins a program so.
+    Kernel(&'static str, &'static [&'static str]),
+    /// membound, with a bound.
+    Harvest(f64),
+}
+
+const KERNEL: [Way; 2] = [
+    Way::Kernel("nice 19", &["nice", "-n", "19"]),
+    Way::Kernel("SCHED_IDLE", &["chrt", "--idle", "0"]),
+];
+
+impl Way {
+    fn name(self) -> String {
+        match self {
+            Self::Alone => "alone".to_owned(),
+            Self::Kernel(name, _) => name.to_owned(),
+            Self::Harvest(bound_ns) => format!("harvest {bound_ns:.0} ns"),
+        }
+    }
+}
+
+/// 95th percentiles of service and sojourn, and units of work a second.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+struct Found {
+    service_p95_ns: f64,
+    sojourn_p95_ns: f64,
+    units_per_s: f64,
+}
+
+pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
+    let full = full_rate(bed)?;
+    let mut ways = vec![Way::Alone];
+    ways.extend(KERNEL);
+    ways.extend(BOUNDS_NS.map(Way::Harvest));
+    let cases: Vec<(u32, Way)> = LOADS
+        .into_iter()
+        .flat_map(|load| ways.iter().map(move |way| (load, *way)))
+        .collect();
+    let found = alternate(bed.args.repeat, &cases, |(load, way)| {
+        one(bed, rate(full, *load), *way)
+    });
+    say("load  way               service p95  sojourn p95  units/s");
+    let mut summary = Vec::new();
+    let mut points: Vec<(u32, Way, Found)> = Vec::new();
+    for ((load, way), runs) in cases.into_iter().zip(found) {
+        let head = format!("{load:>3} %  {:<18}", way.name());
+        let runs = match runs {
+            Ok(runs) => runs,
+            Err(error) => {
+                say(head.trim_end());
+                let failed = failed(&error);
+                summary.push(json!({ "load": load, "way": way.name(), "failed": failed }));
+                continue;
+            }
+        };
+        let found = Found {
+            service_p95_ns: middle(&runs, |one| one.service_p95_ns)?,
+            sojourn_p95_ns: middle(&runs, |one| one.sojourn_p95_ns)?,
+            units_per_s: middle(&runs, |one| one.units_per_s)?,
+        };
+        say(format_args!(
+            "{head}{:>8.1} us{:>10.1} us{:>9.0}",
+            found.service_p95_ns / 1e3,
+            found.sojourn_p95_ns / 1e3,
+            found.units_per_s
+        ));
+        summary.push(json!({ "load": load, "way": way.name(), "found": found, "runs": runs }));
+        points.push((load, way, found));
+    }
+    summary.extend(compared(&points));
+    Ok(summary)
+}
+
+/// A run of the store.
+fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
+    let primary = store(bed, LOADS[0], rate);
+    let scan = bed.scavenger("scan", "");
+    let (said, units_per_s) = match way {
+        Way::Alone => (bed.alone(&primary)?, 0.0),
+        Way::Kernel(_, how) => {
+            let ran = bed.beside(&primary, &scan, how)?;
+            let units = ran.units_per_s()?;
+            (ran.said, units)
+        }
+        Way::Harvest(bound_ns) => {
+            let ran = bed.harvested(&Asked {
+                idle: IdlePolicy::Harvest,
+                ..asked(bed, primary, scan, bound_ns)
+            })?;
+            let units = ran.units_per_s()?;
+            (ran.said, units)
+        }
+    };
+    Ok(Found {
+        service_p95_ns: said.get("service_p95_ns")?,
+        sojourn_p95_ns: said.get("sojourn_p95_ns")?,
+        units_per_s,
+    })
+}
+
+/// Work of the harvest by that of each of the kernel's ways, where requests stay no longer.
+fn compared(points: &[(u32, Way, Found)]) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for (load, way, kernel) in points {
+        if !matches!(way, Way::Kernel(..)) {
+            continue;
+        }
+        let harvests: Vec<(f64, f64)> = points
+            .iter()
+            .filter(|(other, way, _)| other == load && matches!(way, Way::Harvest(_)))
+            .map(|(_, _, found)| (found.sojourn_p95_ns, found.units_per_s))
+            .collect();
+        let work = work_at_no_worse(&harvests, kernel.sojourn_p95_ns);
+        let times = work.map(|work| work / kernel.units_per_s);
+        let told = times.map_or_else(
+            || "no harvest had a sojourn p95 as low".to_owned(),
+            |times| format!("the harvest did {times:.2} times the work at no higher sojourn p95"),
+        );
+        let name = way.name();
+        say(format_args!("{load:>3} %  against {name}: {told}"));
+        rows.push(json!({ "load": load, "against": name, "times_the_work": times }));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harvests_are_compared_at_their_own_load() {
+        let point = |load, way, sojourn_p95_ns, units_per_s| {
+            let found = Found {
+                service_p95_ns: 1.0,
+                sojourn_p95_ns,
+                units_per_s,
+            };
+            (load, way, found)
+        };
+        let rows = compared(&[
+            point(30, KERNEL[0], 100.0, 10.0),
+            point(30, Way::Harvest(100.0), 90.0, 25.0),
+            point(30, Way::Harvest(200.0), 110.0, 50.0),
+            point(70, KERNEL[1], 100.0, 10.0),
+            point(70, Way::Harvest(100.0), 120.0, 99.0),
+        ]);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0]["times_the_work"], 2.5);
+        assert_eq!(rows[1]["times_the_work"], Value::Null);
+    }
+}

@@ -1,0 +1,328 @@
+//! A store under an open load with scans in its stalls: how much slower its requests become, and
+//! what of its stalls becomes work. And how often turns keep to the bound.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use membound_types::{HarvestPlan, IdlePolicy};
+use serde_json::{Value, json};
+
+use super::super::verdict;
+use super::arithmetic::turned_into_work;
+use super::bed::{
+    Asked, Bed, Endless, OVERHEAD, Ran, Said, Words, alternate, chosen, ran_apart, read,
+};
+use super::{failed, middle, say};
+
+/// How long requests are served at a given rate, in seconds, and how many are without one.
+const SERVED_S: u64 = 5;
+const REQUESTS: u64 = 1_500_000;
+/// The bound that the figures to reach speak of.
+const BOUND_NS: f64 = 200.0;
+const BOUNDS_NS: [f64; 5] = [50.0, 100.0, BOUND_NS, 500.0, 1000.0];
+const OVERHEADS: [&str; 5] = ["1%", "2%", OVERHEAD, "10%", "20%"];
+/// Utilisations of the sojourn curve in per cent, and that of everything else.
+const LOADS: [u32; 5] = [10, 30, 50, 70, 90];
+const LOAD: u32 = 50;
+/// How much longer requests may take in the 95th percentile.
+const SERVICE_TARGET: f64 = 0.15;
+/// Share of the turns that keep to the bound.
+const WITHIN_TARGET: f64 = 0.99;
+const SCAVENGERS: [&str; 4] = ["scan", "schase", "graph", "compute"];
+
+/// A store at a rate of requests, with or without scavengers.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    load: u32,
+    /// The bound and `--max-overhead`; `None` runs alone.
+    with: Option<(f64, &'static str)>,
+}
+
+/// What is compared of a run.
+#[derive(Clone, Debug, serde::Serialize)]
+struct Found {
+    service_p50_ns: f64,
+    service_p95_ns: f64,
+    sojourn_p95_ns: f64,
+    sojourn_p99_ns: f64,
+    /// Scavengers' units of work in all, and in a second.
+    units: f64,
+    units_per_s: f64,
+    worker_cpu_s: f64,
+    apart: bool,
+}
+
+impl Found {
+    fn alone(said: &Said) -> Result<Self> {
+        Ok(Self {
+            service_p50_ns: said.get("service_p50_ns")?,
+            service_p95_ns: said.get("service_p95_ns")?,
+            sojourn_p95_ns: said.get("sojourn_p95_ns")?,
+            sojourn_p99_ns: said.get("sojourn_p99_ns")?,
+            units: 0.0,
+            units_per_s: 0.0,
+            worker_cpu_s: said.get("worker_cpu_s")?,
+            apart: false,
+        })
+    }
+
+    fn of(ran: &Ran) -> Result<Self> {
+        let seconds = ran.said.seconds()?;
+        let document = ran.document.as_ref();
+        Ok(Self {
+            units: ran.units()?,
+            units_per_s: ran.units_per_s()?,
+            apart: document.is_some_and(|document| ran_apart(document, seconds)),
+            ..Self::alone(&ran.said)?
+        })
+    }
+}
+
+/// A store that serves on the one processor: at `utilisation` per cent, or at `rate` a second where
+/// that is not 0.
+pub(super) fn store(bed: &Bed<'_>, utilisation: u32, rate: u64) -> Words {
+    let requests = bed.amount(if rate > 0 { rate * SERVED_S } else { REQUESTS });
+    let (utilisation, rate) = (utilisation.to_string(), rate.to_string());
+    let nodes = bed.args.nodes.as_str();
+    bed.words("kv", [nodes, &utilisation, &requests, "8", "clock", &rate])
+}
+
+/// Requests a second at full utilisation, by a run alone.
+pub(super) fn full_rate(bed: &Bed<'_>) -> Result<f64> {
+    bed.alone(&store(bed, LOAD, 0))?.get("service_rate_per_s")
+}
+
+/// The rate of requests at `load` per cent of `full_rate`: the same for all that is compared.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "rates are positive and far below 2^53"
+)]
+pub(super) fn rate(full_rate: f64, load: u32) -> u64 {
+    ((full_rate * f64::from(load) / 100.0) as u64).max(1)
+}
+
+/// A store with `scavenger` in its stalls.
+pub(super) fn asked(bed: &Bed<'_>, primary: Words, scavenger: Endless, bound_ns: f64) -> Asked {
+    Asked {
+        primary,
+        // Without pauses: the profile is of requests.
+        profiled: store(bed, 1000, 0),
+        scavenger,
+        copies: 1,
+        idle: IdlePolicy::Steal,
+        bound_ns: Some(bound_ns),
+        max_overhead: OVERHEAD,
+    }
+}
+
+/// Share of the primary's CPU time that its plan takes for stall.
+fn stall_share(plan: &Path) -> Result<f64> {
+    let plan: HarvestPlan = read(plan)?;
+    Ok(plan.totals.stall_fraction)
+}
+
+pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
+    let full = full_rate(bed)?;
+    let scan = bed.scavenger("scan", "");
+    let worth = bed.units_per_s(&scan)?;
+    let ask = |case: &Case, (bound_ns, max_overhead)| Asked {
+        max_overhead,
+        ..asked(
+            bed,
+            store(bed, case.load, rate(full, case.load)),
+            scan.clone(),
+            bound_ns,
+        )
+    };
+    let alone = Case {
+        load: LOAD,
+        with: None,
+    };
+    let with = |with| Case {
+        load: LOAD,
+        with: Some(with),
+    };
+    let mut cases = vec![alone];
+    cases.extend(BOUNDS_NS.map(|bound| with((bound, OVERHEAD))));
+    cases.extend(OVERHEADS.map(|overhead| with((BOUND_NS, overhead))));
+    for load in LOADS {
+        cases.push(Case { load, with: None });
+        let with = Some((BOUND_NS, OVERHEAD));
+        cases.push(Case { load, with });
+    }
+    let [plan, _] = bed.plans(&ask(&alone, (BOUND_NS, OVERHEAD)))?;
+    let (stall, yields) = (stall_share(&plan)?, chosen(&plan)?.len());
+    ensure!(
+        yields > 0,
+        "the store's plan has no yields, though {:.0} % of its CPU time is stall",
+        stall * 100.0
+    );
+    let found = alternate(bed.args.repeat, &cases, |case| match case.with {
+        None => Found::alone(&bed.alone(&store(bed, case.load, rate(full, case.load)))?),
+        Some(with) => Found::of(&bed.harvested(&ask(case, with))?),
+    });
+    let mut rows = cases.iter().zip(found);
+    let (_, alone) = rows.next().context("the store alone comes first")?;
+    let alone = alone?;
+    let alone_p95 = middle(&alone, |one| one.service_p95_ns)?;
+    let stall_s = middle(&alone, |one| one.worker_cpu_s)? * stall;
+    say(format_args!(
+        "{} requests a second, {LOAD} % of the time busy; service p95 alone {:.1} us",
+        rate(full, LOAD),
+        alone_p95 / 1e3
+    ));
+    say(format_args!(
+        "{:.0} % of its CPU time is stall by its plan of {yields} yields, {stall_s:.2} s of a run",
+        stall * 100.0
+    ));
+    let mut summary: Vec<Value> = Vec::new();
+    let mut curve = Vec::new();
+    say("bound     overhead  service p50    p95  slower  <= 15 %  units/s  stall to work");
+    for (case, runs) in rows {
+        // From the first one at another load on, pairs of alone and with are the curve.
+        let compared = case
+            .with
+            .filter(|_| summary.len() < BOUNDS_NS.len() + OVERHEADS.len());
+        let Some((bound_ns, overhead)) = compared else {
+            curve.push((case, runs));
+            continue;
+        };
+        let head = format!("{:<10}{overhead:>8}", format!("{bound_ns:.0} ns"));
+        let runs = match runs {
+            Ok(runs) => runs,
+            Err(error) => {
+                say(head.trim_end());
+                summary.push(json!({
+                    "bound_ns": bound_ns, "max_overhead": overhead, "failed": failed(&error),
+                }));
+                continue;
+            }
+        };
+        let p95 = middle(&runs, |one| one.service_p95_ns)?;
+        let slower = p95 / alone_p95 - 1.0;
+        let work = turned_into_work(middle(&runs, |one| one.units)?, worth, stall_s);
+        let judged = if bound_ns <= BOUND_NS && overhead == OVERHEAD {
+            verdict(slower <= SERVICE_TARGET)
+        } else {
+            ""
+        };
+        let apart = runs.iter().any(|one| one.apart);
+        say(format_args!(
+            "{head}{:>10.1} us{:>7.1}{:>+6.0} %  {judged:<7}{:>9.0}{:>12.0} %{}",
+            middle(&runs, |one| one.service_p50_ns)? / 1e3,
+            p95 / 1e3,
+            slower * 100.0,
+            middle(&runs, |one| one.units_per_s)?,
+            work * 100.0,
+            if apart { " *" } else { "" },
+        ));
+        summary.push(json!({
+            "bound_ns": bound_ns, "max_overhead": overhead, "service_p95_ns": p95,
+            "alone_p95_ns": alone_p95, "slower": slower, "stall_to_work": work,
+            "target": SERVICE_TARGET, "ran_apart": apart, "runs": runs,
+        }));
+    }
+    if summary.iter().any(|row| row["ran_apart"] == true) {
+        say("* scavengers ran on threads of their own: that work is in the figure");
+    }
+    summary.extend(sojourns(&curve)?);
+    Ok(summary)
+}
+
+/// Sojourn times by load: pairs of a case alone and with scavengers.
+fn sojourns(curve: &[(&Case, Result<Vec<Found>>)]) -> Result<Vec<Value>> {
+    say("load   sojourn p95 alone      with  sojourn p99 alone      with");
+    let mut rows = Vec::new();
+    for pair in curve.chunks_exact(2) {
+        let [(case, alone), (_, with)] = pair else {
+            continue;
+        };
+        let (alone, with) = match (alone, with) {
+            (Ok(alone), Ok(with)) => (alone, with),
+            (Err(error), _) | (_, Err(error)) => {
+                say(format_args!("{} %", case.load));
+                rows.push(json!({ "load": case.load, "failed": failed(error) }));
+                continue;
+            }
+        };
+        let us = |runs: &[Found], of: fn(&Found) -> f64| Ok(middle(runs, of)? / 1e3);
+        let [p95, with_p95, p99, with_p99]: [Result<f64>; 4] = [
+            us(alone, |one| one.sojourn_p95_ns),
+            us(with, |one| one.sojourn_p95_ns),
+            us(alone, |one| one.sojourn_p99_ns),
+            us(with, |one| one.sojourn_p99_ns),
+        ];
+        say(format_args!(
+            "{:>3} %{:>17.1} us{:>7.1} us{:>16.1} us{:>7.1} us",
+            case.load, p95?, with_p95?, p99?, with_p99?
+        ));
+        rows.push(json!({ "load": case.load, "alone": alone, "with": with }));
+    }
+    Ok(rows)
+}
+
+/// How often turns keep to the bound, by scavenger.
+pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
+    let area = bed.args.area.as_str();
+    let cases = SCAVENGERS.map(|name| {
+        let chase = |hops| bed.words("chase", ["1", area, "own", &bed.amount(hops)]);
+        Asked {
+            primary: chase(20_000_000),
+            profiled: chase(60_000_000),
+            scavenger: bed.scavenger(name, area),
+            copies: 1,
+            idle: IdlePolicy::Steal,
+            bound_ns: Some(BOUND_NS),
+            max_overhead: OVERHEAD,
+        }
+    });
+    let found = alternate(bed.args.repeat, &cases, |asked| {
+        let document = bed.harvested(asked)?.document;
+        let distances = document.context("it was a harvest")?.distance_ns;
+        let within = distances.within_bound;
+        let within = within.with_context(|| format!("{} turns were timed", distances.timed))?;
+        Ok((within, distances))
+    });
+    say("scavenger  turns timed     p50     p90     p99      max  within 200 ns  >= 99 %");
+    let mut summary = Vec::new();
+    for (name, runs) in SCAVENGERS.into_iter().zip(found) {
+        let runs = match runs {
+            Ok(runs) => runs,
+            Err(error) => {
+                say(name);
+                summary.push(json!({ "scavenger": name, "failed": failed(&error) }));
+                continue;
+            }
+        };
+        let within = middle(&runs, |(within, _)| *within)?;
+        let timed: u64 = runs.iter().map(|(_, distances)| distances.timed).sum();
+        let [p50, p90, p99, max] = [
+            middle(&runs, |(_, one)| one.p50.unwrap_or(f64::NAN))?,
+            middle(&runs, |(_, one)| one.p90.unwrap_or(f64::NAN))?,
+            middle(&runs, |(_, one)| one.p99.unwrap_or(f64::NAN))?,
+            middle(&runs, |(_, one)| one.max.unwrap_or(f64::NAN))?,
+        ];
+        say(format_args!(
+            "{name:<11}{timed:>11}{p50:>8.0}{p90:>8.0}{p99:>8.0}{max:>9.0}{:>13.2} %  {}",
+            within * 100.0,
+            verdict(within >= WITHIN_TARGET),
+        ));
+        summary.push(json!({
+            "scavenger": name, "bound_ns": BOUND_NS, "within": within, "timed": timed,
+            "p50": p50, "p90": p90, "p99": p99, "max": max, "target": WITHIN_TARGET,
+        }));
+    }
+    Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_shares_of_the_full_one_and_never_none() {
+        assert_eq!(rate(100_000.0, 30), 30_000);
+        assert_eq!(rate(10.0, 1), 1);
+    }
+}
