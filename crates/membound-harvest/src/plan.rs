@@ -41,7 +41,8 @@ pub fn plan(
     if run.samples.is_empty() {
         return Err(Error::NoSamples);
     }
-    if run.sites.is_empty() {
+    // What only bounds the time between yields needs to know of no access.
+    if run.sites.is_empty() && options.limits.is_none() {
         return Err(Error::NoSites);
     }
     let analysis = membound_analyze::Options {
