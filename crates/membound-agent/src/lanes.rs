@@ -311,7 +311,8 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     PROCESS.store(sys::process(), Ordering::Release);
     POOL.store(pool.keep(), Ordering::Release);
     let _quiet = Quiet::new();
-    adopt(sys::thread()).map_err(refused)?;
+    // It may wait for others all its life: nothing is given to it before it yields.
+    adopt(sys::thread()).map_err(refused)?.close();
     warden::start().map_err(|errno| Failure::new(errno, Refusal::NoThread))
 }
 
@@ -463,8 +464,7 @@ impl Block {
         };
         check(set)?;
         // SAFETY: programs have no use for the base of gs.
-        let set =
-            unsafe { call(ARCH_PRCTL, [SET_GS, self.address() as usize, 0, 0, 0, 0]) };
+        let set = unsafe { call(ARCH_PRCTL, [SET_GS, self.address() as usize, 0, 0, 0, 0]) };
         check(set).map(drop)
     }
 
@@ -539,8 +539,15 @@ impl Block {
         let stack = Context::at(next).stack.load(Ordering::Relaxed);
         own.stack.store(stack, Ordering::Relaxed);
         own.next.store(next, Ordering::Relaxed);
-        own.resume.store(code as *const () as u64, Ordering::Relaxed);
+        own.resume
+            .store(code as *const () as u64, Ordering::Relaxed);
         self.next.store(own.address(), Ordering::Release);
+    }
+
+    /// Nothing is given to it until its thread yields.
+    fn close(&self) {
+        self.open.store(0, Ordering::SeqCst);
+        self.ask_at_once();
     }
 
     /// Has one of the turns to come timed.
@@ -639,14 +646,14 @@ fn announce_room() {
 }
 
 /// Gives the calling thread a lane of its own. Signals are blocked.
-fn adopt(thread: u32) -> Result<(), Errno> {
+fn adopt(thread: u32) -> Result<&'static Block, Errno> {
     let block = take_block(Use::Free).ok_or(Errno::ENOSPC)?;
     let fs = assembly::thread_pointer();
     alternate_stack()?;
     let settled = block.settle(thread, fs);
     if settled.is_err() {
         block.used.store(Use::Free as u32, Ordering::Release);
-        return settled;
+        return settled.map(|()| block);
     }
     block.owner.store(fs, Ordering::Release);
     block.used.store(Use::Thread as u32, Ordering::Release);
@@ -655,7 +662,7 @@ fn adopt(thread: u32) -> Result<(), Errno> {
     block.locked(|| block.refill());
     tell(offset_of!(Board, adopted), 1);
     announce_room();
-    Ok(())
+    Ok(block)
 }
 
 const SIGALTSTACK: usize = 131;

@@ -284,10 +284,7 @@ impl Harvesting {
                 requests.all(|request| {
                     let guest = status(Some(request));
                     guest.parks > 0
-                        || !matches!(
-                            guest.state,
-                            Some(GuestState::Starting | GuestState::Runs)
-                        )
+                        || !matches!(guest.state, Some(GuestState::Starting | GuestState::Runs))
                 })
             };
             if ready {
@@ -494,9 +491,8 @@ impl Server {
         module: &Loaded,
         plantings: &[Planting],
     ) -> Result<(), NotInstalled> {
-        let of_module = |planting: &&Planting| {
-            module.module.identity() == Some(&planting.choice.file)
-        };
+        let of_module =
+            |planting: &&Planting| module.module.identity() == Some(&planting.choice.file);
         for planting in plantings.iter().filter(of_module) {
             let choices = [Some(&planting.choice), planting.otherwise.as_ref()];
             let mut lost = None;
@@ -530,7 +526,13 @@ impl Server {
         let Some(chosen) = chosen.first() else {
             return Ok(None);
         };
-        let outcome = self.patch(conversation, maps, chosen, TextMode::Quiet, Refused::GivenUp)?;
+        let outcome = self.patch(
+            conversation,
+            maps,
+            chosen,
+            TextMode::Quiet,
+            Refused::GivenUp,
+        )?;
         let area = match outcome {
             Outcome::LeftAlone(reason) => return Ok(Some(Lost::All(reason))),
             Outcome::Patched(area) => area,

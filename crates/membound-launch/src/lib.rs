@@ -54,10 +54,10 @@ pub use allocations::{
 pub use cache::{Cache, LIMIT_BYTES};
 pub use elf::Headers;
 pub use exchange::{Choice, Executed, Pace};
-pub use membound_wire::{GuestState, Idle};
 pub use harvest::{Guest, GuestStatus, Harvest, Harvested, Planting, Turns};
 pub use ledger::Program as RanProgram;
 pub use maps::{Mapping, of as maps_of, started};
+pub use membound_wire::{GuestState, Idle};
 pub use modules::plan as plan_of;
 pub use object::{ObjectError, run_object};
 pub use perf_map::PerfMap;

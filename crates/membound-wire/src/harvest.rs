@@ -180,7 +180,10 @@ mod tests {
             assert!(class_begin(class) <= ns, "{ns}");
             if class + 1 < TIME_CLASSES {
                 assert!(ns < class_begin(class + 1), "{ns}");
-                assert!(class_begin(class + 1) * 8 <= class_begin(class) * 9 + 8, "{ns}");
+                assert!(
+                    class_begin(class + 1) * 8 <= class_begin(class) * 9 + 8,
+                    "{ns}"
+                );
             }
         }
     }

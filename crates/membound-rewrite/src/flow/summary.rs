@@ -230,9 +230,9 @@ impl FromIterator<(u64, Summary)> for Summaries {
             .values()
             .flat_map(|summary| summary.leaves_to.iter().copied())
             .collect();
-        let touched = by_start
-            .values()
-            .fold(RegisterSet::EMPTY, |all, summary| all.union(summary.touches));
+        let touched = by_start.values().fold(RegisterSet::EMPTY, |all, summary| {
+            all.union(summary.touches)
+        });
         let mut summaries = Self {
             touched,
             by_start,

@@ -122,8 +122,7 @@ pub(super) fn plan(
             let mut around = Surroundings::before(subject.liveness, index);
             if matches!(body, Body::Yield(_)) {
                 around.live = around.live.without(*untouched.get_or_insert_with(|| {
-                    yields::untouched(&subject.function.instructions, analyst)
-                        .union(subject.unused)
+                    yields::untouched(&subject.function.instructions, analyst).union(subject.unused)
                 }));
             }
             let settled =

@@ -461,7 +461,10 @@ mod tests {
         let offset = offset_of!(Lane, current);
         let cleared = format!("mov qword ptr gs:[{offset:X}h],0");
         let (cost, own_base) = (1, false);
-        for what in [Yield::Bound { cost, own_base }, Yield::Miss { cost, own_base }] {
+        for what in [
+            Yield::Bound { cost, own_base },
+            Yield::Miss { cost, own_base },
+        ] {
             let lines = written(what);
             assert!(!lines.contains(&cleared), "{lines:#?}");
             let stack = position(
@@ -487,7 +490,10 @@ mod tests {
         let resume = format!("mov [rax+{}],rdx", offset_of!(Context, resume));
         let parks = lines.iter().filter(|line| **line == resume).count();
         assert_eq!(parks, 2, "{lines:#?}");
-        assert!(position(&lines, &resume) < position(&lines, &next), "{lines:#?}");
+        assert!(
+            position(&lines, &resume) < position(&lines, &next),
+            "{lines:#?}"
+        );
     }
 
     #[test]
