@@ -26,8 +26,8 @@ use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
 
 /// Threads that can have a lane at one time.
 const BLOCKS: usize = 4096;
-/// Turns before one that is timed.
-const WARMING: u32 = 8;
+/// Turns before one that is timed: the kernel, which was between, leaves predictors and caches cold.
+const WARMING: u32 = 256;
 /// Alternate stack of a thread that has none: a guest's stack may be full.
 const ALTERNATE_BYTES: usize = 64 << 10;
 

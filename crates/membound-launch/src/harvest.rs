@@ -226,10 +226,9 @@ impl Harvesting {
         let word = |offset: usize, value: u32| {
             board.word32(offset).store(value, Ordering::Relaxed);
         };
-        let units = wanted.span_ns * f64::from(CREDIT_UNITS_PER_NS);
         word(
             offset_of!(Board, span),
-            (units.clamp(0.0, f64::from(i32::MAX / 2)) as i32).cast_unsigned(),
+            units(wanted.span_ns).cast_unsigned(),
         );
         word(offset_of!(Board, per_thread), wanted.per_thread);
         word(offset_of!(Board, idle), wanted.idle as u32);
@@ -239,6 +238,14 @@ impl Harvesting {
             (wanted.ticks_per_ns * 1024.0).max(1.0) as u32,
         );
         Ok(board)
+    }
+
+    /// Begins turns with this much time until the command's data are there, in nanoseconds.
+    pub(crate) fn set_span(&self, span_ns: f64) {
+        if let Some(board) = &self.state().board {
+            let word = board.word32(offset_of!(Board, span));
+            word.store(units(span_ns).cast_unsigned(), Ordering::Relaxed);
+        }
     }
 
     /// Lets guests in for this share of the time from now on.
@@ -333,6 +340,12 @@ impl Harvesting {
             .collect();
         harvested
     }
+}
+
+/// Credit for a time in nanoseconds.
+fn units(ns: f64) -> i32 {
+    let units = ns * f64::from(CREDIT_UNITS_PER_NS);
+    units.clamp(0.0, f64::from(i32::MAX / 2)) as i32
 }
 
 fn parts(share: f64) -> u32 {

@@ -380,6 +380,14 @@ impl Remote {
         }
     }
 
+    /// Begins turns with this much time until the command's data are there, in nanoseconds, from
+    /// now on.
+    pub fn set_span(&self, span_ns: f64) {
+        if let Some(harvesting) = &self.0.harvesting {
+            harvesting.set_span(span_ns);
+        }
+    }
+
     /// Executions of a choice's sites so far; `None` when it was placed nowhere yet, or its body
     /// does not count.
     #[must_use]

@@ -7,6 +7,7 @@ mod plan;
 mod plans;
 mod run;
 mod slowdown;
+mod span;
 
 use std::process::ExitCode;
 

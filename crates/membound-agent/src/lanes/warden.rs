@@ -26,7 +26,7 @@ static LET_IN: AtomicU32 = AtomicU32::new(1);
 
 /// Whether contexts take turns at present.
 pub(super) fn lets_in() -> bool {
-    LET_IN.load(Ordering::Relaxed) != 0
+    LET_IN.load(Ordering::Acquire) != 0
 }
 
 /// Starts the thread.
@@ -46,6 +46,9 @@ extern "C" fn look_after(_: usize) -> ! {
     loop {
         sys::wait_while(&never, 0, PERIOD_NS);
         let let_in = lets_in();
+        parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
+        LET_IN.store(u32::from(parts >= WHOLE), Ordering::Release);
+        parts = if parts >= WHOLE { parts - WHOLE } else { parts };
         for block in blocks() {
             let used = block.used.load(Ordering::Acquire);
             if used == Use::Thread as u32 {
@@ -56,9 +59,6 @@ extern "C" fn look_after(_: usize) -> ! {
                 berth::look_again();
             }
         }
-        parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
-        LET_IN.store(u32::from(parts >= WHOLE), Ordering::Relaxed);
-        parts = if parts >= WHOLE { parts - WHOLE } else { parts };
         looks = looks.wrapping_add(1);
         if looks.is_multiple_of(THOROUGH) {
             end_if_left_alone();

@@ -8,6 +8,7 @@ use membound_types::{
 };
 
 use super::follow::Seen;
+use super::span;
 use crate::job::End;
 
 /// What a scavenger was asked to be.
@@ -258,18 +259,7 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
         None
     };
     let quantile = |share| if total > 0 { at(share) } else { None };
-    // A class that the bound lies in counts as far as it lies below it.
-    let within = |bound: f64| {
-        let kept: f64 = harvested
-            .times
-            .iter()
-            .map(|&(from, to, count)| {
-                let below = ((bound - from as f64) / (to - from) as f64).clamp(0.0, 1.0);
-                below * count as f64
-            })
-            .sum();
-        kept / total as f64
-    };
+    let within = |bound: f64| span::within(&harvested.times, bound) / total as f64;
     YieldDistances {
         p50: quantile(0.5),
         p90: quantile(0.9),

@@ -1,5 +1,5 @@
-//! What is looked at while a harvest runs: how far it has come, the CPU time of scavengers, and the
-//! slowdown of the command, which is held to its bound.
+//! What is looked at while a harvest runs: how far it has come, the CPU time of scavengers, the
+//! slowdown of the command and the time until it runs again, which are held to their bounds.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
@@ -9,6 +9,7 @@ use membound_launch::{Harvested, Remote};
 use membound_types::SlowdownGuard;
 
 use super::slowdown::{Span, Spans};
+use super::span::SpanControl;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -38,7 +39,12 @@ pub(super) struct Follower {
 
 impl Follower {
     /// Begins; `max_slowdown` is a share.
-    pub(super) fn begin(remote: Remote, pid: u32, max_slowdown: Option<f64>) -> Self {
+    pub(super) fn begin(
+        remote: Remote,
+        pid: u32,
+        max_slowdown: Option<f64>,
+        mut span: Option<SpanControl>,
+    ) -> Self {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut seen = Seen::default();
@@ -55,6 +61,12 @@ impl Follower {
                     && let Some(share) = guard.decide(&seen.harvested)
                 {
                     remote.let_in(share);
+                }
+                if let Some(control) = &mut span
+                    && looks.is_multiple_of(LOOKS)
+                    && let Some(span_ns) = control.decide(&seen.harvested)
+                {
+                    remote.set_span(span_ns);
                 }
                 if over {
                     seen.guard = guard.map(|guard| guard.said);

@@ -27,6 +27,7 @@ use super::document::{self, Asked, Facts};
 use super::follow::{self, Follower};
 use super::plan::USUAL_BOUND_NS;
 use super::plans::{self, Followed, Maker};
+use super::span::SpanControl;
 use crate::job::{self, Job};
 use crate::launching;
 use crate::output::{self, Target};
@@ -99,7 +100,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         guests: guests.iter().map(|(guest, _)| guest.clone()).collect(),
         primary: choices.primary,
         scavengers: choices.scavengers,
-        span_ns: timing.span_ns,
+        span_ns: match args.bound_ns {
+            Some(_) => SpanControl::first(timing.span_ns),
+            None => timing.span_ns,
+        },
         per_thread,
         idle: match args.idle {
             IdlePolicy::Harvest => Idle::Harvest,
@@ -131,7 +135,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if let Some(obstacle) = session.obstacle() {
         output::complain(&format!("runs without scavengers: {obstacle}"));
     }
-    let follower = Follower::begin(session.remote(), session.pid(), args.max_slowdown);
+    let span = args
+        .bound_ns
+        .map(|bound_ns| SpanControl::new(bound_ns, timing.span_ns));
+    let follower = Follower::begin(session.remote(), session.pid(), args.max_slowdown, span);
     let end = job.follow(&session)?;
     let seen = follower.end();
     let wall_s = begun.elapsed().as_secs_f64();
