@@ -11,8 +11,8 @@ use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, guest, handlers, lanes, listen, live, sample, sys, text, timers,
-    unwind,
+    allocations, areas, assembly, entry, guest, handlers, lanes, listen, live, sample, sys, text,
+    timers, unwind,
 };
 
 /// What went wrong with a command.

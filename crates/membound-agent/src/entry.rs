@@ -13,8 +13,8 @@ use crate::start::settings;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, sample, start,
-    threads, vectors, wrap,
+    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, sample,
+    start, threads, vectors, wrap,
 };
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.

@@ -110,7 +110,9 @@ impl Guest {
 
     /// Adds to a word of its request.
     pub(crate) fn add(&self, offset: usize, more: u64) {
-        self.request().long(offset).fetch_add(more, Ordering::Relaxed);
+        self.request()
+            .long(offset)
+            .fetch_add(more, Ordering::Relaxed);
     }
 }
 

@@ -275,10 +275,7 @@ impl Harvesting {
                 requests.all(|request| {
                     let guest = status(Some(request));
                     guest.parks > 0
-                        || !matches!(
-                            guest.state,
-                            Some(GuestState::Starting | GuestState::Runs)
-                        )
+                        || !matches!(guest.state, Some(GuestState::Starting | GuestState::Runs))
                 })
             };
             if ready {
@@ -515,7 +512,8 @@ impl Server {
                         self.take_back(conversation, &area)?;
                         Some("a yield that others need could not be placed".to_owned())
                     } else {
-                        (!lost.is_empty()).then(|| format!("{} of them lost their place", lost.len()))
+                        (!lost.is_empty())
+                            .then(|| format!("{} of them lost their place", lost.len()))
                     }
                 }
                 (Outcome::LeftAlone(reason), _) => Some(reason),

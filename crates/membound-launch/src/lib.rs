@@ -53,10 +53,10 @@ pub use allocations::{
 pub use cache::{Cache, LIMIT_BYTES};
 pub use elf::Headers;
 pub use exchange::{Choice, Executed, Pace};
-pub use membound_wire::{GuestState, Idle};
 pub use harvest::{Guest, GuestStatus, Harvest, Harvested, Turns};
 pub use ledger::Program as RanProgram;
 pub use maps::{Mapping, of as maps_of, started};
+pub use membound_wire::{GuestState, Idle};
 pub use modules::plan as plan_of;
 pub use perf_map::PerfMap;
 pub use program::{CannotRun, Unpatched, examine, find};

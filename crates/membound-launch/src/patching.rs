@@ -158,7 +158,11 @@ impl Server {
     }
 
     /// Makes the text of an area what it was, and lets go of it.
-    pub(crate) fn take_back(&self, conversation: &Conversation, area: &Area) -> Result<(), NotInstalled> {
+    pub(crate) fn take_back(
+        &self,
+        conversation: &Conversation,
+        area: &Area,
+    ) -> Result<(), NotInstalled> {
         if let Ok(plan) = &area.loaded.module.plan {
             let everywhere = 0..u64::MAX;
             area.remove(

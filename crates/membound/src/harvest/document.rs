@@ -1,12 +1,12 @@
 //! What a harvest came to, as a document.
 
+use membound_launch::GuestState;
 use membound_launch::{GuestStatus, Harvested};
 use membound_types::{
     Basis, DurationBin, Figure, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions,
     HarvestSlots, HarvestedPrimary, HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing,
     NotMeasured, SCHEMA_VERSION, Scavenger, ScavengerState, SiteState, SlotMode, YieldDistances,
 };
-use membound_launch::GuestState;
 
 use super::follow::{self, Seen};
 use crate::job::End;
@@ -55,10 +55,9 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     if turns_s.is_none() {
         lacks(
             "stall.harvested_s",
-            harvested
-                .refused
-                .clone()
-                .unwrap_or_else(|| "no turn was timed: nobody yielded, or nobody was there".to_owned()),
+            harvested.refused.clone().unwrap_or_else(|| {
+                "no turn was timed: nobody yielded, or nobody was there".to_owned()
+            }),
         );
         lacks("distance_ns", "no turn was timed".to_owned());
     }
@@ -86,7 +85,10 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         .find(|plan| plan.role == HarvestRole::Primary);
     let before_s = plan.map(|plan| plan.totals.stall_fraction * primary_cpu_s.max(threads_s));
     if before_s.is_none() {
-        lacks("stall.before_s", "there is no plan of the command".to_owned());
+        lacks(
+            "stall.before_s",
+            "there is no plan of the command".to_owned(),
+        );
     }
     let estimated = |value: f64| Figure {
         value,

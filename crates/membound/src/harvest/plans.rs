@@ -243,7 +243,10 @@ mod tests {
         assert!(first.is_some());
         assert_eq!(first, name(&["b", "1"], &options));
         assert_ne!(first, name(&["a", "1", "2"], &options));
-        assert_ne!(name(&["a", "12"], &options), name(&["a", "1", "2"], &options));
+        assert_ne!(
+            name(&["a", "12"], &options),
+            name(&["a", "1", "2"], &options)
+        );
         let mut other = options;
         other.max_overhead = 0.01;
         assert_ne!(first, name(&["a", "1"], &other));

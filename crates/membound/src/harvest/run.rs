@@ -72,7 +72,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|path| plans::read(path))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let followed = followed(args, &timing, profile.as_ref(), &command, &scavengers, given)?;
+    let followed = followed(
+        args,
+        &timing,
+        profile.as_ref(),
+        &command,
+        &scavengers,
+        given,
+    )?;
     let (options, plans): (Vec<_>, Vec<HarvestPlan>) = followed
         .into_iter()
         .map(|followed| (followed.from, followed.plan))
@@ -198,7 +205,9 @@ fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
         .map(|command| {
             let words = shlex::split(command)
                 .filter(|words| !words.is_empty())
-                .ok_or_else(|| format!("`{command}` is no command: a quote is open, or it is empty"))?;
+                .ok_or_else(|| {
+                    format!("`{command}` is no command: a quote is open, or it is empty")
+                })?;
             let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
             let given = words[0].clone();
             let path = find(&given)?;
@@ -357,7 +366,12 @@ impl Choices {
         let groundwork = Groundwork::of(&image, &membound_harvest::groundwork_options());
         let yields = membound_harvest::yields(plan, &image, &groundwork)?;
         let left_out = yields.left_out.iter().map(|left| {
-            (plan.role, path.to_owned(), left.address, left.why.to_string())
+            (
+                plan.role,
+                path.to_owned(),
+                left.address,
+                left.why.to_string(),
+            )
         });
         self.left_out.extend(left_out);
         if matches!(&yields.options.sites, Sites::Instructions(sites) if sites.is_empty()) {
@@ -382,7 +396,11 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
     {
         bail!("--output {} is no directory", directory.display());
     }
-    let directory = args.output.as_deref().map(std::path::absolute).transpose()?;
+    let directory = args
+        .output
+        .as_deref()
+        .map(std::path::absolute)
+        .transpose()?;
     let mut guests = Vec::new();
     for (number, scavenger) in (1..).zip(scavengers) {
         for copy in 0..args.copies {

@@ -5,8 +5,8 @@ use std::mem::offset_of;
 
 use iced_x86::Register;
 use iced_x86::code_asm::{
-    CodeAssembler, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4,
-    k5, k6, k7, ptr, qword_ptr, rax, rcx, rdx, rsp,
+    CodeAssembler, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4, k5, k6, k7,
+    ptr, qword_ptr, rax, rcx, rdx, rsp,
 };
 use membound_jit::CodeBuffer;
 use membound_rewrite::patch::{Body, Options, VectorLevel, Yield};
