@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use membound_wire::State;
 
 use crate::entry::{self, Frame, Inside};
-use crate::sys::{call, check, number};
 use crate::lanes::leave::Arrived;
+use crate::sys::{call, check, number};
 use crate::timers::{self, Use};
 use crate::{areas, lanes, memory, threads, tick, trap};
 

@@ -201,9 +201,7 @@ pub(crate) fn settle(berth: &'static Berth) -> Result<bool, Errno> {
     }
     let block = take_block(Use::FreeHome).ok_or(Errno::ENOSPC)?;
     block.settle(sys::thread(), 0)?;
-    berth
-        .block
-        .store(block.address(), Ordering::Relaxed);
+    berth.block.store(block.address(), Ordering::Relaxed);
     block.used.store(Use::Home as u32, Ordering::Release);
     Ok(true)
 }

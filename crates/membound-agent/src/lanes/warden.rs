@@ -78,7 +78,10 @@ fn look_at(block: &'static Block, let_in: bool) {
     let ran_ns = cpu_ns.saturating_sub(before);
     if turned > 0 && before > 0 {
         let (all, cpu) = if let_in {
-            (offset_of!(Board, turns_with), offset_of!(Board, cpu_with_ns))
+            (
+                offset_of!(Board, turns_with),
+                offset_of!(Board, cpu_with_ns),
+            )
         } else {
             (
                 offset_of!(Board, turns_without),
@@ -108,14 +111,7 @@ fn cpu_ns(thread: u32) -> Option<u64> {
     let got = unsafe {
         call(
             number::CLOCK_GETTIME,
-            [
-                clock & 0xffff_ffff,
-                (&raw mut time) as usize,
-                0,
-                0,
-                0,
-                0,
-            ],
+            [clock & 0xffff_ffff, (&raw mut time) as usize, 0, 0, 0, 0],
         )
     };
     (got == 0).then(|| time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1]))

@@ -90,7 +90,9 @@ fn identity(image: &Image<'_>) -> String {
 fn places(bytes: &[u8]) -> Vec<(u64, YieldKind)> {
     let file = object::File::parse(bytes).expect("it is an ELF file");
     let section = file.section_by_name(".membound_places");
-    let data = section.map_or(&[][..], |section| section.data().expect("it is in the file"));
+    let data = section.map_or(&[][..], |section| {
+        section.data().expect("it is in the file")
+    });
     let words: Vec<u64> = data
         .as_chunks()
         .0

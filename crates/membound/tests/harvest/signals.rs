@@ -16,7 +16,10 @@ fn check(mode: &str) {
     assert!(harvested.left.stdout.contains(": 0 wrong, all handled"));
     let expected = output_of(&scavenger, "calls");
     // It may have work left when the storm is over.
-    assert!(expected.starts_with(&harvested.outputs[1]), "{harvested:#?}");
+    assert!(
+        expected.starts_with(&harvested.outputs[1]),
+        "{harvested:#?}"
+    );
 }
 
 #[test]

@@ -107,7 +107,11 @@ impl Harvest {
         let output = room.join("output");
         std::fs::create_dir_all(&output).expect("the directory is ours");
         let mut command = self.command();
-        command.arg("--output").arg(&output).arg("--json").arg(&json);
+        command
+            .arg("--output")
+            .arg(&output)
+            .arg("--json")
+            .arg(&json);
         command.arg("--").arg(&self.primary).args(&self.words);
         let left = finish(&mut command, room);
         let text = std::fs::read_to_string(&json).unwrap_or_default();
@@ -160,7 +164,10 @@ impl Harvest {
         let harvested = self.run();
         assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
         let told = format!("{:#?}", harvested.document);
-        assert!(harvested.document.primary.yields > 0, "nobody yielded: {told}");
+        assert!(
+            harvested.document.primary.yields > 0,
+            "nobody yielded: {told}"
+        );
         assert!(harvested.document.notes.is_empty(), "{told}");
         harvested
     }
