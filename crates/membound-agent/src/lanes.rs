@@ -39,7 +39,9 @@ pub(crate) struct Context {
     pub(crate) resume: AtomicU64,
     pub(crate) next: AtomicU64,
     pub(crate) fs: AtomicU64,
-    rest: [u64; 4],
+    /// Written by yields.
+    rounding: AtomicU64,
+    rest: [u64; 3],
 }
 
 impl Context {
@@ -49,7 +51,8 @@ impl Context {
             resume: AtomicU64::new(0),
             next: AtomicU64::new(0),
             fs: AtomicU64::new(0),
-            rest: [0; 4],
+            rounding: AtomicU64::new(0),
+            rest: [0; 3],
         }
     }
 
@@ -83,7 +86,9 @@ pub(crate) struct Block {
     itself: AtomicU64,
     timed_resume: AtomicU64,
     begun: AtomicU64,
-    rest: [u64; 2],
+    /// Written by yields.
+    rounding: AtomicU64,
+    rest: u64,
     /// Begins a turn that is timed.
     stopwatch: Context,
     /// Takes a turn and does nothing in it.
@@ -115,6 +120,7 @@ const _: () = assert!(
         && offset_of!(Context, resume) == offset_of!(WireContext, resume)
         && offset_of!(Context, next) == offset_of!(WireContext, next)
         && offset_of!(Context, fs) == offset_of!(WireContext, fs)
+        && offset_of!(Context, rounding) == offset_of!(WireContext, rounding)
         && offset_of!(Block, owner) == offset_of!(Lane, owner)
         && offset_of!(Block, current) == offset_of!(Lane, current)
         && offset_of!(Block, first) == offset_of!(Lane, first)
@@ -129,6 +135,7 @@ const _: () = assert!(
         && offset_of!(Block, itself) == offset_of!(Lane, itself)
         && offset_of!(Block, timed_resume) == offset_of!(Lane, timed_resume)
         && offset_of!(Block, begun) == offset_of!(Lane, begun)
+        && offset_of!(Block, rounding) == offset_of!(Lane, rounding)
         && offset_of!(Block, stopwatch) == size_of::<Lane>()
 );
 

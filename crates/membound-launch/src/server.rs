@@ -360,10 +360,14 @@ impl Server {
         }
         let mut maps = maps::of(key.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
-        let mut loaded = self.loaded(conversation, &maps);
-        if let Some(harvesting) = &self.harvesting {
-            loaded.retain(|module| !harvesting.is_guests(module));
-        }
+        // Guests' modules keep their trampolines for as long as they are there, and get no others.
+        let (guests, loaded): (Vec<Loaded>, Vec<Loaded>) = self
+            .loaded(conversation, &maps)
+            .into_iter()
+            .partition(|module| {
+                let harvesting = self.harvesting.as_ref();
+                harvesting.is_some_and(|harvesting| harvesting.is_guests(module))
+            });
         let same = |area: &Area, module: &Loaded| {
             let planned = &area.loaded.module;
             let origin = planned.origin().unwrap_or(planned);
@@ -374,7 +378,8 @@ impl Server {
             self.pass(key.pid, updated.map_err(Into::into))?;
         }
         for area in &areas {
-            let gone = !loaded.iter().any(|module| same(area, module));
+            let mut there = loaded.iter().chain(&guests);
+            let gone = !there.any(|module| same(area, module));
             if gone && !area.loaded.module.is_piece() {
                 area.unmap(conversation)?;
             }

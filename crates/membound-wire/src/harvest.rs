@@ -26,8 +26,10 @@ pub struct Context {
     pub next: u64,
     /// Base of `fs` of the thread that it belongs to.
     pub fs: u64,
+    /// How it rounds while it is away: MXCSR, and above it the x87 control word.
+    pub rounding: u64,
     /// Reserved, 0.
-    pub rest: [u64; 4],
+    pub rest: [u64; 3],
 }
 
 /// What a thread's yields work on.
@@ -69,8 +71,10 @@ pub struct Lane {
     pub timed_resume: u64,
     /// Time stamp at which that turn began.
     pub begun: u64,
+    /// How the thread rounds while a context runs: MXCSR, and above it the x87 control word.
+    pub rounding: u64,
     /// Reserved, 0.
-    pub rest: [u64; 2],
+    pub rest: u64,
 }
 
 /// Units of [`Lane::credit`] in a nanosecond.

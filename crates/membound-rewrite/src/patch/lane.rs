@@ -121,3 +121,67 @@ pub(super) fn clear(out: &mut Emitter, offset: usize) {
     out.with_operand(GS, Width::Quad, &[0xc7], 0, absolute(offset));
     out.raw(&[0; 4]);
 }
+
+/// Operations of `0f ae` and `d9` that store MXCSR and the x87 control word; one less and two less
+/// load them.
+const STORE_MXCSR: u8 = 3;
+const STORE_CONTROL: u8 = 7;
+/// Where the control word lies behind MXCSR.
+const CONTROL_OFFSET: i32 = 4;
+
+/// `stmxcsr`, `fnstcw`: how this side rounds, into eight bytes at `place`.
+pub(super) fn store_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
+    out.with_operand(segment, Width::Default, &[0x0f, 0xae], STORE_MXCSR, place);
+    let control = behind(place, CONTROL_OFFSET);
+    out.with_operand(segment, Width::Default, &[0xd9], STORE_CONTROL, control);
+}
+
+/// Has this side round as `place` says, unless it does, which is seldom. Changes rcx, flags, and
+/// memory below the stack pointer.
+pub(super) fn load_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
+    const BELOW: i32 = -8;
+    let now = Address::Registers {
+        base: Some(Gpr::RSP),
+        index: None,
+        displacement: BELOW,
+    };
+    store_rounding(out, &[], now);
+    let rcx = Gpr::RCX.number();
+    out.with_operand(&[], Width::Default, &[0x8b], rcx, now);
+    out.with_operand(segment, Width::Default, &[0x3b], rcx, place);
+    let same = out.jump_if_ahead(Condition::ZERO);
+    out.with_operand(
+        segment,
+        Width::Default,
+        &[0x0f, 0xae],
+        STORE_MXCSR - 1,
+        place,
+    );
+    out.land(same);
+    // `movzx ecx, word`, `cmp cx, word`
+    let control = behind(place, CONTROL_OFFSET);
+    let now = behind(now, CONTROL_OFFSET);
+    out.with_operand(&[], Width::Default, &[0x0f, 0xb7], rcx, now);
+    let mut prefixes = vec![0x66];
+    prefixes.extend(segment);
+    out.with_operand(&prefixes, Width::Default, &[0x3b], rcx, control);
+    let same = out.jump_if_ahead(Condition::ZERO);
+    out.with_operand(segment, Width::Default, &[0xd9], STORE_CONTROL - 2, control);
+    out.land(same);
+}
+
+/// The address `bytes` behind one.
+fn behind(place: Address, bytes: i32) -> Address {
+    match place {
+        Address::Registers {
+            base,
+            index,
+            displacement,
+        } => Address::Registers {
+            base,
+            index,
+            displacement: displacement + bytes,
+        },
+        other => other,
+    }
+}

@@ -19,7 +19,7 @@ use super::body::Surroundings;
 use super::emit::{Condition, Emitter, Width};
 use super::lane::{
     self, FS, GS, absolute, at, clear, compare_with_zero, count_down, give_base_back, increment,
-    load, load_lane, set_selector, store, store_lane,
+    load, load_lane, load_rounding, set_selector, store, store_lane, store_rounding,
 };
 use super::operand::Operand;
 use super::table::{FlagsKept, Frame, Resume};
@@ -115,6 +115,8 @@ impl SettledYield {
         let resume = writer.out.address_ahead(Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, resume), Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, first), Gpr::RAX);
+        let rounding = absolute(offset_of!(Lane, rounding));
+        store_rounding(writer.out, GS, rounding);
         let span = absolute(offset_of!(Lane, span));
         let credit = absolute(offset_of!(Lane, credit));
         writer
@@ -130,6 +132,7 @@ impl SettledYield {
         set_selector(writer.out, 1);
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
+        load_rounding(writer.out, GS, rounding);
         // In this order: once it is back, handlers of the program run on it, which call the kernel.
         set_selector(writer.out, 0);
         clear(writer.out, offset_of!(Lane, current));
@@ -208,6 +211,8 @@ impl SettledYield {
     /// Writes where the context in rax goes on, with its vectors on its stack. Changes rdx.
     fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Parked {
         let room = vectors::save(around, self.vectors, writer);
+        let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
+        store_rounding(writer.out, &[], rounding);
         let stack = at(Gpr::RAX, offset_of!(Context, stack));
         store(writer.out, stack, Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RDX);
@@ -221,6 +226,9 @@ impl SettledYield {
 
     /// Whoever was parked comes back to here.
     fn arrive(&self, around: &Surroundings, room: i32, writer: &mut Writer<'_>) {
+        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
+        let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
+        load_rounding(writer.out, &[], rounding);
         vectors::restore(around, self.vectors, room, writer);
     }
 

@@ -8,7 +8,9 @@
 
 mod plan;
 mod processes;
+mod refusals;
 mod scavengers;
 mod signals;
+mod state;
 mod suite;
 mod threads;

@@ -1,17 +1,17 @@
 //! Children and ends of a program that yields.
 
-use crate::suite::{Harvest, fixture, scavenger};
+use membound_types::ScavengerState;
+
+use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
 #[track_caller]
-fn check(source: &str, mode: &str) {
-    let (Some(program), Some(scavenger)) = (fixture(source, "-O2"), scavenger()) else {
-        return;
-    };
+fn check(source: &str, mode: &str) -> Option<Harvested> {
+    let (program, scavenger) = (fixture(source, "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, mode)
         .with(&scavenger, "forever")
         .with(&scavenger, "calls")
         .options("--per-thread 2 --idle steal");
-    harvest.check();
+    Some(harvest.check())
 }
 
 #[test]
@@ -62,4 +62,11 @@ fn it_aborts() {
 #[test]
 fn it_faults_at_a_load_that_yields() {
     check("ends.c", "fault");
+}
+
+#[test]
+fn scavengers_outlive_what_it_loads_and_unloads() {
+    if let Some(harvested) = check("ends.c", "load") {
+        harvested.ended(0, ScavengerState::Unfinished, None);
+    }
 }

@@ -1,0 +1,105 @@
+//! What cannot be a scavenger, and what cannot be asked for.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use membound_types::ScavengerState;
+
+use crate::suite::{Harvest, Left, finish, fixture, scavenger};
+
+/// A scavenger that is refused: the program runs as if it were not there.
+#[track_caller]
+fn refused(words: &str) {
+    let (Some(program), Some(scavenger)) =
+        (fixture("ends.c", "-O2"), fixture("scavenger.c", words))
+    else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "exit").with(&scavenger, "work");
+    let alone = harvest.alone();
+    let harvested = harvest.run();
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    let scavenger = &harvested.document.scavengers[0];
+    assert_eq!(scavenger.state, ScavengerState::Refused, "{scavenger:#?}");
+    assert!(scavenger.reason.is_some(), "{scavenger:#?}");
+}
+
+/// `membound harvest run WORDS`, which says what is wrong in one line that holds `part`.
+#[track_caller]
+fn complains(words: &[&str], code: i32, part: &str) {
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_membound"));
+    command.args(["harvest", "run"]).args(words);
+    let Left { stderr, end, .. } = finish(&mut command, room.path());
+    assert_eq!(end, Ok(code), "{words:?}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{words:?}: {stderr}");
+    assert!(stderr.contains(part), "{words:?}: {stderr}");
+}
+
+#[test]
+fn a_scavenger_with_a_place_of_its_own_is_refused() {
+    refused("-O2 -no-pie");
+}
+
+#[test]
+fn there_is_no_scavenger() {
+    complains(&["--", "/bin/true"], 2, "there is no scavenger");
+}
+
+#[test]
+fn a_scavenger_is_missing() {
+    complains(
+        &["--scavenger", "/no/such", "--", "/bin/true"],
+        2,
+        "/no/such",
+    );
+}
+
+#[test]
+fn a_scavenger_is_no_command() {
+    complains(
+        &["--scavenger", "a 'b", "--", "/bin/true"],
+        2,
+        "a quote is open",
+    );
+}
+
+#[test]
+fn a_directory_for_output_is_missing() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "exit").with(&scavenger, "work");
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = harvest.command();
+    command.args(["--output", "/no/such", "--"]).arg(&program);
+    let Left {
+        stderr,
+        end,
+        stdout,
+    } = finish(&mut command, room.path());
+    assert_eq!((end, stdout.as_str()), (Ok(1), ""), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("/no/such"), "{stderr}");
+}
+
+#[test]
+fn a_script_is_refused() {
+    let Some(program) = fixture("ends.c", "-O2") else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let script = room.path().join("script");
+    std::fs::write(&script, "#!/bin/sh\nexit 0\n").expect("the directory is ours");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("the file is ours");
+    let harvest = Harvest::of(&program, "exit");
+    let mut command = harvest.command();
+    command
+        .arg("--scavenger")
+        .arg(&script)
+        .arg("--")
+        .arg(&program);
+    let Left { stderr, .. } = finish(&mut command, room.path());
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("script"), "{stderr}");
+}

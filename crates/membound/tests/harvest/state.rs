@@ -1,0 +1,68 @@
+//! State of the program that is alive over its yields.
+
+use crate::suite::{Harvest, fixture, output_of, scavenger};
+
+/// With scavengers that change all of it.
+#[track_caller]
+fn check(source: &str, words: &str, mode: &str) {
+    let (Some(program), Some(scavenger)) = (fixture(source, words), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode)
+        .with(&scavenger, "forever")
+        .with(&scavenger, "rounding")
+        .with(&scavenger, "vectors")
+        .options("--per-thread 3 --idle steal");
+    harvest.check();
+}
+
+#[test]
+fn flags_are_alive_over_its_yields() {
+    check("state.c", "-O2", "flags");
+}
+
+#[test]
+fn vectors_are_alive_over_its_yields() {
+    check("state.c", "-O2", "vectors");
+}
+
+#[test]
+fn leaves_keep_what_is_below_their_stack_pointer() {
+    check("state.c", "-O2", "redzone");
+}
+
+#[test]
+fn it_rounds_as_before_and_sees_no_exception_of_others() {
+    check("state.c", "-O2", "rounding");
+}
+
+#[test]
+fn it_recurses_around_its_yields() {
+    check("state.c", "-O2 -fstack-protector-all", "recursion");
+}
+
+#[test]
+fn it_throws_around_its_yields() {
+    check("exceptions.cc", "-O2", "");
+}
+
+#[test]
+fn a_scavenger_throws() {
+    let (Some(program), Some(throws)) = (fixture("ends.c", "-O2"), fixture("exceptions.cc", "-O2"))
+    else {
+        return;
+    };
+    let harvested = Harvest::of(&program, "outlast").with(&throws, "").check();
+    harvested.wrote(0, &output_of(&throws, ""));
+}
+
+#[test]
+fn a_program_is_its_own_scavenger_twice() {
+    let Some(program) = fixture("state.c", "-O2") else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "flags")
+        .with(&program, "vectors")
+        .options("--copies 2 --per-thread 2");
+    harvest.check();
+}
