@@ -242,6 +242,8 @@ stub!(
         "je 2f",
         "cmp rax, 60",
         "je 2f",
+        "cmp rax, 231",
+        "je 2f",
         "popfq",
         ".cfi_remember_state",
         ".cfi_adjust_cfa_offset -8",
@@ -412,6 +414,10 @@ extern "C" fn on_syscall(frame: &mut Frame) {
         }
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
+        number::EXIT_GROUP => {
+            lanes::finish::program_ends();
+            frame.not_done();
+        }
         number::EXIT => {
             lanes::thread_ends();
             frame.not_done();

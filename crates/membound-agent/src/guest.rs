@@ -404,6 +404,12 @@ pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
     finish(guest, state, code)
 }
 
+/// Whether every guest has ended.
+pub(crate) fn none_left() -> bool {
+    ALL.iter()
+        .all(|guest| guest.thread.load(Ordering::Acquire) == 0)
+}
+
 /// Calls `visit` with the thread of every guest.
 pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
     for guest in &ALL {

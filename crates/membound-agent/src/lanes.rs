@@ -10,6 +10,7 @@
 //! See [`membound_wire::Lane`] for the order in which yields read and write.
 
 pub(crate) mod berth;
+pub(crate) mod finish;
 pub(crate) mod leave;
 mod warden;
 
@@ -167,6 +168,8 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static BOARD: AtomicUsize = AtomicUsize::new(0);
 /// The process whose lanes these are.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// 1: guests run on their own threads, whatever the launcher wished.
+static IDLE_WISH: AtomicU32 = AtomicU32::new(0);
 /// Counts the occasions on which a guest may find a lane.
 static ROOM: AtomicU32 = AtomicU32::new(0);
 
@@ -271,6 +274,9 @@ fn tell(offset: usize, more: u64) {
 
 /// What is to become of contexts without a lane.
 fn idle() -> Idle {
+    if IDLE_WISH.load(Ordering::Acquire) != 0 {
+        return Idle::Harvest;
+    }
     match board().map_or(0, |board| board.idle) {
         0 => Idle::Harvest,
         1 => Idle::Steal,

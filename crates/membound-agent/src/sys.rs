@@ -51,6 +51,7 @@ pub(crate) mod number {
     pub(crate) const FUTEX: usize = 202;
     pub(crate) const GETDENTS64: usize = 217;
     pub(crate) const CLOCK_GETTIME: usize = 228;
+    pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const TGKILL: usize = 234;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const NEWFSTATAT: usize = 262;

@@ -373,6 +373,11 @@ pub(crate) fn last() -> bool {
     sys::threads() <= EITHER && ended(sys::process())
 }
 
+/// Whether a thread of the process has ended.
+pub(crate) fn has_ended(thread: u32) -> bool {
+    ended(thread)
+}
+
 /// Whether the thread has ended, and nobody has taken notice of that.
 fn ended(thread: u32) -> bool {
     let mut text = [0_u8; 512];

@@ -15,7 +15,7 @@ use crate::guest::Heard;
 use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
-use crate::{areas, guest, memory, threads, tick};
+use crate::{areas, guest, lanes, memory, threads, tick};
 
 /// The signals, in the order in which the program's wishes are kept.
 const SIGNALS: [u64; 7] = [SIGTRAP, CALL, SYS, SEGV, BUS, FPE, ILL];
@@ -236,6 +236,18 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
                 return 0;
             }
             Heard::Left(go_on) => return go_on,
+        }
+    }
+    if signal == CALL && lanes::finish::is_over() {
+        let arrived = Arrived {
+            signal,
+            information,
+            context,
+        };
+        // First the guest goes home; then it is called once more.
+        match lanes::leave::on_signal(arrived) {
+            Some(go_on) => return go_on,
+            None => crate::own_thread::exit(0),
         }
     }
     let go_on = if signal == CALL && threads::is_call(code, process, value) {

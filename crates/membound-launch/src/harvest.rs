@@ -46,6 +46,8 @@ pub struct Harvest {
     pub scavengers: Vec<Planting>,
     /// Time from a yield of the command until its data are there, in nanoseconds.
     pub span_ns: f64,
+    /// Whether the process stays, when the command ends it, until all guests have ended.
+    pub finish: bool,
     /// Most guests that a thread is given at one time.
     pub per_thread: u32,
     /// What becomes of guests without a thread.
@@ -231,6 +233,7 @@ impl Harvesting {
             units(wanted.span_ns).cast_unsigned(),
         );
         word(offset_of!(Board, per_thread), wanted.per_thread);
+        word(offset_of!(Board, finish), u32::from(wanted.finish));
         word(offset_of!(Board, idle), wanted.idle as u32);
         word(offset_of!(Board, share), parts(wanted.share));
         word(

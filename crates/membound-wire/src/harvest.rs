@@ -113,6 +113,10 @@ pub struct Board {
     pub ticks: u32,
     /// 1: whoever looks after the lanes is there; the agent's, as is all that follows.
     pub looks: u32,
+    /// 1: when the program ends its process, that stays until all guests have ended; the launcher's.
+    pub finish: u32,
+    /// Reserved, 0.
+    pub padding: u32,
     /// Threads that were given a lane.
     pub adopted: u64,
     /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in

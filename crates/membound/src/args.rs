@@ -68,6 +68,9 @@ pub(crate) enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
+    /// Yield to scavengers until none is left (started by membound itself).
+    #[command(name = "__harvest-host", hide = true)]
+    HarvestHost,
     /// The program that the tour profiles (started by membound itself).
     #[command(name = "__contend", hide = true)]
     Contend {

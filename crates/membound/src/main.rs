@@ -41,6 +41,10 @@ fn main() -> ExitCode {
         Command::Tour(args) => tour::run(&args),
         Command::Restore => Ok(restore::run()),
         Command::Chase(args) => measure::calibration::chase(&args),
+        Command::HarvestHost => {
+            membound_launch::host();
+            Ok(ExitCode::SUCCESS)
+        }
         Command::RunObject { words } => membound_launch::run_object(words)
             .map(|never| match never {})
             .map_err(Into::into),

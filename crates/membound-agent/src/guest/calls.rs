@@ -37,7 +37,6 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
     const ARCH_PRCTL: usize = 158;
     const SETRLIMIT: usize = 160;
     const SET_TID_ADDRESS: usize = 218;
-    const EXIT_GROUP: usize = 231;
     const SET_ROBUST_LIST: usize = 273;
     const PRLIMIT: usize = 302;
     const RSEQ: usize = 334;
@@ -54,7 +53,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
     ];
     let [first, second, ..] = arguments;
     match number {
-        number::EXIT | EXIT_GROUP => finish(guest, GuestState::Exited, first as u32 & 0xff),
+        number::EXIT | number::EXIT_GROUP => finish(guest, GuestState::Exited, first as u32 & 0xff),
         KILL => signal(guest, first, None, second),
         TKILL => signal(guest, sys::process() as usize, Some(first), second),
         number::TGKILL => signal(guest, first, Some(second), arguments[2]),

@@ -24,6 +24,14 @@ const LITTLE_NS: u64 = PERIOD_NS / 4;
 /// 1 while contexts are let in.
 static LET_IN: AtomicU32 = AtomicU32::new(1);
 
+/// The thread's number.
+static THREAD: AtomicU32 = AtomicU32::new(0);
+
+/// Whether `thread` is the one that looks after lanes.
+pub(super) fn is_own(thread: u32) -> bool {
+    THREAD.load(Ordering::Acquire) == thread
+}
+
 /// Whether contexts take turns at present.
 pub(super) fn lets_in() -> bool {
     LET_IN.load(Ordering::Acquire) != 0
@@ -37,6 +45,7 @@ pub(super) fn start() -> Result<(), Errno> {
 
 extern "C" fn look_after(_: usize) -> ! {
     own_thread::name(c"membound-lanes");
+    THREAD.store(sys::thread(), Ordering::Release);
     // The table of descriptors is its own.
     let _ = own_thread::close_from(0);
     tell(offset_of!(Board, looks), 1);
@@ -185,12 +194,11 @@ fn empty(block: &'static Block) -> u64 {
 
 /// Ends the process where the program has left it to guests and to this thread.
 fn end_if_left_alone() {
-    const EXIT_GROUP: usize = 231;
     let Some(code) = threads::left_with(crate::guest::is_own_thread) else {
         return;
     };
     if told(offset_of!(Board, looks)).is_some() {
         // SAFETY: nobody of the program's runs any more.
-        let _ = unsafe { call(EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
+        let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
     }
 }

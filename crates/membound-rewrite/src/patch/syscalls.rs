@@ -10,8 +10,8 @@ use crate::{Gpr, RegisterSet};
 /// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `prctl`,
 /// `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
 const SEEN: [u32; 12] = [10, 13, 14, 56, 57, 58, 59, 157, 317, 322, 329, 435];
-/// `exit`, `rt_sigtimedwait`, `signalfd4`.
-const SEEN_TIMED: [u32; 3] = [60, 128, 289];
+/// `exit`, `rt_sigtimedwait`, `exit_group`, `signalfd4`.
+const SEEN_TIMED: [u32; 4] = [60, 128, 231, 289];
 /// System calls that fail when a handler interrupts them and are as good as not made then, so
 /// that they can be made again: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
 /// `writev`, `select`, `pause`, `nanosleep`, `connect`, `accept`, `sendto`, `recvfrom`,

@@ -88,7 +88,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .into_iter()
         .map(|followed| (followed.from, followed.plan))
         .unzip();
-    let choices = Choices::of(&plans)?;
+    let mut choices = Choices::of(&plans)?;
+    if args.no_primary {
+        choices.primary.push(host_yield(&command)?);
+    }
     let info = machine_info(&Root::system(), Timer::default(), Default::default());
     let guests = guests(args, &scavengers)?;
     let per_thread = args.per_thread.unwrap_or_else(|| {
@@ -105,6 +108,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             None => timing.span_ns,
         },
         per_thread,
+        finish: args.finish,
         idle: match args.idle {
             IdlePolicy::Harvest => Idle::Harvest,
             IdlePolicy::Steal => Idle::Steal,
@@ -165,7 +169,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             finish: args.finish,
             plans: options,
         },
-        command: text_of(&command.words),
+        command: if args.no_primary {
+            Vec::new()
+        } else {
+            text_of(&command.words)
+        },
         end,
         scavengers: guests.into_iter().map(|(_, asked)| asked).collect(),
         seen: &seen,
@@ -199,6 +207,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 
 /// The program whose stalls are harvested.
 fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotRun> {
+    if args.no_primary {
+        let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("membound"));
+        return Ok(Wanted {
+            code: path.clone(),
+            words: vec![path.clone().into_os_string(), "__harvest-host".into()],
+            path,
+        });
+    }
     let words = args.command.clone();
     let name = words.first().cloned().unwrap_or_default();
     let path = membound_launch::find(&name, std::env::var_os("PATH").as_deref())?;
@@ -330,7 +346,10 @@ fn followed(
         quiet: args.quiet,
     };
     let mut followed: Vec<Followed> = given;
-    let mut wanted = vec![(HarvestRole::Primary, command)];
+    let mut wanted = Vec::new();
+    if !args.no_primary {
+        wanted.push((HarvestRole::Primary, command));
+    }
     for scavenger in scavengers {
         let known = wanted
             .iter()
@@ -418,6 +437,22 @@ impl Choices {
         }
         Ok(())
     }
+}
+
+/// The yield of a program that does nothing else.
+fn host_yield(host: &Wanted) -> anyhow::Result<Planting> {
+    let bytes = std::fs::read(&host.path).context("membound cannot read itself")?;
+    let image = Image::parse(&bytes).context("membound cannot read itself")?;
+    let load = membound_launch::host_load().context("membound does not find itself in memory")?;
+    let mut options = membound_harvest::groundwork_options();
+    options.sites = Sites::Instructions(vec![load]);
+    Ok(Planting {
+        choice: Choice {
+            file: image.identity().clone(),
+            options,
+        },
+        otherwise: None,
+    })
 }
 
 /// The scavengers with all copies, and what was asked of each.

@@ -1,0 +1,65 @@
+//! The end of a program whose scavengers are to finish: its threads end, its descriptors are closed,
+//! and the process stays until its last guest has ended.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::{IDLE_WISH, board, here, warden};
+use crate::sys::{self, Quiet};
+use crate::{guest, listen, own_thread, threads, trap};
+
+/// Between two looks whether threads, and guests, are still there.
+const LOOK_NS: u64 = 1_000_000;
+/// Looks after which threads that do not end are left alone.
+const PATIENCE: u32 = 1000;
+
+/// Set when the program has ended.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread of the program's that is called is to end.
+pub(crate) fn is_over() -> bool {
+    ENDED.load(Ordering::Acquire)
+}
+
+/// The program is about to end its process. Returns when that may be.
+pub(crate) fn program_ends() {
+    let wished = board().is_some_and(|board| board.finish != 0) && here();
+    if !wished || guest::none_left() || ENDED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let _quiet = Quiet::new();
+    super::thread_ends();
+    IDLE_WISH.store(1, Ordering::Release);
+    end_others();
+    // Whoever waits for the end of what the program writes is not to wait for its guests.
+    let _ = own_thread::close_from(0);
+    let never = AtomicU32::new(0);
+    while !guest::none_left() {
+        sys::wait_while(&never, 0, LOOK_NS);
+    }
+}
+
+/// Has every other thread of the program's end itself.
+fn end_others() {
+    let own = sys::thread();
+    let process = sys::process();
+    let Ok(mut room) = threads::room_for_threads() else {
+        return;
+    };
+    let never = AtomicU32::new(0);
+    for _ in 0..PATIENCE {
+        let mut left = false;
+        let seen = threads::each(&mut room, |thread| {
+            let is_agents =
+                guest::is_own_thread(thread) || warden::is_own(thread) || listen::is_own(thread);
+            if thread != own && !is_agents && !threads::has_ended(thread) {
+                left = true;
+                sys::send_signal(process, thread, trap::CALL as u32);
+            }
+            Ok(())
+        });
+        if seen.is_err() || !left {
+            return;
+        }
+        sys::wait_while(&never, 0, LOOK_NS);
+    }
+}

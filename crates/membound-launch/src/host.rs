@@ -1,0 +1,89 @@
+//! A program that does nothing but yield: scavengers without a primary take turns with each other.
+
+use std::arch::global_asm;
+use std::time::{Duration, Instant};
+
+/// Yields between two looks whether anybody is left.
+const YIELDS: u32 = 20_000;
+/// What so many yields take at least when somebody takes turns.
+const BUSY: Duration = Duration::from_micros(500);
+/// How long to leave the processor to others when nobody does.
+const PAUSE: Duration = Duration::from_millis(2);
+/// How the agent's own thread is called.
+const WARDEN: &str = "membound-lanes";
+
+// The first instruction is the load before which it yields.
+global_asm!(
+    ".pushsection .text.membound_host_load, \"ax\", @progbits",
+    ".p2align 4",
+    ".globl membound_host_load",
+    ".type membound_host_load, @function",
+    "membound_host_load:",
+    ".cfi_startproc",
+    "mov rax, [rdi]",
+    "nop dword ptr [rax + rax]",
+    "ret",
+    ".cfi_endproc",
+    ".size membound_host_load, . - membound_host_load",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn membound_host_load(word: *const u64) -> u64;
+}
+
+/// Address in this executable's file of the load before which [`host`] yields; `None` where it
+/// cannot be told.
+#[must_use]
+pub fn host_load() -> Option<u64> {
+    let address = membound_host_load as *const () as u64;
+    let path = std::env::current_exe().ok()?;
+    let maps = crate::maps::of(std::process::id()).ok()?;
+    let own = maps
+        .iter()
+        .find(|map| map.name == path.as_os_str() && map.range.contains(&address))?;
+    let bytes = std::fs::read(&path).ok()?;
+    let bias = crate::elf::Headers::parse(&bytes)?.bias(own)?;
+    Some(address.wrapping_sub(bias))
+}
+
+/// Yields until no guest is left in this process.
+pub fn host() {
+    let word = 0_u64;
+    loop {
+        let begun = Instant::now();
+        for _ in 0..YIELDS {
+            // SAFETY: it reads the word.
+            std::hint::black_box(unsafe { membound_host_load(&raw const word) });
+        }
+        if !guests_left() {
+            return;
+        }
+        if begun.elapsed() < BUSY {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn guests_left() -> bool {
+    let own = std::process::id().to_string();
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    tasks.flatten().any(|task| {
+        let name = std::fs::read_to_string(task.path().join("comm"));
+        task.file_name() != own.as_str() && name.is_ok_and(|name| name.trim_end() != WARDEN)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_load_is_where_the_file_says() {
+        let address = host_load().unwrap();
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let image = membound_rewrite::image::Image::parse(&bytes).unwrap();
+        let code = image.bytes(address..address + 3).unwrap();
+        assert_eq!(code, [0x48, 0x8b, 0x07]);
+    }
+}
