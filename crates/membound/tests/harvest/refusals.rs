@@ -6,21 +6,30 @@ use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Left, finish, fixture, scavenger};
 
-/// A scavenger that is refused: the program runs as if it were not there.
-#[track_caller]
-fn refused(words: &str) {
-    let (Some(program), Some(scavenger)) =
-        (fixture("ends.c", "-O2"), fixture("scavenger.c", words))
-    else {
+#[test]
+fn a_second_scavenger_at_the_same_fixed_addresses_is_refused() {
+    let (Some(program), Some(scavenger)) = (
+        fixture("ends.c", "-O2"),
+        fixture("scavenger.c", "-O2 -no-pie"),
+    ) else {
         return;
     };
-    let harvest = Harvest::of(&program, "exit").with(&scavenger, "work");
+    let harvest = Harvest::of(&program, "exit")
+        .with(&scavenger, "work")
+        .options("--copies 2");
     let alone = harvest.alone();
     let harvested = harvest.run();
     assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
-    let scavenger = &harvested.document.scavengers[0];
-    assert_eq!(scavenger.state, ScavengerState::Refused, "{scavenger:#?}");
-    assert!(scavenger.reason.is_some(), "{scavenger:#?}");
+    let refused = harvested
+        .document
+        .scavengers
+        .iter()
+        .filter(|scavenger| scavenger.state == ScavengerState::Refused);
+    let reasons: Vec<_> = refused
+        .map(|scavenger| scavenger.reason.as_deref())
+        .collect();
+    let expected = "it is linked for fixed addresses, which the command has itself";
+    assert_eq!(reasons, [Some(expected)], "{:#?}", harvested.document);
 }
 
 /// `membound harvest run WORDS`, which says what is wrong in one line that holds `part`.
@@ -33,11 +42,6 @@ fn complains(words: &[&str], code: i32, part: &str) {
     assert_eq!(end, Ok(code), "{words:?}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "{words:?}: {stderr}");
     assert!(stderr.contains(part), "{words:?}: {stderr}");
-}
-
-#[test]
-fn a_scavenger_with_a_place_of_its_own_is_refused() {
-    refused("-O2 -no-pie");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn leaves_keep_what_is_below_their_stack_pointer() {
 }
 
 #[test]
-fn it_rounds_as_before_and_sees_no_exception_of_others() {
+fn it_rounds_as_before_and_sees_no_others_exceptions() {
     check("state.c", "-O2", "rounding");
 }
 
