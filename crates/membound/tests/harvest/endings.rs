@@ -1,0 +1,73 @@
+//! What becomes of scavengers at the program's end, and without a program; shared objects as
+//! scavengers.
+
+use membound_types::{HarvestRun, ScavengerState};
+
+use crate::suite::{Harvest, finish, fixture, output_of, scavenger};
+
+#[test]
+fn scavengers_finish_after_the_program() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "exit")
+        .with(&scavenger, "work")
+        .options("--finish --copies 2");
+    let alone = harvest.alone();
+    let harvested = harvest.run();
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    let expected = output_of(&scavenger, "work");
+    for (index, output) in harvested.outputs.iter().enumerate() {
+        let state = harvested.document.scavengers[index].state;
+        assert_eq!(state, ScavengerState::Finished, "{:#?}", harvested.document);
+        assert_eq!(*output, expected);
+    }
+}
+
+#[test]
+fn scavengers_take_turns_without_a_program() {
+    let Some(scavenger) = scavenger() else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let json = room.path().join("harvest.json");
+    let harvest = Harvest::of(&scavenger, "").with(&scavenger, "work");
+    let mut command = harvest.command();
+    command
+        .args(["--no-primary", "--copies", "3", "--output"])
+        .arg(room.path())
+        .arg("--json")
+        .arg(&json);
+    let left = finish(&mut command, room.path());
+    assert_eq!(left.end, Ok(0), "{left:#?}");
+    let text = std::fs::read_to_string(&json).expect("it was written");
+    let document: HarvestRun = serde_json::from_str(&text).expect("it is a document");
+    assert!(document.primary.command.is_empty());
+    assert_eq!(document.scavengers.len(), 3);
+    let expected = output_of(&scavenger, "work");
+    for scavenger in &document.scavengers {
+        assert_eq!(scavenger.state, ScavengerState::Finished, "{document:#?}");
+        let path = scavenger.output.as_deref().expect("it was asked for");
+        let output = std::fs::read_to_string(path).expect("it was written");
+        assert_eq!(output, expected);
+    }
+}
+
+#[test]
+fn a_shared_object_is_a_scavenger() {
+    let (Some(program), Some(executable), Some(object)) = (
+        fixture("ends.c", "-O2"),
+        scavenger(),
+        fixture("scavenger.c", "-O2 -shared -fPIC"),
+    ) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "outlast")
+        .with(&object, "work")
+        .with(&object, "exit")
+        .options("--per-thread 2 --idle steal");
+    let harvested = harvest.run();
+    assert_eq!(harvest.alone(), harvested.left, "{:#?}", harvested.document);
+    harvested.wrote(0, &output_of(&executable, "work"));
+    harvested.ended(1, ScavengerState::Finished, Some(Ok(7)));
+}
