@@ -18,6 +18,7 @@ use membound_wire::{Command, Event, GuestRequest, GuestState, Refusal};
 
 use crate::control::Failure;
 use crate::handlers::Registers;
+use crate::lanes::Context;
 use crate::lanes::berth::{self, Berth, Errand};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
@@ -402,6 +403,13 @@ pub(crate) fn make_call(guest: &'static Guest, registers: &mut Registers) {
 /// The guest whose thread this is, is over.
 pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
     finish(guest, state, code)
+}
+
+/// The context of a guest that lies ready, taken for a lane.
+pub(crate) fn take_ready() -> Option<&'static Context> {
+    ALL.iter()
+        .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0)
+        .find_map(|guest| guest.berth.take())
 }
 
 /// Whether every guest has ended.

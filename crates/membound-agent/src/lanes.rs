@@ -20,10 +20,10 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 
 use membound_wire::{Board, Command, Context as WireContext, Idle, Lane, Refusal, time_class};
 
-use crate::assembly;
 use crate::control::Failure;
 use crate::entry::Frame;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
+use crate::{assembly, guest};
 
 /// Threads that can have a lane at one time.
 const BLOCKS: usize = 4096;
@@ -170,6 +170,8 @@ static BOARD: AtomicUsize = AtomicUsize::new(0);
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// 1: guests run on their own threads, whatever the launcher wished.
 static IDLE_WISH: AtomicU32 = AtomicU32::new(0);
+/// 1 once a thread of the program's has come to a yield.
+static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Counts the occasions on which a guest may find a lane.
 static ROOM: AtomicU32 = AtomicU32::new(0);
 
@@ -326,6 +328,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     let _quiet = Quiet::new();
     // It may wait for others all its life: nothing is given to it before it yields.
     adopt(sys::thread()).map_err(refused)?.close();
+    YIELDED.store(0, Ordering::Release);
     warden::start().map_err(|errno| Failure::new(errno, Refusal::NoThread))
 }
 
@@ -457,7 +460,8 @@ impl Block {
         }
         self.base.store(fs, Ordering::Relaxed);
         self.itself.store(self.address(), Ordering::Relaxed);
-        self.seen_cpu_ns.store(0, Ordering::Relaxed);
+        self.seen_cpu_ns
+            .store(sys::thread_cpu_ns(), Ordering::Relaxed);
         self.thread.store(thread, Ordering::Release);
         let [start, end] = assembly::own_range();
         let selector = (&raw const self.selector) as usize;
@@ -519,6 +523,8 @@ impl Block {
             given = context.next.load(Ordering::Acquire);
             self.link(context);
         }
+        YIELDED.store(1, Ordering::Release);
+        self.take_ready();
         let begin = self.next.load(Ordering::Relaxed);
         let ring = self.ring.load(Ordering::Relaxed);
         if ring == 0 {
@@ -539,6 +545,25 @@ impl Block {
             &self.nobody
         };
         self.begin_with(before, begin);
+    }
+
+    /// Takes contexts that lie ready, for as many as it may have.
+    fn take_ready(&self) {
+        let most = board().map_or(0, |board| board.per_thread);
+        let room = |count: u32| (count < most).then_some(count + 1);
+        while self
+            .count
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, room)
+            .is_ok()
+        {
+            match guest::take_ready() {
+                Some(context) => self.link(context),
+                None => {
+                    self.count.fetch_sub(1, Ordering::AcqRel);
+                    return;
+                }
+            }
+        }
     }
 
     /// Has the next turn begin with one of the block's own contexts, before the one at `next`.
@@ -650,6 +675,11 @@ impl Block {
         self.ask();
         true
     }
+}
+
+/// Whether a thread of the program's has come to a yield.
+fn has_yielded() -> bool {
+    YIELDED.load(Ordering::Acquire) != 0
 }
 
 /// A guest may find a lane.

@@ -21,9 +21,14 @@ pub(crate) const MASK: u64 = !trap::mask(&trap::OF_GUESTS) & !trap::mask(&trap::
 const SOAKING: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
 /// How long it waits for room before it looks again.
 const PATIENCE_NS: u64 = 100_000_000;
+/// How often, until it runs on its own though nobody has yielded.
+const MOST_WAITS: u32 = 10;
 
 const HOME: u32 = 0;
+/// A lane has it, or is being given it.
 const AWAY: u32 = 1;
+/// Nobody has it, and any lane may take it.
+const READY: u32 = 2;
 
 global_asm!(
     ".pushsection .text.membound_berth, \"ax\", @progbits",
@@ -241,7 +246,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         unsafe { membound_lane_run(context, frame) };
         guest.count(offset_of!(GuestRequest, parks));
         let before = sys::monotonic_ns();
-        soaks = !find_lane(berth);
+        soaks = !find_lane(berth, soaks);
         if !soaks {
             let away_ns = sys::monotonic_ns().saturating_sub(before);
             guest.add(offset_of!(GuestRequest, away_ns), away_ns);
@@ -253,21 +258,54 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
 }
 
 /// Gives the guest to a lane and waits until it is back; `false` when it is to run on here.
-fn find_lane(berth: &'static Berth) -> bool {
+///
+/// A lane that has room and asks takes it itself, as long as it lies ready: on a busy processor this
+/// thread would not come to offer it.
+fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
+    let mut waits = 0;
     loop {
-        let room = ROOM.load(Ordering::Acquire);
         berth.state.store(AWAY, Ordering::Release);
         if blocks().iter().any(|block| block.offer(&berth.context)) {
-            while berth.state.load(Ordering::Acquire) == AWAY {
-                sys::wait_while(&berth.state, AWAY, u64::MAX);
-            }
+            berth.await_return();
             return true;
         }
-        berth.state.store(HOME, Ordering::Release);
-        if idle() == Idle::Harvest {
+        let harvests = idle() == Idle::Harvest;
+        if harvests && soaks {
+            berth.state.store(HOME, Ordering::Release);
             return false;
         }
+        berth.state.store(READY, Ordering::Release);
+        let room = ROOM.load(Ordering::Acquire);
         sys::wait_while(&ROOM, room, PATIENCE_NS);
+        waits += 1;
+        let taken_back =
+            berth
+                .state
+                .compare_exchange(READY, HOME, Ordering::AcqRel, Ordering::Acquire);
+        if taken_back.is_err() {
+            berth.await_return();
+            return true;
+        }
+        // A program that has not come to a yield for so long may never come to one.
+        if harvests && (super::has_yielded() || waits > MOST_WAITS) {
+            return false;
+        }
+    }
+}
+
+impl Berth {
+    fn await_return(&self) {
+        while self.state.load(Ordering::Acquire) != HOME {
+            sys::wait_while(&self.state, AWAY, PATIENCE_NS);
+        }
+    }
+
+    /// Takes the context, if it lies ready.
+    pub(crate) fn take(&self) -> Option<&Context> {
+        let taken = self
+            .state
+            .compare_exchange(READY, AWAY, Ordering::AcqRel, Ordering::Relaxed);
+        taken.is_ok().then_some(&self.context)
     }
 }
 

@@ -22,6 +22,9 @@ pub(crate) fn is_over() -> bool {
 
 /// The program is about to end its process. Returns when that may be.
 pub(crate) fn program_ends() {
+    if here() {
+        warden::account_for_all();
+    }
     let wished = board().is_some_and(|board| board.finish != 0) && here();
     if !wished || guest::none_left() || ENDED.swap(true, Ordering::AcqRel) {
         return;

@@ -81,11 +81,35 @@ fn look_at(block: &'static Block, let_in: bool) {
         reclaim(block, false);
         return;
     };
+    let (turned, ran_ns) = account(block, cpu_ns, let_in);
+    if block.count.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    if turned == 0 && ran_ns < LITTLE_NS && idle() != Idle::Stop {
+        steal(block, thread);
+    } else {
+        block.time();
+    }
+}
+
+/// Tells of all turns that were not told of yet: the program ends.
+pub(super) fn account_for_all() {
+    for block in blocks() {
+        if block.used.load(Ordering::Acquire) == Use::Thread as u32
+            && let Some(cpu_ns) = cpu_ns(block.thread.load(Ordering::Acquire))
+        {
+            account(block, cpu_ns, lets_in());
+        }
+    }
+}
+
+/// Tells of the turns of a thread since the last time, and of its CPU time; returns both.
+fn account(block: &Block, cpu_ns: u64, let_in: bool) -> (u64, u64) {
     let turns = block.turns.load(Ordering::Relaxed);
     let turned = turns.saturating_sub(block.seen_turns.swap(turns, Ordering::Relaxed));
     let before = block.seen_cpu_ns.swap(cpu_ns, Ordering::Relaxed);
     let ran_ns = cpu_ns.saturating_sub(before);
-    if turned > 0 && before > 0 {
+    if turned > 0 {
         let (all, cpu) = if let_in {
             (
                 offset_of!(Board, turns_with),
@@ -100,14 +124,7 @@ fn look_at(block: &'static Block, let_in: bool) {
         tell(all, turned);
         tell(cpu, ran_ns);
     }
-    if block.count.load(Ordering::Acquire) == 0 {
-        return;
-    }
-    if turned == 0 && ran_ns < LITTLE_NS && idle() != Idle::Stop {
-        steal(block, thread);
-    } else {
-        block.time();
-    }
+    (turned, ran_ns)
 }
 
 /// CPU time of a thread of the process; `None`: it is not there any more.
@@ -153,6 +170,9 @@ pub(super) fn reclaim(block: &'static Block, ends: bool) {
     if !ends && block.lock.swap(1, Ordering::AcqRel) != 0 {
         // The kernel may have it on its way out still; whoever holds a lock for longer has ended.
         block.lock.store(1, Ordering::Release);
+    }
+    if ends && let Some(cpu_ns) = cpu_ns(sys::thread()) {
+        account(block, cpu_ns, lets_in());
     }
     block.owner.store(0, Ordering::SeqCst);
     block.open.store(0, Ordering::SeqCst);
