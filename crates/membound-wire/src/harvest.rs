@@ -111,13 +111,9 @@ pub struct Board {
     pub share: u32,
     /// Ticks of the time stamp counter in 1024 ns; the launcher's.
     pub ticks: u32,
-    /// 1: whoever looks after the lanes is there; the agent's, as is all that follows.
-    pub looks: u32,
     /// 1: when the program ends its process, that stays until all guests have ended; the launcher's.
     pub finish: u32,
-    /// Reserved, 0.
-    pub padding: u32,
-    /// Threads that were given a lane.
+    /// Threads that were given a lane; the agent's, as is all that follows.
     pub adopted: u64,
     /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in
     /// nanoseconds.

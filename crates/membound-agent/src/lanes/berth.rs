@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
-use super::{Block, Context, ROOM, Use, announce_room, blocks, here, idle, leave, take_block};
+use super::{Block, Context, ROOM, Use, blocks, here, idle, leave, take_block};
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
@@ -344,9 +344,4 @@ fn schedule(thread: u32, policy: usize) {
         )
     };
     let _ = check(set);
-}
-
-/// Guests that wait for room look again.
-pub(super) fn look_again() {
-    announce_room();
 }

@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use membound_wire::{Board, Idle};
 
 use super::berth::{self, Errand};
-use super::{ASK, Block, Context, Use, blocks, board, idle, tell, told};
+use super::{ASK, Block, Context, Use, announce_room, blocks, board, idle, tell};
 use crate::sys::{self, Errno, call, number};
-use crate::{own_thread, threads};
+use crate::{guest, own_thread, threads};
 
 const STACK_BYTES: usize = 64 << 10;
 /// From one look to the next.
@@ -48,7 +48,6 @@ extern "C" fn look_after(_: usize) -> ! {
     THREAD.store(sys::thread(), Ordering::Release);
     // The table of descriptors is its own.
     let _ = own_thread::close_from(0);
-    tell(offset_of!(Board, looks), 1);
     let mut parts = 0;
     let mut looks = 0_u32;
     let never = AtomicU32::new(0);
@@ -65,7 +64,7 @@ extern "C" fn look_after(_: usize) -> ! {
             } else if used == Use::Free as u32 && block.count.load(Ordering::Acquire) > 0 {
                 // Given to it in its last moment.
                 block.locked(|| tell(offset_of!(Board, reclaimed), empty(block)));
-                berth::look_again();
+                announce_room();
             }
         }
         looks = looks.wrapping_add(1);
@@ -161,14 +160,14 @@ fn steal(block: &'static Block, thread: u32) {
     block.lock.store(0, Ordering::Release);
     sys::wake_all(&block.lock);
     if waits {
-        berth::look_again();
+        announce_room();
     }
 }
 
 /// Takes its contexts from a thread that has ended, or `ends`, and lets go of the block.
 pub(super) fn reclaim(block: &'static Block, ends: bool) {
-    if !ends && block.lock.swap(1, Ordering::AcqRel) != 0 {
-        // The kernel may have it on its way out still; whoever holds a lock for longer has ended.
+    if !ends {
+        // One that has ended lets go of no lock.
         block.lock.store(1, Ordering::Release);
     }
     if ends && let Some(cpu_ns) = cpu_ns(sys::thread()) {
@@ -179,7 +178,7 @@ pub(super) fn reclaim(block: &'static Block, ends: bool) {
     tell(offset_of!(Board, reclaimed), empty(block));
     block.lock.store(0, Ordering::Release);
     block.used.store(Use::Free as u32, Ordering::Release);
-    berth::look_again();
+    announce_room();
 }
 
 /// Sends all contexts of a lane home, and returns how many.
@@ -214,10 +213,7 @@ fn empty(block: &'static Block) -> u64 {
 
 /// Ends the process where the program has left it to guests and to this thread.
 fn end_if_left_alone() {
-    let Some(code) = threads::left_with(crate::guest::is_own_thread) else {
-        return;
-    };
-    if told(offset_of!(Board, looks)).is_some() {
+    if let Some(code) = threads::left_with(guest::is_own_thread) {
         // SAFETY: nobody of the program's runs any more.
         let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
     }
