@@ -1,9 +1,9 @@
 //! Lanes: what lets guests run at the yields of the program's threads.
 //!
-//! A thread that yields is given a [`Block`] at its first yield that matters, and guests that were
-//! parked at a yield of their own are put into its inbox by their home threads (`berth`). The
-//! thread alone changes its ring, when it is asked to come here by an `owner` of 0; only where the
-//! kernel has it blocked, or it has ended, may the warden (`warden`) take its contexts away, under
+//! A thread that yields is given a [`Block`] at its first yield that matters. Guests that were
+//! parked at a yield of their own lie ready on their own threads (`berth`), and the thread takes
+//! what it has room for when it is asked to come here by an `owner` of 0: nobody else changes its
+//! ring. Only where the kernel has it blocked, or it has ended, may the warden (`warden`) take its contexts away, under
 //! the block's lock. What sends a guest home in the middle of its turn (a system call, a fault, a
 //! signal to the program) is in `leave`.
 //!
@@ -16,7 +16,7 @@ mod warden;
 
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_wire::{Board, Command, Context as WireContext, Idle, Lane, Refusal, time_class};
 
@@ -61,9 +61,9 @@ impl Context {
         (&raw const *self) as u64
     }
 
-    /// The context at an address that a ring or an inbox holds.
+    /// The context at an address that a ring holds.
     fn at(address: u64) -> &'static Self {
-        // SAFETY: only contexts of guests and of blocks get into those, and both stay.
+        // SAFETY: only contexts of guests and of blocks get into one, and both stay.
         unsafe { &*(address as *const Self) }
     }
 }
@@ -94,19 +94,17 @@ pub(crate) struct Block {
     stopwatch: Context,
     /// Takes a turn and does nothing in it.
     nobody: Context,
-    /// Contexts that were given to it and not yet put into the ring, linked by `next`.
-    inbox: AtomicU64,
     /// A context of the ring; 0: it is empty.
     ring: AtomicU64,
     /// A [`Use`] as its number.
     used: AtomicU32,
     /// Its thread.
     thread: AtomicU32,
-    /// Contexts in ring and inbox, and those that are on their way there.
+    /// Contexts in the ring.
     count: AtomicU32,
-    /// 1 while somebody changes ring and inbox: the thread, or whoever takes from it.
+    /// 1 while somebody changes the ring: the thread, or whoever takes from it.
     lock: AtomicU32,
-    /// 1 while contexts may be given to it.
+    /// 1 while it takes contexts.
     open: AtomicU32,
     /// Turns when the warden looked last, and its thread's CPU time.
     seen_turns: AtomicU64,
@@ -485,7 +483,7 @@ impl Block {
         check(set).map(drop)
     }
 
-    /// Keeps everybody else from ring and inbox while `change` runs. Signals are blocked.
+    /// Keeps everybody else from the ring while `change` runs. Signals are blocked.
     fn locked<T>(&self, change: impl FnOnce() -> T) -> T {
         while self.lock.swap(1, Ordering::AcqRel) != 0 {
             sys::wait_while(&self.lock, 1, 1_000_000);
@@ -511,26 +509,20 @@ impl Block {
         context > ASK && context != self.stopwatch.address() && context != self.nobody.address()
     }
 
-    /// Puts what was given to it into its ring, and says what the next yield does. By its own
+    /// Takes what it has room for into its ring, and says what the next yield does. By its own
     /// thread, under the lock, between turns.
     fn refill(&self) {
-        self.open.store(1, Ordering::Release);
-        self.owner
-            .store(self.base.load(Ordering::Relaxed), Ordering::SeqCst);
-        let mut given = self.inbox.swap(0, Ordering::SeqCst);
-        while given != 0 {
-            let context = Context::at(given);
-            given = context.next.load(Ordering::Acquire);
-            self.link(context);
-        }
+        let base = self.base.load(Ordering::Relaxed);
+        self.open.store(1, Ordering::SeqCst);
+        self.owner.store(base, Ordering::SeqCst);
         YIELDED.store(1, Ordering::Release);
         self.take_ready();
         let begin = self.next.load(Ordering::Relaxed);
         let ring = self.ring.load(Ordering::Relaxed);
         if ring == 0 {
             self.next.store(0, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            if self.inbox.load(Ordering::SeqCst) != 0 {
+            // Somebody may have become ready, and asked, since it was looked for them.
+            if self.owner.load(Ordering::SeqCst) != base {
                 self.ask();
             }
             return;
@@ -549,21 +541,17 @@ impl Block {
 
     /// Takes contexts that lie ready, for as many as it may have.
     fn take_ready(&self) {
-        let most = board().map_or(0, |board| board.per_thread);
-        let room = |count: u32| (count < most).then_some(count + 1);
-        while self
-            .count
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, room)
-            .is_ok()
+        while self.has_room()
+            && let Some(context) = guest::take_ready()
         {
-            match guest::take_ready() {
-                Some(context) => self.link(context),
-                None => {
-                    self.count.fetch_sub(1, Ordering::AcqRel);
-                    return;
-                }
-            }
+            self.count.fetch_add(1, Ordering::AcqRel);
+            self.link(context);
         }
+    }
+
+    fn has_room(&self) -> bool {
+        let most = board().map_or(0, |board| board.per_thread);
+        self.count.load(Ordering::Acquire) < most
     }
 
     /// Has the next turn begin with one of the block's own contexts, before the one at `next`.
@@ -646,34 +634,15 @@ impl Block {
         self.owner.store(0, Ordering::SeqCst);
     }
 
-    /// Gives it a context, unless it has as many as it may.
-    fn offer(&self, context: &Context) -> bool {
-        let most = board().map_or(0, |board| board.per_thread);
-        let open = self.used.load(Ordering::Acquire) == Use::Thread as u32
-            && self.open.load(Ordering::Acquire) != 0;
-        let room = |count: u32| (open && count < most).then_some(count + 1);
-        if self
-            .count
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, room)
-            .is_err()
-        {
-            return false;
+    /// Whether it would take a context now, and is asked to look for one.
+    fn asked_to_take(&self) -> bool {
+        let takes = self.used.load(Ordering::Acquire) == Use::Thread as u32
+            && self.open.load(Ordering::SeqCst) != 0
+            && self.has_room();
+        if takes {
+            self.ask();
         }
-        let mut first = self.inbox.load(Ordering::Acquire);
-        loop {
-            context.next.store(first, Ordering::Release);
-            match self.inbox.compare_exchange(
-                first,
-                context.address(),
-                Ordering::SeqCst,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => break,
-                Err(now) => first = now,
-            }
-        }
-        self.ask();
-        true
+        takes
     }
 }
 
@@ -700,8 +669,6 @@ fn adopt(thread: u32) -> Result<&'static Block, Errno> {
     }
     block.owner.store(fs, Ordering::Release);
     block.used.store(Use::Thread as u32, Ordering::Release);
-    block.open.store(1, Ordering::SeqCst);
-    // Something may have been given to the one before in its last moment.
     block.locked(|| block.refill());
     tell(offset_of!(Board, adopted), 1);
     announce_room();

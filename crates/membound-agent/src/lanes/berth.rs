@@ -21,6 +21,8 @@ pub(crate) const MASK: u64 = !trap::mask(&trap::OF_GUESTS) & !trap::mask(&trap::
 const SOAKING: i32 = 50_000 * membound_wire::CREDIT_UNITS_PER_NS;
 /// How long it waits for room before it looks again.
 const PATIENCE_NS: u64 = 100_000_000;
+/// How long it waits for a thread that has room to come to a yield.
+const TAKING_NS: u64 = 5_000_000;
 /// How often, until it runs on its own though nobody has yielded.
 const MOST_WAITS: u32 = 10;
 
@@ -257,27 +259,25 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     }
 }
 
-/// Gives the guest to a lane and waits until it is back; `false` when it is to run on here.
+/// Lets a lane take the guest and waits until it is back; `false` when it is to run on here.
 ///
-/// A lane that has room and asks takes it itself, as long as it lies ready: on a busy processor this
-/// thread would not come to offer it.
+/// Lanes take guests, rather than be given them: on a busy processor this thread would not come to
+/// give its guest away when one has room.
 fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
     let mut waits = 0;
     loop {
-        berth.state.store(AWAY, Ordering::Release);
-        if blocks().iter().any(|block| block.offer(&berth.context)) {
-            berth.await_return();
-            return true;
+        let room = ROOM.load(Ordering::Acquire);
+        berth.state.store(READY, Ordering::SeqCst);
+        let mut takers = 0;
+        for block in blocks() {
+            takers += u32::from(block.asked_to_take());
         }
         let harvests = idle() == Idle::Harvest;
-        if harvests && soaks {
-            berth.state.store(HOME, Ordering::Release);
-            return false;
+        if takers > 0 || !(harvests && soaks) {
+            let patience = if takers > 0 { TAKING_NS } else { PATIENCE_NS };
+            sys::wait_while(&ROOM, room, patience);
+            waits += 1;
         }
-        berth.state.store(READY, Ordering::Release);
-        let room = ROOM.load(Ordering::Acquire);
-        sys::wait_while(&ROOM, room, PATIENCE_NS);
-        waits += 1;
         let taken_back =
             berth
                 .state

@@ -58,13 +58,8 @@ extern "C" fn look_after(_: usize) -> ! {
         LET_IN.store(u32::from(parts >= WHOLE), Ordering::Release);
         parts = if parts >= WHOLE { parts - WHOLE } else { parts };
         for block in blocks() {
-            let used = block.used.load(Ordering::Acquire);
-            if used == Use::Thread as u32 {
+            if block.used.load(Ordering::Acquire) == Use::Thread as u32 {
                 look_at(block, let_in);
-            } else if used == Use::Free as u32 && block.count.load(Ordering::Acquire) > 0 {
-                // Given to it in its last moment.
-                block.locked(|| tell(offset_of!(Board, reclaimed), empty(block)));
-                announce_room();
             }
         }
         looks = looks.wrapping_add(1);
@@ -184,31 +179,14 @@ pub(super) fn reclaim(block: &'static Block, ends: bool) {
 /// Sends all contexts of a lane home, and returns how many.
 fn empty(block: &'static Block) -> u64 {
     block.next.store(ASK, Ordering::SeqCst);
-    let mut sent = 0;
-    let mut send = |context: &Context| {
-        block.count.fetch_sub(1, Ordering::AcqRel);
-        sent += 1;
+    let sent = block.count.swap(0, Ordering::AcqRel);
+    let mut at = block.ring.swap(0, Ordering::AcqRel);
+    for _ in 0..sent {
+        let context = Context::at(at);
+        at = context.next.load(Ordering::Acquire);
         berth::send_home(context, 0, Errand::Run);
-    };
-    let ring = block.ring.swap(0, Ordering::AcqRel);
-    if ring != 0 {
-        let mut at = ring;
-        loop {
-            let context = Context::at(at);
-            at = context.next.load(Ordering::Acquire);
-            send(context);
-            if at == ring {
-                break;
-            }
-        }
     }
-    let mut given = block.inbox.swap(0, Ordering::SeqCst);
-    while given != 0 {
-        let context = Context::at(given);
-        given = context.next.load(Ordering::Acquire);
-        send(context);
-    }
-    sent
+    sent.into()
 }
 
 /// Ends the process where the program has left it to guests and to this thread.
