@@ -22,7 +22,7 @@ use crate::lanes::Context;
 use crate::lanes::berth::{self, Berth, Errand};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
-use crate::{assembly, control, lanes, memory, own_thread, trap};
+use crate::{control, lanes, memory, own_thread, trap};
 
 /// Guests at one time.
 const GUESTS: usize = 1024;
@@ -240,10 +240,13 @@ fn prepare(guest: &'static Guest, request: Request) -> Result<Entered, Errno> {
     set_aside(guest, request)?;
     let number = (&raw const *guest as usize - (&raw const ALL) as usize) / size_of::<Guest>();
     let top = stack::make(request, number, &strings, &executable, loader.as_ref())?;
-    alternate_stack(guest)?;
+    // Where a guest that has overflown its stack is heard.
+    let alternate = own_thread::set_alternate_stack(OWN_STACK_BYTES)?;
+    guest.berth.set_alternate_stack(alternate, OWN_STACK_BYTES);
     let has_lanes = berth::settle(&guest.berth)?;
     if !has_lanes {
-        dispatch(guest)?;
+        guest.selector.store(1, Ordering::Relaxed);
+        own_thread::dispatch_calls((&raw const guest.selector) as usize)?;
     }
     // What is sent to the process is for the program; of itself a guest is to hear.
     sys::set_mask(berth::MASK);
@@ -307,42 +310,12 @@ fn set_aside(guest: &Guest, request: Request) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has every system call of the calling thread come to the agent, but those that it makes itself.
-fn dispatch(guest: &'static Guest) -> Result<(), Errno> {
-    const SET_DISPATCH: usize = 59;
-    const ON: usize = 1;
-    guest.selector.store(1, Ordering::Relaxed);
-    let [start, end] = assembly::own_range();
-    let selector = (&raw const guest.selector) as usize;
-    let length = (end - start) as usize;
-    // SAFETY: the kernel reads a byte of the selector at each call, which is static.
-    let set = unsafe {
-        call(
-            number::PRCTL,
-            [SET_DISPATCH, ON, start as usize, length, selector, 0],
-        )
-    };
-    check(set).map(drop)
-}
-
 /// Lets the launcher see text that a guest has mapped and does not run yet.
 fn tell_of_text(span: [u64; 2]) {
     if lanes::board().is_some() {
         // Without a launcher it has no yields, and runs on its own thread.
         let _ = control::converse(Event::Guest, span);
     }
-}
-
-/// Where a guest that has overflown its stack is heard.
-fn alternate_stack(guest: &Guest) -> Result<(), Errno> {
-    const SIGALTSTACK: usize = 131;
-    let stack = Scratch::new(OWN_STACK_BYTES)?.keep();
-    // The kernel's `stack_t`: begin, flags, length.
-    let told = [stack, 0, OWN_STACK_BYTES];
-    guest.berth.set_alternate_stack(stack, OWN_STACK_BYTES);
-    // SAFETY: the kernel reads the structure; the memory stays for as long as the thread lives.
-    let set = unsafe { call(SIGALTSTACK, [(&raw const told) as usize, 0, 0, 0, 0, 0]) };
-    check(set).map(drop)
 }
 
 /// The guest is over, and its thread with it. What it had mapped stays.

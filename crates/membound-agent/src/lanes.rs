@@ -23,7 +23,7 @@ use membound_wire::{Board, Command, Context as WireContext, Idle, Lane, Refusal,
 use crate::control::Failure;
 use crate::entry::Frame;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
-use crate::{assembly, guest};
+use crate::{assembly, auxiliary, guest, own_thread};
 
 /// Threads that can have a lane at one time.
 const BLOCKS: usize = 4096;
@@ -334,23 +334,9 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
 fn bases_are_ours() -> bool {
     const AT_HWCAP2: u64 = 26;
     const FSGSBASE: u64 = 2;
-    let Ok(file) = sys::open(c"/proc/self/auxv", sys::Open::Read) else {
-        return false;
-    };
-    let mut bytes = [0; 1024];
-    let Ok(length) = sys::read(&file, &mut bytes) else {
-        return false;
-    };
-    let mut rest = bytes.get(..length).unwrap_or_default();
-    while let Some((entry, behind)) = rest.split_first_chunk::<16>() {
-        rest = behind;
-        // SAFETY: the chunk has sixteen bytes.
-        let [kind, value]: [u64; 2] = unsafe { crate::memory::get(entry.as_ptr() as usize) };
-        if kind == AT_HWCAP2 {
-            return value & FSGSBASE != 0;
-        }
-    }
-    false
+    let mut ours = false;
+    let read = auxiliary::each(|kind, value| ours |= kind == AT_HWCAP2 && value & FSGSBASE != 0);
+    read.is_ok() && ours
 }
 
 /// Whether there are lanes in this process.
@@ -440,10 +426,7 @@ impl Block {
 
     /// Makes it the calling thread's: its calls are handed over from now on while a context runs.
     fn settle(&'static self, thread: u32, fs: u64) -> Result<(), Errno> {
-        const ARCH_PRCTL: usize = 158;
         const SET_GS: usize = 0x1001;
-        const SET_DISPATCH: usize = 59;
-        const ON: usize = 1;
         for word in [
             &self.next,
             &self.owner,
@@ -461,25 +444,14 @@ impl Block {
         self.seen_cpu_ns
             .store(sys::thread_cpu_ns(), Ordering::Relaxed);
         self.thread.store(thread, Ordering::Release);
-        let [start, end] = assembly::own_range();
-        let selector = (&raw const self.selector) as usize;
-        // SAFETY: the kernel reads a byte of the selector at each call; blocks stay mapped.
+        own_thread::dispatch_calls((&raw const self.selector) as usize)?;
+        // SAFETY: programs have no use for the base of gs.
         let set = unsafe {
             call(
-                number::PRCTL,
-                [
-                    SET_DISPATCH,
-                    ON,
-                    start as usize,
-                    (end - start) as usize,
-                    selector,
-                    0,
-                ],
+                number::ARCH_PRCTL,
+                [SET_GS, self.address() as usize, 0, 0, 0, 0],
             )
         };
-        check(set)?;
-        // SAFETY: programs have no use for the base of gs.
-        let set = unsafe { call(ARCH_PRCTL, [SET_GS, self.address() as usize, 0, 0, 0, 0]) };
         check(set).map(drop)
     }
 
@@ -675,13 +647,16 @@ fn adopt(thread: u32) -> Result<&'static Block, Errno> {
     Ok(block)
 }
 
-const SIGALTSTACK: usize = 131;
-
 /// What the kernel says of the calling thread's alternate stack: address, flags, bytes.
 fn present_alternate_stack() -> Result<[u64; 3], Errno> {
     let mut now = [0_u64; 3];
     // SAFETY: the kernel writes a `stack_t`.
-    let asked = unsafe { call(SIGALTSTACK, [0, (&raw mut now) as usize, 0, 0, 0, 0]) };
+    let asked = unsafe {
+        call(
+            number::SIGALTSTACK,
+            [0, (&raw mut now) as usize, 0, 0, 0, 0],
+        )
+    };
     check(asked).map(|_| now)
 }
 
@@ -697,11 +672,7 @@ fn alternate_stack() -> Result<(), Errno> {
     if present_alternate_stack()?[1] & DISABLED == 0 {
         return Ok(());
     }
-    let stack = Scratch::untouched(ALTERNATE_BYTES, Protection::ReadWrite)?.keep();
-    let told = [stack as u64, 0, ALTERNATE_BYTES as u64];
-    // SAFETY: the kernel reads the structure; the memory stays.
-    let set = unsafe { call(SIGALTSTACK, [(&raw const told) as usize, 0, 0, 0, 0, 0]) };
-    check(set).map(drop)
+    own_thread::set_alternate_stack(ALTERNATE_BYTES).map(drop)
 }
 
 /// [`membound_wire::Entry::Yield`]: a yield that found its lane another thread's, or closed.

@@ -29,6 +29,7 @@ extern crate std as _;
 mod allocations;
 mod areas;
 mod assembly;
+mod auxiliary;
 mod chains;
 mod children;
 mod control;

@@ -4,8 +4,8 @@
 use core::arch::global_asm;
 use core::ffi::CStr;
 
-use crate::memory;
-use crate::sys::{Errno, Quiet, Scratch, call, check, number};
+use crate::sys::{Errno, Protection, Quiet, Scratch, call, check, number};
+use crate::{assembly, memory};
 
 /// CLONE_VM, SIGHAND, THREAD, SYSVSEM: a thread of this process, with copies of all else.
 pub(crate) const THREAD: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000;
@@ -81,6 +81,38 @@ pub(crate) fn name(name: &CStr) {
             [SET_NAME, name.as_ptr() as usize, 0, 0, 0, 0],
         )
     };
+}
+
+/// Has every system call of the calling thread come to the agent while the byte at `selector` is 1,
+/// but those that the agent makes. The byte must stay mapped.
+pub(crate) fn dispatch_calls(selector: usize) -> Result<(), Errno> {
+    const SET_DISPATCH: usize = 59;
+    const ON: usize = 1;
+    let [start, end] = assembly::own_range();
+    let length = (end - start) as usize;
+    // SAFETY: the kernel reads a byte of the selector at each call.
+    let set = unsafe {
+        call(
+            number::PRCTL,
+            [SET_DISPATCH, ON, start as usize, length, selector, 0],
+        )
+    };
+    check(set).map(drop)
+}
+
+/// Gives the calling thread an alternate stack for signals, which stays mapped; its address.
+pub(crate) fn set_alternate_stack(bytes: usize) -> Result<usize, Errno> {
+    let stack = Scratch::untouched(bytes, Protection::ReadWrite)?.keep();
+    // The kernel's `stack_t`: begin, flags, length.
+    let told = [stack, 0, bytes];
+    // SAFETY: the kernel reads the structure; the memory stays.
+    let set = unsafe {
+        call(
+            number::SIGALTSTACK,
+            [(&raw const told) as usize, 0, 0, 0, 0, 0],
+        )
+    };
+    check(set).map(|_| stack)
 }
 
 /// Closes all of the calling thread's descriptors from `first` on.

@@ -46,6 +46,8 @@ pub(crate) mod number {
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const EXIT: usize = 60;
     pub(crate) const RT_SIGTIMEDWAIT: usize = 128;
+    pub(crate) const SIGALTSTACK: usize = 131;
+    pub(crate) const ARCH_PRCTL: usize = 158;
     pub(crate) const PRCTL: usize = 157;
     pub(crate) const GETTID: usize = 186;
     pub(crate) const FUTEX: usize = 202;

@@ -33,8 +33,6 @@ pub(super) fn make(guest: &'static Guest, registers: &mut Registers) {
 
 fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [usize; 6]) -> isize {
     const BRK: usize = 12;
-    const SIGALTSTACK: usize = 131;
-    const ARCH_PRCTL: usize = 158;
     const SETRLIMIT: usize = 160;
     const SET_TID_ADDRESS: usize = 218;
     const SET_ROBUST_LIST: usize = 273;
@@ -58,7 +56,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
         TKILL => signal(guest, sys::process() as usize, Some(first), second),
         number::TGKILL => signal(guest, first, Some(second), arguments[2]),
         BRK => brk(guest, request, first as u64),
-        ARCH_PRCTL => thread_pointer(guest, arguments),
+        number::ARCH_PRCTL => thread_pointer(guest, arguments),
         SET_TID_ADDRESS => sys::thread() as isize,
         SET_ROBUST_LIST => 0,
         RSEQ => ENOSYS,
@@ -67,7 +65,7 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
             pretend(arguments[2], WORDS, 0)
         }
         number::RT_SIGPROCMASK => pretend(arguments[2], 1, 0),
-        SIGALTSTACK => {
+        number::SIGALTSTACK => {
             const DISABLED: u64 = 2;
             // Pointer, flags, size.
             pretend(second, 3, DISABLED)
@@ -207,17 +205,16 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
 fn thread_pointer(guest: &'static Guest, arguments: [usize; 6]) -> isize {
     const SET_FS: usize = 0x1002;
     const GET_FS: usize = 0x1003;
-    const ARCH_PRCTL: usize = 158;
     let [what, ..] = arguments;
     match what {
         SET_FS => {
-            let set = plain(ARCH_PRCTL, arguments);
+            let set = plain(number::ARCH_PRCTL, arguments);
             if set == 0 {
                 guest.berth().set_fs(arguments[1] as u64);
             }
             set
         }
-        GET_FS => plain(ARCH_PRCTL, arguments),
+        GET_FS => plain(number::ARCH_PRCTL, arguments),
         _ => EINVAL,
     }
 }

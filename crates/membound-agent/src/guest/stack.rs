@@ -4,8 +4,8 @@ use core::ffi::CStr;
 
 use super::Request;
 use super::image::Image;
-use crate::memory;
-use crate::sys::{self, Errno, Protection, Scratch, call, check, number};
+use crate::sys::{Errno, Protection, Scratch, call, check, number};
+use crate::{auxiliary, memory};
 
 /// Most pointers that are laid out.
 const MOST_WORDS: u64 = 1 << 16;
@@ -90,7 +90,7 @@ pub(super) fn make(
     let pointers = 1
         + (u64::from(said.arguments) + 1)
         + (u64::from(said.variables) + 1)
-        + 2 * (AUXILIARY as u64 + 1);
+        + 2 * (auxiliary::MOST as u64 + 1);
     let start = words.begin(pointers)?;
     words.push(u64::from(said.arguments));
     let mut at = strings.first;
@@ -102,7 +102,10 @@ pub(super) fn make(
         }
         words.push(0);
     }
-    auxiliary(|kind, value| {
+    auxiliary::each(|kind, value| {
+        if NOT_FOR_GUESTS.contains(&kind) {
+            return;
+        }
         const PHDR: u64 = 3;
         const PHNUM: u64 = 5;
         const BASE: u64 = 7;
@@ -129,31 +132,9 @@ pub(super) fn make(
     Ok(start)
 }
 
-/// Most entries of the kernel's vector, the last one not counted.
-const AUXILIARY: usize = 48;
-
-/// Calls `each` with every entry of this process's auxiliary vector that holds for a guest too.
-fn auxiliary(mut each: impl FnMut(u64, u64)) -> Result<(), Errno> {
-    const IGNORE: u64 = 1;
-    // The two ways to rseq, which the kernel does for a thread and not for a guest.
-    const NOT_FOR_GUESTS: [u64; 3] = [IGNORE, 27, 28];
-    let file = sys::open(c"/proc/self/auxv", sys::Open::Read)?;
-    let mut bytes = [0; 16 * (AUXILIARY + 1)];
-    let length = sys::read(&file, &mut bytes)?;
-    let mut rest = bytes.get(..length).unwrap_or_default();
-    while let Some((entry, behind)) = rest.split_first_chunk::<16>() {
-        rest = behind;
-        // SAFETY: the chunk has sixteen bytes.
-        let [kind, value]: [u64; 2] = unsafe { memory::get(entry.as_ptr() as usize) };
-        if kind == 0 {
-            break;
-        }
-        if !NOT_FOR_GUESTS.contains(&kind) {
-            each(kind, value);
-        }
-    }
-    Ok(())
-}
+/// Entries that are not for guests: those to be ignored, and the two by which rseq is found, which
+/// the kernel does for a thread and not for a guest.
+const NOT_FOR_GUESTS: [u64; 3] = [1, 27, 28];
 
 fn random() -> Result<[u64; 2], Errno> {
     const GETRANDOM: usize = 318;
