@@ -95,19 +95,20 @@ pub(crate) enum Errand {
 }
 
 impl Errand {
-    pub(super) const fn words(self) -> (u32, u32) {
+    pub(super) const fn word(self) -> u32 {
         match self {
-            Self::Run => (0, 0),
-            Self::Call => (1, 0),
-            Self::Die(signal) => (2, signal),
+            Self::Run => 0,
+            Self::Call => 1,
+            // Signals begin at 1.
+            Self::Die(signal) => 1 + signal,
         }
     }
 
-    pub(super) const fn of_words(number: u32, signal: u32) -> Self {
-        match number {
+    pub(super) const fn of_word(word: u32) -> Self {
+        match word {
             0 => Self::Run,
             1 => Self::Call,
-            _ => Self::Die(signal),
+            _ => Self::Die(word - 1),
         }
     }
 }
@@ -119,8 +120,8 @@ pub(crate) struct Berth {
     pub(crate) context: Context,
     /// [`HOME`] while its own thread has it.
     state: AtomicU32,
+    /// An [`Errand`] as its word.
     errand: AtomicU32,
-    fault: AtomicU32,
     /// Address of the `ucontext` with which the guest goes on, 0 when it is parked. The context
     /// does not say it: the guest may have been about to park, with its stack pointer written.
     frame: AtomicU64,
@@ -136,7 +137,6 @@ impl Berth {
             context: Context::new(),
             state: AtomicU32::new(HOME),
             errand: AtomicU32::new(0),
-            fault: AtomicU32::new(0),
             frame: AtomicU64::new(0),
             block: AtomicU64::new(0),
             alternate: [const { AtomicU64::new(0) }; 2],
@@ -193,9 +193,7 @@ pub(super) fn alternate_stack(context: &Context) -> [u64; 2] {
 pub(super) fn send_home(context: &Context, frame: u64, errand: Errand) {
     let berth = Berth::of(context);
     berth.frame.store(frame, Ordering::Relaxed);
-    let (number, fault) = errand.words();
-    berth.fault.store(fault, Ordering::Relaxed);
-    berth.errand.store(number, Ordering::Relaxed);
+    berth.errand.store(errand.word(), Ordering::Relaxed);
     berth.state.store(HOME, Ordering::Release);
     sys::wake_all(&berth.state);
 }
@@ -221,10 +219,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     context.resume.store(resume, Ordering::Relaxed);
     let mut soaks = false;
     loop {
-        let errand = Errand::of_words(
-            berth.errand.swap(0, Ordering::AcqRel),
-            berth.fault.load(Ordering::Relaxed),
-        );
+        let errand = Errand::of_word(berth.errand.swap(0, Ordering::AcqRel));
         let frame = berth.frame.swap(0, Ordering::AcqRel);
         match errand {
             Errand::Run => {}

@@ -71,10 +71,8 @@ pub(super) struct Leaving {
     mask: AtomicU64,
     /// Address of the `ucontext` with which the guest goes on; 0: it stays parked, in the ring.
     frame: AtomicU64,
-    /// An [`Errand`] as its number.
+    /// An [`Errand`] as its word.
     errand: AtomicU32,
-    /// What died of, for [`Errand::Die`].
-    fault: AtomicU32,
     /// The signal that is to be sent again; 0: none.
     signal: AtomicU32,
     information: [AtomicU64; INFORMATION_BYTES / 8],
@@ -177,9 +175,7 @@ impl Block {
             }
         }
         leaving.frame.store(frame, Ordering::Relaxed);
-        let (number, fault) = errand.words();
-        leaving.errand.store(number, Ordering::Relaxed);
-        leaving.fault.store(fault, Ordering::Relaxed);
+        leaving.errand.store(errand.word(), Ordering::Relaxed);
         membound_lane_go as *const () as u64
     }
 }
@@ -222,16 +218,10 @@ fn on_own_stack(arrived: Arrived) -> Option<u64> {
     Some(context)
 }
 
-/// Copies words, and what is left of one.
+/// Copies bytes of a frame to where there is none yet.
 fn copy(from: usize, to: usize, bytes: usize) {
-    let mut at = 0;
-    while at < bytes {
-        // SAFETY: the caller knows both places, which do not overlap.
-        let byte: u8 = unsafe { memory::get(from + at) };
-        // SAFETY: as above.
-        unsafe { memory::put(to + at, byte) };
-        at += 1;
-    }
+    // SAFETY: the caller knows both places, which do not overlap.
+    unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
 }
 
 /// On the thread's own stack, with all signals blocked: gives the guest away, and returns where the
@@ -253,10 +243,7 @@ extern "C" fn left(block: &'static Block) -> u64 {
     }
     let resume = block.untimed_resume();
     if frame != 0 {
-        let errand = Errand::of_words(
-            leaving.errand.load(Ordering::Relaxed),
-            leaving.fault.load(Ordering::Relaxed),
-        );
+        let errand = Errand::of_word(leaving.errand.load(Ordering::Relaxed));
         if !matches!(errand, Errand::Die(_)) {
             let [stack, bytes] = berth::alternate_stack(context);
             // SAFETY: it is the frame of a handler that has been left.
