@@ -1,10 +1,43 @@
 //! What every command that starts programs needs to know.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
 use etcetera::BaseStrategy;
-use membound_launch::Cache;
+use membound_launch::{Cache, Error, Options, Program, Session, environment};
+
+use crate::output;
+
+/// A command with its arguments, to be run as the user would run it here.
+pub(crate) fn program(name: &OsStr, arguments: &[OsString]) -> Program {
+    Program {
+        name: name.to_owned(),
+        arguments: arguments.to_vec(),
+        search: std::env::var_os("PATH"),
+        environment: environment(),
+    }
+}
+
+/// Starts a session; `Err` with the code that a shell would exit with, after saying why, where the
+/// command cannot be run.
+///
+/// # Errors
+/// When the session cannot be prepared.
+pub(crate) fn start(
+    program: &Program,
+    options: Options,
+) -> anyhow::Result<Result<Session, ExitCode>> {
+    match Session::start(program, options) {
+        Ok(session) => Ok(Ok(session)),
+        Err(Error::CannotRun(error)) => {
+            output::complain(&error.to_string());
+            Ok(Err(ExitCode::from(error.code())))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// Where plans are kept, unless there is no place for them.
 pub(crate) fn cache() -> Option<Cache> {

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use membound_launch::{Program, environment};
 use membound_record::{
     DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, DEFAULT_PERIOD, Ended, Error, Latencies, Options, Over,
     Recorder, Summary, TimerChoice, Watch,
@@ -88,12 +87,7 @@ fn launch(
     options: Options,
     telling: Telling,
 ) -> anyhow::Result<ExitCode> {
-    let program = Program {
-        name: name.clone(),
-        arguments: arguments.to_vec(),
-        search: std::env::var_os("PATH"),
-        environment: environment(),
-    };
+    let program = launching::program(name, arguments);
     let path = options.output.clone();
     let job = Job::prepare()?;
     let recorder = match Recorder::launch(&program, options) {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use membound_types::{DistanceRule, HarvestRole, IdlePolicy};
 
+use crate::profile::args::seconds;
+
 /// What to do about stall time.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HarvestCommand {
@@ -123,13 +125,6 @@ pub(crate) struct RunArgs {
         value_name = "CMD"
     )]
     pub(crate) command: Vec<OsString>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0);
-    number
-        .and_then(|number| Duration::try_from_secs_f64(number).ok())
-        .ok_or_else(|| format!("`{text}` is no number of seconds"))
 }
 
 fn percent(text: &str) -> Result<f64, String> {

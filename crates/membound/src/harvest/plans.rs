@@ -1,8 +1,8 @@
 //! The plans of a harvest: read from files, found in the cache, or made from a short profile.
 
 use std::ffi::OsString;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -213,21 +213,13 @@ fn signal_group(child: &Child, signal: Signal) {
 fn cache_file(path: &Path, words: &[OsString], options: &Options) -> Option<PathBuf> {
     let bytes = std::fs::read(path).ok()?;
     let image = Image::parse(&bytes).ok()?;
-    let mut text = format!("{:?} {options:?}", image.identity()).into_bytes();
-    for word in words.iter().skip(1) {
-        text.push(0);
-        text.extend(word.as_bytes());
-    }
+    let mut hash = DefaultHasher::new();
+    let arguments = words.get(1..);
+    (image.identity(), arguments, format!("{options:?}")).hash(&mut hash);
     let directories = etcetera::choose_base_strategy().ok()?;
     let directory = directories.cache_dir().join("membound").join("harvest");
-    Some(directory.join(format!("{:016x}.json", fnv(&text))))
-}
-
-/// FNV-1a, 64 bits wide: names files, and what is in one is held to its binary anyway.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    // Another build may name it otherwise; what is in it is held to its binary anyway.
+    Some(directory.join(format!("{:016x}.json", hash.finish())))
 }
 
 #[cfg(test)]

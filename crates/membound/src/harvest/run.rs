@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use membound_harvest::distance::{Limits, Rule};
 use membound_harvest::{Jumps, Options, Yields};
-use membound_launch::{
-    Choice, Error, Guest, Harvest, Headers, Idle, Live, Planting, Program, Session, environment,
-};
+use membound_launch::{Choice, Guest, Harvest, Headers, Idle, Live, Planting, environment};
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, machine_info};
 use membound_rewrite::image::Image;
@@ -118,23 +116,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         ticks_per_ns: ticks_per_ns(profile.as_ref()),
         patience: PATIENCE,
     };
-    let program = Program {
-        name: command.path.clone().into(),
-        arguments: command.words.iter().skip(1).cloned().collect(),
-        search: std::env::var_os("PATH"),
-        environment: environment(),
-    };
-    let session_options = session_options(harvest);
+    let arguments = command.words.get(1..).unwrap_or_default();
+    let program = launching::program(command.path.as_os_str(), arguments);
     let job = Job::prepare()?;
     let begun = Instant::now();
     let cpu_before_s = children_cpu_s();
-    let session = match Session::start(&program, session_options) {
+    let session = match launching::start(&program, session_options(harvest))? {
         Ok(session) => session,
-        Err(Error::CannotRun(error)) => {
-            output::complain(&error.to_string());
-            return Ok(ExitCode::from(error.code()));
-        }
-        Err(error) => return Err(error.into()),
+        Err(code) => return Ok(code),
     };
     if let Some(obstacle) = session.obstacle() {
         output::complain(&format!("runs without scavengers: {obstacle}"));
@@ -150,12 +139,6 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let report = session.finish();
     let mut missed = report.missed.clone();
     missed.extend(report.unpatched.iter().cloned());
-    let text_of = |words: &[OsString]| {
-        words
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect::<Vec<_>>()
-    };
     let document = document::document(Facts {
         machine: &info,
         wall_s,
@@ -172,7 +155,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         command: if args.no_primary {
             Vec::new()
         } else {
-            text_of(&command.words)
+            texts(&command.words)
         },
         end,
         scavengers: guests.into_iter().map(|(_, asked)| asked).collect(),
@@ -477,11 +460,7 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
             };
             let output = place("out");
             let asked = Asked {
-                words: scavenger
-                    .words
-                    .iter()
-                    .map(|word| word.to_string_lossy().into_owned())
-                    .collect(),
+                words: texts(&scavenger.words),
                 copy,
                 output: output.as_ref().map(|path| path.display().to_string()),
             };
@@ -498,6 +477,12 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
         }
     }
     Ok(guests)
+}
+
+/// Words as documents have them.
+fn texts(words: &[OsString]) -> Vec<String> {
+    let texts = words.iter().map(|word| word.to_string_lossy());
+    texts.map(std::borrow::Cow::into_owned).collect()
 }
 
 fn session_options(harvest: Harvest) -> membound_launch::Options {

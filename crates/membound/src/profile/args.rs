@@ -84,7 +84,7 @@ pub(crate) struct ProfileArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .filter(|number| *number > 0.0)

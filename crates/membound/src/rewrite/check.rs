@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use membound_launch::{Error, Live, Options, PerfMap, Program, Remote, Session, Wanted};
+use membound_launch::{Live, Options, PerfMap, Remote, Wanted};
 use membound_types::RewriteCheck;
 
 use super::args::CheckArgs;
@@ -27,12 +27,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let Some((name, arguments)) = args.command.split_first() else {
         anyhow::bail!("there is no command to run");
     };
-    let program = Program {
-        name: name.clone(),
-        arguments: arguments.to_vec(),
-        search: std::env::var_os("PATH"),
-        environment: membound_launch::environment(),
-    };
+    let program = launching::program(name, arguments);
     let options = Options {
         plan,
         cache: settings::cache(&args.options),
@@ -49,13 +44,9 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     };
     let job = Job::prepare()?;
     let begun = Instant::now();
-    let session = match Session::start(&program, options) {
+    let session = match launching::start(&program, options)? {
         Ok(session) => session,
-        Err(Error::CannotRun(error)) => {
-            output::complain(&error.to_string());
-            return Ok(ExitCode::from(error.code()));
-        }
-        Err(error) => return Err(error.into()),
+        Err(code) => return Ok(code),
     };
     if let Some(obstacle) = session.obstacle() {
         output::complain(&format!("runs unpatched: {obstacle}"));
