@@ -7,8 +7,8 @@ use membound_types::{
     FleetFigure, FleetGroup, OddProfile, Outlier,
 };
 
-use super::shell;
 use super::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
+use super::{parts, shell};
 use crate::facts::comparison as facts;
 use crate::units;
 
@@ -78,13 +78,7 @@ fn title(comparison: &Comparison) -> String {
 fn header(comparison: &Comparison, title: &str) -> Markup {
     html! {
         header {
-            div.top {
-                div {
-                    p.eyebrow { "membound · comparison" }
-                    h1 { (title) }
-                }
-                button.scheme id="scheme" type="button" hidden { "light / dark" }
-            }
+            (parts::top("comparison", &title))
             @for note in &comparison.notes { p.banner { (note) } }
             @if let Some(guard) = &comparison.guard {
                 @if guard.exceeded {

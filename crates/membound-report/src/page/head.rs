@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use membound_types::{Level, LevelKind, MachineProfile, Outcome, ThpState};
 
-use super::parts::fact;
+use super::parts::{self, fact};
 use crate::{facts, units};
 
 /// Host, processor, conditions, labels, timer, and the banner of an incomplete run.
@@ -13,18 +13,9 @@ pub(super) fn header(profile: &MachineProfile) -> Markup {
     let identity = facts::identity(machine);
     html! {
         header {
-            div.top {
-                div {
-                    p.eyebrow { "membound · memory hierarchy" }
-                    h1 { (machine.host) }
-                }
-                button.scheme id="scheme" type="button" hidden { "light / dark" }
-            }
+            (parts::top("memory hierarchy", &machine.host))
             @if profile.incomplete {
-                p.banner role="alert" {
-                    b { "Incomplete." }
-                    " The run was cut short or a part failed. Everything shown was measured; less of it than was asked."
-                }
+                (parts::incomplete("The run was cut short or a part failed. Everything shown was measured; less of it than was asked."))
             }
             dl.facts {
                 @for (name, value) in identity.iter().skip(1) { (fact(name, value)) }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use membound_types::Model;
 
 use super::panels::model as panel;
-use super::parts::fact;
+use super::parts::{self, fact};
 use super::shell;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -47,13 +47,7 @@ fn header(model: &Model, name: &str) -> Markup {
     let source = &model.source;
     html! {
         header {
-            div.top {
-                div {
-                    p.eyebrow { "membound · hierarchy model" }
-                    h1 { (name) }
-                }
-                button.scheme id="scheme" type="button" hidden { "light / dark" }
-            }
+            (parts::top("hierarchy model", &name))
             dl.facts {
                 (fact("topology", &model.topology.name))
                 (fact("curves", &source.series))

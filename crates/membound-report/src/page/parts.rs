@@ -1,9 +1,32 @@
-//! What several pages are made of: sections that stay where they are when there is nothing in
+//! What several pages are made of: their tops, sections that stay where they are when there is nothing in
 //! them, facts about a run, and a bar of shares.
 
 use maud::{Markup, html};
 
 use crate::units;
+
+/// The top of a page: what kind of page it is, its title, and the switch between light and dark.
+pub(super) fn top(kind: &str, title: &str) -> Markup {
+    html! {
+        div.top {
+            div {
+                p.eyebrow { "membound · " (kind) }
+                h1 { (title) }
+            }
+            button.scheme id="scheme" type="button" hidden { "light / dark" }
+        }
+    }
+}
+
+/// The banner of what was cut short; `what` says what holds nevertheless.
+pub(super) fn incomplete(what: &str) -> Markup {
+    html! {
+        p.banner role="alert" {
+            b { "Incomplete." }
+            " " (what)
+        }
+    }
+}
 
 /// A section of a page.
 pub(super) struct Panel {

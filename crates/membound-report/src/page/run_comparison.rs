@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use membound_types::{ComparedRun, Outcome, RunChange, RunComparison};
 
-use super::shell;
+use super::{parts, shell};
 use crate::facts::comparison::letter;
 use crate::facts::run;
 use crate::{facts, units};
@@ -26,13 +26,7 @@ pub(super) fn document(comparison: &RunComparison) -> Markup {
     ];
     let body = html! {
         header {
-            div.top {
-                div {
-                    p.eyebrow { "membound · runs side by side" }
-                    h1 { (title) }
-                }
-                button.scheme id="scheme" type="button" hidden { "light / dark" }
-            }
+            (parts::top("runs side by side", &title))
             @for sentence in &comparison.summary { p { b { (sentence) } } }
             @for (index, it) in comparison.runs.iter().enumerate() {
                 @if it.incomplete { p.banner { (letter(index)) " is incomplete: it was cut short. What it says is true of the part that was recorded." } }

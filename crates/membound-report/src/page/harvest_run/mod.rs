@@ -7,7 +7,7 @@ mod tables;
 use maud::{Markup, html};
 use membound_types::{HarvestRun, Missing};
 
-use super::parts::{Panel, ShareBar, fact};
+use super::parts::{self, Panel, ShareBar, fact};
 use super::shell;
 use crate::facts::harvest_run as facts;
 use crate::facts::run;
@@ -38,18 +38,9 @@ fn header(run: &HarvestRun) -> Markup {
     let primary = &run.primary;
     html! {
         header {
-            div.top {
-                div {
-                    p.eyebrow { "membound · harvest" }
-                    h1 { (facts::title(run)) }
-                }
-                button.scheme id="scheme" type="button" hidden { "light / dark" }
-            }
+            (parts::top("harvest", &facts::title(run)))
             @if run.incomplete {
-                p.banner role="alert" {
-                    b { "Incomplete." }
-                    " The run was cut short, or parts of it could not be observed. What is shown is true of the part that was seen."
-                }
+                (parts::incomplete("The run was cut short, or parts of it could not be observed. What is shown is true of the part that was seen."))
             }
             dl.facts {
                 (fact("elapsed", &units::seconds(run.wall_s)))

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use membound_types::{Outcome, Profile};
 
 use crate::facts::run;
-use crate::page::parts::{ShareBar, fact};
+use crate::page::parts::{self, ShareBar, fact};
 use crate::{facts, units};
 
 /// Command, host, and the banner of an incomplete run.
@@ -13,18 +13,9 @@ pub(super) fn header(profile: &Profile) -> Markup {
     let ending = run::ending(info);
     html! {
         header {
-            div.top {
-                div {
-                    p.eyebrow { "membound · memory profile" }
-                    h1 { (run::command(info)) }
-                }
-                button.scheme id="scheme" type="button" hidden { "light / dark" }
-            }
+            (parts::top("memory profile", &run::command(info)))
             @if profile.incomplete {
-                p.banner role="alert" {
-                    b { "Incomplete." }
-                    " The run was cut short. What is shown is true of the part that was recorded."
-                }
+                (parts::incomplete("The run was cut short. What is shown is true of the part that was recorded."))
             }
             dl.facts {
                 (fact("elapsed", &units::seconds(profile.elapsed_s)))
