@@ -78,7 +78,7 @@ fn title(comparison: &Comparison) -> String {
 fn header(comparison: &Comparison, title: &str) -> Markup {
     html! {
         header {
-            (parts::top("comparison", &title))
+            (parts::top("comparison", title))
             @for note in &comparison.notes { p.banner { (note) } }
             @if let Some(guard) = &comparison.guard {
                 @if guard.exceeded {

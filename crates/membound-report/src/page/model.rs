@@ -47,7 +47,7 @@ fn header(model: &Model, name: &str) -> Markup {
     let source = &model.source;
     html! {
         header {
-            (parts::top("hierarchy model", &name))
+            (parts::top("hierarchy model", name))
             dl.facts {
                 (fact("topology", &model.topology.name))
                 (fact("curves", &source.series))
