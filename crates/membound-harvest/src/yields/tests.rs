@@ -1,5 +1,5 @@
 use iced_x86::code_asm::{
-    CodeAssembler, CodeLabel, eax, ecx, ptr, r8, r9, rax, rbx, rcx, rdi, rdx, rsi,
+    CodeAssembler, CodeLabel, dword_ptr, eax, ecx, ptr, r8, r9, rax, rbx, rcx, rdi, rdx, rsi,
 };
 use membound_types::HarvestRole;
 use proptest::prelude::*;
@@ -460,4 +460,22 @@ proptest! {
         }
         prop_assert_eq!(settled.yields.len() + settled.given_up.len(), bodies.yields.len());
     }
+}
+
+#[test]
+fn a_return_with_padding_behind_it_has_room_for_a_base() {
+    let made = Made::of(|a| {
+        let mut again = label(a);
+        a.mov(eax, 0x100).unwrap();
+        a.nop_1(dword_ptr(rax)).unwrap();
+        a.set_label(&mut again).unwrap();
+        a.mov(rdi, ptr(rdi)).unwrap();
+        a.sub(eax, 1).unwrap();
+        a.jnz(again).unwrap();
+        a.mov(rax, rdi).unwrap();
+        a.ret().unwrap();
+    });
+    let found = made.yields(&[2], &[]);
+    assert_eq!(found.own_base, Vec::<usize>::new());
+    assert_eq!(found.bases.len(), 1);
 }

@@ -1,10 +1,11 @@
 //! Which instructions move into a trampoline together.
 //!
 //! A jump needs five bytes. Where the instruction to be patched is shorter, its neighbours
-//! in the block move along: first those behind it, then those before it, then the padding
-//! behind a block that nothing falls out of. Where that is not enough, or where branches to
-//! the neighbours cannot be excluded, the jump's last bytes are those of the code that
-//! follows: a **punned** jump, which can lead to a few places only (see `pun`).
+//! in the stretch of code that is entered at its first instruction alone move along: first
+//! those behind it, then those before it, then the padding behind a block that nothing falls
+//! out of. Where that is not enough, or where branches to the neighbours cannot be excluded,
+//! the jump's last bytes are those of the code that follows: a **punned** jump, which can
+//! lead to a few places only (see `pun`).
 
 use std::ops::Range;
 
@@ -167,18 +168,26 @@ pub(super) fn find(ground: &Ground<'_>) -> Groups {
         return groups;
     }
     let resolved = ground.function.unresolved.is_none();
-    for (number, block) in ground.function.blocks.iter().enumerate() {
-        let block = block.first as usize..block.end as usize;
-        if ground.wanted(block.clone()).next().is_none() {
+    let blocks = &ground.function.blocks;
+    let falls_in = fall_in(ground.function);
+    let mut next = 0;
+    while next < blocks.len() {
+        let first = next;
+        next += 1;
+        while resolved && next < blocks.len() && falls_in[next] {
+            next += 1;
+        }
+        let stretch = blocks[first].first as usize..blocks[next - 1].end as usize;
+        if ground.wanted(stretch.clone()).next().is_none() {
             continue;
         }
         let padding = if resolved {
-            ground.padding_behind(number)
+            ground.padding_behind(next - 1)
         } else {
             0
         };
-        ground.runs(block.clone(), |run, call| {
-            let padding = if run.end == block.end { padding } else { 0 };
+        ground.runs(stretch.clone(), |run, call| {
+            let padding = if run.end == stretch.end { padding } else { 0 };
             if resolved {
                 in_run(ground, run, call, padding, &mut groups);
             } else {
@@ -188,7 +197,7 @@ pub(super) fn find(ground: &Ground<'_>) -> Groups {
         // Wanted, immovable and no call.
         groups.refused.extend(
             ground
-                .wanted(block)
+                .wanted(stretch)
                 .filter(|index| {
                     let item = ground.items[*index];
                     item.form.is_none() && !item.call
@@ -199,7 +208,46 @@ pub(super) fn find(ground: &Ground<'_>) -> Groups {
     groups
 }
 
-/// Groups in a run whose only entry is its block's.
+/// By block: whether control comes to it from the end of the block before it and from nowhere else.
+fn fall_in(function: &Function) -> Vec<bool> {
+    let blocks = &function.blocks;
+    let mut entries = vec![0_u32; blocks.len()];
+    for block in blocks {
+        for to in block.successors.iter().chain(&block.landing_pad) {
+            entries[to.index()] += 1;
+        }
+    }
+    let follows = |number: usize| {
+        let (before, block) = (&blocks[number - 1], &blocks[number]);
+        if before.first == before.end || before.end != block.first {
+            return false;
+        }
+        let (last, next) = (
+            &function.instructions[before.end as usize - 1],
+            &function.instructions[block.first as usize],
+        );
+        let goes_on = match before.leaves_by {
+            BlockEnd::FallsThrough => true,
+            BlockEnd::Jump | BlockEnd::Leaves { .. } => {
+                last.is_jcc_short_or_near() && last.near_branch_target() != next.ip()
+            }
+            _ => false,
+        };
+        goes_on
+            && last.next_ip() == next.ip()
+            && before.successors.iter().any(|to| to.index() == number)
+    };
+    (0..blocks.len())
+        .map(|number| {
+            number > 0
+                && entries[number] == 1
+                && !blocks[number].entered_from_outside
+                && follows(number)
+        })
+        .collect()
+}
+
+/// Groups in a run that is entered at its first instruction alone.
 fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, groups: &mut Groups) {
     let floor = groups.groups.len();
     for wanted in ground.wanted(run.clone()) {
@@ -388,6 +436,22 @@ mod tests {
         let (groups, refused) = groups_of(&code, &[0, 1], true);
         assert_eq!(groups, ["0..1 5", "1..2 3"]);
         assert_eq!(refused, 0);
+    }
+
+    #[test]
+    fn what_only_a_branch_not_taken_leads_to_moves_along() {
+        // L: mov rax,[rdi]; add rax,rcx; jnz L; add rax,rcx; ret
+        let code = [&LOAD[..], &ADD, &[0x75, 0xf8], &ADD, &[0xc3]].concat();
+        check(&code, &[4], &["2..5 5"]);
+        check(&code, &[0, 4], &["0..5 5"]);
+        // Over what a branch leads to nothing moves: jz L; add rax,rcx; L: mov rax,[rdi]; ret
+        let code = [&[0x74, 0x03][..], &ADD, &LOAD, &[0xc3]].concat();
+        let (groups, _) = groups_of(&code, &[2], false);
+        assert_eq!(groups, ["2..4 4"]);
+        // Nor over a branch to what follows it.
+        let code = [&ADD[..], &[0x74, 0x00], &LOAD, &[0xc3]].concat();
+        let (groups, _) = groups_of(&code, &[2], false);
+        assert_eq!(groups, ["2..4 4"]);
     }
 
     #[test]
