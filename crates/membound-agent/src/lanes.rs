@@ -154,6 +154,10 @@ enum Use {
     FreeHome = 4,
 }
 
+/// How a program rounds when it begins, as [`WireContext::rounding`] has it: to nearest, with all
+/// exceptions masked and, in the x87, the longest mantissa.
+const ROUNDING_AT_FIRST: u64 = 0x037f_0000_1f80;
+
 /// Stands for a `next` of which nothing is known but that the agent is to be asked.
 const ASK: u64 = 1;
 
@@ -197,6 +201,8 @@ global_asm!(
     "mov gs:[{current}], rcx",
     "mov rdx, [rcx + {context_resume}]",
     "mov rsp, [rcx + {context_stack}]",
+    "ldmxcsr [rcx + {context_rounding}]",
+    "fldcw [rcx + {context_rounding} + 4]",
     "mov qword ptr [rcx + {context_resume}], 0",
     "jmp rdx",
     // The thread is back from a turn that is timed. What it has on its stack is all it needs.
@@ -222,6 +228,8 @@ global_asm!(
     ".hidden membound_lane_nobody",
     "membound_lane_nobody:",
     "mov rsp, gs:[{stack}]",
+    "ldmxcsr gs:[{rounding}]",
+    "fldcw gs:[{rounding} + 4]",
     "mov qword ptr [rax + {context_resume}], rdx",
     "jmp gs:[{resume}]",
     ".globl membound_lanes_end",
@@ -238,6 +246,8 @@ global_asm!(
     stack = const offset_of!(Lane, stack),
     context_next = const offset_of!(WireContext, next),
     context_resume = const offset_of!(WireContext, resume),
+    context_rounding = const offset_of!(WireContext, rounding),
+    rounding = const offset_of!(Lane, rounding),
     context_stack = const offset_of!(WireContext, stack),
     timed = sym timed,
 );
@@ -536,6 +546,7 @@ impl Block {
         // Where it lies until it goes over, which it does at once.
         let stack = Context::at(next).stack.load(Ordering::Relaxed);
         own.stack.store(stack, Ordering::Relaxed);
+        own.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
         own.next.store(next, Ordering::Relaxed);
         own.resume
             .store(code as *const () as u64, Ordering::Relaxed);

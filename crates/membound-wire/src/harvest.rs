@@ -13,6 +13,8 @@
 //! - `current` is set after the thread's own place is complete, and cleared by the thread itself
 //!   where it goes on.
 //! - `borrowed` is set before `fs` is taken, and cleared after it was given back.
+//!
+//! Whoever goes on at a `resume` rounds already as the `rounding` beside it says.
 
 /// Where a context goes on, and which comes after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

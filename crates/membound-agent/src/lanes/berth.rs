@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
-use super::{Block, Context, ROOM, Use, blocks, here, idle, leave, take_block};
+use super::{Block, Context, ROOM, ROUNDING_AT_FIRST, Use, blocks, here, idle, leave, take_block};
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
@@ -46,6 +46,8 @@ global_asm!(
     "push r14",
     "push r15",
     "mov gs:[{stack}], rsp",
+    "stmxcsr gs:[{rounding}]",
+    "fnstcw gs:[{rounding} + 4]",
     "lea rax, [rip + 2f]",
     "mov gs:[{resume}], rax",
     "mov gs:[{current}], rdi",
@@ -54,6 +56,8 @@ global_asm!(
     "jnz 3f",
     "mov rdx, [rdi + {context_resume}]",
     "mov rsp, [rdi + {context_stack}]",
+    "ldmxcsr [rdi + {context_rounding}]",
+    "fldcw [rdi + {context_rounding} + 4]",
     "mov qword ptr [rdi + {context_resume}], 0",
     "jmp rdx",
     "3:",
@@ -77,6 +81,8 @@ global_asm!(
     selector = const offset_of!(Lane, selector),
     context_resume = const offset_of!(membound_wire::Context, resume),
     context_stack = const offset_of!(membound_wire::Context, stack),
+    rounding = const offset_of!(Lane, rounding),
+    context_rounding = const offset_of!(membound_wire::Context, rounding),
 );
 
 unsafe extern "C" {
@@ -216,6 +222,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     let berth = guest.berth();
     let context = &berth.context;
     context.stack.store(stack, Ordering::Relaxed);
+    context.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
     context.resume.store(resume, Ordering::Relaxed);
     let mut soaks = false;
     loop {

@@ -136,37 +136,24 @@ pub(super) fn store_rounding(out: &mut Emitter, segment: &[u8], place: Address) 
     out.with_operand(segment, Width::Default, &[0xd9], STORE_CONTROL, control);
 }
 
-/// Has this side round as `place` says, unless it does, which is seldom. Changes rcx, flags, and
-/// memory below the stack pointer.
-pub(super) fn load_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
-    const BELOW: i32 = -8;
-    let now = Address::Registers {
-        base: Some(Gpr::RSP),
-        index: None,
-        displacement: BELOW,
-    };
-    store_rounding(out, &[], now);
-    let rcx = Gpr::RCX.number();
-    out.with_operand(&[], Width::Default, &[0x8b], rcx, now);
-    out.with_operand(segment, Width::Default, &[0x3b], rcx, place);
+/// Has the side that is left for round as `to` says, unless the one that leaves, which has just
+/// written down at `from` how it rounds, does the same, as nearly always. Each is a segment prefix
+/// and an address. Changes rdx and flags.
+pub(super) fn change_rounding(out: &mut Emitter, from: (&[u8], Address), to: (&[u8], Address)) {
+    let rdx = Gpr::RDX.number();
+    out.with_operand(from.0, Width::Default, &[0x8b], rdx, from.1);
+    out.with_operand(to.0, Width::Default, &[0x3b], rdx, to.1);
     let same = out.jump_if_ahead(Condition::ZERO);
-    out.with_operand(
-        segment,
-        Width::Default,
-        &[0x0f, 0xae],
-        STORE_MXCSR - 1,
-        place,
-    );
+    out.with_operand(to.0, Width::Default, &[0x0f, 0xae], STORE_MXCSR - 1, to.1);
     out.land(same);
-    // `movzx ecx, word`, `cmp cx, word`
-    let control = behind(place, CONTROL_OFFSET);
-    let now = behind(now, CONTROL_OFFSET);
-    out.with_operand(&[], Width::Default, &[0x0f, 0xb7], rcx, now);
+    let [ours, theirs] = [from.1, to.1].map(|place| behind(place, CONTROL_OFFSET));
+    // `movzx edx, word`, `cmp dx, word`
+    out.with_operand(from.0, Width::Default, &[0x0f, 0xb7], rdx, ours);
     let mut prefixes = vec![0x66];
-    prefixes.extend(segment);
-    out.with_operand(&prefixes, Width::Default, &[0x3b], rcx, control);
+    prefixes.extend(to.0);
+    out.with_operand(&prefixes, Width::Default, &[0x3b], rdx, theirs);
     let same = out.jump_if_ahead(Condition::ZERO);
-    out.with_operand(segment, Width::Default, &[0xd9], STORE_CONTROL - 2, control);
+    out.with_operand(to.0, Width::Default, &[0xd9], STORE_CONTROL - 2, theirs);
     out.land(same);
 }
 

@@ -9,6 +9,9 @@
 //! not hold any more when a handler has returned. Behind it the thread counts as away until it has
 //! cleared `current` itself. A context that leaves is parked as soon as it has a `resume`. Once the
 //! stack pointer has gone over, nothing on the stack is this side's any more.
+//!
+//! Who leaves has the other side round as that did when it left: a comparison, as a rule. So does
+//! whoever else goes on at a `resume`.
 
 use std::mem::offset_of;
 
@@ -16,10 +19,10 @@ use iced_x86::{Code, FlowControl, Instruction};
 use membound_wire::{Context, Entry, Lane};
 
 use super::body::Surroundings;
-use super::emit::{Condition, Emitter, Width};
+use super::emit::{Address, Condition, Emitter, Width};
 use super::lane::{
-    self, FS, GS, absolute, at, clear, compare_with_zero, count_down, give_base_back, increment,
-    load, load_lane, load_rounding, set_selector, store, store_lane, store_rounding,
+    self, FS, GS, absolute, at, change_rounding, clear, compare_with_zero, count_down,
+    give_base_back, increment, load, load_lane, set_selector, store, store_lane, store_rounding,
 };
 use super::operand::Operand;
 use super::table::{FlagsKept, Frame, Resume};
@@ -27,6 +30,9 @@ use super::writer::{RED_ZONE, Writer};
 use super::{Refusal, VectorLevel, Yield, vectors};
 use crate::flow::{Analyst, Segment};
 use crate::{Gpr, RegisterSet};
+
+/// Where the thread that a lane belongs to has written down how it rounds.
+const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
 
 /// A yield that can be written at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +121,7 @@ impl SettledYield {
         let resume = writer.out.address_ahead(Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, resume), Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, first), Gpr::RAX);
-        let rounding = absolute(offset_of!(Lane, rounding));
-        store_rounding(writer.out, GS, rounding);
+        store_rounding(writer.out, GS, THREAD_ROUNDING);
         let span = absolute(offset_of!(Lane, span));
         let credit = absolute(offset_of!(Lane, credit));
         writer
@@ -130,9 +135,10 @@ impl SettledYield {
         writer.resume = Resume::AsFound;
         writer.mark();
         set_selector(writer.out, 1);
+        let of_context = at(Gpr::RAX, offset_of!(Context, rounding));
+        change_rounding(writer.out, (GS, THREAD_ROUNDING), (&[], of_context));
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
-        load_rounding(writer.out, GS, rounding);
         // In this order: once it is back, handlers of the program run on it, which call the kernel.
         set_selector(writer.out, 0);
         clear(writer.out, offset_of!(Lane, current));
@@ -224,14 +230,6 @@ impl SettledYield {
         Parked { room, resume }
     }
 
-    /// Whoever was parked comes back to here.
-    fn arrive(&self, around: &Surroundings, room: i32, writer: &mut Writer<'_>) {
-        load_lane(writer.out, Gpr::RAX, offset_of!(Lane, current));
-        let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
-        load_rounding(writer.out, &[], rounding);
-        vectors::restore(around, self.vectors, room, writer);
-    }
-
     /// Leaves for the next context of the ring unless the turn began with that; then, parked
     /// already, it takes a jump whose field is returned. The ring is read only when the context is
     /// parked: up to there it may be sent home, where the next one is none of its own.
@@ -249,6 +247,9 @@ impl SettledYield {
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), first);
         let back = writer.out.jump_if_ahead(Condition::ZERO);
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
+        let [of_this, of_next] =
+            [Gpr::RAX, Gpr::RCX].map(|context| at(context, offset_of!(Context, rounding)));
+        change_rounding(writer.out, (&[], of_this), (&[], of_next));
         go_on_as(writer, Gpr::RCX);
         Ahead {
             back,
@@ -275,6 +276,8 @@ impl SettledYield {
             at(Gpr::RAX, offset_of!(Context, next)),
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
+        let of_this = at(Gpr::RAX, offset_of!(Context, rounding));
+        change_rounding(writer.out, (&[], of_this), (GS, THREAD_ROUNDING));
         give_base_back(writer.out);
         load_lane(writer.out, Gpr::RCX, offset_of!(Lane, resume));
         load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
@@ -286,7 +289,7 @@ impl SettledYield {
             writer.out.land(ahead.resume);
         }
         writer.out.land(parked.resume);
-        self.arrive(around, parked.room, writer);
+        vectors::restore(around, self.vectors, parked.room, writer);
     }
 }
 
