@@ -9,7 +9,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use membound_rewrite::patch::{ISLAND_BYTES, Layout, Placed, Placement, Plan, Refusal};
+use membound_rewrite::patch::{
+    ISLAND_BYTES, Layout, MOST_COLOUR, Placed, Placement, Plan, Refusal,
+};
 use membound_wire::{Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
 
 use crate::conversation::{Conversation, Failure};
@@ -108,7 +110,6 @@ impl Area {
         let layout = plan.layout();
         let length = layout.bytes();
         let data = memory::zeroed("membound-data", layout.data_bytes)?;
-        write_slots(&data, common, number)?;
         let inode = data.metadata()?.ino();
         let heap = maps::heap_start(conversation.pid);
         let islands: Vec<Range<u64>> = plan
@@ -120,12 +121,14 @@ impl Area {
         loop {
             let at = room::find(maps, heap, &islands, &loaded.span(), length)
                 .ok_or(NotInstalled::NoRoom)?;
+            let colour = colour(at);
             let placed = plan
                 .place(&Placement {
                     bias: loaded.bias,
-                    area: at,
+                    area: at + colour,
                 })
                 .map_err(|error| NotInstalled::Plan(error.to_string()))?;
+            write_slots(&data, colour, common, number)?;
             let mapped = Mapped::make(conversation, at, layout, &placed, &data, common);
             match mapped {
                 Ok(mapped) => {
@@ -400,7 +403,7 @@ impl Area {
     /// Begins a recording burst, or ends it with 0.
     pub(crate) fn set_burst(&self, burst: u32) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
-        let at = std::mem::offset_of!(Slots, burst) as u64;
+        let at = self.colour() + std::mem::offset_of!(Slots, burst) as u64;
         self.data.write_all_at(&burst.to_ne_bytes(), at)
     }
 
@@ -408,7 +411,7 @@ impl Area {
     /// the text: what is executed meanwhile may be counted wrong.
     pub(crate) fn arm(&self, at: usize, pace: Pace) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
-        let at = at as u64;
+        let at = self.colour() + at as u64;
         let mut words = [0; size_of::<Probe>()];
         memory::read(&self.data, at, &mut words)?;
         let done = ledger::sampled(&words);
@@ -428,10 +431,15 @@ impl Area {
 
     /// Reads the data that the sites write: everything behind the slots.
     pub(crate) fn words(&self) -> io::Result<Vec<u8>> {
-        let length = usize::try_from(self.data.metadata()?.len()).unwrap_or(0);
-        let mut bytes = vec![0; length];
-        memory::read(&self.data, 0, &mut bytes)?;
+        let length = self.data.metadata()?.len() - self.colour();
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        memory::read(&self.data, self.colour(), &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Bytes that its parts begin behind the starts of their pages.
+    fn colour(&self) -> u64 {
+        self.trampolines.code.start - self.whole.start
     }
 
     /// Where its trampolines are.
@@ -443,7 +451,7 @@ impl Area {
     pub(crate) fn place(&self, plan: &Plan) -> Result<Placed, NotInstalled> {
         plan.place(&Placement {
             bias: self.loaded.bias,
-            area: self.whole.start,
+            area: self.trampolines.code.start,
         })
         .map_err(|error| NotInstalled::Plan(error.to_string()))
     }
@@ -579,8 +587,12 @@ impl Mapped {
         let code = at..at + layout.code_bytes;
         let tables = code.end..code.end + layout.tables_bytes;
         let data_at = tables.end..tables.end + layout.data_bytes;
-        let mut bytes = placed.code.clone();
+        let colour = colour(at);
+        let before = usize::try_from(colour).unwrap_or(0);
+        let mut bytes = vec![0xcc; before];
+        bytes.extend_from_slice(&placed.code);
         bytes.resize(usize::try_from(layout.code_bytes).unwrap_or(0), 0xcc);
+        bytes.resize(bytes.len() + before, 0);
         bytes.extend_from_slice(&placed.tables);
         bytes.resize(
             usize::try_from(layout.code_bytes + layout.tables_bytes).unwrap_or(0),
@@ -605,18 +617,27 @@ impl Mapped {
             return Err(failure);
         }
         let trampolines = Arc::new(Trampolines {
-            code,
+            code: code.start + colour..code.end,
             base: placed.base,
             tables: placed.tables.clone(),
             agent: conversation.agent(),
             islands: OnceLock::new(),
         });
-        conversation.register(&trampolines, tables.start)?;
+        conversation.register(&trampolines, tables.start + colour)?;
         Ok(Self { trampolines })
     }
 }
 
-fn write_slots(data: &File, common: Common, number: u32) -> io::Result<()> {
+/// Bytes that the parts of an area at `at` begin behind the starts of their pages: about any number
+/// of lines.
+const fn colour(at: u64) -> u64 {
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    (at >> 12).wrapping_mul(SPREAD) >> 52 & !63
+}
+
+const _: () = assert!(colour(u64::MAX) <= MOST_COLOUR);
+
+fn write_slots(data: &File, at: u64, common: Common, number: u32) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     let mut bytes = Vec::with_capacity(size_of::<Slots>());
     for entry in common.entries {
@@ -625,7 +646,7 @@ fn write_slots(data: &File, common: Common, number: u32) -> io::Result<()> {
     for word in [common.burst, common.period, number] {
         bytes.extend(word.to_ne_bytes());
     }
-    data.write_all_at(&bytes, 0)
+    data.write_all_at(&bytes, at)
 }
 
 /// First address and end of the group that `edit` displaces.

@@ -42,7 +42,9 @@ pub use entry::entry_hook;
 pub use groundwork::Groundwork;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
-pub use plan::{FunctionView, HookState, HookView, Layout, Plan, PlanBytes, PlanError, SiteView};
+pub use plan::{
+    FunctionView, HookState, HookView, Layout, MOST_COLOUR, Plan, PlanBytes, PlanError, SiteView,
+};
 pub use standalone::sampler_identity;
 pub use wraps::{WrapView, Wrapped};
 

@@ -23,7 +23,8 @@ const HIGHEST: u64 = 0x7fff_ffff_f000;
 pub struct Placement {
     /// What is added to the file's addresses.
     pub bias: u64,
-    /// Start of the area for code, tables and data (see [`Layout`]), a multiple of 4096.
+    /// Start of the area for code, tables and data (see [`Layout`]): a multiple of 64, and no more
+    /// than [`super::MOST_COLOUR`] behind the start of the first page.
     pub area: u64,
 }
 
@@ -167,7 +168,7 @@ struct Ground {
 impl Ground {
     fn fits(&self) -> bool {
         let end = self.area.checked_add(self.layout.bytes());
-        self.area.is_multiple_of(4096)
+        self.area.is_multiple_of(64)
             && self.area >= LOWEST
             && end.is_some_and(|end| end <= HIGHEST)
             && self

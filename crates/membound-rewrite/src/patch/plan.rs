@@ -56,9 +56,14 @@ pub enum PlanError {
     Damaged(&'static str),
 }
 
+/// What the parts of an area may begin behind the start of a page, in whole lines of 64 bytes: many
+/// copies of one module would otherwise meet in the same few sets of the caches.
+pub const MOST_COLOUR: u64 = 4096 - 64;
+
 /// Sizes of the area that a plan's code, tables and data take, each a multiple of 4096.
 ///
-/// The three follow each other in this order, without gaps.
+/// The three follow each other in this order, without gaps. Each has room to begin up to
+/// [`MOST_COLOUR`] bytes behind the start of its pages, all by the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Code, to be mapped readable and executable.

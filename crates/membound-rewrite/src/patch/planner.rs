@@ -12,8 +12,8 @@ use super::emit::{DataField, DataTarget};
 use super::format::{Builder, Number, Section};
 use super::function::{self, Found, Subject};
 use super::plan::{
-    FunctionView, Plan, hook_code, identity_bytes, refusal_code, site_words, write_edit,
-    write_function, write_pun,
+    FunctionView, MOST_COLOUR, Plan, hook_code, identity_bytes, refusal_code, site_words,
+    write_edit, write_function, write_pun,
 };
 use super::pun::{self, Terrain};
 use super::syscalls::is_made_again;
@@ -262,12 +262,10 @@ impl Assembly<'_> {
 
         let words = site_words(self.options);
         let data = SLOTS_BYTES as u64 + words * u64::from(end.site);
-        let code_bytes = (end.code as usize).next_multiple_of(PAGE) as u64;
-        let tables_bytes = builder
-            .section(Section::Tables)
-            .len()
-            .next_multiple_of(PAGE) as u64;
-        let data_bytes = data.next_multiple_of(PAGE as u64);
+        let pages = |bytes: u64| (bytes + MOST_COLOUR).next_multiple_of(PAGE as u64);
+        let code_bytes = pages(u64::from(end.code));
+        let tables_bytes = pages(builder.section(Section::Tables).len() as u64);
+        let data_bytes = pages(data);
         let area = code_bytes + tables_bytes + data_bytes;
         let resolve = Resolve {
             data: code_bytes + tables_bytes,

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use iced_x86::Register;
 use iced_x86::code_asm::{
     CodeAssembler, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4, k5, k6, k7,
-    ptr, qword_ptr, rax, rcx, rdx, rsp,
+    ptr, qword_ptr, rax, rcx, rdx, rsp, word_ptr,
 };
 use membound_jit::CodeBuffer;
 use membound_rewrite::patch::{Body, Options, VectorLevel, Yield};
@@ -108,13 +108,25 @@ impl Turns {
             a.mov(qword_ptr(rax + offset_of!(Context, resume)), rcx)
                 .unwrap();
         }
+        // A visit counts where it rounds as it wished.
+        let mut other = a.create_label();
         a.mov(rax, (&raw const *self.visits) as u64).unwrap();
+        a.stmxcsr(dword_ptr(rsp - 8)).unwrap();
+        a.fnstcw(word_ptr(rsp - 4)).unwrap();
+        a.cmp(dword_ptr(rsp - 8), ROUNDING as i32).unwrap();
+        a.jne(other).unwrap();
+        a.cmp(word_ptr(rsp - 4), (ROUNDING >> 32) as i32).unwrap();
+        a.jne(other).unwrap();
         a.inc(qword_ptr(rax)).unwrap();
+        a.set_label(&mut other).unwrap();
         ruin(&mut a);
         let lane = |offset: usize| ptr(offset as u64).gs();
         match stranger {
             Stranger::Context => {
                 a.mov(rsp, lane(offset_of!(Lane, stack))).unwrap();
+                let rounding = offset_of!(Lane, rounding) as u64;
+                a.ldmxcsr(dword_ptr(rounding).gs()).unwrap();
+                a.fldcw(word_ptr(rounding + 4).gs()).unwrap();
                 a.jmp(qword_ptr(offset_of!(Lane, resume) as u64).gs())
                     .unwrap();
             }
@@ -140,6 +152,9 @@ impl Turns {
             .unwrap();
         a.mov(rsp, qword_ptr(rax + offset_of!(Context, stack)))
             .unwrap();
+        let rounding = offset_of!(Context, rounding);
+        a.ldmxcsr(dword_ptr(rax + rounding)).unwrap();
+        a.fldcw(word_ptr(rax + rounding + 4)).unwrap();
         let resume = qword_ptr(rax + offset_of!(Context, resume));
         a.mov(rdx, resume).unwrap();
         a.mov(resume, 0).unwrap();
@@ -285,6 +300,7 @@ fn a_primary_is_the_same_after_each_turn() {
         turns.contexts[0] = Context {
             stack: turns.stack(),
             resume,
+            rounding: ROUNDING,
             ..Context::default()
         };
         turns.lane.next = turns.context(0);
@@ -311,6 +327,9 @@ fn nobody_there_and_a_lane_of_somebody_else_s_are_passed() {
     }
 }
 
+/// How strangers round: towards zero, with all exceptions masked.
+const ROUNDING: u64 = 0x0f7f_0000_7f80;
+
 /// The program is a context, and the thread a stranger that gives it this credit.
 fn as_context(turns: &mut Turns, credit: i32) {
     let thread = turns.stranger(Stranger::Thread(credit));
@@ -318,6 +337,7 @@ fn as_context(turns: &mut Turns, credit: i32) {
     turns.contexts[1] = Context {
         stack: turns.stack() - 4096,
         resume: other,
+        rounding: ROUNDING,
         next: turns.context(0),
         ..Context::default()
     };
@@ -330,6 +350,7 @@ fn as_context(turns: &mut Turns, credit: i32) {
     turns.lane.credit = credit;
     turns.lane.stack = turns.stack();
     turns.lane.resume = thread;
+    turns.lane.rounding = ROUNDING;
 }
 
 #[test]
