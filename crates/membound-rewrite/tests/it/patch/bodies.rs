@@ -74,7 +74,7 @@ fn strew(a: &mut CodeAssembler, word: iced_x86::code_asm::CodeLabel, random: &mu
     }
 }
 
-pub(crate) const BODIES: [Body; 8] = [
+pub(crate) const BODIES: [Body; 9] = [
     Body::Displace,
     Body::Count { exact: false },
     Body::Count { exact: true },
@@ -83,6 +83,7 @@ pub(crate) const BODIES: [Body; 8] = [
     Body::Sample,
     Body::Record,
     Body::PrefetchYield,
+    Body::Mark(Mark::Enter),
 ];
 
 pub(crate) fn options(body: Body, random: &mut Random) -> Options {
