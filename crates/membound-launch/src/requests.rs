@@ -4,6 +4,7 @@
 //! Sockets are seen through the C library's functions, wherever those are called from and by
 //! whatever pointer: their entries are patched. A program with system calls of its own is not seen.
 
+use std::fmt;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -37,11 +38,24 @@ pub enum RequestsBy {
     },
 }
 
+impl fmt::Display for RequestsBy {
+    /// As it is asked for.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sockets => out.write_str("sockets"),
+            Self::Calls(name) => out.write_str(name),
+            Self::Between { begin, end } => write!(out, "{begin}..{end}"),
+        }
+    }
+}
+
 /// Requests that were counted so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requested {
-    /// Why none are counted, where that was not possible.
+    /// Why none are counted, or not all, where that was not possible.
     pub refused: Option<String>,
+    /// Whether the command was not begun for that.
+    pub prevented: bool,
     /// Those while guests were let in.
     pub with: RequestDurations,
     /// Those while nobody was.
@@ -123,7 +137,7 @@ pub(crate) fn marks<'a>(
     let has = |name: &str| !image.functions_named(|it| it == name.as_bytes()).is_empty();
     let mut marked: Vec<(u64, Mark)> = Vec::new();
     let mut wrapped = Vec::new();
-    let cannot = |name: &str, why: &dyn std::fmt::Display| format!("calls of {name}: {why}");
+    let cannot = |name: &str, why: &dyn fmt::Display| format!("calls of {name}: {why}");
     match by {
         RequestsBy::Sockets if OF_A_LIBRARY.into_iter().all(has) => {
             let present = SOCKETS.iter().filter(|(name, _)| has(name));
@@ -172,6 +186,7 @@ pub(crate) fn marks<'a>(
 pub(crate) struct Requesting {
     memory: Option<Shared>,
     refused: Option<String>,
+    prevented: bool,
     /// Kinds of what was found: of receiving or beginning, and of sending or ending.
     found: [bool; 2],
 }
@@ -181,6 +196,7 @@ impl Requesting {
     pub(crate) fn requested(&self) -> Requested {
         let mut requested = Requested {
             refused: self.refused.clone(),
+            prevented: self.prevented,
             ..Requested::default()
         };
         let Some(memory) = &self.memory else {
@@ -268,8 +284,11 @@ impl Server {
                 requesting.refused = Some(nothing_of(by, requesting.found));
             }
         });
-        let is_refused = harvesting.of_requests(|requesting| requesting.refused.is_some());
-        Ok(*by == RequestsBy::Sockets || !is_refused)
+        let prevented = harvesting.of_requests(|requesting| {
+            requesting.prevented = *by != RequestsBy::Sockets && requesting.refused.is_some();
+            requesting.prevented
+        });
+        Ok(!prevented)
     }
 
     /// Puts what tells requests into a module that does not run yet.
