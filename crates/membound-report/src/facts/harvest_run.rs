@@ -342,12 +342,31 @@ pub(crate) fn latency_told(latency: &PrimaryLatency) -> String {
     }
 }
 
+/// Share of all requests that took no longer than `limit`, in nanoseconds; a span that this lies in counts
+/// as far as it lies below. `None` without any.
+fn share_within<'a>(all: impl Iterator<Item = &'a Latencies>, limit: f64) -> Option<f64> {
+    let (mut kept, mut requests) = (0.0, 0.0);
+    for bin in all.flat_map(|latencies| &latencies.histogram) {
+        let count = bin.count as f64;
+        let below = (limit - bin.from_ns) / (bin.to_ns - bin.from_ns);
+        kept += count * below.clamp(0.0, 1.0);
+        requests += count;
+    }
+    (requests > 0.0).then(|| kept / requests)
+}
+
 /// What is to be said of the table of latencies.
 pub(crate) fn latency_notes(run: &HarvestRun) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(limit) = run.options.slo_p95_ns {
+        let kept = share_within(latency_rows(run).into_iter().map(|row| row.1), limit);
+        let kept = kept.map_or_else(String::new, |kept| {
+            format!(": {} did", units::percent(kept))
+        });
         let limit = units::duration_ns(limit);
-        notes.push(format!("Of 100 requests, 95 were to take {limit} at most."));
+        notes.push(format!(
+            "Of 100 requests, 95 were to take {limit} at most{kept}."
+        ));
     }
     match run.primary.latency.as_ref().map(|it| it.spanning) {
         None | Some(0) => {}

@@ -4,7 +4,7 @@ use iced_x86::Register;
 use iced_x86::code_asm::{CodeAssembler, get_gpr64, qword_ptr, r15};
 use membound_rewrite::code::Tables;
 use membound_rewrite::flow::access;
-use membound_rewrite::patch::{Body, Options};
+use membound_rewrite::patch::{Body, Mark, Options};
 
 use super::lab::{self, Jumps, Lab};
 use crate::flow::programs::{Place, Pool, Program, Shape, Step};
