@@ -12,8 +12,9 @@ use super::times;
 pub(super) const MOST: f64 = 0.95;
 /// Share of the time in which they are let in at least: without it nothing would be seen of them.
 const LEAST: f64 = 0.02;
-/// Share of the requests that are to keep to their bound.
-const KEPT: f64 = 0.95;
+/// Share of the requests that are aimed at to keep to their bound: 95 in 100 are to, and what is seen of
+/// some hundred is noisy.
+const KEPT: f64 = 0.96;
 /// Requests that a decision is made on.
 const LEAST_REQUESTS: u64 = 100;
 
@@ -251,9 +252,9 @@ mod tests {
         let mut guard = Guard::new(limits).unwrap();
         let mut now = Harvested::default();
         assert_eq!(guard.decide(&now), None);
-        // 20 % with and 1 % without: of the 5 % that may, they are let in for 4 parts of 19.
+        // 20 % with and 1 % without: for 4 % together they are let in for 3 parts of 19.
         let share = share_where(&mut guard, &mut now, 200, 10);
-        assert!((share - 4.0 / 19.0).abs() < 0.02, "{share}");
+        assert!((share - 3.0 / 19.0).abs() < 0.02, "{share}");
         assert!(guard.said.steps_out > 0 && guard.said.steps_in == 0);
         // Fewer than that with: they are let in again.
         let share = share_where(&mut guard, &mut now, 40, 10);
@@ -279,6 +280,6 @@ mod tests {
             now.without.cpu_ns += 1_000_000;
             share_where(&mut guard, &mut now, 200, 10);
         }
-        assert!((guard.share - 4.0 / 19.0).abs() < 0.02, "{}", guard.share);
+        assert!((guard.share - 3.0 / 19.0).abs() < 0.02, "{}", guard.share);
     }
 }
