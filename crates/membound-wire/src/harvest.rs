@@ -142,7 +142,7 @@ pub struct Board {
     pub timed_ns: u64,
     /// The longest of them.
     pub longest_ns: u64,
-    /// How many had which time, by [`time_class`].
+    /// How many had which time, by [`crate::time_class`].
     pub times: [u64; TIME_CLASSES],
 }
 
