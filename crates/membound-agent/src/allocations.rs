@@ -51,12 +51,12 @@ impl Wrapped {
     }
 }
 
-/// Before the original.
+/// Before the original of this `number`.
 ///
 /// # Safety
 ///
-/// Called by the stub with its frame.
-pub(crate) unsafe extern "C" fn before(frame: &mut WrapFrame) -> Course {
+/// The frame is that of the stub, which has called.
+pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let Some(shared) = Shared::get() else {
         return Course::Pass;
     };
@@ -71,8 +71,6 @@ pub(crate) unsafe extern "C" fn before(frame: &mut WrapFrame) -> Course {
         Around::OtherStack(outer) => outer,
         Around::Nothing => 0,
     };
-    // SAFETY: the trampoline has the number before the displaced instructions.
-    let number: u32 = unsafe { memory::get(frame.original as usize - 4) };
     let wrapped = Wrapped::of(number);
     if wrapped.is(WrapKind::Free) {
         free(shared, thread, wrapped, frame.rdi, assembly::time_stamp);
@@ -111,8 +109,8 @@ pub(crate) unsafe extern "C" fn before(frame: &mut WrapFrame) -> Course {
 ///
 /// # Safety
 ///
-/// Called by the stub with the frame that [`before`] has filled in.
-pub(crate) unsafe extern "C" fn after(frame: &mut WrapFrame) {
+/// The frame is that of the stub, and [`before`] has filled it in.
+pub(crate) unsafe fn after(frame: &mut WrapFrame) {
     // SAFETY: entries are never unmapped.
     let thread = unsafe { &*(frame.kept.thread as *const Thread) };
     thread.outer.store(frame.kept.outer, Ordering::Relaxed);

@@ -13,8 +13,8 @@ use crate::start::settings;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, sample,
-    start, threads, vectors, wrap,
+    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, requests,
+    sample, start, threads, vectors, wrap,
 };
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.
@@ -39,7 +39,7 @@ pub(crate) struct Frame {
     pub(crate) rbp: u64,
     pub(crate) flags: u64,
     pub(crate) return_address: u64,
-    /// Arguments of [`Entry::Sample`] and [`Entry::Record`]; another entry's trampoline has
+    /// Arguments of [`Entry::Sample`], [`Entry::Record`] and [`Entry::Mark`]; another entry's trampoline has
     /// its own things there.
     pub(crate) arguments: [u64; 5],
 }
@@ -261,6 +261,7 @@ stub!("membound_entry_modules", on_modules, [], []);
 stub!("membound_entry_sample", on_sample, [], []);
 stub!("membound_entry_record", on_record, [], []);
 stub!("membound_entry_yield", lanes::on_yield, [], []);
+stub!("membound_entry_mark", requests::on_mark, [], []);
 
 global_asm!(
     ".pushsection .text.membound_entries, \"ax\", @progbits",
@@ -282,6 +283,7 @@ unsafe extern "C" {
     fn membound_entry_sample();
     fn membound_entry_record();
     fn membound_entry_yield();
+    fn membound_entry_mark();
 }
 
 /// The entry points, for `Hello::entries`.
@@ -293,6 +295,7 @@ pub(crate) fn addresses() -> [u64; 8] {
     entries[control::entry_index(Entry::Record)] = membound_entry_record as *const () as u64;
     entries[control::entry_index(Entry::Wrap)] = wrap::address();
     entries[control::entry_index(Entry::Yield)] = membound_entry_yield as *const () as u64;
+    entries[control::entry_index(Entry::Mark)] = membound_entry_mark as *const () as u64;
     entries
 }
 

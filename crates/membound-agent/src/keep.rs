@@ -34,9 +34,22 @@ pub(crate) struct Thread {
     pub(crate) inherited: [AtomicU32; 2],
     /// The frame of the outermost wrapped call that it is in, or was left by a long jump.
     pub(crate) outer: AtomicU64,
+    /// The request that marks say it works on.
+    pub(crate) request: Request,
     /// Stacks that it was on.
     stacks: [Bounds; 2],
     questions: AtomicU32,
+}
+
+/// A request of a thread: see `requests`.
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// Time stamp at which it began; 0: there is none.
+    pub(crate) begun: AtomicU64,
+    /// Where the return address of the call lies that it began with; 0: it began with none.
+    pub(crate) stack: AtomicU64,
+    /// That return address.
+    pub(crate) back: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -163,6 +176,7 @@ impl Thread {
         ring.store(self.ring.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         owner.store(self.number.load(Ordering::Relaxed), Ordering::Relaxed);
         self.outer.store(0, Ordering::Relaxed);
+        self.request.begun.store(0, Ordering::Relaxed);
         self.questions.store(0, Ordering::Relaxed);
         for bounds in &self.stacks {
             bounds.set(Stack { low: 0, high: 0 });

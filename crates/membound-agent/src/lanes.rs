@@ -354,6 +354,25 @@ fn here() -> bool {
     POOL.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == sys::process()
 }
 
+/// A phase, in which contexts are let in or nobody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Phase {
+    pub(crate) lets_in: bool,
+    /// Time stamp at which it began.
+    pub(crate) since: u64,
+}
+
+/// The present phase.
+pub(crate) fn phase() -> Phase {
+    if POOL.load(Ordering::Acquire) == 0 {
+        return Phase {
+            lets_in: false,
+            since: 0,
+        };
+    }
+    warden::phase()
+}
+
 /// The blocks that were ever used.
 fn blocks() -> &'static [Block] {
     let pool = POOL.load(Ordering::Acquire);

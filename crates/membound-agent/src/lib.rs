@@ -12,6 +12,7 @@
 //! - `filters`: the way out before the program forbids itself system calls.
 //! - `threads` and `trap`: how threads are stopped while text is changed live.
 //! - `wrap`, `allocations`, `tell`, `chains`, `large`: allocations, as functions make them.
+//! - `requests`: how long the program takes from receiving to sending, or from mark to mark.
 //! - `unwind` and `stack`: who called whom. `keep`: what is kept for a thread.
 //! - `listen`: the thread that waits for the launcher in live sessions.
 //! - `guest`: other programs inside this one; `lanes`: their turns at its threads' yields.
@@ -46,6 +47,7 @@ mod live;
 mod masks;
 mod memory;
 mod own_thread;
+mod requests;
 mod sample;
 mod stack;
 mod start;

@@ -40,6 +40,7 @@ pub(crate) mod number {
     pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDTO: usize = 44;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const GETSOCKOPT: usize = 55;
     pub(crate) const CLONE: usize = 56;
     pub(crate) const FORK: usize = 57;
     pub(crate) const VFORK: usize = 58;

@@ -15,10 +15,10 @@
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-use membound_wire::{STACK_POINTER, State};
+use membound_wire::{STACK_POINTER, State, WrapKind};
 
 use crate::vectors::{restore_vectors, save_vectors};
-use crate::{allocations, memory};
+use crate::{allocations, memory, requests};
 
 /// What the stub keeps, lowest address first.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct WrapFrame {
     pub(crate) return_address: u64,
 }
 
-/// What [`allocations`] keeps between the two calls.
+/// What [`allocations`] and [`requests`] keep between the two calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Kept {
@@ -72,7 +72,7 @@ pub(crate) struct Kept {
 pub(crate) enum Course {
     /// Enter the original as if nothing had been.
     Pass = 0,
-    /// Call the original, and [`allocations::after`] behind it.
+    /// Call the original, and [`after`] behind it.
     Around = 1,
 }
 
@@ -285,9 +285,39 @@ global_asm!(
     ".pushsection .rodata.membound_wrap_zones, \"a\", @progbits",
     ".long -1, 0",
     ".popsection",
-    before = sym allocations::before,
-    after = sym allocations::after,
+    before = sym before,
+    after = sym after,
 );
+
+/// Before the original.
+///
+/// # Safety
+///
+/// Called by the stub with its frame.
+unsafe extern "C" fn before(frame: &mut WrapFrame) -> Course {
+    // SAFETY: the trampoline has the number before the displaced instructions.
+    let number: u32 = unsafe { memory::get(frame.original as usize - 4) };
+    if WrapKind::is_of_requests(number) {
+        requests::before(frame, number)
+    } else {
+        // SAFETY: the frame is the stub's.
+        unsafe { allocations::before(frame, number) }
+    }
+}
+
+/// After the original, whose result is in rax.
+///
+/// # Safety
+///
+/// Called by the stub with the frame that [`before`] has filled in.
+unsafe extern "C" fn after(frame: &mut WrapFrame) {
+    if WrapKind::is_of_requests(frame.kept.number as u32) {
+        requests::after(frame);
+    } else {
+        // SAFETY: the frame was filled in by the same module.
+        unsafe { allocations::after(frame) }
+    }
+}
 
 unsafe extern "C" {
     static membound_wrap_zones: u32;

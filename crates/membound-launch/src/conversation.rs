@@ -337,6 +337,17 @@ impl Conversation {
         self.ask("making lanes", &command, None).map(drop)
     }
 
+    /// Has the program count requests in the memory at `address`.
+    pub(crate) fn requests(&self, address: u64, length: u64) -> Result<(), Failure> {
+        let command = Command {
+            action: Action::Requests as u32,
+            address,
+            length,
+            ..Command::default()
+        };
+        self.ask("counting requests", &command, None).map(drop)
+    }
+
     /// Starts the guest whose request lies at `address`.
     pub(crate) fn guest(&self, address: u64, length: u64) -> Result<(), Failure> {
         let command = Command {

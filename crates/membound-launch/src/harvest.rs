@@ -19,6 +19,8 @@ use membound_wire::{
     Board, CREDIT_UNITS_PER_NS, GuestRequest, GuestState, Idle, TIME_CLASSES, TextMode, class_begin,
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::area::NotInstalled;
 use crate::conversation::{Conversation, Failure};
 use crate::exchange::Choice;
@@ -27,6 +29,7 @@ use crate::maps::{self, Mapping};
 use crate::memory::Shared;
 use crate::modules::Loaded;
 use crate::patching::Outcome;
+use crate::requests::{Requested, Requesting, RequestsBy};
 use crate::server::Server;
 use crate::settling::Refused;
 
@@ -34,6 +37,12 @@ use crate::settling::Refused;
 const LOOK: Duration = Duration::from_millis(1);
 /// Parts of the whole that the board's share counts in.
 const WHOLE: f64 = 1024.0;
+/// The agent's looks in a phase with guests or without, where requests are told, at first and at most:
+/// 20 ms and 500 ms.
+const REQUEST_LOOKS: u32 = 10;
+const MOST_LOOKS: f64 = 250.0;
+/// Time between two of the agent's looks, in nanoseconds.
+const LOOK_NS: f64 = 2e6;
 
 /// What a session harvests.
 #[derive(Clone, Debug)]
@@ -56,6 +65,8 @@ pub struct Harvest {
     pub share: f64,
     /// Ticks of the time stamp counter in a nanosecond.
     pub ticks_per_ns: f64,
+    /// How requests of the command are told, if they are to be.
+    pub requests: Option<RequestsBy>,
     /// How long the command waits for its guests to come to a yield.
     pub patience: Duration,
 }
@@ -119,6 +130,8 @@ pub struct Harvested {
     pub guests: Vec<GuestStatus>,
     /// Yields that could not be had, and why.
     pub missed: Vec<String>,
+    /// Requests of the command, where they are told.
+    pub requested: Option<Requested>,
 }
 
 /// Turns, and CPU time of the threads that took them.
@@ -167,6 +180,7 @@ struct State {
     spans: Vec<Range<u64>>,
     refused: Option<String>,
     missed: Vec<String>,
+    requesting: Requesting,
 }
 
 impl Harvesting {
@@ -236,6 +250,9 @@ impl Harvesting {
         word(offset_of!(Board, finish), u32::from(wanted.finish));
         word(offset_of!(Board, idle), wanted.idle as u32);
         word(offset_of!(Board, share), parts(wanted.share));
+        if wanted.requests.is_some() {
+            word(offset_of!(Board, phase_looks), REQUEST_LOOKS);
+        }
         word(
             offset_of!(Board, ticks),
             (wanted.ticks_per_ns * 1024.0).max(1.0) as u32,
@@ -249,6 +266,25 @@ impl Harvesting {
             let word = board.word32(offset_of!(Board, span));
             word.store(units(span_ns).cast_unsigned(), Ordering::Relaxed);
         }
+    }
+
+    /// Makes phases with guests and without so long, in nanoseconds, if they are not already.
+    pub(crate) fn lengthen_phases(&self, length_ns: f64) {
+        if let Some(board) = &self.state().board {
+            let looks = (length_ns / LOOK_NS).clamp(1.0, MOST_LOOKS) as u32;
+            let word = board.word32(offset_of!(Board, phase_looks));
+            word.fetch_max(looks, Ordering::Relaxed);
+        }
+    }
+
+    /// Ticks of the time stamp counter in a nanosecond.
+    pub(crate) const fn ticks_per_ns(&self) -> f64 {
+        self.wanted.ticks_per_ns
+    }
+
+    /// Changes what is known of them.
+    pub(crate) fn of_requests<T>(&self, change: impl FnOnce(&mut Requesting) -> T) -> T {
+        change(&mut self.state().requesting)
     }
 
     /// Lets guests in for this share of the time from now on.
@@ -313,6 +349,11 @@ impl Harvesting {
                 .map(|index| status(state.requests.get(index).and_then(Option::as_ref)))
                 .collect(),
             missed: state.missed.clone(),
+            requested: self
+                .wanted
+                .requests
+                .as_ref()
+                .map(|_| state.requesting.requested()),
             ..Harvested::default()
         };
         let Some(board) = &state.board else {
@@ -443,7 +484,17 @@ impl Server {
         let Some(harvesting) = &self.harvesting else {
             return Ok(());
         };
-        if harvesting.process.set(key).is_err() || !harvesting.open_lanes(conversation, maps)? {
+        if harvesting.process.set(key).is_err() {
+            return Ok(());
+        }
+        if !self.begin_requests(conversation, maps, loaded)? {
+            // It has not begun, and would run for nothing.
+            if let Some(pid) = i32::try_from(key.pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            return Ok(());
+        }
+        if !harvesting.open_lanes(conversation, maps)? {
             return Ok(());
         }
         for module in loaded {
@@ -453,7 +504,7 @@ impl Server {
         Ok(())
     }
 
-    /// Puts the primary's yields into a module that was loaded later.
+    /// Puts the primary's yields, and what tells its requests, into a module that was loaded later.
     pub(crate) fn plant_primary(
         &self,
         conversation: &Conversation,
@@ -461,12 +512,22 @@ impl Server {
         key: ProcessKey,
         module: &Loaded,
     ) -> Result<(), NotInstalled> {
-        match &self.harvesting {
-            Some(harvesting) if harvesting.is_in(key) => {
-                self.plant(conversation, maps, module, &harvesting.wanted.primary)
-            }
-            _ => Ok(()),
+        let Some(harvesting) = &self.harvesting else {
+            return Ok(());
+        };
+        if harvesting.process.get() == Some(&key) {
+            self.mark_requests(conversation, maps, module)?;
         }
+        if harvesting.is_in(key) {
+            self.plant(conversation, maps, module, &harvesting.wanted.primary)?;
+        }
+        Ok(())
+    }
+
+    /// How requests are told, where they are.
+    pub(crate) fn requesting(&self) -> Option<(&Harvesting, &RequestsBy)> {
+        let harvesting = self.harvesting.as_ref()?;
+        Some((harvesting, harvesting.wanted.requests.as_ref()?))
     }
 
     /// A guest has mapped text.

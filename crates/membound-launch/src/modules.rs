@@ -18,6 +18,7 @@ use crate::allocators::Allocators;
 use crate::cache::Cache;
 use crate::elf::Headers;
 use crate::maps::Mapping;
+use crate::requests::{self, RequestsBy};
 
 /// A file with its plan, or why it has none.
 #[derive(Debug)]
@@ -120,6 +121,22 @@ impl Module {
     /// Whether this is no file.
     pub(crate) fn is_piece(&self) -> bool {
         matches!(*self.file, Bytes::Piece(_))
+    }
+
+    /// What is to be patched in it to tell requests, if it has any of the functions that tell them.
+    ///
+    /// # Errors
+    /// In words, when it has one whose calls cannot be told.
+    pub(crate) fn marked(&self, by: &RequestsBy) -> Result<Option<patch::Options>, String> {
+        let Ok(image) = Image::parse(&self.file) else {
+            return Ok(None);
+        };
+        let groundwork = || {
+            let options = requests::options();
+            self.groundwork
+                .get_or_init(|| Groundwork::of(&image, &options))
+        };
+        requests::marks(&image, by, groundwork)
     }
 
     /// The bytes at the file's address `address`, as they were loaded.

@@ -380,6 +380,14 @@ impl Remote {
         }
     }
 
+    /// Makes phases with guests and without at least this long, in nanoseconds, up to half a second:
+    /// requests that take longer are in none.
+    pub fn lengthen_phases(&self, length_ns: f64) {
+        if let Some(harvesting) = &self.0.harvesting {
+            harvesting.lengthen_phases(length_ns);
+        }
+    }
+
     /// Begins turns with this much time until the command's data are there, in nanoseconds, from
     /// now on.
     pub fn set_span(&self, span_ns: f64) {

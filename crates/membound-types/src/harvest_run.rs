@@ -121,7 +121,8 @@ pub struct HarvestRun {
     pub distance_ns: YieldDistances,
     /// Every yield of the plans, those that gain most first.
     pub sites: Vec<HarvestedSite>,
-    /// What kept the slowdown in bounds; `None` where nothing was asked to.
+    /// What kept the slowdown, or the latency of requests, in bounds; `None` where nothing was asked
+    /// to.
     pub guard: Option<SlowdownGuard>,
     /// Who gave scavengers a processor beside the stalls.
     pub slots: HarvestSlots,
@@ -145,6 +146,10 @@ pub struct HarvestRunOptions {
     pub max_overhead: f64,
     /// Slowdown of the primary that is not to be exceeded, as a share; `None`: no limit.
     pub max_slowdown: Option<f64>,
+    /// How requests of the primary are told, as in [`PrimaryLatency::by`]; `None`: they are not.
+    pub requests: Option<String>,
+    /// Duration that 95 in 100 requests are not to exceed, in nanoseconds; `None`: no limit.
+    pub slo_p95_ns: Option<f64>,
     /// Whether scavengers that have work left go on when the primary has ended.
     pub finish: bool,
     /// The plans that were followed.
@@ -198,10 +203,15 @@ pub struct HarvestedPrimary {
 pub struct PrimaryLatency {
     /// How a request was told.
     pub source: LatencySource,
-    /// Requests that were served while scavengers were let in.
-    pub with: Latencies,
-    /// Requests that were served while none were; `None` where there were too few.
+    /// By what, as it was asked for: `sockets`, a function's name, or two as in `begin..end`.
+    pub by: String,
+    /// Requests that were served while scavengers were let in; `None` where there was none.
+    pub with: Option<Latencies>,
+    /// Requests that were served while none were; `None` where there was none.
     pub without: Option<Latencies>,
+    /// Requests that are in neither, because they began in a phase with scavengers and ended in one
+    /// without, or the other way round. Long ones are more likely among them.
+    pub spanning: u64,
 }
 
 /// How long requests took. All durations are in nanoseconds.
@@ -327,7 +337,7 @@ pub struct HarvestedSite {
     pub predicted_gain: Option<f64>,
 }
 
-/// What kept the primary's slowdown, or the cost of yields, in bounds.
+/// What kept the primary's slowdown, or the latency of its requests, in bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SlowdownGuard {
     /// Times that the primary's pace was looked at.

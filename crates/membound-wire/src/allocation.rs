@@ -203,6 +203,35 @@ pub enum WrapKind {
     Unmap = 11,
     /// `mremap`.
     Remap = 12,
+    /// `f(descriptor, …)` receives, and says how many bytes, below 1 for none. It and those that
+    /// follow serve [`crate::Requests`].
+    Receive = 13,
+    /// `f(descriptor, …)` receives messages, and says in an `int` how many.
+    ReceiveMany = 14,
+    /// `f(descriptor, …)` sends.
+    Send = 15,
+    /// `f(from, offset, descriptor, …)` sends.
+    SendThird = 16,
+    /// `f(descriptor, …)` closes.
+    Close = 17,
+    /// `f(old, descriptor, …)` makes the descriptor another one.
+    Replace = 18,
+    /// `f(…)` gives a new descriptor.
+    Open = 19,
+    /// `f(domain, type, protocol, descriptors)` gives two new ones.
+    OpenTwo = 20,
+    /// `f(first, last, …)` closes all from the first to the last.
+    CloseRange = 21,
+    /// `f(first)` closes all from it on.
+    CloseFrom = 22,
+}
+
+impl WrapKind {
+    /// Whether a function with this number serves [`crate::Requests`].
+    #[must_use]
+    pub const fn is_of_requests(number: u32) -> bool {
+        number & 0xffff >= Self::Receive as u32
+    }
 }
 
 #[cfg(test)]

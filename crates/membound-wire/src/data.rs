@@ -31,11 +31,14 @@ pub enum Entry {
     Record = 3,
     /// A yield that found its lane another thread's, or closed.
     Yield = 4,
-    /// A function that allocates or frees is entered: not called but jumped to, with r11 on
+    /// A wrapped function is entered: not called but jumped to, with r11 on
     /// the stack, above it the return address, and in r11 the address of the displaced
     /// instructions, before which lies the `u32` that the plan gave to the function. All
     /// other registers are as the caller left them.
     Wrap = 5,
+    /// Where a request of the program begins or ends: a [`crate::Mark`] as its number lies on the
+    /// stack above the return address, and the red zone above that.
+    Mark = 6,
 }
 
 /// The first [`SLOTS_BYTES`] bytes.

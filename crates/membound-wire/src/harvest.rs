@@ -16,6 +16,8 @@
 //!
 //! Whoever goes on at a `resume` rounds already as the `rounding` beside it says.
 
+use crate::times::TIME_CLASSES;
+
 /// Where a context goes on, and which comes after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -95,9 +97,6 @@ pub enum Idle {
     Stop = 2,
 }
 
-/// Classes of times in [`Board::times`]: eight to a doubling, of nanoseconds.
-pub const TIME_CLASSES: usize = 256;
-
 /// What launcher and agent tell each other about all lanes, in memory that both have mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -115,6 +114,11 @@ pub struct Board {
     pub ticks: u32,
     /// 1: when the program ends its process, that stays until all guests have ended; the launcher's.
     pub finish: u32,
+    /// Looks of the agent's for which it is the same contexts are let in or nobody is, 0 as 1: what
+    /// lasts for longer than such a phase is seen in none. The launcher's.
+    pub phase_looks: u32,
+    /// Reserved, 0.
+    pub reserved: u32,
     /// Threads that were given a lane; the agent's, as is all that follows.
     pub adopted: u64,
     /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in
@@ -140,33 +144,8 @@ pub struct Board {
     pub timed_ns: u64,
     /// The longest of them.
     pub longest_ns: u64,
-    /// How many had which time, by [`time_class`].
+    /// How many had which time, by [`crate::time_class`].
     pub times: [u64; TIME_CLASSES],
-}
-
-/// The class of a time in nanoseconds. Below 16 ns each nanosecond has its own.
-#[must_use]
-pub const fn time_class(ns: u64) -> usize {
-    if ns < 16 {
-        return ns as usize;
-    }
-    let exponent = 63 - ns.leading_zeros();
-    let class = 16 + ((exponent - 4) as usize) * 8 + ((ns >> (exponent - 3)) & 7) as usize;
-    if class < TIME_CLASSES {
-        class
-    } else {
-        TIME_CLASSES - 1
-    }
-}
-
-/// The least time of a class, in nanoseconds.
-#[must_use]
-pub const fn class_begin(class: usize) -> u64 {
-    if class < 16 {
-        return class as u64;
-    }
-    let (octave, part) = ((class - 16) / 8, (class - 16) % 8);
-    (8 + part as u64) << (octave + 1)
 }
 
 #[cfg(test)]
@@ -177,20 +156,5 @@ mod tests {
     fn what_a_yield_touches_lies_in_two_lines() {
         assert_eq!(size_of::<Context>(), 64);
         assert_eq!(size_of::<Lane>(), 128);
-    }
-
-    #[test]
-    fn every_time_has_a_class_that_begins_at_or_before_it() {
-        for ns in (0..5000).chain([1 << 20, (1 << 20) + 7, 1 << 33]) {
-            let class = time_class(ns);
-            assert!(class_begin(class) <= ns, "{ns}");
-            if class + 1 < TIME_CLASSES {
-                assert!(ns < class_begin(class + 1), "{ns}");
-                assert!(
-                    class_begin(class + 1) * 8 <= class_begin(class) * 9 + 8,
-                    "{ns}"
-                );
-            }
-        }
     }
 }

@@ -17,10 +17,12 @@ mod edit;
 mod guest;
 mod harvest;
 mod message;
+mod request;
 mod ring;
 mod state;
 mod table;
 mod tick;
+mod times;
 mod unwind;
 
 pub use allocation::{
@@ -30,13 +32,12 @@ pub use allocation::{
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
 pub use guest::{GuestRequest, GuestState};
-pub use harvest::{
-    Board, CREDIT_UNITS_PER_NS, Context, Idle, Lane, TIME_CLASSES, class_begin, time_class,
-};
+pub use harvest::{Board, CREDIT_UNITS_PER_NS, Context, Idle, Lane};
 pub use message::{
     Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,
     TextMode,
 };
+pub use request::{Mark, RequestTimes, Requests};
 pub use ring::{RECORDS, Record, Ring, RingSet};
 pub use state::{
     CALL_FRAME, CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Found, STACK_POINTER, State,
@@ -46,6 +47,9 @@ pub use table::{AS_FOUND, Call, Place, Shape, Step, TableHeader, Undo, UndoKind}
 pub use tick::{
     Refused, TICK_DEPTH, TICK_HEAD_WORDS, TICK_ORPHAN, TICK_REFUSALS, TICK_WORDS, TickHead,
     TickRing, TickSet,
+};
+pub use times::{
+    REQUEST_CLASSES, TIME_CLASSES, class_begin, request_class, request_class_begin, time_class,
 };
 pub use unwind::{CallersFrame, UnwindHeader, UnwindKind, UnwindRule};
 

@@ -110,6 +110,9 @@ pub enum Action {
     /// Lets guests run at the yields of the program's threads: `address` of a [`crate::Board`],
     /// mapped and shared, `length` bytes. Needs what [`Action::Guest`] needs, and comes before it.
     Lanes = 14,
+    /// Counts requests of the program in the [`crate::Requests`] at `address`, mapped and shared,
+    /// `length` bytes, by what is wrapped and marked for it.
+    Requests = 15,
     /// Samples threads by timers of their own CPU time: `address` of a [`crate::TickSet`],
     /// mapped and shared, `count` nanoseconds between two samples. Needs the hooks of the
     /// system calls by which programs could see the signal, and adopted handlers.

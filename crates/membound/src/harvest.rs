@@ -3,11 +3,14 @@
 pub(crate) mod args;
 mod document;
 mod follow;
+mod guard;
 mod plan;
 mod plans;
+mod requests;
 mod run;
 mod slowdown;
 mod span;
+mod times;
 
 use std::process::ExitCode;
 

@@ -2,14 +2,14 @@
 //! turns timed, and says when contexts are let in.
 
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::{Board, Idle};
 
 use super::berth::{self, Errand};
-use super::{ASK, Block, Context, Use, announce_room, blocks, board, idle, tell};
+use super::{ASK, Block, Context, Phase, Use, announce_room, blocks, board, idle, tell};
 use crate::sys::{self, Errno, call, number};
-use crate::{guest, own_thread, threads};
+use crate::{assembly, guest, own_thread, threads};
 
 const STACK_BYTES: usize = 64 << 10;
 /// From one look to the next.
@@ -32,6 +32,26 @@ pub(super) fn is_own(thread: u32) -> bool {
     THREAD.load(Ordering::Acquire) == thread
 }
 
+/// Time stamp of when that changed last, written before the change.
+static CHANGED: AtomicU64 = AtomicU64::new(0);
+
+/// The present phase.
+pub(super) fn phase() -> Phase {
+    let lets_in = lets_in();
+    Phase {
+        lets_in,
+        since: CHANGED.load(Ordering::Acquire),
+    }
+}
+
+/// Lets contexts in from now on, or nobody.
+fn let_in(others: bool) {
+    if others != lets_in() {
+        CHANGED.store(assembly::time_stamp(), Ordering::Release);
+        LET_IN.store(u32::from(others), Ordering::Release);
+    }
+}
+
 /// Whether contexts take turns at present.
 pub(super) fn lets_in() -> bool {
     LET_IN.load(Ordering::Acquire) != 0
@@ -49,17 +69,22 @@ extern "C" fn look_after(_: usize) -> ! {
     // The table of descriptors is its own.
     let _ = own_thread::close_from(0);
     let mut parts = 0;
+    let mut left = 0_u32;
     let mut looks = 0_u32;
     let never = AtomicU32::new(0);
     loop {
         sys::wait_while(&never, 0, PERIOD_NS);
-        let let_in = lets_in();
-        parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
-        LET_IN.store(u32::from(parts >= WHOLE), Ordering::Release);
-        parts = if parts >= WHOLE { parts - WHOLE } else { parts };
+        let were_in = lets_in();
+        if left == 0 {
+            parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
+            let_in(parts >= WHOLE);
+            parts = if parts >= WHOLE { parts - WHOLE } else { parts };
+            left = board().map_or(1, |board| board.phase_looks.max(1));
+        }
+        left -= 1;
         for block in blocks() {
             if block.used.load(Ordering::Acquire) == Use::Thread as u32 {
-                look_at(block, let_in);
+                look_at(block, were_in);
             }
         }
         looks = looks.wrapping_add(1);

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use membound_types::{
     Basis, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
     HarvestedSite, HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource,
-    Scavenger, ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldKind,
+    PrimaryLatency, Scavenger, ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldKind,
 };
 
 use super::run;
@@ -248,10 +248,11 @@ pub(crate) fn lies_in(gap: &Missing, fields: &[&str]) -> bool {
 
 /// A gap under a person's name for its field.
 pub(crate) fn gap(gap: &Missing) -> String {
-    const NAMES: [(&str, &str); 15] = [
+    const NAMES: [(&str, &str); 16] = [
         ("primary.slowdown_low", "interval of the slowdown"),
         ("primary.slowdown", "slowdown"),
         ("primary.latency.without", "latency without scavengers"),
+        ("primary.latency.with", "latency with scavengers"),
         ("primary.latency", "latency"),
         ("primary.exit_code", "exit code"),
         ("stall.before_s", "stall before"),
@@ -285,12 +286,13 @@ pub(crate) fn latency_rows(run: &HarvestRun) -> Vec<(&'static str, &Latencies)> 
     let Some(latency) = &run.primary.latency else {
         return Vec::new();
     };
-    let without = latency.without.as_ref();
-    without
-        .map(|without| ("without scavengers", without))
-        .into_iter()
-        .chain([("with scavengers", &latency.with)])
-        .collect()
+    [
+        ("without scavengers", &latency.without),
+        ("with scavengers", &latency.with),
+    ]
+    .into_iter()
+    .filter_map(|(name, latencies)| Some((name, latencies.as_ref()?)))
+    .collect()
 }
 
 /// The durations of a row, in the order of the table's columns behind that of requests.
@@ -311,7 +313,7 @@ pub(crate) const fn latency_values(latencies: &Latencies) -> [f64; 5] {
 pub(crate) fn latency_changes(run: &HarvestRun) -> Option<[String; 5]> {
     let latency = run.primary.latency.as_ref()?;
     let without = latency_values(latency.without.as_ref()?);
-    let with = latency_values(&latency.with);
+    let with = latency_values(latency.with.as_ref()?);
     Some(std::array::from_fn(|index| {
         let (with, without) = (with[index], without[index]);
         if without > 0.0 {
@@ -332,11 +334,52 @@ fn signed_percent(share: f64) -> String {
 }
 
 /// How requests were told, in words.
-pub(crate) const fn latency_source(source: LatencySource) -> &'static str {
-    match source {
-        LatencySource::Marker => "from marker to marker",
-        LatencySource::Socket => "from arrival on a socket to the answer",
+pub(crate) fn latency_told(latency: &PrimaryLatency) -> String {
+    match (latency.source, latency.by.split_once("..")) {
+        (LatencySource::Socket, _) => "from arrival on a socket to the answer".to_owned(),
+        (LatencySource::Marker, Some((begin, end))) => format!("from {begin} to {end}"),
+        (LatencySource::Marker, None) => format!("each call of {}", latency.by),
     }
+}
+
+/// Share of all requests that took no longer than `limit`, in nanoseconds; a span that this lies in counts
+/// as far as it lies below. `None` without any.
+fn share_within<'a>(all: impl Iterator<Item = &'a Latencies>, limit: f64) -> Option<f64> {
+    let (mut kept, mut requests) = (0.0, 0.0);
+    for bin in all.flat_map(|latencies| &latencies.histogram) {
+        let count = bin.count as f64;
+        let below = (limit - bin.from_ns) / (bin.to_ns - bin.from_ns);
+        kept += count * below.clamp(0.0, 1.0);
+        requests += count;
+    }
+    (requests > 0.0).then(|| kept / requests)
+}
+
+/// What is to be said of the table of latencies.
+pub(crate) fn latency_notes(run: &HarvestRun) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(limit) = run.options.slo_p95_ns {
+        let kept = share_within(latency_rows(run).into_iter().map(|row| row.1), limit);
+        let kept = kept.map_or_else(String::new, |kept| {
+            format!(": {} did", units::percent(kept))
+        });
+        let limit = units::duration_ns(limit);
+        notes.push(format!(
+            "Of 100 requests, 95 were to take {limit} at most{kept}."
+        ));
+    }
+    match run.primary.latency.as_ref().map(|it| it.spanning) {
+        None | Some(0) => {}
+        Some(1) => notes.push(
+            "One request more began with scavengers and ended without, or the other way round."
+                .to_owned(),
+        ),
+        Some(spanning) => notes.push(format!(
+            "{} requests more began with scavengers and ended without, or the other way round.",
+            units::count(spanning)
+        )),
+    }
+    notes
 }
 
 /// `12 in, 1 out, 1 refused`.
@@ -437,6 +480,12 @@ pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, Stri
             options
                 .max_slowdown
                 .map_or_else(|| "no limit".to_owned(), units::percent),
+        ),
+        (
+            "p95 of requests at most",
+            options
+                .slo_p95_ns
+                .map_or_else(|| "no limit".to_owned(), units::duration_ns),
         ),
         (
             "at the primary's end",

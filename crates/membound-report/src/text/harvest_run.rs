@@ -195,7 +195,7 @@ fn latency(out: &mut Out, run: &HarvestRun) {
     let Some(latency) = &run.primary.latency else {
         return;
     };
-    out.heading("latency of requests", facts::latency_source(latency.source));
+    out.heading("latency of requests", &facts::latency_told(latency));
     let mut table = Table::new()
         .words("")
         .column("requests", Align::Right, 1)
@@ -222,6 +222,9 @@ fn latency(out: &mut Out, run: &HarvestRun) {
         );
     }
     out.table(&table);
+    for note in facts::latency_notes(run) {
+        out.note(&note);
+    }
 }
 
 fn sites(out: &mut Out, run: &HarvestRun) {

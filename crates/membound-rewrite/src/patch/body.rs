@@ -4,7 +4,7 @@
 //! dead, then writes its code and, boundary by boundary, the way back. What is seldom run
 //! stands in a place of its own before the trampoline's first (`Settled::slow_path`).
 
-use membound_wire::{Entry, Slots};
+use membound_wire::{Entry, Mark, Slots};
 
 use super::emit::{Address, Condition, Emitter, Increment, Width};
 use super::operand::Operand;
@@ -91,6 +91,7 @@ enum Action {
     Yield(SettledYield),
     Syscall,
     Modules,
+    Mark(Mark),
 }
 
 /// A body that can be written at its place.
@@ -210,6 +211,12 @@ impl Settled {
                 let settled = SettledYield::settle(what, vectors, &around, operand().ok())?;
                 (Action::Yield(settled), Way::Free)
             }
+            Body::Mark(mark) => {
+                if !around.stack {
+                    return Err(Refusal::NoStack);
+                }
+                (Action::Mark(mark), Way::Free)
+            }
         };
         Ok(Self {
             action,
@@ -321,6 +328,15 @@ impl Settled {
                 writer.resume = Resume::Displaced;
                 writer.mark();
                 writer.lower(-RED_ZONE);
+            }
+            Action::Mark(mark) => {
+                writer.lower(RED_ZONE);
+                writer.out.push_constant(mark as u32);
+                writer.moved(8);
+                writer.out.call_entry(Entry::Mark);
+                writer.resume = Resume::Displaced;
+                writer.mark();
+                writer.lower(-RED_ZONE - 8);
             }
         }
     }

@@ -220,6 +220,12 @@ impl Emitter {
         self.data_field(DataTarget::Number(site, mark), 0);
     }
 
+    /// `push imm32`.
+    pub(super) fn push_constant(&mut self, value: u32) {
+        self.raw(&[0x68]);
+        self.raw(&value.to_le_bytes());
+    }
+
     /// `lea rsp, [rsp + bytes]`: moves the stack pointer and leaves the flags alone.
     pub(super) fn move_stack(&mut self, bytes: i32) {
         self.raw(&[0x48, 0x8d]);

@@ -3,13 +3,15 @@
 //! Most of the work of a plan is what functions need to know of each other. Whoever chooses
 //! other places of the same file every now and then has that done once.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
 use super::function::{self, Subject};
 use super::plan::{FunctionView, identity_bytes};
 use super::planner::{Assembly, Module, Part, bytes_of, origin_of};
 use super::trampoline::Chunk;
-use super::{Hooks, Options, Plan};
+use super::{Hooks, Options, Plan, wraps};
 use crate::code::{Function, Tables};
 use crate::flow::{Analyst, Liveness};
 use crate::image::Image;
@@ -49,22 +51,23 @@ impl Groundwork {
     }
 
     /// The plan that [`Plan::make`] makes of the same image, but that functions without a
-    /// chosen place are not in it. Where not all places are chosen by their addresses, it is
-    /// just that plan.
+    /// chosen place and not wrapped are not in it. Where not all places are chosen by their
+    /// addresses, it is just that plan.
     #[must_use]
     pub fn plan(&self, image: &Image<'_>, options: &Options) -> Plan {
         let addresses = match options.sites.addresses() {
             Some(addresses)
-                if options.hooks == Hooks::LeaveOut
-                    && options.wrapped.is_empty()
-                    && options.tables == self.tables =>
+                if options.hooks == Hooks::LeaveOut && options.tables == self.tables =>
             {
                 addresses
             }
             _ => return Plan::make(image, options),
         };
+        let wrapped: Arc<[(u64, u32)]> = wraps::resolve(image, &options.wrapped).into();
+        let entries = wrapped.iter().map(|(address, _)| address);
         let mut functions: Vec<usize> = addresses
             .iter()
+            .chain(entries)
             .filter_map(|address| image.function_at(*address))
             .collect();
         functions.sort_unstable();
@@ -72,7 +75,9 @@ impl Groundwork {
         let parts: Vec<Part> = functions
             .par_chunks(AT_ONCE)
             .map_init(Analyst::new, |analyst, functions| {
-                self.part(image, options, functions, analyst)
+                let mut chunk = Chunk::new(origin_of(image));
+                chunk.wrapped = Arc::clone(&wrapped);
+                self.part(image, options, functions, chunk, analyst)
             })
             .collect();
         let assembly = Assembly {
@@ -92,9 +97,9 @@ impl Groundwork {
         image: &Image<'_>,
         options: &Options,
         functions: &[usize],
+        mut chunk: Chunk,
         analyst: &mut Analyst,
     ) -> Part {
-        let mut chunk = Chunk::new(origin_of(image));
         let conventions = self.module.conventions(image);
         let found = functions.iter().map(|&index| {
             let function = self.function(image, index);

@@ -8,6 +8,7 @@
 
 mod blocks;
 mod body;
+mod calls;
 mod describe;
 mod emit;
 mod entry;
@@ -35,11 +36,13 @@ mod yields;
 
 use std::fmt;
 
+pub use calls::{Calls, CallsRefusal};
 pub use describe::{
     AccessReport, Detail, FunctionReport, GroupReport, InstructionReport, describe,
 };
 pub use entry::entry_hook;
 pub use groundwork::Groundwork;
+pub use membound_wire::Mark;
 pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
 pub use plan::{
@@ -76,6 +79,8 @@ pub enum Body {
     PrefetchYield,
     /// Lets another context run, by the thread's [`membound_wire::Lane`].
     Yield(Yield),
+    /// Tells the agent that a request begins or ends.
+    Mark(Mark),
 }
 
 /// Who yields, and why.

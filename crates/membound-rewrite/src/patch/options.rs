@@ -197,7 +197,7 @@ impl Options {
     }
 }
 
-/// A body as bytes: which one, what a yield there costs, whether it gives a base back.
+/// A body as bytes: which one, what a yield there costs or a mark says, whether it gives a base back.
 fn body_key(body: Body) -> [u8; 4] {
     let (kind, cost, own_base) = match body {
         Body::Displace => (0, 0, false),
@@ -212,6 +212,7 @@ fn body_key(body: Body) -> [u8; 4] {
         Body::Yield(Yield::Miss { cost, own_base }) => (9, cost, own_base),
         Body::Yield(Yield::Bound { cost, own_base }) => (10, cost, own_base),
         Body::Yield(Yield::Base) => (11, 0, false),
+        Body::Mark(mark) => (12, mark as u16, false),
     };
     let [low, high] = cost.to_le_bytes();
     [kind, low, high, u8::from(own_base)]

@@ -383,7 +383,12 @@ pub(super) fn site_words(options: &Options) -> u64 {
         Body::Count { .. } => 8,
         Body::CountByStack => (COUNT_WORDS * COUNT_APART) as u64,
         Body::Sample => size_of::<Probe>() as u64,
-        Body::Displace | Body::Rubbish | Body::Record | Body::PrefetchYield | Body::Yield(_) => 0,
+        Body::Displace
+        | Body::Rubbish
+        | Body::Record
+        | Body::PrefetchYield
+        | Body::Yield(_)
+        | Body::Mark(_) => 0,
     });
     bytes.max().unwrap_or_default()
 }

@@ -103,7 +103,7 @@ pub(super) fn plan(function: &Function, resolved: &[(u64, u32)], items: &mut [It
 }
 
 /// The first instruction at `address` that may be elsewhere: a mark for indirect calls stays.
-fn entry(function: &Function, address: u64) -> Option<usize> {
+pub(super) fn entry(function: &Function, address: u64) -> Option<usize> {
     let all = &function.instructions;
     let entry = all
         .binary_search_by_key(&address, |instruction| instruction.ip())

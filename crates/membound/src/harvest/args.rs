@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use membound_launch::RequestsBy;
 use membound_types::{DistanceRule, HarvestRole, IdlePolicy};
 
 use crate::profile::args::seconds;
@@ -84,6 +85,15 @@ pub(crate) struct RunArgs {
     /// How much slower the command may become: scavengers are let in less where it is more.
     #[arg(long, value_name = "P%", value_parser = percent)]
     pub(crate) max_slowdown: Option<f64>,
+    /// Tell requests of the command, whose latency is measured: sockets (from a receive to the next
+    /// send on it), FUNCTION (each call), BEGIN..END (from a call of one function to the thread's
+    /// next call of the other). Functions by their names in symbol tables.
+    #[arg(long, value_name = "HOW", value_parser = requests)]
+    pub(crate) requests: Option<RequestsBy>,
+    /// Duration that 95 in 100 of the command's requests are not to exceed, in nanoseconds:
+    /// scavengers are let in less where more do. Needs --requests.
+    #[arg(long, value_name = "NS", value_parser = bound)]
+    pub(crate) slo_p95: Option<f64>,
     /// What scavengers do that have no thread to run on: harvest (run in time that nobody wants),
     /// steal (wait for another thread), stop.
     #[arg(
@@ -142,6 +152,28 @@ fn bound(text: &str) -> Result<f64, String> {
     }
 }
 
+fn requests(text: &str) -> Result<RequestsBy, String> {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && !name.contains("..")
+            && !name.contains(|letter: char| letter.is_whitespace() || letter.is_control())
+    };
+    match text.split_once("..") {
+        _ if text == "sockets" => Ok(RequestsBy::Sockets),
+        None if is_name(text) => Ok(RequestsBy::Calls(text.to_owned())),
+        Some((begin, end)) if begin == end => {
+            Err(format!("`{text}`: a request cannot end where it begins"))
+        }
+        Some((begin, end)) if is_name(begin) && is_name(end) => Ok(RequestsBy::Between {
+            begin: begin.to_owned(),
+            end: end.to_owned(),
+        }),
+        _ => Err(format!(
+            "`{text}` is neither `sockets`, nor a function, nor two as in BEGIN..END"
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +185,23 @@ mod tests {
         }
         for text in ["", "%", "-1%", "101", "nan", "a few"] {
             assert!(percent(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn requests_are_told_by_sockets_or_functions() {
+        assert_eq!(requests("sockets"), Ok(RequestsBy::Sockets));
+        assert_eq!(
+            requests("_ZN5serveEv"),
+            Ok(RequestsBy::Calls("_ZN5serveEv".to_owned()))
+        );
+        let between = RequestsBy::Between {
+            begin: "begin".to_owned(),
+            end: "end".to_owned(),
+        };
+        assert_eq!(requests("begin..end"), Ok(between));
+        for text in ["", "..", "a..", "..b", "a..b..c", "a b", "a..a"] {
+            assert!(requests(text).is_err(), "{text}");
         }
     }
 

@@ -1,14 +1,15 @@
 //! What a harvest came to, as a document.
 
-use membound_launch::{GuestState, GuestStatus, Harvested};
+use membound_launch::{GuestState, GuestStatus, Harvested, RequestsBy};
 use membound_types::{
-    DurationBin, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots,
-    HarvestedPrimary, HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured,
-    SCHEMA_VERSION, Scavenger, ScavengerState, SiteState, SlotMode, YieldDistances,
+    HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
+    HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION,
+    Scavenger, ScavengerState, SiteState, SlotMode, YieldDistances,
 };
 
 use super::follow::Seen;
-use super::span;
+use super::requests::Told;
+use super::times;
 use crate::job::End;
 
 /// What a scavenger was asked to be.
@@ -27,6 +28,8 @@ pub(super) struct Facts<'a> {
     /// CPU time of the command's process, in seconds.
     pub(super) process_cpu_s: f64,
     pub(super) options: HarvestRunOptions,
+    /// How requests were to be told.
+    pub(super) requests: Option<&'a RequestsBy>,
     pub(super) command: Vec<String>,
     pub(super) end: End,
     pub(super) scavengers: Vec<Asked>,
@@ -112,10 +115,8 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             "it is what was not harvested of the stall before, and not both are known".to_owned(),
         );
     }
-    lacks(
-        "primary.latency",
-        "requests of the command are not told apart in this version".to_owned(),
-    );
+    let told = Told::of(facts.requests, harvested.requested.as_ref());
+    missing.extend(told.missing);
     let (exit_code, signal) = match facts.end {
         End::Exited(code) => (Some(code), None),
         End::Killed(signal) => (None, Some(signal)),
@@ -140,6 +141,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         .collect();
     let mut notes = facts.missed;
     notes.extend(harvested.missed.iter().cloned());
+    notes.extend(told.notes);
     HarvestRun {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Harvest,
@@ -159,7 +161,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             slowdown,
             slowdown_low: interval.map(|(low, _)| low),
             slowdown_high: interval.map(|(_, high)| high),
-            latency: None,
+            latency: told.latency,
         },
         scavengers,
         stall: HarvestedStall {
@@ -244,22 +246,9 @@ fn refusal(error: &std::io::Error) -> String {
 
 /// The distribution of times from a yield of the command until it ran again.
 fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
-    let total: u64 = harvested.times.iter().map(|(_, _, count)| count).sum();
-    let at = |share: f64| {
-        let wanted = share * total as f64;
-        let mut before = 0_u64;
-        for &(from, to, count) in &harvested.times {
-            let here = before + count;
-            if here as f64 >= wanted && count > 0 {
-                let inside = ((wanted - before as f64) / count as f64).clamp(0.0, 1.0);
-                return Some(from as f64 + inside * (to - from) as f64);
-            }
-            before = here;
-        }
-        None
-    };
-    let quantile = |share| if total > 0 { at(share) } else { None };
-    let within = |bound: f64| span::within(&harvested.times, bound) / total as f64;
+    let total = times::count(&harvested.times);
+    let quantile = |share| times::quantile(&harvested.times, share);
+    let within = |bound: f64| times::within(&harvested.times, bound) / total as f64;
     YieldDistances {
         p50: quantile(0.5),
         p90: quantile(0.9),
@@ -268,15 +257,7 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
         bound,
         within_bound: bound.filter(|_| total > 0).map(within),
         timed: harvested.timed,
-        histogram: harvested
-            .times
-            .iter()
-            .map(|&(from, to, count)| DurationBin {
-                from_ns: from as f64,
-                to_ns: to as f64,
-                count,
-            })
-            .collect(),
+        histogram: times::bins(&harvested.times),
     }
 }
 
@@ -318,17 +299,28 @@ fn sites(
     sites
 }
 
-/// Whether scavengers could use hardware threads beside the command's.
-pub(super) fn slots(has_siblings: bool) -> HarvestSlots {
-    let why = if has_siblings {
-        "scavengers use no second hardware thread of a core in this version"
-    } else {
-        "no core of this machine has a second hardware thread"
+/// Whether scavengers could use hardware threads beside the command's; `latency` is whether the latency
+/// of its requests is to be held.
+pub(super) fn slots(has_siblings: bool, latency: Held) -> HarvestSlots {
+    let why = match (has_siblings, latency) {
+        (true, _) => "scavengers use no second hardware thread of a core in this version",
+        (false, Held::No) => "no core of this machine has a second hardware thread",
+        (false, Held::Yes) => {
+            "no core of this machine has a second hardware thread: what the latency would decide \
+             there (--slo-p95) decides here how much of the time scavengers are let in"
+        }
     };
     HarvestSlots {
         mode: SlotMode::Stalls,
         why: why.to_owned(),
     }
+}
+
+/// Whether something is held to a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    Yes,
+    No,
 }
 
 #[cfg(test)]

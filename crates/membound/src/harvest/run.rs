@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use membound_harvest::distance::{Limits, Rule};
 use membound_harvest::{Jumps, Options, Yields};
 use membound_launch::{Choice, Guest, Harvest, Headers, Idle, Live, Planting, environment};
+use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, machine_info};
 use membound_rewrite::image::Image;
@@ -21,8 +22,9 @@ use membound_types::{
 };
 
 use super::args::RunArgs;
-use super::document::{self, Asked, Facts};
-use super::follow::{self, Follower};
+use super::document::{self, Asked, Facts, Held};
+use super::follow::Follower;
+use super::guard;
 use super::plan::USUAL_BOUND_NS;
 use super::plans::{self, Followed, Maker};
 use super::span::SpanControl;
@@ -67,6 +69,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(2));
         }
     };
+    if let Some(complaint) = contradiction(args) {
+        output::complain(complaint);
+        return Ok(ExitCode::from(2));
+    }
     let profile = machine::profile(args.machine.as_deref())?;
     let timing = Timing::of(args.bound_ns, profile.as_ref());
     let given = args
@@ -112,8 +118,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             IdlePolicy::Steal => Idle::Steal,
             IdlePolicy::Stop => Idle::Stop,
         },
-        share: follow::MOST,
+        share: guard::MOST,
         ticks_per_ns: ticks_per_ns(profile.as_ref()),
+        requests: args.requests.clone(),
         patience: PATIENCE,
     };
     let arguments = command.words.get(1..).unwrap_or_default();
@@ -131,9 +138,17 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let span = args
         .bound_ns
         .map(|bound_ns| SpanControl::new(bound_ns, timing.span_ns));
-    let follower = Follower::begin(session.remote(), session.pid(), args.max_slowdown, span);
+    let limits = guard::Limits {
+        max_slowdown: args.max_slowdown,
+        slo_p95_ns: args.slo_p95,
+    };
+    let follower = Follower::begin(session.remote(), session.pid(), limits, span);
     let end = job.follow(&session)?;
     let seen = follower.end();
+    if let Some(why) = seen.prevented() {
+        output::complain(&format!("--requests: {why}"));
+        return Ok(ExitCode::FAILURE);
+    }
     let wall_s = begun.elapsed().as_secs_f64();
     let process_cpu_s = children_cpu_s() - cpu_before_s;
     let report = session.finish();
@@ -149,9 +164,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             bound_ns: args.bound_ns,
             max_overhead: args.max_overhead,
             max_slowdown: args.max_slowdown,
+            requests: args.requests.as_ref().map(ToString::to_string),
+            slo_p95_ns: args.slo_p95,
             finish: args.finish,
             plans: options,
         },
+        requests: args.requests.as_ref(),
         command: if args.no_primary {
             Vec::new()
         } else {
@@ -162,7 +180,13 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         seen: &seen,
         plans: &plans,
         left_out: choices.left_out,
-        slots: document::slots(info.cpu.smt_siblings.iter().any(|core| core.len() > 1)),
+        slots: document::slots(
+            info.cpu.smt_siblings.iter().any(|core| core.len() > 1),
+            match args.slo_p95 {
+                Some(_) => Held::Yes,
+                None => Held::No,
+            },
+        ),
         missed,
     });
     if !args.quiet && !json.as_ref().is_some_and(Target::is_stdout) {
@@ -186,6 +210,17 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(job::end_like(end))
+}
+
+/// What is asked for and cannot be had together, if anything.
+const fn contradiction(args: &RunArgs) -> Option<&'static str> {
+    if args.slo_p95.is_some() && args.requests.is_none() {
+        return Some("--slo-p95 needs --requests, which says what a request is");
+    }
+    if args.requests.is_some() && args.no_primary {
+        return Some("--requests is of the command, of which there is none with --no-primary");
+    }
+    None
 }
 
 /// The program whose stalls are harvested.
@@ -503,13 +538,16 @@ fn session_options(harvest: Harvest) -> membound_launch::Options {
     }
 }
 
-/// Ticks of the time stamp counter in a nanosecond.
+/// Ticks of the time stamp counter in a nanosecond: the machine profile's, or found out.
 fn ticks_per_ns(machine: Option<&MachineProfile>) -> f64 {
+    const LOOK: Duration = Duration::from_millis(10);
+    /// Where the counter is not one to measure by.
     const USUAL: f64 = 2.0;
-    machine
-        .map(|machine| &machine.machine.timer)
-        .filter(|timer| timer.name == "tsc" && timer.rate_hz > 0.0)
-        .map_or(USUAL, |timer| timer.rate_hz * 1e-9)
+    let rate =
+        |timer: &Timer| (timer.name == "tsc" && timer.rate_hz > 0.0).then_some(timer.rate_hz);
+    let known = machine.and_then(|machine| rate(&machine.machine.timer));
+    let found = || rate(&Clock::calibrate(LOOK).describe(0.0));
+    known.or_else(found).map_or(USUAL, |hz| hz * 1e-9)
 }
 
 /// CPU time of children that have ended, in seconds.

@@ -6,6 +6,8 @@
 
 use membound_launch::Harvested;
 
+use super::times::within;
+
 /// Share of the turns that are to keep to the bound.
 const KEPT: f64 = 0.99;
 /// Timed turns that a decision is made on.
@@ -71,18 +73,6 @@ impl SpanControl {
         self.span_ns = wanted;
         Some(wanted)
     }
-}
-
-/// How many of the times lie at or below `bound`; a class that it lies in counts as far as it lies
-/// below.
-pub(super) fn within(times: &[(u64, u64, u64)], bound: f64) -> f64 {
-    times
-        .iter()
-        .map(|&(from, to, count)| {
-            let below = ((bound - from as f64) / (to - from) as f64).clamp(0.0, 1.0);
-            below * count as f64
-        })
-        .sum()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod endings;
 mod plan;
 mod processes;
 mod refusals;
+mod requests;
 mod scavengers;
 mod signals;
 mod state;

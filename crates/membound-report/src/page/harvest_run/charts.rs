@@ -67,24 +67,30 @@ pub(super) fn distances(run: &HarvestRun) -> Option<Chart> {
 
 /// Latencies with scavengers over those without.
 pub(super) fn latency(latency: &PrimaryLatency) -> Markup {
-    let histograms: Vec<(&str, usize, &[DurationBin])> = latency
-        .without
-        .iter()
-        .map(|without| ("without scavengers", CALM, without.histogram.as_slice()))
-        .chain([("with scavengers", BEYOND, latency.with.histogram.as_slice())])
-        .collect();
+    let [with, without] = [&latency.with, &latency.without].map(Option::as_ref);
+    let histograms: Vec<(&str, usize, &[DurationBin])> = [
+        ("without scavengers", CALM, without),
+        ("with scavengers", BEYOND, with),
+    ]
+    .into_iter()
+    .filter_map(|(name, color, of)| Some((name, color, of?.histogram.as_slice())))
+    .collect();
     let Some((low, high)) = durations::range(histograms.iter().map(|it| it.2)) else {
         return Markup::default();
     };
     let edges = durations::even_edges(low, high, None);
-    let requests = latency.with.requests + latency.without.as_ref().map_or(0, |it| it.requests);
+    let requests = [with, without]
+        .into_iter()
+        .flatten()
+        .map(|it| it.requests)
+        .sum();
     Chart {
         id: "latency-histogram".to_owned(),
         title: "How long requests took.".to_owned(),
         reading: format!(
             "{}{}.",
             reading(&edges, requests, "request"),
-            if latency.without.is_some() {
+            if with.is_some() && without.is_some() {
                 "; each curve is in shares of its own requests"
             } else {
                 ""

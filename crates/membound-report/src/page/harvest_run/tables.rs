@@ -37,7 +37,10 @@ pub(super) fn latency(run: &HarvestRun) -> Markup {
             }
         }
         @if let Some(latency) = &run.primary.latency {
-            p.note { "A request is told " (facts::latency_source(latency.source)) "." }
+            p.note {
+                "Requests: " (facts::latency_told(latency)) "."
+                @for note in facts::latency_notes(run) { " " (note) }
+            }
         }
     }
 }

@@ -170,6 +170,8 @@ fn options() -> HarvestRunOptions {
         bound_ns: Some(BOUND_NS),
         max_overhead: 0.05,
         max_slowdown: Some(0.05),
+        requests: Some("store_begin..store_end".to_owned()),
+        slo_p95_ns: Some(400_000.0),
         finish: false,
         plans: vec![
             FollowedPlan {
@@ -220,8 +222,10 @@ pub(crate) fn full() -> HarvestRun {
             slowdown_high: Some(0.024),
             latency: Some(PrimaryLatency {
                 source: LatencySource::Marker,
-                with: latencies(83_000.0, 240_000.0),
+                by: "store_begin..store_end".to_owned(),
+                with: Some(latencies(83_000.0, 240_000.0)),
                 without: Some(latencies(80_000.0, 12_000.0)),
+                spanning: 1204,
             }),
         },
         scavengers: vec![
@@ -266,6 +270,7 @@ fn missing(field: &str, reason: &str, remedy: Option<&str>) -> Missing {
 pub(crate) fn bare() -> HarvestRun {
     let mut options = options();
     (options.bound_ns, options.max_slowdown) = (None, None);
+    (options.requests, options.slo_p95_ns) = (None, None);
     options.plans.clear();
     HarvestRun {
         incomplete: false,
@@ -340,6 +345,7 @@ pub(crate) fn no_primary() -> HarvestRun {
     run.stall.left_s = None;
     run.guard = None;
     run.options.max_slowdown = None;
+    (run.options.requests, run.options.slo_p95_ns) = (None, None);
     run.sites.retain(|it| it.side == HarvestRole::Scavenger);
     run.scavengers = (0..40)
         .map(|copy| scavenger("./chase 256M", copy % 8, ScavengerState::Finished))

@@ -134,6 +134,8 @@ fn what_is_not_known_is_null_and_there() {
         "/guard",
         "/options/bound_ns",
         "/options/max_slowdown",
+        "/options/requests",
+        "/options/slo_p95_ns",
     ] {
         assert_eq!(run.pointer(field), Some(&Value::Null), "{field}");
     }

@@ -4,7 +4,7 @@ use iced_x86::Register;
 use iced_x86::code_asm::{CodeAssembler, get_gpr64, qword_ptr, r15};
 use membound_rewrite::code::Tables;
 use membound_rewrite::flow::access;
-use membound_rewrite::patch::{Body, Options};
+use membound_rewrite::patch::{Body, Mark, Options};
 
 use super::lab::{self, Jumps, Lab};
 use crate::flow::programs::{Place, Pool, Program, Shape, Step};
@@ -74,7 +74,7 @@ fn strew(a: &mut CodeAssembler, word: iced_x86::code_asm::CodeLabel, random: &mu
     }
 }
 
-pub(crate) const BODIES: [Body; 8] = [
+pub(crate) const BODIES: [Body; 9] = [
     Body::Displace,
     Body::Count { exact: false },
     Body::Count { exact: true },
@@ -83,6 +83,7 @@ pub(crate) const BODIES: [Body; 8] = [
     Body::Sample,
     Body::Record,
     Body::PrefetchYield,
+    Body::Mark(Mark::Enter),
 ];
 
 pub(crate) fn options(body: Body, random: &mut Random) -> Options {

@@ -194,7 +194,7 @@ impl Lab {
             libc::PROT_READ | libc::PROT_EXEC,
         );
         let address = self.text() + stubs as u64;
-        for entry in [Entry::Sample, Entry::Record, Entry::Yield] {
+        for entry in [Entry::Sample, Entry::Record, Entry::Yield, Entry::Mark] {
             self.write(data + 8 * entry as usize, &address.to_le_bytes());
         }
     }

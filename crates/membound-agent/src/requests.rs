@@ -1,0 +1,406 @@
+//! Requests of the program: how long it takes from a receive on a socket until the next send there,
+//! or from mark to mark, in classes that the launcher reads ([`membound_wire::Requests`]).
+//!
+//! What a descriptor has received lies in a word of its own: all threads share descriptors. What
+//! marks say lies with the thread. A child of a fork finds neither, and counts nothing.
+
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use membound_wire::{Command, Mark, RequestTimes, Requests, WrapKind, request_class};
+
+use crate::control::Failure;
+use crate::entry::Frame;
+use crate::keep::{self, Request};
+use crate::sys::{self, Scratch, call, number};
+use crate::tell::{word32, word64};
+use crate::wrap::{Course, WrapFrame};
+use crate::{assembly, filters, lanes, memory};
+
+/// Descriptors that are followed: those below.
+const DESCRIPTORS: usize = 1 << 16;
+/// Bytes below the stack pointer that a mark leaves alone.
+const RED_ZONE: u64 = 128;
+
+/// What a descriptor's word says; any other value is the time stamp of what it has received.
+const UNKNOWN: u64 = 0;
+const NO_SOCKET: u64 = 1;
+const IDLE: u64 = 2;
+
+/// Address of the [`Requests`], 0 without.
+static MEMORY: AtomicUsize = AtomicUsize::new(0);
+/// Address of a word that says whether this process counts, and of the descriptors' words behind
+/// it. Children of a fork find zeros there.
+static TABLE: AtomicUsize = AtomicUsize::new(0);
+/// The process that counts.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// One more than the highest descriptor that has a word other than 0.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// Begins to count in the memory that `command` names.
+pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
+    if command.length < size_of::<Requests>() as u64 || command.address == 0 {
+        return Err(Failure::malformed());
+    }
+    keep::prepare()?;
+    let table = Scratch::new((DESCRIPTORS + 1) * size_of::<u64>())?;
+    // Without it, a child would count for its parent.
+    table.wipe_on_fork()?;
+    let address = table.keep();
+    word64(address).store(1, Ordering::Relaxed);
+    PROCESS.store(sys::process(), Ordering::Relaxed);
+    MEMORY.store(command.address as usize, Ordering::Release);
+    TABLE.store(address, Ordering::Release);
+    Ok(())
+}
+
+/// The table, where this process counts.
+fn table() -> Option<usize> {
+    let table = TABLE.load(Ordering::Acquire);
+    (table != 0 && word64(table).load(Ordering::Relaxed) != 0).then_some(table)
+}
+
+/// The word of a descriptor, as an `int` in a register has it; `None` above those that are followed.
+fn word_of(table: usize, descriptor: u64) -> Option<&'static AtomicU64> {
+    let index = descriptor as u32 as usize;
+    (index < DESCRIPTORS).then(|| word64(table + (index + 1) * size_of::<u64>()))
+}
+
+/// Adds one to a word of the launcher's memory.
+fn tell(offset: usize) {
+    let memory = MEMORY.load(Ordering::Acquire);
+    word64(memory + offset).fetch_add(1, Ordering::Relaxed);
+}
+
+/// A time stamp that is no other word of a descriptor.
+fn now() -> u64 {
+    assembly::time_stamp().max(IDLE + 1)
+}
+
+/// Counts a request from one time stamp to another.
+fn count(begun: u64, ended: u64) {
+    let phase = lanes::phase();
+    if begun < phase.since {
+        return tell(offset_of!(Requests, spanning));
+    }
+    let memory = MEMORY.load(Ordering::Acquire);
+    let times = memory
+        + if phase.lets_in {
+            offset_of!(Requests, with)
+        } else {
+            offset_of!(Requests, without)
+        };
+    let ticks = word32(memory + offset_of!(Requests, ticks)).load(Ordering::Relaxed);
+    let ns = ended.saturating_sub(begun).saturating_mul(1024) / u64::from(ticks.max(1));
+    word64(times + offset_of!(RequestTimes, longest_ns)).fetch_max(ns, Ordering::Relaxed);
+    let class = offset_of!(RequestTimes, classes) + size_of::<u64>() * request_class(ns);
+    word64(times + class).fetch_add(1, Ordering::Relaxed);
+}
+
+/// Before a wrapped function of this `number`.
+pub(crate) fn before(frame: &mut WrapFrame, number: u32) -> Course {
+    let Some(table) = table() else {
+        return Course::Pass;
+    };
+    let is = |kind: WrapKind| number & 0xffff == kind as u32;
+    let after = if is(WrapKind::Receive) || is(WrapKind::ReceiveMany) {
+        begins_with(table, frame.rdi)
+    } else if is(WrapKind::Send) {
+        send(table, frame.rdi);
+        false
+    } else if is(WrapKind::SendThird) {
+        send(table, frame.rdx);
+        false
+    } else if is(WrapKind::Close) {
+        forget(table, frame.rdi, frame.rdi);
+        false
+    } else if is(WrapKind::Replace) {
+        forget(table, frame.rsi, frame.rsi);
+        false
+    } else if is(WrapKind::CloseRange) {
+        forget(table, frame.rdi, frame.rsi);
+        false
+    } else if is(WrapKind::CloseFrom) {
+        forget(table, frame.rdi, u64::from(u32::MAX));
+        false
+    } else {
+        is(WrapKind::Open) || is(WrapKind::OpenTwo)
+    };
+    if !after {
+        return Course::Pass;
+    }
+    frame.kept.number = u64::from(number);
+    frame.kept.block = if is(WrapKind::OpenTwo) {
+        frame.rcx
+    } else {
+        frame.rdi
+    };
+    Course::Around
+}
+
+/// After the original, whose result is in rax.
+pub(crate) fn after(frame: &WrapFrame) {
+    let Some(table) = table() else {
+        return;
+    };
+    let number = frame.kept.number as u32;
+    let is = |kind: WrapKind| number & 0xffff == kind as u32;
+    // An `int` has nothing to say about the upper half.
+    let int = frame.rax as u32 as i32;
+    if is(WrapKind::Receive) && frame.rax.cast_signed() > 0 || is(WrapKind::ReceiveMany) && int > 0
+    {
+        receive(table, frame.kept.block);
+    } else if is(WrapKind::Open) && int >= 0 {
+        forget(table, frame.rax, frame.rax);
+    } else if is(WrapKind::OpenTwo) && int == 0 {
+        // SAFETY: the original has just put two descriptors there.
+        let made: [u32; 2] = unsafe { memory::get(frame.kept.block as usize) };
+        for descriptor in made.map(u64::from) {
+            forget(table, descriptor, descriptor);
+        }
+    }
+}
+
+/// Whether a request may begin with what is received now on a descriptor.
+fn begins_with(table: usize, descriptor: u64) -> bool {
+    let Some(word) = word_of(table, descriptor) else {
+        // A negative one is nobody's.
+        if (descriptor as u32).cast_signed() >= 0 {
+            tell(offset_of!(Requests, high));
+        }
+        return false;
+    };
+    matches!(word.load(Ordering::Relaxed), UNKNOWN | IDLE)
+}
+
+/// Something was received.
+fn receive(table: usize, descriptor: u64) {
+    let Some(word) = word_of(table, descriptor) else {
+        return;
+    };
+    let now = now();
+    if word.load(Ordering::Relaxed) == UNKNOWN {
+        let Some(is_socket) = is_socket(descriptor) else {
+            return;
+        };
+        HIGHEST.fetch_max((descriptor as u32).saturating_add(1), Ordering::Relaxed);
+        let known = if is_socket { IDLE } else { NO_SOCKET };
+        let _ = word.compare_exchange(UNKNOWN, known, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    // Another thread may have been first.
+    let _ = word.compare_exchange(IDLE, now, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Something is about to be sent.
+fn send(table: usize, descriptor: u64) {
+    let Some(word) = word_of(table, descriptor) else {
+        return;
+    };
+    let begun = word.load(Ordering::Relaxed);
+    if begun > IDLE
+        && word
+            .compare_exchange(begun, IDLE, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    {
+        count(begun, now());
+    }
+}
+
+/// What is known of the descriptors from `first` to `last` holds no longer.
+fn forget(table: usize, first: u64, last: u64) {
+    let highest = HIGHEST.load(Ordering::Relaxed);
+    let known = first as u32..(last as u32).saturating_add(1).min(highest);
+    let word = |descriptor: u32| word_of(table, u64::from(descriptor));
+    let mut words = known.filter_map(word);
+    let is_known = |word: &&AtomicU64| word.load(Ordering::Relaxed) != UNKNOWN;
+    let Some(found) = words.find(is_known) else {
+        return;
+    };
+    // A child of vfork has descriptors of its own, but our memory.
+    if PROCESS.load(Ordering::Relaxed) != sys::process() {
+        return;
+    }
+    found.store(UNKNOWN, Ordering::Relaxed);
+    for word in words {
+        word.store(UNKNOWN, Ordering::Relaxed);
+    }
+}
+
+/// Whether a descriptor is a socket on which one receives and sends; `None` where the kernel may not
+/// be asked.
+fn is_socket(descriptor: u64) -> Option<bool> {
+    const SOL_SOCKET: usize = 1;
+    const SO_TYPE: usize = 3;
+    const STREAM: u32 = 1;
+    const DATAGRAM: u32 = 2;
+    const SEQUENCED: u32 = 5;
+    if filters::shut_in() {
+        return None;
+    }
+    let (mut kind, mut length) = (0_u32, size_of::<u32>() as u32);
+    // SAFETY: the kernel writes an `int` and its length.
+    let asked = unsafe {
+        call(
+            number::GETSOCKOPT,
+            [
+                descriptor as u32 as usize,
+                SOL_SOCKET,
+                SO_TYPE,
+                (&raw mut kind) as usize,
+                (&raw mut length) as usize,
+                0,
+            ],
+        )
+    };
+    Some(asked == 0 && [STREAM, DATAGRAM, SEQUENCED].contains(&kind))
+}
+
+/// [`membound_wire::Entry::Mark`].
+pub(crate) extern "C" fn on_mark(frame: &mut Frame) {
+    // Of a request that ends, nothing of this is to be in it.
+    let now = now();
+    if table().is_none() {
+        return;
+    }
+    let [mark, above, ..] = &frame.arguments;
+    let stack = (&raw const *above) as u64 + RED_ZONE;
+    let Some(thread) = keep::own(stack) else {
+        return tell(offset_of!(Requests, homeless));
+    };
+    let request = &thread.request;
+    let is = |kind: Mark| *mark as u32 == kind as u32;
+    if is(Mark::Enter) {
+        if !goes_on(thread, stack) {
+            begin_at(request, stack);
+        }
+    } else if is(Mark::Begin) {
+        begin_at(request, 0);
+    } else if is(Mark::End) {
+        end(request, now);
+    } else if is(Mark::Leave) {
+        let outermost = request.stack.load(Ordering::Relaxed);
+        if stack == outermost {
+            end(request, now);
+        } else if stack > outermost {
+            // The call that this one is around of has not come back.
+            request.begun.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether the call that the thread's request began with goes on below the present one: on the same
+/// stack, where its return address still lies.
+fn goes_on(thread: &keep::Thread, stack: u64) -> bool {
+    let request = &thread.request;
+    let outermost = request.stack.load(Ordering::Relaxed);
+    request.begun.load(Ordering::Relaxed) != 0
+        && stack < outermost
+        && thread.on_one_stack(stack, outermost)
+        && {
+            // SAFETY: it is the thread's own stack, above the stack pointer.
+            let back: u64 = unsafe { memory::get(outermost as usize) };
+            back == request.back.load(Ordering::Relaxed)
+        }
+}
+
+/// A request begins, with the call whose return address is at `stack`, or with none.
+fn begin_at(request: &Request, stack: u64) {
+    if request.begun.load(Ordering::Relaxed) != 0 {
+        tell(offset_of!(Requests, left));
+    }
+    let back: u64 = if stack == 0 {
+        0
+    } else {
+        // SAFETY: a function is entered with its return address there.
+        unsafe { memory::get(stack as usize) }
+    };
+    request.stack.store(stack, Ordering::Relaxed);
+    request.back.store(back, Ordering::Relaxed);
+    // What it took to come here is not in it.
+    request.begun.store(now(), Ordering::Relaxed);
+}
+
+/// The thread's request ends, if it has one.
+fn end(request: &Request, now: u64) {
+    let begun = request.begun.swap(0, Ordering::Relaxed);
+    if begun != 0 {
+        count(begun, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::boxed::Box;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+    use std::vec;
+
+    use super::*;
+
+    /// What is counted is the process's.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn alone() -> (MutexGuard<'static, ()>, usize, &'static [AtomicU64]) {
+        let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = size_of::<Requests>() / 8;
+        let memory: Box<[u64]> = vec![0; words].into_boxed_slice();
+        let memory = Box::leak(memory).as_mut_ptr();
+        let command = Command {
+            address: memory as u64,
+            length: size_of::<Requests>() as u64,
+            ..Command::default()
+        };
+        begin(&command).unwrap();
+        word32(memory as usize).store(1024, Ordering::Relaxed);
+        // SAFETY: the box was leaked, and all words of it are used as atomics from now on.
+        let words = unsafe { std::slice::from_raw_parts(memory as *const AtomicU64, words) };
+        (guard, table().unwrap(), words)
+    }
+
+    fn counted(words: &[AtomicU64]) -> u64 {
+        let classes = |at: usize| {
+            let first = (at + offset_of!(RequestTimes, classes)) / 8;
+            let classes = &words[first..first + membound_wire::REQUEST_CLASSES];
+            let counts = classes.iter().map(|word| word.load(Ordering::Relaxed));
+            counts.sum::<u64>()
+        };
+        classes(offset_of!(Requests, with)) + classes(offset_of!(Requests, without))
+    }
+
+    #[test]
+    fn a_request_is_from_the_first_receive_to_the_next_send() {
+        let (_alone, table, words) = alone();
+        let mut pair = [0_i32; 2];
+        // SAFETY: two descriptors are written.
+        let made = unsafe { call(53, [1, 1, 0, (&raw mut pair) as usize, 0, 0]) };
+        assert_eq!(made, 0);
+        let socket = pair[0] as u64;
+        assert!(begins_with(table, socket));
+        receive(table, socket);
+        assert!(!begins_with(table, socket));
+        receive(table, socket);
+        send(table, socket);
+        send(table, socket);
+        assert_eq!(counted(words), 1);
+        receive(table, socket);
+        forget(table, socket, socket);
+        assert!(begins_with(table, socket));
+    }
+
+    #[test]
+    fn what_is_no_socket_has_no_requests() {
+        let (_alone, table, words) = alone();
+        let file = 0;
+        forget(table, file, file);
+        let descriptor = sys::open(c"/dev/null", sys::Open::Read).unwrap();
+        let number = descriptor.raw() as u64;
+        receive(table, number);
+        assert!(!begins_with(table, number));
+        send(table, number);
+        assert_eq!(counted(words), 0);
+        assert!(!begins_with(table, DESCRIPTORS as u64));
+        let high = &words[offset_of!(Requests, high) / 8];
+        assert_eq!(high.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,205 @@
+//! How long the command's requests took, as a document has it. Durations are in nanoseconds.
+
+use membound_launch::{RequestDurations, Requested, RequestsBy};
+use membound_types::{Latencies, LatencySource, Missing, NotMeasured, PrimaryLatency};
+
+use super::times;
+
+/// What a document says of requests.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Told {
+    pub(super) latency: Option<PrimaryLatency>,
+    pub(super) missing: Vec<Missing>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Told {
+    /// Of what was counted; `by` says how requests were to be told, `None` if they were not.
+    pub(super) fn of(by: Option<&RequestsBy>, requested: Option<&Requested>) -> Self {
+        let mut told = Self::default();
+        let Some(by) = by else {
+            told.lacks(
+                "primary.latency",
+                NotMeasured::NOT_ASKED,
+                Some("say what is a request with --requests"),
+            );
+            return told;
+        };
+        let nothing = Requested::default();
+        let requested = requested.unwrap_or(&nothing);
+        let with = latencies(&requested.with);
+        let without = latencies(&requested.without);
+        if with.is_none() && without.is_none() && requested.spanning == 0 {
+            let reason = requested
+                .refused
+                .clone()
+                .unwrap_or_else(|| unseen(by, requested));
+            told.lacks("primary.latency", &reason, None);
+            return told;
+        }
+        for (field, phase, there) in [
+            ("primary.latency.with", "with scavengers", with.is_some()),
+            ("primary.latency.without", "without", without.is_some()),
+        ] {
+            if !there {
+                let reason = format!("no request began and ended in one phase {phase}");
+                told.lacks(field, &reason, None);
+            }
+        }
+        told.notes(requested);
+        told.latency = Some(PrimaryLatency {
+            source: match by {
+                RequestsBy::Sockets => LatencySource::Socket,
+                RequestsBy::Calls(_) | RequestsBy::Between { .. } => LatencySource::Marker,
+            },
+            by: by.to_string(),
+            with,
+            without,
+            spanning: requested.spanning,
+        });
+        told
+    }
+
+    fn lacks(&mut self, field: &str, reason: &str, remedy: Option<&str>) {
+        self.missing.push(Missing {
+            table: field.to_owned(),
+            why: NotMeasured {
+                reason: reason.to_owned(),
+                remedy: remedy.map(str::to_owned),
+            },
+        });
+    }
+
+    fn notes(&mut self, requested: &Requested) {
+        if let Some(refused) = &requested.refused {
+            self.notes
+                .push(format!("not all requests were seen: {refused}"));
+        }
+        let counts = [
+            (
+                requested.high,
+                "receives on descriptors with high numbers, which are not followed",
+            ),
+            (
+                requested.homeless,
+                "marks of more threads than can be followed",
+            ),
+        ];
+        for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+            self.notes
+                .push(format!("not all requests were seen: {count} {what}"));
+        }
+        if requested.left > 0 {
+            let left = requested.left;
+            self.notes.push(format!(
+                "{left} of the requests had not ended when the thread began another one: they are \
+                 in no figure"
+            ));
+        }
+    }
+}
+
+/// Why no request was seen, though nothing forbade it.
+fn unseen(by: &RequestsBy, requested: &Requested) -> String {
+    match by {
+        RequestsBy::Sockets if requested.high > 0 => {
+            "sockets were used only with descriptors whose numbers are too high".to_owned()
+        }
+        RequestsBy::Sockets => "on no socket was something sent after something was received, by \
+                                the C library's functions; system calls of a program's own are \
+                                not seen"
+            .to_owned(),
+        RequestsBy::Calls(name) => format!("no call of {name} came to its end"),
+        RequestsBy::Between { begin, end } => {
+            format!("no thread called {begin} and then {end}")
+        }
+    }
+}
+
+/// `None` without any.
+fn latencies(durations: &RequestDurations) -> Option<Latencies> {
+    let longest_ns = durations.longest_ns as f64;
+    // Those of a class lie anywhere in it, but none beyond the longest.
+    let at = |share| times::quantile(&durations.times, share).map(|ns| ns.min(longest_ns));
+    Some(Latencies {
+        requests: durations.count(),
+        p50_ns: at(0.5)?,
+        p90_ns: at(0.9)?,
+        p95_ns: at(0.95)?,
+        p99_ns: at(0.99)?,
+        max_ns: longest_ns,
+        histogram: times::bins(&durations.times),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durations() -> RequestDurations {
+        RequestDurations {
+            times: vec![(10_000, 10_064, 900), (1_998_848, 2_015_232, 100)],
+            longest_ns: 2_000_000,
+        }
+    }
+
+    fn fields(told: &Told) -> Vec<&str> {
+        told.missing.iter().map(|it| it.table.as_str()).collect()
+    }
+
+    #[test]
+    fn requests_of_two_kinds_lie_on_both_sides() {
+        let requested = Requested {
+            with: durations(),
+            spanning: 3,
+            ..Requested::default()
+        };
+        let told = Told::of(Some(&RequestsBy::Sockets), Some(&requested));
+        let latency = told.latency.as_ref().unwrap();
+        let with = latency.with.as_ref().unwrap();
+        assert_eq!((with.requests, latency.spanning), (1000, 3));
+        assert!((10_000.0..10_064.0).contains(&with.p50_ns), "{with:?}");
+        assert!((with.p90_ns - 10_064.0).abs() < 1e-6, "{with:?}");
+        assert!(
+            with.p95_ns > 1.99e6 && with.p99_ns <= with.max_ns,
+            "{with:?}"
+        );
+        assert_eq!(fields(&told), ["primary.latency.without"]);
+        assert!(told.notes.is_empty());
+    }
+
+    #[test]
+    fn what_was_not_seen_has_its_reason() {
+        let reason = |by: Option<RequestsBy>, requested: Requested| {
+            let told = Told::of(by.as_ref(), Some(&requested));
+            assert_eq!(fields(&told), ["primary.latency"]);
+            assert_eq!(told.latency, None);
+            told.missing[0].why.reason.clone()
+        };
+        let calls = || Some(RequestsBy::Calls("serve".to_owned()));
+        assert_eq!(reason(None, Requested::default()), NotMeasured::NOT_ASKED);
+        assert!(reason(calls(), Requested::default()).contains("no call of serve"));
+        let sockets = reason(Some(RequestsBy::Sockets), Requested::default());
+        assert!(sockets.contains("system calls of a program's own"));
+        let refused = Requested {
+            refused: Some("no memory".to_owned()),
+            ..Requested::default()
+        };
+        assert_eq!(reason(calls(), refused), "no memory");
+    }
+
+    #[test]
+    fn what_is_in_no_figure_is_noted() {
+        let requested = Requested {
+            with: durations(),
+            without: durations(),
+            high: 5,
+            left: 2,
+            ..Requested::default()
+        };
+        let told = Told::of(Some(&RequestsBy::Sockets), Some(&requested));
+        assert!(told.missing.is_empty());
+        assert!(told.notes[0].contains("5 receives"), "{:?}", told.notes);
+        assert!(told.notes[1].starts_with("2 of the requests"));
+    }
+}
