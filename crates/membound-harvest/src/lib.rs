@@ -29,4 +29,4 @@ pub use binaries::{Binaries, check};
 pub use error::Error;
 pub use options::{Costs, Options};
 pub use plan::plan;
-pub use yields::{Jumps, LeftOut, Obstacle, Yields, groundwork_options, yields};
+pub use yields::{Jumps, LeftOut, Obstacle, Yields, groundwork_options, is_wanted, yields};

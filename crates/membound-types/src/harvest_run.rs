@@ -26,6 +26,26 @@ named! {
 }
 
 named! {
+    /// What a harvest can be run without, to see what it is worth: document 003's choice of loads,
+    /// its bound on distances, and the parts of a cheap yield.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum HarvestPart {
+        /// Loads are chosen by what a yield gains and costs; without it all yield that can.
+        Choice = "choice",
+        /// Further yields bound the time between two of a scavenger's.
+        Distance = "distance",
+        /// Only registers that are alive are saved.
+        Liveness = "liveness",
+        /// Vector registers that the module has nothing to do with are not saved.
+        Vectors = "vectors",
+        /// The line that is about to be accessed is prefetched.
+        Prefetch = "prefetch",
+        /// Control is passed on; without it yields save and restore, and nobody else runs.
+        Switch = "switch",
+    }
+}
+
+named! {
     /// Where a plan comes from.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum PlanSource {
@@ -152,6 +172,9 @@ pub struct HarvestRunOptions {
     pub slo_p95_ns: Option<f64>,
     /// Whether scavengers that have work left go on when the primary has ended.
     pub finish: bool,
+    /// Parts of yields and of their choice that were left out, to see what they are worth.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<HarvestPart>,
     /// The plans that were followed.
     pub plans: Vec<FollowedPlan>,
 }

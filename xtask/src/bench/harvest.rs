@@ -56,6 +56,8 @@ enum Part {
     Chase,
     /// The time of a switch where every load hits.
     Switch,
+    /// What the parts of a yield are worth.
+    Parts,
     /// What yields cost without a scavenger, and a primary that only computes.
     Empty,
     /// A store under load: its requests' times, and what of its stalls becomes work.
@@ -69,9 +71,10 @@ enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Chase,
         Self::Switch,
+        Self::Parts,
         Self::Empty,
         Self::Kv,
         Self::Distance,
@@ -83,6 +86,7 @@ impl Part {
         match self {
             Self::Chase => "chase",
             Self::Switch => "switch",
+            Self::Parts => "parts",
             Self::Empty => "empty",
             Self::Kv => "kv",
             Self::Distance => "distance",
@@ -96,6 +100,7 @@ impl Part {
         match self {
             Self::Chase => chase::interleaving(bed),
             Self::Switch => chase::switching(bed),
+            Self::Parts => chase::parts(bed),
             Self::Empty => empty::run(bed),
             Self::Kv => kv::run(bed),
             Self::Distance => kv::distances(bed),

@@ -16,8 +16,10 @@ use std::fmt;
 
 use membound_rewrite::code::Function;
 use membound_rewrite::image::Image;
-use membound_rewrite::patch::{self, Body, Groundwork, Hooks, Plan, Refusal, Sites, Yield};
-use membound_types::{HarvestPlan, HarvestRole, HarvestSite, YieldKind};
+use membound_rewrite::patch::{
+    self, Body, Groundwork, Hooks, Plan, Refusal, Sites, Yield, YieldPart,
+};
+use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite, YieldKind, YieldReason};
 
 use crate::Error;
 use crate::binaries::identity;
@@ -93,7 +95,8 @@ pub enum Jumps {
     Any,
 }
 
-/// The yields of `plan` in the file that `image` is, by its identity.
+/// The yields of `plan` in the file that `image` is, by its identity; `without` some of what makes
+/// them good.
 ///
 /// # Errors
 /// When the plan is a scavenger's and has no bound: yields have no cost then.
@@ -102,6 +105,7 @@ pub fn yields(
     image: &Image<'_>,
     groundwork: &Groundwork,
     jumps: Jumps,
+    without: &[HarvestPart],
 ) -> Result<Yields, Error> {
     let identity = identity(image);
     let paths: BTreeSet<&str> = plan
@@ -125,8 +129,8 @@ pub fn yields(
     let chosen = plan
         .sites
         .iter()
-        .filter(|site| site.chosen && paths.contains(site.module.as_str()));
-    let mut work = Work::new(jumps);
+        .filter(|site| is_wanted(site, without) && paths.contains(site.module.as_str()));
+    let mut work = Work::new(jumps, yield_parts(without));
     for site in chosen {
         let cost = match &costs {
             // Others' yields are of no use to one who owns its thread.
@@ -137,6 +141,32 @@ pub fn yields(
         work.add(site, cost, image, groundwork);
     }
     Ok(work.settle(plan.role, image, groundwork))
+}
+
+/// Whether there is to be a yield at `site` of a plan.
+#[must_use]
+pub fn is_wanted(site: &HarvestSite, without: &[HarvestPart]) -> bool {
+    let lacks = |part| without.contains(&part);
+    let possible = !matches!(
+        site.reason,
+        YieldReason::NotALoad | YieldReason::NoFile | YieldReason::CannotPatch
+    );
+    match site.kind {
+        YieldKind::Primary => site.chosen || possible && lacks(HarvestPart::Choice),
+        YieldKind::Scavenger => site.chosen && !lacks(HarvestPart::Distance),
+    }
+}
+
+/// What yields themselves do without.
+fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
+    let parts = [
+        (HarvestPart::Liveness, YieldPart::Liveness),
+        (HarvestPart::Vectors, YieldPart::UnusedVectors),
+        (HarvestPart::Prefetch, YieldPart::Prefetch),
+        (HarvestPart::Switch, YieldPart::Passing),
+    ];
+    let lacking = parts.iter().filter(|(part, _)| without.contains(part));
+    lacking.map(|(_, part)| *part).collect()
 }
 
 /// A yield that is wanted.
@@ -158,14 +188,16 @@ struct Part {
 /// All functions with yields, by their index in the image.
 struct Work {
     jumps: Jumps,
+    without: Vec<YieldPart>,
     parts: BTreeMap<usize, Part>,
     left_out: Vec<LeftOut>,
 }
 
 impl Work {
-    fn new(jumps: Jumps) -> Self {
+    fn new(jumps: Jumps, without: Vec<YieldPart>) -> Self {
         Self {
             jumps,
+            without,
             parts: BTreeMap::new(),
             left_out: Vec::new(),
         }
@@ -225,6 +257,7 @@ impl Work {
 
     fn options(&self, role: HarvestRole) -> patch::Options {
         let mut options = groundwork_options();
+        options.without.clone_from(&self.without);
         if role == HarvestRole::Scavenger {
             options.body = Body::Yield(Yield::Base);
         }

@@ -53,7 +53,7 @@ impl Made {
             }
         }
         let groundwork = Groundwork::of(&image, &groundwork_options());
-        let found = yields(&plan, &image, &groundwork, Jumps::Sure).unwrap();
+        let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[]).unwrap();
         let index = |address: u64| self.addresses.binary_search(&address).unwrap();
         let placed = groundwork.plan(&image, &found.options);
         assert!(placed.sites().all(|site| site.number.is_ok()));
@@ -267,7 +267,7 @@ fn what_is_no_instruction_is_left_out() {
         .push(testing::site(FILE, TEXT + 1, YieldKind::Primary, 1));
     plan.sites
         .push(testing::site("/other", TEXT, YieldKind::Primary, 1));
-    let found = yields(&plan, &image, &groundwork, Jumps::Sure).unwrap();
+    let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[]).unwrap();
     assert_eq!(found.options.sites, Sites::Instructions(vec![]));
     assert_eq!(
         found.left_out,
@@ -278,8 +278,30 @@ fn what_is_no_instruction_is_left_out() {
         }]
     );
     plan.role = HarvestRole::Scavenger;
-    let error = yields(&plan, &image, &groundwork, Jumps::Sure).unwrap_err();
+    let error = yields(&plan, &image, &groundwork, Jumps::Sure, &[]).unwrap_err();
     assert!(matches!(error, Error::NoBound), "{error}");
+}
+
+#[test]
+fn what_is_left_out_is_not_there() {
+    let mut hits = testing::site(FILE, TEXT, YieldKind::Primary, 1);
+    hits.chosen = false;
+    hits.reason = YieldReason::Hits;
+    assert!(!is_wanted(&hits, &[]));
+    assert!(is_wanted(&hits, &[HarvestPart::Choice]));
+    hits.reason = YieldReason::CannotPatch;
+    assert!(!is_wanted(&hits, &[HarvestPart::Choice]));
+    let bound = testing::site(FILE, TEXT, YieldKind::Scavenger, 1);
+    assert!(is_wanted(&bound, &[HarvestPart::Choice]));
+    assert!(!is_wanted(&bound, &[HarvestPart::Distance]));
+    assert_eq!(
+        yield_parts(&[
+            HarvestPart::Switch,
+            HarvestPart::Distance,
+            HarvestPart::Liveness
+        ]),
+        [YieldPart::Liveness, YieldPart::Passing]
+    );
 }
 
 #[test]
@@ -298,7 +320,7 @@ fn a_primary_yields_at_its_loads_and_cares_for_no_base() {
         plan.sites
             .push(testing::site(FILE, at, YieldKind::Primary, 1));
     }
-    let found = yields(&plan, &image, &groundwork, Jumps::Sure).unwrap();
+    let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[]).unwrap();
     assert_eq!(found.options.body, Body::Yield(Yield::Primary));
     assert_eq!(found.options.bodies, []);
     let sites = vec![made.addresses[0], made.addresses[2]];
@@ -332,7 +354,7 @@ fn yields_cost_what_the_plan_says_of_their_function() {
     ];
     plan.sites[3].executions = Some(2.5e5);
     let costs = |plan: &HarvestPlan| -> Vec<u16> {
-        let found = yields(plan, &image, &groundwork, Jumps::Sure).unwrap();
+        let found = yields(plan, &image, &groundwork, Jumps::Sure, &[]).unwrap();
         let bodies = found.options.bodies.iter();
         let costs = bodies.map(|it| match it.1 {
             Body::Yield(Yield::Miss { cost, .. } | Yield::Bound { cost, .. }) => cost,

@@ -497,6 +497,10 @@ pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, Stri
             .to_owned(),
         ),
     ];
+    if !options.without.is_empty() {
+        let parts: Vec<&str> = options.without.iter().map(|part| part.name()).collect();
+        out.push(("left out", parts.join(", ")));
+    }
     out.extend(options.plans.iter().map(|it| (PLAN, plan(it))));
     out
 }

@@ -70,7 +70,7 @@ fn merit(
     let start = function.instructions[block.first as usize].ip();
     let settled = Settled::settle(
         options.body_at(start),
-        options.vectors,
+        options,
         around,
         instruction,
         access.as_ref(),

@@ -12,7 +12,7 @@ use super::rubbish;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
 use super::yields::SettledYield;
-use super::{Body, Refusal, VectorLevel};
+use super::{Body, Options, Refusal, VectorLevel};
 use crate::flow::{Access, Liveness, Segment};
 use crate::{Flag, Gpr, RegisterSet};
 
@@ -167,7 +167,7 @@ impl Settled {
     /// `body` before `instruction`, which does `access`, if any.
     pub(super) fn settle(
         body: Body,
-        vectors: VectorLevel,
+        options: &Options,
         around: Surroundings,
         instruction: &iced_x86::Instruction,
         access: Option<&Access>,
@@ -197,7 +197,7 @@ impl Settled {
                 let way = with_call(&around)?;
                 (Action::CountByStack(around.two_registers(way)), way)
             }
-            Body::Rubbish => (Action::Rubbish(vectors), Way::Free),
+            Body::Rubbish => (Action::Rubbish(options.vectors), Way::Free),
             Body::Sample => (Action::Sample(plain_operand()?), with_call(&around)?),
             Body::Record => (Action::Record(plain_operand()?), with_call(&around)?),
             Body::PrefetchYield => {
@@ -208,7 +208,7 @@ impl Settled {
                 (Action::PrefetchYield(operand), Way::Free)
             }
             Body::Yield(what) => {
-                let settled = SettledYield::settle(what, vectors, &around, operand().ok())?;
+                let settled = SettledYield::settle(what, options, &around, operand().ok())?;
                 (Action::Yield(settled), Way::Free)
             }
             Body::Mark(mark) => {

@@ -121,12 +121,12 @@ pub(super) fn plan(
             let body = options.body_at(address);
             let mut around = Surroundings::before(subject.liveness, index);
             if matches!(body, Body::Yield(_)) {
-                around.live = around.live.without(*untouched.get_or_insert_with(|| {
-                    yields::untouched(&subject.function.instructions, analyst).union(subject.unused)
-                }));
+                let untouched = *untouched.get_or_insert_with(|| {
+                    yields::untouched(&subject.function.instructions, analyst)
+                });
+                around.live = yields::kept(around.live, untouched, subject.unused, options);
             }
-            let settled =
-                Settled::settle(body, options.vectors, around, instruction, access.as_ref());
+            let settled = Settled::settle(body, options, around, instruction, access.as_ref());
             let untouchable = is_untouchable(subject.function, instruction);
             let number = match settled {
                 _ if untouchable => Err(Refusal::Rseq),

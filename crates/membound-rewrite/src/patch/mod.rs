@@ -43,7 +43,7 @@ pub use describe::{
 pub use entry::entry_hook;
 pub use groundwork::Groundwork;
 pub use membound_wire::Mark;
-pub use options::{Accesses, Hooks, Options, Sites, VectorLevel};
+pub use options::{Accesses, Hooks, Options, Sites, VectorLevel, YieldPart};
 pub use place::{ISLAND_BYTES, IslandPage, PlaceError, Placed, Placement};
 pub use plan::{
     FunctionView, HookState, HookView, Layout, MOST_COLOUR, Plan, PlanBytes, PlanError, SiteView,

@@ -106,6 +106,20 @@ pub enum Hooks {
     LeaveOut,
 }
 
+/// What a yield does to be cheap, and to be of use. Each can be left out, to see what it is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum YieldPart {
+    /// Only what is alive is saved; without it all that a body may save.
+    Liveness,
+    /// Vector registers that the module has nothing to do with are not saved.
+    UnusedVectors,
+    /// What is about to be accessed is asked for before.
+    Prefetch,
+    /// Control goes on elsewhere; without it everything is saved and given back and the program
+    /// goes on.
+    Passing,
+}
+
 /// What a plan is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -126,6 +140,8 @@ pub struct Options {
     pub hooks: Hooks,
     /// Functions whose entries lead to the agent.
     pub wrapped: Vec<Wrapped>,
+    /// What yields do without, sorted.
+    pub without: Vec<YieldPart>,
 }
 
 impl Options {
@@ -141,6 +157,7 @@ impl Options {
             vectors: VectorLevel::detect(),
             hooks: Hooks::Plant,
             wrapped: Vec::new(),
+            without: Vec::new(),
         }
     }
 
@@ -172,6 +189,8 @@ impl Options {
             self.vectors as u8,
             self.hooks as u8,
         ]);
+        key.push(self.without.len() as u8);
+        key.extend(self.without.iter().map(|part| *part as u8));
         for wrapped in &self.wrapped {
             key.push(1);
             key.extend_from_slice(&wrapped.number.to_le_bytes());

@@ -27,7 +27,7 @@ use super::lane::{
 use super::operand::Operand;
 use super::table::{FlagsKept, Frame, Resume};
 use super::writer::{RED_ZONE, Writer};
-use super::{Refusal, VectorLevel, Yield, vectors};
+use super::{Options, Refusal, VectorLevel, Yield, YieldPart, vectors};
 use crate::flow::{Analyst, Segment};
 use crate::{Gpr, RegisterSet};
 
@@ -41,6 +41,8 @@ pub(super) struct SettledYield {
     /// What is prefetched.
     operand: Option<Operand>,
     vectors: VectorLevel,
+    /// Whether control goes on elsewhere.
+    passes: bool,
 }
 
 /// State that is alive by the rules and yet need not be kept in a function of these instructions:
@@ -57,6 +59,26 @@ pub(super) fn untouched(instructions: &[Instruction], analyst: &mut Analyst) -> 
     dear().without(writes)
 }
 
+/// What a yield saves of what is `live`, where `untouched` and `unused` need not be.
+pub(super) fn kept(
+    live: RegisterSet,
+    untouched: RegisterSet,
+    unused: RegisterSet,
+    options: &Options,
+) -> RegisterSet {
+    let live = if options.without.contains(&YieldPart::Liveness) {
+        live.union(dear().complement())
+    } else {
+        live
+    };
+    let unused = if options.without.contains(&YieldPart::UnusedVectors) {
+        RegisterSet::EMPTY
+    } else {
+        unused
+    };
+    live.without(untouched).without(unused)
+}
+
 /// What would have to be saved and costs more than a switch.
 const fn dear() -> RegisterSet {
     RegisterSet::X87.union(RegisterSet::DIRECTION)
@@ -65,7 +87,7 @@ const fn dear() -> RegisterSet {
 impl SettledYield {
     pub(super) fn settle(
         what: Yield,
-        vectors: VectorLevel,
+        options: &Options,
         around: &Surroundings,
         operand: Option<Operand>,
     ) -> Result<Self, Refusal> {
@@ -75,10 +97,12 @@ impl SettledYield {
         if around.live.intersects(dear()) {
             return Err(Refusal::DearState);
         }
+        let with = |part| !options.without.contains(&part);
         Ok(Self {
             what,
-            operand: operand.filter(|_| what.prefetches()),
-            vectors,
+            operand: operand.filter(|_| what.prefetches() && with(YieldPart::Prefetch)),
+            vectors: options.vectors,
+            passes: with(YieldPart::Passing),
         })
     }
 
@@ -87,12 +111,23 @@ impl SettledYield {
             prefetch(operand, writer.out);
         }
         match self.what {
+            _ if !self.passes => self.stay(around, writer),
             Yield::Primary => self.primary(around, writer),
             Yield::Miss { cost, .. } | Yield::Bound { cost, .. } => {
                 self.scavenger(around, cost, writer);
             }
             Yield::Base => take_base(around, writer),
         }
+    }
+
+    /// Saves and gives back what a yield does, and goes on here.
+    fn stay(&self, around: &Surroundings, writer: &mut Writer<'_>) {
+        let saved = Saved::save(around, writer);
+        let room = vectors::save(around, self.vectors, writer);
+        vectors::restore(around, self.vectors, room, writer);
+        saved.restore(writer);
+        writer.resume = Resume::Displaced;
+        writer.mark();
     }
 
     /// Goes on as the next scavenger, if there is one.
@@ -422,7 +457,7 @@ mod tests {
     use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
     use super::*;
-    use crate::patch::{Body, Hooks, Options, Plan};
+    use crate::patch::{Body, Hooks, Plan};
 
     /// What stands before `mov rax, [rdi]; ret`, an instruction a line.
     fn written(what: Yield) -> Vec<String> {

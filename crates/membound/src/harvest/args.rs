@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use membound_launch::RequestsBy;
-use membound_types::{DistanceRule, HarvestRole, IdlePolicy};
+use membound_types::{DistanceRule, HarvestPart, HarvestRole, IdlePolicy};
 
 use crate::profile::args::seconds;
 
@@ -105,6 +105,12 @@ pub(crate) struct RunArgs {
                 nobody wants), steal (wait for another thread), stop [default: harvest]"
     )]
     pub(crate) idle: IdlePolicy,
+    /// Do without a part, to see what it is worth: choice (of loads that yield), distance (yields
+    /// that bound the time of turns), liveness (registers that are dead are not saved), vectors
+    /// (nor those that the program does not use), prefetch, switch (nobody else runs). May be
+    /// repeated.
+    #[arg(long, value_name = "PART")]
+    pub(crate) without: Vec<HarvestPart>,
     /// Let scavengers that are not done go on when the command has ended.
     #[arg(long)]
     pub(crate) finish: bool,

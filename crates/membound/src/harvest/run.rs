@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use membound_harvest::distance::{Limits, Rule};
-use membound_harvest::{Jumps, Options, Yields};
+use membound_harvest::{Jumps, Options, Yields, is_wanted};
 use membound_launch::{Choice, Guest, Harvest, Headers, Idle, Live, Planting, environment};
 use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
@@ -18,7 +18,7 @@ use membound_platform::{Root, machine_info};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Body, Groundwork, Sites};
 use membound_types::{
-    HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
+    HarvestPart, HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
 };
 
 use super::args::RunArgs;
@@ -92,7 +92,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .into_iter()
         .map(|followed| (followed.from, followed.plan))
         .unzip();
-    let mut choices = Choices::of(&plans)?;
+    let mut choices = Choices::of(&plans, &args.without)?;
     if args.no_primary {
         choices.primary.push(host_yield(&command)?);
     }
@@ -167,6 +167,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             requests: args.requests.as_ref().map(ToString::to_string),
             slo_p95_ns: args.slo_p95,
             finish: args.finish,
+            without: args.without.clone(),
             plans: options,
         },
         requests: args.requests.as_ref(),
@@ -398,7 +399,7 @@ struct Choices {
 }
 
 impl Choices {
-    fn of(plans: &[HarvestPlan]) -> anyhow::Result<Self> {
+    fn of(plans: &[HarvestPlan], without: &[HarvestPart]) -> anyhow::Result<Self> {
         let mut choices = Self::default();
         // What two plans say of one file, the first one has: they are of the same program.
         let mut known = BTreeMap::new();
@@ -408,22 +409,28 @@ impl Choices {
                 let planned = plan
                     .sites
                     .iter()
-                    .any(|site| site.chosen && site.module == module.path);
+                    .any(|site| is_wanted(site, without) && site.module == module.path);
                 if !planned || known.insert(key, ()).is_some() {
                     continue;
                 }
-                choices.add(plan, &module.path)?;
+                choices.add(plan, &module.path, without)?;
             }
         }
         Ok(choices)
     }
 
-    fn add(&mut self, plan: &HarvestPlan, path: &str) -> anyhow::Result<()> {
+    fn add(
+        &mut self,
+        plan: &HarvestPlan,
+        path: &str,
+        without: &[HarvestPart],
+    ) -> anyhow::Result<()> {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {path}"))?;
         membound_harvest::check(plan, path, &bytes)?;
         let image = Image::parse(&bytes).with_context(|| path.to_owned())?;
         let groundwork = Groundwork::of(&image, &membound_harvest::groundwork_options());
-        let yields = membound_harvest::yields(plan, &image, &groundwork, Jumps::Any)?;
+        let settle = |jumps| membound_harvest::yields(plan, &image, &groundwork, jumps, without);
+        let yields = settle(Jumps::Any)?;
         let left_out = yields.left_out.iter().map(|left| {
             (
                 plan.role,
@@ -446,7 +453,7 @@ impl Choices {
                 otherwise: None,
             }),
             HarvestRole::Scavenger => {
-                let sure = membound_harvest::yields(plan, &image, &groundwork, Jumps::Sure)?;
+                let sure = settle(Jumps::Sure)?;
                 self.scavengers.push(Planting {
                     choice: choice(yields),
                     otherwise: Some(choice(sure)),

@@ -26,6 +26,31 @@ fn vectors_are_alive_over_its_yields() {
     check("state.c", "-O2", "vectors");
 }
 
+/// Whatever yields do without, the program is the same; without the switch nobody else runs.
+#[test]
+fn parts_of_yields_can_be_left_out() {
+    let (Some(program), Some(scavenger)) = (fixture("state.c", "-O2"), scavenger()) else {
+        return;
+    };
+    for part in [
+        "liveness", "vectors", "prefetch", "distance", "choice", "switch",
+    ] {
+        let harvest = Harvest::of(&program, "vectors")
+            .with(&scavenger, "vectors")
+            .options(&format!("--idle steal --without {part}"));
+        let run = if part == "switch" {
+            let run = harvest.run();
+            assert_eq!(run.left, harvest.alone());
+            assert_eq!(run.document.primary.yields, 0);
+            run.document
+        } else {
+            harvest.check().document
+        };
+        let left_out: Vec<&str> = run.options.without.iter().map(|it| it.name()).collect();
+        assert_eq!(left_out, [part]);
+    }
+}
+
 #[test]
 fn leaves_keep_what_is_below_their_stack_pointer() {
     check("state.c", "-O2", "redzone");

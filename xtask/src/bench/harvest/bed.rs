@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use membound_types::{
-    HarvestPlan, HarvestRole, HarvestRun, IdlePolicy, MachineProfile, ScavengerState,
+    HarvestPart, HarvestPlan, HarvestRole, HarvestRun, IdlePolicy, MachineProfile, ScavengerState,
 };
 use serde_json::{Value, json};
 
@@ -80,6 +80,8 @@ pub(super) struct Asked {
     pub(super) bound_ns: Option<f64>,
     /// `--max-overhead`.
     pub(super) max_overhead: &'static str,
+    /// `--without`.
+    pub(super) without: &'static [HarvestPart],
 }
 
 /// Numbers that a program printed, by their names.
@@ -319,6 +321,9 @@ impl Bed<'_> {
         if let Some(bound) = asked.bound_ns {
             words.extend(["--bound-ns".to_owned(), bound.to_string()]);
         }
+        for part in asked.without {
+            words.extend(["--without".to_owned(), part.name().to_owned()]);
+        }
         words.push("--".to_owned());
         words.extend_from_slice(&asked.primary);
 
@@ -330,7 +335,8 @@ impl Bed<'_> {
         let said = Said::parse(&text?);
         let document: HarvestRun = read(&json)?;
         self.keep_run(asked, &said, &document);
-        works(&document, yields > 0)?;
+        let gives_way = yields > 0 && !asked.without.contains(&HarvestPart::Switch);
+        works(&document, gives_way)?;
         Ok(Ran {
             said,
             document: Some(document),

@@ -2,7 +2,7 @@
 //! hand, and what a switch takes where every load hits.
 
 use anyhow::{Context as _, Result};
-use membound_types::{HarvestPlan, HarvestRole, IdlePolicy};
+use membound_types::{HarvestPart, HarvestPlan, HarvestRole, IdlePolicy};
 use serde_json::{Value, json};
 
 use super::super::verdict;
@@ -73,6 +73,7 @@ fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
         bound_ns: None,
         // The chase has one load; what it would cost on hits is not the question.
         max_overhead: "100%",
+        without: &[],
     }
 }
 
@@ -236,11 +237,64 @@ pub(super) fn switching(bed: &Bed<'_>) -> Result<Vec<Value>> {
     if harvested.iter().any(Found::apart) {
         say("  scavengers ran on threads of their own: that work is in the rate");
     }
-    say("saving and passing control are not told apart: the command cannot leave one out");
     Ok(vec![json!({
         "switch_ns": ns, "by_hand_ns": hand_ns, "hit_ns": hit_ns,
         "planned_with_ns": plan.options.switch_ns, "target_ns": SWITCH_TARGET_NS,
     })])
+}
+
+/// What the parts of a yield are worth where every load hits: saving and restoring apart from passing
+/// control, and what registers that are dead, vectors that nobody uses and prefetches make of it.
+pub(super) fn parts(bed: &Bed<'_>) -> Result<Vec<Value>> {
+    const HOPS: u64 = 100_000_000;
+    const CASES: [Option<&[HarvestPart]>; 7] = [
+        None,
+        Some(&[]),
+        Some(&[HarvestPart::Switch]),
+        Some(&[HarvestPart::Prefetch]),
+        Some(&[HarvestPart::Vectors]),
+        Some(&[HarvestPart::Liveness]),
+        Some(&[HarvestPart::Liveness, HarvestPart::Vectors]),
+    ];
+    let found = alternate(bed.args.repeat, &CASES, |case| {
+        let Some(without) = *case else {
+            return bed.alone(&chase(bed, SMALL, HOPS))?.get("ns_per_hop");
+        };
+        let asked = Asked {
+            without,
+            ..asked(bed, SMALL, 1, HOPS)
+        };
+        if without.contains(&HarvestPart::Switch) {
+            return bed.harvested(&asked)?.said.get("ns_per_hop");
+        }
+        Ok(hop(bed, &asked)?.ns(""))
+    });
+    let mut rows = Vec::new();
+    let mut times = Vec::new();
+    say("a hit with a yield          ns");
+    for (case, runs) in CASES.into_iter().zip(found) {
+        let name = match case {
+            None => "none".to_owned(),
+            Some([]) => "all parts".to_owned(),
+            Some(parts) => {
+                let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
+                format!("without {}", names.join(", "))
+            }
+        };
+        let ns = middle(&runs?, |ns| *ns)?;
+        say(format_args!("{name:<25}{ns:>6.2}"));
+        rows.push(json!({ "yields": name, "ns": ns }));
+        times.push(ns);
+    }
+    let [none, all, unpassed, ..] = times[..] else {
+        return Ok(rows);
+    };
+    let (saving, passing) = (unpassed - none, all - unpassed);
+    say(format_args!(
+        "saving and restoring {saving:.2} ns, passing control {passing:.2} ns"
+    ));
+    rows.push(json!({ "saving_ns": saving, "passing_ns": passing }));
+    Ok(rows)
 }
 
 #[cfg(test)]

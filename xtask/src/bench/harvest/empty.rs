@@ -127,6 +127,7 @@ fn pair(bed: &Bed<'_>, case: &Case, alone_first: bool) -> Result<(f64, f64)> {
             idle: IdlePolicy::Steal,
             bound_ns: None,
             max_overhead: OVERHEAD,
+            without: &[],
         };
         bed.harvested(&asked)?.said.get(case.figure)
     };

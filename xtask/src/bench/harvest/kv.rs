@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use membound_types::{HarvestPlan, IdlePolicy};
+use membound_types::{HarvestPart, HarvestPlan, IdlePolicy};
 use serde_json::{Value, json};
 
 use super::super::verdict;
@@ -36,7 +36,12 @@ struct Case {
     load: u32,
     /// The bound and `--max-overhead`; `None` runs alone.
     with: Option<(f64, &'static str)>,
+    /// With yields that save everything.
+    plain: bool,
 }
+
+/// What plain yields do without.
+const PLAIN: [HarvestPart; 2] = [HarvestPart::Liveness, HarvestPart::Vectors];
 
 /// What is compared of a run.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -113,6 +118,7 @@ pub(super) fn asked(bed: &Bed<'_>, primary: Words, scavenger: Endless, bound_ns:
         idle: IdlePolicy::Steal,
         bound_ns: Some(bound_ns),
         max_overhead: OVERHEAD,
+        without: &[],
     }
 }
 
@@ -128,6 +134,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let worth = bed.units_per_s(&scan)?;
     let ask = |case: &Case, (bound_ns, max_overhead)| Asked {
         max_overhead,
+        without: if case.plain { &PLAIN } else { &[] },
         ..asked(
             bed,
             store(bed, case.load, rate(full, case.load)),
@@ -138,19 +145,28 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let alone = Case {
         load: LOAD,
         with: None,
+        plain: false,
     };
     let with = |with| Case {
         load: LOAD,
         with: Some(with),
+        plain: false,
     };
     let mut cases = vec![alone];
     cases.extend(BOUNDS_NS.map(|bound| with((bound, OVERHEAD))));
     cases.extend(OVERHEADS.map(|overhead| with((BOUND_NS, overhead))));
     for load in LOADS {
-        cases.push(Case { load, with: None });
         let with = Some((BOUND_NS, OVERHEAD));
-        cases.push(Case { load, with });
+        cases.extend([None, with].map(|with| Case {
+            load,
+            with,
+            plain: false,
+        }));
     }
+    cases.extend(BOUNDS_NS.map(|bound| Case {
+        plain: true,
+        ..with((bound, OVERHEAD))
+    }));
     let [plan, _] = bed.plans(&ask(&alone, (BOUND_NS, OVERHEAD)))?;
     let (stall, yields) = (stall_share(&plan)?, chosen(&plan)?.len());
     ensure!(
@@ -178,6 +194,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     ));
     let mut summary: Vec<Value> = Vec::new();
     let mut curve = Vec::new();
+    let mut plain = Vec::new();
     say("bound     overhead  service p50    p95  slower  <= 15 %  units/s  stall to work");
     for (case, runs) in rows {
         // From the first one at another load on, pairs of alone and with are the curve.
@@ -185,7 +202,8 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
             .with
             .filter(|_| summary.len() < BOUNDS_NS.len() + OVERHEADS.len());
         let Some((bound_ns, overhead)) = compared else {
-            curve.push((case, runs));
+            let list = if case.plain { &mut plain } else { &mut curve };
+            list.push((case, runs));
             continue;
         };
         let head = format!("{:<10}{overhead:>8}", format!("{bound_ns:.0} ns"));
@@ -226,8 +244,37 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     if summary.iter().any(|row| row["ran_apart"] == true) {
         say("* scavengers ran on threads of their own: that work is in the figure");
     }
+    let cheap = summary[..BOUNDS_NS.len()].iter();
+    let cheap: Vec<Option<f64>> = cheap.map(|row| row["service_p95_ns"].as_f64()).collect();
+    let plain = plainly(&plain, &cheap)?;
     summary.extend(sojourns(&curve)?);
+    summary.extend(plain);
     Ok(summary)
+}
+
+/// What yields that save only what they must are worth, by bound: service times with those that save
+/// everything, beside those of `cheap` ones.
+fn plainly(plain: &[(&Case, Result<Vec<Found>>)], cheap: &[Option<f64>]) -> Result<Vec<Value>> {
+    say("bound     service p95 with plain yields  with these  better");
+    let mut rows = Vec::new();
+    for ((case, runs), cheap) in plain.iter().zip(cheap) {
+        let (Some((bound_ns, _)), Ok(runs), Some(cheap)) = (case.with, runs, cheap) else {
+            continue;
+        };
+        let p95 = middle(runs, |one| one.service_p95_ns)?;
+        let better = 1.0 - cheap / p95;
+        say(format_args!(
+            "{:<10}{:>26.1} us{:>9.1} us{:>+6.0} %",
+            format!("{bound_ns:.0} ns"),
+            p95 / 1e3,
+            cheap / 1e3,
+            better * 100.0
+        ));
+        rows.push(json!({
+            "bound_ns": bound_ns, "plain_p95_ns": p95, "service_p95_ns": cheap, "better": better,
+        }));
+    }
+    Ok(rows)
 }
 
 /// Sojourn times by load: pairs of a case alone and with scavengers.
@@ -275,6 +322,7 @@ pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
             idle: IdlePolicy::Steal,
             bound_ns: Some(BOUND_NS),
             max_overhead: OVERHEAD,
+            without: &[],
         }
     });
     let found = alternate(bed.args.repeat, &cases, |asked| {

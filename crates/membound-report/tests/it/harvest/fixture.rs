@@ -172,6 +172,7 @@ fn options() -> HarvestRunOptions {
         max_slowdown: Some(0.05),
         requests: Some("store_begin..store_end".to_owned()),
         slo_p95_ns: Some(400_000.0),
+        without: Vec::new(),
         finish: false,
         plans: vec![
             FollowedPlan {

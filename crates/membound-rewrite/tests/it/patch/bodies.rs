@@ -4,7 +4,7 @@ use iced_x86::Register;
 use iced_x86::code_asm::{CodeAssembler, get_gpr64, qword_ptr, r15};
 use membound_rewrite::code::Tables;
 use membound_rewrite::flow::access;
-use membound_rewrite::patch::{Body, Mark, Options};
+use membound_rewrite::patch::{Body, Mark, Options, YieldPart};
 
 use super::lab::{self, Jumps, Lab};
 use crate::flow::programs::{Place, Pool, Program, Shape, Step};
@@ -93,6 +93,13 @@ pub(crate) fn options(body: Body, random: &mut Random) -> Options {
     } else {
         Tables::Ignore
     };
+    // What yields do without makes no difference to the program.
+    let parts = [
+        YieldPart::Liveness,
+        YieldPart::UnusedVectors,
+        YieldPart::Prefetch,
+    ];
+    options.without = parts.into_iter().filter(|_| random.one_in(4)).collect();
     options
 }
 
