@@ -113,6 +113,8 @@ pub struct Board {
     pub ticks: u32,
     /// 1: when the program ends its process, that stays until all guests have ended; the launcher's.
     pub finish: u32,
+    /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
+    pub memory: u64,
     /// Threads that were given a lane; the agent's, as is all that follows.
     pub adopted: u64,
     /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use membound_input::parse_size;
 use membound_types::{DistanceRule, HarvestRole, IdlePolicy};
 
 use crate::profile::args::seconds;
@@ -95,6 +96,9 @@ pub(crate) struct RunArgs {
                 nobody wants), steal (wait for another thread), stop [default: harvest]"
     )]
     pub(crate) idle: IdlePolicy,
+    /// Memory that all scavengers may have together [default: half of what there is].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
     /// Let scavengers that are not done go on when the command has ended.
     #[arg(long)]
     pub(crate) finish: bool,
