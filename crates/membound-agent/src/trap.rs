@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::control::Failure;
 use crate::guest::Heard;
-use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
+use crate::handlers::{self, Disposition, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
 use crate::{areas, guest, lanes, memory, threads, tick};
@@ -26,7 +26,8 @@ pub(crate) const OF_GUESTS: [u64; 5] = [SYS, SEGV, BUS, FPE, ILL];
 const SIGTRAP: u64 = 5;
 /// SIGSYS, of a call that is dispatched.
 pub(crate) const SYS: u64 = 31;
-const SEGV: u64 = 11;
+/// SIGSEGV.
+pub(crate) const SEGV: u64 = 11;
 const BUS: u64 = 7;
 const FPE: u64 = 8;
 const ILL: u64 = 4;
@@ -222,12 +223,12 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     let place = context + REGISTERS_OFFSET;
     // SAFETY: the kernel put the registers there.
     let mut registers: Registers = unsafe { memory::get(place) };
+    let arrived = Arrived {
+        signal,
+        information,
+        context,
+    };
     if OF_GUESTS.contains(&signal) {
-        let arrived = Arrived {
-            signal,
-            information,
-            context,
-        };
         match guest::on_signal(arrived, code, &mut registers) {
             Heard::No => {}
             Heard::Yes => {
@@ -239,16 +240,23 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
         }
     }
     if signal == CALL && lanes::finish::is_over() {
-        let arrived = Arrived {
-            signal,
-            information,
-            context,
-        };
         // First the guest goes home; then it is called once more.
         match lanes::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
-            None => crate::own_thread::exit(0),
+            None => {
+                // The first thread of a process stays as a zombie, which nobody takes guests from.
+                lanes::thread_ends();
+                crate::own_thread::exit(0)
+            }
         }
+    }
+    if signal == CALL && lanes::overdue::is_call(code, process, value) {
+        if let Some(go_on) = lanes::leave::on_overdue(arrived) {
+            return go_on;
+        }
+        // The turn has ended meanwhile, and the program has called the kernel perhaps.
+        tick::again(place, registers);
+        return 0;
     }
     let go_on = if signal == CALL && threads::is_call(code, process, value) {
         threads::stand_still();
@@ -267,7 +275,14 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
             // SAFETY: as above; the kernel takes them back from there.
             unsafe { memory::put(place, registers) };
         }
-        return hand_over(signal, code, context);
+        if signal == SIGTRAP
+            && code > 0
+            && let Heard::Left(go_on) = guest::on_signal(arrived, code, &mut registers)
+        {
+            // A guest's own.
+            return go_on;
+        }
+        return hand_over(arrived, code);
     };
     registers.rip = rip;
     // SAFETY: as above; the kernel takes them back from there.
@@ -289,10 +304,12 @@ fn after_int3(ip: u64) -> Option<u64> {
 }
 
 /// Gives the signal to the program, as the kernel would have.
-fn hand_over(signal: u64, code: i32, context: usize) -> u64 {
+fn hand_over(arrived: Arrived, code: i32) -> u64 {
     const DEFAULT: u64 = 0;
     const IGNORE: u64 = 1;
-    const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
+    let Arrived {
+        signal, context, ..
+    } = arrived;
     let Some(kept) = users(signal) else {
         return 0;
     };
@@ -304,6 +321,11 @@ fn hand_over(signal: u64, code: i32, context: usize) -> u64 {
             // handler's mask is gone.
             handlers::disposition(signal, Some(&Disposition::DEFAULT));
             sys::send_signal(sys::process(), sys::thread(), signal as u32);
+            0
+        }
+        _ if guest::is_own_thread(sys::thread()) => {
+            // The program's handlers are for its own threads.
+            threads::pass_on(signal as u32, arrived.information, lanes::is_agents);
             0
         }
         handler => {

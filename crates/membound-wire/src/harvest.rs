@@ -119,6 +119,8 @@ pub struct Board {
     pub phase_looks: u32,
     /// Reserved, 0.
     pub reserved: u32,
+    /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
+    pub memory: u64,
     /// Threads that were given a lane; the agent's, as is all that follows.
     pub adopted: u64,
     /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in
@@ -138,6 +140,8 @@ pub struct Board {
     pub calls: u64,
     /// Those that a signal to the program sent home.
     pub interrupted: u64,
+    /// Those that were sent home because they did not come back to a yield.
+    pub overdue: u64,
     /// Turns that were timed.
     pub timed: u64,
     /// Their times, in nanoseconds together.

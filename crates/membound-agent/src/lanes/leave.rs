@@ -13,15 +13,14 @@ use membound_wire::Board;
 
 use super::berth::{self, Errand};
 use super::{Block, Context, between, set_fs, tell};
-use crate::handlers::{REGISTERS_OFFSET, Registers};
-use crate::sys::{self, call, number};
+use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
+use crate::sys;
 use crate::{assembly, memory};
 
 /// Bytes of a signal's information that are kept.
 const INFORMATION_BYTES: usize = 128;
 /// Bytes of a `ucontext` up to the end of its mask.
 const CONTEXT_BYTES: usize = MASK_OFFSET + 8;
-const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
 /// Where a `ucontext` says which alternate stack there was.
 const ALTERNATE_OFFSET: usize = 16;
 /// Where it has the address of the vector registers.
@@ -104,7 +103,7 @@ impl Arrived {
 
     /// Sends it to the calling thread again.
     fn send_again(self) {
-        send_again(self.signal as u32, self.information);
+        sys::send_again(sys::thread(), self.signal as u32, self.information);
     }
 }
 
@@ -116,7 +115,9 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     let [begin, end] = assembly::own_range();
     if (begin..end).contains(&ip) && !between(ip) {
         // It came between another one and this very question. The program's restorer calls the
-        // kernel itself, which is none of the guest's.
+        // kernel itself, which is none of the guest's. With `SA_NODEFER` it would come again at once
+        // where it was not blocked, and again.
+        sys::set_mask(u64::MAX);
         block.selector.store(0, Ordering::Relaxed);
         // SAFETY: the frame is the handler's to change.
         unsafe { memory::put(arrived.context + MASK_OFFSET, u64::MAX) };
@@ -150,6 +151,21 @@ pub(crate) fn on_trap(arrived: Arrived, errand: Errand) -> Option<u64> {
         tell(offset_of!(Board, calls), 1);
     }
     Some(block.leave(arrived, errand))
+}
+
+/// A turn that takes too long, with all signals blocked. Where the calling thread is still in it: what
+/// the handler is to go on to.
+pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
+    let block = Block::with_context()?;
+    let ip = arrived.registers().rip;
+    let [begin, end] = assembly::own_range();
+    if block.parked() || (begin..end).contains(&ip) {
+        // It has ended it, or another signal is about to.
+        return None;
+    }
+    block.leaving.signal.store(0, Ordering::Relaxed);
+    tell(offset_of!(Board, overdue), 1);
+    Some(block.leave(arrived, Errand::Rest))
 }
 
 impl Block {
@@ -260,7 +276,7 @@ extern "C" fn left(block: &'static Block) -> u64 {
     }
     let signal = leaving.signal.swap(0, Ordering::Relaxed);
     if signal != 0 {
-        send_again(signal, leaving.information.as_ptr() as usize);
+        sys::send_again(sys::thread(), signal, leaving.information.as_ptr() as usize);
     }
     resume
 }
@@ -268,25 +284,6 @@ extern "C" fn left(block: &'static Block) -> u64 {
 /// Gives the thread its mask again: what was waiting comes now.
 extern "C" fn unmask(mask: u64) {
     sys::set_mask(mask);
-}
-
-/// Sends a signal with this information to the calling thread.
-fn send_again(signal: u32, information: usize) {
-    // SAFETY: the information has the kernel's layout and outlives the call. To itself a thread
-    // may send any.
-    let _ = unsafe {
-        call(
-            number::RT_TGSIGQUEUEINFO,
-            [
-                sys::process() as usize,
-                sys::thread() as usize,
-                signal as usize,
-                information,
-                0,
-                0,
-            ],
-        )
-    };
 }
 
 /// Makes a call that a frame asks for, and puts its result there.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use membound_input::parse_size;
 use membound_launch::RequestsBy;
 use membound_types::{DistanceRule, HarvestPart, HarvestRole, IdlePolicy};
 
@@ -16,7 +17,7 @@ pub(crate) enum HarvestCommand {
     /// Say where a profiled program would yield, what that gives, and why it would not elsewhere.
     Plan(PlanArgs),
     /// Run a program, and others in the time that it waits for memory.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
 }
 
 /// Arguments of `harvest plan`.
@@ -105,6 +106,9 @@ pub(crate) struct RunArgs {
                 nobody wants), steal (wait for another thread), stop [default: harvest]"
     )]
     pub(crate) idle: IdlePolicy,
+    /// Memory that all scavengers may have together [default: half of what there is].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
     /// Do without a part, to see what it is worth: choice (of loads that yield), distance (yields
     /// that bound the time of turns), liveness (registers that are dead are not saved), vectors
     /// (nor those that the program does not use), prefetch, switch (nobody else runs). May be

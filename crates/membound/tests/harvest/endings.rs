@@ -25,6 +25,25 @@ fn scavengers_finish_after_the_program() {
 }
 
 #[test]
+fn scavengers_finish_after_a_program_that_never_yields() {
+    let (Some(program), Some(scavenger)) = (fixture("idle.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "")
+        .with(&scavenger, "vectors")
+        .options("--finish --copies 3 --idle stop");
+    let alone = harvest.alone();
+    let harvested = harvest.run();
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    let expected = output_of(&scavenger, "vectors");
+    for (index, output) in harvested.outputs.iter().enumerate() {
+        let state = harvested.document.scavengers[index].state;
+        assert_eq!(state, ScavengerState::Finished, "{:#?}", harvested.document);
+        assert_eq!(*output, expected);
+    }
+}
+
+#[test]
 fn scavengers_take_turns_without_a_program() {
     let Some(scavenger) = scavenger() else {
         return;
@@ -70,4 +89,25 @@ fn a_shared_object_is_a_scavenger() {
     assert_eq!(harvest.alone(), harvested.left, "{:#?}", harvested.document);
     harvested.wrote(0, &output_of(&executable, "work"));
     harvested.ended(1, ScavengerState::Finished, Some(Ok(7)));
+}
+
+#[test]
+fn scavengers_finish_after_a_program_whose_threads_go_on() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    // More of them than become ready before it ends: its first thread has some when it is ended.
+    let harvest = Harvest::of(&program, "thread")
+        .with(&scavenger, "calls")
+        .with(&scavenger, "vectors")
+        .options("--finish --copies 4 --idle steal");
+    let alone = harvest.alone();
+    let harvested = harvest.run();
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    for (index, mode) in ["calls", "vectors"].into_iter().enumerate() {
+        let expected = output_of(&scavenger, mode);
+        for copy in 0..4 {
+            harvested.wrote(4 * index + copy, &expected);
+        }
+    }
 }

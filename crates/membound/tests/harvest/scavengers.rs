@@ -68,6 +68,11 @@ fn it_executes_what_is_no_instruction() {
 }
 
 #[test]
+fn it_executes_a_breakpoint() {
+    crashes("breakpoint", libc::SIGTRAP);
+}
+
+#[test]
 fn its_stack_overflows() {
     crashes("overflow", libc::SIGSEGV);
 }
@@ -100,4 +105,92 @@ fn it_rounds_in_its_own_way() {
 #[test]
 fn it_loads_libraries() {
     works("load");
+}
+
+/// One that computes for ever and never comes to a yield, beside one that works.
+#[track_caller]
+fn never_yields(program: &str, mode: &str, options: &str) {
+    let (Some(program), Some(scavenger)) = (fixture(program, "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode)
+        .with(&scavenger, "stubborn")
+        .with(&scavenger, "work")
+        .options(options);
+    let harvested = harvest.check();
+    harvested.ended(0, ScavengerState::Unfinished, None);
+}
+
+#[test]
+fn it_never_yields_again() {
+    never_yields("ends.c", "exit", "--idle steal");
+}
+
+#[test]
+fn it_never_yields_again_in_idle_time() {
+    never_yields("ends.c", "exit", "--idle harvest");
+}
+
+#[test]
+fn it_never_yields_again_while_threads_come_and_go() {
+    never_yields(
+        "threads.c",
+        "churn",
+        "--idle steal --copies 2 --per-thread 2",
+    );
+}
+
+#[test]
+fn it_takes_memory_while_there_is_some() {
+    if let Some(harvested) = outlasted("hunger", "--memory 128M") {
+        harvested.ended(0, ScavengerState::Finished, Some(Ok(0)));
+        let told = "had 64 MiB at least, then Cannot allocate memory\nset aside 1, opened -1\n";
+        assert!(harvested.outputs[0].starts_with(told), "{harvested:#?}");
+    }
+}
+
+#[test]
+fn two_take_memory_from_each_other() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "outlast")
+        .with(&scavenger, "hunger")
+        .options("--copies 3 --memory 300M --idle steal");
+    let harvested = harvest.check();
+    for index in 0..3 {
+        harvested.ended(index, ScavengerState::Finished, Some(Ok(0)));
+    }
+}
+
+/// One that is linked in another way, beside one that works.
+#[track_caller]
+fn is_linked(words: &str) {
+    let (Some(program), Some(linked)) = (
+        fixture("ends.c", "-O2"),
+        fixture("scavenger.c", &format!("-O2 {words}")),
+    ) else {
+        return;
+    };
+    for mode in ["work", "calls", "vectors"] {
+        let harvest = Harvest::of(&program, "outlast")
+            .with(&linked, mode)
+            .options("--idle steal");
+        harvest.check().wrote(0, &output_of(&linked, mode));
+    }
+}
+
+#[test]
+fn it_is_statically_linked() {
+    is_linked("-static");
+}
+
+#[test]
+fn it_is_statically_linked_for_any_address() {
+    is_linked("-static-pie");
+}
+
+#[test]
+fn it_is_linked_for_fixed_addresses() {
+    is_linked("-no-pie");
 }
