@@ -358,7 +358,7 @@ fn bases_are_ours() -> bool {
 }
 
 /// Whether there are lanes in this process.
-fn here() -> bool {
+pub(crate) fn here() -> bool {
     POOL.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == sys::process()
 }
 

@@ -11,7 +11,7 @@ use membound_wire::Refusal;
 use crate::control::Failure;
 use crate::memory::{self, Line, number};
 use crate::sys::{self, Errno, Open, Scratch};
-use crate::trap;
+use crate::{guest, lanes, trap};
 
 /// Most threads that can be stopped.
 const THREADS: usize = 16384;
@@ -82,17 +82,22 @@ impl Lineup {
 
     /// Stops every other thread, until each stands still or is blocked at an instruction
     /// that `permitted` accepts.
+    ///
+    /// Guests' own threads run on: they are never in text that changes, which is the program's, and
+    /// where they get idle time only, the program would wait for them to come.
     pub(crate) fn stop(&mut self, permitted: impl Fn(u64) -> bool) -> Result<(), Failure> {
         let begin = sys::monotonic_ns();
         let own = sys::thread();
         let process = sys::process();
+        // A forked child has their numbers and not them.
+        let guests = lanes::here();
         let mut patience = FIRST_PATIENCE_NS;
         loop {
             let arrived = ARRIVED.load(Ordering::Acquire);
             let mut waiting = None;
             let mut new = false;
             self.each(|thread| {
-                if thread == own {
+                if thread == own || (guests && guest::is_own_thread(thread)) {
                     return Ok(());
                 }
                 match state(thread, process) {
