@@ -23,6 +23,10 @@ use crate::modules::Loaded;
 use crate::room;
 use crate::standing::Trampolines;
 
+mod withdraw;
+
+use withdraw::clusters;
+
 /// Times that a place is looked for anew because another thread of the program took it.
 const ATTEMPTS: usize = 8;
 
@@ -355,20 +359,12 @@ impl Area {
             .filter(|hook| hook.is_hooked())
             .map(|hook| hook.address.wrapping_add(bias));
         let hooks: BTreeSet<u64> = hooks.collect();
-        let mut kept = Vec::new();
-        let mut next = 0;
-        while let Some(first) = edits.get(next) {
-            let (start, mut end) = group(first);
-            let cluster = next;
-            while let Some(edit) = edits.get(next).filter(|edit| edit.address < end) {
-                end = end.max(group(edit).1);
-                next += 1;
-            }
-            if hooks.range(start..end).next().is_some() {
-                kept.extend(cluster..next);
-            }
-        }
-        kept
+        let is_hooking = |cluster: &Range<usize>| {
+            let members = edits.get(cluster.clone()).unwrap_or_default();
+            let mut groups = members.iter().map(group);
+            groups.any(|(start, end)| hooks.range(start..end).next().is_some())
+        };
+        clusters(edits).filter(is_hooking).flatten().collect()
     }
 
     /// Puts everything in again that was taken out and is not barred.

@@ -27,11 +27,12 @@ use crate::exchange::Choice;
 use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::memory::Shared;
-use crate::modules::Loaded;
+use crate::modules::{Loaded, Module};
 use crate::patching::Outcome;
 use crate::requests::{Requested, Requesting, RequestsBy};
 use crate::server::Server;
 use crate::settling::Refused;
+use crate::withdraw::{Withdrawn, YieldPlace};
 
 /// Between two looks whether guests are ready.
 const LOOK: Duration = Duration::from_millis(1);
@@ -136,6 +137,8 @@ pub struct Harvested {
     pub missed: Vec<String>,
     /// Requests of the command, where they are told.
     pub requested: Option<Requested>,
+    /// Yields of the command that are out of its text.
+    pub withdrawn: Vec<YieldPlace>,
 }
 
 /// Turns, and CPU time of the threads that took them.
@@ -185,6 +188,7 @@ struct State {
     refused: Option<String>,
     missed: Vec<String>,
     requesting: Requesting,
+    withdrawn: Withdrawn,
 }
 
 impl Harvesting {
@@ -294,6 +298,20 @@ impl Harvesting {
         change(&mut self.state().requesting)
     }
 
+    /// Whether what stands in a module is yields of the command.
+    pub(crate) fn yields_by(&self, module: &Module) -> bool {
+        self.wanted.primary.iter().any(|planting| {
+            let choices = [Some(&planting.choice), planting.otherwise.as_ref()];
+            let mut choices = choices.into_iter().flatten();
+            choices.any(|choice| module.is_chosen(&choice.file, &choice.options))
+        })
+    }
+
+    /// Changes what is known of the yields that are taken out.
+    pub(crate) fn of_withdrawn<T>(&self, change: impl FnOnce(&mut Withdrawn) -> T) -> T {
+        change(&mut self.state().withdrawn)
+    }
+
     /// Lets guests in for this share of the time from now on.
     pub(crate) fn let_in(&self, share: f64) {
         if let Some(board) = &self.state().board {
@@ -361,6 +379,7 @@ impl Harvesting {
                 .requests
                 .as_ref()
                 .map(|_| state.requesting.requested()),
+            withdrawn: state.withdrawn.places(),
             ..Harvested::default()
         };
         let Some(board) = &state.board else {
@@ -528,6 +547,7 @@ impl Server {
         }
         if harvesting.is_in(key) {
             self.plant(conversation, maps, module, &harvesting.wanted.primary)?;
+            self.hold_out_at_first(conversation, harvesting, key, module)?;
         }
         Ok(())
     }

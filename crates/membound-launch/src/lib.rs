@@ -49,6 +49,7 @@ mod tick_memory;
 mod ticks;
 mod timers;
 mod unwind;
+mod withdraw;
 
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Kept, Objects,
@@ -73,6 +74,7 @@ pub use server::{Live, Wanted};
 pub use session::{Change, Error, Options, Program, Remote, Session};
 pub use spawn::environment;
 pub use timers::{Registers, Standing, TimerReceiver, TimerSample, Timers};
+pub use withdraw::YieldPlace;
 
 /// A script by which gdb shows the original program in a patched one.
 pub const GDB_SCRIPT: &str = include_str!("gdb.py");

@@ -206,7 +206,7 @@ impl Server {
         } else if event == Event::Doorbell as u32 {
             let exchanged = self.settling.number();
             let refused = self.settling.if_refused(key, exchanged);
-            match self.doorbell(&conversation, refused) {
+            match self.doorbell(&conversation, key, refused) {
                 Err(error) if error.is_passing() && refused == Refused::Again => {
                     self.settling.refuse(key, exchanged);
                     conversation.go();
@@ -454,7 +454,12 @@ impl Server {
     }
 
     /// A live process was woken.
-    fn doorbell(&self, conversation: &Conversation, refused: Refused) -> Result<(), NotInstalled> {
+    fn doorbell(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
         let wanted = self.wanted.load(Ordering::Relaxed);
         let maps = maps::of(conversation.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
@@ -471,7 +476,11 @@ impl Server {
             };
             self.pass_or(conversation.pid, changed, refused)?;
         }
-        self.apply_chosen(conversation, refused)
+        match &self.harvesting {
+            // What stands there beside the session's own plan is the harvest's.
+            Some(harvesting) => self.hold_out(conversation, harvesting, key, refused),
+            None => self.apply_chosen(conversation, refused),
+        }
     }
 
     /// Wakes programs once more for what was refused, unless something else is wanted by then.

@@ -33,6 +33,7 @@ use crate::server::{Live, Server, Wanted};
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing, Timers};
 use crate::unwind::Unwinding;
+use crate::withdraw::YieldPlace;
 use crate::{slice, spawn};
 
 const PRELOAD: &str = "LD_PRELOAD";
@@ -320,7 +321,7 @@ impl Remote {
 
     /// Makes `choices` all that is patched beside the session's own plan: in programs of a live
     /// session soon, in what they load and start later at once. The number returned is for
-    /// [`Self::settled`].
+    /// [`Self::settled`]. Not for sessions that harvest, whose choices are the harvest's.
     pub fn exchange(&self, choices: Vec<Choice>) -> u64 {
         self.0.exchange(choices)
     }
@@ -378,6 +379,13 @@ impl Remote {
         if let Some(harvesting) = &self.0.harvesting {
             harvesting.let_in(share);
         }
+    }
+
+    /// Has these yields of the command out of its text, and all others in: soon, where the session
+    /// is live. One whose place holds another that is to stay stays as well;
+    /// [`Harvested::withdrawn`] says which are out. The number returned is for [`Self::settled`].
+    pub fn withdraw(&self, yields: Vec<YieldPlace>) -> u64 {
+        self.0.withdraw(yields)
     }
 
     /// Makes phases with guests and without at least this long, in nanoseconds, up to half a second:

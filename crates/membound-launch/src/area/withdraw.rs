@@ -1,0 +1,130 @@
+//! Sites of an area that are out of the text while the others stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use membound_rewrite::patch::Plan;
+use membound_wire::{TextEdit, TextMode};
+
+use super::{Area, NotInstalled, group};
+use crate::conversation::Conversation;
+
+impl Area {
+    /// Takes the sites at the addresses `out` (of the file) out of the text, and puts all others in
+    /// that are not barred; returns the addresses of those that are out.
+    ///
+    /// A site stays in that shares bytes with one that is not to go, directly or by others: of
+    /// edits that do, either all stand or none does, so that each finds the text that it was planned
+    /// for. What stands already as it is to stand is passed over, and no thread is stopped for it.
+    pub(crate) fn hold_out(
+        &self,
+        conversation: &Conversation,
+        plan: &Plan,
+        out: &BTreeSet<u64>,
+        mode: TextMode,
+    ) -> Result<Vec<u64>, NotInstalled> {
+        let placed = self.place(plan)?;
+        let addresses: BTreeMap<u32, u64> = plan
+            .sites()
+            .filter_map(|site| Some((site.number.ok()?, site.address)))
+            .collect();
+        let sites_of = |index: usize| {
+            let numbers = placed.sites.get(index).cloned().unwrap_or_default();
+            numbers.filter_map(|number| addresses.get(&number).copied())
+        };
+        let mut edits: Vec<TextEdit> = Vec::new();
+        let mut gone = Vec::new();
+        {
+            let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+            let standing = |index: &usize| !barred.contains_key(&placed.edits[*index].address);
+            for cluster in clusters(&placed.edits) {
+                let members: Vec<usize> = cluster.filter(standing).collect();
+                let goes = all_go(members.iter().map(|index| sites_of(*index)), out);
+                if goes {
+                    gone.extend(members.iter().flat_map(|index| sites_of(*index)));
+                }
+                edits.extend(members.iter().filter_map(|index| {
+                    if goes {
+                        self.reverse(&placed.edits, *index, &standing)
+                    } else {
+                        Some(placed.edits[*index])
+                    }
+                }));
+            }
+        }
+        conversation.text(&edits, mode)?;
+        Ok(gone)
+    }
+}
+
+/// Whether edits may go together whose sites are these: each has some, all of which are to be `out`.
+fn all_go(edits: impl Iterator<Item = impl Iterator<Item = u64>>, out: &BTreeSet<u64>) -> bool {
+    edits
+        .map(|mut sites| {
+            let first = sites.next();
+            first.is_some_and(|first| out.contains(&first)) && sites.all(|site| out.contains(&site))
+        })
+        .reduce(|all, goes| all && goes)
+        .unwrap_or(false)
+}
+
+/// Edits, sorted by address, that share bytes, directly or by others: ranges of their indices.
+pub(super) fn clusters(edits: &[TextEdit]) -> impl Iterator<Item = Range<usize>> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let begin = next;
+        let (_, mut end) = group(edits.get(begin)?);
+        next += 1;
+        while let Some(edit) = edits.get(next).filter(|edit| edit.address < end) {
+            end = end.max(group(edit).1);
+            next += 1;
+        }
+        Some(begin..next)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edit(address: u64, group: u16) -> TextEdit {
+        TextEdit {
+            address,
+            target: 0,
+            fingerprint: 0,
+            group,
+            length: 5,
+            starts: 1,
+            old: [0; 8],
+            new: [0; 8],
+        }
+    }
+
+    #[test]
+    fn edits_that_share_bytes_directly_or_by_others_are_together() {
+        let edits = [
+            edit(0, 7),
+            edit(7, 5),
+            edit(10, 9),
+            edit(15, 8),
+            edit(40, 5),
+        ];
+        let found: Vec<Range<usize>> = clusters(&edits).collect();
+        assert_eq!(found, [0..1, 1..4, 4..5]);
+        assert_eq!(clusters(&[]).count(), 0);
+    }
+
+    #[test]
+    fn who_shares_bytes_with_one_that_stays_stays_too() {
+        let out = BTreeSet::from([1, 2, 3]);
+        let go = |edits: &[&[u64]]| all_go(edits.iter().map(|sites| sites.iter().copied()), &out);
+        assert!(go(&[&[1]]));
+        assert!(go(&[&[1, 2], &[3]]));
+        assert!(!go(&[&[1, 4]]));
+        assert!(!go(&[&[1], &[4]]));
+        // What is no site is not for sites to take along.
+        assert!(!go(&[&[1], &[]]));
+        assert!(!go(&[]));
+    }
+}

@@ -1,0 +1,136 @@
+//! Yields of the command that are taken out of its running text, and put back.
+//!
+//! The text is changed by the process's control thread, as for any exchange (`agent/live.rs`). A thread
+//! may be in a trampoline meanwhile, or away in a turn that it began there: trampolines stay mapped
+//! as long as their module does, and lead back behind the group, whose bytes are then the program's
+//! again. Yields of guests are never taken out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use membound_rewrite::image::Identity;
+use membound_wire::TextMode;
+
+use crate::area::{self, Area, NotInstalled};
+use crate::conversation::Conversation;
+use crate::harvest::Harvesting;
+use crate::ledger::ProcessKey;
+use crate::maps;
+use crate::modules::Loaded;
+use crate::server::Server;
+use crate::settling::Refused;
+
+/// Where a yield stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct YieldPlace {
+    /// Its file.
+    pub file: Identity,
+    /// Its address in the file.
+    pub address: u64,
+}
+
+/// Yields of the command that are not to stand, and those that do not.
+#[derive(Debug, Default)]
+pub(crate) struct Withdrawn {
+    wanted: Vec<YieldPlace>,
+    /// In the command's process, by where their trampolines begin.
+    out: BTreeMap<u64, Vec<YieldPlace>>,
+}
+
+impl Withdrawn {
+    /// Those that are out.
+    pub(crate) fn places(&self) -> Vec<YieldPlace> {
+        self.out.values().flatten().cloned().collect()
+    }
+
+    fn wanted_in(&self, file: &Identity) -> BTreeSet<u64> {
+        let of_file = self.wanted.iter().filter(|place| place.file == *file);
+        of_file.map(|place| place.address).collect()
+    }
+}
+
+impl Server {
+    /// Has these yields of the command out of its text, and all others in, and wakes live programs.
+    /// The number is for [`Self::settled`].
+    pub(crate) fn withdraw(&self, yields: Vec<YieldPlace>) -> u64 {
+        if let Some(harvesting) = &self.harvesting {
+            harvesting.of_withdrawn(|withdrawn| withdrawn.wanted = yields);
+        }
+        let number = self.settling.begin();
+        self.doorbells.ring();
+        number
+    }
+
+    /// Makes running text what is wanted of the command's yields.
+    pub(crate) fn hold_out(
+        &self,
+        conversation: &Conversation,
+        harvesting: &Harvesting,
+        key: ProcessKey,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        let maps = maps::of(conversation.pid)?;
+        let areas = area::inherited(&maps, &self.ledger().areas);
+        let code: BTreeSet<u64> = areas.iter().map(|area| area.code().start).collect();
+        if harvesting.is_in(key) {
+            // Those of modules that are gone.
+            harvesting.of_withdrawn(|withdrawn| withdrawn.out.retain(|at, _| code.contains(at)));
+        }
+        for area in areas {
+            let done = hold_out_of(conversation, harvesting, key, &area, TextMode::Live);
+            self.pass_or(conversation.pid, done, refused)?;
+        }
+        Ok(())
+    }
+
+    /// The same in a module that does not run yet, and that was just patched.
+    pub(crate) fn hold_out_at_first(
+        &self,
+        conversation: &Conversation,
+        harvesting: &Harvesting,
+        key: ProcessKey,
+        module: &Loaded,
+    ) -> Result<(), NotInstalled> {
+        let areas: Vec<Arc<Area>> = self.ledger().areas.clone();
+        let maps = maps::of(conversation.pid)?;
+        let here = area::inherited(&maps, &areas).into_iter().filter(|area| {
+            let origin = area.loaded.module.origin();
+            origin.is_some_and(|origin| Arc::ptr_eq(origin, &module.module))
+                && area.loaded.bias == module.bias
+        });
+        for area in here {
+            let done = hold_out_of(conversation, harvesting, key, &area, TextMode::Quiet);
+            self.pass(conversation.pid, done)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the text of an area what is wanted, if it has yields of the command.
+fn hold_out_of(
+    conversation: &Conversation,
+    harvesting: &Harvesting,
+    key: ProcessKey,
+    area: &Area,
+    mode: TextMode,
+) -> Result<(), NotInstalled> {
+    let module = &area.loaded.module;
+    let (Some(file), Ok(plan)) = (module.identity(), &module.plan) else {
+        return Ok(());
+    };
+    if !harvesting.yields_by(module) {
+        return Ok(());
+    }
+    let wanted = harvesting.of_withdrawn(|withdrawn| withdrawn.wanted_in(file));
+    let out = area.hold_out(conversation, plan, &wanted, mode)?;
+    // A child has text of its own.
+    if harvesting.is_in(key) {
+        let places = out.into_iter().map(|address| YieldPlace {
+            file: file.clone(),
+            address,
+        });
+        harvesting
+            .of_withdrawn(|withdrawn| withdrawn.out.insert(area.code().start, places.collect()));
+    }
+    Ok(())
+}
