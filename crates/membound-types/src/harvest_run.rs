@@ -383,6 +383,15 @@ pub struct HarvestedSite {
 pub struct SlowdownGuard {
     /// Times that the primary's pace was looked at.
     pub checks: u64,
+    /// Times that yields of the primary were taken out.
+    #[serde(default)]
+    pub yields_taken_out: u64,
+    /// Times that yields were put back.
+    #[serde(default)]
+    pub yields_put_back: u64,
+    /// Yields that were out at the end.
+    #[serde(default)]
+    pub yields_out: u64,
     /// Times that scavengers were let in less from then on.
     pub steps_out: u64,
     /// Times that they were let in more again.

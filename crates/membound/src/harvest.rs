@@ -11,6 +11,7 @@ mod run;
 mod slowdown;
 mod span;
 mod times;
+mod worth;
 
 use std::process::ExitCode;
 

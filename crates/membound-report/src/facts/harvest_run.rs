@@ -439,8 +439,22 @@ pub(crate) fn slots(slots: &HarvestSlots) -> String {
 
 /// What the guard did.
 pub(crate) fn guard(guard: &SlowdownGuard) -> String {
+    let yields = if guard.yields_taken_out > 0 {
+        format!(
+            "; yields were taken out {} and put back {}, {} out at the end",
+            units::plural(guard.yields_taken_out as usize, "time"),
+            units::plural(guard.yields_put_back as usize, "time"),
+            match guard.yields_out {
+                0 => "none was".to_owned(),
+                1 => "1 was".to_owned(),
+                out => format!("{} were", units::count(out)),
+            }
+        )
+    } else {
+        String::new()
+    };
     format!(
-        "{}; scavengers were let in less {} and more {}; at the end they were let in {} of the \
+        "{}{yields}; scavengers were let in less {} and more {}; at the end they were let in {} of the \
          time",
         units::plural(guard.checks as usize, "check"),
         units::plural(guard.steps_out as usize, "time"),

@@ -83,7 +83,8 @@ pub(crate) struct RunArgs {
     /// Share of the CPU time that yields may cost where loads hit.
     #[arg(long, value_name = "P%", default_value = "5%", value_parser = percent)]
     pub(crate) max_overhead: f64,
-    /// How much slower the command may become: scavengers are let in less where it is more.
+    /// How much slower the command may become: where it is more, yields that are worth least are
+    /// taken out, and then scavengers let in less.
     #[arg(long, value_name = "P%", value_parser = percent)]
     pub(crate) max_slowdown: Option<f64>,
     /// Tell requests of the command, whose latency is measured: sockets (from a receive to the next

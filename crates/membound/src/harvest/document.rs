@@ -4,12 +4,13 @@ use membound_launch::{GuestState, GuestStatus, Harvested, RequestsBy};
 use membound_types::{
     HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
     HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION,
-    Scavenger, ScavengerMoves, ScavengerState, SiteState, SlotMode, YieldDistances,
+    Scavenger, ScavengerMoves, ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldDistances,
 };
 
 use super::follow::Seen;
 use super::requests::Told;
 use super::times;
+use super::worth::PlannedYield;
 use crate::job::End;
 
 /// What a scavenger was asked to be.
@@ -37,6 +38,8 @@ pub(super) struct Facts<'a> {
     pub(super) plans: &'a [HarvestPlan],
     /// Sites that have no yield: whose, path, address, reason.
     pub(super) left_out: Vec<(HarvestRole, String, u64, String)>,
+    /// Yields of the command.
+    pub(super) yields: &'a [PlannedYield],
     pub(super) slots: HarvestSlots,
     pub(super) missed: Vec<String>,
 }
@@ -139,6 +142,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             scavenger(asked, guest, own_thread_s, in_stalls_s)
         })
         .collect();
+    let sites = sites(&facts);
     let mut notes = facts.missed;
     notes.extend(harvested.missed.iter().cloned());
     notes.extend(told.notes);
@@ -178,8 +182,11 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         },
         distance_ns: distances(harvested, facts.options.bound_ns),
         options: facts.options,
-        sites: sites(facts.plans, &facts.left_out),
-        guard: facts.seen.guard,
+        guard: facts.seen.guard.map(|guard| SlowdownGuard {
+            yields_out: sites.iter().filter(|it| it.state == SiteState::Out).count() as u64,
+            ..guard
+        }),
+        sites,
         slots: facts.slots,
         missing,
         notes,
@@ -268,32 +275,43 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
     }
 }
 
-fn sites(
-    plans: &[HarvestPlan],
-    left_out: &[(HarvestRole, String, u64, String)],
-) -> Vec<HarvestedSite> {
-    let mut sites: Vec<HarvestedSite> = plans
+/// Why a yield is out at the end.
+const TAKEN_OUT: &str =
+    "the command was slower than it may be, and this one is worth less than those that stand";
+
+/// What became of every yield.
+fn sites(facts: &Facts<'_>) -> Vec<HarvestedSite> {
+    let withdrawn = &facts.seen.harvested.withdrawn;
+    let out: Vec<&PlannedYield> = facts
+        .yields
+        .iter()
+        .filter(|it| withdrawn.contains(&it.place))
+        .collect();
+    let mut sites: Vec<HarvestedSite> = facts
+        .plans
         .iter()
         .flat_map(|plan| plan.sites.iter().map(move |site| (plan.role, site)))
         .filter(|(_, site)| site.chosen)
         .map(|(side, site)| {
-            let reason = left_out
-                .iter()
-                .find(|(role, path, address, _)| {
-                    *role == side && *path == site.module && *address == site.offset
-                })
-                .map(|(_, _, _, reason)| reason.clone());
+            let left_out = facts.left_out.iter().find(|(role, path, address, _)| {
+                *role == side && *path == site.module && *address == site.offset
+            });
+            let is_out = side == HarvestRole::Primary
+                && out
+                    .iter()
+                    .any(|it| it.module == site.module && it.place.address == site.offset);
+            let (state, reason) = match left_out {
+                Some((_, _, _, reason)) => (SiteState::Refused, Some(reason.clone())),
+                None if is_out => (SiteState::Out, Some(TAKEN_OUT.to_owned())),
+                None => (SiteState::In, None),
+            };
             HarvestedSite {
                 side,
                 module: site.module.clone(),
                 offset: site.offset,
                 symbol: site.symbol.clone(),
                 kind: site.kind,
-                state: if reason.is_some() {
-                    SiteState::Refused
-                } else {
-                    SiteState::In
-                },
+                state,
                 reason,
                 predicted_gain: (site.predicted_gain > 0.0).then_some(site.predicted_gain),
             }

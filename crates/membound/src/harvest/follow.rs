@@ -13,11 +13,15 @@ use super::guard::{Guard, Limits};
 use super::slowdown::Spans;
 use super::span::SpanControl;
 use super::times;
+use super::worth::PlannedYield;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
 /// Looks between two decisions on the slowdown.
 const LOOKS: u32 = 5;
+/// Decisions that are put off at most until yields stand as they are to: a program that was stopped
+/// does not come to it.
+const PUT_OFF: u32 = 20;
 /// Requests of that many times the duration that most do not exceed fit into a phase with scavengers or
 /// without: those that do not are in neither.
 const REQUESTS_A_PHASE: f64 = 20.0;
@@ -46,12 +50,14 @@ impl Follower {
         remote: Remote,
         pid: u32,
         limits: Limits,
+        yields: Vec<PlannedYield>,
         mut span: Option<SpanControl>,
     ) -> Self {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut seen = Seen::default();
-            let mut guard = Guard::new(limits);
+            let mut guard = Guard::new(limits, yields);
+            let mut changing = None;
             let mut looks = 0_u32;
             loop {
                 let over = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
@@ -61,9 +67,8 @@ impl Follower {
                 looks += 1;
                 if let Some(guard) = &mut guard
                     && looks.is_multiple_of(LOOKS)
-                    && let Some(share) = guard.decide(&seen.harvested)
                 {
-                    remote.let_in(share);
+                    changing = guarded(guard, changing, &remote, &seen.harvested);
                 }
                 if looks.is_multiple_of(LOOKS)
                     && let Some(p99) = p99_ns(&seen.harvested)
@@ -114,6 +119,40 @@ impl Seen {
         self.spans.look(&harvested);
         self.harvested = harvested;
     }
+}
+
+/// A change of the command's yields that is not done yet.
+#[derive(Clone, Copy, Debug)]
+struct Changing {
+    /// The exchange that makes it.
+    exchange: u64,
+    /// Decisions that were put off for it.
+    put_off: u32,
+}
+
+/// Decides, and does what was decided; `changing` is what is not done yet. Returns that.
+fn guarded(
+    guard: &mut Guard,
+    changing: Option<Changing>,
+    remote: &Remote,
+    harvested: &Harvested,
+) -> Option<Changing> {
+    if let Some(Changing { exchange, put_off }) = changing {
+        if put_off < PUT_OFF && !remote.settled(exchange) {
+            let put_off = put_off + 1;
+            return Some(Changing { exchange, put_off });
+        }
+        guard.begin_anew(harvested);
+        return None;
+    }
+    let decision = guard.decide(harvested);
+    if let Some(share) = decision.share {
+        remote.let_in(share);
+    }
+    decision.withdrawn.map(|yields| Changing {
+        exchange: remote.withdraw(yields),
+        put_off: 0,
+    })
 }
 
 /// The duration that 99 in 100 requests so far do not exceed, in nanoseconds: the longer of those with

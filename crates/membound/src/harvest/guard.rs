@@ -1,11 +1,13 @@
 //! Holds the command's slowdown, and the 95th percentile of its requests' durations, to their bounds: by
-//! the share of the time in which scavengers are let in. Shares are of 1, durations in nanoseconds.
+//! the share of the time in which scavengers are let in, and the slowdown before that by taking out
+//! yields ([`super::worth`]). Shares are of 1, durations in nanoseconds.
 
-use membound_launch::{Harvested, RequestDurations};
+use membound_launch::{Harvested, RequestDurations, YieldPlace};
 use membound_types::SlowdownGuard;
 
 use super::slowdown::Span;
 use super::times;
+use super::worth::{Change, Pace, PlannedYield, Yields};
 
 /// Share of the time in which scavengers are let in unless a bound forbids it: the rest tells how fast
 /// the command is without them.
@@ -36,10 +38,21 @@ pub(super) struct Guard {
     said: SlowdownGuard,
 }
 
+/// What is to be done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Decision {
+    /// Scavengers are let in for this share of the time from now on.
+    pub(super) share: Option<f64>,
+    /// These yields are not to stand any more, and all others are. Nothing is to be decided before
+    /// that is so.
+    pub(super) withdrawn: Option<Vec<YieldPlace>>,
+}
+
 /// A limit on the slowdown.
 #[derive(Debug)]
 struct SlowdownLimit {
     most: f64,
+    yields: Yields,
     /// What was seen at the last decision.
     last: Span,
     wished: f64,
@@ -64,10 +77,11 @@ struct Kept {
 }
 
 impl Guard {
-    /// `None` where there is no limit.
-    pub(super) fn new(limits: Limits) -> Option<Self> {
+    /// Of a command with these yields; `None` where there is no limit.
+    pub(super) fn new(limits: Limits, yields: Vec<PlannedYield>) -> Option<Self> {
         let slowdown = limits.max_slowdown.map(|most| SlowdownLimit {
             most,
+            yields: Yields::new(yields),
             last: Span::default(),
             wished: MOST,
         });
@@ -92,14 +106,40 @@ impl Guard {
         self.said
     }
 
-    /// A new share, if it is to be another one.
-    pub(super) fn decide(&mut self, now: &Harvested) -> Option<f64> {
-        let by_slowdown = self.slowdown.as_mut().is_some_and(|it| it.decide(now));
+    /// What was seen so far is of other yields than those that stand.
+    pub(super) fn begin_anew(&mut self, now: &Harvested) {
+        if let Some(limit) = &mut self.slowdown {
+            limit.last = Span::so_far(now);
+        }
+    }
+
+    /// What is to be done about what was seen since the last time.
+    pub(super) fn decide(&mut self, now: &Harvested) -> Decision {
+        let by_slowdown = self.slowdown.as_mut().map(|it| it.decide(now));
         let by_latency = self.latency.as_mut().is_some_and(|it| it.decide(now));
-        if !by_slowdown && !by_latency {
-            return None;
+        let judged = by_slowdown.unwrap_or_default();
+        if !judged.enough && !by_latency {
+            return Decision::default();
         }
         self.said.checks += 1;
+        match judged.change {
+            Some(Change::Out) => self.said.yields_taken_out += 1,
+            Some(Change::Back) => self.said.yields_put_back += 1,
+            None => {}
+        }
+        let out = |limit: &SlowdownLimit| {
+            let out = limit.yields.out().iter();
+            out.map(|it| it.place.clone()).collect()
+        };
+        let changed = self.slowdown.as_ref().filter(|_| judged.change.is_some());
+        Decision {
+            withdrawn: changed.map(out),
+            share: self.next_share(),
+        }
+    }
+
+    /// A new share, if it is to be another one.
+    fn next_share(&mut self) -> Option<f64> {
         let wishes = [
             self.slowdown.as_ref().map(|it| it.wished),
             self.latency.as_ref().map(|it| it.wished),
@@ -121,21 +161,49 @@ impl Guard {
     }
 }
 
+/// What came of a judgement on the slowdown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Judged {
+    /// Whether enough was seen for one.
+    enough: bool,
+    /// What is to become of yields.
+    change: Option<Change>,
+}
+
 impl SlowdownLimit {
     /// Decides anew, where enough was seen for it.
-    fn decide(&mut self, now: &Harvested) -> bool {
+    fn decide(&mut self, now: &Harvested) -> Judged {
         let now = Span::so_far(now);
-        let Some(slower) = now.since(self.last).slowdown() else {
-            return false;
+        let span = now.since(self.last);
+        let slower = match span.slowdown() {
+            Some(slower) => slower,
+            // Without yields there are no turns to tell it by, and nothing that costs.
+            None if self.yields.all_out() => 0.0,
+            None => return Judged::default(),
         };
         self.last = now;
+        let pace = Pace {
+            slower,
+            overhead: self.yields.overhead(span.turns_per_s_without()),
+            most_share: MOST,
+        };
+        let change = self.yields.judge(pace, self.most);
         // Over all time the command is slower by the part of it in which they are let in.
-        self.wished = if slower <= 0.0 {
+        let wished = if slower <= 0.0 {
             MOST
         } else {
-            (self.most / slower).clamp(LEAST, MOST)
+            ((self.most - pace.overhead) / slower).clamp(LEAST, MOST)
         };
-        true
+        // Yields go before scavengers are let in less.
+        if change.is_none() && !self.yields.may_go(pace, self.most) {
+            self.wished = wished;
+        } else {
+            self.wished = self.wished.max(wished);
+        }
+        Judged {
+            enough: true,
+            change,
+        }
     }
 }
 
@@ -182,16 +250,17 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use membound_launch::Requested;
+    use membound_rewrite::image::Identity;
 
     use super::*;
 
     #[test]
     fn the_guard_lets_in_less_while_it_is_too_slow_and_more_again() {
-        let mut guard = Guard::new(Limits {
+        let limits = Limits {
             max_slowdown: Some(0.05),
             slo_p95_ns: None,
-        })
-        .unwrap();
+        };
+        let mut guard = Guard::new(limits, Vec::new()).unwrap();
         // Twice as slow while they are let in: a twentieth of the time is theirs.
         let mut now = Harvested::default();
         let mut share = MOST;
@@ -200,7 +269,7 @@ mod tests {
             now.with.cpu_ns += 2_000_000;
             now.without.count += 10_000;
             now.without.cpu_ns += 1_000_000;
-            share = guard.decide(&now).unwrap_or(share);
+            share = guard.decide(&now).share.unwrap_or(share);
         }
         assert!((share - 0.05).abs() < 0.02, "{share}");
         assert!(guard.said.steps_out > 0 && guard.said.steps_in == 0);
@@ -209,16 +278,73 @@ mod tests {
             now.with.cpu_ns += 1_000_000;
             now.without.count += 10_000;
             now.without.cpu_ns += 1_000_000;
-            share = guard.decide(&now).unwrap_or(share);
+            share = guard.decide(&now).share.unwrap_or(share);
         }
         assert!(share > 0.9, "{share}");
         assert!(guard.said.steps_in > 0);
         assert_eq!(guard.said.checks, 40);
     }
 
+    /// What a guard decides where turns take so many nanoseconds with scavengers, and 100 without.
+    fn decide(guard: &mut Guard, now: &mut Harvested, with_ns: u64) -> Decision {
+        now.with.count += 10_000;
+        now.with.cpu_ns += 10_000 * with_ns;
+        now.without.count += 10_000;
+        now.without.cpu_ns += 10_000 * 100;
+        guard.decide(now)
+    }
+
+    #[test]
+    fn yields_go_before_scavengers_are_let_in_less_and_come_back_after() {
+        let limits = Limits {
+            max_slowdown: Some(0.1),
+            slo_p95_ns: None,
+        };
+        let of = |address, gain, hit_cost| PlannedYield {
+            module: "/bin/a".to_owned(),
+            place: YieldPlace {
+                file: Identity::TextHash([0; 32]),
+                address,
+            },
+            gain,
+            hit_cost,
+            rate: None,
+        };
+        let yields = vec![of(1, 0.0, 0.04), of(2, 0.3, 0.001)];
+        let worst = yields[0].place.clone();
+        let mut guard = Guard::new(limits, yields).unwrap();
+        let mut now = Harvested::default();
+        // Three judgements, and nothing else meanwhile.
+        for _ in 0..2 {
+            assert_eq!(decide(&mut guard, &mut now, 200), Decision::default());
+        }
+        let decision = decide(&mut guard, &mut now, 200);
+        assert_eq!(
+            (decision.share, decision.withdrawn),
+            (None, Some(vec![worst]))
+        );
+        // With the other one it is too slow still: it stays, for less of the time.
+        guard.begin_anew(&now);
+        let mut share = MOST;
+        for _ in 0..20 {
+            let decision = decide(&mut guard, &mut now, 200);
+            assert_eq!(decision.withdrawn, None);
+            share = decision.share.unwrap_or(share);
+        }
+        assert!((share - 0.1).abs() < 0.02, "{share}");
+        // Later nobody slows it down.
+        let back: Vec<Decision> = (0..20).map(|_| decide(&mut guard, &mut now, 100)).collect();
+        let changes = back.iter().filter_map(|it| it.withdrawn.clone());
+        assert_eq!(changes.collect::<Vec<_>>(), [vec![]]);
+        assert!(back[0].share > Some(share), "{back:?}");
+        let said = guard.said();
+        assert_eq!((said.yields_taken_out, said.yields_put_back), (1, 1));
+        assert!(said.steps_out > 0 && said.steps_in > 0, "{said:?}");
+    }
+
     #[test]
     fn without_limits_there_is_no_guard() {
-        assert!(Guard::new(Limits::default()).is_none());
+        assert!(Guard::new(Limits::default(), Vec::new()).is_none());
     }
 
     /// Requests so far, with scavengers or without: so many of 1000 more take 2 ms and the rest 10 µs.
@@ -238,7 +364,7 @@ mod tests {
             let requested = now.requested.get_or_insert_with(Requested::default);
             more(&mut requested.with, with);
             more(&mut requested.without, without);
-            share = guard.decide(now).unwrap_or(share);
+            share = guard.decide(now).share.unwrap_or(share);
         }
         share
     }
@@ -249,9 +375,9 @@ mod tests {
             max_slowdown: None,
             slo_p95_ns: Some(1e6),
         };
-        let mut guard = Guard::new(limits).unwrap();
+        let mut guard = Guard::new(limits, Vec::new()).unwrap();
         let mut now = Harvested::default();
-        assert_eq!(guard.decide(&now), None);
+        assert_eq!(guard.decide(&now), Decision::default());
         // 20 % with and 1 % without: for 4 % together they are let in for 3 parts of 19.
         let share = share_where(&mut guard, &mut now, 200, 10);
         assert!((share - 3.0 / 19.0).abs() < 0.02, "{share}");
@@ -270,7 +396,7 @@ mod tests {
             max_slowdown: Some(0.5),
             slo_p95_ns: Some(1e6),
         };
-        let mut guard = Guard::new(limits).unwrap();
+        let mut guard = Guard::new(limits, Vec::new()).unwrap();
         let mut now = Harvested::default();
         for _ in 0..20 {
             // A tenth slower is allowed.

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use membound_harvest::distance::{Limits, Rule};
 use membound_harvest::{Jumps, Options, Yields, is_wanted};
-use membound_launch::{Choice, Guest, Harvest, Headers, Idle, Live, Planting, environment};
+use membound_launch::{
+    Choice, Guest, Harvest, Headers, Idle, Live, Planting, YieldPlace, environment,
+};
 use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, machine_info, memory};
-use membound_rewrite::image::Image;
+use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{self, Body, Groundwork, Sites};
 use membound_types::{
     HarvestPart, HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
@@ -28,6 +30,7 @@ use super::guard;
 use super::plan::USUAL_BOUND_NS;
 use super::plans::{self, Followed, Maker};
 use super::span::SpanControl;
+use super::worth::PlannedYield;
 use crate::job::{self, Job};
 use crate::launching;
 use crate::output::{self, Target};
@@ -133,7 +136,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let job = Job::prepare()?;
     let begun = Instant::now();
     let cpu_before_s = children_cpu_s();
-    let session = match launching::start(&program, session_options(harvest))? {
+    let live = match args.max_slowdown {
+        // Its guard takes yields out.
+        Some(_) if !choices.yields.is_empty() => Live::On,
+        _ => Live::Off,
+    };
+    let session = match launching::start(&program, session_options(harvest, live))? {
         Ok(session) => session,
         Err(code) => return Ok(code),
     };
@@ -147,7 +155,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         max_slowdown: args.max_slowdown,
         slo_p95_ns: args.slo_p95,
     };
-    let follower = Follower::begin(session.remote(), session.pid(), limits, span);
+    let yields = choices.yields.clone();
+    let follower = Follower::begin(session.remote(), session.pid(), limits, yields, span);
     let end = job.follow(&session)?;
     let seen = follower.end();
     if let Some(why) = seen.prevented() {
@@ -186,6 +195,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         seen: &seen,
         plans: &plans,
         left_out: choices.left_out,
+        yields: &choices.yields,
         slots: document::slots(
             info.cpu.smt_siblings.iter().any(|core| core.len() > 1),
             match args.slo_p95 {
@@ -401,6 +411,8 @@ struct Choices {
     scavengers: Vec<Planting>,
     /// Sites without a yield: whose, path, address, reason.
     left_out: Vec<(HarvestRole, String, u64, String)>,
+    /// Yields of the command.
+    yields: Vec<PlannedYield>,
 }
 
 impl Choices {
@@ -453,10 +465,17 @@ impl Choices {
             options: yields.options,
         };
         match plan.role {
-            HarvestRole::Primary => self.primary.push(Planting {
-                choice: choice(yields),
-                otherwise: None,
-            }),
+            HarvestRole::Primary => {
+                if let Sites::Instructions(stand) = &yields.options.sites {
+                    let planned = planned(plan, path, image.identity());
+                    let stands = |it: &PlannedYield| stand.contains(&it.place.address);
+                    self.yields.extend(planned.filter(stands));
+                }
+                self.primary.push(Planting {
+                    choice: choice(yields),
+                    otherwise: None,
+                });
+            }
             HarvestRole::Scavenger => {
                 let sure = settle(Jumps::Sure)?;
                 self.scavengers.push(Planting {
@@ -467,6 +486,29 @@ impl Choices {
         }
         Ok(())
     }
+}
+
+/// What a plan says of the sites in one of its files.
+fn planned<'a>(
+    plan: &'a HarvestPlan,
+    path: &'a str,
+    file: &'a Identity,
+) -> impl Iterator<Item = PlannedYield> + 'a {
+    let sites = plan.sites.iter();
+    let of_file = sites.filter(move |site| site.module == path);
+    of_file.map(|site| PlannedYield {
+        module: path.to_owned(),
+        place: YieldPlace {
+            file: file.clone(),
+            address: site.offset,
+        },
+        gain: site.predicted_gain,
+        hit_cost: site.hit_cost,
+        rate: site
+            .executions
+            .map(|executions| executions / plan.totals.cpu_s)
+            .filter(|rate| rate.is_finite()),
+    })
 }
 
 /// The yield of a program that does nothing else.
@@ -532,14 +574,14 @@ fn texts(words: &[OsString]) -> Vec<String> {
     texts.map(std::borrow::Cow::into_owned).collect()
 }
 
-fn session_options(harvest: Harvest) -> membound_launch::Options {
+fn session_options(harvest: Harvest, live: Live) -> membound_launch::Options {
     let mut plan = patch::Options::new(Body::Displace);
     plan.sites = Sites::At(Vec::new());
     membound_launch::Options {
         plan,
         cache: launching::cache(),
         revision: launching::revision(),
-        live: Live::Off,
+        live,
         period: 1,
         recording: None,
         objects: None,

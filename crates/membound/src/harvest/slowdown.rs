@@ -73,6 +73,11 @@ impl Span {
             .map(|ratio| ratio - 1.0)
     }
 
+    /// Turns in a second of CPU time without scavengers; 0 where there were none.
+    pub(super) fn turns_per_s_without(self) -> f64 {
+        self.without.count as f64 / (self.without.cpu_ns.max(1) as f64 * 1e-9)
+    }
+
     /// CPU time of a turn with scavengers over that without; `None` where that is no number above 0.
     fn ratio(self) -> Option<f64> {
         let each = |turns: Turns| turns.cpu_ns as f64 / turns.count as f64;

@@ -8,6 +8,7 @@
 
 mod changes;
 mod endings;
+mod guard;
 mod meddling;
 mod plan;
 mod processes;

@@ -9,11 +9,29 @@ use object::{Object as _, ObjectSection as _};
 pub(crate) fn of(program: &Path, role: HarvestRole) -> HarvestPlan {
     let bytes = std::fs::read(program).expect("it was built");
     let path = program.display().to_string();
-    membound_harvest::by_hand(&path, &bytes, role, &places(&bytes)).expect("it is an executable")
+    let places = places(&bytes);
+    let yields: Vec<(u64, YieldKind)> = places.iter().map(|it| (it.address, it.kind)).collect();
+    let plan = membound_harvest::by_hand(&path, &bytes, role, &yields);
+    let mut plan = plan.expect("it is an executable");
+    for site in &mut plan.sites {
+        let place = places.iter().find(|it| it.address == site.offset);
+        let place = place.expect("it is one of them");
+        (site.predicted_gain, site.hit_cost) = (place.gain, place.hit_cost);
+    }
+    plan
 }
 
-/// Addresses and kinds, as the fixture's macro `PLACE` writes them.
-fn places(bytes: &[u8]) -> Vec<(u64, YieldKind)> {
+/// A place for a yield.
+struct Place {
+    address: u64,
+    kind: YieldKind,
+    /// Shares of the CPU time.
+    gain: f64,
+    hit_cost: f64,
+}
+
+/// Places, as the fixture's macro `PLACE` writes them.
+fn places(bytes: &[u8]) -> Vec<Place> {
     let file = object::File::parse(bytes).expect("it is an ELF file");
     let section = file.section_by_name(".membound_places");
     let data = section.map_or(&[][..], |section| {
@@ -30,12 +48,17 @@ fn places(bytes: &[u8]) -> Vec<(u64, YieldKind)> {
         .0
         .iter()
         .map(|&[address, kind]| {
-            let kind = if kind == 0 {
-                YieldKind::Primary
-            } else {
-                YieldKind::Scavenger
+            let (kind, gain, hit_cost) = match kind {
+                0 => (YieldKind::Primary, 0.2, 0.0),
+                1 => (YieldKind::Scavenger, 0.0, 0.0),
+                _ => (YieldKind::Primary, 0.0, 0.002),
             };
-            (address, kind)
+            Place {
+                address,
+                kind,
+                gain,
+                hit_cost,
+            }
         })
         .collect()
 }

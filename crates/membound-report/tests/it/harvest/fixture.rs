@@ -251,6 +251,9 @@ pub(crate) fn full() -> HarvestRun {
         sites: sites(),
         guard: Some(SlowdownGuard {
             checks: 118,
+            yields_taken_out: 2,
+            yields_put_back: 1,
+            yields_out: 1,
             steps_out: 3,
             steps_in: 2,
             final_share: 0.94,

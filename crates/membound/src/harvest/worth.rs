@@ -1,0 +1,321 @@
+//! Which of the command's yields stand while it is held to a slowdown: those that are worth least
+//! go first, and come back last.
+//!
+//! What a yield is worth is its predicted gain over its cost on hits, as in the plan
+//! (`membound_harvest`'s choice). Both are shares of the command's CPU time, as are slowdowns.
+
+use membound_launch::YieldPlace;
+
+/// Judgements in a row, each of some hundred milliseconds, by which the command is too slow before
+/// yields go.
+const TOO_SLOW: u32 = 3;
+/// Judgements in a row by which it is well below what is allowed before yields come back, at first;
+/// each time that they had to go again soon, it is twice as many, up to the second number.
+const CALM: [u32; 2] = [8, 256];
+/// Judgements after yields came back in which it is soon.
+const SOON: u32 = 16;
+/// Part of what is allowed below which is well below.
+const WELL_BELOW: f64 = 0.5;
+/// Part of the cost on hits of the yields that stand which goes at a time.
+const STEP: f64 = 0.25;
+/// Part of the predicted gain of all yields that stays for as long as letting scavengers in less can
+/// help.
+const KEPT_GAIN: f64 = 0.5;
+
+/// A yield of the command, as its plan has it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PlannedYield {
+    /// Path of its file.
+    pub(super) module: String,
+    pub(super) place: YieldPlace,
+    /// CPU time that it turns to other work, as a share.
+    pub(super) gain: f64,
+    /// What it costs on hits, as a share of the CPU time.
+    pub(super) hit_cost: f64,
+    /// Executions in a second of CPU time, where they are known.
+    pub(super) rate: Option<f64>,
+}
+
+/// How slow the command is, as shares of what it would take without yields.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pace {
+    /// How much slower it is while scavengers are let in than while they are not.
+    pub(super) slower: f64,
+    /// What the yields that stand cost on hits while nobody is let in.
+    pub(super) overhead: f64,
+    /// Share of the time in which scavengers may be let in.
+    pub(super) most_share: f64,
+}
+
+impl Pace {
+    /// The slowdown where scavengers are let in as much as they may.
+    fn whole(self) -> f64 {
+        self.slower.max(0.0) * self.most_share + self.overhead
+    }
+}
+
+/// The command's yields in the order of what they are worth, and how many of them stand.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Yields {
+    /// Those that are worth most first.
+    ranked: Vec<PlannedYield>,
+    /// The first so many stand.
+    standing: usize,
+    /// How many stood before each time that some went which have not come back.
+    before: Vec<usize>,
+    /// How many stay while letting scavengers in less can help.
+    kept: usize,
+    /// Judgements in a row that it was too slow, and well below what is allowed.
+    slow: u32,
+    calm: u32,
+    /// Those of the latter after which yields come back.
+    patience: u32,
+    /// Judgements since they did.
+    since_back: Option<u32>,
+}
+
+/// What is to become of yields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Some go.
+    Out,
+    /// Some come back.
+    Back,
+}
+
+impl Yields {
+    /// All of them stand.
+    pub(super) fn new(mut yields: Vec<PlannedYield>) -> Self {
+        let worth = |it: &PlannedYield| it.gain / it.hit_cost.max(f64::MIN_POSITIVE);
+        yields.sort_by(|a, b| {
+            let by_worth = worth(b).total_cmp(&worth(a));
+            by_worth.then(b.gain.total_cmp(&a.gain))
+        });
+        let gain = |it: &PlannedYield| it.gain.max(0.0);
+        let wanted: f64 = yields.iter().map(gain).sum::<f64>() * KEPT_GAIN;
+        let mut sum = 0.0;
+        let below = yields.iter().take_while(|it| {
+            sum += gain(it);
+            sum < wanted
+        });
+        Self {
+            kept: below.count() + 1,
+            standing: yields.len(),
+            ranked: yields,
+            patience: CALM[0],
+            ..Self::default()
+        }
+    }
+
+    /// Those that are not to stand.
+    pub(super) fn out(&self) -> &[PlannedYield] {
+        self.ranked.get(self.standing..).unwrap_or_default()
+    }
+
+    /// Whether there were any, and none stands.
+    pub(super) fn all_out(&self) -> bool {
+        self.standing == 0 && !self.ranked.is_empty()
+    }
+
+    /// What the yields that stand cost on hits while nobody is let in, as a share of what the command
+    /// takes without: the plan's cost of each, at the rate at which turns are seen now, in turns
+    /// a second.
+    pub(super) fn overhead(&self, turns_per_s: f64) -> f64 {
+        let standing = self.ranked.get(..self.standing).unwrap_or_default();
+        let cost: f64 = standing.iter().map(|it| it.hit_cost).sum();
+        let planned: f64 = standing.iter().filter_map(|it| it.rate).sum();
+        let share = if planned > 0.0 {
+            cost * turns_per_s / planned
+        } else {
+            cost
+        };
+        // Of what it takes with them.
+        let share = share.min(0.99);
+        share / (1.0 - share)
+    }
+
+    /// Whether some may go where the command has this pace and may be slower by `most`.
+    pub(super) fn may_go(&self, pace: Pace, most: f64) -> bool {
+        self.standing > self.least(pace, most)
+    }
+
+    /// How many stay: none where they cost too much even while nobody is let in.
+    fn least(&self, pace: Pace, most: f64) -> usize {
+        if pace.overhead > most { 0 } else { self.kept }
+    }
+
+    /// Judges the command by its pace, where it may be slower by `most`.
+    pub(super) fn judge(&mut self, pace: Pace, most: f64) -> Option<Change> {
+        let whole = pace.whole();
+        self.slow = if whole > most { self.slow + 1 } else { 0 };
+        self.calm = if whole < most * WELL_BELOW {
+            self.calm + 1
+        } else {
+            0
+        };
+        self.since_back = self.since_back.map(|since| since + 1);
+        if self.slow >= TOO_SLOW && self.may_go(pace, most) {
+            let soon = self.since_back.is_some_and(|since| since <= SOON);
+            if soon {
+                self.patience = (2 * self.patience).min(CALM[1]);
+            }
+            self.step_out(self.least(pace, most));
+            return Some(Change::Out);
+        }
+        if self.calm >= self.patience
+            && let Some(before) = self.before.pop()
+        {
+            self.standing = before;
+            self.since_back = Some(0);
+            self.begin_anew();
+            return Some(Change::Back);
+        }
+        None
+    }
+
+    /// Takes out a part of the cost of those that stand, at least one yield, but for `least` of them.
+    fn step_out(&mut self, least: usize) {
+        self.before.push(self.standing);
+        let standing = self.ranked.get(..self.standing).unwrap_or_default();
+        let cost: f64 = standing.iter().map(|it| it.hit_cost).sum();
+        let mut gone = 0.0;
+        for it in standing.iter().skip(least).rev() {
+            self.standing -= 1;
+            gone += it.hit_cost;
+            if gone >= cost * STEP {
+                break;
+            }
+        }
+        self.since_back = None;
+        self.begin_anew();
+    }
+
+    /// What was seen was of other yields.
+    fn begin_anew(&mut self) {
+        self.slow = 0;
+        self.calm = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_rewrite::image::Identity;
+
+    use super::*;
+
+    /// Yields at addresses by their gains and costs on hits.
+    fn yields(of: &[(f64, f64)]) -> Yields {
+        let yields = (0..)
+            .zip(of)
+            .map(|(address, &(gain, hit_cost))| PlannedYield {
+                module: "/bin/a".to_owned(),
+                place: YieldPlace {
+                    file: Identity::TextHash([0; 32]),
+                    address,
+                },
+                gain,
+                hit_cost,
+                rate: Some(1000.0),
+            });
+        Yields::new(yields.collect())
+    }
+
+    fn pace(slower: f64) -> Pace {
+        Pace {
+            slower,
+            overhead: 0.0,
+            most_share: 1.0,
+        }
+    }
+
+    fn out(yields: &Yields) -> Vec<u64> {
+        yields.out().iter().map(|it| it.place.address).collect()
+    }
+
+    /// What is out after each change, where the command is slower by `slower` for so long.
+    fn after(yields: &mut Yields, slower: f64, judgements: u32) -> Vec<Vec<u64>> {
+        (0..judgements)
+            .filter_map(|_| yields.judge(pace(slower), 0.1).map(|_| out(yields)))
+            .collect()
+    }
+
+    /// Worth 0, 2, 10, -1 and 1; 0.04 of cost in all.
+    const FIVE: [(f64, f64); 5] = [
+        (0.0, 0.01),
+        (0.02, 0.01),
+        (0.1, 0.01),
+        (-0.005, 0.005),
+        (0.005, 0.005),
+    ];
+
+    #[test]
+    fn those_that_are_worth_least_go_first_and_come_back_last() {
+        let mut yields = yields(&FIVE);
+        assert_eq!(after(&mut yields, 0.5, 2), [[0; 0]; 0]);
+        // A quarter of 0.04 at least, then of 0.025, but not what holds most of the gain.
+        let steps = after(&mut yields, 0.5, 20);
+        assert_eq!(steps, [vec![0, 3], vec![1, 4, 0, 3]]);
+        assert!(!yields.may_go(pace(0.5), 0.1) && !yields.all_out());
+        let steps = after(&mut yields, 0.01, 30);
+        assert_eq!(steps, [vec![0, 3], vec![]]);
+    }
+
+    #[test]
+    fn nothing_changes_between_what_is_allowed_and_half_of_it() {
+        let mut yields = yields(&FIVE);
+        assert_eq!(after(&mut yields, 0.5, 3), [[0, 3]]);
+        for _ in 0..50 {
+            assert_eq!(after(&mut yields, 0.051, 1), [[0; 0]; 0]);
+            assert_eq!(after(&mut yields, 0.099, 1), [[0; 0]; 0]);
+            // Single ones are noise.
+            assert_eq!(after(&mut yields, 0.2, 2), [[0; 0]; 0]);
+            assert_eq!(after(&mut yields, -0.02, 7), [[0; 0]; 0]);
+        }
+        assert_eq!(out(&yields), [0, 3]);
+    }
+
+    #[test]
+    fn those_that_must_go_again_soon_stay_out_twice_as_long_each_time() {
+        let mut yields = yields(&[(0.1, 0.01), (0.0, 0.01)]);
+        let mut waited = Vec::new();
+        for _ in 0..8 {
+            assert_eq!(after(&mut yields, 0.5, 3), [[1]]);
+            let mut judgements = 0;
+            while yields.judge(pace(0.0), 0.1).is_none() {
+                judgements += 1;
+            }
+            waited.push(judgements + 1);
+        }
+        assert_eq!(waited, [8, 16, 32, 64, 128, 256, 256, 256]);
+    }
+
+    #[test]
+    fn yields_that_cost_too_much_with_nobody_let_in_all_go() {
+        let mut yields = yields(&[(0.1, 0.2)]);
+        let dear = Pace {
+            slower: 0.0,
+            overhead: yields.overhead(1000.0),
+            most_share: 1.0,
+        };
+        assert!((dear.overhead - 0.25).abs() < 1e-9, "{dear:?}");
+        let changes: Vec<Change> = (0..9).filter_map(|_| yields.judge(dear, 0.1)).collect();
+        assert_eq!(changes, [Change::Out]);
+        assert!(yields.all_out());
+        assert!(yields.overhead(0.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_cost_on_hits_follows_the_rate_of_turns() {
+        let yields = yields(&[(0.1, 0.02), (0.1, 0.03)]);
+        // 2000 a second were planned to cost 5 %: 4000 cost 10 % of the time with them.
+        assert!((yields.overhead(4000.0) - 0.1 / 0.9).abs() < 1e-9);
+        assert!((yields.overhead(1e9) - 99.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn without_yields_none_may_go() {
+        let mut none = Yields::new(Vec::new());
+        assert_eq!(after(&mut none, 9.0, 9), [[0; 0]; 0]);
+        assert!(!none.all_out());
+    }
+}
