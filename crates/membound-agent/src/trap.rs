@@ -26,7 +26,8 @@ pub(crate) const OF_GUESTS: [u64; 5] = [SYS, SEGV, BUS, FPE, ILL];
 const SIGTRAP: u64 = 5;
 /// SIGSYS, of a call that is dispatched.
 pub(crate) const SYS: u64 = 31;
-const SEGV: u64 = 11;
+/// SIGSEGV.
+pub(crate) const SEGV: u64 = 11;
 const BUS: u64 = 7;
 const FPE: u64 = 8;
 const ILL: u64 = 4;

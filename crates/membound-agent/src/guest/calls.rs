@@ -2,7 +2,8 @@
 //!
 //! Most are made as they are, on the guest's own thread. What belongs to a process as a whole is the
 //! guest's own affair here (break, thread pointer, exit, signals to itself), pretended (handlers and
-//! masks: a guest has no signals), or refused.
+//! masks: a guest has no signals), or refused. Nothing that is sent to the process may end here
+//! (`narrowed`), nor anything that a guest asks for come to the program.
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
@@ -11,10 +12,12 @@ use membound_wire::{GuestRequest, GuestState};
 
 use super::{Guest, Request, finish};
 use crate::handlers::Registers;
-use crate::memory;
+use crate::lanes::berth;
 use crate::sys::{self, call, number};
+use crate::{memory, trap};
 
 const EPERM: isize = -1;
+const ECHILD: isize = -10;
 const EAGAIN: isize = -11;
 const ENOMEM: isize = -12;
 const EACCES: isize = -13;
@@ -43,12 +46,20 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
     const SIGQUEUE: [usize; 2] = [129, 297];
     const MREMAP: usize = 25;
     const EXECUTE: usize = 4;
+    const RT_SIGRETURN: usize = 15;
     const ANONYMOUS: usize = 0x20;
     // setuid, setgid, setreuid, setregid, setgroups, setresuid, setresgid, setfsuid, setfsgid,
     // capset, setpgid, setsid, unshare, setns, chroot, pivot_root, ptrace, process_vm_writev.
     const OF_THE_PROGRAM: [usize; 18] = [
         105, 106, 113, 114, 116, 117, 119, 122, 123, 126, 109, 112, 272, 308, 161, 155, 101, 311,
     ];
+    // alarm, setitimer, timer_create, mq_notify, pidfd_send_signal: their signals are the program's.
+    // mlockall, munlockall, migrate_pages: its memory is as well.
+    const AT_THE_PROGRAM: [usize; 8] = [37, 38, 222, 244, 424, 151, 152, 256];
+    // wait4 and waitid: children are the program's.
+    const WAIT: [usize; 2] = [61, 247];
+    // What is done there is done with masks of the ring's own.
+    const IO_URING_SETUP: usize = 425;
     let [first, second, ..] = arguments;
     match number {
         number::EXIT | number::EXIT_GROUP => finish(guest, GuestState::Exited, first as u32 & 0xff),
@@ -78,6 +89,13 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
         SETRLIMIT => EPERM,
         PRLIMIT if arguments[2] != 0 => EPERM,
         number if SIGQUEUE.contains(&number) || OF_THE_PROGRAM.contains(&number) => EPERM,
+        number if AT_THE_PROGRAM.contains(&number) => EPERM,
+        number if WAIT.contains(&number) => ECHILD,
+        number if sends_signals(number, second) => EPERM,
+        IO_URING_SETUP => ENOSYS,
+        // There is no frame to return from.
+        RT_SIGRETURN => finish(guest, GuestState::Killed, trap::SEGV as u32),
+        number if is_of_thread(number) => of_thread(number, arguments),
         number::MMAP => {
             let result = charge(request, second as u64);
             if result < 0 {
@@ -106,8 +124,83 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
             }
             result
         }
-        _ => plain(number, arguments),
+        _ => narrowed(number, arguments),
     }
+}
+
+/// Whether `fcntl` or `ioctl` has a descriptor send signals, which would be to the process.
+fn sends_signals(number: usize, what: usize) -> bool {
+    const FCNTL: usize = 72;
+    const IOCTL: usize = 16;
+    // F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY.
+    const BY_FCNTL: [usize; 5] = [8, 10, 15, 1024, 1026];
+    // FIOSETOWN, SIOCSPGRP.
+    const BY_IOCTL: [usize; 2] = [0x8901, 0x8902];
+    number == FCNTL && BY_FCNTL.contains(&(what & 0xffff_ffff))
+        || number == IOCTL && BY_IOCTL.contains(&(what & 0xffff_ffff))
+}
+
+const GET_PRIORITY: usize = 140;
+const SET_PRIORITY: usize = 141;
+const SET_IO_PRIORITY: usize = 251;
+const GET_IO_PRIORITY: usize = 252;
+
+/// Whether a call reads or changes how a thread, or a group of processes, is scheduled.
+fn is_of_thread(number: usize) -> bool {
+    // sched_setparam to sched_getscheduler, sched_setaffinity, sched_getaffinity, sched_setattr,
+    // sched_getattr.
+    const SCHED: [usize; 8] = [142, 143, 144, 145, 203, 204, 314, 315];
+    const PRIORITIES: [usize; 4] = [GET_PRIORITY, SET_PRIORITY, SET_IO_PRIORITY, GET_IO_PRIORITY];
+    SCHED.contains(&number) || PRIORITIES.contains(&number)
+}
+
+/// Such a call: by the process's number a guest means itself, and groups are not its own.
+fn of_thread(number: usize, mut arguments: [usize; 6]) -> isize {
+    const ONE: [(usize, usize); 4] = [
+        (GET_PRIORITY, 0),
+        (SET_PRIORITY, 0),
+        (GET_IO_PRIORITY, 1),
+        (SET_IO_PRIORITY, 1),
+    ];
+    let kind = ONE.iter().find(|(call, _)| *call == number);
+    if let Some((_, one)) = kind
+        && arguments[0] != *one
+    {
+        return EPERM;
+    }
+    if let Some(whose) = arguments.get_mut(usize::from(kind.is_some()))
+        && *whose == sys::process() as usize
+    {
+        *whose = 0;
+    }
+    plain(number, arguments)
+}
+
+/// A call that may wait for signals, made so that none of the program's comes to this thread, and
+/// any other as it is.
+fn narrowed(number: usize, mut arguments: [usize; 6]) -> isize {
+    const RT_SIGSUSPEND: usize = 130;
+    const SIGNALFD: usize = 282;
+    // Where pselect6, ppoll, epoll_pwait, epoll_pwait2 and io_pgetevents have a mask for meanwhile.
+    const MASKS: [(usize, usize); 5] = [(270, 5), (271, 3), (281, 4), (441, 4), (333, 5)];
+    let none = 0_u64;
+    let mask = berth::MASK;
+    match number {
+        number::RT_SIGTIMEDWAIT if arguments[0] != 0 => {
+            arguments[0] = (&raw const none) as usize;
+        }
+        SIGNALFD | number::SIGNALFD4 if arguments[1] != 0 => {
+            arguments[1] = (&raw const none) as usize;
+        }
+        RT_SIGSUSPEND if arguments[0] != 0 => arguments[0] = (&raw const mask) as usize,
+        _ => {
+            let mask = MASKS.iter().find(|(call, _)| *call == number);
+            if let Some(place) = mask.and_then(|(_, at)| arguments.get_mut(*at)) {
+                *place = 0;
+            }
+        }
+    }
+    plain(number, arguments)
 }
 
 /// The call itself.

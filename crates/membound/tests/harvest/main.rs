@@ -7,6 +7,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod endings;
+mod meddling;
 mod plan;
 mod processes;
 mod refusals;
