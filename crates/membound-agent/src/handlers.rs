@@ -17,7 +17,7 @@ use crate::entry::{self, Frame, Inside};
 use crate::lanes::leave::Arrived;
 use crate::sys::{call, check, number};
 use crate::timers::{self, Use};
-use crate::{areas, lanes, memory, threads, tick, trap};
+use crate::{areas, lanes, masks, memory, threads, tick, trap};
 
 /// Stubs; the assembly below has the same number.
 const STUBS: usize = 1024;
@@ -342,6 +342,8 @@ pub(crate) struct Registers {
 
 /// Bytes before the registers in a `ucontext`.
 pub(crate) const REGISTERS_OFFSET: usize = 40;
+/// Those before the mask, which lies behind the registers and what belongs to them.
+pub(crate) const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
 
 impl Registers {
     pub(crate) fn state(&self) -> State {
@@ -483,7 +485,9 @@ unsafe extern "C" fn enter(
     if let Some(go_on) = lanes::leave::on_signal(arrived) {
         return go_on;
     }
-    lanes::on_handler(context);
+    if lanes::deaf::matters() {
+        lanes::on_handler(context, masks::now());
+    }
     // From here on what the handler is to have blocked is blocked.
     threads::wait_for_change();
     let place = context + REGISTERS_OFFSET;
@@ -587,7 +591,11 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         // SAFETY: as above.
         unsafe { memory::put(place, registers) };
     }
-    lanes::on_handler(context);
+    if lanes::deaf::matters() {
+        // SAFETY: the mask lies behind the registers and what belongs to them.
+        let mask = unsafe { memory::get(context + MASK_OFFSET) };
+        lanes::on_handler(context, mask);
+    }
     tick::returned(&registers.state());
 }
 

@@ -10,8 +10,10 @@
 //! See [`membound_wire::Lane`] for the order in which yields read and write.
 
 pub(crate) mod berth;
+pub(crate) mod deaf;
 pub(crate) mod finish;
 pub(crate) mod leave;
+pub(crate) mod overdue;
 mod warden;
 
 use core::arch::{asm, global_asm};
@@ -23,7 +25,7 @@ use membound_wire::{Board, Command, Context as WireContext, Idle, Lane, Refusal,
 use crate::control::Failure;
 use crate::entry::Frame;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
-use crate::{assembly, auxiliary, guest, own_thread};
+use crate::{assembly, auxiliary, guest, own_thread, trap};
 
 /// Threads that can have a lane at one time.
 const BLOCKS: usize = 4096;
@@ -109,6 +111,10 @@ pub(crate) struct Block {
     /// Turns when the warden looked last, and its thread's CPU time.
     seen_turns: AtomicU64,
     seen_cpu_ns: AtomicU64,
+    /// CPU time that its present turn has taken, as far as the warden has seen.
+    turn_ns: AtomicU64,
+    /// 1: its thread blocks signals that guests need, and has no turns.
+    deaf: AtomicU32,
     /// Turns that are timed and not recorded: whoever had the processor before has left it cold.
     warming: AtomicU32,
     leaving: leave::Leaving,
@@ -333,6 +339,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     BOARD.store(command.address as usize, Ordering::Release);
     PROCESS.store(sys::process(), Ordering::Release);
     POOL.store(pool.keep(), Ordering::Release);
+    trap::install(&[trap::CALL])?;
     let _quiet = Quiet::new();
     // It may wait for others all its life: nothing is given to it before it yields.
     adopt(sys::thread()).map_err(refused)?.close();
@@ -465,9 +472,11 @@ impl Block {
             &self.turns,
             &self.ring,
             &self.seen_turns,
+            &self.turn_ns,
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        self.deaf.store(0, Ordering::Relaxed);
         self.base.store(fs, Ordering::Relaxed);
         self.itself.store(self.address(), Ordering::Relaxed);
         self.seen_cpu_ns
@@ -710,11 +719,12 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
     let Some(block) = Block::of_thread() else {
         return;
     };
-    let _quiet = Quiet::new();
+    let quiet = Quiet::new();
     // A child of vfork runs in our memory with its parent's bases.
     if !here() {
         return;
     }
+    let is_deaf = deaf::is_deaf(quiet.before());
     let thread = sys::thread();
     let is_own = block.thread.load(Ordering::Acquire) == thread;
     if is_on_alternate_stack() {
@@ -724,8 +734,21 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
         }
         return;
     }
+    if is_deaf {
+        let own = if is_own {
+            Some(block)
+        } else {
+            // With a lane of its own it does not come here at each of its yields.
+            adopt(thread).ok()
+        };
+        if let Some(own) = own {
+            own.hush();
+        }
+        return;
+    }
     if is_own {
         let closed = block.open.load(Ordering::Relaxed) == 0;
+        block.deaf.store(0, Ordering::Relaxed);
         block.locked(|| block.refill());
         if closed {
             announce_room();
@@ -749,8 +772,10 @@ pub(crate) fn before_child() {
 }
 
 /// A handler of the program's begins, or has ended, with the frame at `context`: on an alternate
-/// stack it has no turns.
-pub(crate) fn on_handler(context: usize) {
+/// stack it has no turns, nor with a mask that guests cannot be heard with. `mask` is the thread's
+/// from now on.
+pub(crate) fn on_handler(context: usize, mask: u64) {
+    deaf::on_mask(mask);
     const STACK_OFFSET: usize = 16;
     let Some(block) = Block::of_thread() else {
         return;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::entry::Frame;
 use crate::sys::{self, call, number};
 use crate::timers::{self, Use};
-use crate::{children, memory, tick};
+use crate::{children, lanes, memory, tick};
 
 /// Threads whose beliefs can be kept.
 const MOST: usize = 4096;
@@ -115,8 +115,29 @@ fn change(how: u64, set: u64) {
     };
 }
 
+/// The kernel's `rt_sigprocmask`, with what the program gives it.
+fn as_asked(frame: &Frame) -> isize {
+    let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10].map(|it| it as usize);
+    let [how, set, old, size] = arguments;
+    // SAFETY: the kernel refuses pointers that it cannot use; what it changes the program
+    // asked for.
+    unsafe { call(number::RT_SIGPROCMASK, [how, set, old, size, 0, 0]) }
+}
+
 /// `rt_sigprocmask` as the program calls it. `None`: nothing in it concerns the agent.
 pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
+    let made = procmask_beside_timers(frame);
+    // Who only asks changes nothing.
+    if frame.rsi == 0 || !lanes::deaf::matters() {
+        return made;
+    }
+    let made = made.unwrap_or_else(|| as_asked(frame));
+    lanes::deaf::on_mask(now());
+    Some(made)
+}
+
+/// The same as far as the timers' signal is concerned.
+fn procmask_beside_timers(frame: &Frame) -> Option<isize> {
     let ours = timers::signal_bit();
     let (how, set, old, size) = (frame.rdi, frame.rsi, frame.rdx, frame.r10);
     if ours == 0 || size != 8 {
@@ -125,21 +146,7 @@ pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
     if set == 0 && COUNT.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    // SAFETY: the kernel refuses pointers that it cannot use; what it changes the program
-    // asked for.
-    let result = unsafe {
-        call(
-            number::RT_SIGPROCMASK,
-            [
-                how as usize,
-                set as usize,
-                old as usize,
-                size as usize,
-                0,
-                0,
-            ],
-        )
-    };
+    let result = as_asked(frame);
     if result != 0 {
         return Some(result);
     }
@@ -149,7 +156,7 @@ pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
         wanted = unsafe { memory::get(set as usize) };
     } else if set != 0 {
         // The kernel has written the old mask over the new one; what holds now is the new.
-        wanted = mask_now();
+        wanted = now();
     }
     if how == SETMASK {
         // Who makes a thread blocks all signals meanwhile.
@@ -191,7 +198,7 @@ pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
 }
 
 /// The mask as the kernel has it.
-fn mask_now() -> u64 {
+pub(crate) fn now() -> u64 {
     let mut mask = 0_u64;
     // SAFETY: the kernel writes one mask.
     let _ = unsafe {

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::control::Failure;
 use crate::guest::Heard;
-use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
+use crate::handlers::{self, Disposition, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
 use crate::{areas, guest, lanes, memory, threads, tick};
@@ -251,6 +251,19 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
             None => crate::own_thread::exit(0),
         }
     }
+    if signal == CALL && lanes::overdue::is_call(code, process, value) {
+        let arrived = Arrived {
+            signal,
+            information,
+            context,
+        };
+        if let Some(go_on) = lanes::leave::on_overdue(arrived) {
+            return go_on;
+        }
+        // The turn has ended meanwhile, and the program has called the kernel perhaps.
+        tick::again(place, registers);
+        return 0;
+    }
     let go_on = if signal == CALL && threads::is_call(code, process, value) {
         threads::stand_still();
         Some(areas::inside(registers.rip).unwrap_or(registers.rip))
@@ -293,7 +306,6 @@ fn after_int3(ip: u64) -> Option<u64> {
 fn hand_over(signal: u64, code: i32, context: usize) -> u64 {
     const DEFAULT: u64 = 0;
     const IGNORE: u64 = 1;
-    const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
     let Some(kept) = users(signal) else {
         return 0;
     };

@@ -138,6 +138,8 @@ pub struct Board {
     pub calls: u64,
     /// Those that a signal to the program sent home.
     pub interrupted: u64,
+    /// Those that were sent home because they did not come back to a yield.
+    pub overdue: u64,
     /// Turns that were timed.
     pub timed: u64,
     /// Their times, in nanoseconds together.

@@ -10,7 +10,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
-use super::{Block, Context, ROOM, ROUNDING_AT_FIRST, Use, blocks, here, idle, leave, take_block};
+use super::{
+    Block, Context, ROOM, ROUNDING_AT_FIRST, Use, blocks, here, idle, leave, overdue, take_block,
+};
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
@@ -96,6 +98,8 @@ pub(crate) enum Errand {
     Run,
     /// The system call that its frame asks for.
     Call,
+    /// To stay for a while: it did not come back to a yield.
+    Rest,
     /// Its end, by this signal.
     Die(u32),
 }
@@ -105,8 +109,9 @@ impl Errand {
         match self {
             Self::Run => 0,
             Self::Call => 1,
+            Self::Rest => 2,
             // Signals begin at 1.
-            Self::Die(signal) => 1 + signal,
+            Self::Die(signal) => 2 + signal,
         }
     }
 
@@ -114,7 +119,8 @@ impl Errand {
         match word {
             0 => Self::Run,
             1 => Self::Call,
-            _ => Self::Die(word - 1),
+            2 => Self::Rest,
+            _ => Self::Die(word - 2),
         }
     }
 }
@@ -225,6 +231,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     context.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
     context.resume.store(resume, Ordering::Relaxed);
     let mut soaks = false;
+    let mut rests = Rests::default();
     loop {
         let errand = Errand::of_word(berth.errand.swap(0, Ordering::AcqRel));
         let frame = berth.frame.swap(0, Ordering::AcqRel);
@@ -236,6 +243,10 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
                 leave::in_frame(frame, |registers| {
                     guest::make_call(guest, registers);
                 });
+            }
+            Errand::Rest => {
+                rests.begin(sys::monotonic_ns());
+                schedule(0, SCHED_IDLE);
             }
             Errand::Die(signal) => guest::die(guest, GuestState::Killed, signal),
         }
@@ -250,6 +261,16 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         unsafe { membound_lane_run(context, frame) };
         guest.count(offset_of!(GuestRequest, parks));
         let before = sys::monotonic_ns();
+        let left_ns = rests.left_ns(before);
+        if left_ns > 0 && idle() == Idle::Harvest {
+            soaks = true;
+            continue;
+        }
+        if left_ns > 0 {
+            let never = AtomicU32::new(0);
+            sys::wait_while(&never, 0, left_ns);
+        }
+        let before = before + left_ns;
         soaks = !find_lane(berth, soaks);
         if !soaks {
             let away_ns = sys::monotonic_ns().saturating_sub(before);
@@ -258,6 +279,30 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         if soaks {
             schedule(0, SCHED_IDLE);
         }
+    }
+}
+
+/// Times that a guest is kept at home for, after turns that did not end.
+#[derive(Debug, Default)]
+struct Rests {
+    times: u32,
+    until_ns: u64,
+}
+
+impl Rests {
+    /// Without another one for so long, the next one is as the first.
+    const FORGOTTEN_NS: u64 = 60_000_000_000;
+
+    fn begin(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.until_ns) > Self::FORGOTTEN_NS {
+            self.times = 0;
+        }
+        self.until_ns = now_ns.saturating_add(overdue::rest_ns(self.times));
+        self.times = self.times.saturating_add(1);
+    }
+
+    fn left_ns(&self, now_ns: u64) -> u64 {
+        self.until_ns.saturating_sub(now_ns)
     }
 }
 

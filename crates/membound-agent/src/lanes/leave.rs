@@ -13,7 +13,7 @@ use membound_wire::Board;
 
 use super::berth::{self, Errand};
 use super::{Block, Context, between, set_fs, tell};
-use crate::handlers::{REGISTERS_OFFSET, Registers};
+use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys::{self, call, number};
 use crate::{assembly, memory};
 
@@ -21,7 +21,6 @@ use crate::{assembly, memory};
 const INFORMATION_BYTES: usize = 128;
 /// Bytes of a `ucontext` up to the end of its mask.
 const CONTEXT_BYTES: usize = MASK_OFFSET + 8;
-const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
 /// Where a `ucontext` says which alternate stack there was.
 const ALTERNATE_OFFSET: usize = 16;
 /// Where it has the address of the vector registers.
@@ -150,6 +149,21 @@ pub(crate) fn on_trap(arrived: Arrived, errand: Errand) -> Option<u64> {
         tell(offset_of!(Board, calls), 1);
     }
     Some(block.leave(arrived, errand))
+}
+
+/// A turn that takes too long, with all signals blocked. Where the calling thread is still in it: what
+/// the handler is to go on to.
+pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
+    let block = Block::with_context()?;
+    let ip = arrived.registers().rip;
+    let [begin, end] = assembly::own_range();
+    if block.parked() || (begin..end).contains(&ip) {
+        // It has ended it, or another signal is about to.
+        return None;
+    }
+    block.leaving.signal.store(0, Ordering::Relaxed);
+    tell(offset_of!(Board, overdue), 1);
+    Some(block.leave(arrived, Errand::Rest))
 }
 
 impl Block {

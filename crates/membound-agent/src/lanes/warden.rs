@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::{Board, Idle};
 
 use super::berth::{self, Errand};
-use super::{ASK, Block, Context, Phase, Use, announce_room, blocks, board, idle, tell};
+use super::{
+    ASK, Block, Context, Phase, Use, announce_room, blocks, board, idle, overdue, tell,
+};
 use crate::sys::{self, Errno, call, number};
 use crate::{assembly, guest, own_thread, threads};
 
@@ -101,6 +103,7 @@ fn look_at(block: &'static Block, let_in: bool) {
         return;
     };
     let (turned, ran_ns) = account(block, cpu_ns, let_in);
+    overdue::watch(block, thread, turned, ran_ns);
     if block.count.load(Ordering::Acquire) == 0 {
         return;
     }
@@ -202,7 +205,7 @@ pub(super) fn reclaim(block: &'static Block, ends: bool) {
 }
 
 /// Sends all contexts of a lane home, and returns how many.
-fn empty(block: &'static Block) -> u64 {
+pub(super) fn empty(block: &'static Block) -> u64 {
     block.next.store(ASK, Ordering::SeqCst);
     let sent = block.count.swap(0, Ordering::AcqRel);
     let mut at = block.ring.swap(0, Ordering::AcqRel);

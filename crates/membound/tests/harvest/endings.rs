@@ -71,3 +71,20 @@ fn a_shared_object_is_a_scavenger() {
     harvested.wrote(0, &output_of(&executable, "work"));
     harvested.ended(1, ScavengerState::Finished, Some(Ok(7)));
 }
+
+#[test]
+fn scavengers_finish_after_a_program_whose_threads_go_on() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "thread")
+        .with(&scavenger, "work")
+        .options("--finish --copies 3 --idle steal");
+    let alone = harvest.alone();
+    let harvested = harvest.run();
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    let expected = output_of(&scavenger, "work");
+    for index in 0..3 {
+        harvested.wrote(index, &expected);
+    }
+}

@@ -101,3 +101,36 @@ fn it_rounds_in_its_own_way() {
 fn it_loads_libraries() {
     works("load");
 }
+
+/// One that computes for ever and never comes to a yield, beside one that works.
+#[track_caller]
+fn never_yields(program: &str, mode: &str, options: &str) {
+    let (Some(program), Some(scavenger)) = (fixture(program, "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode)
+        .with(&scavenger, "stubborn")
+        .with(&scavenger, "work")
+        .options(options);
+    let harvested = harvest.check();
+    harvested.ended(0, ScavengerState::Unfinished, None);
+}
+
+#[test]
+fn it_never_yields_again() {
+    never_yields("ends.c", "exit", "--idle steal");
+}
+
+#[test]
+fn it_never_yields_again_in_idle_time() {
+    never_yields("ends.c", "exit", "--idle harvest");
+}
+
+#[test]
+fn it_never_yields_again_while_threads_come_and_go() {
+    never_yields(
+        "threads.c",
+        "churn",
+        "--idle steal --copies 2 --per-thread 2",
+    );
+}

@@ -51,3 +51,31 @@ fn handlers_yield_themselves() {
 fn handlers_yield_themselves_on_another_stack() {
     check("yields-onstack");
 }
+
+/// A program that blocks all signals while it yields.
+#[track_caller]
+fn blocks(mode: &str) {
+    let (Some(program), Some(scavenger)) = (fixture("signals.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode)
+        .with(&scavenger, "calls")
+        .with(&scavenger, "fault")
+        .options("--per-thread 2 --idle steal");
+    harvest.check();
+}
+
+#[test]
+fn it_yields_with_all_signals_blocked() {
+    blocks("blocked");
+}
+
+#[test]
+fn a_thread_begins_with_all_signals_blocked() {
+    blocks("blocked-thread");
+}
+
+#[test]
+fn handlers_block_all_signals_and_yield() {
+    blocks("yields-masked");
+}
