@@ -7,7 +7,7 @@
 
 mod coverage;
 mod harvest;
-mod harvest_programs;
+pub(crate) mod harvest_programs;
 mod latency;
 mod model;
 mod plan;

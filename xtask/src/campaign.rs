@@ -4,9 +4,11 @@
 //! Each program runs by itself first, and then under `membound rewrite check` with every
 //! body asked for. Output, exit code and the files it makes have to be the same, and it has
 //! to have been patched. The table says so for each, and how long it took; the raw results
-//! go where those of the benches go. The exit code is 1 if anything differs.
+//! go where those of the benches go. The exit code is 1 if anything differs. `campaign harvest` is
+//! another one (`harvest`).
 
 mod generate;
+mod harvest;
 mod outcome;
 mod programs;
 mod task;
@@ -26,7 +28,10 @@ use task::{Compared, Scratch, Task};
 
 /// Arguments of `campaign`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Programs to run, by the names that --list shows; all of them when none is named. A
     /// part of a program's work is chosen by NAME:PART, for example python:test_json.
     names: Vec<String>,
@@ -47,6 +52,13 @@ pub(crate) struct Args {
     membound: Option<PathBuf>,
 }
 
+/// Campaigns of another kind.
+#[derive(clap::Subcommand)]
+enum Other {
+    /// Run programs with random scavengers in them, under random signals, and compare.
+    Harvest(harvest::Args),
+}
+
 /// A body by its name.
 fn body(name: &str) -> Result<PatchBody, String> {
     PatchBody::ALL
@@ -56,6 +68,9 @@ fn body(name: &str) -> Result<PatchBody, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(Other::Harvest(args)) = &args.other {
+        return harvest::run(args);
+    }
     if args.list {
         for program in &PROGRAMS {
             say(format_args!("{:<10} {}", program.name, program.what));

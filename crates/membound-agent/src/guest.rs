@@ -360,7 +360,8 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
     if let Some(go_on) = left {
         return Heard::Left(go_on);
     }
-    let Some(guest) = own() else {
+    // What somebody sends may come to any thread, and is for the program.
+    let Some(guest) = own().filter(|_| code > 0) else {
         return Heard::No;
     };
     if calls {

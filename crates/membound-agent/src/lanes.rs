@@ -25,7 +25,7 @@ use membound_wire::{Board, Command, Context as WireContext, Idle, Lane, Refusal,
 use crate::control::Failure;
 use crate::entry::Frame;
 use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
-use crate::{assembly, auxiliary, guest, own_thread, trap};
+use crate::{assembly, auxiliary, guest, listen, own_thread, trap};
 
 /// Threads that can have a lane at one time.
 const BLOCKS: usize = 4096;
@@ -339,7 +339,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     BOARD.store(command.address as usize, Ordering::Release);
     PROCESS.store(sys::process(), Ordering::Release);
     POOL.store(pool.keep(), Ordering::Release);
-    trap::install(&[trap::CALL])?;
+    trap::install(&trap::OF_CHANGES)?;
     let _quiet = Quiet::new();
     // It may wait for others all its life: nothing is given to it before it yields.
     adopt(sys::thread()).map_err(refused)?.close();
@@ -797,6 +797,11 @@ pub(crate) fn thread_ends() {
         let _quiet = Quiet::new();
         warden::reclaim(block, true);
     }
+}
+
+/// Whether a thread of the process is none of the program's.
+pub(crate) fn is_agents(thread: u32) -> bool {
+    guest::is_own_thread(thread) || warden::is_own(thread) || listen::is_own(thread)
 }
 
 /// Whether an instruction is one of those between the program's yields and its contexts.

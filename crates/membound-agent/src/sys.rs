@@ -467,6 +467,26 @@ struct Information {
     rest: [u64; 12],
 }
 
+/// Sends a signal that has come to this process to one of its threads, with the `information` that
+/// it came with: the address of the kernel's 128 bytes.
+pub(crate) fn send_again(to: u32, signal: u32, information: usize) {
+    // SAFETY: the information has the kernel's layout and outlives the call. To its own threads a
+    // process may send any.
+    let _ = unsafe {
+        call(
+            number::RT_TGSIGQUEUEINFO,
+            [
+                process() as usize,
+                to as usize,
+                signal as usize,
+                information,
+                0,
+                0,
+            ],
+        )
+    };
+}
+
 /// Sends a signal that carries a value to a thread of the process. One that has ended, or has
 /// such a signal waiting, is left alone: the caller looks again.
 pub(crate) fn queue_signal(process: u32, thread: u32, signal: u32, value: u64) {

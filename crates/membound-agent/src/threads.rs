@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::Refusal;
 
 use crate::control::Failure;
-use crate::memory::{Line, number};
+use crate::memory::{self, Line, number};
 use crate::sys::{self, Errno, Open, Scratch};
 use crate::trap;
 
@@ -135,6 +135,38 @@ impl Lineup {
             none => none.insert(room_for_threads()?),
         };
         each(room, visit)
+    }
+}
+
+/// Gives a signal that has come to a thread of the agent's to one of the program's: one that does not
+/// block it, if there is one, as the kernel would have. Of others `is_agents` is said.
+///
+/// The kernel lets nobody pretend `kill` to another thread: the program sees a signal of `sigqueue`, by
+/// the same sender.
+pub(crate) fn pass_on(signal: u32, information: usize, is_agents: impl Fn(u32) -> bool) {
+    let Ok(mut room) = room_for_threads() else {
+        return;
+    };
+    const CODE_OFFSET: usize = 8;
+    const SI_QUEUE: i32 = -1;
+    // SAFETY: it is the information that the kernel gave with a signal that somebody has sent.
+    unsafe { memory::put(information + CODE_OFFSET, SI_QUEUE) };
+    let (mut deaf, mut ready) = (None, None);
+    let seen = each(&mut room, |thread| {
+        if ready.is_none() && !is_agents(thread) && !ended(thread) {
+            let to = if blocks(thread, 1 << (signal - 1)) {
+                &mut deaf
+            } else {
+                &mut ready
+            };
+            *to = Some(thread);
+        }
+        Ok(())
+    });
+    if seen.is_ok()
+        && let Some(thread) = ready.or(deaf)
+    {
+        sys::send_again(thread, signal, information);
     }
 }
 

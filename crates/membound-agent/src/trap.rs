@@ -223,12 +223,12 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
     let place = context + REGISTERS_OFFSET;
     // SAFETY: the kernel put the registers there.
     let mut registers: Registers = unsafe { memory::get(place) };
+    let arrived = Arrived {
+        signal,
+        information,
+        context,
+    };
     if OF_GUESTS.contains(&signal) {
-        let arrived = Arrived {
-            signal,
-            information,
-            context,
-        };
         match guest::on_signal(arrived, code, &mut registers) {
             Heard::No => {}
             Heard::Yes => {
@@ -240,11 +240,6 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
         }
     }
     if signal == CALL && lanes::finish::is_over() {
-        let arrived = Arrived {
-            signal,
-            information,
-            context,
-        };
         // First the guest goes home; then it is called once more.
         match lanes::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
@@ -252,11 +247,6 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
         }
     }
     if signal == CALL && lanes::overdue::is_call(code, process, value) {
-        let arrived = Arrived {
-            signal,
-            information,
-            context,
-        };
         if let Some(go_on) = lanes::leave::on_overdue(arrived) {
             return go_on;
         }
@@ -281,7 +271,14 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
             // SAFETY: as above; the kernel takes them back from there.
             unsafe { memory::put(place, registers) };
         }
-        return hand_over(signal, code, context);
+        if signal == SIGTRAP
+            && code > 0
+            && let Heard::Left(go_on) = guest::on_signal(arrived, code, &mut registers)
+        {
+            // A guest's own.
+            return go_on;
+        }
+        return hand_over(arrived, code);
     };
     registers.rip = rip;
     // SAFETY: as above; the kernel takes them back from there.
@@ -303,9 +300,12 @@ fn after_int3(ip: u64) -> Option<u64> {
 }
 
 /// Gives the signal to the program, as the kernel would have.
-fn hand_over(signal: u64, code: i32, context: usize) -> u64 {
+fn hand_over(arrived: Arrived, code: i32) -> u64 {
     const DEFAULT: u64 = 0;
     const IGNORE: u64 = 1;
+    let Arrived {
+        signal, context, ..
+    } = arrived;
     let Some(kept) = users(signal) else {
         return 0;
     };
@@ -317,6 +317,11 @@ fn hand_over(signal: u64, code: i32, context: usize) -> u64 {
             // handler's mask is gone.
             handlers::disposition(signal, Some(&Disposition::DEFAULT));
             sys::send_signal(sys::process(), sys::thread(), signal as u32);
+            0
+        }
+        _ if guest::is_own_thread(sys::thread()) => {
+            // The program's handlers are for its own threads.
+            threads::pass_on(signal as u32, arrived.information, lanes::is_agents);
             0
         }
         handler => {

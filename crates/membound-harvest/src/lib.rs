@@ -4,6 +4,7 @@
 //!   was considered with its reason; and where a bound is asked for, the further yields that keep
 //!   the time between two of them under it. [`check()`] holds a binary to a plan.
 //! - [`yields()`]: from a plan and one of its files, what is to be patched there.
+//! - [`by_hand()`]: a plan of loads that somebody names, where nothing was profiled.
 //! - [`distance`]: how long a program runs between two yields, and where yields must stand so
 //!   that this stays under a bound.
 //!
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod binaries;
+mod by_hand;
 mod choose;
 mod code;
 pub mod distance;
@@ -26,6 +28,7 @@ mod times;
 mod yields;
 
 pub use binaries::{Binaries, check};
+pub use by_hand::{by_hand, loads};
 pub use error::Error;
 pub use options::{Costs, Options};
 pub use plan::plan;

@@ -118,6 +118,8 @@ pub struct Harvested {
     pub calls: u64,
     /// See `calls`.
     pub interrupted: u64,
+    /// Guests that were called out of a turn that did not end.
+    pub overdue: u64,
     /// Turns that were timed, their sum, and the longest, in nanoseconds.
     pub timed: u64,
     /// See `timed`.
@@ -373,6 +375,7 @@ impl Harvesting {
         harvested.reclaimed = word(offset_of!(Board, reclaimed));
         harvested.calls = word(offset_of!(Board, calls));
         harvested.interrupted = word(offset_of!(Board, interrupted));
+        harvested.overdue = word(offset_of!(Board, overdue));
         harvested.timed = word(offset_of!(Board, timed));
         harvested.timed_ns = word(offset_of!(Board, timed_ns));
         harvested.longest_ns = word(offset_of!(Board, longest_ns));

@@ -135,6 +135,9 @@ pub struct HarvestRun {
     pub primary: HarvestedPrimary,
     /// The programs that ran in them: one entry for each copy.
     pub scavengers: Vec<Scavenger>,
+    /// What took them from one thread to another.
+    #[serde(default)]
+    pub moves: ScavengerMoves,
     /// What became of the primary's stall time.
     pub stall: HarvestedStall,
     /// Time from a yield of the primary until it ran again, in nanoseconds.
@@ -299,6 +302,21 @@ pub struct Scavenger {
     /// File that its output went to; left out where it went nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+}
+
+/// How often a scavenger left a thread of the primary's other than at a yield.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ScavengerMoves {
+    /// It was taken from a thread that waited in the kernel.
+    pub steals: u64,
+    /// It was taken from a thread that ended.
+    pub reclaimed: u64,
+    /// It made a system call.
+    pub calls: u64,
+    /// A signal came to the primary.
+    pub interrupted: u64,
+    /// It did not come back to a yield for some milliseconds.
+    pub overdue: u64,
 }
 
 /// What became of the primary's stall time, in seconds.

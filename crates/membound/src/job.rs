@@ -3,7 +3,8 @@
 //! The program shares the process group, so the terminal's own signals (Ctrl-C, Ctrl-\,
 //! Ctrl-Z, hang-up) reach it without help, and membound must only outlive them. What
 //! somebody sends to membound alone is passed on. When the program is stopped, membound
-//! stops too, so that the shell sees it, and both go on together.
+//! stops too, so that the shell sees it, and both go on together. Without a terminal there is no
+//! shell to continue it: whoever stops the program continues it, and membound waits.
 
 use std::io;
 use std::process::ExitCode;
@@ -69,7 +70,8 @@ impl Job {
         });
         let end = loop {
             match session.wait().context("cannot wait for the program")? {
-                Change::Stopped(_) => stop_with(pid),
+                Change::Stopped(_) if has_terminal() => stop_with(pid),
+                Change::Stopped(_) => {}
                 Change::Ended(status) => {
                     use std::os::unix::process::ExitStatusExt;
                     break match (status.code(), status.signal()) {
@@ -94,6 +96,11 @@ fn stop_with(pid: Pid) {
     }
     let _ = kill_process(getpid(), Signal::STOP);
     let _ = kill_process(pid, Signal::CONT);
+}
+
+/// Whether there is a terminal from which jobs are controlled.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 fn is_stopped(pid: Pid) -> bool {

@@ -38,24 +38,37 @@ enum Form {
 }
 
 /// Where the programs lie once they are built.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     /// Executables by name: primaries, scavengers, `interleaved` and `alone`.
-    pub(super) programs: BTreeMap<&'static str, PathBuf>,
+    pub(crate) programs: BTreeMap<&'static str, PathBuf>,
     /// Shared objects of the scavengers by name.
-    pub(super) objects: BTreeMap<&'static str, PathBuf>,
+    pub(crate) objects: BTreeMap<&'static str, PathBuf>,
 }
 
 /// Builds all of them into `directory`, which there is.
 ///
 /// An error names the compiler that could not be started, or holds its complaint.
-pub(super) fn build(directory: &Path) -> Result<Programs> {
+pub(crate) fn build(directory: &Path) -> Result<Programs> {
+    build_with(directory, None)
+}
+
+/// As [`build`], the primaries with the object file `storm` besides.
+pub(crate) fn build_with(directory: &Path, storm: Option<&Path>) -> Result<Programs> {
     let mut built = Programs {
         programs: BTreeMap::new(),
         objects: BTreeMap::new(),
     };
     for (name, ending) in PROGRAMS.into_iter().chain(SCAVENGERS) {
         let path = directory.join(name);
-        stdout_of(&mut compiler(name, ending, Form::Program, &path))?;
+        let mut compiler = compiler(name, ending, Form::Program, &path);
+        if let Some(storm) = storm.filter(|_| PROGRAMS.contains(&(name, ending))) {
+            if ending == "rs" {
+                compiler.arg(format!("-Clink-arg={}", storm.display()));
+            } else {
+                compiler.arg(storm);
+            }
+        }
+        stdout_of(&mut compiler)?;
         built.programs.insert(name, path);
     }
     for (name, ending) in SCAVENGERS {

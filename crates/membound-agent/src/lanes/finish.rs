@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use super::{IDLE_WISH, board, here, warden};
+use super::{IDLE_WISH, board, here, is_agents, warden};
 use crate::sys::{self, Quiet};
-use crate::{guest, listen, own_thread, threads, trap};
+use crate::{guest, own_thread, threads, trap};
 
 /// Between two looks whether threads, and guests, are still there.
 const LOOK_NS: u64 = 1_000_000;
@@ -52,9 +52,7 @@ fn end_others() {
     for _ in 0..PATIENCE {
         let mut left = false;
         let seen = threads::each(&mut room, |thread| {
-            let is_agents =
-                guest::is_own_thread(thread) || warden::is_own(thread) || listen::is_own(thread);
-            if thread != own && !is_agents && !threads::has_ended(thread) {
+            if thread != own && !is_agents(thread) && !threads::has_ended(thread) {
                 left = true;
                 sys::send_signal(process, thread, trap::CALL as u32);
             }

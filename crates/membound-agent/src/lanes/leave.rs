@@ -14,7 +14,7 @@ use membound_wire::Board;
 use super::berth::{self, Errand};
 use super::{Block, Context, between, set_fs, tell};
 use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
-use crate::sys::{self, call, number};
+use crate::sys;
 use crate::{assembly, memory};
 
 /// Bytes of a signal's information that are kept.
@@ -103,7 +103,7 @@ impl Arrived {
 
     /// Sends it to the calling thread again.
     fn send_again(self) {
-        send_again(self.signal as u32, self.information);
+        sys::send_again(sys::thread(), self.signal as u32, self.information);
     }
 }
 
@@ -274,7 +274,7 @@ extern "C" fn left(block: &'static Block) -> u64 {
     }
     let signal = leaving.signal.swap(0, Ordering::Relaxed);
     if signal != 0 {
-        send_again(signal, leaving.information.as_ptr() as usize);
+        sys::send_again(sys::thread(), signal, leaving.information.as_ptr() as usize);
     }
     resume
 }
@@ -282,25 +282,6 @@ extern "C" fn left(block: &'static Block) -> u64 {
 /// Gives the thread its mask again: what was waiting comes now.
 extern "C" fn unmask(mask: u64) {
     sys::set_mask(mask);
-}
-
-/// Sends a signal with this information to the calling thread.
-fn send_again(signal: u32, information: usize) {
-    // SAFETY: the information has the kernel's layout and outlives the call. To itself a thread
-    // may send any.
-    let _ = unsafe {
-        call(
-            number::RT_TGSIGQUEUEINFO,
-            [
-                sys::process() as usize,
-                sys::thread() as usize,
-                signal as usize,
-                information,
-                0,
-                0,
-            ],
-        )
-    };
 }
 
 /// Makes a call that a frame asks for, and puts its result there.

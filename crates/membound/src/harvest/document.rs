@@ -4,7 +4,7 @@ use membound_launch::{GuestState, GuestStatus, Harvested, RequestsBy};
 use membound_types::{
     HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
     HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION,
-    Scavenger, ScavengerState, SiteState, SlotMode, YieldDistances,
+    Scavenger, ScavengerMoves, ScavengerState, SiteState, SlotMode, YieldDistances,
 };
 
 use super::follow::Seen;
@@ -164,6 +164,13 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             latency: told.latency,
         },
         scavengers,
+        moves: ScavengerMoves {
+            steals: harvested.steals,
+            reclaimed: harvested.reclaimed,
+            calls: harvested.calls,
+            interrupted: harvested.interrupted,
+            overdue: harvested.overdue,
+        },
         stall: HarvestedStall {
             before_s,
             harvested_s,

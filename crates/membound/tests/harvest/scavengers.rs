@@ -68,6 +68,11 @@ fn it_executes_what_is_no_instruction() {
 }
 
 #[test]
+fn it_executes_a_breakpoint() {
+    crashes("breakpoint", libc::SIGTRAP);
+}
+
+#[test]
 fn its_stack_overflows() {
     crashes("overflow", libc::SIGSEGV);
 }

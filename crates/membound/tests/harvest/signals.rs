@@ -1,5 +1,7 @@
 //! Signals that come in the middle of turns.
 
+use membound_types::ScavengerState;
+
 use crate::suite::{Harvest, fixture, output_of, scavenger};
 
 /// Storms of two signals, with scavengers that compute and that call.
@@ -78,4 +80,43 @@ fn a_thread_begins_with_all_signals_blocked() {
 #[test]
 fn handlers_block_all_signals_and_yield() {
     blocks("yields-masked");
+}
+
+/// Signals that a fault would send, and changes of text, sent by somebody to the process: they are not
+/// for its guests, which must hear them of themselves.
+#[track_caller]
+fn is_sent(words: &str) {
+    let (Some(program), Some(scavenger)) = (fixture("victim.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, words)
+        .with(&scavenger, "forever")
+        .options("--copies 4 --idle harvest");
+    let harvested = harvest.run();
+    assert_eq!(harvest.alone(), harvested.left, "{:#?}", harvested.document);
+    for index in 0..4 {
+        let state = harvested.document.scavengers[index].state;
+        assert_eq!(state, ScavengerState::Unfinished, "{harvested:#?}");
+    }
+}
+
+#[test]
+fn it_handles_signals_of_faults_that_are_sent() {
+    is_sent("100 9 11");
+}
+
+#[test]
+fn it_handles_traps_that_are_sent() {
+    is_sent("100 9 5");
+}
+
+#[test]
+fn it_handles_the_signal_of_calls_when_it_is_sent() {
+    is_sent("100 9 16");
+}
+
+#[test]
+fn it_is_killed_by_the_signal_of_faults() {
+    // From 65 on they are not handled.
+    is_sent("1 9 76");
 }

@@ -5,8 +5,8 @@
 use membound_types::{
     DurationBin, FollowedPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots,
     HarvestedPrimary, HarvestedSite, HarvestedStall, IdlePolicy, Kind, Latencies, LatencySource,
-    Missing, NotMeasured, PlanSource, PrimaryLatency, SCHEMA_VERSION, Scavenger, ScavengerState,
-    SiteState, SlotMode, SlowdownGuard, YieldDistances, YieldKind,
+    Missing, NotMeasured, PlanSource, PrimaryLatency, SCHEMA_VERSION, Scavenger, ScavengerMoves,
+    ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldDistances, YieldKind,
 };
 
 /// The bound on distances in the fixture, in nanoseconds.
@@ -229,6 +229,13 @@ pub(crate) fn full() -> HarvestRun {
                 spanning: 1204,
             }),
         },
+        moves: ScavengerMoves {
+            steals: 12,
+            reclaimed: 3,
+            calls: 4567,
+            interrupted: 8,
+            overdue: 1,
+        },
         scavengers: vec![
             scavenger("./compress -9 logs.tar", 0, ScavengerState::Finished),
             scavenger("./compress -9 logs.tar", 1, ScavengerState::Unfinished),
@@ -280,6 +287,7 @@ pub(crate) fn bare() -> HarvestRun {
             command: words("./store --keys 1000000"),
             ..HarvestedPrimary::default()
         },
+        moves: ScavengerMoves::default(),
         scavengers: Vec::new(),
         stall: HarvestedStall::default(),
         distance_ns: YieldDistances::default(),

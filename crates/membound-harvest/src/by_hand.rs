@@ -1,0 +1,167 @@
+//! Plans of sites that somebody names, where nothing was profiled: for tests of the runtime, whose
+//! yields are to stand everywhere, not where they pay.
+
+use membound_rewrite::image::Image;
+use membound_rewrite::patch::{Accesses, Body, Groundwork, Sites, Yield};
+use membound_types::{
+    DistanceRule, HarvestModule, HarvestOptions, HarvestPlan, HarvestRole, HarvestSite,
+    HarvestTotals, Kind, SCHEMA_VERSION, YieldKind, YieldReason,
+};
+
+use crate::Error;
+use crate::binaries::identity;
+use crate::yields::groundwork_options;
+
+/// How long scavengers may run between two yields, in nanoseconds.
+const BOUND_NS: f64 = 200.0;
+/// Every how many executions a yield of a scavenger that bounds gives way.
+const EVERY: u32 = 10;
+
+fn image<'a>(path: &str, bytes: &'a [u8]) -> Result<Image<'a>, Error> {
+    Image::parse(bytes).map_err(|error| Error::Image {
+        path: path.to_owned(),
+        error,
+    })
+}
+
+/// A plan for the file at `path`, which has these `bytes`, in which all of `sites` are chosen:
+/// addresses in the file, sorted, and what the yields there are for.
+///
+/// # Errors
+/// When the file is no binary.
+pub fn by_hand(
+    path: &str,
+    bytes: &[u8],
+    role: HarvestRole,
+    sites: &[(u64, YieldKind)],
+) -> Result<HarvestPlan, Error> {
+    let module = HarvestModule {
+        path: path.to_owned(),
+        identity: identity(&image(path, bytes)?),
+    };
+    Ok(HarvestPlan {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::HarvestPlan,
+        incomplete: false,
+        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        command: vec![path.to_owned()],
+        date: "2026-01-01T00:00:00Z".to_owned(),
+        host: String::new(),
+        cpu: String::new(),
+        role,
+        options: HarvestOptions {
+            max_overhead: 1.0,
+            min_stall_share: 0.0,
+            min_likelihood: 0.0,
+            bound_ns: (role == HarvestRole::Scavenger).then_some(BOUND_NS),
+            distance: DistanceRule::Max,
+            switch_ns: 10.0,
+            counter_ns: 1.0,
+            costs_measured: false,
+        },
+        totals: HarvestTotals::default(),
+        modules: vec![module],
+        sites: sites
+            .iter()
+            .map(|&(offset, kind)| site(path, offset, kind))
+            .collect(),
+        functions: Vec::new(),
+        missing: Vec::new(),
+    })
+}
+
+fn site(module: &str, offset: u64, kind: YieldKind) -> HarvestSite {
+    HarvestSite {
+        module: module.to_owned(),
+        offset,
+        symbol: String::new(),
+        text: String::new(),
+        kind,
+        every: match kind {
+            YieldKind::Primary => 1,
+            YieldKind::Scavenger => EVERY,
+        },
+        chosen: true,
+        reason: match kind {
+            YieldKind::Primary => YieldReason::Pays,
+            YieldKind::Scavenger => YieldReason::Bounds,
+        },
+        detail: None,
+        undecided: false,
+        executions: None,
+        stall_fraction: 0.0,
+        stall_ns: None,
+        likelihood: None,
+        predicted_gain_ns: 0.0,
+        predicted_gain: 0.0,
+        hit_cost: 0.0,
+    }
+}
+
+/// Addresses of the loads of the file at `path`, which has these `bytes`, where a yield can stand,
+/// sorted: those in functions whose names, as they stand in the file, `wanted` accepts. Others have no
+/// name (`None`).
+///
+/// # Errors
+/// When the file is no binary.
+pub fn loads(
+    path: &str,
+    bytes: &[u8],
+    wanted: impl Fn(Option<&str>) -> bool,
+) -> Result<Vec<u64>, Error> {
+    let image = image(path, bytes)?;
+    let mut options = groundwork_options();
+    options.accesses = Accesses::Loads;
+    options.sites = Sites::All;
+    // The shortest of all yields: a longer one at each load would take more tables than there may be.
+    options.body = Body::Yield(Yield::Base);
+    let plan = Groundwork::of(&image, &groundwork_options()).plan(&image, &options);
+    let mut addresses: Vec<u64> = plan
+        .sites()
+        .filter(|site| site.number.is_ok())
+        .map(|site| site.address)
+        .filter(|address| {
+            let function = image.function_at(*address);
+            wanted(function.and_then(|at| image.functions()[at].name.as_deref()))
+        })
+        .collect();
+    addresses.sort_unstable();
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check;
+
+    #[test]
+    fn a_plan_of_named_loads_holds_for_their_file() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let sites = [(16, YieldKind::Primary), (32, YieldKind::Scavenger)];
+        let plan = by_hand("/bin/store", &bytes, HarvestRole::Scavenger, &sites).unwrap();
+        check(&plan, "/bin/store", &bytes).unwrap();
+        let found: Vec<_> = plan
+            .sites
+            .iter()
+            .map(|site| (site.offset, site.kind, site.every, site.chosen))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (16, YieldKind::Primary, 1, true),
+                (32, YieldKind::Scavenger, EVERY, true)
+            ]
+        );
+        assert!(by_hand("/bin/sh", b"#!", HarvestRole::Primary, &[]).is_err());
+    }
+
+    #[test]
+    fn loads_are_sorted_and_those_of_a_file() {
+        // Of a small file: the tests' own would take long.
+        let bytes = std::fs::read("/bin/true").unwrap();
+        let all = loads("/bin/true", &bytes, |_| true).unwrap();
+        assert!(all.len() > 10 && all.is_sorted(), "{all:?}");
+        assert_eq!(loads("/bin/true", &bytes, |_| false).unwrap(), []);
+        assert!(loads("/bin/sh", b"#!", |_| true).is_err());
+    }
+}

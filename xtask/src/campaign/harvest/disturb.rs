@@ -1,0 +1,187 @@
+//! Signals from outside, to a process and to its threads, and what is left of one that has ended.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::draw::{Case, Storm};
+use super::random::Random;
+
+/// The primary of a run, while it is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    /// Its executable.
+    pub(super) path: &'a Path,
+    /// Its parent.
+    pub(super) parent: u32,
+}
+
+impl Target<'_> {
+    /// Its process, if it has begun and not ended.
+    pub(super) fn process(self) -> Option<u32> {
+        children(self.parent).into_iter().find(|child| {
+            std::fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == self.path)
+        })
+    }
+}
+
+/// All processes.
+fn processes() -> impl Iterator<Item = u32> {
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Children of a process.
+pub(super) fn children(parent: u32) -> Vec<u32> {
+    let is_child = |process: &u32| {
+        let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // Behind the name, which may hold anything, come the state and the parent.
+        let fields = text.rsplit_once(") ").map(|(_, fields)| fields);
+        fields.and_then(|fields| fields.split(' ').nth(1)) == Some(&*parent.to_string())
+    };
+    processes().filter(is_child).collect()
+}
+
+/// Whether a process handles and ignores what it is to: before, a signal would be its end.
+fn is_ready(process: u32, storm: &Storm) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let holds = |name: &str, signals: &[i32]| {
+        let wanted = Storm::mask(signals);
+        text.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .is_some_and(|mask| mask & wanted == wanted)
+    };
+    holds("SigCgt:", &storm.handled) && holds("SigIgn:", &storm.ignored)
+}
+
+/// Threads of a process that are its own: none of membound's, which hide nothing from `/proc`.
+fn threads(process: u32) -> Vec<u32> {
+    let directory = format!("/proc/{process}/task");
+    std::fs::read_dir(&directory)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|thread| {
+            let name = std::fs::read_to_string(format!("{directory}/{thread}/comm"));
+            name.is_ok_and(|name| !name.starts_with("membound"))
+        })
+        .collect()
+}
+
+fn number(id: u32) -> libc::pid_t {
+    libc::pid_t::try_from(id).expect("the kernel's numbers fit")
+}
+
+/// Sends a signal to a process, or to one thread of it.
+fn send(process: u32, thread: Option<u32>, signal: i32) {
+    match thread {
+        // SAFETY: it touches no memory; whose process it is was just seen.
+        None => unsafe {
+            libc::kill(number(process), signal);
+        },
+        // SAFETY: as above; a thread that has ended meanwhile is an error, which is none here.
+        Some(thread) => unsafe {
+            libc::syscall(libc::SYS_tgkill, number(process), number(thread), signal);
+        },
+    }
+}
+
+/// Ends a process and all of its group.
+pub(super) fn end_group(leader: u32) {
+    // SAFETY: it touches no memory; the leader is a child that nobody has waited for.
+    unsafe { libc::kill(-number(leader), libc::SIGKILL) };
+}
+
+/// Sends what a case says for as long as `goes_on`; returns how many were sent.
+pub(super) fn disturb(case: &Case, target: Target<'_>, mut goes_on: impl FnMut() -> bool) -> u64 {
+    let mut random = Random::new(case.seed ^ 0x5157);
+    let begun = Instant::now();
+    let mut sent = 0;
+    let mut is_killed = false;
+    while goes_on() {
+        let mut pause = Duration::from_millis(2);
+        if let Some(process) = target.process() {
+            if let Some((after, signal)) = case.killed
+                && !is_killed
+                && begun.elapsed() >= after
+            {
+                send(process, None, signal);
+                is_killed = true;
+                sent += 1;
+            }
+            if let (Some(mean), Some(storm)) = (case.signals, &case.primary.storm)
+                && is_ready(process, storm)
+            {
+                // In bursts: to look for the process takes longer than a short pause.
+                for _ in 0..20 {
+                    sent += send_one(process, storm, &mut random);
+                    std::thread::sleep(mean.mul_f64(2.0 * random.below(1000) as f64 / 1000.0));
+                }
+                pause = Duration::ZERO;
+            }
+        }
+        std::thread::sleep(pause);
+    }
+    sent
+}
+
+fn send_one(process: u32, storm: &Storm, random: &mut Random) -> u64 {
+    if random.once_in(40) {
+        // SIGCONT follows always: nobody is left stopped.
+        send(process, None, libc::SIGSTOP);
+        std::thread::sleep(Duration::from_micros(random.below(5000)));
+        send(process, None, libc::SIGCONT);
+        return 2;
+    }
+    let safe: Vec<i32> = storm
+        .handled
+        .iter()
+        .chain(&storm.ignored)
+        .copied()
+        .collect();
+    let signal = *random.pick(&safe);
+    let own = threads(process);
+    let thread = (random.once_in(2) && !own.is_empty()).then(|| *random.pick(&own));
+    send(process, thread, signal);
+    1
+}
+
+/// What hangs, in words: where each thread of a process and of its children is.
+pub(super) fn stacks(process: u32) -> String {
+    let mut text = String::new();
+    let mut wanted = vec![process];
+    while let Some(process) = wanted.pop() {
+        wanted.extend(children(process));
+        text += &format!("== process {process}\n");
+        let directory = format!("/proc/{process}/task");
+        for entry in std::fs::read_dir(&directory)
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let thread = entry.path();
+            text += &format!("thread {}", entry.file_name().to_string_lossy());
+            for name in ["comm", "wchan", "syscall", "schedstat", "stat"] {
+                let words = std::fs::read_to_string(thread.join(name)).unwrap_or_default();
+                text += &format!("  {name}: {}", words.trim_end());
+            }
+            text.push('\n');
+        }
+        let mut debugger = Command::new("gdb");
+        debugger.args([
+            "-batch",
+            "-nx",
+            "-ex",
+            "thread apply all -s bt",
+            "-ex",
+            "thread apply all -s info registers",
+        ]);
+        if let Ok(output) = debugger.arg("-p").arg(process.to_string()).output() {
+            text += &String::from_utf8_lossy(&output.stdout);
+        }
+    }
+    text
+}
