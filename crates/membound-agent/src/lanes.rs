@@ -453,7 +453,8 @@ impl Block {
         let block = Self::of_thread()?;
         let on = block.used.load(Ordering::Relaxed) == Use::Thread as u32
             && block.current.load(Ordering::Relaxed) != 0;
-        on.then_some(block)
+        // A thread that has not yielded yet has the lane of the one that made it.
+        (on && block.thread.load(Ordering::Acquire) == sys::thread()).then_some(block)
     }
 
     fn address(&self) -> u64 {

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
 use super::{
-    Block, Context, ROOM, ROUNDING_AT_FIRST, Use, blocks, here, idle, leave, overdue, take_block,
+    Block, Context, ROOM, ROUNDING_AT_FIRST, Use, blocks, finish, here, idle, leave, overdue,
+    take_block,
 };
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
@@ -311,6 +312,10 @@ impl Rests {
 /// Lanes take guests, rather than be given them: on a busy processor this thread would not come to
 /// give its guest away when one has room.
 fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
+    if finish::is_over() {
+        // Nobody is left to yield to it.
+        return false;
+    }
     let mut waits = 0;
     loop {
         let room = ROOM.load(Ordering::Acquire);

@@ -25,6 +25,25 @@ fn scavengers_finish_after_the_program() {
 }
 
 #[test]
+fn scavengers_finish_after_a_program_that_never_yields() {
+    let (Some(program), Some(scavenger)) = (fixture("idle.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "")
+        .with(&scavenger, "vectors")
+        .options("--finish --copies 3 --idle stop");
+    let alone = harvest.alone();
+    let harvested = harvest.run();
+    assert_eq!(alone, harvested.left, "{:#?}", harvested.document);
+    let expected = output_of(&scavenger, "vectors");
+    for (index, output) in harvested.outputs.iter().enumerate() {
+        let state = harvested.document.scavengers[index].state;
+        assert_eq!(state, ScavengerState::Finished, "{:#?}", harvested.document);
+        assert_eq!(*output, expected);
+    }
+}
+
+#[test]
 fn scavengers_take_turns_without_a_program() {
     let Some(scavenger) = scavenger() else {
         return;

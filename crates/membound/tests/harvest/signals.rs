@@ -54,9 +54,9 @@ fn handlers_yield_themselves_on_another_stack() {
     check("yields-onstack");
 }
 
-/// A program that blocks all signals while it yields.
+/// A program with scavengers that call and that fault.
 #[track_caller]
-fn blocks(mode: &str) {
+fn calls_and_faults(mode: &str) {
     let (Some(program), Some(scavenger)) = (fixture("signals.c", "-O2"), scavenger()) else {
         return;
     };
@@ -68,18 +68,23 @@ fn blocks(mode: &str) {
 }
 
 #[test]
+fn threads_are_sent_signals_before_they_yield() {
+    calls_and_faults("children");
+}
+
+#[test]
 fn it_yields_with_all_signals_blocked() {
-    blocks("blocked");
+    calls_and_faults("blocked");
 }
 
 #[test]
 fn a_thread_begins_with_all_signals_blocked() {
-    blocks("blocked-thread");
+    calls_and_faults("blocked-thread");
 }
 
 #[test]
 fn handlers_block_all_signals_and_yield() {
-    blocks("yields-masked");
+    calls_and_faults("yields-masked");
 }
 
 /// Signals that a fault would send, and changes of text, sent by somebody to the process: they are not
