@@ -243,7 +243,11 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
         // First the guest goes home; then it is called once more.
         match lanes::leave::on_signal(arrived) {
             Some(go_on) => return go_on,
-            None => crate::own_thread::exit(0),
+            None => {
+                // The first thread of a process stays as a zombie, which nobody takes guests from.
+                lanes::thread_ends();
+                crate::own_thread::exit(0)
+            }
         }
     }
     if signal == CALL && lanes::overdue::is_call(code, process, value) {

@@ -107,3 +107,49 @@ fn a_script_is_refused() {
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.contains("script"), "{stderr}");
 }
+
+/// A document that cannot be written, and the program whose end is passed on all the same.
+#[track_caller]
+fn cannot_be_written(to: &str, mode: &str, end: Result<i32, i32>, has_run: bool) {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, mode).with(&scavenger, "forever");
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = harvest.command();
+    command.args(["--json", to, "--"]).arg(&program).arg(mode);
+    let left = finish(&mut command, room.path());
+    let stdout = if has_run {
+        harvest.alone().stdout
+    } else {
+        String::new()
+    };
+    assert_eq!((left.end, left.stdout), (end, stdout), "{}", left.stderr);
+    assert_eq!(left.stderr.lines().count(), 1, "{}", left.stderr);
+    assert!(left.stderr.contains(to), "{}", left.stderr);
+}
+
+#[test]
+fn a_document_has_no_directory() {
+    cannot_be_written("/no/such/file.json", "work", Ok(1), false);
+}
+
+#[test]
+fn a_document_is_a_directory() {
+    cannot_be_written("/", "work", Ok(1), false);
+}
+
+#[test]
+fn a_document_finds_the_disk_full() {
+    cannot_be_written("/dev/full", "work", Ok(1), true);
+}
+
+#[test]
+fn a_document_finds_the_disk_full_after_a_program_that_failed() {
+    cannot_be_written("/dev/full", "exit", Ok(42), true);
+}
+
+#[test]
+fn a_document_finds_the_disk_full_after_a_program_that_was_killed() {
+    cannot_be_written("/dev/full", "killed", Err(libc::SIGTERM), true);
+}

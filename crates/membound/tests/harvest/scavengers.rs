@@ -139,3 +139,35 @@ fn it_never_yields_again_while_threads_come_and_go() {
         "--idle steal --copies 2 --per-thread 2",
     );
 }
+
+/// One that is linked in another way, beside one that works.
+#[track_caller]
+fn is_linked(words: &str) {
+    let (Some(program), Some(linked)) = (
+        fixture("ends.c", "-O2"),
+        fixture("scavenger.c", &format!("-O2 {words}")),
+    ) else {
+        return;
+    };
+    for mode in ["work", "calls", "vectors"] {
+        let harvest = Harvest::of(&program, "outlast")
+            .with(&linked, mode)
+            .options("--idle steal");
+        harvest.check().wrote(0, &output_of(&linked, mode));
+    }
+}
+
+#[test]
+fn it_is_statically_linked() {
+    is_linked("-static");
+}
+
+#[test]
+fn it_is_statically_linked_for_any_address() {
+    is_linked("-static-pie");
+}
+
+#[test]
+fn it_is_linked_for_fixed_addresses() {
+    is_linked("-no-pie");
+}

@@ -2,13 +2,11 @@
 
 use membound_types::ScavengerState;
 
-use crate::suite::{Harvest, fixture, scavenger};
+use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
 #[track_caller]
-fn check(mode: &str, copies: u32, options: &str) {
-    let (Some(program), Some(scavenger)) = (fixture("threads.c", "-O2"), scavenger()) else {
-        return;
-    };
+fn check(mode: &str, copies: u32, options: &str) -> Option<Harvested> {
+    let (program, scavenger) = (fixture("threads.c", "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, mode)
         .with(&scavenger, "forever")
         .options(&format!("--copies {copies}"))
@@ -18,11 +16,15 @@ fn check(mode: &str, copies: u32, options: &str) {
         let state = harvested.document.scavengers[index].state;
         assert_eq!(state, ScavengerState::Unfinished, "{harvested:#?}");
     }
+    Some(harvested)
 }
 
 #[test]
 fn a_thousand_threads_come_and_go() {
-    check("churn", 3, "--idle steal");
+    if let Some(harvested) = check("churn", 3, "--idle steal") {
+        // Each has a lane of its own at its first yield, and the first one of them all.
+        assert_eq!(harvested.document.primary.threads, 1001);
+    }
 }
 
 #[test]
@@ -63,4 +65,12 @@ fn threads_that_block_keep_their_scavengers() {
 #[test]
 fn threads_that_block_leave_idle_time() {
     check("blocking", 2, "--idle harvest");
+}
+
+#[test]
+fn ten_thousand_guests_are_stolen() {
+    if let Some(harvested) = check("stolen 1500", 16, "--idle steal --per-thread 4") {
+        let steals = harvested.document.moves.steals;
+        assert!(steals >= 10_000, "{steals} of {harvested:#?}");
+    }
 }
