@@ -22,7 +22,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { WRONG = 77, LINES = 64, LINE_WORDS = 8, MOST_THREADS = 8, STACK_BYTES = 64 << 10 };
+enum { WRONG = 77, LINES = 64, LINE_WORDS = 8, MOST_THREADS = 8, STACK_BYTES = 1 << 20 };
 enum { ON_STACK = 1, BLOCK_ALL = 2, BLOCK_NONE = 4, CHASE = 8 };
 
 static uintptr_t ring[LINES * LINE_WORDS];

@@ -31,8 +31,9 @@ use crate::{assembly, auxiliary, guest, listen, own_thread, trap};
 const BLOCKS: usize = 4096;
 /// Turns before one that is timed: the kernel, which was between, leaves predictors and caches cold.
 const WARMING: u32 = 256;
-/// Alternate stack of a thread that has none: a guest's stack may be full.
-const ALTERNATE_BYTES: usize = 64 << 10;
+/// Alternate stack of a thread that has none: a guest's stack may be full. Handlers of the program's may
+/// come to run there too, several in each other, and a frame of the kernel's may take 11 KiB.
+const ALTERNATE_BYTES: usize = 512 << 10;
 
 /// A context, as [`membound_wire::Context`] says.
 #[derive(Debug)]

@@ -63,6 +63,8 @@ pub struct Harvest {
     pub idle: Idle,
     /// Share of the time in which guests are let in; in the rest yields are only counted.
     pub share: f64,
+    /// Bytes of memory that all guests together may have.
+    pub memory_bytes: u64,
     /// Ticks of the time stamp counter in a nanosecond.
     pub ticks_per_ns: f64,
     /// How requests of the command are told, if they are to be.
@@ -93,7 +95,7 @@ pub struct Guest {
     pub output: Option<PathBuf>,
     /// Where standard error goes.
     pub errors: Option<PathBuf>,
-    /// Bytes that it may map.
+    /// Bytes of addresses that it may map.
     pub memory_bytes: u64,
     /// Bytes of its stack.
     pub stack_bytes: u64,
@@ -255,6 +257,9 @@ impl Harvesting {
         if wanted.requests.is_some() {
             word(offset_of!(Board, phase_looks), REQUEST_LOOKS);
         }
+        board
+            .word64(offset_of!(Board, memory))
+            .store(wanted.memory_bytes, Ordering::Relaxed);
         word(
             offset_of!(Board, ticks),
             (wanted.ticks_per_ns * 1024.0).max(1.0) as u32,

@@ -119,6 +119,8 @@ pub struct Board {
     pub phase_looks: u32,
     /// Reserved, 0.
     pub reserved: u32,
+    /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
+    pub memory: u64,
     /// Threads that were given a lane; the agent's, as is all that follows.
     pub adopted: u64,
     /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in

@@ -6,13 +6,13 @@
 //! (`narrowed`), nor anything that a guest asks for come to the program.
 
 use core::mem::offset_of;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use membound_wire::{GuestRequest, GuestState};
 
 use super::{Guest, Request, finish};
 use crate::handlers::Registers;
-use crate::lanes::berth;
+use crate::lanes::{self, berth};
 use crate::sys::{self, call, number};
 use crate::{memory, trap};
 
@@ -97,30 +97,35 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
         RT_SIGRETURN => finish(guest, GuestState::Killed, trap::SEGV as u32),
         number if is_of_thread(number) => of_thread(number, arguments),
         number::MMAP => {
-            let result = charge(request, second as u64);
-            if result < 0 {
-                return result;
+            let whole = Bytes::mapped(second as u64, arguments[2], arguments[3]);
+            if !whole.charge(request) {
+                return ENOMEM;
             }
             let mapped = plain(number, arguments);
             if mapped < 0 && mapped > -4096 {
-                give_back(request, second as u64);
+                whole.give_back(request);
             } else if arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
                 super::tell_of_text([mapped as u64, (mapped as u64) + second as u64]);
             }
             mapped
         }
         MREMAP => {
-            let more = (arguments[2] as u64).saturating_sub(second as u64);
-            let result = charge(request, more);
-            if result < 0 {
-                return result;
+            let more = Bytes::memory((arguments[2] as u64).saturating_sub(second as u64));
+            if !more.charge(request) {
+                return ENOMEM;
             }
-            plain(number, arguments)
+            let moved = plain(number, arguments);
+            if moved < 0 && moved > -4096 {
+                more.give_back(request);
+            }
+            moved
         }
+        // What was set aside becomes memory; that it does so again and again is not counted.
+        number::MPROTECT if arguments[2] & WRITE != 0 && !may_have(second as u64) => ENOMEM,
         number::MUNMAP => {
             let result = plain(number, arguments);
             if result == 0 {
-                give_back(request, second as u64);
+                Bytes::memory(second as u64).give_back(request);
             }
             result
         }
@@ -210,22 +215,79 @@ fn plain(number: usize, arguments: [usize; 6]) -> isize {
     unsafe { call(number, arguments) }
 }
 
-/// Takes `bytes` of what the guest may map.
-fn charge(request: Request, bytes: u64) -> isize {
-    let limit = request.get().memory;
-    let mapped = request.long(offset_of!(GuestRequest, mapped));
-    let before = mapped.fetch_add(bytes, Ordering::Relaxed);
-    if before.saturating_add(bytes) > limit {
-        mapped.fetch_sub(bytes, Ordering::Relaxed);
-        return ENOMEM;
-    }
-    0
+/// In a mapping's protection: it can be written.
+const WRITE: usize = 2;
+
+/// Memory that guests have mapped, all together: at least that of which they may write each byte.
+static MEMORY: AtomicU64 = AtomicU64::new(0);
+
+/// Whether guests may have so much at all.
+fn may_have(bytes: u64) -> bool {
+    let most = lanes::board().map_or(0, |board| board.memory);
+    most == 0 || bytes <= most
 }
 
-fn give_back(request: Request, bytes: u64) {
-    let mapped = request.long(offset_of!(GuestRequest, mapped));
+/// What a guest maps or gives back.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    /// Of addresses.
+    addresses: u64,
+    /// Of memory, as far as the kernel will have to find some.
+    memory: u64,
+}
+
+impl Bytes {
+    const fn memory(bytes: u64) -> Self {
+        Self {
+            addresses: bytes,
+            memory: bytes,
+        }
+    }
+
+    /// Those of a mapping. What a file has for all takes none that the kernel could not have back.
+    const fn mapped(bytes: u64, protection: usize, flags: usize) -> Self {
+        const PRIVATE: usize = 2;
+        const ANONYMOUS: usize = 0x20;
+        let takes = protection & WRITE != 0 && flags & (PRIVATE | ANONYMOUS) != 0;
+        Self {
+            addresses: bytes,
+            memory: if takes { bytes } else { 0 },
+        }
+    }
+
+    /// Takes it of what the guest, and all of them, may have; `false`: there is not so much left.
+    fn charge(self, request: Request) -> bool {
+        let mapped = request.long(offset_of!(GuestRequest, mapped));
+        if !take(mapped, self.addresses, request.get().memory) {
+            return false;
+        }
+        let most = lanes::board().map_or(0, |board| board.memory);
+        if most > 0 && !take(&MEMORY, self.memory, most) {
+            less(mapped, self.addresses);
+            return false;
+        }
+        true
+    }
+
+    fn give_back(self, request: Request) {
+        less(
+            request.long(offset_of!(GuestRequest, mapped)),
+            self.addresses,
+        );
+        less(&MEMORY, self.memory);
+    }
+}
+
+/// Adds to a sum, unless it were more than `most` then.
+fn take(sum: &AtomicU64, bytes: u64, most: u64) -> bool {
+    let more = |now: u64| now.checked_add(bytes).filter(|sum| *sum <= most);
+    sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+        .is_ok()
+}
+
+fn less(sum: &AtomicU64, bytes: u64) {
     let less = |now: u64| Some(now.saturating_sub(bytes));
-    let _ = mapped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    let _ = sum.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 /// Fills what the caller wants to know of the old with nothing: `words`, of which the second
@@ -271,7 +333,8 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
     let page = |address: u64| address.next_multiple_of(4096);
     let (from, to) = (page(old), page(wanted));
     if to > from {
-        if charge(request, to - from) < 0 {
+        let more = Bytes::memory(to - from);
+        if !more.charge(request) {
             return old as isize;
         }
         let length = (to - from) as usize;
@@ -280,7 +343,7 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
             [from as usize, length, READ_WRITE, 0, 0, 0],
         );
         if opened != 0 {
-            give_back(request, to - from);
+            more.give_back(request);
             return old as isize;
         }
     } else if from > to {
@@ -288,7 +351,7 @@ fn brk(guest: &Guest, request: Request, wanted: u64) -> isize {
         let length = (from - to) as usize;
         // What comes back later is to be zero.
         let _ = plain(number::MADVISE, [to as usize, length, DONTNEED, 0, 0, 0]);
-        give_back(request, from - to);
+        Bytes::memory(from - to).give_back(request);
     }
     now.store(wanted, Ordering::Relaxed);
     wanted as isize

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use membound_input::parse_size;
 use membound_launch::RequestsBy;
 use membound_types::{DistanceRule, HarvestPart, HarvestRole, IdlePolicy};
 
@@ -111,6 +112,9 @@ pub(crate) struct RunArgs {
     /// repeated.
     #[arg(long, value_name = "PART")]
     pub(crate) without: Vec<HarvestPart>,
+    /// Memory that all scavengers may have together [default: half of what there is].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: Option<u64>,
     /// Let scavengers that are not done go on when the command has ended.
     #[arg(long)]
     pub(crate) finish: bool,

@@ -14,7 +14,7 @@ use membound_harvest::{Jumps, Options, Yields, is_wanted};
 use membound_launch::{Choice, Guest, Harvest, Headers, Idle, Live, Planting, environment};
 use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
-use membound_platform::{Root, machine_info};
+use membound_platform::{Root, machine_info, memory};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{self, Body, Groundwork, Sites};
 use membound_types::{
@@ -35,7 +35,7 @@ use crate::profile::machine;
 
 /// Time until data of memory are there where no machine profile says it, in nanoseconds.
 const USUAL_LATENCY_NS: f64 = 100.0;
-/// Bytes that a scavenger may map.
+/// Bytes of addresses that a scavenger may map.
 const MEMORY_BYTES: u64 = 1 << 40;
 const STACK_BYTES: u64 = 8 << 20;
 /// How long the command waits for its scavengers to come to a yield before it begins.
@@ -119,6 +119,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             IdlePolicy::Stop => Idle::Stop,
         },
         share: guard::MOST,
+        // What scavengers take the command cannot have: the kernel would end them together.
+        memory_bytes: args
+            .memory
+            .unwrap_or_else(|| memory::available_bytes(&Root::system()) / 2)
+            .max(1),
         ticks_per_ns: ticks_per_ns(profile.as_ref()),
         requests: args.requests.clone(),
         patience: PATIENCE,

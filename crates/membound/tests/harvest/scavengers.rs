@@ -140,6 +140,29 @@ fn it_never_yields_again_while_threads_come_and_go() {
     );
 }
 
+#[test]
+fn it_takes_memory_while_there_is_some() {
+    if let Some(harvested) = outlasted("hunger", "--memory 128M") {
+        harvested.ended(0, ScavengerState::Finished, Some(Ok(0)));
+        let told = "had 64 MiB at least, then Cannot allocate memory\nset aside 1, opened -1\n";
+        assert!(harvested.outputs[0].starts_with(told), "{harvested:#?}");
+    }
+}
+
+#[test]
+fn two_take_memory_from_each_other() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "outlast")
+        .with(&scavenger, "hunger")
+        .options("--copies 3 --memory 300M --idle steal");
+    let harvested = harvest.check();
+    for index in 0..3 {
+        harvested.ended(index, ScavengerState::Finished, Some(Ok(0)));
+    }
+}
+
 /// One that is linked in another way, beside one that works.
 #[track_caller]
 fn is_linked(words: &str) {

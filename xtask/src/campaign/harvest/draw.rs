@@ -72,7 +72,7 @@ const SIGNALS: [i32; 10] = [
 ];
 
 /// Fixtures that are primaries, and the words that they are called with.
-const FIXTURES: [(&str, &str); 27] = [
+const FIXTURES: [(&str, &str); 32] = [
     ("processes.c", "fork"),
     ("processes.c", "vfork"),
     ("processes.c", "vfork-exec"),
@@ -100,10 +100,15 @@ const FIXTURES: [(&str, &str); 27] = [
     ("ends.c", "killed"),
     ("ends.c", "abort"),
     ("ends.c", "load"),
+    ("signals.c", "children"),
+    ("changes.c", "descriptors"),
+    ("changes.c", "limits"),
+    ("changes.c", "user"),
+    ("changes.c", "first"),
 ];
 
 /// Modes of the scavengers' fixture: how they end, and whether their output is known.
-const MODES: [(&str, Option<Result<i32, i32>>, bool); 17] = [
+const MODES: [(&str, Option<Result<i32, i32>>, bool); 19] = [
     ("work", Some(Ok(0)), true),
     ("exit", Some(Ok(7)), true),
     ("abort", Some(Err(libc::SIGABRT)), true),
@@ -122,6 +127,8 @@ const MODES: [(&str, Option<Result<i32, i32>>, bool); 17] = [
     ("refused", Some(Ok(0)), false),
     ("load", Some(Ok(0)), true),
     ("eat", Some(Ok(0)), false),
+    ("breakpoint", Some(Err(libc::SIGTRAP)), true),
+    ("hunger", Some(Ok(0)), false),
 ];
 
 /// What a scavenger does that meddles with its process; alone it would do it indeed.
@@ -225,6 +232,11 @@ impl Primary {
             words,
             storm: (!random.once_in(5)).then(|| Storm::draw(random)),
         }
+    }
+
+    /// Whether it becomes another program, with which its scavengers end.
+    pub(super) fn executes(&self) -> bool {
+        self.name == "processes.c" && self.words == ["exec"]
     }
 
     /// Whether everything that it prints is known, and not the lines of some names only.
@@ -358,6 +370,7 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
         let percent = random.pick(&[1, 10, 50]);
         words.extend(["--max-slowdown".to_owned(), format!("{percent}%")]);
     }
+    words.extend(["--memory".to_owned(), "512M".to_owned()]);
     if finish {
         words.push("--finish".to_owned());
     }

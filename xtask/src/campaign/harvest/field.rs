@@ -19,13 +19,14 @@ use crate::campaign::outcome::{Ending, Outcome};
 use crate::run::{program, root, stdout_of};
 
 /// Sources of fixtures, and whether each is a scavenger as well.
-const FIXTURES: [(&str, bool); 8] = [
+const FIXTURES: [(&str, bool); 9] = [
     ("processes.c", false),
     ("threads.c", false),
     ("exceptions.cc", true),
     ("state.c", false),
     ("signals.c", false),
     ("victim.c", false),
+    ("changes.c", false),
     ("ends.c", false),
     ("scavenger.c", true),
 ];

@@ -205,7 +205,8 @@ impl Trial {
                 self.failures
                     .push(format!("scavenger {index}, `{name}`: {why}"));
             }
-            let is_over = case.killed.is_none() && document.options.finish;
+            let is_over =
+                case.killed.is_none() && document.options.finish && !case.primary.executes();
             if is_over && reported.state == ScavengerState::Unfinished {
                 self.failures
                     .push(format!("scavenger {index}, `{name}`, did not finish"));
