@@ -115,7 +115,9 @@ pub(crate) fn on_signal(arrived: Arrived) -> Option<u64> {
     let [begin, end] = assembly::own_range();
     if (begin..end).contains(&ip) && !between(ip) {
         // It came between another one and this very question. The program's restorer calls the
-        // kernel itself, which is none of the guest's.
+        // kernel itself, which is none of the guest's. With `SA_NODEFER` it would come again at once
+        // where it was not blocked, and again.
+        sys::set_mask(u64::MAX);
         block.selector.store(0, Ordering::Relaxed);
         // SAFETY: the frame is the handler's to change.
         unsafe { memory::put(arrived.context + MASK_OFFSET, u64::MAX) };

@@ -35,6 +35,16 @@ fn a_storm_of_signals_is_handled_on_another_stack() {
 }
 
 #[test]
+fn a_storm_of_signals_is_not_deferred() {
+    check("storm-nodefer");
+}
+
+#[test]
+fn a_storm_of_signals_is_not_deferred_on_another_stack() {
+    check("storm-onstack-nodefer");
+}
+
+#[test]
 fn handlers_leave_turns_by_siglongjmp() {
     check("jump");
 }
