@@ -50,8 +50,7 @@ pub(super) struct Scavenger {
     pub(super) words: Vec<String>,
     /// Whether it is built as a shared object.
     pub(super) is_object: bool,
-    /// How it ends by itself; `None`: it does not.
-    pub(super) end: Option<Result<i32, i32>>,
+    pub(super) end: End,
     /// Whether what it prints is the same in every run.
     pub(super) is_known: bool,
 }
@@ -107,8 +106,11 @@ const FIXTURES: [(&str, &str); 32] = [
     ("changes.c", "first"),
 ];
 
+/// How a program ends by itself, with a code or by a signal; `None`: it does not.
+type End = Option<Result<i32, i32>>;
+
 /// Modes of the scavengers' fixture: how they end, and whether their output is known.
-const MODES: [(&str, Option<Result<i32, i32>>, bool); 19] = [
+const MODES: [(&str, End, bool); 19] = [
     ("work", Some(Ok(0)), true),
     ("exit", Some(Ok(7)), true),
     ("abort", Some(Err(libc::SIGABRT)), true),
