@@ -7,9 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::{Board, Idle};
 
 use super::berth::{self, Errand};
-use super::{
-    ASK, Block, Context, Phase, Use, announce_room, blocks, board, idle, overdue, tell,
-};
+use super::{ASK, Block, Context, Phase, Use, announce_room, blocks, board, idle, overdue, tell};
 use crate::sys::{self, Errno, call, number};
 use crate::{assembly, guest, own_thread, threads};
 

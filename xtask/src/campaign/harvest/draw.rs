@@ -372,6 +372,16 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
         let percent = random.pick(&[1, 10, 50]);
         words.extend(["--max-slowdown".to_owned(), format!("{percent}%")]);
     }
+    if random.once_in(4) {
+        words.extend(["--requests".to_owned(), "sockets".to_owned()]);
+        if random.once_in(2) {
+            words.extend(["--slo-p95".to_owned(), "20000".to_owned()]);
+        }
+    }
+    if random.once_in(4) {
+        let parts = ["distance", "liveness", "vectors", "prefetch"];
+        words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);
+    }
     words.extend(["--memory".to_owned(), "512M".to_owned()]);
     if finish {
         words.push("--finish".to_owned());
