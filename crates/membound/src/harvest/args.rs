@@ -17,7 +17,7 @@ pub(crate) enum HarvestCommand {
     /// Say where a profiled program would yield, what that gives, and why it would not elsewhere.
     Plan(PlanArgs),
     /// Run a program, and others in the time that it waits for memory.
-    Run(RunArgs),
+    Run(Box<RunArgs>),
 }
 
 /// Arguments of `harvest plan`.
