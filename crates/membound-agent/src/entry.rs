@@ -418,7 +418,7 @@ extern "C" fn on_syscall(frame: &mut Frame) {
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
         number::EXIT_GROUP => {
-            lanes::finish::program_ends();
+            lanes::finish::program_ends(frame.rdi);
             frame.not_done();
         }
         number::EXIT => {

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::{IDLE_WISH, board, here, is_agents, warden};
-use crate::sys::{self, Quiet};
+use crate::sys::{self, Quiet, call, number};
 use crate::{guest, own_thread, threads, trap};
 
 /// Between two looks whether threads, and guests, are still there.
@@ -20,8 +20,11 @@ pub(crate) fn is_over() -> bool {
     ENDED.load(Ordering::Acquire)
 }
 
-/// The program is about to end its process. Returns when that may be.
-pub(crate) fn program_ends() {
+/// The program is about to end its process with this code. Returns where nobody is to finish.
+///
+/// Others end it here: back in the program, with a lane that may be another thread's by now, all of its
+/// handlers' yields would come to the agent, and timers that are as fast would keep it from its end.
+pub(crate) fn program_ends(code: u64) {
     if here() {
         warden::account_for_all();
     }
@@ -39,6 +42,8 @@ pub(crate) fn program_ends() {
     while !guest::none_left() {
         sys::wait_while(&never, 0, LOOK_NS);
     }
+    // SAFETY: it ends the process, as the program has asked for.
+    let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// Has every other thread of the program's end itself.

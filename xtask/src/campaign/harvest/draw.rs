@@ -50,8 +50,7 @@ pub(super) struct Scavenger {
     pub(super) words: Vec<String>,
     /// Whether it is built as a shared object.
     pub(super) is_object: bool,
-    /// How it ends by itself; `None`: it does not.
-    pub(super) end: Option<Result<i32, i32>>,
+    pub(super) end: End,
     /// Whether what it prints is the same in every run.
     pub(super) is_known: bool,
 }
@@ -107,12 +106,11 @@ const FIXTURES: [(&str, &str); 32] = [
     ("changes.c", "first"),
 ];
 
-/// A word, how a scavenger called with it ends (exit code, or signal as an error; `None`: not by
-/// itself), and whether its output is known.
-type Mode = (&'static str, Option<Result<i32, i32>>, bool);
+/// How a program ends by itself, with a code or by a signal; `None`: it does not.
+type End = Option<Result<i32, i32>>;
 
-/// Modes of the scavengers' fixture.
-const MODES: [Mode; 19] = [
+/// Modes of the scavengers' fixture: how they end, and whether their output is known.
+const MODES: [(&str, End, bool); 19] = [
     ("work", Some(Ok(0)), true),
     ("exit", Some(Ok(7)), true),
     ("abort", Some(Err(libc::SIGABRT)), true),
@@ -373,6 +371,16 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
     if random.once_in(3) {
         let percent = random.pick(&[1, 10, 50]);
         words.extend(["--max-slowdown".to_owned(), format!("{percent}%")]);
+    }
+    if random.once_in(4) {
+        words.extend(["--requests".to_owned(), "sockets".to_owned()]);
+        if random.once_in(2) {
+            words.extend(["--slo-p95".to_owned(), "20000".to_owned()]);
+        }
+    }
+    if random.once_in(4) {
+        let parts = ["distance", "liveness", "vectors", "prefetch"];
+        words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);
     }
     words.extend(["--memory".to_owned(), "512M".to_owned()]);
     if finish {
