@@ -190,7 +190,7 @@ fn the_answer_stands_first() {
             "+3.7 %",
             "5 in, 1 out, 1 refused",
             "Store::evict 0x1302, out: the primary was slower with it",
-            "guard: 118 checks",
+            "guard: 118 checks; yields were taken out 2 times and put back 1 time, 1 was out at the end",
             "had 812 samples",
         ],
     );
