@@ -205,8 +205,10 @@ impl Trial {
                 self.failures
                     .push(format!("scavenger {index}, `{name}`: {why}"));
             }
-            let is_over =
-                case.killed.is_none() && document.options.finish && !case.primary.executes();
+            // Who dies of a signal has no end at which others could finish.
+            let is_over = document.primary.exit_code.is_some()
+                && document.options.finish
+                && !case.primary.executes();
             if is_over && reported.state == ScavengerState::Unfinished {
                 self.failures
                     .push(format!("scavenger {index}, `{name}`, did not finish"));
