@@ -20,7 +20,7 @@ use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Board, Command, Context as WireContext, Idle, Lane, Refusal, time_class};
+use membound_wire::{ASK, Board, Command, Context as WireContext, Idle, Lane, Refusal, time_class};
 
 use crate::control::Failure;
 use crate::entry::Frame;
@@ -164,9 +164,6 @@ enum Use {
 /// How a program rounds when it begins, as [`WireContext::rounding`] has it: to nearest, with all
 /// exceptions masked and, in the x87, the longest mantissa.
 const ROUNDING_AT_FIRST: u64 = 0x037f_0000_1f80;
-
-/// Stands for a `next` of which nothing is known but that the agent is to be asked.
-const ASK: u64 = 1;
 
 /// Address of the blocks, 0 before there are any. Memory that a forked child finds empty: its
 /// threads have no lanes.

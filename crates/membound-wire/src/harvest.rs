@@ -36,6 +36,9 @@ pub struct Context {
     pub rest: [u64; 3],
 }
 
+/// Stands for a [`Lane::next`] of which nothing is known but that the agent is to be asked.
+pub const ASK: u64 = 1;
+
 /// What a thread's yields work on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

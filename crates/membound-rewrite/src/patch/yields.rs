@@ -151,6 +151,11 @@ impl SettledYield {
             .out
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), owner);
         let stranger = writer.out.jump_if_ahead(Condition::NOT_ZERO);
+        // Who asked for the thread may have been late, and it has answered before: `cmp rax, ASK`.
+        writer
+            .out
+            .raw(&[0x48, 0x83, 0xf8, membound_wire::ASK as u8]);
+        let answered = writer.out.jump_if_ahead(Condition::ZERO);
         let room = vectors::save(around, self.vectors, writer);
         store_lane(writer.out, offset_of!(Lane, stack), Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RCX);
@@ -184,6 +189,7 @@ impl SettledYield {
         writer.mark();
         writer.out.call_entry(Entry::Yield);
         writer.out.land(over);
+        writer.out.land(answered);
         if let Some(field) = nobody_now {
             writer.out.land(field);
         }

@@ -311,6 +311,15 @@ fn a_primary_is_the_same_after_each_turn() {
 }
 
 #[test]
+fn a_wish_that_came_after_its_answer_is_passed() {
+    let visits = among_strangers(Body::Yield(Yield::Primary), 0x6173_6b65, |turns| {
+        turns.lane.next = membound_wire::ASK;
+        turns.lane.owner = thread_pointer();
+    });
+    assert!(visits.is_none_or(|visits| visits == 0), "{visits:?}");
+}
+
+#[test]
 fn nobody_there_and_a_lane_of_somebody_else_s_are_passed() {
     for (next, owner) in [(false, true), (true, false)] {
         let visits = among_strangers(Body::Yield(Yield::Primary), 0x6e6f_626f, |turns| {
