@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -275,6 +276,7 @@ fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
             let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
             let given = words[0].clone();
             let path = find(&given)?;
+            is_for_this_machine(&path)?;
             if is_object(&path) {
                 let host = std::env::current_exe().map_err(|error| error.to_string())?;
                 let object = std::path::absolute(&path).map_err(|error| error.to_string())?;
@@ -305,6 +307,17 @@ fn find(name: &OsString) -> Result<PathBuf, String> {
     let found = membound_launch::find(name, std::env::var_os("PATH").as_deref());
     let found = found.map_err(|error| error.to_string())?;
     std::path::absolute(&found).map_err(|error| error.to_string())
+}
+
+/// Refuses what is no executable of this machine: what a script's interpreter executes is not the script's.
+fn is_for_this_machine(path: &Path) -> Result<(), String> {
+    let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
+    let bytes = std::fs::read(path).map_err(|error| refused(&error))?;
+    if bytes.starts_with(b"#!") {
+        return Err(refused(&"it is a script; name its interpreter before it"));
+    }
+    let image = Image::parse(&bytes);
+    image.map(drop).map_err(|error| refused(&error))
 }
 
 /// Whether a file is a shared object that no loader would run.

@@ -92,20 +92,26 @@ fn a_script_is_refused() {
         return;
     };
     let room = tempfile::tempdir().expect("there is room for a directory");
-    let script = room.path().join("script");
-    std::fs::write(&script, "#!/bin/sh\nexit 0\n").expect("the directory is ours");
-    let mode = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(&script, mode).expect("the file is ours");
-    let harvest = Harvest::of(&program, "exit");
-    let mut command = harvest.command();
-    command
-        .arg("--scavenger")
-        .arg(&script)
-        .arg("--")
-        .arg(&program);
-    let Left { stderr, .. } = finish(&mut command, room.path());
-    assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.contains("script"), "{stderr}");
+    for (text, why) in [
+        ("#!/bin/sh\nexit 0\n", "name its interpreter"),
+        ("exit 0\n", "not an ELF file"),
+    ] {
+        let script = room.path().join("script");
+        std::fs::write(&script, text).expect("the directory is ours");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).expect("the file is ours");
+        let harvest = Harvest::of(&program, "exit");
+        let mut command = harvest.command();
+        command
+            .arg("--scavenger")
+            .arg(&script)
+            .arg("--")
+            .arg(&program);
+        let left = finish(&mut command, room.path());
+        assert_eq!((left.end, left.stdout.as_str()), (Ok(2), ""), "{left:?}");
+        assert_eq!(left.stderr.lines().count(), 1, "{left:?}");
+        assert!(left.stderr.contains(why), "{left:?}");
+    }
 }
 
 /// A document that cannot be written, and the program whose end is passed on all the same.
