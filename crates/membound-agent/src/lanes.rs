@@ -190,6 +190,9 @@ global_asm!(
     ".globl membound_lane_stopwatch",
     ".hidden membound_lane_stopwatch",
     "membound_lane_stopwatch:",
+    // Not while what the thread waited for before is still on its way: processors run ahead, and
+    // would count that to the turn, and the turn's own loads to nobody.
+    "lfence",
     "rdtsc",
     "shl rdx, 32",
     "or rax, rdx",
@@ -217,6 +220,7 @@ global_asm!(
     "mov byte ptr gs:[{selector}], 0",
     "mov qword ptr gs:[{current}], 0",
     "mov rbx, rsp",
+    "lfence",
     "rdtsc",
     "shl rdx, 32",
     "or rax, rdx",
