@@ -2,7 +2,7 @@
 //! yields are to stand everywhere, not where they pay.
 
 use membound_rewrite::image::Image;
-use membound_rewrite::patch::{Accesses, Body, Groundwork, Sites, Yield};
+use membound_rewrite::patch::{Accesses, Body, Plan, Sites, Yield};
 use membound_types::{
     DistanceRule, HarvestModule, HarvestOptions, HarvestPlan, HarvestRole, HarvestSite,
     HarvestTotals, Kind, SCHEMA_VERSION, YieldKind, YieldReason,
@@ -115,7 +115,7 @@ pub fn loads(
     options.sites = Sites::All;
     // The shortest of all yields: a longer one at each load would take more tables than there may be.
     options.body = Body::Yield(Yield::Base);
-    let plan = Groundwork::of(&image, &groundwork_options()).plan(&image, &options);
+    let plan = Plan::make(&image, &options);
     let mut addresses: Vec<u64> = plan
         .sites()
         .filter(|site| site.number.is_ok())
