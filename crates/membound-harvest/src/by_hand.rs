@@ -5,7 +5,7 @@ use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Accesses, Body, Plan, Sites, Yield};
 use membound_types::{
     DistanceRule, HarvestModule, HarvestOptions, HarvestPlan, HarvestRole, HarvestSite,
-    HarvestTotals, Kind, SCHEMA_VERSION, YieldKind, YieldReason,
+    HarvestTotals, Kind, SCHEMA_VERSION, YieldKind,
 };
 
 use crate::Error;
@@ -35,11 +35,22 @@ pub fn by_hand(
     role: HarvestRole,
     sites: &[(u64, YieldKind)],
 ) -> Result<HarvestPlan, Error> {
-    let module = HarvestModule {
-        path: path.to_owned(),
-        identity: identity(&image(path, bytes)?),
-    };
-    Ok(HarvestPlan {
+    let identity = identity(&image(path, bytes)?);
+    let mut plan = without_sites(path, identity, role);
+    let chosen = sites.iter().map(|&(offset, kind)| {
+        let every = match kind {
+            YieldKind::Primary => 1,
+            YieldKind::Scavenger => EVERY,
+        };
+        HarvestSite::chosen(path.to_owned(), offset, kind, every)
+    });
+    plan.sites.extend(chosen);
+    Ok(plan)
+}
+
+/// A plan for the file at `path` with this identity, in which nothing is chosen.
+pub(crate) fn without_sites(path: &str, identity: String, role: HarvestRole) -> HarvestPlan {
+    HarvestPlan {
         schema_version: SCHEMA_VERSION,
         kind: Kind::HarvestPlan,
         incomplete: false,
@@ -60,41 +71,13 @@ pub fn by_hand(
             costs_measured: false,
         },
         totals: HarvestTotals::default(),
-        modules: vec![module],
-        sites: sites
-            .iter()
-            .map(|&(offset, kind)| site(path, offset, kind))
-            .collect(),
+        modules: vec![HarvestModule {
+            path: path.to_owned(),
+            identity,
+        }],
+        sites: Vec::new(),
         functions: Vec::new(),
         missing: Vec::new(),
-    })
-}
-
-fn site(module: &str, offset: u64, kind: YieldKind) -> HarvestSite {
-    HarvestSite {
-        module: module.to_owned(),
-        offset,
-        symbol: String::new(),
-        text: String::new(),
-        kind,
-        every: match kind {
-            YieldKind::Primary => 1,
-            YieldKind::Scavenger => EVERY,
-        },
-        chosen: true,
-        reason: match kind {
-            YieldKind::Primary => YieldReason::Pays,
-            YieldKind::Scavenger => YieldReason::Bounds,
-        },
-        detail: None,
-        undecided: false,
-        executions: None,
-        stall_fraction: 0.0,
-        stall_ns: None,
-        likelihood: None,
-        predicted_gain_ns: 0.0,
-        predicted_gain: 0.0,
-        hit_cost: 0.0,
     }
 }
 

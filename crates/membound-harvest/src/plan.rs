@@ -341,24 +341,12 @@ impl Code<'_> {
         let site = |(place, every): (&distance::Place, &u32)| {
             let origin = &origins[place.function];
             let block = &program.functions[place.function].blocks[place.block];
+            let address = block.steps[place.step].address;
+            let path = self.path(origin.module);
             HarvestSite {
-                module: self.path(origin.module),
-                offset: block.steps[place.step].address,
                 symbol: origin.name.clone(),
-                text: String::new(),
-                kind: YieldKind::Scavenger,
-                every: *every,
-                chosen: true,
-                reason: YieldReason::Bounds,
-                detail: None,
-                undecided: false,
                 executions: origin.counted[place.block].then_some(block.count),
-                stall_fraction: 0.0,
-                stall_ns: None,
-                likelihood: None,
-                predicted_gain_ns: 0.0,
-                predicted_gain: 0.0,
-                hit_cost: 0.0,
+                ..HarvestSite::chosen(path, address, YieldKind::Scavenger, *every)
             }
         };
         bounded.yields.iter().map(site).collect()

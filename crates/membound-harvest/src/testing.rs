@@ -1,66 +1,22 @@
 //! Plans and files for tests.
 
-use membound_types::{
-    DistanceRule, HarvestFunction, HarvestModule, HarvestOptions, HarvestPlan, HarvestRole,
-    HarvestSite, HarvestTotals, Kind, SCHEMA_VERSION, YieldKind, YieldReason,
-};
+use membound_types::{HarvestFunction, HarvestPlan, HarvestRole, HarvestSite, YieldKind};
 
-/// A plan of a file, without any site.
+use crate::by_hand;
+
+/// A primary's plan of a file, without any site.
 pub(crate) fn plan_for(path: &str, identity: String) -> HarvestPlan {
     HarvestPlan {
-        schema_version: SCHEMA_VERSION,
-        kind: Kind::HarvestPlan,
-        incomplete: false,
-        membound_version: String::new(),
         command: vec!["./store".to_owned(), "a b".to_owned()],
-        date: String::new(),
-        host: String::new(),
-        cpu: String::new(),
-        role: HarvestRole::Primary,
-        options: HarvestOptions {
-            max_overhead: 0.05,
-            min_stall_share: 0.01,
-            min_likelihood: 0.3,
-            bound_ns: None,
-            distance: DistanceRule::Max,
-            switch_ns: 6.0,
-            counter_ns: 1.0,
-            costs_measured: false,
-        },
-        totals: HarvestTotals::default(),
-        modules: vec![HarvestModule {
-            path: path.to_owned(),
-            identity,
-        }],
-        sites: Vec::new(),
-        functions: Vec::new(),
-        missing: Vec::new(),
+        ..by_hand::without_sites(path, identity, HarvestRole::Primary)
     }
 }
 
 /// A chosen site.
 pub(crate) fn site(path: &str, offset: u64, kind: YieldKind, every: u32) -> HarvestSite {
     HarvestSite {
-        module: path.to_owned(),
-        offset,
-        symbol: String::new(),
-        text: String::new(),
-        kind,
-        every,
-        chosen: true,
-        reason: match kind {
-            YieldKind::Primary => YieldReason::Pays,
-            YieldKind::Scavenger => YieldReason::Bounds,
-        },
-        detail: None,
-        undecided: false,
         executions: Some(1e6),
-        stall_fraction: 0.0,
-        stall_ns: None,
-        likelihood: None,
-        predicted_gain_ns: 0.0,
-        predicted_gain: 0.0,
-        hit_cost: 0.0,
+        ..HarvestSite::chosen(path.to_owned(), offset, kind, every)
     }
 }
 

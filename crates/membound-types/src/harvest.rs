@@ -205,6 +205,36 @@ pub struct HarvestSite {
     pub hit_cost: f64,
 }
 
+impl HarvestSite {
+    /// A yield of this `kind` that is taken `every` so many times at `offset` in the file at `module`,
+    /// where nothing is known of the place.
+    #[must_use]
+    pub const fn chosen(module: String, offset: u64, kind: YieldKind, every: u32) -> Self {
+        Self {
+            module,
+            offset,
+            symbol: String::new(),
+            text: String::new(),
+            kind,
+            every,
+            chosen: true,
+            reason: match kind {
+                YieldKind::Primary => YieldReason::Pays,
+                YieldKind::Scavenger => YieldReason::Bounds,
+            },
+            detail: None,
+            undecided: false,
+            executions: None,
+            stall_fraction: 0.0,
+            stall_ns: None,
+            likelihood: None,
+            predicted_gain_ns: 0.0,
+            predicted_gain: 0.0,
+            hit_cost: 0.0,
+        }
+    }
+}
+
 /// How long a function runs from one yield to the next.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestFunction {
