@@ -403,12 +403,7 @@ impl Harvesting {
         harvested.timed = word(offset_of!(Board, timed));
         harvested.timed_ns = word(offset_of!(Board, timed_ns));
         harvested.longest_ns = word(offset_of!(Board, longest_ns));
-        harvested.times = (0..TIME_CLASSES)
-            .filter_map(|class| {
-                let count = word(offset_of!(Board, times) + 8 * class);
-                (count > 0).then(|| (class_begin(class), class_begin(class + 1), count))
-            })
-            .collect();
+        harvested.times = board.classes(offset_of!(Board, times), TIME_CLASSES, class_begin);
         harvested
     }
 }

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::Protection;
 use memmap2::MmapRaw;
@@ -81,6 +81,22 @@ impl Shared {
         let word = unsafe { self.words.as_mut_ptr().add(offset) };
         // SAFETY: as for 32 bits.
         unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+
+    /// What was counted in so many `classes`, in words of 64 bits from `offset`: where each class with
+    /// any begins by `begin`, where the next one does, and its count.
+    pub(crate) fn classes(
+        &self,
+        offset: usize,
+        classes: usize,
+        begin: fn(usize) -> u64,
+    ) -> Vec<(u64, u64, u64)> {
+        let counted = |class: usize| {
+            let word = self.word64(offset + size_of::<u64>() * class);
+            let count = word.load(Ordering::Relaxed);
+            (count > 0).then(|| (begin(class), begin(class + 1), count))
+        };
+        (0..classes).filter_map(counted).collect()
     }
 }
 

@@ -79,14 +79,6 @@ pub struct RequestDurations {
     pub longest_ns: u64,
 }
 
-impl RequestDurations {
-    /// How many there were.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.times.iter().map(|(_, _, count)| count).sum()
-    }
-}
-
 /// Functions of the C library by which descriptors receive, send, come and go. Those with checks
 /// (`__recv_chk`) jump to these.
 const SOCKETS: &[(&str, WrapKind)] = &[
@@ -204,13 +196,11 @@ impl Requesting {
         };
         let word = |offset: usize| memory.word64(offset).load(Ordering::Relaxed);
         let durations = |at: usize| RequestDurations {
-            times: (0..REQUEST_CLASSES)
-                .filter_map(|class| {
-                    let count = word(at + offset_of!(RequestTimes, classes) + 8 * class);
-                    let [from, to] = [class, class + 1].map(request_class_begin);
-                    (count > 0).then_some((from, to, count))
-                })
-                .collect(),
+            times: memory.classes(
+                at + offset_of!(RequestTimes, classes),
+                REQUEST_CLASSES,
+                request_class_begin,
+            ),
             longest_ns: word(at + offset_of!(RequestTimes, longest_ns)),
         };
         requested.with = durations(offset_of!(Requests, with));
@@ -428,9 +418,10 @@ mod tests {
             ..Requesting::default()
         };
         let requested = requesting.requested();
-        assert_eq!(requested.with.count(), 0);
-        assert_eq!(requested.without.count(), 3);
-        let (from, to, _) = requested.without.times[0];
+        assert_eq!(requested.with, RequestDurations::default());
+        let [(from, to, 3)] = requested.without.times[..] else {
+            panic!("{:?}", requested.without);
+        };
         assert!(from <= 2_000_000 && 2_000_000 < to && to - from <= 20_000);
     }
 }

@@ -235,7 +235,7 @@ impl LatencyLimit {
 impl Kept {
     /// Looks at the requests since the last time, if they are enough.
     fn look(&mut self, now: &RequestDurations, bound_ns: f64) -> bool {
-        let all = now.count();
+        let all = times::count(&now.times);
         let requests = all.saturating_sub(self.last.0);
         if requests < LEAST_REQUESTS {
             return false;

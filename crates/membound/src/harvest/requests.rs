@@ -122,7 +122,7 @@ fn latencies(durations: &RequestDurations) -> Option<Latencies> {
     // Those of a class lie anywhere in it, but none beyond the longest.
     let at = |share| times::quantile(&durations.times, share).map(|ns| ns.min(longest_ns));
     Some(Latencies {
-        requests: durations.count(),
+        requests: times::count(&durations.times),
         p50_ns: at(0.5)?,
         p90_ns: at(0.9)?,
         p95_ns: at(0.95)?,
