@@ -91,6 +91,10 @@ impl Server {
         key: ProcessKey,
         module: &Loaded,
     ) -> Result<(), NotInstalled> {
+        // All of its yields were just put in.
+        if harvesting.of_withdrawn(|withdrawn| withdrawn.wanted.is_empty()) {
+            return Ok(());
+        }
         let areas: Vec<Arc<Area>> = self.ledger().areas.clone();
         let maps = maps::of(conversation.pid)?;
         let here = area::inherited(&maps, &areas).into_iter().filter(|area| {
