@@ -250,9 +250,9 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use membound_launch::Requested;
-    use membound_rewrite::image::Identity;
 
     use super::*;
+    use crate::harvest::worth;
 
     #[test]
     fn the_guard_lets_in_less_while_it_is_too_slow_and_more_again() {
@@ -300,16 +300,7 @@ mod tests {
             max_slowdown: Some(0.1),
             slo_p95_ns: None,
         };
-        let of = |address, gain, hit_cost| PlannedYield {
-            module: "/bin/a".to_owned(),
-            place: YieldPlace {
-                file: Identity::TextHash([0; 32]),
-                address,
-            },
-            gain,
-            hit_cost,
-            rate: None,
-        };
+        let of = |address, gain, hit_cost| worth::planned(address, gain, hit_cost, None);
         let yields = vec![of(1, 0.0, 0.04), of(2, 0.3, 0.001)];
         let worst = yields[0].place.clone();
         let mut guard = Guard::new(limits, yields).unwrap();

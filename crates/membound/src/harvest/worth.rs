@@ -197,26 +197,30 @@ impl Yields {
     }
 }
 
+/// A yield for tests.
+#[cfg(test)]
+pub(super) fn planned(address: u64, gain: f64, hit_cost: f64, rate: Option<f64>) -> PlannedYield {
+    PlannedYield {
+        module: "/bin/a".to_owned(),
+        place: YieldPlace {
+            file: membound_rewrite::image::Identity::TextHash([0; 32]),
+            address,
+        },
+        gain,
+        hit_cost,
+        rate,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use membound_rewrite::image::Identity;
-
     use super::*;
 
     /// Yields at addresses by their gains and costs on hits.
     fn yields(of: &[(f64, f64)]) -> Yields {
         let yields = (0..)
             .zip(of)
-            .map(|(address, &(gain, hit_cost))| PlannedYield {
-                module: "/bin/a".to_owned(),
-                place: YieldPlace {
-                    file: Identity::TextHash([0; 32]),
-                    address,
-                },
-                gain,
-                hit_cost,
-                rate: Some(1000.0),
-            });
+            .map(|(address, &(gain, hit_cost))| planned(address, gain, hit_cost, Some(1000.0)));
         Yields::new(yields.collect())
     }
 
