@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
-use membound_rewrite::patch::{self, Groundwork, Plan};
+use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
 use memmap2::Mmap;
 
 use crate::allocators::Allocators;
@@ -132,7 +132,7 @@ impl Module {
             return Ok(None);
         };
         let groundwork = || {
-            let options = requests::options();
+            let options = patch::Options::bare(Hooks::LeaveOut);
             self.groundwork
                 .get_or_init(|| Groundwork::of(&image, &options))
         };

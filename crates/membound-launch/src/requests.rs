@@ -112,14 +112,6 @@ const SOCKETS: &[(&str, WrapKind)] = &[
 /// function of their own that happens to be called `send`.
 const OF_A_LIBRARY: [&str; 5] = ["read", "write", "recvfrom", "sendto", "accept"];
 
-/// Options that patch nothing yet.
-pub(crate) fn options() -> Options {
-    let mut options = Options::new(Body::Displace);
-    options.hooks = Hooks::LeaveOut;
-    options.sites = Sites::Instructions(Vec::new());
-    options
-}
-
 /// What is to be patched in `image`, if it has any of the functions that tell requests.
 pub(crate) fn marks<'a>(
     image: &Image<'_>,
@@ -163,7 +155,7 @@ pub(crate) fn marks<'a>(
     if marked.is_empty() && wrapped.is_empty() {
         return Ok(None);
     }
-    let mut options = options();
+    let mut options = Options::bare(Hooks::LeaveOut);
     options.sites = Sites::Instructions(marked.iter().map(|(at, _)| *at).collect());
     options.bodies = marked
         .into_iter()
@@ -357,7 +349,7 @@ mod tests {
     fn marks_of_this_program(by: &RequestsBy) -> Result<Option<Options>, String> {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let image = Image::parse(&bytes).unwrap();
-        let groundwork = Groundwork::of(&image, &options());
+        let groundwork = Groundwork::of(&image, &Options::bare(Hooks::LeaveOut));
         marks(&image, by, || &groundwork)
     }
 

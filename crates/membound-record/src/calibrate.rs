@@ -20,7 +20,7 @@ use membound_launch::{
     Access, Cache, Change, Choice, Live, Options, Program, Receiver, Recording, Session, Source,
 };
 use membound_rewrite::image::Image;
-use membound_rewrite::patch::{self, Accesses, Body, Sites};
+use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
 use membound_rewrite::stall::{Code, SiteKind};
 use membound_types::{CalibratedLevel, Calibration, TickCount};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -247,10 +247,8 @@ pub fn calibrate(
     let mut program = request.program;
     program.arguments.push(directory.path().into());
     let timed = Arc::new(Timed::default());
-    let mut plan = patch::Options::new(Body::Displace);
-    plan.sites = Sites::At(Vec::new());
     let options = Options {
-        plan,
+        plan: patch::Options::bare(Hooks::Plant),
         cache: request.cache,
         revision: request.revision,
         live: Live::On,

@@ -10,7 +10,7 @@ use membound_launch::{
     AllocationReceiver, Bursts, Live, Program, Receiver, Recording, Report, Session, TimerReceiver,
 };
 use membound_platform::Root;
-use membound_rewrite::patch::{self, Body, Sites as Places};
+use membound_rewrite::patch::{self, Hooks};
 use membound_run::{Gap, Meta, TimerKind, Writer};
 
 use crate::clock::{self, Clock};
@@ -383,11 +383,9 @@ impl Parts {
 
     fn session_options(&self) -> membound_launch::Options {
         let options = &self.options;
-        let mut plan = patch::Options::new(Body::Displace);
-        plan.sites = Places::At(Vec::new());
         let receiver = Arc::clone(&self.inbox);
         membound_launch::Options {
-            plan,
+            plan: patch::Options::bare(Hooks::Plant),
             cache: options.cache.clone(),
             revision: options.revision.clone(),
             live: Live::On,

@@ -79,10 +79,10 @@ impl fmt::Display for Obstacle {
 /// file is to be made with these.
 #[must_use]
 pub fn groundwork_options() -> patch::Options {
-    let mut options = patch::Options::new(Body::Yield(Yield::Primary));
-    options.hooks = Hooks::LeaveOut;
-    options.sites = Sites::Instructions(Vec::new());
-    options
+    patch::Options {
+        body: Body::Yield(Yield::Primary),
+        ..patch::Options::bare(Hooks::LeaveOut)
+    }
 }
 
 /// Which jumps are relied on.

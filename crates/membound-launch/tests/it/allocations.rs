@@ -11,7 +11,7 @@ use membound_launch::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Change,
     Kept as Level, Objects, Options, Report,
 };
-use membound_rewrite::patch::{self, Body, Sites};
+use membound_rewrite::patch::{self, Body, Hooks};
 use membound_testkit::skipped;
 
 use crate::fixture::{Fixture, busy, could_be_patched};
@@ -84,9 +84,7 @@ impl Keep {
 
 /// Nothing patched but what allocates.
 fn followed(fixture: &Fixture, keep: &Arc<Keep>) -> Options {
-    let mut plan = patch::Options::new(Body::Displace);
-    plan.sites = Sites::At(Vec::new());
-    let mut options = fixture.options(plan);
+    let mut options = fixture.options(patch::Options::bare(Hooks::Plant));
     options.objects = Some(Objects {
         // All of them, however many there are.
         every_from_bytes: 0,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use membound_launch::{Choice, Live};
 use membound_rewrite::image::Image;
-use membound_rewrite::patch::{self, Body, Sites};
+use membound_rewrite::patch::{self, Body, Hooks, Sites};
 
 use crate::fixture::{Fixture, busy, could_be_patched, ends_well};
 
@@ -39,9 +39,7 @@ fn blocks_run_as_often_as_their_loops_say() {
     let bytes = fs::read(&fixture.program).unwrap();
     let image = Image::parse(&bytes).unwrap();
     let nest = fixture.function("nest").range.start;
-    let mut base = patch::Options::new(Body::Displace);
-    base.sites = Sites::At(Vec::new());
-    let mut options = fixture.options(base);
+    let mut options = fixture.options(patch::Options::bare(Hooks::Plant));
     options.live = Live::On;
     let keys = fixture.home.path().join("keys");
     let made = std::process::Command::new("mkfifo").arg(&keys).status();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use membound_launch::{Choice, Live, Options, Remote};
 use membound_rewrite::image::Image;
-use membound_rewrite::patch::{self, Accesses, Body, Sites};
+use membound_rewrite::patch::{self, Accesses, Body, Hooks, Sites};
 
 use crate::fixture::{Fixture, busy, could_be_patched, ends_well};
 
@@ -42,9 +42,7 @@ fn chosen(fixture: &Fixture, body: Body) -> Choice {
 /// A session in which nothing but what the agent needs stands in the text at first, and what the
 /// program reads from.
 fn live(fixture: &Fixture) -> (Options, PathBuf) {
-    let mut base = patch::Options::new(Body::Displace);
-    base.sites = Sites::At(Vec::new());
-    let mut options = fixture.options(base);
+    let mut options = fixture.options(patch::Options::bare(Hooks::Plant));
     options.live = Live::On;
     let keys = fixture.home.path().join("keys");
     let made = std::process::Command::new("mkfifo").arg(&keys).status();

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use membound_launch::{Live, Options, TimerReceiver, TimerSample, Timers};
-use membound_rewrite::patch::{self, Accesses, Body, Sites};
+use membound_rewrite::patch::{self, Accesses, Body, Hooks};
 
 use crate::fixture::{Fixture, busy, could_be_patched};
 
@@ -83,9 +83,7 @@ fn options(fixture: &Fixture, keep: &Arc<Keep>, plan: patch::Options) -> Options
 
 /// Nothing but what the agent needs.
 fn bare() -> patch::Options {
-    let mut plan = patch::Options::new(Body::Displace);
-    plan.sites = Sites::At(Vec::new());
-    plan
+    patch::Options::bare(Hooks::Plant)
 }
 
 /// Runs a mode of the program to its good end; `None` where it cannot be patched.

@@ -161,6 +161,16 @@ impl Options {
         }
     }
 
+    /// Nothing on this machine but the agent's `hooks`, to which sites may be added.
+    #[must_use]
+    pub fn bare(hooks: Hooks) -> Self {
+        Self {
+            sites: Sites::At(Vec::new()),
+            hooks,
+            ..Self::new(Body::Displace)
+        }
+    }
+
     /// What is put before the site that is known by this address.
     #[must_use]
     pub fn body_at(&self, address: u64) -> Body {

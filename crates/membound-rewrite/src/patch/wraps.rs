@@ -139,16 +139,14 @@ pub(super) fn write(number: u32, original: u32, out: &mut Emitter, tables: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::patch::{Body, Options, Placement, Plan, Sites};
+    use crate::patch::{Hooks, Options, Placement, Plan};
 
     #[test]
     fn an_entry_leads_to_the_agent_and_on_to_what_was_displaced() {
         const NUMBER: u32 = 0x0007_0001;
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         let image = Image::parse(&bytes).unwrap();
-        let mut options = Options::new(Body::Displace);
-        options.sites = Sites::At(Vec::new());
-        options.hooks = crate::patch::Hooks::LeaveOut;
+        let mut options = Options::bare(Hooks::LeaveOut);
         options.wrapped = vec![Wrapped {
             name: "main".to_owned(),
             number: NUMBER,

@@ -19,7 +19,7 @@ use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, machine_info, memory};
 use membound_rewrite::image::{Identity, Image};
-use membound_rewrite::patch::{self, Body, Groundwork, Sites};
+use membound_rewrite::patch::{self, Groundwork, Hooks, Sites};
 use membound_types::{
     HarvestPart, HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
 };
@@ -588,10 +588,8 @@ fn texts(words: &[OsString]) -> Vec<String> {
 }
 
 fn session_options(harvest: Harvest, live: Live) -> membound_launch::Options {
-    let mut plan = patch::Options::new(Body::Displace);
-    plan.sites = Sites::At(Vec::new());
     membound_launch::Options {
-        plan,
+        plan: patch::Options::bare(Hooks::Plant),
         cache: launching::cache(),
         revision: launching::revision(),
         live,
