@@ -38,6 +38,9 @@ pub struct Yields {
     /// Those of the sites at which a context gets its own base of `fs` again, sorted. Where one of
     /// them cannot be planted after all, no yield of its function may be.
     pub bases: Vec<u64>,
+    /// Whether there may be others with [`Jumps::Sure`]: with [`Jumps::Any`] a base was to be given back
+    /// by a jump that may turn out to have no place.
+    pub unsure: bool,
     /// Sites of the plan at which there is no yield, sorted by address.
     pub left_out: Vec<LeftOut>,
 }
@@ -188,6 +191,8 @@ struct Part {
 /// All functions with yields, by their index in the image.
 struct Work {
     jumps: Jumps,
+    /// See [`Yields::unsure`].
+    unsure: bool,
     without: Vec<YieldPart>,
     parts: BTreeMap<usize, Part>,
     left_out: Vec<LeftOut>,
@@ -197,6 +202,7 @@ impl Work {
     fn new(jumps: Jumps, without: Vec<YieldPart>) -> Self {
         Self {
             jumps,
+            unsure: false,
             without,
             parts: BTreeMap::new(),
             left_out: Vec::new(),
@@ -286,14 +292,11 @@ impl Work {
     /// Takes in what a plan has refused; whether anything was, so that it is to be planned again.
     /// At the `end`, functions in which a base could not be given back do without.
     fn learn(&mut self, plan: &Plan, end: bool) -> bool {
-        let unsure = match self.jumps {
-            Jumps::Sure => plan.unsure_sites(),
-            Jumps::Any => Vec::new(),
-        };
+        let unsure = plan.unsure_sites();
         let mut changed = false;
         for site in plan.sites() {
             let refusal = site.number.err();
-            // What is perhaps not there when the program runs cannot be relied on.
+            // What is perhaps not there when the program runs cannot always be relied on.
             let unsure = site
                 .number
                 .is_ok_and(|number| unsure.binary_search(&number).is_ok());
@@ -311,6 +314,10 @@ impl Work {
             let at = instructions.binary_search_by_key(&address, iced_x86::Instruction::ip);
             let Ok(index) = at else { continue };
             if part.bodies.bases.contains(&index) {
+                if refusal.is_none() && self.jumps == Jumps::Any {
+                    self.unsure = true;
+                    return false;
+                }
                 part.bodies.forbidden.insert(index);
                 part.flow.opaque |= end;
                 return true;
@@ -339,6 +346,7 @@ impl Work {
         Yields {
             options,
             bases,
+            unsure: self.unsure,
             left_out: self.left_out,
         }
     }

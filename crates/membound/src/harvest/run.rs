@@ -490,10 +490,11 @@ impl Choices {
                 });
             }
             HarvestRole::Scavenger => {
-                let sure = settle(Jumps::Sure)?;
+                // It takes its time, and where every jump is sure comes to the same.
+                let sure = yields.unsure.then(|| settle(Jumps::Sure));
                 self.scavengers.push(Planting {
+                    otherwise: sure.transpose()?.map(choice),
                     choice: choice(yields),
-                    otherwise: Some(choice(sure)),
                 });
             }
         }
