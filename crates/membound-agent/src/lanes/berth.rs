@@ -10,10 +10,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
-use super::{
-    Block, Context, ROOM, ROUNDING_AT_FIRST, Use, blocks, finish, here, idle, leave, overdue,
-    take_block,
-};
+use super::block::{Block, Context, ROUNDING_AT_FIRST, Use, blocks, take_block};
+use super::ring::{ROOM, has_yielded};
+use super::{finish, here, idle, leave, overdue};
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
@@ -339,7 +338,7 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
             return true;
         }
         // A program that has not come to a yield for so long may never come to one.
-        if harvests && (super::has_yielded() || waits > MOST_WAITS) {
+        if harvests && (has_yielded() || waits > MOST_WAITS) {
             return false;
         }
     }

@@ -6,7 +6,9 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Block, here, warden};
+use super::block::Block;
+use super::ring::announce_room;
+use super::{here, warden};
 use crate::{sys, trap};
 
 /// Signals that must come to a thread on which guests run.
@@ -47,6 +49,6 @@ impl Block {
             self.deaf.store(1, Ordering::Relaxed);
             self.next.store(0, Ordering::SeqCst);
         });
-        super::announce_room();
+        announce_room();
     }
 }

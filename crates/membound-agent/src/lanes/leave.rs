@@ -12,7 +12,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::Board;
 
 use super::berth::{self, Errand};
-use super::{Block, Context, between, set_fs, tell};
+use super::block::{Block, Context, set_fs};
+use super::tell;
+use super::timing::between;
 use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::{assembly, memory};

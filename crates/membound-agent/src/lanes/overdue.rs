@@ -6,7 +6,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::{Block, warden};
+use super::block::Block;
+use super::warden;
 use crate::sys;
 use crate::trap;
 

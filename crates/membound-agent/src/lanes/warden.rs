@@ -4,10 +4,12 @@
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use membound_wire::{Board, Idle};
+use membound_wire::{ASK, Board, Idle};
 
 use super::berth::{self, Errand};
-use super::{ASK, Block, Context, Phase, Use, announce_room, blocks, board, idle, overdue, tell};
+use super::block::{Block, Context, Use, blocks};
+use super::ring::announce_room;
+use super::{Phase, board, idle, overdue, tell};
 use crate::sys::{self, Errno, call, number};
 use crate::{assembly, guest, own_thread, threads};
 

@@ -1,0 +1,276 @@
+//! Threads' lanes and contexts as both sides lay them out, and where blocks come from.
+
+use core::arch::asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use membound_wire::{Context as WireContext, Lane};
+
+use super::leave;
+use crate::own_thread;
+use crate::sys::{self, Errno, call, check, number};
+
+/// Threads that can have a lane at one time.
+pub(super) const BLOCKS: usize = 4096;
+
+/// How a program rounds when it begins, as [`WireContext::rounding`] has it: to nearest, with all
+/// exceptions masked and, in the x87, the longest mantissa.
+pub(super) const ROUNDING_AT_FIRST: u64 = 0x037f_0000_1f80;
+
+/// Address of the blocks, 0 before there are any. Memory that a forked child finds empty: its
+/// threads have no lanes.
+pub(super) static POOL: AtomicUsize = AtomicUsize::new(0);
+/// Blocks that were ever used.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+
+/// A context, as [`membound_wire::Context`] says.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Context {
+    pub(crate) stack: AtomicU64,
+    pub(crate) resume: AtomicU64,
+    pub(crate) next: AtomicU64,
+    pub(crate) fs: AtomicU64,
+    /// Written by yields.
+    pub(super) rounding: AtomicU64,
+    rest: [u64; 3],
+}
+
+impl Context {
+    pub(crate) const fn new() -> Self {
+        Self {
+            stack: AtomicU64::new(0),
+            resume: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+            fs: AtomicU64::new(0),
+            rounding: AtomicU64::new(0),
+            rest: [0; 3],
+        }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        (&raw const *self) as u64
+    }
+
+    /// The context at an address that a ring holds.
+    pub(super) fn at(address: u64) -> &'static Self {
+        // SAFETY: only contexts of guests and of blocks get into one, and both stay.
+        unsafe { &*(address as *const Self) }
+    }
+}
+
+/// A thread's lane, and what the agent knows of the thread.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Block {
+    pub(super) next: AtomicU64,
+    pub(super) owner: AtomicU64,
+    pub(super) current: AtomicU64,
+    pub(super) first: AtomicU64,
+    pub(super) stack: AtomicU64,
+    pub(super) resume: AtomicU64,
+    pub(super) borrowed: AtomicU64,
+    pub(super) credit: AtomicI32,
+    pub(super) span: AtomicI32,
+    pub(super) selector: AtomicU64,
+    pub(super) turns: AtomicU64,
+    pub(super) base: AtomicU64,
+    pub(super) itself: AtomicU64,
+    pub(super) timed_resume: AtomicU64,
+    begun: AtomicU64,
+    /// Written by yields.
+    pub(super) rounding: AtomicU64,
+    rest: u64,
+    /// Begins a turn that is timed.
+    pub(super) stopwatch: Context,
+    /// Takes a turn and does nothing in it.
+    pub(super) nobody: Context,
+    /// A context of the ring; 0: it is empty.
+    pub(super) ring: AtomicU64,
+    /// A [`Use`] as its number.
+    pub(super) used: AtomicU32,
+    /// Its thread.
+    pub(super) thread: AtomicU32,
+    /// Contexts in the ring.
+    pub(super) count: AtomicU32,
+    /// 1 while somebody changes the ring: the thread, or whoever takes from it.
+    pub(super) lock: AtomicU32,
+    /// 1 while it takes contexts.
+    pub(super) open: AtomicU32,
+    /// Turns when the warden looked last, and its thread's CPU time.
+    pub(super) seen_turns: AtomicU64,
+    pub(super) seen_cpu_ns: AtomicU64,
+    /// CPU time that its present turn has taken, as far as the warden has seen.
+    pub(super) turn_ns: AtomicU64,
+    /// 1: its thread blocks signals that guests need, and has no turns.
+    pub(super) deaf: AtomicU32,
+    /// Turns that are timed and not recorded: whoever had the processor before has left it cold.
+    pub(super) warming: AtomicU32,
+    pub(super) leaving: leave::Leaving,
+}
+
+const _: () = assert!(
+    size_of::<Context>() == size_of::<WireContext>()
+        && offset_of!(Context, resume) == offset_of!(WireContext, resume)
+        && offset_of!(Context, next) == offset_of!(WireContext, next)
+        && offset_of!(Context, fs) == offset_of!(WireContext, fs)
+        && offset_of!(Context, rounding) == offset_of!(WireContext, rounding)
+        && offset_of!(Block, owner) == offset_of!(Lane, owner)
+        && offset_of!(Block, current) == offset_of!(Lane, current)
+        && offset_of!(Block, first) == offset_of!(Lane, first)
+        && offset_of!(Block, stack) == offset_of!(Lane, stack)
+        && offset_of!(Block, resume) == offset_of!(Lane, resume)
+        && offset_of!(Block, borrowed) == offset_of!(Lane, borrowed)
+        && offset_of!(Block, credit) == offset_of!(Lane, credit)
+        && offset_of!(Block, span) == offset_of!(Lane, span)
+        && offset_of!(Block, selector) == offset_of!(Lane, selector)
+        && offset_of!(Block, turns) == offset_of!(Lane, turns)
+        && offset_of!(Block, base) == offset_of!(Lane, base)
+        && offset_of!(Block, itself) == offset_of!(Lane, itself)
+        && offset_of!(Block, timed_resume) == offset_of!(Lane, timed_resume)
+        && offset_of!(Block, begun) == offset_of!(Lane, begun)
+        && offset_of!(Block, rounding) == offset_of!(Lane, rounding)
+        && offset_of!(Block, stopwatch) == size_of::<Lane>()
+);
+
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Use {
+    /// Nobody has it, or it was a thread's and is to be one's again.
+    Free = 0,
+    /// Somebody is filling it.
+    Taken = 1,
+    /// A thread of the program's.
+    Thread = 2,
+    /// A guest's own thread.
+    Home = 3,
+    /// It was a guest's, and is to be one's again: nothing is given to such ones.
+    FreeHome = 4,
+}
+
+/// The blocks that were ever used.
+pub(super) fn blocks() -> &'static [Block] {
+    let pool = POOL.load(Ordering::Acquire);
+    if pool == 0 {
+        return &[];
+    }
+    let count = HIGHEST.load(Ordering::Acquire).min(BLOCKS);
+    // SAFETY: the pool is never unmapped, zero bytes are a block, and all its fields are atomics.
+    unsafe { core::slice::from_raw_parts(pool as *const Block, count) }
+}
+
+/// A block for whoever comes: one that was left as `free`, else one that was never used.
+pub(super) fn take_block(free: Use) -> Option<&'static Block> {
+    let take = |block: &Block, free: Use| {
+        let taken = block.used.compare_exchange(
+            free as u32,
+            Use::Taken as u32,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        taken.is_ok()
+    };
+    loop {
+        if let Some(block) = blocks().iter().find(|block| take(block, free)) {
+            return Some(block);
+        }
+        let more = |highest: usize| (highest < BLOCKS).then_some(highest + 1);
+        let index = HIGHEST
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+            .ok()?;
+        let block = blocks().get(index)?;
+        // Another one may have found it first.
+        if take(block, Use::Free) {
+            return Some(block);
+        }
+    }
+}
+
+/// The base of `gs`.
+#[inline(always)]
+fn gs_base() -> u64 {
+    let base;
+    // SAFETY: there are lanes only where the instruction may be used.
+    unsafe { asm!("rdgsbase {}", out(reg) base, options(nostack, preserves_flags, nomem)) };
+    base
+}
+
+/// Sets the base of `fs`.
+pub(super) fn set_fs(base: u64) {
+    // SAFETY: nothing of the agent's uses fs, and the caller knows whose turn it is.
+    unsafe { asm!("wrfsbase {}", in(reg) base, options(nostack, preserves_flags, nomem)) };
+}
+
+impl Block {
+    /// The block that the calling thread has, or has inherited.
+    pub(super) fn of_thread() -> Option<&'static Self> {
+        let pool = POOL.load(Ordering::Acquire) as u64;
+        if pool == 0 {
+            return None;
+        }
+        let base = gs_base();
+        let within = (BLOCKS * size_of::<Self>()) as u64;
+        // SAFETY: blocks are never unmapped.
+        (pool..pool + within)
+            .contains(&base)
+            .then(|| unsafe { &*(base as *const Self) })
+    }
+
+    /// The block whose lane this is, if a context is on it, or is about to be.
+    pub(crate) fn with_context() -> Option<&'static Self> {
+        let block = Self::of_thread()?;
+        let on = block.used.load(Ordering::Relaxed) == Use::Thread as u32
+            && block.current.load(Ordering::Relaxed) != 0;
+        // A thread that has not yielded yet has the lane of the one that made it.
+        (on && block.thread.load(Ordering::Acquire) == sys::thread()).then_some(block)
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        (&raw const *self) as u64
+    }
+
+    /// Makes it the calling thread's: its calls are handed over from now on while a context runs.
+    pub(super) fn settle(&'static self, thread: u32, fs: u64) -> Result<(), Errno> {
+        const SET_GS: usize = 0x1001;
+        for word in [
+            &self.next,
+            &self.owner,
+            &self.current,
+            &self.borrowed,
+            &self.selector,
+            &self.turns,
+            &self.ring,
+            &self.seen_turns,
+            &self.turn_ns,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.deaf.store(0, Ordering::Relaxed);
+        self.base.store(fs, Ordering::Relaxed);
+        self.itself.store(self.address(), Ordering::Relaxed);
+        self.seen_cpu_ns
+            .store(sys::thread_cpu_ns(), Ordering::Relaxed);
+        self.thread.store(thread, Ordering::Release);
+        own_thread::dispatch_calls((&raw const self.selector) as usize)?;
+        // SAFETY: programs have no use for the base of gs.
+        let set = unsafe {
+            call(
+                number::ARCH_PRCTL,
+                [SET_GS, self.address() as usize, 0, 0, 0, 0],
+            )
+        };
+        check(set).map(drop)
+    }
+
+    /// Keeps everybody else from the ring while `change` runs. Signals are blocked.
+    pub(super) fn locked<T>(&self, change: impl FnOnce() -> T) -> T {
+        while self.lock.swap(1, Ordering::AcqRel) != 0 {
+            sys::wait_while(&self.lock, 1, 1_000_000);
+        }
+        let result = change();
+        self.lock.store(0, Ordering::Release);
+        sys::wake_all(&self.lock);
+        result
+    }
+}

@@ -1,0 +1,168 @@
+//! Turns that are timed, and those in which nobody runs: the code between the program's yields and its
+//! contexts, and what is recorded of it.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+use core::sync::atomic::Ordering;
+
+use membound_wire::{Board, Context as WireContext, Lane, time_class};
+
+use super::block::{Block, Context, ROUNDING_AT_FIRST};
+use super::{board, tell, told};
+
+/// Turns before one that is timed: the kernel, which was between, leaves predictors and caches cold.
+const WARMING: u32 = 256;
+
+// rax: the context that was gone on to. Each is what the field of that name says.
+global_asm!(
+    ".pushsection .text.membound_lanes, \"ax\", @progbits",
+    ".globl membound_lanes_begin",
+    ".hidden membound_lanes_begin",
+    "membound_lanes_begin:",
+    ".globl membound_lane_stopwatch",
+    ".hidden membound_lane_stopwatch",
+    "membound_lane_stopwatch:",
+    // Not while what the thread waited for before is still on its way: processors run ahead, and
+    // would count that to the turn, and the turn's own loads to nobody.
+    "lfence",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov gs:[{begun}], rax",
+    "mov rax, gs:[{resume}]",
+    "mov gs:[{timed_resume}], rax",
+    "lea rax, [rip + membound_lane_timed]",
+    "mov gs:[{resume}], rax",
+    "mov rax, gs:[{current}]",
+    "mov rcx, [rax + {context_next}]",
+    "mov gs:[{first}], rcx",
+    "mov gs:[{next}], rcx",
+    "mov gs:[{current}], rcx",
+    "mov rdx, [rcx + {context_resume}]",
+    "mov rsp, [rcx + {context_stack}]",
+    "ldmxcsr [rcx + {context_rounding}]",
+    "fldcw [rcx + {context_rounding} + 4]",
+    "mov qword ptr [rcx + {context_resume}], 0",
+    "jmp rdx",
+    // The thread is back from a turn that is timed. What it has on its stack is all it needs.
+    ".globl membound_lane_timed",
+    ".hidden membound_lane_timed",
+    "membound_lane_timed:",
+    "mov r12, gs:[{timed_resume}]",
+    "mov byte ptr gs:[{selector}], 0",
+    "mov qword ptr gs:[{current}], 0",
+    "mov rbx, rsp",
+    "lfence",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "sub rax, gs:[{begun}]",
+    "mov rdi, rax",
+    "xor ebp, ebp",
+    "and rsp, -16",
+    "cld",
+    "call {timed}",
+    "mov rsp, rbx",
+    "jmp r12",
+    ".globl membound_lane_nobody",
+    ".hidden membound_lane_nobody",
+    "membound_lane_nobody:",
+    "mov rsp, gs:[{stack}]",
+    "ldmxcsr gs:[{rounding}]",
+    "fldcw gs:[{rounding} + 4]",
+    "mov qword ptr [rax + {context_resume}], rdx",
+    "jmp gs:[{resume}]",
+    ".globl membound_lanes_end",
+    ".hidden membound_lanes_end",
+    "membound_lanes_end:",
+    ".popsection",
+    begun = const offset_of!(Lane, begun),
+    resume = const offset_of!(Lane, resume),
+    timed_resume = const offset_of!(Lane, timed_resume),
+    current = const offset_of!(Lane, current),
+    selector = const offset_of!(Lane, selector),
+    first = const offset_of!(Lane, first),
+    next = const offset_of!(Lane, next),
+    stack = const offset_of!(Lane, stack),
+    context_next = const offset_of!(WireContext, next),
+    context_resume = const offset_of!(WireContext, resume),
+    context_rounding = const offset_of!(WireContext, rounding),
+    rounding = const offset_of!(Lane, rounding),
+    context_stack = const offset_of!(WireContext, stack),
+    timed = sym timed,
+);
+
+unsafe extern "C" {
+    fn membound_lanes_begin();
+    fn membound_lanes_end();
+    fn membound_lane_stopwatch();
+    fn membound_lane_timed();
+    fn membound_lane_nobody();
+}
+
+/// Whether an instruction is one of those between the program's yields and its contexts.
+pub(super) fn between(ip: u64) -> bool {
+    let [begin, end] = [membound_lanes_begin, membound_lanes_end]
+        .map(|mark: unsafe extern "C" fn()| mark as *const () as u64);
+    (begin..end).contains(&ip)
+}
+
+/// Records what a turn took, in ticks of the time stamp counter.
+extern "C" fn timed(ticks: u64) {
+    let (Some(board), Some(block)) = (board(), Block::of_thread()) else {
+        return;
+    };
+    let warming = block.warming.load(Ordering::Relaxed);
+    if warming > 0 {
+        block.warming.store(warming - 1, Ordering::Relaxed);
+        // The kernel is not to come between. Should a handler send the next one home meanwhile, the
+        // thread is asked to come to the agent before anything of this is looked at.
+        let next = block.next.load(Ordering::Relaxed);
+        if block.is_member(next) {
+            block.begin_with(&block.stopwatch, next);
+        }
+        return;
+    }
+    let ns = ticks.saturating_mul(1024) / u64::from(board.ticks.max(1));
+    tell(offset_of!(Board, timed), 1);
+    tell(offset_of!(Board, timed_ns), ns);
+    tell(offset_of!(Board, times) + 8 * time_class(ns), 1);
+    if let Some(longest) = told(offset_of!(Board, longest_ns)) {
+        longest.fetch_max(ns, Ordering::Relaxed);
+    }
+}
+
+impl Block {
+    /// Where the thread goes on, with nothing timed on the way.
+    pub(super) fn untimed_resume(&self) -> u64 {
+        let resume = self.resume.load(Ordering::Relaxed);
+        if resume == membound_lane_timed as *const () as u64 {
+            self.timed_resume.load(Ordering::Relaxed)
+        } else {
+            resume
+        }
+    }
+
+    /// Has the next turn begin with one of the block's own contexts, before the one at `next`.
+    pub(super) fn begin_with(&self, own: &Context, next: u64) {
+        let code: unsafe extern "C" fn() = if own.address() == self.nobody.address() {
+            membound_lane_nobody
+        } else {
+            membound_lane_stopwatch
+        };
+        // Where it lies until it goes over, which it does at once.
+        let stack = Context::at(next).stack.load(Ordering::Relaxed);
+        own.stack.store(stack, Ordering::Relaxed);
+        own.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
+        own.next.store(next, Ordering::Relaxed);
+        own.resume
+            .store(code as *const () as u64, Ordering::Relaxed);
+        self.next.store(own.address(), Ordering::Release);
+    }
+
+    /// Has one of the turns to come timed.
+    pub(super) fn time(&self) {
+        self.warming.store(WARMING, Ordering::Relaxed);
+        self.ask();
+    }
+}
