@@ -102,39 +102,43 @@ pub(crate) fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let Some(table) = table() else {
         return Course::Pass;
     };
-    let is = |kind: WrapKind| number & 0xffff == kind as u32;
-    let after = if is(WrapKind::Receive) || is(WrapKind::ReceiveMany) {
-        begins_with(table, frame.rdi)
-    } else if is(WrapKind::Send) {
-        send(table, frame.rdi);
-        false
-    } else if is(WrapKind::SendThird) {
-        send(table, frame.rdx);
-        false
-    } else if is(WrapKind::Close) {
-        forget(table, frame.rdi, frame.rdi);
-        false
-    } else if is(WrapKind::Replace) {
-        forget(table, frame.rsi, frame.rsi);
-        false
-    } else if is(WrapKind::CloseRange) {
-        forget(table, frame.rdi, frame.rsi);
-        false
-    } else if is(WrapKind::CloseFrom) {
-        forget(table, frame.rdi, u64::from(u32::MAX));
-        false
-    } else {
-        is(WrapKind::Open) || is(WrapKind::OpenTwo)
+    let after = match WrapKind::of_requests(number) {
+        Some(WrapKind::Receive | WrapKind::ReceiveMany) => {
+            begins_with(table, frame.rdi).then_some(frame.rdi)
+        }
+        Some(WrapKind::Open) => Some(frame.rdi),
+        Some(WrapKind::OpenTwo) => Some(frame.rcx),
+        Some(WrapKind::Send) => {
+            send(table, frame.rdi);
+            None
+        }
+        Some(WrapKind::SendThird) => {
+            send(table, frame.rdx);
+            None
+        }
+        Some(WrapKind::Close) => {
+            forget(table, frame.rdi, frame.rdi);
+            None
+        }
+        Some(WrapKind::Replace) => {
+            forget(table, frame.rsi, frame.rsi);
+            None
+        }
+        Some(WrapKind::CloseRange) => {
+            forget(table, frame.rdi, frame.rsi);
+            None
+        }
+        Some(WrapKind::CloseFrom) => {
+            forget(table, frame.rdi, u64::from(u32::MAX));
+            None
+        }
+        _ => None,
     };
-    if !after {
+    let Some(kept) = after else {
         return Course::Pass;
-    }
-    frame.kept.number = u64::from(number);
-    frame.kept.block = if is(WrapKind::OpenTwo) {
-        frame.rcx
-    } else {
-        frame.rdi
     };
+    frame.kept.number = u64::from(number);
+    frame.kept.block = kept;
     Course::Around
 }
 
@@ -143,21 +147,20 @@ pub(crate) fn after(frame: &WrapFrame) {
     let Some(table) = table() else {
         return;
     };
-    let number = frame.kept.number as u32;
-    let is = |kind: WrapKind| number & 0xffff == kind as u32;
     // An `int` has nothing to say about the upper half.
     let int = frame.rax as u32 as i32;
-    if is(WrapKind::Receive) && frame.rax.cast_signed() > 0 || is(WrapKind::ReceiveMany) && int > 0
-    {
-        receive(table, frame.kept.block);
-    } else if is(WrapKind::Open) && int >= 0 {
-        forget(table, frame.rax, frame.rax);
-    } else if is(WrapKind::OpenTwo) && int == 0 {
-        // SAFETY: the original has just put two descriptors there.
-        let made: [u32; 2] = unsafe { memory::get(frame.kept.block as usize) };
-        for descriptor in made.map(u64::from) {
-            forget(table, descriptor, descriptor);
+    match WrapKind::of_requests(frame.kept.number as u32) {
+        Some(WrapKind::Receive) if frame.rax.cast_signed() > 0 => receive(table, frame.kept.block),
+        Some(WrapKind::ReceiveMany) if int > 0 => receive(table, frame.kept.block),
+        Some(WrapKind::Open) if int >= 0 => forget(table, frame.rax, frame.rax),
+        Some(WrapKind::OpenTwo) if int == 0 => {
+            // SAFETY: the original has just put two descriptors there.
+            let made: [u32; 2] = unsafe { memory::get(frame.kept.block as usize) };
+            for descriptor in made.map(u64::from) {
+                forget(table, descriptor, descriptor);
+            }
         }
+        _ => {}
     }
 }
 

@@ -232,6 +232,24 @@ impl WrapKind {
     pub const fn is_of_requests(number: u32) -> bool {
         number & 0xffff >= Self::Receive as u32
     }
+
+    /// The kind of a function with this number that serves [`crate::Requests`].
+    #[must_use]
+    pub const fn of_requests(number: u32) -> Option<Self> {
+        Some(match number & 0xffff {
+            13 => Self::Receive,
+            14 => Self::ReceiveMany,
+            15 => Self::Send,
+            16 => Self::SendThird,
+            17 => Self::Close,
+            18 => Self::Replace,
+            19 => Self::Open,
+            20 => Self::OpenTwo,
+            21 => Self::CloseRange,
+            22 => Self::CloseFrom,
+            _ => return None,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -246,6 +264,16 @@ mod tests {
             size_of::<AllocationRing>(),
             128 + ALLOCATION_RECORDS * size_of::<AllocationRecord>()
         );
+    }
+
+    #[test]
+    fn kinds_of_requests_have_their_numbers() {
+        for number in 0..100 {
+            let kind = WrapKind::of_requests(0x0007_0000 + number);
+            let is_one = (WrapKind::Receive as u32..=WrapKind::CloseFrom as u32).contains(&number);
+            assert_eq!(kind.is_some(), is_one, "{number}");
+            assert!(kind.is_none_or(|kind| kind as u32 == number), "{kind:?}");
+        }
     }
 
     #[test]
