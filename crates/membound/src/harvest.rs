@@ -1,11 +1,13 @@
 //! `membound harvest`: other work in the time that a program waits for memory.
 
 pub(crate) mod args;
+mod choices;
 mod document;
 mod follow;
 mod guard;
 mod plan;
 mod plans;
+mod programs;
 mod requests;
 mod run;
 mod slowdown;

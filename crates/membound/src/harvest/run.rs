@@ -1,37 +1,30 @@
 //! `membound harvest run`: a program, and others in the time that it waits for memory.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Display;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
+use membound_harvest::Options;
 use membound_harvest::distance::{Limits, Rule};
-use membound_harvest::{Jumps, Options, Yields, is_wanted};
-use membound_launch::{
-    Choice, Guest, Harvest, Headers, Idle, Live, Planting, YieldPlace, environment,
-};
+use membound_launch::{Guest, Harvest, Idle, Live, environment};
 use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, machine_info, memory};
-use membound_rewrite::image::{Identity, Image};
-use membound_rewrite::patch::{self, Groundwork, Hooks, Sites};
+use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
-    HarvestPart, HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
+    HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
 };
 
 use super::args::RunArgs;
+use super::choices::{Choices, host_yield};
 use super::document::{self, Asked, Facts, Held};
 use super::follow::Follower;
 use super::guard;
 use super::plan::USUAL_BOUND_NS;
 use super::plans::{self, Followed, Maker};
+use super::programs::{self, Wanted};
 use super::span::SpanControl;
-use super::worth::PlannedYield;
 use crate::job::{self, Job};
 use crate::launching;
 use crate::output::{self, Target};
@@ -45,28 +38,18 @@ const STACK_BYTES: u64 = 8 << 20;
 /// How long the command waits for its scavengers to come to a yield before it begins.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A scavenger as it was asked for: its executable, and the words that it is called with.
-#[derive(Clone, Debug)]
-struct Wanted {
-    /// What is executed.
-    path: PathBuf,
-    /// What its plan must be for: the same, or the shared object that it runs.
-    code: PathBuf,
-    words: Vec<OsString>,
-}
-
 /// Runs what was asked for, says what it came to, and passes the command's end on.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let mut html = args.html.as_deref().map(Target::open).transpose()?;
-    let command = match primary(args) {
+    let command = match programs::primary(args) {
         Ok(command) => command,
         Err(refused) => {
             output::complain(&refused.to_string());
             return Ok(ExitCode::from(refused.code()));
         }
     };
-    let scavengers = match scavengers(&args.scavenger) {
+    let scavengers = match programs::scavengers(&args.scavenger) {
         Ok(scavengers) => scavengers,
         Err(complaint) => {
             output::complain(&complaint);
@@ -240,102 +223,6 @@ const fn contradiction(args: &RunArgs) -> Option<&'static str> {
     None
 }
 
-/// The program whose stalls are harvested.
-fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotRun> {
-    if args.no_primary {
-        let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("membound"));
-        return Ok(Wanted {
-            code: path.clone(),
-            words: vec![path.clone().into_os_string(), "__harvest-host".into()],
-            path,
-        });
-    }
-    let words = args.command.clone();
-    let name = words.first().cloned().unwrap_or_default();
-    let path = membound_launch::find(&name, std::env::var_os("PATH").as_deref())?;
-    Ok(Wanted {
-        code: path.clone(),
-        path,
-        words,
-    })
-}
-
-/// The programs that are to run in them.
-fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
-    if commands.is_empty() {
-        return Err("there is no scavenger: name one with --scavenger \"CMD\"".to_owned());
-    }
-    commands
-        .iter()
-        .map(|command| {
-            let words = shlex::split(command)
-                .filter(|words| !words.is_empty())
-                .ok_or_else(|| {
-                    format!("`{command}` is no command: a quote is open, or it is empty")
-                })?;
-            let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
-            let given = words[0].clone();
-            let path = find(&given)?;
-            is_for_this_machine(&path)?;
-            if is_object(&path) {
-                let host = std::env::current_exe().map_err(|error| error.to_string())?;
-                let object = std::path::absolute(&path).map_err(|error| error.to_string())?;
-                words[0] = object.clone().into_os_string();
-                words.insert(0, "__run-object".into());
-                words.insert(0, host.clone().into_os_string());
-                return Ok(Wanted {
-                    path: host,
-                    code: object,
-                    words,
-                });
-            }
-            Ok(Wanted {
-                code: path.clone(),
-                path,
-                words,
-            })
-        })
-        .collect()
-}
-
-/// An executable by its name, or a shared object by its path.
-fn find(name: &OsString) -> Result<PathBuf, String> {
-    let path = Path::new(name);
-    if path.components().count() > 1 && is_object(path) {
-        return Ok(path.to_owned());
-    }
-    let found = membound_launch::find(name, std::env::var_os("PATH").as_deref());
-    let found = found.map_err(|error| error.to_string())?;
-    std::path::absolute(&found).map_err(|error| error.to_string())
-}
-
-/// Refuses what is no executable of this machine: what a script's interpreter executes is not the script's.
-fn is_for_this_machine(path: &Path) -> Result<(), String> {
-    let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
-    let bytes = std::fs::read(path).map_err(|error| refused(&error))?;
-    if bytes.starts_with(b"#!") {
-        return Err(refused(&"it is a script; name its interpreter before it"));
-    }
-    let image = Image::parse(&bytes);
-    image.map(drop).map_err(|error| refused(&error))
-}
-
-/// Whether a file is a shared object that no loader would run.
-fn is_object(path: &Path) -> bool {
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut start));
-    // e_type 3: a shared object, or an executable without a fixed place.
-    read.is_ok()
-        && start.get(16..18) == Some(&[3, 0])
-        && Headers::parse(&start).is_some_and(|headers| !headers.has_interpreter())
-        && !is_static_executable(&start)
-}
-
-/// A static executable without a fixed place has an entry; a shared object begins nowhere.
-fn is_static_executable(start: &[u8]) -> bool {
-    start.get(24..32).is_some_and(|entry| entry != [0; 8])
-}
-
 /// How long turns may last.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
@@ -415,130 +302,6 @@ fn followed(
         }
     }
     Ok(followed)
-}
-
-/// What is patched where.
-#[derive(Debug, Default)]
-struct Choices {
-    primary: Vec<Planting>,
-    scavengers: Vec<Planting>,
-    /// Sites without a yield: whose, path, address, reason.
-    left_out: Vec<(HarvestRole, String, u64, String)>,
-    /// Yields of the command.
-    yields: Vec<PlannedYield>,
-}
-
-impl Choices {
-    fn of(plans: &[HarvestPlan], without: &[HarvestPart]) -> anyhow::Result<Self> {
-        let mut choices = Self::default();
-        // What two plans say of one file, the first one has: they are of the same program.
-        let mut known = BTreeMap::new();
-        for plan in plans {
-            for module in &plan.modules {
-                let key = (plan.role as u8, module.identity.clone());
-                let planned = plan
-                    .sites
-                    .iter()
-                    .any(|site| is_wanted(site, without) && site.module == module.path);
-                if !planned || known.insert(key, ()).is_some() {
-                    continue;
-                }
-                choices.add(plan, &module.path, without)?;
-            }
-        }
-        Ok(choices)
-    }
-
-    fn add(
-        &mut self,
-        plan: &HarvestPlan,
-        path: &str,
-        without: &[HarvestPart],
-    ) -> anyhow::Result<()> {
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read {path}"))?;
-        membound_harvest::check(plan, path, &bytes)?;
-        let image = Image::parse(&bytes).with_context(|| path.to_owned())?;
-        let groundwork = Groundwork::of(&image, &membound_harvest::groundwork_options());
-        let settle = |jumps| membound_harvest::yields(plan, &image, &groundwork, jumps, without);
-        let yields = settle(Jumps::Any)?;
-        let left_out = yields.left_out.iter().map(|left| {
-            (
-                plan.role,
-                path.to_owned(),
-                left.address,
-                left.why.to_string(),
-            )
-        });
-        self.left_out.extend(left_out);
-        if matches!(&yields.options.sites, Sites::Instructions(sites) if sites.is_empty()) {
-            return Ok(());
-        }
-        let choice = |yields: Yields| Choice {
-            file: image.identity().clone(),
-            options: yields.options,
-        };
-        match plan.role {
-            HarvestRole::Primary => {
-                if let Sites::Instructions(stand) = &yields.options.sites {
-                    let planned = planned(plan, path, image.identity());
-                    let stands = |it: &PlannedYield| stand.contains(&it.place.address);
-                    self.yields.extend(planned.filter(stands));
-                }
-                self.primary.push(Planting {
-                    choice: choice(yields),
-                    otherwise: None,
-                });
-            }
-            HarvestRole::Scavenger => {
-                // It takes its time, and where every jump is sure comes to the same.
-                let sure = yields.unsure.then(|| settle(Jumps::Sure));
-                self.scavengers.push(Planting {
-                    otherwise: sure.transpose()?.map(choice),
-                    choice: choice(yields),
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What a plan says of the sites in one of its files.
-fn planned<'a>(
-    plan: &'a HarvestPlan,
-    path: &'a str,
-    file: &'a Identity,
-) -> impl Iterator<Item = PlannedYield> + 'a {
-    let sites = plan.sites.iter();
-    let of_file = sites.filter(move |site| site.module == path);
-    of_file.map(|site| PlannedYield {
-        module: path.to_owned(),
-        place: YieldPlace {
-            file: file.clone(),
-            address: site.offset,
-        },
-        gain: site.predicted_gain,
-        hit_cost: site.hit_cost,
-        rate: site
-            .executions
-            .map(|executions| executions / plan.totals.cpu_s)
-            .filter(|rate| rate.is_finite()),
-    })
-}
-
-/// The yield of a program that does nothing else.
-fn host_yield(host: &Wanted) -> anyhow::Result<Planting> {
-    let bytes = std::fs::read(&host.path).context("membound cannot read itself")?;
-    let image = Image::parse(&bytes).context("membound cannot read itself")?;
-    let load = membound_launch::host_load().context("membound does not find itself in memory")?;
-    let mut options = membound_harvest::groundwork_options();
-    options.sites = Sites::Instructions(vec![load]);
-    Ok(Planting {
-        choice: Choice {
-            file: image.identity().clone(),
-            options,
-        },
-        otherwise: None,
-    })
 }
 
 /// The scavengers with all copies, and what was asked of each.

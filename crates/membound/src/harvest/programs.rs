@@ -1,0 +1,118 @@
+//! The programs of a harvest: found, and refused where they cannot run as they are asked to.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use membound_launch::Headers;
+use membound_rewrite::image::Image;
+
+use super::args::RunArgs;
+
+/// A scavenger as it was asked for: its executable, and the words that it is called with.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// What is executed.
+    pub(super) path: PathBuf,
+    /// What its plan must be for: the same, or the shared object that it runs.
+    pub(super) code: PathBuf,
+    pub(super) words: Vec<OsString>,
+}
+
+/// The program whose stalls are harvested.
+pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotRun> {
+    if args.no_primary {
+        let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("membound"));
+        return Ok(Wanted {
+            code: path.clone(),
+            words: vec![path.clone().into_os_string(), "__harvest-host".into()],
+            path,
+        });
+    }
+    let words = args.command.clone();
+    let name = words.first().cloned().unwrap_or_default();
+    let path = membound_launch::find(&name, std::env::var_os("PATH").as_deref())?;
+    Ok(Wanted {
+        code: path.clone(),
+        path,
+        words,
+    })
+}
+
+/// The programs that are to run in them.
+pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
+    if commands.is_empty() {
+        return Err("there is no scavenger: name one with --scavenger \"CMD\"".to_owned());
+    }
+    commands
+        .iter()
+        .map(|command| {
+            let words = shlex::split(command)
+                .filter(|words| !words.is_empty())
+                .ok_or_else(|| {
+                    format!("`{command}` is no command: a quote is open, or it is empty")
+                })?;
+            let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+            let given = words[0].clone();
+            let path = find(&given)?;
+            is_for_this_machine(&path)?;
+            if is_object(&path) {
+                let host = std::env::current_exe().map_err(|error| error.to_string())?;
+                let object = std::path::absolute(&path).map_err(|error| error.to_string())?;
+                words[0] = object.clone().into_os_string();
+                words.insert(0, "__run-object".into());
+                words.insert(0, host.clone().into_os_string());
+                return Ok(Wanted {
+                    path: host,
+                    code: object,
+                    words,
+                });
+            }
+            Ok(Wanted {
+                code: path.clone(),
+                path,
+                words,
+            })
+        })
+        .collect()
+}
+
+/// An executable by its name, or a shared object by its path.
+fn find(name: &OsString) -> Result<PathBuf, String> {
+    let path = Path::new(name);
+    if path.components().count() > 1 && is_object(path) {
+        return Ok(path.to_owned());
+    }
+    let found = membound_launch::find(name, std::env::var_os("PATH").as_deref());
+    let found = found.map_err(|error| error.to_string())?;
+    std::path::absolute(&found).map_err(|error| error.to_string())
+}
+
+/// Refuses what is no executable of this machine: what a script's interpreter executes is not the script's.
+fn is_for_this_machine(path: &Path) -> Result<(), String> {
+    let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
+    let bytes = std::fs::read(path).map_err(|error| refused(&error))?;
+    if bytes.starts_with(b"#!") {
+        return Err(refused(&"it is a script; name its interpreter before it"));
+    }
+    let image = Image::parse(&bytes);
+    image.map(drop).map_err(|error| refused(&error))
+}
+
+/// Whether a file is a shared object that no loader would run.
+fn is_object(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(1 << 16).read_to_end(&mut start));
+    // e_type 3: a shared object, or an executable without a fixed place.
+    read.is_ok()
+        && start.get(16..18) == Some(&[3, 0])
+        && Headers::parse(&start).is_some_and(|headers| !headers.has_interpreter())
+        && !is_static_executable(&start)
+}
+
+/// A static executable without a fixed place has an entry; a shared object begins nowhere.
+fn is_static_executable(start: &[u8]) -> bool {
+    start.get(24..32).is_some_and(|entry| entry != [0; 8])
+}
