@@ -6,6 +6,7 @@
 mod args;
 mod compare;
 mod doctor;
+mod documents;
 mod harvest;
 mod job;
 mod launching;

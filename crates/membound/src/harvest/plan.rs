@@ -4,13 +4,13 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use membound_harvest::distance::{Limits, Rule};
 use membound_harvest::{Binaries, Options};
-use membound_types::{DistanceRule, HarvestPlan, HarvestRole, Kind, SCHEMA_VERSION};
-use serde::Deserialize;
+use membound_types::{DistanceRule, HarvestPlan, HarvestRole, Kind};
 
 use super::args::PlanArgs;
+use crate::documents::{self, Other};
 use crate::output::{self, Target};
 use crate::profile::machine;
 
@@ -43,30 +43,12 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 /// Reads an earlier plan.
 fn read(path: &Path) -> anyhow::Result<HarvestPlan> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        schema_version: u32,
-        kind: Kind,
+    const WHAT: &str = "plan of `membound harvest plan --json`";
+    match documents::read(path, Kind::HarvestPlan, WHAT)? {
+        Ok(plan) => Ok(plan),
+        Err(Other::Kind(_)) => bail!("{} is no {WHAT}", path.display()),
+        Err(other @ Other::Version(_)) => bail!("{} {other} (plan again)", path.display()),
     }
-    let place = || {
-        format!(
-            "{} is no plan of `membound harvest plan --json`",
-            path.display()
-        )
-    };
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let envelope: Envelope = serde_json::from_slice(&bytes).with_context(place)?;
-    if envelope.kind != Kind::HarvestPlan {
-        bail!(place());
-    }
-    if envelope.schema_version != SCHEMA_VERSION {
-        bail!(
-            "{} has schema version {}, this membound reads {SCHEMA_VERSION} (plan again)",
-            path.display(),
-            envelope.schema_version
-        );
-    }
-    serde_json::from_slice(&bytes).with_context(place)
 }
 
 fn options(args: &PlanArgs) -> Result<Options, String> {

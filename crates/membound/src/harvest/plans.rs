@@ -8,18 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use etcetera::BaseStrategy;
 use membound_harvest::Options;
 use membound_rewrite::image::Image;
-use membound_types::{
-    FollowedPlan, HarvestPlan, HarvestRole, Kind, MachineProfile, PlanSource, SCHEMA_VERSION,
-};
+use membound_types::{FollowedPlan, HarvestPlan, HarvestRole, Kind, MachineProfile, PlanSource};
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::Deserialize;
 
 use super::plan::Files;
-use crate::output;
+use crate::{documents, output};
 
 /// How long a profiler has to write its run after it was told to end.
 const GRACE: Duration = Duration::from_secs(30);
@@ -47,20 +44,14 @@ pub(super) struct Maker<'a> {
 
 /// Reads a plan from a file.
 pub(super) fn read(path: &Path) -> anyhow::Result<Followed> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        schema_version: Option<u32>,
-        kind: Option<Kind>,
-    }
-    let place = || format!("{} is no plan of a harvest", path.display());
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let envelope: Envelope = serde_json::from_slice(&bytes).with_context(place)?;
-    ensure!(
-        (envelope.kind, envelope.schema_version) == (Some(Kind::HarvestPlan), Some(SCHEMA_VERSION)),
-        "{}: `membound harvest plan RUN --json FILE` writes one",
-        place()
-    );
-    let plan: HarvestPlan = serde_json::from_slice(&bytes).with_context(place)?;
+    const WHAT: &str = "plan of a harvest";
+    let read = documents::read(path, Kind::HarvestPlan, WHAT)?;
+    let plan: HarvestPlan = read.map_err(|_| {
+        anyhow!(
+            "{} is no {WHAT}: `membound harvest plan RUN --json FILE` writes one",
+            path.display()
+        )
+    })?;
     Ok(Followed {
         from: FollowedPlan {
             role: plan.role,

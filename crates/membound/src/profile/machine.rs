@@ -3,12 +3,12 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use membound_platform::{Root, machine_info};
-use membound_types::{Kind, MachineProfile, SCHEMA_VERSION, Timer};
-use serde::Deserialize;
+use membound_types::{Kind, MachineProfile, Timer};
 
 use crate::args::Part;
+use crate::documents::{self, Other};
 use crate::machines::Store;
 use crate::measure::calibration;
 use crate::{measure, output};
@@ -68,28 +68,12 @@ fn calibrated(mut profile: MachineProfile, store: &Store) -> MachineProfile {
 
 /// Reads a machine profile.
 pub(crate) fn read(path: &Path) -> anyhow::Result<MachineProfile> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        schema_version: Option<u32>,
-        kind: Option<Kind>,
-    }
-    let place = || format!("{} is no machine profile", path.display());
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let envelope: Envelope = serde_json::from_slice(&bytes).with_context(place)?;
-    match (envelope.kind, envelope.schema_version) {
-        (Some(Kind::Machine), Some(SCHEMA_VERSION)) => {
-            serde_json::from_slice(&bytes).with_context(place)
-        }
-        (Some(Kind::Machine), version) => bail!(
-            "{} has schema version {}, this membound reads {SCHEMA_VERSION} (measure again)",
-            path.display(),
-            version.map_or_else(|| "none".to_owned(), |version| version.to_string())
-        ),
-        (kind, _) => bail!(
-            "{} is a document of kind `{}`, not a machine profile (`membound measure --json FILE` \
-             writes one)",
-            path.display(),
-            kind.map_or("?", Kind::name)
+    match documents::read(path, Kind::Machine, "machine profile")? {
+        Ok(profile) => Ok(profile),
+        Err(other @ Other::Version(_)) => bail!("{} {other} (measure again)", path.display()),
+        Err(other @ Other::Kind(_)) => bail!(
+            "{} {other}, not a machine profile (`membound measure --json FILE` writes one)",
+            path.display()
         ),
     }
 }
