@@ -16,8 +16,13 @@ use crate::{assembly, guest, own_thread, threads};
 const STACK_BYTES: usize = 64 << 10;
 /// From one look to the next.
 const PERIOD_NS: u64 = 2_000_000;
-/// Looks from one that asks whether the program is there at all to the next.
-const THOROUGH: u32 = 50;
+/// Looks in a row at nothing, after each so many of which they come half as often: a program that does not
+/// yield is not to be disturbed.
+const NOTHING: u32 = 32;
+/// Most times that they come half as often.
+const MOST_HALVINGS: u32 = 4;
+/// From one look whether the program is there at all to the next.
+const THOROUGH_NS: u64 = 100_000_000;
 /// Parts of the whole that [`Board::share`] counts in.
 const WHOLE: u32 = 1024;
 /// A thread that has run for less since the last look may be waiting.
@@ -72,10 +77,12 @@ extern "C" fn look_after(_: usize) -> ! {
     let _ = own_thread::close_from(0);
     let mut parts = 0;
     let mut left = 0_u32;
-    let mut looks = 0_u32;
+    let mut nothing = 0_u32;
+    let mut since_thorough = 0;
     let never = AtomicU32::new(0);
     loop {
-        sys::wait_while(&never, 0, PERIOD_NS);
+        let period = PERIOD_NS << (nothing / NOTHING).min(MOST_HALVINGS);
+        sys::wait_while(&never, 0, period);
         let were_in = lets_in();
         if left == 0 {
             parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
@@ -84,34 +91,38 @@ extern "C" fn look_after(_: usize) -> ! {
             left = board().map_or(1, |board| board.phase_looks.max(1));
         }
         left -= 1;
+        nothing = nothing.saturating_add(1);
         for block in blocks() {
-            if block.used.load(Ordering::Acquire) == Use::Thread as u32 {
-                look_at(block, were_in);
+            if block.used.load(Ordering::Acquire) == Use::Thread as u32 && look_at(block, were_in) {
+                nothing = 0;
             }
         }
-        looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(THOROUGH) {
+        since_thorough += period;
+        if since_thorough >= THOROUGH_NS {
+            since_thorough = 0;
             end_if_left_alone();
         }
     }
 }
 
-fn look_at(block: &'static Block, let_in: bool) {
+/// Looks at a lane; whether there was anything to see.
+fn look_at(block: &'static Block, let_in: bool) -> bool {
     let thread = block.thread.load(Ordering::Acquire);
     let Some(cpu_ns) = cpu_ns(thread) else {
         reclaim(block, false);
-        return;
+        return true;
     };
     let (turned, ran_ns) = account(block, cpu_ns, let_in);
     overdue::watch(block, thread, turned, ran_ns);
     if block.count.load(Ordering::Acquire) == 0 {
-        return;
+        return turned > 0;
     }
     if turned == 0 && ran_ns < LITTLE_NS && idle() != Idle::Stop {
         steal(block, thread);
     } else {
         block.time();
     }
+    true
 }
 
 /// Tells of all turns that were not told of yet: the program ends.
