@@ -40,6 +40,8 @@ named! {
         Vectors = "vectors",
         /// The line that is about to be accessed is prefetched.
         Prefetch = "prefetch",
+        /// A loop around a yield is moved as a whole, and its laps are counted several at a time.
+        Loops = "loops",
         /// Control is passed on; without it yields save and restore, and nobody else runs.
         Switch = "switch",
     }

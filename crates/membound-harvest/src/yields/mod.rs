@@ -84,6 +84,7 @@ impl fmt::Display for Obstacle {
 pub fn groundwork_options() -> patch::Options {
     patch::Options {
         body: Body::Yield(Yield::Primary),
+        closes_loops: true,
         ..patch::Options::bare(Hooks::LeaveOut)
     }
 }
@@ -133,7 +134,7 @@ pub fn yields(
         .sites
         .iter()
         .filter(|site| is_wanted(site, without) && paths.contains(site.module.as_str()));
-    let mut work = Work::new(jumps, yield_parts(without));
+    let mut work = Work::new(jumps, without);
     for site in chosen {
         let cost = match &costs {
             // Others' yields are of no use to one who owns its thread.
@@ -194,16 +195,18 @@ struct Work {
     /// See [`Yields::unsure`].
     unsure: bool,
     without: Vec<YieldPart>,
+    closes_loops: bool,
     parts: BTreeMap<usize, Part>,
     left_out: Vec<LeftOut>,
 }
 
 impl Work {
-    fn new(jumps: Jumps, without: Vec<YieldPart>) -> Self {
+    fn new(jumps: Jumps, without: &[HarvestPart]) -> Self {
         Self {
             jumps,
             unsure: false,
-            without,
+            without: yield_parts(without),
+            closes_loops: !without.contains(&HarvestPart::Loops),
             parts: BTreeMap::new(),
             left_out: Vec::new(),
         }
@@ -263,6 +266,7 @@ impl Work {
 
     fn options(&self, role: HarvestRole) -> patch::Options {
         let mut options = groundwork_options();
+        options.closes_loops = self.closes_loops;
         options.without.clone_from(&self.without);
         if role == HarvestRole::Scavenger {
             options.body = Body::Yield(Yield::Base);

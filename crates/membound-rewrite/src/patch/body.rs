@@ -6,6 +6,7 @@
 
 use membound_wire::{Entry, Mark, Slots};
 
+use super::cycle::Cycle;
 use super::emit::{Address, Condition, Emitter, Increment, Width};
 use super::operand::Operand;
 use super::rubbish;
@@ -118,6 +119,19 @@ pub(super) struct SlowPath {
     /// Field of the jump to where the fast path goes on.
     back: u32,
     steps: (usize, usize),
+}
+
+/// Where a body is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Within<'a> {
+    /// Its site's number.
+    pub site: u32,
+    /// Its slow path.
+    pub slow: Option<SlowPath>,
+    /// The loop that its trampoline is.
+    pub cycle: Option<&'a Cycle>,
+    /// Whether it is before the first instruction of that.
+    pub is_head: bool,
 }
 
 /// Scratch space for one trampoline.
@@ -277,14 +291,16 @@ impl Settled {
     }
 
     /// Writes the body; the displaced instruction is to follow.
+    ///
+    /// Returns where laps of the loop come in that it is the head of, if not at its beginning.
     pub(super) fn write(
         &self,
-        site: u32,
-        slow: Option<SlowPath>,
+        within: Within<'_>,
         out: &mut Emitter,
         tables: &mut Tables,
         draft: &mut Draft,
-    ) {
+    ) -> Option<u32> {
+        let Within { site, slow, .. } = within;
         draft.steps.clear();
         let mut writer = Writer {
             out,
@@ -307,7 +323,7 @@ impl Settled {
                 self.guard(site, slow, &mut writer);
             }
             Action::PrefetchYield(operand) => self.prefetch(operand, &mut writer),
-            Action::Yield(what) => what.write(&self.around, &mut writer),
+            Action::Yield(what) => return what.write(&self.around, within, &mut writer),
             Action::Syscall => {
                 writer.lower(RED_ZONE);
                 writer.out.call_entry(Entry::Syscall);
@@ -339,6 +355,7 @@ impl Settled {
                 writer.lower(-RED_ZONE - 8);
             }
         }
+        None
     }
 
     /// Closes the place whose body [`Self::write`] has written, and that of its slow path.

@@ -143,6 +143,23 @@ impl Emitter {
         self.raw(&to.wrapping_sub(end).to_le_bytes());
     }
 
+    /// `jmp` to an earlier place of this code.
+    pub(super) fn jump_back(&mut self, to: u32) {
+        self.raw(&[0xe9]);
+        let end = self.at() + 4;
+        self.raw(&to.wrapping_sub(end).to_le_bytes());
+    }
+
+    /// `test register, mask` of 32 bits.
+    pub(super) fn test_bits(&mut self, register: Gpr, mask: u32) {
+        let number = register.number();
+        if number >= 8 {
+            self.raw(&[0x41]);
+        }
+        self.raw(&[0xf7, 0xc0 | number & 7]);
+        self.raw(&mask.to_le_bytes());
+    }
+
     /// `jmp` to a later place of this code; give what it returns to [`Self::land`].
     pub(super) fn jump_ahead(&mut self) -> u32 {
         self.raw(&[0xe9, 0, 0, 0, 0]);

@@ -52,6 +52,7 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         function: &function,
         items: &items,
         bytes: original,
+        closes_loops: false,
     };
     let groups = group::find(&ground);
     let group = groups.groups.first().ok_or(Refusal::NoRoom)?;
@@ -63,7 +64,7 @@ pub fn entry_hook(original: &[u8], at: u64) -> Result<Plan, Refusal> {
         bodies: &[(entry, work)],
         wraps: &[],
     };
-    chunk.trampoline(&ground, group, &before, |_, _| {});
+    chunk.trampoline(&ground, group, &before, None, |_, _| {});
     let part = Part {
         chunk,
         found: vec![(FunctionView::of(&function), Found::default())],

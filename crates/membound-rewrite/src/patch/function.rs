@@ -6,7 +6,8 @@ use iced_x86::{Code, FlowControl, Instruction};
 
 use super::blocks::{self, Chosen};
 use super::body::{Settled, Surroundings};
-use super::group::{self, Ground, Item};
+use super::cycle::Cycle;
+use super::group::{self, Ground, Group, Item};
 use super::operand::Operand;
 use super::relocate::{self, Form};
 use super::trampoline::{Before, Chunk, Work, WorkKind};
@@ -165,6 +166,7 @@ pub(super) fn plan(
         function: subject.function,
         items: &items,
         bytes: subject.bytes,
+        closes_loops: options.closes_loops,
     };
     let groups = group::find(&ground);
     for (index, refusal) in groups.refused {
@@ -175,7 +177,8 @@ pub(super) fn plan(
         wraps: &found.wraps,
     };
     for group in &groups.groups {
-        chunk.trampoline(&ground, group, &before, |index, number| {
+        let cycle = cycle_of(&ground, group, &before, analyst);
+        chunk.trampoline(&ground, group, &before, cycle.as_ref(), |index, number| {
             if let Some(site) = site_at(&mut found.sites, index) {
                 site.number = Ok(number);
             }
@@ -189,6 +192,24 @@ pub(super) fn plan(
     }
     found.groups = groups.groups;
     found
+}
+
+/// The loop that is to lie in a group's trampoline as a whole.
+fn cycle_of(
+    ground: &Ground<'_>,
+    group: &Group,
+    before: &Before<'_>,
+    analyst: &mut Analyst,
+) -> Option<Cycle> {
+    let members = group.first..group.end;
+    let is_wrapped = before
+        .wraps
+        .iter()
+        .any(|wrap| members.contains(&wrap.instruction));
+    if !ground.closes_loops || is_wrapped {
+        return None;
+    }
+    Cycle::of(&ground.function.instructions, members, analyst)
 }
 
 /// The address that a site at this instruction is known by, if there is to be one, and what the

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use super::cycle;
 use super::relocate::Form;
 use super::{EDIT, Refusal};
 use crate::code::{BlockEnd, Function, Unresolved};
@@ -65,6 +66,8 @@ pub(super) struct Ground<'a> {
     pub items: &'a [Item],
     /// Bytes from the function's start on, up to the next function.
     pub bytes: &'a [u8],
+    /// Whether loops are to lie in one trampoline where they can.
+    pub closes_loops: bool,
 }
 
 impl Ground<'_> {
@@ -107,6 +110,17 @@ impl Ground<'_> {
                 let from = self.bytes.len().min(usize::try_from(start).unwrap_or(0));
                 padding(&self.bytes[from..]).min(gap.len())
             })
+    }
+
+    /// One past the last branch of a run that leads to its first instruction.
+    fn loop_end(&self, run: Range<usize>) -> Option<usize> {
+        let all = &self.function.instructions;
+        let head = all.get(run.start)?.ip();
+        let mut within = run.start..run.end.min(run.start + LONGEST);
+        within
+            .rfind(|index| cycle::leads_to(&all[*index], head))
+            .map(|last| last + 1)
+            .filter(|_| self.closes_loops)
     }
 
     fn ends_in_jump(&self, index: usize) -> bool {
@@ -250,10 +264,18 @@ fn fall_in(function: &Function) -> Vec<bool> {
 /// Groups in a run that is entered at its first instruction alone.
 fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, groups: &mut Groups) {
     let floor = groups.groups.len();
+    let loop_end = ground.loop_end(run.clone());
     for wanted in ground.wanted(run.clone()) {
         let last = groups.groups[floor..].last();
         if last.is_some_and(|last| wanted < last.end) {
             continue;
+        }
+        if let Some(end) = loop_end.filter(|end| wanted < *end) {
+            let room = ground.length(run.start..end).min(EDIT);
+            if room == EDIT {
+                add(ground, groups, floor, group(run.start, end, false, room));
+                continue;
+            }
         }
         let mut end = wanted + 1;
         while ground.length(wanted..end) < EDIT && end < run.end {
@@ -376,6 +398,7 @@ mod tests {
             function: &function,
             items: &items,
             bytes,
+            closes_loops: false,
         });
         let text = groups
             .groups

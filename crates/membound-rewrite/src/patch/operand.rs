@@ -20,6 +20,25 @@ pub(super) struct Operand {
 }
 
 impl Operand {
+    /// The same, so many bytes further on; `None` when that cannot be written.
+    pub(super) fn further(self, bytes: i64) -> Option<Self> {
+        let Address::Registers {
+            base,
+            index,
+            displacement,
+        } = self.address
+        else {
+            return None;
+        };
+        let displacement = i64::from(displacement).checked_add(bytes)?;
+        let address = Address::Registers {
+            base,
+            index,
+            displacement: i32::try_from(displacement).ok()?,
+        };
+        Some(Self { address, ..self })
+    }
+
     /// The operand of `access`, or `None` when it cannot be named by an ordinary one.
     pub(super) fn of(instruction: &Instruction, access: &Access) -> Option<Self> {
         let ordinary = access.addressing == Addressing::Operand

@@ -142,6 +142,9 @@ pub struct Options {
     pub wrapped: Vec<Wrapped>,
     /// What yields do without, sorted.
     pub without: Vec<YieldPart>,
+    /// Whether a loop around sites lies in their trampoline as a whole where it can. A thread then
+    /// need not come out of it for as long as the loop lasts, whatever becomes of the text.
+    pub closes_loops: bool,
 }
 
 impl Options {
@@ -158,6 +161,7 @@ impl Options {
             hooks: Hooks::Plant,
             wrapped: Vec::new(),
             without: Vec::new(),
+            closes_loops: false,
         }
     }
 
@@ -198,6 +202,7 @@ impl Options {
             self.accesses as u8,
             self.vectors as u8,
             self.hooks as u8,
+            u8::from(self.closes_loops),
         ]);
         key.push(self.without.len() as u8);
         key.extend(self.without.iter().map(|part| *part as u8));

@@ -162,6 +162,17 @@ pub(super) fn write(form: Form, instruction: &Instruction, bytes: &[u8], out: &m
     }
 }
 
+/// Writes a branch to `place`, an earlier one of `out`, instead of where it leads; whether it is one of those
+/// that can.
+pub(super) fn write_back(form: Form, place: u32, out: &mut Emitter) -> bool {
+    match form {
+        Form::Jump => out.jump_back(place),
+        Form::JumpIf(condition) => out.jump_if_back(condition, place),
+        Form::Verbatim | Form::RipOperand(_) | Form::CountJump(_) => return false,
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use membound_wire::{Place, fingerprint};
 
-use super::body::{Draft, Settled, SlowPath};
+use super::body::{Draft, Settled, SlowPath, Within};
+use super::cycle::{self, Cycle};
 use super::emit::Emitter;
 use super::group::{Ground, Group};
 use super::relocate;
@@ -110,13 +111,14 @@ impl Chunk {
         }
     }
 
-    /// Writes the trampoline of `group` and plans the jump to it. Calls `numbered` with the
-    /// instruction and number of every site.
+    /// Writes the trampoline of `group`, which is `cycle` as a whole, and plans the jump to it. Calls
+    /// `numbered` with the instruction and number of every site.
     pub(super) fn trampoline(
         &mut self,
         ground: &Ground<'_>,
         group: &Group,
         before: &Before<'_>,
+        cycle: Option<&Cycle>,
         mut numbered: impl FnMut(usize, u32),
     ) {
         let first_site = self.sites;
@@ -125,6 +127,7 @@ impl Chunk {
         let start = self.relative(ground, group.first);
         let overwritten = start + u32::from(group.room);
         let mut parts = parts.into_iter().peekable();
+        let mut again = None;
         for index in group.first..group.end {
             let original = self.relative(ground, index);
             if original < overwritten {
@@ -135,16 +138,20 @@ impl Chunk {
             }
             let part = parts.next_if(|part| part.instruction == index);
             let code = self.out.at();
-            self.body(part);
+            let around = cycle.map(|cycle| (cycle, index == group.first));
+            let lap = self.body(part, around);
+            let again = again.get_or_insert(lap.unwrap_or(code));
             let displaced = self.out.at();
-            self.displace(ground, index);
+            if cycle.is_none() || !self.go_back(ground, group, index, *again) {
+                self.displace(ground, index);
+            }
             self.close(part, code, original, displaced);
         }
         let after = ground.function.instructions[group.end - 1].next_ip();
         let code = self.out.at();
         if group.tail {
             let part = parts.next();
-            self.body(part);
+            self.body(part, None);
             let displaced = self.out.at();
             self.out.jump(after);
             let original = self.relative(ground, group.end);
@@ -203,14 +210,30 @@ impl Chunk {
         u32::try_from(address - self.out.origin).expect("an image spans at most 1 GiB")
     }
 
-    fn body(&mut self, part: Option<Part>) {
+    /// Writes a body in a loop, perhaps, of whose first instruction it is or not. Returns where laps
+    /// come in, if that is not at its beginning.
+    fn body(&mut self, part: Option<Part>, around: Option<(&Cycle, bool)>) -> Option<u32> {
+        let part = part?;
         let Self {
             out, tables, draft, ..
         } = self;
-        if let Some(part) = part {
-            let slow = part.slow.map(|(slow, _)| slow);
-            part.body.write(part.number, slow, out, tables, draft);
-        }
+        let slow = part.slow.map(|(slow, _)| slow);
+        let within = Within {
+            site: part.number,
+            slow,
+            cycle: around.map(|it| it.0),
+            is_head: around.is_some_and(|it| it.1),
+        };
+        part.body.write(within, out, tables, draft)
+    }
+
+    /// Writes a branch to the group's first instruction as one to `again`; whether it is one.
+    fn go_back(&mut self, ground: &Ground<'_>, group: &Group, index: usize, again: u32) -> bool {
+        let all = &ground.function.instructions;
+        cycle::leads_to(&all[index], all[group.first].ip())
+            && ground.items[index]
+                .form
+                .is_some_and(|form| relocate::write_back(form, again, &mut self.out))
     }
 
     fn displace(&mut self, ground: &Ground<'_>, index: usize) {

@@ -16,9 +16,10 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, FlowControl, Instruction};
-use membound_wire::{Context, Entry, Lane};
+use membound_wire::{CREDIT_UNITS_PER_NS, Context, Entry, Lane};
 
-use super::body::Surroundings;
+use super::body::{Surroundings, Within};
+use super::cycle::Beat;
 use super::emit::{Address, Condition, Emitter, Width};
 use super::lane::{
     self, FS, GS, absolute, at, change_rounding, clear, compare_with_zero, count_down,
@@ -31,6 +32,10 @@ use super::{Options, Refusal, VectorLevel, Yield, YieldPart, vectors};
 use crate::flow::{Analyst, Segment};
 use crate::{Gpr, RegisterSet};
 
+/// Time in a loop that is counted at once, in nanoseconds.
+const AT_ONCE_NS: i32 = 4;
+/// Time for which a scavenger asks ahead, in nanoseconds: a turn's, about.
+const AHEAD_NS: i32 = 100;
 /// Where the thread that a lane belongs to has written down how it rounds.
 const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
 
@@ -40,6 +45,8 @@ pub(super) struct SettledYield {
     what: Yield,
     /// What is prefetched.
     operand: Option<Operand>,
+    /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
+    asks_ahead: bool,
     vectors: VectorLevel,
     /// Whether control goes on elsewhere.
     passes: bool,
@@ -84,6 +91,41 @@ const fn dear() -> RegisterSet {
     RegisterSet::X87.union(RegisterSet::DIRECTION)
 }
 
+/// What a scavenger is charged at a yield.
+#[derive(Clone, Debug)]
+struct Charge {
+    /// In [`CREDIT_UNITS_PER_NS`].
+    units: u16,
+    /// The laps that this is for, where it is for several. It is what they take when the loop is entered,
+    /// and then each time that so many were made: never too late.
+    beat: Option<Laps>,
+    /// What is asked for when it leaves, for when it is back.
+    ahead: Vec<Operand>,
+}
+
+/// Two to the power of `together` laps, of which one finds the bits above `beat`'s shift 0.
+#[derive(Clone, Copy, Debug)]
+struct Laps {
+    beat: Beat,
+    together: u32,
+}
+
+impl Laps {
+    const fn mask(self) -> u32 {
+        ((1 << self.together) - 1) << self.beat.shift
+    }
+}
+
+impl Charge {
+    const fn of(units: u16) -> Self {
+        Self {
+            units,
+            beat: None,
+            ahead: Vec::new(),
+        }
+    }
+}
+
 impl SettledYield {
     pub(super) fn settle(
         what: Yield,
@@ -101,22 +143,58 @@ impl SettledYield {
         Ok(Self {
             what,
             operand: operand.filter(|_| what.prefetches() && with(YieldPart::Prefetch)),
+            asks_ahead: with(YieldPart::Prefetch),
             vectors: options.vectors,
             passes: with(YieldPart::Passing),
         })
     }
 
-    pub(super) fn write(&self, around: &Surroundings, writer: &mut Writer<'_>) {
+    /// Returns where laps come in, as [`super::body::Settled::write`] does.
+    pub(super) fn write(
+        &self,
+        around: &Surroundings,
+        within: Within<'_>,
+        writer: &mut Writer<'_>,
+    ) -> Option<u32> {
         if let Some(operand) = self.operand {
             prefetch(operand, writer.out);
         }
         match self.what {
             _ if !self.passes => self.stay(around, writer),
             Yield::Primary => self.primary(around, writer),
-            Yield::Miss { cost, .. } | Yield::Bound { cost, .. } => {
-                self.scavenger(around, cost, writer);
+            Yield::Miss { cost, .. } => {
+                self.scavenger(around, &Charge::of(cost), writer);
+            }
+            Yield::Bound { cost, .. } => {
+                let charge = self.charge(around, within, cost);
+                return self.scavenger(around, &charge, writer);
             }
             Yield::Base => take_base(around, writer),
+        }
+        None
+    }
+
+    /// What is counted at a time: that of a lap, or of several where which lap it is can be told.
+    fn charge(&self, around: &Surroundings, within: Within<'_>, cost: u16) -> Charge {
+        let Some(cycle) = within.cycle else {
+            return Charge::of(cost);
+        };
+        let laps = i64::from(AHEAD_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
+        let ahead = if self.asks_ahead {
+            cycle.ahead(laps)
+        } else {
+            Vec::new()
+        };
+        let at_once = AT_ONCE_NS * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
+        let together = at_once.max(1).ilog2();
+        let flags_dead = !around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
+        let beat = cycle
+            .beat
+            .filter(|beat| within.is_head && flags_dead && together > 0 && beat.shift < 16);
+        Charge {
+            units: beat.map_or(cost, |_| cost << together),
+            beat: beat.map(|beat| Laps { beat, together }),
+            ahead,
         }
     }
 
@@ -203,8 +281,17 @@ impl SettledYield {
         writer.mark();
     }
 
-    /// Goes on as the primary when its time has come, or, at a miss, as the next one before.
-    fn scavenger(&self, around: &Surroundings, cost: u16, writer: &mut Writer<'_>) {
+    /// Goes on as the primary when its time has come, or, at a miss, as the next one before. Returns where
+    /// laps come in that may have been counted before.
+    fn scavenger(
+        &self,
+        around: &Surroundings,
+        charge: &Charge,
+        writer: &mut Writer<'_>,
+    ) -> Option<u32> {
+        let cost = charge.units;
+        let entry = writer.out.at();
+        let mut again = None;
         let flags_dead = !around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
         let misses = matches!(self.what, Yield::Miss { .. });
         let mut quick = None;
@@ -214,6 +301,9 @@ impl SettledYield {
             writer.resume = Resume::Displaced;
             writer.mark();
             quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
+        }
+        for operand in charge.ahead.iter().filter(|_| quick.is_some()) {
+            prefetch(*operand, writer.out);
         }
         let saved = Saved::save(around, writer);
         let mut slow = None;
@@ -248,11 +338,20 @@ impl SettledYield {
             writer.out.land(field);
         }
         saved.restore(writer);
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        if let Some(laps) = charge.beat {
+            // Who comes back has counted these laps before.
+            let counted = writer.out.jump_ahead();
+            again = Some(writer.out.at());
+            writer.out.test_bits(laps.beat.register, laps.mask());
+            writer.out.jump_if_back(Condition::ZERO, entry);
+            writer.out.land(counted);
+        }
         if let Some(field) = quick {
             writer.out.land(field);
         }
-        writer.resume = Resume::Displaced;
-        writer.mark();
+        again
     }
 
     /// Writes where the context in rax goes on, with its vectors on its stack. Changes rdx.

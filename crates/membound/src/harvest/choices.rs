@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use membound_harvest::{Jumps, Yields, is_wanted};
-use membound_launch::{Choice, Planting, YieldPlace};
+use membound_launch::{Choice, Live, Planting, YieldPlace};
 use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{Groundwork, Sites};
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole};
@@ -25,11 +25,25 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    pub(super) fn of(plans: &[HarvestPlan], without: &[HarvestPart]) -> anyhow::Result<Self> {
+    /// The yields of all plans. Where they may be taken out of the command's `live` text, no loop of it
+    /// is to stay where its text does not count.
+    pub(super) fn of(
+        plans: &[HarvestPlan],
+        without: &[HarvestPart],
+        live: Live,
+    ) -> anyhow::Result<Self> {
         let mut choices = Self::default();
+        let mut of_command = without.to_vec();
+        if live == Live::On {
+            of_command.push(HarvestPart::Loops);
+        }
         // What two plans say of one file, the first one has: they are of the same program.
         let mut known = BTreeMap::new();
         for plan in plans {
+            let without = match plan.role {
+                HarvestRole::Primary => &of_command,
+                HarvestRole::Scavenger => without,
+            };
             for module in &plan.modules {
                 let key = (plan.role as u8, module.identity.clone());
                 let planned = plan

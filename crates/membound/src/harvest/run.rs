@@ -79,7 +79,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .into_iter()
         .map(|followed| (followed.from, followed.plan))
         .unzip();
-    let mut choices = Choices::of(&plans, &args.without)?;
+    let live = match args.max_slowdown {
+        // Its guard takes yields out.
+        Some(_) => Live::On,
+        None => Live::Off,
+    };
+    let mut choices = Choices::of(&plans, &args.without, live)?;
     if args.no_primary {
         choices.primary.push(host_yield(&command)?);
     }
@@ -120,10 +125,10 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let job = Job::prepare()?;
     let begun = Instant::now();
     let cpu_before_s = children_cpu_s();
-    let live = match args.max_slowdown {
-        // Its guard takes yields out.
-        Some(_) if !choices.yields.is_empty() => Live::On,
-        _ => Live::Off,
+    let live = if choices.yields.is_empty() {
+        Live::Off
+    } else {
+        live
     };
     let session = match launching::start(&program, session_options(harvest, live))? {
         Ok(session) => session,

@@ -1,0 +1,271 @@
+//! Loops that lie in one trampoline as a whole.
+//!
+//! A branch back to the group's first instruction then stays in the trampoline: it would only come back
+//! from the text by a jump more. What such a loop steps through is known too: registers that one
+//! instruction of it, which every lap executes, changes by a constant.
+
+use std::ops::Range;
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+use super::emit::Address;
+use super::operand::Operand;
+use crate::flow::{Access, Analyst, Direction, access};
+use crate::{Gpr, RegisterSet};
+
+/// Bytes of a cache line.
+const LINE_BYTES: i64 = 64;
+/// Lines asked for at one time, of all streams together: as many misses as a core may have open.
+const MOST_LINES: i64 = 16;
+
+/// A loop of which nothing is outside of its trampoline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cycle {
+    /// A register that every lap changes by the same.
+    pub beat: Option<Beat>,
+    /// What it reads in steps.
+    pub streams: Vec<Stream>,
+}
+
+/// A register with a number of low bits that stay as they are, above which every lap adds the same odd
+/// number: in two to the nth laps the n bits there take each value once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Beat {
+    pub register: Gpr,
+    pub shift: u32,
+}
+
+/// Loads at addresses that lie equally far apart from one lap to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stream {
+    pub operand: Operand,
+    /// Bytes from one to the next, not 0.
+    pub stride: i64,
+}
+
+/// Whether an instruction goes straight to `address`, perhaps.
+pub(super) fn leads_to(instruction: &Instruction, address: u64) -> bool {
+    let branch = instruction.is_jmp_short_or_near() || instruction.is_jcc_short_or_near();
+    branch && instruction.near_branch_target() == address
+}
+
+impl Cycle {
+    /// The loop from `body`'s first instruction to the last that leads back there, if there is one.
+    pub(super) fn of(
+        instructions: &[Instruction],
+        body: Range<usize>,
+        analyst: &mut Analyst,
+    ) -> Option<Self> {
+        let body = instructions.get(body)?;
+        let head = body.first()?.ip();
+        let mut back = (0..body.len()).filter(|index| leads_to(&body[*index], head));
+        let (first, last) = (back.next()?, back.next_back());
+        // Where laps may be short, what is behind the short cut is not in all of them.
+        let (every, body) = (first, &body[..=last.unwrap_or(first)]);
+        let steps = Steps::of(body, every, analyst);
+        let mut streams: Vec<Stream> = Vec::new();
+        for instruction in body {
+            let access = access(instruction).filter(|it| it.direction == Direction::Load);
+            let stream = access.and_then(|access| steps.stream(instruction, &access));
+            if let Some(stream) = stream
+                && !streams.iter().any(|known| known.covers(&stream))
+            {
+                streams.push(stream);
+            }
+        }
+        Some(Self {
+            beat: steps.beat(),
+            streams,
+        })
+    }
+
+    /// What is read in the `laps` to come, without what lies in the line that is read now: an operand a
+    /// line.
+    pub(super) fn ahead(&self, laps: i64) -> Vec<Operand> {
+        let share = MOST_LINES
+            / i64::try_from(self.streams.len())
+                .unwrap_or(MOST_LINES)
+                .max(1);
+        let mut ahead = Vec::new();
+        for stream in &self.streams {
+            let step = stream.stride.signum() * stream.stride.abs().max(LINE_BYTES);
+            let lines = (laps * stream.stride / step).min(share);
+            let further = (1..=lines).filter_map(|line| stream.operand.further(line * step));
+            ahead.extend(further);
+        }
+        ahead
+    }
+}
+
+impl Stream {
+    /// Whether the other one is of the same lines.
+    fn covers(&self, other: &Self) -> bool {
+        let place = |it: &Self| match it.operand.address {
+            Address::Registers {
+                base,
+                index,
+                displacement,
+            } => Some((base, index, i64::from(displacement))),
+            Address::Module(_) => None,
+        };
+        let (Some(own), Some(others)) = (place(self), place(other)) else {
+            return false;
+        };
+        (own.0, own.1) == (others.0, others.1)
+            && self.stride == other.stride
+            && (own.2 - others.2).abs() < LINE_BYTES
+    }
+}
+
+/// By register: what a lap adds to it, `None` where that is not known, 0 where it stays.
+#[derive(Debug)]
+struct Steps([Option<i64>; 16]);
+
+impl Steps {
+    /// Of a loop's instructions, of which every lap executes at least those up to `every`.
+    fn of(body: &[Instruction], every: usize, analyst: &mut Analyst) -> Self {
+        let mut steps = [Some(0); 16];
+        for (index, instruction) in body.iter().enumerate() {
+            let writes = analyst.effects(instruction).writes;
+            let step = step_of(instruction).filter(|_| index <= every);
+            for register in Gpr::all().filter(|it| writes.intersects(RegisterSet::gpr(*it))) {
+                let known = &mut steps[usize::from(register.number())];
+                *known = match (*known, step) {
+                    (Some(0), Some((stepped, by))) if stepped == register => Some(by),
+                    _ => None,
+                };
+            }
+        }
+        Self(steps)
+    }
+
+    fn by(&self, register: Gpr) -> Option<i64> {
+        self.0[usize::from(register.number())]
+    }
+
+    fn beat(&self) -> Option<Beat> {
+        let stepped = Gpr::all().filter_map(|register| {
+            let by = self.by(register).filter(|by| *by != 0)?;
+            let shift = by.trailing_zeros();
+            Some(Beat { register, shift })
+        });
+        stepped.min_by_key(|beat| beat.shift)
+    }
+
+    fn stream(&self, instruction: &Instruction, access: &Access) -> Option<Stream> {
+        let operand = Operand::of(instruction, access)?;
+        let Address::Registers { base, index, .. } = operand.address else {
+            return None;
+        };
+        let of_base = base.map_or(Some(0), |base| self.by(base))?;
+        let of_index = index.map_or(Some(0), |(index, scale)| Some(self.by(index)? << scale))?;
+        let stride = of_base + of_index;
+        (stride != 0).then_some(Stream { operand, stride })
+    }
+}
+
+/// What an instruction adds to a register of 64 bits, if it does that and nothing else to registers.
+fn step_of(instruction: &Instruction) -> Option<(Gpr, i64)> {
+    let wide = |register: Register| {
+        let wide = register.is_gpr64() && register != Register::None;
+        wide.then(|| Gpr::new(u8::try_from(register.number()).expect("sixteen registers")))
+    };
+    if instruction.op_count() == 0 || instruction.op0_kind() != OpKind::Register {
+        return None;
+    }
+    let register = wide(instruction.op0_register())?;
+    let constant = || {
+        let given = matches!(
+            instruction.op1_kind(),
+            OpKind::Immediate8to64 | OpKind::Immediate32to64
+        );
+        given.then(|| instruction.immediate(1).cast_signed())
+    };
+    let by = match instruction.mnemonic() {
+        Mnemonic::Inc => 1,
+        Mnemonic::Dec => -1,
+        Mnemonic::Add => constant()?,
+        Mnemonic::Sub => constant()?.checked_neg()?,
+        Mnemonic::Lea => {
+            let own = wide(instruction.memory_base()) == Some(register);
+            let plain = own && instruction.memory_index() == Register::None;
+            plain.then(|| instruction.memory_displacement64().cast_signed())?
+        }
+        _ => return None,
+    };
+    // Two of them together do not overflow.
+    (by.unsigned_abs() < 1 << 32).then_some((register, by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Function;
+
+    fn cycle(code: &[u8]) -> Option<Cycle> {
+        let function = Function::from_code(code, 0x1000);
+        let all = &function.instructions;
+        Cycle::of(all, 0..all.len(), &mut Analyst::new())
+    }
+
+    fn places(ahead: &[Operand]) -> Vec<i32> {
+        let displacement = |it: &Operand| match it.address {
+            Address::Registers { displacement, .. } => displacement,
+            Address::Module(_) => panic!("an address of the module"),
+        };
+        ahead.iter().map(displacement).collect()
+    }
+
+    #[test]
+    fn a_sum_reads_ahead_line_by_line() {
+        // 1: add rax,[rdi]; add rdi,8; cmp rdi,rdx; jne 1b; ret
+        let code = [
+            0x48, 0x03, 0x07, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf4, 0xc3,
+        ];
+        let cycle = cycle(&code).unwrap();
+        let (register, shift) = (Gpr::RDI, 3);
+        assert_eq!(cycle.beat, Some(Beat { register, shift }));
+        assert_eq!(cycle.streams.len(), 1);
+        assert_eq!(cycle.streams[0].stride, 8);
+        assert_eq!(places(&cycle.ahead(24)), [64, 128, 192]);
+        assert_eq!(cycle.ahead(7).len(), 0);
+        assert_eq!(cycle.ahead(1 << 20).len(), 16);
+    }
+
+    #[test]
+    fn downwards_and_by_an_index_with_two_loads_of_a_line() {
+        // 1: mov rax,[rsi+rcx*4]; add rax,[rsi+rcx*4+8]; sub rcx,32; jnz 1b; ret
+        let code = [
+            0x48, 0x8b, 0x04, 0x8e, 0x48, 0x03, 0x44, 0x8e, 0x08, 0x48, 0x83, 0xe9, 0x20, 0x75,
+            0xf1, 0xc3,
+        ];
+        let cycle = cycle(&code).unwrap();
+        assert_eq!(cycle.beat.map(|beat| beat.shift), Some(5));
+        assert_eq!(cycle.streams.len(), 1);
+        assert_eq!(cycle.streams[0].stride, -128);
+        assert_eq!(places(&cycle.ahead(2)), [-128, -256]);
+    }
+
+    #[test]
+    fn what_is_followed_is_no_stream_and_has_no_beat() {
+        // 1: mov rdi,[rdi]; dec esi; jnz 1b; ret
+        let code = [0x48, 0x8b, 0x3f, 0xff, 0xce, 0x75, 0xf9, 0xc3];
+        assert_eq!(cycle(&code), Some(Cycle::default()));
+    }
+
+    #[test]
+    fn a_step_that_some_laps_leave_out_is_none() {
+        // 1: add rax,[rdi]; jc 1b; add rdi,8; cmp rdi,rdx; jne 1b; ret
+        let code = [
+            0x48, 0x03, 0x07, 0x72, 0xfb, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf2,
+            0xc3,
+        ];
+        assert_eq!(cycle(&code), Some(Cycle::default()));
+    }
+
+    #[test]
+    fn what_does_not_go_back_is_none() {
+        // test edi,edi; jz 2f; mov eax,[rsi]; 2: ret
+        assert_eq!(cycle(&[0x85, 0xff, 0x74, 0x02, 0x8b, 0x06, 0xc3]), None);
+    }
+}
