@@ -104,8 +104,8 @@ pub(crate) struct Block {
     pub(super) turn_ns: AtomicU64,
     /// 1: its thread blocks signals that guests need, and has no turns.
     pub(super) deaf: AtomicU32,
-    /// Turns that are timed and not recorded: whoever had the processor before has left it cold.
-    pub(super) warming: AtomicU32,
+    /// Turns that are to be timed yet, the last of them recorded: whoever had the processor before has left it cold.
+    pub(super) to_time: AtomicU32,
     pub(super) leaving: leave::Leaving,
 }
 

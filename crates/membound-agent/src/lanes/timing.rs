@@ -10,8 +10,10 @@ use membound_wire::{Board, Context as WireContext, Lane, time_class};
 use super::block::{Block, Context, ROUNDING_AT_FIRST};
 use super::{board, tell, told};
 
-/// Turns before one that is timed: the kernel, which was between, leaves predictors and caches cold.
-const WARMING: u32 = 256;
+/// Turns before those that are recorded: the kernel, which was between, leaves predictors and caches cold.
+const WARMING: u32 = 128;
+/// Turns in a row that are recorded.
+const RECORDED: u32 = 64;
 
 // rax: the context that was gone on to. Each is what the field of that name says.
 global_asm!(
@@ -112,15 +114,17 @@ extern "C" fn timed(ticks: u64) {
     let (Some(board), Some(block)) = (board(), Block::of_thread()) else {
         return;
     };
-    let warming = block.warming.load(Ordering::Relaxed);
-    if warming > 0 {
-        block.warming.store(warming - 1, Ordering::Relaxed);
+    let left = block.to_time.load(Ordering::Relaxed).saturating_sub(1);
+    block.to_time.store(left, Ordering::Relaxed);
+    if left > 0 {
         // The kernel is not to come between. Should a handler send the next one home meanwhile, the
         // thread is asked to come to the agent before anything of this is looked at.
         let next = block.next.load(Ordering::Relaxed);
         if block.is_member(next) {
             block.begin_with(&block.stopwatch, next);
         }
+    }
+    if left >= RECORDED {
         return;
     }
     let ns = ticks.saturating_mul(1024) / u64::from(board.ticks.max(1));
@@ -160,9 +164,9 @@ impl Block {
         self.next.store(own.address(), Ordering::Release);
     }
 
-    /// Has one of the turns to come timed.
+    /// Has some of the turns to come timed.
     pub(super) fn time(&self) {
-        self.warming.store(WARMING, Ordering::Relaxed);
+        self.to_time.store(WARMING + RECORDED, Ordering::Relaxed);
         self.ask();
     }
 }

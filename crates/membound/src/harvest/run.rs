@@ -100,7 +100,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         primary: choices.primary,
         scavengers: choices.scavengers,
         span_ns: match args.bound_ns {
-            Some(_) => SpanControl::first(timing.span_ns),
+            Some(_) => SpanControl::FIRST,
             None => timing.span_ns,
         },
         per_thread,

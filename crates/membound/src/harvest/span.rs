@@ -10,6 +10,13 @@ use super::times::within;
 
 /// Share of the turns that are to keep to the bound.
 const KEPT: f64 = 0.99;
+/// Share of the turns that a longer span may have exceed it where it is not kept even by turns that end
+/// at the first yield: by those that find all caches cold, for one.
+const MORE: f64 = 0.02;
+/// Where fewer keep to it at best, all turns end at the first yield.
+const HOPELESS: f64 = 0.8;
+/// Decisions from one look at turns that end at the first yield to the next.
+const SOUNDED_EVERY: u32 = 12;
 /// Timed turns that a decision is made on.
 const LEAST_TURNS: u64 = 200;
 /// Below this the span makes no difference: turns end at the first yield.
@@ -21,22 +28,29 @@ pub(super) struct SpanControl {
     bound_ns: f64,
     most_ns: f64,
     span_ns: f64,
+    /// The same while turns end at the first yield, for as long as it is looked what comes of that.
+    sounding: bool,
+    /// The share of such turns that kept to the bound lately.
+    floor: Option<f64>,
+    /// Decisions since that was looked at.
+    decisions: u32,
     /// Turns that were timed at the last decision, and those of them that kept to the bound.
     last: (u64, f64),
 }
 
 impl SpanControl {
-    /// The span to begin with: it is easier to give more than to take back what was too much.
-    pub(super) fn first(most_ns: f64) -> f64 {
-        most_ns / 4.0
-    }
+    /// The span to begin with: turns end at the first yield, which shows what is kept at best.
+    pub(super) const FIRST: f64 = 0.0;
 
-    /// Begins with [`Self::first`] of `most_ns`, which is never exceeded.
-    pub(super) fn new(bound_ns: f64, most_ns: f64) -> Self {
+    /// Begins with [`Self::FIRST`]; `most_ns` is never exceeded.
+    pub(super) const fn new(bound_ns: f64, most_ns: f64) -> Self {
         Self {
             bound_ns,
             most_ns,
-            span_ns: Self::first(most_ns),
+            span_ns: most_ns / 4.0,
+            sounding: true,
+            floor: None,
+            decisions: 0,
             last: (0, 0.0),
         }
     }
@@ -51,27 +65,43 @@ impl SpanControl {
         }
         let share = (kept - self.last.1) / turns as f64;
         self.last = (timed, kept);
-        let wanted = if share < 0.9 {
+        let was_ns = if self.sounding { 0.0 } else { self.span_ns };
+        if self.sounding {
+            self.floor = Some(self.floor.map_or(share, |floor| (floor + share) / 2.0));
+            self.sounding = false;
+        } else {
+            self.span_ns = self.wanted(share);
+            self.decisions += 1;
+            self.sounding = self.decisions.is_multiple_of(SOUNDED_EVERY);
+        }
+        let span_ns = if self.sounding { 0.0 } else { self.span_ns };
+        ((span_ns - was_ns).abs() > 1e-9).then_some(span_ns)
+    }
+
+    /// The span that is to be where this share of the turns keeps to the bound.
+    fn wanted(&self, share: f64) -> f64 {
+        let (target, best) = match self.floor {
+            Some(floor) if floor < HOPELESS => return 0.0,
+            Some(floor) if floor < KEPT => (floor - MORE, floor),
+            _ => (KEPT, 1.0),
+        };
+        let beyond = best - target;
+        let wanted = if share < target - 9.0 * beyond {
             self.span_ns * 0.5
-        } else if share < KEPT {
+        } else if share < target {
             self.span_ns * 0.8
-        } else if share > KEPT + 0.9 * (1.0 - KEPT) {
+        } else if share > target + 0.9 * beyond {
             (self.span_ns * 1.4).max(LEAST_NS)
-        } else if share > KEPT + 0.5 * (1.0 - KEPT) {
+        } else if share > target + 0.5 * beyond {
             (self.span_ns * 1.1).max(LEAST_NS)
         } else {
             self.span_ns
         };
-        let wanted = if wanted < LEAST_NS {
+        if wanted < LEAST_NS {
             0.0
         } else {
             wanted.min(self.most_ns)
-        };
-        if (wanted - self.span_ns).abs() < 1e-9 {
-            return None;
         }
-        self.span_ns = wanted;
-        Some(wanted)
     }
 }
 
@@ -94,7 +124,7 @@ mod tests {
     fn turns_come_to_keep_to_their_bound_and_use_it() {
         let mut control = SpanControl::new(200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut span = 150.0;
+        let mut span = SpanControl::FIRST;
         for _ in 0..60 {
             timed(&mut so_far, span);
             span = control.decide(&so_far).unwrap_or(span);
@@ -106,10 +136,29 @@ mod tests {
     }
 
     #[test]
+    fn turns_that_are_too_long_at_best_do_not_end_the_others() {
+        let mut control = SpanControl::new(200.0, 150.0);
+        let mut so_far = Harvested::default();
+        let mut span = SpanControl::FIRST;
+        // One in twenty is cold, and lasts longer than the bound whatever the span is.
+        for _ in 0..60 {
+            let ns = (60.0 + 0.5 * span) as u64;
+            for (from, count) in [(ns, 950), (400, 50)] {
+                match so_far.times.iter_mut().find(|(known, _, _)| *known == from) {
+                    Some((_, _, known)) => *known += count,
+                    None => so_far.times.push((from, from + 1, count)),
+                }
+            }
+            span = control.decide(&so_far).unwrap_or(span);
+        }
+        assert!(span > 30.0 || control.sounding, "{span} {control:?}");
+    }
+
+    #[test]
     fn where_a_single_segment_is_too_long_turns_end_at_once() {
         let mut control = SpanControl::new(50.0, 25.0);
         let mut so_far = Harvested::default();
-        let mut span = 25.0;
+        let mut span = SpanControl::FIRST;
         for _ in 0..20 {
             timed(&mut so_far, span);
             span = control.decide(&so_far).unwrap_or(span);
