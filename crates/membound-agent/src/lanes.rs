@@ -261,6 +261,8 @@ pub(crate) fn thread_ends() {
     };
     if here() && block.thread.load(Ordering::Acquire) == sys::thread() {
         let _quiet = Quiet::new();
+        // Whoever has the block next sets its selector, while this thread's last call is to come.
+        own_thread::keep_calls();
         warden::reclaim(block, true);
     }
 }

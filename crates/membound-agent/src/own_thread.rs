@@ -83,10 +83,12 @@ pub(crate) fn name(name: &CStr) {
     };
 }
 
+/// `PR_SET_SYSCALL_USER_DISPATCH` of the kernel's.
+const SET_DISPATCH: usize = 59;
+
 /// Has every system call of the calling thread come to the agent while the byte at `selector` is 1,
 /// but those that the agent makes. The byte must stay mapped.
 pub(crate) fn dispatch_calls(selector: usize) -> Result<(), Errno> {
-    const SET_DISPATCH: usize = 59;
     const ON: usize = 1;
     let [start, end] = assembly::own_range();
     let length = (end - start) as usize;
@@ -98,6 +100,13 @@ pub(crate) fn dispatch_calls(selector: usize) -> Result<(), Errno> {
         )
     };
     check(set).map(drop)
+}
+
+/// Has no system call of the calling thread come to the agent any more.
+pub(crate) fn keep_calls() {
+    const OFF: usize = 0;
+    // SAFETY: it reads no memory from then on.
+    let _ = unsafe { call(number::PRCTL, [SET_DISPATCH, OFF, 0, 0, 0, 0]) };
 }
 
 /// Gives the calling thread an alternate stack for signals, which stays mapped; its address.

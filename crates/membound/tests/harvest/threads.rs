@@ -33,6 +33,11 @@ fn a_thousand_detached_threads_come_and_go() {
 }
 
 #[test]
+fn threads_that_have_left_their_lane_call_the_kernel_themselves() {
+    check("relay", 4, "--idle steal");
+}
+
+#[test]
 fn threads_leave_by_pthread_exit() {
     check("exit", 3, "--idle harvest");
 }
