@@ -1,12 +1,13 @@
 /*
  * A primary: threads that each follow a pointer chase.
  *
- *     chase [THREADS [AREA [own|shared [HOPS [thp|4k [CPU]]]]]]
+ *     chase [THREADS [AREA [own|shared [HOPS [thp|4k [CPU [REST]]]]]]]
  *
  * THREADS: 8 by default. AREA: bytes, a power of two, 16M by default, of each thread (own,
  * default) or for all of them (shared, begun at places equally far from each other). HOPS: of each
  * thread, 10000000 by default, rounded up to whole batches of 1000. thp (default) asks for huge
- * pages. CPU: where all threads stay, or any (default).
+ * pages. CPU: where all threads stay, or any (default). REST: seconds in which nothing is done before
+ * the threads begin to chase, 0 by default: scavengers prepare themselves in them.
  *
  * Prints hops, checksum (the sum of the places in their cycles where the threads ended), wall_s,
  * hops_per_s of all threads, ns_per_hop and cpu_ns_per_hop (a thread's wall and CPU time by its
@@ -18,6 +19,7 @@
 #include "common.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 enum { BATCH_HOPS = 1000 };
 
@@ -74,7 +76,7 @@ int main(int argc, char **argv)
 {
 	static const char *const SHARING[] = {"own", "shared", NULL};
 	uint64_t threads = 8, area = 16 << 20, shared = 0, hops = 10000000, pages = PAGES_THP;
-	uint64_t cpu = ANY_CPU;
+	uint64_t cpu = ANY_CPU, rest = 0;
 	const struct parameter parameters[] = {
 		{"THREADS", COUNT, &threads, 1, 1024, NULL},
 		{"AREA", POWER_SIZE, &area, 2 * LINE_BYTES, (uint64_t)1 << 40, NULL},
@@ -82,6 +84,7 @@ int main(int argc, char **argv)
 		{"HOPS", COUNT, &hops, 1, (uint64_t)1 << 40, NULL},
 		{"PAGES", CHOICE, &pages, 0, 0, PAGES_WORDS},
 		{"CPU", CPU, &cpu, 0, CPU_SETSIZE - 1, NULL},
+		{"REST", COUNT, &rest, 0, 3600, NULL},
 	};
 
 	if (READ_ARGUMENTS("chase", argv + 1, argc - 1, parameters) != 0)
@@ -116,6 +119,7 @@ int main(int argc, char **argv)
 			fprintf(stderr, "chase: cannot create thread %" PRIu64 "\n", i);
 			return EXIT_WRONG;
 		}
+	sleep((unsigned)rest);
 	pthread_barrier_wait(&begin);
 	/* By the threads' own clocks: this one may come to run when they are long at work. */
 	uint64_t began = UINT64_MAX, ended = 0, wall_ns = 0, thread_cpu_ns = 0, checksum = 0;

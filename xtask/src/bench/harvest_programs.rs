@@ -224,7 +224,7 @@ mod tests {
     const REFUSED: [(&str, &[&str]); 16] = [
         ("chase", &["x"]),
         ("chase", &["8", "3M"]),
-        ("chase", &["1", "16M", "own", "1", "4k", "any", "more"]),
+        ("chase", &["1", "16M", "own", "1", "4k", "any", "0", "more"]),
         ("kv", &["1X"]),
         ("kv", &["1M", "50", "10", "1", "sleep"]),
         ("join", &["1000"]),

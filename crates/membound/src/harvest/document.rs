@@ -144,6 +144,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         .collect();
     let sites = sites(&facts);
     let mut notes = facts.missed;
+    notes.extend(facts.plans.iter().filter_map(without_yields));
     notes.extend(harvested.missed.iter().cloned());
     notes.extend(told.notes);
     HarvestRun {
@@ -191,6 +192,19 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         missing,
         notes,
     }
+}
+
+/// What is to be said of a command's plan after which nothing yields.
+fn without_yields(plan: &HarvestPlan) -> Option<String> {
+    if plan.role != HarvestRole::Primary || plan.sites.iter().any(|site| site.chosen) {
+        return None;
+    }
+    let mut told = "by its plan no load of the command yields".to_owned();
+    for missing in &plan.missing {
+        told.push_str("; ");
+        told.push_str(&missing.why.reason);
+    }
+    Some(told)
 }
 
 /// Time that scavengers had in turns, in seconds: turns that were timed, times all.
@@ -366,5 +380,16 @@ mod tests {
         assert!((found.within_bound.unwrap() - 0.95).abs() < 1e-9);
         let none = distances(&Harvested::default(), Some(200.0));
         assert_eq!((none.p50, none.within_bound), (None, None));
+    }
+
+    #[test]
+    fn a_plan_after_which_nothing_yields_is_told() {
+        let path = std::env::current_exe().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let path = path.display().to_string();
+        let plan = |role| membound_harvest::by_hand(&path, &bytes, role, &[]).unwrap();
+        let told = without_yields(&plan(HarvestRole::Primary)).unwrap();
+        assert!(told.contains("no load of the command yields"), "{told}");
+        assert_eq!(without_yields(&plan(HarvestRole::Scavenger)), None);
     }
 }

@@ -15,6 +15,8 @@ const COPIES: [u32; 4] = [1, 3, 7, 15];
 const LIMIT_TARGET: f64 = 0.85;
 const BY_HAND_TARGET: f64 = 0.80;
 const SWITCH_TARGET_NS: f64 = 6.0;
+/// What it takes one of them to prepare itself, at most, in seconds.
+pub(super) const REST_S: u64 = 3;
 /// Where every load of two chases hits the first cache, as in `interleaved`.
 const SMALL: &str = "8K";
 
@@ -65,7 +67,7 @@ fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
     let mut scavenger = bed.scavenger("schase", large);
     scavenger.words = bed.scavenger("schase", area).words;
     Asked {
-        primary: chase(bed, area, hops),
+        primary: resting(bed, area, hops, u64::from(copies) * REST_S),
         profiled: chase(bed, large, 60_000_000),
         scavenger,
         copies,
@@ -79,6 +81,12 @@ fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
 
 fn chase(bed: &Bed<'_>, area: &str, hops: u64) -> Words {
     bed.words("chase", ["1", area, "own", &bed.amount(hops)])
+}
+
+/// A chase that rests for so many seconds before, in which `area`s of others are prepared.
+pub(super) fn resting(bed: &Bed<'_>, area: &str, hops: u64, rest_s: u64) -> Words {
+    let (hops, rest) = (bed.amount(hops), rest_s.to_string());
+    bed.words("chase", ["1", area, "own", &hops, "thp", "any", &rest])
 }
 
 /// The upper bound in `area`, one round of each number of chases.
@@ -111,11 +119,7 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
             Ok(Found::Said(said))
         }
         Case::ByHand => by_hand(bed, area).map(Found::Said),
-        Case::Harvested(copies) => {
-            // The more there are, the longer they prepare themselves in the primary's stalls.
-            let hops = 20_000_000.max(7_500_000 * (u64::from(*copies) + 1));
-            hop(bed, &asked(bed, area, *copies, hops))
-        }
+        Case::Harvested(copies) => hop(bed, &asked(bed, area, *copies, 20_000_000)),
     });
     let mut found = found.into_iter();
     let alone = found.next().context("the chase alone comes first")??;

@@ -12,6 +12,7 @@ use super::arithmetic::turned_into_work;
 use super::bed::{
     Asked, Bed, Endless, OVERHEAD, Ran, Said, Words, alternate, chosen, ran_apart, read,
 };
+use super::chase::{REST_S, resting};
 use super::{failed, middle, say};
 
 /// How long requests are served at a given rate, in seconds, and how many are without one.
@@ -315,7 +316,7 @@ pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let cases = SCAVENGERS.map(|name| {
         let chase = |hops| bed.words("chase", ["1", area, "own", &bed.amount(hops)]);
         Asked {
-            primary: chase(20_000_000),
+            primary: resting(bed, area, 20_000_000, REST_S),
             profiled: chase(60_000_000),
             scavenger: bed.scavenger(name, area),
             copies: 1,
