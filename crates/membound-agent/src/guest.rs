@@ -404,6 +404,16 @@ pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
     }
 }
 
+/// Calls `visit` with the own thread and the berth of every guest.
+pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
+    for guest in &ALL {
+        let thread = guest.thread.load(Ordering::Relaxed);
+        if thread != 0 && thread != TAKEN {
+            visit(thread, guest.berth());
+        }
+    }
+}
+
 /// Whether `thread` is a guest's.
 pub(crate) fn is_own_thread(thread: u32) -> bool {
     ALL.iter()

@@ -141,6 +141,8 @@ pub(crate) struct Berth {
     block: AtomicU64,
     /// The thread's alternate stack.
     alternate: [AtomicU64; 2],
+    /// 1 while it runs in idle time and would rather have a lane.
+    soaks: AtomicU32,
 }
 
 impl Berth {
@@ -152,6 +154,7 @@ impl Berth {
             frame: AtomicU64::new(0),
             block: AtomicU64::new(0),
             alternate: [const { AtomicU64::new(0) }; 2],
+            soaks: AtomicU32::new(0),
         }
     }
 
@@ -262,6 +265,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         guest.count(offset_of!(GuestRequest, parks));
         let before = sys::monotonic_ns();
         let left_ns = rests.left_ns(before);
+        berth.soaks.store(0, Ordering::Relaxed);
         if left_ns > 0 && idle() == Idle::Harvest {
             soaks = true;
             continue;
@@ -278,8 +282,26 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         }
         if soaks {
             schedule(0, SCHED_IDLE);
+            berth.soaks.store(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Calls guests that run in idle time to their next yield: a lane has room. Where the program keeps the
+/// processors busy there is no idle time, and they would not come to it for seconds.
+pub(super) fn call_soaking() {
+    guest::each_berth(|thread, berth| {
+        if berth.soaks.load(Ordering::Relaxed) == 1 {
+            schedule(thread, SCHED_OTHER);
+        }
+    });
+}
+
+/// Whether a guest runs in idle time.
+pub(super) fn any_soaks() -> bool {
+    let mut any = false;
+    guest::each_berth(|_, berth| any |= berth.soaks.load(Ordering::Relaxed) == 1);
+    any
 }
 
 /// Times that a guest is kept at home for, after turns that did not end.
@@ -338,7 +360,7 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
             return true;
         }
         // A program that has not come to a yield for so long may never come to one.
-        if harvests && (has_yielded() || waits > MOST_WAITS) {
+        if harvests && (soaks || has_yielded() || waits > MOST_WAITS) {
             return false;
         }
     }

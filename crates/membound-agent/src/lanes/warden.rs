@@ -21,6 +21,8 @@ const PERIOD_NS: u64 = 2_000_000;
 const NOTHING: u32 = 32;
 /// Most times that they come half as often.
 const MOST_HALVINGS: u32 = 4;
+/// From one call of guests that run in idle time to the next.
+const CALL_NS: u64 = 16_000_000;
 /// From one look whether the program is there at all to the next.
 const THOROUGH_NS: u64 = 100_000_000;
 /// Parts of the whole that [`Board::share`] counts in.
@@ -79,6 +81,7 @@ extern "C" fn look_after(_: usize) -> ! {
     let mut left = 0_u32;
     let mut nothing = 0_u32;
     let mut since_thorough = 0;
+    let mut since_call = 0;
     let never = AtomicU32::new(0);
     loop {
         let period = PERIOD_NS << (nothing / NOTHING).min(MOST_HALVINGS);
@@ -95,6 +98,13 @@ extern "C" fn look_after(_: usize) -> ! {
         for block in blocks() {
             if block.used.load(Ordering::Acquire) == Use::Thread as u32 && look_at(block, were_in) {
                 nothing = 0;
+            }
+        }
+        since_call += period;
+        if since_call >= CALL_NS {
+            since_call = 0;
+            if berth::any_soaks() && blocks().iter().any(Block::asked_to_take) {
+                berth::call_soaking();
             }
         }
         since_thorough += period;

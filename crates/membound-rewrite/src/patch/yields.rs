@@ -566,13 +566,18 @@ mod tests {
 
     /// What stands before `mov rax, [rdi]; ret`, an instruction a line.
     fn written(what: Yield) -> Vec<String> {
+        let options = Options::new(Body::Yield(what));
+        written_for(&[0x48, 0x8b, 0x07, 0xc3, 0x90, 0x90, 0x90], options)
+    }
+
+    /// What stands before the loads of `code`, an instruction a line.
+    fn written_for(code: &[u8], options: Options) -> Vec<String> {
         let options = Options {
             hooks: Hooks::LeaveOut,
             vectors: VectorLevel::Sse,
-            ..Options::new(Body::Yield(what))
+            ..options
         };
-        let code = [0x48, 0x8b, 0x07, 0xc3, 0x90, 0x90, 0x90];
-        let plan = Plan::of_code(&code, 0x1000, &options);
+        let plan = Plan::of_code(code, 0x1000, &options);
         assert!(plan.sites().all(|site| site.number.is_ok()));
         let bytes = plan.part(crate::patch::format::Section::Code);
         let body = &bytes[crate::patch::planner::PATTERN_BYTES..];
@@ -585,6 +590,57 @@ mod tests {
             lines.push(line);
         }
         lines
+    }
+
+    /// What a sum over an array is patched to, with a bound of `cost` a lap.
+    fn sum(cost: u16, closes_loops: bool) -> Vec<String> {
+        // 1: add rax,[rdi]; add rdi,8; cmp rdi,rdx; jne 1b; ret
+        let code = [
+            0x48, 0x03, 0x07, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf4, 0xc3,
+        ];
+        let own_base = false;
+        let options = Options {
+            closes_loops,
+            ..Options::new(Body::Yield(Yield::Bound { cost, own_base }))
+        };
+        written_for(&code, options)
+    }
+
+    fn count(lines: &[String], start: &str) -> usize {
+        lines.iter().filter(|line| line.starts_with(start)).count()
+    }
+
+    #[test]
+    fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
+        let credit = offset_of!(Lane, credit);
+        let lines = sum(4, true);
+        // Sixteen laps of a quarter of a nanosecond, of which one finds rdi at a multiple of 128.
+        let charge = position(&lines, &format!("sub dword ptr gs:[{credit:X}h],40h"));
+        assert_eq!(charge, 0, "{lines:#?}");
+        let lap = position(&lines, "test edi,78h");
+        assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
+        assert_eq!(lines[lap + 2], "add rax,[rdi]");
+        // 400 laps to come are 50 lines, of which the processor can ask for 16.
+        assert_eq!(count(&lines, "prefetcht0"), 16);
+        position(&lines, "prefetcht0 byte ptr [rdi+400h]");
+        assert!(lines[lap + 5].starts_with("jne "));
+    }
+
+    #[test]
+    fn laps_that_take_long_or_leave_their_trampoline_are_counted_one_by_one() {
+        let credit = offset_of!(Lane, credit);
+        let long = sum(100, true);
+        assert_eq!(long[0], format!("sub dword ptr gs:[{credit:X}h],64h"));
+        assert_eq!(
+            (count(&long, "test edi"), count(&long, "prefetcht0")),
+            (0, 2)
+        );
+        let open = sum(4, false);
+        assert_eq!(open[0], format!("sub dword ptr gs:[{credit:X}h],4"));
+        assert_eq!(
+            (count(&open, "test edi"), count(&open, "prefetcht0")),
+            (0, 0)
+        );
     }
 
     fn position(lines: &[String], line: &str) -> usize {

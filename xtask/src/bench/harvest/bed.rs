@@ -470,11 +470,11 @@ fn works(document: &HarvestRun, planned: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether scavengers ran so long on threads of their own in `seconds` that their work is not
-/// that of stalls.
-pub(super) fn ran_apart(document: &HarvestRun, seconds: f64) -> bool {
+/// Whether scavengers ran so long on threads of their own in `seconds`, and in `rest_s` before, that
+/// their work is not that of stalls.
+pub(super) fn ran_apart(document: &HarvestRun, seconds: f64, rest_s: f64) -> bool {
     let own: f64 = document.scavengers.iter().map(|one| one.own_thread_s).sum();
-    own > OWN_THREAD_SHARE * seconds
+    own > rest_s + OWN_THREAD_SHARE * seconds
 }
 
 /// A command as a person would type it, its program without a path.

@@ -16,7 +16,7 @@ const LIMIT_TARGET: f64 = 0.85;
 const BY_HAND_TARGET: f64 = 0.80;
 const SWITCH_TARGET_NS: f64 = 6.0;
 /// What it takes one of them to prepare itself, at most, in seconds.
-pub(super) const REST_S: u64 = 3;
+pub(super) const REST_S: u64 = 2;
 /// Where every load of two chases hits the first cache, as in `interleaved`.
 const SMALL: &str = "8K";
 
@@ -67,11 +67,12 @@ fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
     let mut scavenger = bed.scavenger("schase", large);
     scavenger.words = bed.scavenger("schase", area).words;
     Asked {
-        primary: resting(bed, area, hops, u64::from(copies) * REST_S),
+        primary: resting(bed, area, hops, rest_s(copies)),
         profiled: chase(bed, large, 60_000_000),
         scavenger,
         copies,
-        idle: IdlePolicy::Steal,
+        // They prepare themselves while the primary rests.
+        idle: IdlePolicy::Harvest,
         bound_ns: None,
         // The chase has one load; what it would cost on hits is not the question.
         max_overhead: "100%",
@@ -81,6 +82,11 @@ fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
 
 fn chase(bed: &Bed<'_>, area: &str, hops: u64) -> Words {
     bed.words("chase", ["1", area, "own", &bed.amount(hops)])
+}
+
+/// How long a primary with so many copies rests, in seconds.
+fn rest_s(copies: u32) -> u64 {
+    u64::from(copies) * REST_S
 }
 
 /// A chase that rests for so many seconds before, in which `area`s of others are prepared.
@@ -103,7 +109,8 @@ fn hop(bed: &Bed<'_>, asked: &Asked) -> Result<Found> {
     Ok(Found::Hop {
         ns: 1e9 / hops_per_s,
         share,
-        apart: document.is_some_and(|document| ran_apart(document, seconds)),
+        apart: document
+            .is_some_and(|document| ran_apart(document, seconds, rest_s(asked.copies) as f64)),
     })
 }
 

@@ -78,7 +78,7 @@ impl Found {
         Ok(Self {
             units: ran.units()?,
             units_per_s: ran.units_per_s()?,
-            apart: document.is_some_and(|document| ran_apart(document, seconds)),
+            apart: document.is_some_and(|document| ran_apart(document, seconds, 0.0)),
             ..Self::alone(&ran.said)?
         })
     }
@@ -316,11 +316,12 @@ pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let cases = SCAVENGERS.map(|name| {
         let chase = |hops| bed.words("chase", ["1", area, "own", &bed.amount(hops)]);
         Asked {
-            primary: resting(bed, area, 20_000_000, REST_S),
+            primary: resting(bed, area, 20_000_000, 2 * REST_S),
             profiled: chase(60_000_000),
             scavenger: bed.scavenger(name, area),
             copies: 1,
-            idle: IdlePolicy::Steal,
+            // They prepare themselves while the primary rests.
+            idle: IdlePolicy::Harvest,
             bound_ns: Some(BOUND_NS),
             max_overhead: OVERHEAD,
             without: &[],

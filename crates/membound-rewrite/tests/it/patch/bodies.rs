@@ -100,6 +100,7 @@ pub(crate) fn options(body: Body, random: &mut Random) -> Options {
         YieldPart::Prefetch,
     ];
     options.without = parts.into_iter().filter(|_| random.one_in(4)).collect();
+    options.closes_loops = random.one_in(2);
     options
 }
 
