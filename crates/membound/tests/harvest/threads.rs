@@ -33,6 +33,19 @@ fn a_thousand_detached_threads_come_and_go() {
 }
 
 #[test]
+fn a_program_that_sleeps_before_its_first_yield_leaves_idle_time() {
+    let (Some(program), Some(scavenger)) = (fixture("threads.c", "-O2"), scavenger()) else {
+        return;
+    };
+    // It needs many spans of idle time, and ends long before the program yields.
+    let harvest = Harvest::of(&program, "late").with(&scavenger, "rounding");
+    let harvested = harvest.options("--idle harvest").run();
+    assert_eq!(harvested.left.end, Ok(0), "{harvested:#?}");
+    harvested.ended(0, ScavengerState::Finished, Some(Ok(0)));
+    assert_eq!(harvested.document.primary.yields, 0, "{harvested:#?}");
+}
+
+#[test]
 fn threads_that_have_left_their_lane_call_the_kernel_themselves() {
     check("relay", 4, "--idle steal");
 }
