@@ -404,6 +404,12 @@ pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
     }
 }
 
+/// Whether there is a guest that is not over.
+pub(crate) fn any_lives() -> bool {
+    let thread = |guest: &Guest| guest.thread.load(Ordering::Relaxed);
+    ALL.iter().any(|guest| thread(guest) != 0)
+}
+
 /// Calls `visit` with the own thread and the berth of every guest.
 pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
     for guest in &ALL {

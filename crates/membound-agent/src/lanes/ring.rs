@@ -37,7 +37,9 @@ impl Block {
         let base = self.base.load(Ordering::Relaxed);
         self.open.store(1, Ordering::SeqCst);
         self.owner.store(base, Ordering::SeqCst);
-        YIELDED.store(1, Ordering::Release);
+        if YIELDED.swap(1, Ordering::AcqRel) == 0 {
+            warden::begin_phases();
+        }
         self.take_ready();
         let begin = self.next.load(Ordering::Relaxed);
         let ring = self.ring.load(Ordering::Relaxed);

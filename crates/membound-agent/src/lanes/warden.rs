@@ -16,8 +16,8 @@ use crate::{assembly, guest, own_thread, threads};
 const STACK_BYTES: usize = 64 << 10;
 /// From one look to the next.
 const PERIOD_NS: u64 = 2_000_000;
-/// Looks in a row at nothing, after each so many of which they come half as often: a program that does not
-/// yield is not to be disturbed.
+/// Looks in a row without a guest that lives, after each so many of which they come half as often: a
+/// program that nobody waits for is not to be disturbed.
 const NOTHING: u32 = 32;
 /// Most times that they come half as often.
 const MOST_HALVINGS: u32 = 4;
@@ -61,6 +61,15 @@ fn let_in(others: bool) {
     }
 }
 
+/// 1: a first thread has come to a yield.
+static BEGINS: AtomicU32 = AtomicU32::new(0);
+
+/// Phases begin, with one in which contexts are let in: a short program may see no other.
+pub(super) fn begin_phases() {
+    let_in(true);
+    BEGINS.store(1, Ordering::Release);
+}
+
 /// Whether contexts take turns at present.
 pub(super) fn lets_in() -> bool {
     LET_IN.load(Ordering::Acquire) != 0
@@ -87,6 +96,10 @@ extern "C" fn look_after(_: usize) -> ! {
         let period = PERIOD_NS << (nothing / NOTHING).min(MOST_HALVINGS);
         sys::wait_while(&never, 0, period);
         let were_in = lets_in();
+        if BEGINS.swap(0, Ordering::AcqRel) == 1 {
+            parts = WHOLE;
+            left = 0;
+        }
         if left == 0 {
             parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
             let_in(parts >= WHOLE);
@@ -94,10 +107,14 @@ extern "C" fn look_after(_: usize) -> ! {
             left = board().map_or(1, |board| board.phase_looks.max(1));
         }
         left -= 1;
-        nothing = nothing.saturating_add(1);
+        nothing = if guest::any_lives() {
+            0
+        } else {
+            nothing.saturating_add(1)
+        };
         for block in blocks() {
-            if block.used.load(Ordering::Acquire) == Use::Thread as u32 && look_at(block, were_in) {
-                nothing = 0;
+            if block.used.load(Ordering::Acquire) == Use::Thread as u32 {
+                look_at(block, were_in);
             }
         }
         since_call += period;
@@ -115,24 +132,22 @@ extern "C" fn look_after(_: usize) -> ! {
     }
 }
 
-/// Looks at a lane; whether there was anything to see.
-fn look_at(block: &'static Block, let_in: bool) -> bool {
+fn look_at(block: &'static Block, let_in: bool) {
     let thread = block.thread.load(Ordering::Acquire);
     let Some(cpu_ns) = cpu_ns(thread) else {
         reclaim(block, false);
-        return true;
+        return;
     };
     let (turned, ran_ns) = account(block, cpu_ns, let_in);
     overdue::watch(block, thread, turned, ran_ns);
     if block.count.load(Ordering::Acquire) == 0 {
-        return turned > 0;
+        return;
     }
     if turned == 0 && ran_ns < LITTLE_NS && idle() != Idle::Stop {
         steal(block, thread);
     } else {
         block.time();
     }
-    true
 }
 
 /// Tells of all turns that were not told of yet: the program ends.

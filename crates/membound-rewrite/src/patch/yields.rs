@@ -622,7 +622,7 @@ mod tests {
         assert_eq!(lines[lap + 2], "add rax,[rdi]");
         // 400 laps to come are 50 lines, of which the processor can ask for 16.
         assert_eq!(count(&lines, "prefetcht0"), 16);
-        position(&lines, "prefetcht0 byte ptr [rdi+400h]");
+        position(&lines, "prefetcht0 [rdi+400h]");
         assert!(lines[lap + 5].starts_with("jne "));
     }
 
