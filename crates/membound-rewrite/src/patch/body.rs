@@ -37,7 +37,8 @@ impl Surroundings {
         }
     }
 
-    fn is_dead(&self, set: RegisterSet) -> bool {
+    /// Whether nobody reads any of it later.
+    pub(super) fn is_dead(&self, set: RegisterSet) -> bool {
         !self.live.intersects(set)
     }
 

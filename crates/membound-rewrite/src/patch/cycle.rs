@@ -9,7 +9,7 @@ use std::ops::Range;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::emit::Address;
-use super::operand::Operand;
+use super::operand::{Operand, gpr};
 use crate::flow::{Access, Analyst, Direction, access};
 use crate::{Gpr, RegisterSet};
 
@@ -166,14 +166,10 @@ impl Steps {
 
 /// What an instruction adds to a register of 64 bits, if it does that and nothing else to registers.
 fn step_of(instruction: &Instruction) -> Option<(Gpr, i64)> {
-    let wide = |register: Register| {
-        let wide = register.is_gpr64() && register != Register::None;
-        wide.then(|| Gpr::new(u8::try_from(register.number()).expect("sixteen registers")))
-    };
     if instruction.op_count() == 0 || instruction.op0_kind() != OpKind::Register {
         return None;
     }
-    let register = wide(instruction.op0_register())?;
+    let register = gpr(instruction.op0_register())?;
     let constant = || {
         let given = matches!(
             instruction.op1_kind(),
@@ -187,7 +183,7 @@ fn step_of(instruction: &Instruction) -> Option<(Gpr, i64)> {
         Mnemonic::Add => constant()?,
         Mnemonic::Sub => constant()?.checked_neg()?,
         Mnemonic::Lea => {
-            let own = wide(instruction.memory_base()) == Some(register);
+            let own = gpr(instruction.memory_base()) == Some(register);
             let plain = own && instruction.memory_index() == Register::None;
             plain.then(|| instruction.memory_displacement64().cast_signed())?
         }

@@ -139,13 +139,17 @@ impl Emitter {
     /// A conditional jump to an earlier place of this code.
     pub(super) fn jump_if_back(&mut self, condition: Condition, to: u32) {
         self.raw(&[0x0f, 0x80 | condition.0]);
-        let end = self.at() + 4;
-        self.raw(&to.wrapping_sub(end).to_le_bytes());
+        self.field_back(to);
     }
 
     /// `jmp` to an earlier place of this code.
     pub(super) fn jump_back(&mut self, to: u32) {
         self.raw(&[0xe9]);
+        self.field_back(to);
+    }
+
+    /// The 4-byte field of a jump to an earlier place of this code.
+    fn field_back(&mut self, to: u32) {
         let end = self.at() + 4;
         self.raw(&to.wrapping_sub(end).to_le_bytes());
     }

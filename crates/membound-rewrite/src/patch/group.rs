@@ -112,15 +112,19 @@ impl Ground<'_> {
             })
     }
 
-    /// One past the last branch of a run that leads to its first instruction.
+    /// One past the last branch of a run that leads to its first instruction, where such loops are to
+    /// lie in one trampoline and have room for a jump to it.
     fn loop_end(&self, run: Range<usize>) -> Option<usize> {
+        if !self.closes_loops {
+            return None;
+        }
         let all = &self.function.instructions;
         let head = all.get(run.start)?.ip();
         let mut within = run.start..run.end.min(run.start + LONGEST);
         within
             .rfind(|index| cycle::leads_to(&all[*index], head))
             .map(|last| last + 1)
-            .filter(|_| self.closes_loops)
+            .filter(|end| self.length(run.start..*end) >= EDIT)
     }
 
     fn ends_in_jump(&self, index: usize) -> bool {
@@ -271,11 +275,8 @@ fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, gr
             continue;
         }
         if let Some(end) = loop_end.filter(|end| wanted < *end) {
-            let room = ground.length(run.start..end).min(EDIT);
-            if room == EDIT {
-                add(ground, groups, floor, group(run.start, end, false, room));
-                continue;
-            }
+            add(ground, groups, floor, group(run.start, end, false, EDIT));
+            continue;
         }
         let mut end = wanted + 1;
         while ground.length(wanted..end) < EDIT && end < run.end {

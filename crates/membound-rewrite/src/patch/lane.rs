@@ -127,12 +127,12 @@ pub(super) fn clear(out: &mut Emitter, offset: usize) {
 const STORE_MXCSR: u8 = 3;
 const STORE_CONTROL: u8 = 7;
 /// Where the control word lies behind MXCSR.
-const CONTROL_OFFSET: i32 = 4;
+const CONTROL_OFFSET: i64 = 4;
 
 /// `stmxcsr`, `fnstcw`: how this side rounds, into eight bytes at `place`.
 pub(super) fn store_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
     out.with_operand(segment, Width::Default, &[0x0f, 0xae], STORE_MXCSR, place);
-    let control = behind(place, CONTROL_OFFSET);
+    let control = control_of(place);
     out.with_operand(segment, Width::Default, &[0xd9], STORE_CONTROL, control);
 }
 
@@ -146,7 +146,7 @@ pub(super) fn change_rounding(out: &mut Emitter, from: (&[u8], Address), to: (&[
     let same = out.jump_if_ahead(Condition::ZERO);
     out.with_operand(to.0, Width::Default, &[0x0f, 0xae], STORE_MXCSR - 1, to.1);
     out.land(same);
-    let [ours, theirs] = [from.1, to.1].map(|place| behind(place, CONTROL_OFFSET));
+    let [ours, theirs] = [from.1, to.1].map(control_of);
     // `movzx edx, word`, `cmp dx, word`
     out.with_operand(from.0, Width::Default, &[0x0f, 0xb7], rdx, ours);
     let mut prefixes = vec![0x66];
@@ -157,18 +157,8 @@ pub(super) fn change_rounding(out: &mut Emitter, from: (&[u8], Address), to: (&[
     out.land(same);
 }
 
-/// The address `bytes` behind one.
-fn behind(place: Address, bytes: i32) -> Address {
-    match place {
-        Address::Registers {
-            base,
-            index,
-            displacement,
-        } => Address::Registers {
-            base,
-            index,
-            displacement: displacement + bytes,
-        },
-        other => other,
-    }
+/// Where the control word is of what lies at `place`.
+fn control_of(place: Address) -> Address {
+    let control = place.further(CONTROL_OFFSET);
+    control.expect("lanes and contexts are small, and registers lead to them")
 }

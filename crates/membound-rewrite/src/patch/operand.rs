@@ -22,20 +22,7 @@ pub(super) struct Operand {
 impl Operand {
     /// The same, so many bytes further on; `None` when that cannot be written.
     pub(super) fn further(self, bytes: i64) -> Option<Self> {
-        let Address::Registers {
-            base,
-            index,
-            displacement,
-        } = self.address
-        else {
-            return None;
-        };
-        let displacement = i64::from(displacement).checked_add(bytes)?;
-        let address = Address::Registers {
-            base,
-            index,
-            displacement: i32::try_from(displacement).ok()?,
-        };
+        let address = self.address.further(bytes)?;
         Some(Self { address, ..self })
     }
 
@@ -83,7 +70,8 @@ fn address(instruction: &Instruction) -> Option<Address> {
     })
 }
 
-fn gpr(register: Register) -> Option<Gpr> {
+/// A register of 64 bits.
+pub(super) fn gpr(register: Register) -> Option<Gpr> {
     let wide = register.is_gpr64() && register != Register::None;
     wide.then(|| Gpr::new(u8::try_from(register.number()).expect("sixteen registers")))
 }
@@ -116,19 +104,32 @@ impl Address {
         }
     }
 
+    /// The address so many bytes further on; `None` when that cannot be written.
+    pub(super) fn further(self, bytes: i64) -> Option<Self> {
+        let Self::Registers {
+            base,
+            index,
+            displacement,
+        } = self
+        else {
+            return None;
+        };
+        let displacement = i64::from(displacement).checked_add(bytes)?;
+        Some(Self::Registers {
+            base,
+            index,
+            displacement: i32::try_from(displacement).ok()?,
+        })
+    }
+
     /// The same, seen with the stack pointer `bytes` lower; `None` when that cannot be
     /// written.
     pub(super) fn below(self, bytes: i32) -> Option<Self> {
         match self {
             Self::Registers {
                 base: Some(Gpr::RSP),
-                index,
-                displacement,
-            } => Some(Self::Registers {
-                base: Some(Gpr::RSP),
-                index,
-                displacement: displacement.checked_add(bytes)?,
-            }),
+                ..
+            } => self.further(bytes.into()),
             other => Some(other),
         }
     }

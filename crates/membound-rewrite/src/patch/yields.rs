@@ -187,7 +187,7 @@ impl SettledYield {
         };
         let at_once = AT_ONCE_NS * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
         let together = at_once.max(1).ilog2();
-        let flags_dead = !around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
+        let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
         let beat = cycle
             .beat
             .filter(|beat| within.is_head && flags_dead && together > 0 && beat.shift < 16);
@@ -210,7 +210,7 @@ impl SettledYield {
 
     /// Goes on as the next scavenger, if there is one.
     fn primary(&self, around: &Surroundings, writer: &mut Writer<'_>) {
-        let flags_dead = !around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
+        let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
         // With flags to spare, nobody there costs a comparison and a jump.
         let nobody = flags_dead.then(|| {
             compare_with_zero(writer.out, offset_of!(Lane, next));
@@ -291,8 +291,7 @@ impl SettledYield {
     ) -> Option<u32> {
         let cost = charge.units;
         let entry = writer.out.at();
-        let mut again = None;
-        let flags_dead = !around.live.intersects(RegisterSet::ARITHMETIC_FLAGS);
+        let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
         let misses = matches!(self.what, Yield::Miss { .. });
         let mut quick = None;
         if flags_dead && !misses {
@@ -302,8 +301,10 @@ impl SettledYield {
             writer.mark();
             quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
         }
-        for operand in charge.ahead.iter().filter(|_| quick.is_some()) {
-            prefetch(*operand, writer.out);
+        if quick.is_some() {
+            for operand in &charge.ahead {
+                prefetch(*operand, writer.out);
+            }
         }
         let saved = Saved::save(around, writer);
         let mut slow = None;
@@ -340,14 +341,15 @@ impl SettledYield {
         saved.restore(writer);
         writer.resume = Resume::Displaced;
         writer.mark();
-        if let Some(laps) = charge.beat {
+        let again = charge.beat.map(|laps| {
             // Who comes back has counted these laps before.
             let counted = writer.out.jump_ahead();
-            again = Some(writer.out.at());
+            let again = writer.out.at();
             writer.out.test_bits(laps.beat.register, laps.mask());
             writer.out.jump_if_back(Condition::ZERO, entry);
             writer.out.land(counted);
-        }
+            again
+        });
         if let Some(field) = quick {
             writer.out.land(field);
         }
