@@ -396,12 +396,7 @@ pub(crate) fn none_left() -> bool {
 
 /// Calls `visit` with the thread of every guest.
 pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
-    for guest in &ALL {
-        let thread = guest.thread.load(Ordering::Relaxed);
-        if thread != 0 && thread != TAKEN {
-            visit(thread);
-        }
-    }
+    each_berth(|thread, _| visit(thread));
 }
 
 /// Whether there is a guest that is not over.

@@ -230,7 +230,7 @@ impl WrapKind {
     /// Whether a function with this number serves [`crate::Requests`].
     #[must_use]
     pub const fn is_of_requests(number: u32) -> bool {
-        number & 0xffff >= Self::Receive as u32
+        Self::of_requests(number).is_some()
     }
 
     /// The kind of a function with this number that serves [`crate::Requests`].

@@ -291,7 +291,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
 /// processors busy there is no idle time, and they would not come to it for seconds.
 pub(super) fn call_soaking() {
     guest::each_berth(|thread, berth| {
-        if berth.soaks.load(Ordering::Relaxed) == 1 {
+        if berth.is_soaking() {
             schedule(thread, SCHED_OTHER);
         }
     });
@@ -300,7 +300,7 @@ pub(super) fn call_soaking() {
 /// Whether a guest runs in idle time.
 pub(super) fn any_soaks() -> bool {
     let mut any = false;
-    guest::each_berth(|_, berth| any |= berth.soaks.load(Ordering::Relaxed) == 1);
+    guest::each_berth(|_, berth| any |= berth.is_soaking());
     any
 }
 
@@ -367,6 +367,10 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
 }
 
 impl Berth {
+    fn is_soaking(&self) -> bool {
+        self.soaks.load(Ordering::Relaxed) == 1
+    }
+
     fn await_return(&self) {
         while self.state.load(Ordering::Acquire) != HOME {
             sys::wait_while(&self.state, AWAY, PATIENCE_NS);

@@ -136,11 +136,16 @@ impl Block {
         self.owner.store(0, Ordering::SeqCst);
     }
 
-    /// Whether it would take a context now, and is asked to look for one.
-    pub(super) fn asked_to_take(&self) -> bool {
-        let takes = self.used.load(Ordering::Acquire) == Use::Thread as u32
+    /// Whether it would take a context now.
+    pub(super) fn takes(&self) -> bool {
+        self.used.load(Ordering::Acquire) == Use::Thread as u32
             && self.open.load(Ordering::SeqCst) != 0
-            && self.has_room();
+            && self.has_room()
+    }
+
+    /// The same, and then it is asked to look for one.
+    pub(super) fn asked_to_take(&self) -> bool {
+        let takes = self.takes();
         if takes {
             self.ask();
         }

@@ -120,7 +120,8 @@ extern "C" fn look_after(_: usize) -> ! {
         since_call += period;
         if since_call >= CALL_NS {
             since_call = 0;
-            if berth::any_soaks() && blocks().iter().any(Block::asked_to_take) {
+            // They ask it themselves when they come.
+            if berth::any_soaks() && blocks().iter().any(Block::takes) {
                 berth::call_soaking();
             }
         }
