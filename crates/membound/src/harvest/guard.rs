@@ -341,10 +341,7 @@ mod tests {
     /// Requests so far, with scavengers or without: so many of 1000 more take 2 ms and the rest 10 µs.
     fn more(durations: &mut RequestDurations, slow: u64) {
         for (from, count) in [(10_000, 1000 - slow), (2_000_000, slow)] {
-            match durations.times.iter_mut().find(|it| it.0 == from) {
-                Some((_, _, known)) => *known += count,
-                None => durations.times.push((from, from + 1, count)),
-            }
+            times::add(&mut durations.times, from, count);
         }
     }
 

@@ -46,6 +46,15 @@ pub(super) fn bins(times: &[(u64, u64, u64)]) -> Vec<DurationBin> {
     times.iter().map(bin).collect()
 }
 
+/// Counts so many more times in the class of a nanosecond that begins at `from`.
+#[cfg(test)]
+pub(super) fn add(times: &mut Vec<(u64, u64, u64)>, from: u64, count: u64) {
+    match times.iter_mut().find(|it| it.0 == from) {
+        Some((_, _, known)) => *known += count,
+        None => times.push((from, from + 1, count)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
