@@ -10,6 +10,9 @@ use crate::{Error, Root, list};
 /// More bits than any kernel has CPUs: the mask is not enlarged beyond this.
 const MOST_WORDS: usize = 1 << 14;
 
+/// The calling thread, as the kernel takes it.
+const CALLING: u32 = 0;
+
 /// Bits in one word of the kernel's mask.
 const WORD_BITS: usize = libc::c_ulong::BITS as usize;
 
@@ -32,7 +35,7 @@ impl Pinned {
     pub fn to(cpu: CpuId) -> Result<Self, Error> {
         check(&Root::system(), cpu)?;
         let former = Mask::of_this_thread()?;
-        Mask::only(cpu).apply()?;
+        Mask::of(&[cpu]).apply(CALLING)?;
         Ok(Self {
             former,
             cpu,
@@ -51,8 +54,17 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         // The mask was in force before, so the only way for this to fail is a cpuset that
         // shrank meanwhile; the kernel has then chosen another mask already.
-        let _ = self.former.apply();
+        let _ = self.former.apply(CALLING);
     }
+}
+
+/// Binds another thread to these CPUs, until somebody binds it to others.
+///
+/// # Errors
+/// [`Error::Denied`] or [`Error::Call`] where the kernel refuses: the thread has ended or is
+/// another user's, or none of the CPUs is there.
+pub fn bind(thread: u32, cpus: &[CpuId]) -> Result<(), Error> {
+    Mask::of(cpus).apply(thread)
 }
 
 /// The CPU that the calling thread runs on at this moment. Costs a few nanoseconds.
@@ -183,20 +195,23 @@ impl Mask {
         }
     }
 
-    fn only(cpu: CpuId) -> Self {
-        let bit = cpu.0 as usize;
-        let mut words = vec![0; bit / WORD_BITS + 1];
-        words[bit / WORD_BITS] = 1 << (bit % WORD_BITS);
+    fn of(cpus: &[CpuId]) -> Self {
+        let highest = cpus.iter().map(|cpu| cpu.0 as usize).max().unwrap_or(0);
+        let mut words = vec![0; highest / WORD_BITS + 1];
+        for cpu in cpus {
+            let bit = cpu.0 as usize;
+            words[bit / WORD_BITS] |= 1 << (bit % WORD_BITS);
+        }
         Self(words)
     }
 
-    fn apply(&self) -> Result<(), Error> {
+    fn apply(&self, thread: u32) -> Result<(), Error> {
         // SAFETY: the kernel reads the stated number of bytes, which is the length of the
-        // vector; thread 0 is the calling one.
+        // vector.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_sched_setaffinity,
-                0,
+                thread,
                 size_of_val(self.0.as_slice()),
                 self.0.as_ptr(),
             )
@@ -240,6 +255,32 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn another_thread_is_bound_and_put_back() {
+        let all = allowed().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            // SAFETY: it has no arguments.
+            let thread = unsafe { libc::gettid() };
+            let mask = || Mask::of_this_thread().unwrap().cpus();
+            tell.send(thread.cast_unsigned()).unwrap();
+            goes_on.recv().unwrap();
+            let bound = mask();
+            tell.send(0).unwrap();
+            goes_on.recv().unwrap();
+            (bound, mask())
+        });
+        let thread = told.recv().unwrap();
+        let only = &all[all.len() - 1..];
+        bind(thread, only).unwrap();
+        go_on.send(()).unwrap();
+        told.recv().unwrap();
+        bind(thread, &all).unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(other.join().unwrap(), (only.to_vec(), all));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod prefetcher;
 mod root;
 #[cfg(test)]
 mod testing;
+pub mod threads;
 pub mod vmhost;
 
 pub use error::Error;

@@ -1,0 +1,87 @@
+//! The threads of a process, and the CPUs that they ran on last.
+
+use membound_types::CpuId;
+
+use crate::Root;
+
+/// A thread of a process, as the kernel tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its number.
+    pub id: u32,
+    /// Its name, the first 15 bytes of it.
+    pub name: String,
+    /// Whether it runs, or would if a CPU were free.
+    pub runs: bool,
+    /// CPU time that it has had, in ticks of the kernel's.
+    pub ticks: u64,
+    /// The CPU that it runs on or ran on last.
+    pub cpu: CpuId,
+}
+
+/// The threads of a process, by number; those that end meanwhile, and all of a process that is not
+/// there, are left out.
+#[must_use]
+pub fn of(root: &Root, pid: u32) -> Vec<Thread> {
+    let tasks = format!("proc/{pid}/task");
+    root.numbered(&tasks, "")
+        .into_iter()
+        .filter_map(|id| thread(id, &root.read(format!("{tasks}/{id}/stat")).ok()?))
+        .collect()
+}
+
+/// A thread by its line in `stat`, whose fields `proc(5)` numbers from 1.
+fn thread(id: u32, stat: &str) -> Option<Thread> {
+    const STATE: usize = 3;
+    const USER: usize = 14;
+    const SYSTEM: usize = 15;
+    const CPU: usize = 39;
+    // A name may hold anything.
+    let (before, rest) = stat.rsplit_once(") ")?;
+    let (_, name) = before.split_once('(')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - STATE).copied();
+    let ticks = |number: usize| field(number)?.parse::<u64>().ok();
+    Some(Thread {
+        id,
+        name: name.to_owned(),
+        runs: field(STATE)? == "R",
+        ticks: ticks(USER)?.saturating_add(ticks(SYSTEM)?),
+        cpu: CpuId(field(CPU)?.parse().ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Tree;
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let rest = "1 2 3 0 -1 4194304 5 0 0 0 30 12 0 0 20 0 2 0 99 1 2 3 4 5 6 7 8 9 0 0 0 0 0 0 \
+                    17 6 0 0 0 0 0\n";
+        let tree = Tree::new()
+            .file("proc/7/task/7/stat", format!("7 (a) R (b) S {rest}"))
+            .file("proc/7/task/9/stat", format!("9 (worker) R {rest}"))
+            .file("proc/7/task/10/stat", "10 (cut");
+        let found = of(&tree.root(), 7);
+        let [first, second] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(
+            (first.id, first.name.as_str(), first.runs),
+            (7, "a) R (b", false)
+        );
+        assert_eq!(
+            (second.ticks, second.cpu, second.runs),
+            (42, CpuId(6), true)
+        );
+        assert_eq!(of(&tree.root(), 8), []);
+    }
+
+    #[test]
+    fn the_calling_process_runs() {
+        let found = of(&Root::system(), std::process::id());
+        assert!(found.iter().any(|thread| thread.runs), "{found:?}");
+    }
+}
