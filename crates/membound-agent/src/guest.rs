@@ -105,6 +105,24 @@ impl Guest {
         Request(self.request.load(Ordering::Acquire))
     }
 
+    /// The guest whose berth this is.
+    fn of(berth: &'static Berth) -> &'static Self {
+        let address = (&raw const *berth) as usize - offset_of!(Self, berth);
+        // SAFETY: there are no berths but those of guests, which are static.
+        unsafe { &*(address as *const Self) }
+    }
+
+    /// Whether it is to run on its own thread, and no lane is to have it.
+    pub(crate) fn is_beside(&self) -> bool {
+        let request = self.request();
+        // A place that is being filled has no request yet.
+        request.0 != 0
+            && request
+                .word(offset_of!(GuestRequest, beside))
+                .load(Ordering::Relaxed)
+                != 0
+    }
+
     /// Adds one to a word of its request.
     pub(crate) fn count(&self, offset: usize) {
         self.request().long(offset).fetch_add(1, Ordering::Relaxed);
@@ -384,8 +402,13 @@ pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
 /// The context of a guest that lies ready, taken for a lane.
 pub(crate) fn take_ready() -> Option<&'static Context> {
     ALL.iter()
-        .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0)
+        .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0 && !guest.is_beside())
         .find_map(|guest| guest.berth.take())
+}
+
+/// Whether the guest with this berth is to run on its own thread.
+pub(crate) fn is_beside(berth: &'static Berth) -> bool {
+    Guest::of(berth).is_beside()
 }
 
 /// Whether every guest has ended.

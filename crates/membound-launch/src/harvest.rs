@@ -312,6 +312,22 @@ impl Harvesting {
         change(&mut self.state().withdrawn)
     }
 
+    /// Has these guests, by their order, on their own threads beside the command's, and no others.
+    pub(crate) fn set_beside(&self, wanted: &[bool]) {
+        let state = self.state();
+        for (request, &wanted) in state.requests.iter().zip(wanted) {
+            if let Some(request) = request {
+                let word = request.word32(offset_of!(GuestRequest, beside));
+                word.store(u32::from(wanted), Ordering::Relaxed);
+            }
+        }
+        if let Some(board) = &state.board {
+            let count = wanted.iter().filter(|&&wanted| wanted).count();
+            let word = board.word32(offset_of!(Board, beside));
+            word.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+    }
+
     /// Lets guests in for this share of the time from now on.
     pub(crate) fn let_in(&self, share: f64) {
         if let Some(board) = &self.state().board {

@@ -381,6 +381,15 @@ impl Remote {
         }
     }
 
+    /// Has these guests, by their order, run on their own threads while guests are let in, beside the
+    /// command's, and no others: soon, for those that a thread of the command has. On which CPUs is
+    /// for the caller to say ([`GuestStatus::thread`](crate::GuestStatus::thread)).
+    pub fn set_beside(&self, wanted: &[bool]) {
+        if let Some(harvesting) = &self.0.harvesting {
+            harvesting.set_beside(wanted);
+        }
+    }
+
     /// Has these yields of the command out of its text, and all others in: soon, where the session
     /// is live. One whose place holds another that is to stay stays as well;
     /// [`Harvested::withdrawn`] says which are out. The number returned is for [`Self::settled`].

@@ -38,8 +38,13 @@ pub struct GuestRequest {
     pub parks: u64,
     /// Time that lanes have had it, in nanoseconds; the agent's.
     pub away_ns: u64,
+    /// 1: it is to run on its own thread, beside the program's, and no lane is to have it; the
+    /// launcher's.
+    pub beside: u32,
     /// Reserved, 0.
-    pub rest: [u64; 2],
+    pub reserved: u32,
+    /// Reserved, 0.
+    pub rest: u64,
 }
 
 /// How far a guest has come.

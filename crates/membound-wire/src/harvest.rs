@@ -120,8 +120,8 @@ pub struct Board {
     /// Looks of the agent's for which it is the same contexts are let in or nobody is, 0 as 1: what
     /// lasts for longer than such a phase is seen in none. The launcher's.
     pub phase_looks: u32,
-    /// Reserved, 0.
-    pub reserved: u32,
+    /// Guests whose [`crate::GuestRequest::beside`] is 1; the launcher's.
+    pub beside: u32,
     /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
     pub memory: u64,
     /// Threads that were given a lane; the agent's, as is all that follows.

@@ -2,7 +2,8 @@
 //! lane, and has it back for its system calls.
 //!
 //! While nobody has room for the guest, it runs on here in time that nobody else wants, if that is
-//! wished ([`Idle::Harvest`]); otherwise it waits.
+//! wished ([`Idle::Harvest`]); otherwise it waits. One that is wanted beside the program's threads
+//! runs here whoever has room, while guests are let in.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -12,7 +13,7 @@ use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
 use super::block::{Block, Context, ROUNDING_AT_FIRST, Use, blocks, take_block};
 use super::ring::{ROOM, has_yielded};
-use super::{finish, here, idle, leave, overdue};
+use super::{finish, here, idle, leave, overdue, warden};
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
@@ -203,6 +204,11 @@ pub(super) fn alternate_stack(context: &Context) -> [u64; 2] {
     ]
 }
 
+/// Whether the guest whose context this is, is to run on its own thread.
+pub(super) fn is_beside(context: &Context) -> bool {
+    guest::is_beside(Berth::of(context))
+}
+
 /// Gives a context, which is in no ring any more, back to its own thread. It is parked, or a signal
 /// has interrupted it: then `frame` is the address of the `ucontext`, else 0.
 pub(super) fn send_home(context: &Context, frame: u64, errand: Errand) {
@@ -234,6 +240,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     context.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
     context.resume.store(resume, Ordering::Relaxed);
     let mut soaks = false;
+    let mut is_beside = false;
     let mut rests = Rests::default();
     loop {
         let errand = Errand::of_word(berth.errand.swap(0, Ordering::AcqRel));
@@ -266,6 +273,16 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         let before = sys::monotonic_ns();
         let left_ns = rests.left_ns(before);
         berth.soaks.store(0, Ordering::Relaxed);
+        let was_beside = is_beside;
+        is_beside = guest.is_beside();
+        if is_beside {
+            if !was_beside {
+                schedule(0, SCHED_OTHER);
+            }
+            warden::await_let_in();
+            soaks = true;
+            continue;
+        }
         if left_ns > 0 && idle() == Idle::Harvest {
             soaks = true;
             continue;

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use membound_wire::ASK;
 
+use super::berth::{self, Errand};
 use super::block::{Block, Context, Use};
 use super::{board, warden};
 use crate::{guest, sys};
@@ -34,6 +35,7 @@ impl Block {
     /// Takes what it has room for into its ring, and says what the next yield does. By its own
     /// thread, under the lock, between turns.
     pub(super) fn refill(&self) {
+        self.send_beside();
         let base = self.base.load(Ordering::Relaxed);
         self.open.store(1, Ordering::SeqCst);
         self.owner.store(base, Ordering::SeqCst);
@@ -61,6 +63,28 @@ impl Block {
             &self.nobody
         };
         self.begin_with(before, begin);
+    }
+
+    /// Sends home those that are to run on their own threads, beside this one. They are parked: it is
+    /// the thread's own turn.
+    fn send_beside(&self) {
+        if board().is_none_or(|board| board.beside == 0)
+            || self.current.load(Ordering::Relaxed) != 0
+        {
+            return;
+        }
+        let mut at = self.ring.load(Ordering::Relaxed);
+        for _ in 0..self.count.load(Ordering::Acquire) {
+            if at == 0 {
+                return;
+            }
+            let context = Context::at(at);
+            at = context.next.load(Ordering::Relaxed);
+            if berth::is_beside(context) && context.resume.load(Ordering::Relaxed) != 0 {
+                self.unlink(context);
+                berth::send_home(context, 0, Errand::Run);
+            }
+        }
     }
 
     /// Takes contexts that lie ready, for as many as it may have.

@@ -58,6 +58,17 @@ fn let_in(others: bool) {
     if others != lets_in() {
         CHANGED.store(assembly::time_stamp(), Ordering::Release);
         LET_IN.store(u32::from(others), Ordering::Release);
+        if others {
+            sys::wake_all(&LET_IN);
+        }
+    }
+}
+
+/// Waits until contexts are let in, a while at most: what the program is without them is to be seen.
+pub(super) fn await_let_in() {
+    const PATIENCE_NS: u64 = 100_000_000;
+    if !lets_in() {
+        sys::wait_while(&LET_IN, 0, PATIENCE_NS);
     }
 }
 
