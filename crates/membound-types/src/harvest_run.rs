@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{HarvestRole, Kind, Missing, YieldKind};
+use crate::{CpuId, HarvestRole, Kind, Missing, YieldKind};
 
 named! {
     /// What becomes of the scavengers of a thread while the primary blocks on it.
@@ -22,6 +22,18 @@ named! {
         Steal = "steal",
         /// They wait until the primary goes on.
         Stop = "stop",
+    }
+}
+
+named! {
+    /// Whether scavengers may use hardware threads beside the primary's, where cores have several.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    pub enum SmtPolicy {
+        /// While the primary keeps to its bounds.
+        #[default]
+        Auto = "auto",
+        /// Never.
+        Off = "off",
     }
 }
 
@@ -102,12 +114,12 @@ named! {
     /// Who gives scavengers a processor beside the stalls.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum SlotMode {
-        /// Nobody: they run in stalls only.
+        /// Nobody in particular: no hardware threads beside the primary's are known or to be used.
         #[default]
         Stalls = "stalls",
         /// The other hardware threads of the primary's cores.
         Smt = "smt",
-        /// The kernel, as it does for any thread.
+        /// The kernel, on processors that share no core with the primary's.
         Kernel = "kernel",
     }
 }
@@ -164,6 +176,12 @@ pub struct HarvestRunOptions {
     pub per_thread: u32,
     /// What becomes of them while the primary blocks.
     pub idle: IdlePolicy,
+    /// Whether they may use hardware threads beside the primary's.
+    #[serde(default)]
+    pub smt: SmtPolicy,
+    /// Hardware threads that share a core, a list each, where they were given; left out otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub siblings: Vec<Vec<CpuId>>,
     /// Time from a yield of the primary until it runs again that is not to be exceeded, in
     /// nanoseconds; `None`: it is not bounded.
     pub bound_ns: Option<f64>,
@@ -403,10 +421,22 @@ pub struct SlowdownGuard {
 }
 
 /// Who gave scavengers a processor beside the stalls.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HarvestSlots {
-    /// Who.
+    /// Who, at the end.
     pub mode: SlotMode,
     /// Why: a lower-case fragment, as in `no hardware threads beside the primary's`.
     pub why: String,
+    /// Wall time in which a scavenger had a hardware thread beside the primary's, in seconds.
+    #[serde(default)]
+    pub smt_s: f64,
+    /// CPU time that scavengers had there, in seconds; a part of their `own_thread_s`.
+    #[serde(default)]
+    pub beside_s: f64,
+    /// Times that these were given to scavengers, or taken away, because of the primary's bounds.
+    #[serde(default)]
+    pub changes: u64,
+    /// The CPUs that scavengers had beside the primary's.
+    #[serde(default)]
+    pub cpus: Vec<CpuId>,
 }

@@ -66,7 +66,7 @@ mod tests {
         Access, AccessKind, BandwidthKernel, Basis, CacheKind, CapabilityState, DistanceRule,
         Fence, Filler, GapReason, HarvestRole, IdlePolicy, Kind, LatencySource, LevelKind, MlpMode,
         NamedPolicy, PageKind, PatchBody, Pattern, PlanSource, ScavengerState, SiteState, SlotMode,
-        Stopped, ThpState, VectorWidth, WindowKernel, YieldKind, YieldReason,
+        SmtPolicy, Stopped, ThpState, VectorWidth, WindowKernel, YieldKind, YieldReason,
     };
 
     fn check<T>(all: &[T], name: fn(T) -> &'static str)
@@ -114,6 +114,7 @@ mod tests {
         check(&ScavengerState::ALL, ScavengerState::name);
         check(&SiteState::ALL, SiteState::name);
         check(&SlotMode::ALL, SlotMode::name);
+        check(&SmtPolicy::ALL, SmtPolicy::name);
         check(&Stopped::ALL, Stopped::name);
         check(&ThpState::ALL, ThpState::name);
         check(&VectorWidth::ALL, VectorWidth::name);

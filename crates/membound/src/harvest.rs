@@ -1,6 +1,7 @@
 //! `membound harvest`: other work in the time that a program waits for memory.
 
 pub(crate) mod args;
+mod beside;
 mod choices;
 mod document;
 mod follow;
@@ -10,7 +11,9 @@ mod plans;
 mod programs;
 mod requests;
 mod run;
+mod slots;
 mod slowdown;
+mod smt;
 mod span;
 mod times;
 mod worth;

@@ -3,9 +3,10 @@
 use std::fmt::Display;
 
 use membound_types::{
-    Basis, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
+    Basis, CpuId, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
     HarvestedSite, HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource,
-    PrimaryLatency, Scavenger, ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldKind,
+    PrimaryLatency, Scavenger, ScavengerState, SiteState, SlotMode, SlowdownGuard, SmtPolicy,
+    YieldKind,
 };
 
 use super::run;
@@ -428,13 +429,26 @@ pub(crate) fn slots(slots: &HarvestSlots) -> String {
     let who = match slots.mode {
         SlotMode::Stalls => "scavengers ran in stalls only",
         SlotMode::Smt => "scavengers also ran on other hardware threads of the primary's cores",
-        SlotMode::Kernel => "scavengers also ran where the kernel put them",
+        SlotMode::Kernel => {
+            "at the end scavengers were kept off other hardware threads of the primary's cores"
+        }
     };
-    if slots.why.is_empty() {
-        who.to_owned()
-    } else {
-        format!("{who}: {}", slots.why)
+    let mut text = who.to_owned();
+    if !slots.why.is_empty() {
+        text.push_str(&format!(": {}", slots.why));
     }
+    if !slots.cpus.is_empty() {
+        let cpus: Vec<String> = slots.cpus.iter().map(ToString::to_string).collect();
+        text.push_str(&format!(
+            "; in all they had {} {} there for {}, with {} of CPU time and {}",
+            if cpus.len() == 1 { "CPU" } else { "CPUs" },
+            cpus.join(", "),
+            units::seconds(slots.smt_s),
+            units::seconds(slots.beside_s),
+            units::plural(slots.changes as usize, "change"),
+        ));
+    }
+    text
 }
 
 /// What the guard did.
@@ -480,6 +494,14 @@ pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, Stri
             .to_owned(),
         ),
         (
+            "other hardware threads",
+            match options.smt {
+                SmtPolicy::Auto => "while bounds are kept",
+                SmtPolicy::Off => "never",
+            }
+            .to_owned(),
+        ),
+        (
             "bound",
             options
                 .bound_ns
@@ -511,6 +533,14 @@ pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, Stri
             .to_owned(),
         ),
     ];
+    if !options.siblings.is_empty() {
+        let core = |cpus: &Vec<CpuId>| {
+            let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+            cpus.join(", ")
+        };
+        let cores: Vec<String> = options.siblings.iter().map(core).collect();
+        out.push(("CPUs of a core, as given", cores.join(" and ")));
+    }
     if !options.without.is_empty() {
         let parts: Vec<&str> = options.without.iter().map(|part| part.name()).collect();
         out.push(("left out", parts.join(", ")));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use membound_input::parse_size;
 use membound_launch::RequestsBy;
-use membound_types::{DistanceRule, HarvestPart, HarvestRole, IdlePolicy};
+use membound_types::{CpuId, DistanceRule, HarvestPart, HarvestRole, IdlePolicy, SmtPolicy};
 
 use crate::profile::args::seconds;
 
@@ -107,6 +107,24 @@ pub(crate) struct RunArgs {
                 nobody wants), steal (wait for another thread), stop [default: harvest]"
     )]
     pub(crate) idle: IdlePolicy,
+    /// Whether scavengers may run beside the command on other hardware threads of its cores: auto (while
+    /// it keeps to --slo-p95 and --max-slowdown, and with --idle harvest only), off (they are kept off
+    /// these, as they are where a bound is missed).
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value_t,
+        hide_default_value = true,
+        help = "Whether scavengers may run beside the command on other hardware threads of its \
+                cores: auto (while it keeps to --slo-p95 and --max-slowdown, and with --idle \
+                harvest only), off (they are kept off these, as they are where a bound is missed) \
+                [default: auto]"
+    )]
+    pub(crate) smt: SmtPolicy,
+    /// Hardware threads that share a core, where the machine does not tell (many virtual machines do
+    /// not). May be repeated, once for each core [default: what the kernel says].
+    #[arg(long, value_name = "CPU,CPU", value_parser = core)]
+    pub(crate) siblings: Vec<Core>,
     /// Memory that all scavengers may have together [default: half of what there is].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
@@ -146,6 +164,21 @@ pub(crate) struct RunArgs {
         value_name = "CMD"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Hardware threads that share a core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Core(pub(crate) Vec<CpuId>);
+
+fn core(text: &str) -> Result<Core, String> {
+    let cpus = text.split(',').map(|cpu| cpu.trim().parse().map(CpuId));
+    match cpus.collect::<Result<Vec<_>, _>>() {
+        Ok(cpus) if cpus.len() > 1 => Ok(Core(cpus)),
+        Ok(_) => Err(format!(
+            "`{text}` is one CPU: a core is shared by two or more"
+        )),
+        Err(_) => Err(format!("`{text}` is no list of CPU numbers: use CPU,CPU")),
+    }
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -213,6 +246,14 @@ mod tests {
         assert_eq!(requests("begin..end"), Ok(between));
         for text in ["", "..", "a..", "..b", "a..b..c", "a b", "a..a"] {
             assert!(requests(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_core_is_two_hardware_threads_or_more() {
+        assert_eq!(core("0, 4"), Ok(Core(vec![CpuId(0), CpuId(4)])));
+        for text in ["", "0", "0,", "a,b", "0-1", "-1,0", "0;1"] {
+            assert!(core(text).is_err(), "{text}");
         }
     }
 

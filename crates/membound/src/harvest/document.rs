@@ -2,9 +2,9 @@
 
 use membound_launch::{GuestState, GuestStatus, Harvested, RequestsBy};
 use membound_types::{
-    HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
-    HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION,
-    Scavenger, ScavengerMoves, ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldDistances,
+    HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestedPrimary, HarvestedSite,
+    HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION, Scavenger,
+    ScavengerMoves, ScavengerState, SiteState, SlowdownGuard, YieldDistances,
 };
 
 use super::follow::Seen;
@@ -40,7 +40,6 @@ pub(super) struct Facts<'a> {
     pub(super) left_out: Vec<(HarvestRole, String, u64, String)>,
     /// Yields of the command.
     pub(super) yields: &'a [PlannedYield],
-    pub(super) slots: HarvestSlots,
     pub(super) missed: Vec<String>,
 }
 
@@ -188,7 +187,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             ..guard
         }),
         sites,
-        slots: facts.slots,
+        slots: facts.seen.slots.clone(),
         missing,
         notes,
     }
@@ -336,30 +335,6 @@ fn sites(facts: &Facts<'_>) -> Vec<HarvestedSite> {
         gain(b).total_cmp(&gain(a))
     });
     sites
-}
-
-/// Whether scavengers could use hardware threads beside the command's; `latency` is whether the latency
-/// of its requests is to be held.
-pub(super) fn slots(has_siblings: bool, latency: Held) -> HarvestSlots {
-    let why = match (has_siblings, latency) {
-        (true, _) => "scavengers use no second hardware thread of a core in this version",
-        (false, Held::No) => "no core of this machine has a second hardware thread",
-        (false, Held::Yes) => {
-            "no core of this machine has a second hardware thread: what the latency would decide \
-             there (--slo-p95) decides here how much of the time scavengers are let in"
-        }
-    };
-    HarvestSlots {
-        mode: SlotMode::Stalls,
-        why: why.to_owned(),
-    }
-}
-
-/// Whether something is held to a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Held {
-    Yes,
-    No,
 }
 
 #[cfg(test)]

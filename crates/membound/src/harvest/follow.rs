@@ -1,15 +1,16 @@
 //! What is looked at while a harvest runs: how far it has come, the CPU time of scavengers, the
 //! slowdown of the command, its requests, and the time until it runs again, which are held to their
-//! bounds.
+//! bounds; and where it runs, which decides where scavengers may.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use membound_launch::{Harvested, Remote, RequestDurations};
-use membound_types::SlowdownGuard;
+use membound_types::{HarvestSlots, SlowdownGuard};
 
 use super::guard::{Guard, Limits};
+use super::slots::Slots;
 use super::slowdown::Spans;
 use super::span::SpanControl;
 use super::times;
@@ -35,6 +36,7 @@ pub(super) struct Seen {
     /// CPU time of each scavenger's own thread, in seconds.
     pub(super) own_thread_s: Vec<f64>,
     pub(super) guard: Option<SlowdownGuard>,
+    pub(super) slots: HarvestSlots,
 }
 
 /// Looks at a session until it is told to end.
@@ -52,6 +54,7 @@ impl Follower {
         limits: Limits,
         yields: Vec<PlannedYield>,
         mut span: Option<SpanControl>,
+        mut slots: Slots,
     ) -> Self {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -65,10 +68,17 @@ impl Follower {
                     seen.look(harvested, pid);
                 }
                 looks += 1;
+                let held = guard.as_ref().is_some_and(Guard::holds_back);
+                let beside = looks.is_multiple_of(LOOKS) && slots.decide(&seen.harvested, held);
+                slots.look(&remote, pid, &seen.harvested, &seen.own_thread_s);
                 if let Some(guard) = &mut guard
                     && looks.is_multiple_of(LOOKS)
                 {
-                    changing = guarded(guard, changing, &remote, &seen.harvested);
+                    if beside {
+                        guard.pass_over(&seen.harvested);
+                    } else {
+                        changing = guarded(guard, changing, &remote, &seen.harvested);
+                    }
                 }
                 if looks.is_multiple_of(LOOKS)
                     && let Some(p99) = p99_ns(&seen.harvested)
@@ -83,6 +93,7 @@ impl Follower {
                 }
                 if over {
                     seen.guard = guard.map(|guard| guard.said());
+                    seen.slots = slots.said();
                     return seen;
                 }
             }

@@ -113,6 +113,20 @@ impl Guard {
         }
     }
 
+    /// What was seen so far is not to be decided on.
+    pub(super) fn pass_over(&mut self, now: &Harvested) {
+        self.begin_anew(now);
+        if let Some(limit) = &mut self.latency {
+            limit.pass_over(now);
+        }
+    }
+
+    /// Whether scavengers are to be let in less than they might be, or yields are out.
+    pub(super) fn holds_back(&self) -> bool {
+        let out = |limit: &SlowdownLimit| !limit.yields.out().is_empty();
+        self.wished() < MOST || self.slowdown.as_ref().is_some_and(out)
+    }
+
     /// What is to be done about what was seen since the last time.
     pub(super) fn decide(&mut self, now: &Harvested) -> Decision {
         let by_slowdown = self.slowdown.as_mut().map(|it| it.decide(now));
@@ -138,15 +152,19 @@ impl Guard {
         }
     }
 
-    /// A new share, if it is to be another one.
-    fn next_share(&mut self) -> Option<f64> {
+    /// The share by which all limits are kept.
+    fn wished(&self) -> f64 {
         let wishes = [
             self.slowdown.as_ref().map(|it| it.wished),
             self.latency.as_ref().map(|it| it.wished),
         ];
-        let share = wishes.into_iter().flatten().fold(MOST, f64::min);
+        wishes.into_iter().flatten().fold(MOST, f64::min)
+    }
+
+    /// A new share, if it is to be another one.
+    fn next_share(&mut self) -> Option<f64> {
         // Half of the way: what was seen is noisy.
-        let share = (self.share + share) / 2.0;
+        let share = (self.share + self.wished()) / 2.0;
         if (share - self.share).abs() < 0.01 {
             return None;
         }
@@ -208,6 +226,15 @@ impl SlowdownLimit {
 }
 
 impl LatencyLimit {
+    fn pass_over(&mut self, now: &Harvested) {
+        if let Some(requested) = &now.requested {
+            let phases = [&requested.with, &requested.without];
+            for (kept, now) in self.kept.iter_mut().zip(phases) {
+                kept.last = seen(now, self.bound_ns);
+            }
+        }
+    }
+
     /// As [`SlowdownLimit::decide`].
     ///
     /// Over all time, the share of the requests that keep to the bound is that with scavengers and
@@ -235,16 +262,23 @@ impl LatencyLimit {
 impl Kept {
     /// Looks at the requests since the last time, if they are enough.
     fn look(&mut self, now: &RequestDurations, bound_ns: f64) -> bool {
-        let all = times::count(&now.times);
-        let requests = all.saturating_sub(self.last.0);
+        let now = seen(now, bound_ns);
+        let requests = now.0.saturating_sub(self.last.0);
         if requests < LEAST_REQUESTS {
             return false;
         }
-        let kept = times::within(&now.times, bound_ns);
-        self.share = Some((kept - self.last.1) / requests as f64);
-        self.last = (all, kept);
+        self.share = Some((now.1 - self.last.1) / requests as f64);
+        self.last = now;
         true
     }
+}
+
+/// Requests so far, and those of them that kept to the bound.
+pub(super) fn seen(now: &RequestDurations, bound_ns: f64) -> (u64, f64) {
+    (
+        times::count(&now.times),
+        times::within(&now.times, bound_ns),
+    )
 }
 
 #[cfg(test)]

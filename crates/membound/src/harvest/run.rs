@@ -18,12 +18,13 @@ use membound_types::{
 
 use super::args::RunArgs;
 use super::choices::{Choices, host_yield};
-use super::document::{self, Asked, Facts, Held};
+use super::document::{self, Asked, Facts};
 use super::follow::Follower;
 use super::guard;
 use super::plan::USUAL_BOUND_NS;
 use super::plans::{self, Followed, Maker};
 use super::programs::{self, Wanted};
+use super::slots::{self, Slots};
 use super::span::SpanControl;
 use crate::job::{self, Job};
 use crate::launching;
@@ -57,7 +58,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
     };
     if let Some(complaint) = contradiction(args) {
-        output::complain(complaint);
+        output::complain(&complaint);
         return Ok(ExitCode::from(2));
     }
     let profile = machine::profile(args.machine.as_deref())?;
@@ -145,7 +146,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         slo_p95_ns: args.slo_p95,
     };
     let yields = choices.yields.clone();
-    let follower = Follower::begin(session.remote(), session.pid(), limits, yields, span);
+    let slots = Slots::new(args, &info.cpu, guests.len(), limits);
+    let follower = Follower::begin(session.remote(), session.pid(), limits, yields, span, slots);
     let end = job.follow(&session)?;
     let seen = follower.end();
     if let Some(why) = seen.prevented() {
@@ -164,6 +166,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         options: HarvestRunOptions {
             per_thread,
             idle: args.idle,
+            smt: args.smt,
+            siblings: slots::given(args),
             bound_ns: args.bound_ns,
             max_overhead: args.max_overhead,
             max_slowdown: args.max_slowdown,
@@ -185,13 +189,6 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         plans: &plans,
         left_out: choices.left_out,
         yields: &choices.yields,
-        slots: document::slots(
-            info.cpu.smt_siblings.iter().any(|core| core.len() > 1),
-            match args.slo_p95 {
-                Some(_) => Held::Yes,
-                None => Held::No,
-            },
-        ),
         missed,
     });
     if !args.quiet && !json.as_ref().is_some_and(Target::is_stdout) {
@@ -218,14 +215,15 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What is asked for and cannot be had together, if anything.
-const fn contradiction(args: &RunArgs) -> Option<&'static str> {
+fn contradiction(args: &RunArgs) -> Option<String> {
     if args.slo_p95.is_some() && args.requests.is_none() {
-        return Some("--slo-p95 needs --requests, which says what a request is");
+        return Some("--slo-p95 needs --requests, which says what a request is".to_owned());
     }
     if args.requests.is_some() && args.no_primary {
-        return Some("--requests is of the command, of which there is none with --no-primary");
+        let told = "--requests is of the command, of which there is none with --no-primary";
+        return Some(told.to_owned());
     }
-    None
+    slots::complaint(args)
 }
 
 /// How long turns may last.

@@ -6,6 +6,7 @@
 //! profiled and every run yields.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod beside;
 mod changes;
 mod endings;
 mod guard;

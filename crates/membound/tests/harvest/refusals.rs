@@ -114,6 +114,26 @@ fn a_script_is_refused() {
     }
 }
 
+#[test]
+fn siblings_are_no_cpus_or_no_core() {
+    for (list, part) in [
+        ("0", "`0` is one CPU"),
+        ("0,x", "no list of CPU numbers"),
+        ("0,0", "cpu 0 is named twice"),
+        ("0,1000000", "cpu 1000000 does not exist"),
+    ] {
+        let words = [
+            "--siblings",
+            list,
+            "--scavenger",
+            "/bin/true",
+            "--",
+            "/bin/true",
+        ];
+        complains(&words, 2, part);
+    }
+}
+
 /// A document that cannot be written, and the program whose end is passed on all the same.
 #[track_caller]
 fn cannot_be_written(to: &str, mode: &str, end: Result<i32, i32>, has_run: bool) {

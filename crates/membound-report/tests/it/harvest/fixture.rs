@@ -3,10 +3,10 @@
 //! without a primary.
 
 use membound_types::{
-    DurationBin, FollowedPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots,
+    CpuId, DurationBin, FollowedPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestSlots,
     HarvestedPrimary, HarvestedSite, HarvestedStall, IdlePolicy, Kind, Latencies, LatencySource,
     Missing, NotMeasured, PlanSource, PrimaryLatency, SCHEMA_VERSION, Scavenger, ScavengerMoves,
-    ScavengerState, SiteState, SlotMode, SlowdownGuard, YieldDistances, YieldKind,
+    ScavengerState, SiteState, SlotMode, SlowdownGuard, SmtPolicy, YieldDistances, YieldKind,
 };
 
 /// The bound on distances in the fixture, in nanoseconds.
@@ -167,6 +167,8 @@ fn options() -> HarvestRunOptions {
     HarvestRunOptions {
         per_thread: 2,
         idle: IdlePolicy::Harvest,
+        smt: SmtPolicy::Auto,
+        siblings: vec![vec![CpuId(0), CpuId(1)], vec![CpuId(2), CpuId(3)]],
         bound_ns: Some(BOUND_NS),
         max_overhead: 0.05,
         max_slowdown: Some(0.05),
@@ -259,8 +261,12 @@ pub(crate) fn full() -> HarvestRun {
             final_share: 0.94,
         }),
         slots: HarvestSlots {
-            mode: SlotMode::Stalls,
-            why: "the other hardware threads are busy".to_owned(),
+            mode: SlotMode::Kernel,
+            why: "with scavengers beside the command it was slower than it may be".to_owned(),
+            smt_s: 4.5,
+            beside_s: 4.2,
+            changes: 3,
+            cpus: vec![CpuId(1), CpuId(3)],
         },
         missing: Vec::new(),
         notes: vec!["the profile that the plan was made from had 812 samples".to_owned()],

@@ -1,0 +1,129 @@
+//! Scavengers on hardware threads beside the command's, and off them. CPUs 0 and 1 stand for a core:
+//! which CPUs are neighbours is nothing that a scavenger can see.
+
+use membound_platform::{Root, affinity, cpu};
+use membound_testkit::skipped;
+use membound_types::{CpuId, HarvestRun, IdlePolicy, SlotMode, SmtPolicy};
+
+use crate::suite::{Harvest, Harvested, fixture, scavenger};
+
+/// Runs the fixture, called with `words`, with a scavenger in `mode`; `None` where the machine cannot.
+fn beside(words: &str, mode: &str, options: &str) -> Option<Harvested> {
+    let allowed = affinity::allowed().expect("the kernel tells");
+    if ![CpuId(0), CpuId(1)].iter().all(|cpu| allowed.contains(cpu)) {
+        skipped("CPUs 0 and 1 are not both to be used");
+        return None;
+    }
+    let (program, scavenger) = (fixture("beside.c", "-O2")?, scavenger()?);
+    let harvest = Harvest::of(&program, words)
+        .with(&scavenger, mode)
+        .options(options);
+    let harvested = harvest.run();
+    let told = format!("{harvested:#?}");
+    assert_eq!(harvested.left.stdout, "beside\n", "{told}");
+    assert_eq!(harvested.left.end, Ok(0), "{told}");
+    Some(harvested)
+}
+
+/// What the document says of who gave scavengers a processor: mode, changes, CPUs.
+fn slots(document: &HarvestRun) -> (SlotMode, u64, &[CpuId]) {
+    let slots = &document.slots;
+    assert!(!slots.why.is_empty(), "{slots:?}");
+    assert_eq!(slots.smt_s > 0.0, !slots.cpus.is_empty(), "{slots:?}");
+    (slots.mode, slots.changes, &slots.cpus)
+}
+
+#[test]
+fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
+    // It makes no call by which it would come away from the command's thread.
+    let Some(harvested) = beside("", "on 1 5000", "--siblings 0,1") else {
+        return;
+    };
+    assert!(harvested.outputs[0].starts_with("on 1\n"), "{harvested:#?}");
+    let document = &harvested.document;
+    let (mode, changes, cpus) = slots(document);
+    assert_eq!((mode, changes), (SlotMode::Smt, 0), "{document:#?}");
+    assert!(cpus.contains(&CpuId(1)), "{cpus:?}");
+    assert!(document.slots.beside_s > 0.0, "{document:#?}");
+    let siblings = vec![vec![CpuId(0), CpuId(1)]];
+    assert_eq!(document.options.siblings, siblings);
+}
+
+#[test]
+fn it_is_taken_off_while_requests_take_too_long_and_put_back() {
+    let options = "--siblings 0,1 --requests serve --slo-p95 1e6";
+    // It says itself where its scavenger was, one after the other.
+    let Some(harvested) = beside("back", "forever", options) else {
+        return;
+    };
+    let (mode, changes, _) = slots(&harvested.document);
+    assert_eq!(mode, SlotMode::Smt, "{harvested:#?}");
+    assert!(changes >= 2, "{harvested:#?}");
+}
+
+#[test]
+fn it_is_given_up_before_scavengers_are_let_in_less() {
+    let options = "--siblings 0,1 --requests serve --slo-p95 1";
+    let Some(harvested) = beside("off", "forever", options) else {
+        return;
+    };
+    let document = &harvested.document;
+    let (mode, changes, _) = slots(document);
+    assert_eq!((mode, changes), (SlotMode::Kernel, 1), "{document:#?}");
+    assert!(document.slots.why.contains("--slo-p95"), "{document:#?}");
+}
+
+#[test]
+fn it_is_kept_off_where_none_is_to_be_used() {
+    let Some(harvested) = beside("", "bound 0", "--siblings 0,1 --smt off") else {
+        return;
+    };
+    assert!(
+        harvested.outputs[0].starts_with("bound to 0\n"),
+        "{harvested:#?}"
+    );
+    let document = &harvested.document;
+    assert_eq!(slots(document), (SlotMode::Kernel, 0, &[][..]));
+    assert_eq!(document.options.smt, SmtPolicy::Off);
+    assert!(document.slots.why.contains("--smt off"), "{document:#?}");
+}
+
+#[test]
+fn the_one_by_whose_turns_a_slowdown_is_told_stays_in_stalls() {
+    let options = "--siblings 0,1 --max-slowdown 50%";
+    let Some(harvested) = beside("", "work", options) else {
+        return;
+    };
+    let document = &harvested.document;
+    assert_eq!(slots(document), (SlotMode::Kernel, 0, &[][..]));
+    assert!(document.slots.why.contains("only one"), "{document:#?}");
+}
+
+#[test]
+fn scavengers_that_wait_for_stalls_have_no_other_hardware_thread() {
+    for idle in [IdlePolicy::Steal, IdlePolicy::Stop] {
+        let options = format!("--siblings 0,1 --idle {idle}");
+        let Some(harvested) = beside("", "work", &options) else {
+            return;
+        };
+        let document = &harvested.document;
+        assert_eq!(slots(document), (SlotMode::Stalls, 0, &[][..]));
+        assert!(document.slots.why.contains("--idle"), "{document:#?}");
+    }
+}
+
+#[test]
+fn a_machine_without_siblings_says_so() {
+    let root = Root::system();
+    if !cpu::smt_siblings(&root, &affinity::online(&root)).is_empty() {
+        skipped("cores of this machine have several hardware threads");
+        return;
+    }
+    let Some(harvested) = beside("", "work", "") else {
+        return;
+    };
+    let document = &harvested.document;
+    assert_eq!(slots(document), (SlotMode::Stalls, 0, &[][..]));
+    let why = &document.slots.why;
+    assert!(why.starts_with("no core has a second"), "{why}");
+}
