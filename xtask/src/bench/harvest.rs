@@ -17,7 +17,7 @@ mod stable;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use membound_types::{Doctor, MachineProfile};
+use membound_types::{CpuId, Doctor, MachineProfile};
 use serde_json::{Value, json};
 
 use self::bed::Bed;
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// The processor that everything runs on.
     #[arg(long, default_value_t = 1)]
     cpu: u32,
+    /// The other hardware thread of its core [default: what the kernel says].
+    #[arg(long)]
+    sibling: Option<u32>,
     /// What each chase goes through, in bytes: a power of two, with K, M or G.
     #[arg(long, default_value = "512M")]
     area: String,
@@ -131,8 +134,10 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     };
     let profile: MachineProfile = bed::read(&machine)?;
     let latency_ns = Bed::latency_of(&profile)?;
+    let cores = &doctor.machine.cpu.smt_siblings;
     let bed = Bed {
         membound,
+        sibling: args.sibling.or_else(|| sibling(args.cpu, cores)),
         scratch: scratch.path(),
         programs,
         machine: (machine, latency_ns),
@@ -168,6 +173,12 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     })
 }
 
+/// The first other hardware thread of a processor's core, where `cores` knows one.
+fn sibling(cpu: u32, cores: &[Vec<CpuId>]) -> Option<u32> {
+    let core = cores.iter().find(|core| core.contains(&CpuId(cpu)))?;
+    core.iter().map(|it| it.0).find(|&it| it != cpu)
+}
+
 /// Says why something could not be measured, in lines of 80 columns, and gives the reason.
 fn failed(error: &anyhow::Error) -> String {
     let why = format!("{error:#}");
@@ -200,6 +211,15 @@ fn middle<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_processor_is_not_its_own_sibling() {
+        let cores = [vec![CpuId(0), CpuId(4)], vec![CpuId(1), CpuId(5)]];
+        assert_eq!(
+            [4, 1, 2].map(|cpu| sibling(cpu, &cores)),
+            [Some(0), Some(5), None]
+        );
+    }
 
     #[test]
     fn reasons_are_broken_between_words() {

@@ -36,6 +36,8 @@ pub(super) const OVERHEAD: &str = "5%";
 pub(super) struct Bed<'a> {
     /// The command to measure.
     pub(super) membound: &'a Path,
+    /// The other hardware thread of the core that everything runs on, where there is one.
+    pub(super) sibling: Option<u32>,
     /// Where files may be made.
     pub(super) scratch: &'a Path,
     /// The programs, built.
@@ -344,20 +346,20 @@ impl Bed<'_> {
         })
     }
 
-    /// Runs a primary beside a scavenger that the kernel schedules, begun by `how` on the same
-    /// processor.
+    /// Runs a primary beside a scavenger that the kernel schedules, begun by `how` on processor `cpu`.
     pub(super) fn beside(
         &self,
         primary: &[String],
         scavenger: &Endless,
         how: &[&str],
+        cpu: u32,
     ) -> Result<Ran> {
         let watch = Watch::begin(&self.scratch.join("progress"))?;
         let mut words: Words = how.iter().map(|&word| word.to_owned()).collect();
         words.extend_from_slice(&scavenger.words);
         // Not by `timeout`, which would outlive a kill.
         let mut command = program("taskset");
-        command.arg("--cpu-list").arg(self.args.cpu.to_string());
+        command.arg("--cpu-list").arg(cpu.to_string());
         let mut other = command
             .args(&words)
             .env(VARIABLE, watch.path())

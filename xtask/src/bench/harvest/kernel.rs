@@ -1,5 +1,5 @@
-//! The kernel's own way of giving spare time to another program, against a harvest of stalls and
-//! idle time: work at requests that are no slower.
+//! The kernel's own way of giving spare time to another program, and the processor's (a second hardware
+//! thread of the core), against a harvest of stalls and idle time: work at requests that are no slower.
 
 use anyhow::Result;
 use membound_types::IdlePolicy;
@@ -22,6 +22,8 @@ enum Way {
     Alone,
     /// The kernel: its name, and the command that begins a program so.
     Kernel(&'static str, &'static [&'static str]),
+    /// The other hardware thread of the core, which is this processor.
+    Smt(u32),
     /// membound, with a bound.
     Harvest(f64),
 }
@@ -36,6 +38,7 @@ impl Way {
         match self {
             Self::Alone => "alone".to_owned(),
             Self::Kernel(name, _) => name.to_owned(),
+            Self::Smt(cpu) => format!("SMT, CPU {cpu}"),
             Self::Harvest(bound_ns) => format!("harvest {bound_ns:.0} ns"),
         }
     }
@@ -53,6 +56,13 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let full = full_rate(bed)?;
     let mut ways = vec![Way::Alone];
     ways.extend(KERNEL);
+    match bed.sibling {
+        Some(cpu) => ways.push(Way::Smt(cpu)),
+        None => say(format_args!(
+            "no SMT: the core of CPU {} has no second hardware thread",
+            bed.args.cpu
+        )),
+    }
     ways.extend(BOUNDS_NS.map(Way::Harvest));
     let cases: Vec<(u32, Way)> = LOADS
         .into_iter()
@@ -100,7 +110,12 @@ fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
     let (said, units_per_s) = match way {
         Way::Alone => (bed.alone(&primary)?, 0.0),
         Way::Kernel(_, how) => {
-            let ran = bed.beside(&primary, &scan, how)?;
+            let ran = bed.beside(&primary, &scan, how, bed.args.cpu)?;
+            let units = ran.units_per_s()?;
+            (ran.said, units)
+        }
+        Way::Smt(cpu) => {
+            let ran = bed.beside(&primary, &scan, &[], cpu)?;
             let units = ran.units_per_s()?;
             (ran.said, units)
         }
@@ -120,11 +135,11 @@ fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
     })
 }
 
-/// Work of the harvest by that of each of the kernel's ways, where requests stay no longer.
+/// Work of the harvest by that of each other way, where requests stay no longer.
 fn compared(points: &[(u32, Way, Found)]) -> Vec<Value> {
     let mut rows = Vec::new();
-    for (load, way, kernel) in points {
-        if !matches!(way, Way::Kernel(..)) {
+    for (load, way, other_way) in points {
+        if !matches!(way, Way::Kernel(..) | Way::Smt(_)) {
             continue;
         }
         let harvests: Vec<(f64, f64)> = points
@@ -132,8 +147,8 @@ fn compared(points: &[(u32, Way, Found)]) -> Vec<Value> {
             .filter(|(other, way, _)| other == load && matches!(way, Way::Harvest(_)))
             .map(|(_, _, found)| (found.sojourn_p95_ns, found.units_per_s))
             .collect();
-        let work = work_at_no_worse(&harvests, kernel.sojourn_p95_ns);
-        let times = work.map(|work| work / kernel.units_per_s);
+        let work = work_at_no_worse(&harvests, other_way.sojourn_p95_ns);
+        let times = work.map(|work| work / other_way.units_per_s);
         let told = times.map_or_else(
             || "no harvest had a sojourn p95 as low".to_owned(),
             |times| format!("the harvest did {times:.2} times the work at no higher sojourn p95"),
@@ -164,10 +179,12 @@ mod tests {
             point(30, Way::Harvest(100.0), 90.0, 25.0),
             point(30, Way::Harvest(200.0), 110.0, 50.0),
             point(70, KERNEL[1], 100.0, 10.0),
+            point(70, Way::Smt(1), 130.0, 50.0),
             point(70, Way::Harvest(100.0), 120.0, 99.0),
         ]);
-        assert_eq!(rows.len(), 2);
+        assert_eq!(rows.len(), 3);
         assert_eq!(rows[0]["times_the_work"], 2.5);
         assert_eq!(rows[1]["times_the_work"], Value::Null);
+        assert_eq!(rows[2]["times_the_work"], 1.98);
     }
 }
