@@ -382,6 +382,11 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
         let parts = ["distance", "liveness", "vectors", "prefetch"];
         words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);
     }
+    // They stand for a core: scavengers come and go between the command's threads and their own.
+    let has_two = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
+    if random.once_in(2) && has_two {
+        words.extend(["--siblings".to_owned(), "0,1".to_owned()]);
+    }
     words.extend(["--memory".to_owned(), "512M".to_owned()]);
     if finish {
         words.push("--finish".to_owned());
