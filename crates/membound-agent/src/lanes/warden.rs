@@ -16,8 +16,8 @@ use crate::{assembly, guest, own_thread, threads};
 const STACK_BYTES: usize = 64 << 10;
 /// From one look to the next.
 const PERIOD_NS: u64 = 2_000_000;
-/// Looks in a row without a guest that lives, after each so many of which they come half as often: a
-/// program that nobody waits for is not to be disturbed.
+/// Looks in a row at which nobody yields or waits, after each so many of which they come half as often: a
+/// program that only computes is not to be disturbed.
 const NOTHING: u32 = 32;
 /// Most times that they come half as often.
 const MOST_HALVINGS: u32 = 4;
@@ -27,8 +27,6 @@ const CALL_NS: u64 = 16_000_000;
 const THOROUGH_NS: u64 = 100_000_000;
 /// Parts of the whole that [`Board::share`] counts in.
 const WHOLE: u32 = 1024;
-/// A thread that has run for less since the last look may be waiting.
-const LITTLE_NS: u64 = PERIOD_NS / 4;
 
 /// 1 while contexts are let in.
 static LET_IN: AtomicU32 = AtomicU32::new(1);
@@ -118,14 +116,13 @@ extern "C" fn look_after(_: usize) -> ! {
             left = board().map_or(1, |board| board.phase_looks.max(1));
         }
         left -= 1;
-        nothing = if guest::any_lives() {
-            0
-        } else {
-            nothing.saturating_add(1)
-        };
+        nothing = nothing.saturating_add(1);
         for block in blocks() {
-            if block.used.load(Ordering::Acquire) == Use::Thread as u32 {
-                look_at(block, were_in);
+            if block.used.load(Ordering::Acquire) == Use::Thread as u32
+                && look_at(block, were_in, period) == Found::Motion
+                && guest::any_lives()
+            {
+                nothing = 0;
             }
         }
         since_call += period;
@@ -144,21 +141,36 @@ extern "C" fn look_after(_: usize) -> ! {
     }
 }
 
-fn look_at(block: &'static Block, let_in: bool) {
+/// What a look at a lane finds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// Its thread computes, and nobody else has to do with it.
+    Rest,
+    /// Contexts take turns in it, or its thread waits, or has ended.
+    Motion,
+}
+
+fn look_at(block: &'static Block, let_in: bool, period_ns: u64) -> Found {
     let thread = block.thread.load(Ordering::Acquire);
     let Some(cpu_ns) = cpu_ns(thread) else {
         reclaim(block, false);
-        return;
+        return Found::Motion;
     };
     let (turned, ran_ns) = account(block, cpu_ns, let_in);
     overdue::watch(block, thread, turned, ran_ns);
-    if block.count.load(Ordering::Acquire) == 0 {
-        return;
+    // A thread that has run for less may be waiting.
+    let little = ran_ns < period_ns / 4;
+    if block.count.load(Ordering::Acquire) != 0 {
+        if turned == 0 && little && idle() != Idle::Stop {
+            steal(block, thread);
+        } else {
+            block.time();
+        }
     }
-    if turned == 0 && ran_ns < LITTLE_NS && idle() != Idle::Stop {
-        steal(block, thread);
+    if turned > 0 || little || block.current.load(Ordering::Acquire) != 0 {
+        Found::Motion
     } else {
-        block.time();
+        Found::Rest
     }
 }
 
