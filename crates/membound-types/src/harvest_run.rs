@@ -54,6 +54,10 @@ named! {
         Prefetch = "prefetch",
         /// A loop around a yield is moved as a whole, and its laps are counted several at a time.
         Loops = "loops",
+        /// What such a loop does not change is saved once around it, not at each of its yields.
+        LoopSaves = "loop-saves",
+        /// What the context after the next one begins with is prefetched.
+        NextContext = "next-context",
         /// Control is passed on; without it yields save and restore, and nobody else runs.
         Switch = "switch",
     }

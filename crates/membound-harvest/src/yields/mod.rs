@@ -167,6 +167,8 @@ fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
         (HarvestPart::Liveness, YieldPart::Liveness),
         (HarvestPart::Vectors, YieldPart::UnusedVectors),
         (HarvestPart::Prefetch, YieldPart::Prefetch),
+        (HarvestPart::LoopSaves, YieldPart::LoopSaves),
+        (HarvestPart::NextContext, YieldPart::NextContext),
         (HarvestPart::Switch, YieldPart::Passing),
     ];
     let lacking = parts.iter().filter(|(part, _)| without.contains(part));

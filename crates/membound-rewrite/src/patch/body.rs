@@ -8,12 +8,13 @@ use membound_wire::{Entry, Mark, Slots};
 
 use super::cycle::Cycle;
 use super::emit::{Address, Condition, Emitter, Increment, Width};
+use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::rubbish;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
 use super::yields::SettledYield;
-use super::{Body, Options, Refusal, VectorLevel};
+use super::{Body, Options, Refusal, VectorLevel, Yield};
 use crate::flow::{Access, Liveness, Segment};
 use crate::{Flag, Gpr, RegisterSet};
 
@@ -26,6 +27,8 @@ pub(super) struct Surroundings {
     pub red_zone: bool,
     /// Whether there is a stack.
     pub stack: bool,
+    /// What a loop around it keeps on the stack already.
+    pub saves: Option<LoopSaves>,
 }
 
 impl Surroundings {
@@ -34,6 +37,7 @@ impl Surroundings {
             live: liveness.before(index),
             red_zone: liveness.red_zone(),
             stack: liveness.stack_usable(),
+            saves: None,
         }
     }
 
@@ -135,6 +139,45 @@ pub(super) struct Within<'a> {
     pub is_head: bool,
 }
 
+impl Within<'_> {
+    fn saves(&self) -> Option<LoopSaves> {
+        self.cycle.and_then(|cycle| cycle.saves)
+    }
+
+    /// Begins the place of an instruction: into the loop's frame, if that has one.
+    fn begin<'a>(
+        &self,
+        out: &'a mut Emitter,
+        tables: &'a mut Tables,
+        steps: &'a mut Vec<DraftStep>,
+    ) -> Writer<'a> {
+        steps.clear();
+        let saves = self.saves();
+        let mut writer = Writer {
+            out,
+            tables,
+            steps,
+            frame: saves
+                .filter(|_| !self.is_head)
+                .map_or_else(Frame::default, LoopSaves::frame),
+            resume: Resume::Start,
+        };
+        writer.begin();
+        if let Some(saves) = saves.filter(|_| self.is_head) {
+            saves.enter(&mut writer);
+        }
+        writer
+    }
+
+    /// Writes the place of an instruction without a body up to that itself; returns where laps come in.
+    pub(super) fn write(&self, out: &mut Emitter, tables: &mut Tables, draft: &mut Draft) -> u32 {
+        let mut writer = self.begin(out, tables, &mut draft.steps);
+        writer.resume = Resume::Displaced;
+        writer.mark();
+        writer.out.at()
+    }
+}
+
 /// Scratch space for one trampoline.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
@@ -147,6 +190,11 @@ impl Draft {
     pub(super) fn clear(&mut self) {
         self.steps.clear();
         self.slow_steps.clear();
+    }
+
+    /// The steps of the place that was written last.
+    pub(super) fn take_steps(&mut self) -> Vec<DraftStep> {
+        std::mem::take(&mut self.steps)
     }
 }
 
@@ -175,6 +223,7 @@ impl Settled {
                 live: RegisterSet::ALL,
                 red_zone: true,
                 stack: true,
+                saves: None,
             },
         }
     }
@@ -240,6 +289,14 @@ impl Settled {
         })
     }
 
+    /// What yields there, and what it finds.
+    pub(super) const fn yields(&self) -> Option<(Yield, Surroundings)> {
+        match self.action {
+            Action::Yield(what) => Some((what.what(), self.around)),
+            _ => None,
+        }
+    }
+
     /// What the fast path does besides its work, by the number of its instructions.
     pub(super) const fn cost(&self) -> Cost {
         Cost(match self.way {
@@ -302,15 +359,8 @@ impl Settled {
         draft: &mut Draft,
     ) -> Option<u32> {
         let Within { site, slow, .. } = within;
-        draft.steps.clear();
-        let mut writer = Writer {
-            out,
-            tables,
-            steps: &mut draft.steps,
-            frame: Frame::default(),
-            resume: Resume::Start,
-        };
-        writer.begin();
+        let mut writer = within.begin(out, tables, &mut draft.steps);
+        let begins = within.saves().map(|_| writer.out.at());
         match self.action {
             Action::Displace => {}
             Action::Count(form) => self.count(site, form, &mut writer),
@@ -324,7 +374,13 @@ impl Settled {
                 self.guard(site, slow, &mut writer);
             }
             Action::PrefetchYield(operand) => self.prefetch(operand, &mut writer),
-            Action::Yield(what) => return what.write(&self.around, within, &mut writer),
+            Action::Yield(what) => {
+                let around = match within.saves() {
+                    Some(saves) => saves.within(&self.around),
+                    None => self.around,
+                };
+                return what.write(&around, within, &mut writer).or(begins);
+            }
             Action::Syscall => {
                 writer.lower(RED_ZONE);
                 writer.out.call_entry(Entry::Syscall);

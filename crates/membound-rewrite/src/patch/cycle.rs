@@ -9,6 +9,7 @@ use std::ops::Range;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 use super::emit::Address;
+use super::loop_saves::LoopSaves;
 use super::operand::{Operand, gpr};
 use crate::flow::{Access, Analyst, Direction, access};
 use crate::{Gpr, RegisterSet};
@@ -25,6 +26,8 @@ pub(super) struct Cycle {
     pub beat: Option<Beat>,
     /// What it reads in steps.
     pub streams: Vec<Stream>,
+    /// What is saved around it.
+    pub saves: Option<LoopSaves>,
 }
 
 /// A register with a number of low bits that stay as they are, above which every lap adds the same odd
@@ -76,6 +79,7 @@ impl Cycle {
         Some(Self {
             beat: steps.beat(),
             streams,
+            saves: None,
         })
     }
 

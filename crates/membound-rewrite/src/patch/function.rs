@@ -8,11 +8,12 @@ use super::blocks::{self, Chosen};
 use super::body::{Settled, Surroundings};
 use super::cycle::Cycle;
 use super::group::{self, Ground, Group, Item};
+use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::relocate::{self, Form};
 use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::wraps::{self, Wrap};
-use super::{Body, HookState, Hooks, Options, Refusal, Sites, syscalls, yields};
+use super::{Body, HookState, Hooks, Options, Refusal, Sites, YieldPart, syscalls, yields};
 use crate::RegisterSet;
 use crate::code::Function;
 use crate::flow::{Access, Analyst, Direction, Liveness, access};
@@ -177,7 +178,7 @@ pub(super) fn plan(
         wraps: &found.wraps,
     };
     for group in &groups.groups {
-        let cycle = cycle_of(&ground, group, &before, analyst);
+        let cycle = cycle_of(&ground, group, &before, options, analyst);
         chunk.trampoline(&ground, group, &before, cycle.as_ref(), |index, number| {
             if let Some(site) = site_at(&mut found.sites, index) {
                 site.number = Ok(number);
@@ -199,6 +200,7 @@ fn cycle_of(
     ground: &Ground<'_>,
     group: &Group,
     before: &Before<'_>,
+    options: &Options,
     analyst: &mut Analyst,
 ) -> Option<Cycle> {
     let members = group.first..group.end;
@@ -209,7 +211,18 @@ fn cycle_of(
     if !ground.closes_loops || is_wrapped {
         return None;
     }
-    Cycle::of(&ground.function.instructions, members, analyst)
+    let mut cycle = Cycle::of(&ground.function.instructions, members.clone(), analyst)?;
+    if !group.tail && !options.without.contains(&YieldPart::LoopSaves) {
+        let forms = ground.items[members.clone()].iter().map(|item| item.form);
+        let bodies = before
+            .bodies
+            .iter()
+            .filter(|(index, _)| members.contains(index))
+            .map(|(_, work)| work.body);
+        let instructions = &ground.function.instructions[members.clone()];
+        cycle.saves = LoopSaves::of(instructions, forms, bodies, analyst);
+    }
+    Some(cycle)
 }
 
 /// The address that a site at this instruction is known by, if there is to be one, and what the

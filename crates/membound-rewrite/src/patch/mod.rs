@@ -18,6 +18,7 @@ mod function;
 mod groundwork;
 mod group;
 mod lane;
+mod loop_saves;
 mod operand;
 mod options;
 mod place;

@@ -115,6 +115,10 @@ pub enum YieldPart {
     UnusedVectors,
     /// What is about to be accessed is asked for before.
     Prefetch,
+    /// What a loop does not change is saved around it, where the loop lies in one trampoline.
+    LoopSaves,
+    /// What the context after the next one begins with is asked for.
+    NextContext,
     /// Control goes on elsewhere; without it everything is saved and given back and the program
     /// goes on.
     Passing,

@@ -162,6 +162,16 @@ pub(super) fn write(form: Form, instruction: &Instruction, bytes: &[u8], out: &m
     }
 }
 
+/// Writes a branch to a later place of `out` instead of where it leads, if it is one of those that can;
+/// returns its field, for [`Emitter::land`].
+pub(super) fn write_ahead(form: Form, out: &mut Emitter) -> Option<u32> {
+    match form {
+        Form::Jump => Some(out.jump_ahead()),
+        Form::JumpIf(condition) => Some(out.jump_if_ahead(condition)),
+        Form::Verbatim | Form::RipOperand(_) | Form::CountJump(_) => None,
+    }
+}
+
 /// Writes a branch to `place`, an earlier one of `out`, instead of where it leads; whether it is one of those
 /// that can.
 pub(super) fn write_back(form: Form, place: u32, out: &mut Emitter) -> bool {

@@ -39,6 +39,14 @@ pub(super) enum FlagsKept {
 }
 
 impl Frame {
+    /// The stack pointer is so many bytes below the original, and all else is as it was.
+    pub(super) fn lowered_by(bytes: i32) -> Self {
+        Self {
+            lowered: bytes,
+            ..Self::default()
+        }
+    }
+
     /// The original value of `register` is kept at `kept` from now on.
     pub(super) fn keep(&mut self, register: Gpr, kept: Kept) {
         let free = self

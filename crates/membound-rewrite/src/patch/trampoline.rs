@@ -13,6 +13,8 @@ use super::table::Tables;
 use super::wraps::{self, Wrap};
 use iced_x86::FlowControl;
 
+mod saved_loop;
+
 /// A jump that is to be planted, by addresses relative to the module's origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Edit {
@@ -124,8 +126,11 @@ impl Chunk {
         let first_site = self.sites;
         let parts = self.slow_paths(group, before.bodies, &mut numbered);
         let entry = self.out.at();
-        let start = self.relative(ground, group.first);
-        let overwritten = start + u32::from(group.room);
+        if let Some((cycle, saves)) = cycle.and_then(|cycle| Some((cycle, cycle.saves?))) {
+            self.saved_loop(ground, group, parts, (cycle, saves));
+            return self.edit(ground, group, entry, first_site);
+        }
+        let overwritten = self.overwritten(ground, group);
         let mut parts = parts.into_iter().peekable();
         let mut again = None;
         for index in group.first..group.end {
@@ -157,7 +162,7 @@ impl Chunk {
             let original = self.relative(ground, group.end);
             self.close(part, code, original, displaced);
         } else if falls_through(ground, group.end - 1) {
-            let original = (after - self.out.origin) as u32;
+            let original = self.from_origin(after);
             self.tables.plain_place(code, original);
             self.out.jump(after);
         }
@@ -206,8 +211,16 @@ impl Chunk {
     }
 
     fn relative(&self, ground: &Ground<'_>, index: usize) -> u32 {
-        let address = ground.function.instructions[index].ip();
+        self.from_origin(ground.function.instructions[index].ip())
+    }
+
+    fn from_origin(&self, address: u64) -> u32 {
         u32::try_from(address - self.out.origin).expect("an image spans at most 1 GiB")
+    }
+
+    /// Where the text that the jump to it overwrites ends.
+    fn overwritten(&self, ground: &Ground<'_>, group: &Group) -> u32 {
+        self.relative(ground, group.first) + u32::from(group.room)
     }
 
     /// Writes a body in a loop, perhaps, of whose first instruction it is or not. Returns where laps
@@ -217,10 +230,9 @@ impl Chunk {
         let Self {
             out, tables, draft, ..
         } = self;
-        let slow = part.slow.map(|(slow, _)| slow);
         let within = Within {
             site: part.number,
-            slow,
+            slow: part.slow.map(|(slow, _)| slow),
             cycle: around.map(|it| it.0),
             is_head: around.is_some_and(|it| it.1),
         };

@@ -25,6 +25,7 @@ use super::lane::{
     self, FS, GS, absolute, at, change_rounding, clear, compare_with_zero, count_down,
     give_base_back, increment, load, load_lane, set_selector, store, store_lane, store_rounding,
 };
+use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::table::{FlagsKept, Frame, Resume};
 use super::writer::{RED_ZONE, Writer};
@@ -47,6 +48,8 @@ pub(super) struct SettledYield {
     operand: Option<Operand>,
     /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
     asks_ahead: bool,
+    /// Whether what the next turn but this begins with is asked for.
+    asks_for_next: bool,
     vectors: VectorLevel,
     /// Whether control goes on elsewhere.
     passes: bool,
@@ -127,6 +130,10 @@ impl Charge {
 }
 
 impl SettledYield {
+    pub(super) const fn what(&self) -> Yield {
+        self.what
+    }
+
     pub(super) fn settle(
         what: Yield,
         options: &Options,
@@ -144,6 +151,7 @@ impl SettledYield {
             what,
             operand: operand.filter(|_| what.prefetches() && with(YieldPart::Prefetch)),
             asks_ahead: with(YieldPart::Prefetch),
+            asks_for_next: with(YieldPart::NextContext),
             vectors: options.vectors,
             passes: with(YieldPart::Passing),
         })
@@ -218,8 +226,11 @@ impl SettledYield {
         });
         let saved = Saved::save(around, writer);
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, next));
-        writer.out.test(Gpr::RAX);
-        let nobody_now = (!flags_dead).then(|| writer.out.jump_if_ahead(Condition::ZERO));
+        // Only the thread itself and who finds it in the kernel make this 0.
+        let nobody_now = (!flags_dead).then(|| {
+            writer.out.test(Gpr::RAX);
+            writer.out.jump_if_ahead(Condition::ZERO)
+        });
         // Whoever inherited the lane of the thread that made it has another thread pointer.
         writer
             .out
@@ -255,6 +266,11 @@ impl SettledYield {
         set_selector(writer.out, 1);
         let of_context = at(Gpr::RAX, offset_of!(Context, rounding));
         change_rounding(writer.out, (GS, THREAD_ROUNDING), (&[], of_context));
+        if self.asks_for_next {
+            let after = at(Gpr::RAX, offset_of!(Context, next));
+            load(writer.out, Gpr::RCX, after);
+            ask_for_context(writer.out, Gpr::RCX, Gpr::RCX);
+        }
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
         // In this order: once it is back, handlers of the program run on it, which call the kernel.
@@ -392,6 +408,11 @@ impl SettledYield {
         let [of_this, of_next] =
             [Gpr::RAX, Gpr::RCX].map(|context| at(context, offset_of!(Context, rounding)));
         change_rounding(writer.out, (&[], of_this), (&[], of_next));
+        if self.asks_for_next {
+            let after = at(Gpr::RCX, offset_of!(Context, next));
+            load(writer.out, Gpr::RAX, after);
+            ask_for_context(writer.out, Gpr::RAX, Gpr::RAX);
+        }
         go_on_as(writer, Gpr::RCX);
         Ahead {
             back,
@@ -418,6 +439,9 @@ impl SettledYield {
             at(Gpr::RAX, offset_of!(Context, next)),
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
+        if self.asks_for_next {
+            ask_for_context(writer.out, Gpr::RCX, Gpr::RDX);
+        }
         let of_this = at(Gpr::RAX, offset_of!(Context, rounding));
         change_rounding(writer.out, (&[], of_this), (GS, THREAD_ROUNDING));
         give_base_back(writer.out);
@@ -460,7 +484,18 @@ fn prefetch(operand: Operand, out: &mut Emitter) {
         Some(Segment::Fs) => FS,
         Some(Segment::Gs) => GS,
     };
-    out.with_operand(prefix, Width::Default, &[0x0f, 0x18], 1, operand.address);
+    prefetch_at(prefix, operand.address, out);
+}
+
+fn prefetch_at(prefix: &[u8], address: Address, out: &mut Emitter) {
+    out.with_operand(prefix, Width::Default, &[0x0f, 0x18], 1, address);
+}
+
+/// Asks for the context at `context` and for where its stack ends, by way of `through`.
+fn ask_for_context(out: &mut Emitter, context: Gpr, through: Gpr) {
+    let stack = at(context, offset_of!(Context, stack));
+    load(out, through, stack);
+    prefetch_at(&[], at(through, 0), out);
 }
 
 /// Lets the context that runs have its own base of `fs` from here on.
@@ -514,6 +549,7 @@ struct Saved {
     registers: Vec<Gpr>,
     flags: bool,
     red_zone: bool,
+    around_loop: Option<LoopSaves>,
 }
 
 impl Saved {
@@ -531,6 +567,9 @@ impl Saved {
         for register in &registers {
             writer.push(*register);
         }
+        if let Some(saves) = around.saves {
+            saves.let_go(writer);
+        }
         if flags {
             writer.out.lahf();
             writer.out.seto_al();
@@ -542,6 +581,7 @@ impl Saved {
             registers,
             flags,
             red_zone: around.red_zone,
+            around_loop: around.saves,
         }
     }
 
@@ -552,6 +592,9 @@ impl Saved {
         }
         for register in self.registers.iter().rev() {
             writer.pop(*register);
+        }
+        if let Some(saves) = self.around_loop {
+            saves.take_back(writer);
         }
         if self.red_zone {
             writer.lower(-RED_ZONE);
@@ -622,8 +665,8 @@ mod tests {
         let lap = position(&lines, "test edi,78h");
         assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
         assert_eq!(lines[lap + 2], "add rax,[rdi]");
-        // 400 laps to come are 50 lines, of which the processor can ask for 16.
-        assert_eq!(count(&lines, "prefetcht0"), 16);
+        // 400 laps to come are 50 lines, of which the processor can ask for 16; and the next context.
+        assert_eq!(count(&lines, "prefetcht0"), 17);
         position(&lines, "prefetcht0 [rdi+400h]");
         assert!(lines[lap + 5].starts_with("jne "));
     }
@@ -635,13 +678,13 @@ mod tests {
         assert_eq!(long[0], format!("sub dword ptr gs:[{credit:X}h],64h"));
         assert_eq!(
             (count(&long, "test edi"), count(&long, "prefetcht0")),
-            (0, 2)
+            (0, 3)
         );
         let open = sum(4, false);
         assert_eq!(open[0], format!("sub dword ptr gs:[{credit:X}h],4"));
         assert_eq!(
             (count(&open, "test edi"), count(&open, "prefetcht0")),
-            (0, 0)
+            (0, 1)
         );
     }
 

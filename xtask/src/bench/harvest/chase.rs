@@ -258,11 +258,13 @@ pub(super) fn switching(bed: &Bed<'_>) -> Result<Vec<Value>> {
 /// control, and what registers that are dead, vectors that nobody uses and prefetches make of it.
 pub(super) fn parts(bed: &Bed<'_>) -> Result<Vec<Value>> {
     const HOPS: u64 = 100_000_000;
-    const CASES: [Option<&[HarvestPart]>; 7] = [
+    const CASES: [Option<&[HarvestPart]>; 9] = [
         None,
         Some(&[]),
         Some(&[HarvestPart::Switch]),
         Some(&[HarvestPart::Prefetch]),
+        Some(&[HarvestPart::LoopSaves]),
+        Some(&[HarvestPart::NextContext]),
         Some(&[HarvestPart::Vectors]),
         Some(&[HarvestPart::Liveness]),
         Some(&[HarvestPart::Liveness, HarvestPart::Vectors]),

@@ -98,6 +98,8 @@ pub(crate) fn options(body: Body, random: &mut Random) -> Options {
         YieldPart::Liveness,
         YieldPart::UnusedVectors,
         YieldPart::Prefetch,
+        YieldPart::LoopSaves,
+        YieldPart::NextContext,
     ];
     options.without = parts.into_iter().filter(|_| random.one_in(4)).collect();
     options.closes_loops = random.one_in(2);

@@ -3,5 +3,6 @@
 mod bodies;
 mod bytes;
 mod lab;
+mod loop_saves;
 mod stepping;
 mod yields;

@@ -16,6 +16,7 @@ use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries};
 use membound_rewrite::image::Convention;
 use membound_rewrite::patch::{Body, Options};
 use membound_rewrite::{Flag, Gpr, RegisterSet};
+use membound_wire::AS_FOUND;
 
 use super::bodies::{BODIES, code_of, options, program};
 use super::lab::{self, Jumps, Lab};
@@ -34,7 +35,8 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug)]
 struct Stop {
     found: Step,
-    /// The original state, and where to go on with it; inside trampolines only.
+    /// The original state, and where to go on with it; inside trampolines only, where a thread is not
+    /// to go on exactly as it was found.
     restored: Option<(Step, u64)>,
 }
 
@@ -61,7 +63,7 @@ impl Watch {
         if inside.is_none() && !self.text.contains(&found.ip) {
             return None;
         }
-        let restored = inside.map(|tables| tables.undo(found));
+        let restored = inside.and_then(|tables| tables.undo(found));
         self.stops.push(Stop { found, restored });
         let (_, to) = self.divert.filter(|(at, _)| *at + 1 == self.stops.len())?;
         match (to, restored) {
@@ -155,20 +157,25 @@ fn listen() {
 }
 
 /// What a watched run was like.
-struct Run {
+pub(super) struct Run {
     stops: Vec<Stop>,
     after: State,
     memory: Vec<u8>,
 }
 
 /// A program's beginning.
-struct Beginning {
-    text: Range<u64>,
-    state: State,
-    memory: Vec<u8>,
+pub(super) struct Beginning {
+    pub(super) text: Range<u64>,
+    pub(super) state: State,
+    pub(super) memory: Vec<u8>,
 }
 
 impl Beginning {
+    /// The run of the program as it is: the truth.
+    pub(super) fn truth(&self, machine: &mut Machine) -> Run {
+        self.watch(machine, None, None)
+    }
+
     fn watch(
         &self,
         machine: &mut Machine,
@@ -260,7 +267,7 @@ impl Tables {
     }
 
     /// The original state of a thread at `step`, and where in the code it may go on.
-    fn undo(&self, step: Step) -> (Step, u64) {
+    fn undo(&self, step: Step) -> Option<(Step, u64)> {
         let here = step.ip - self.area.start;
         let places = self.number(8, 8);
         let (code, original, shape) = (0..places)
@@ -276,7 +283,11 @@ impl Tables {
             .take_while(|at| self.number(*at, 2) <= here - code)
             .last()
             .expect("the first step has offset 0");
-        let resume = self.area.start + code + self.number(at + 2, 2);
+        let resume = self.number(at + 2, 2);
+        if resume == u64::from(AS_FOUND) {
+            return None;
+        }
+        let resume = self.area.start + code + resume;
         let undo = self.number(48, 8) + 8 * self.number(at + 4, 2);
         let mut restored = step;
         restored.ip = self.base + original;
@@ -295,7 +306,7 @@ impl Tables {
                 kind => panic!("undo {kind}"),
             }
         }
-        (restored, resume)
+        Some((restored, resume))
     }
 
     /// Places by the original addresses that begin inside overwritten text.
@@ -340,13 +351,13 @@ fn unlike(expected: &Step, found: &Step, live: RegisterSet) -> Vec<String> {
 }
 
 /// What is alive before an instruction, by its address.
-struct Alive {
+pub(super) struct Alive {
     function: Function,
     liveness: Liveness,
 }
 
 impl Alive {
-    fn of(code: &[u8], at: u64) -> Self {
+    pub(super) fn of(code: &[u8], at: u64) -> Self {
         let function = Function::from_code(code, at);
         let summaries = Summaries::default();
         let conventions = Conventions {
@@ -373,13 +384,13 @@ impl Alive {
 }
 
 /// A patched program, and the truth about it.
-struct Case<'a> {
-    beginning: &'a Beginning,
-    truth: &'a Run,
-    alive: &'a Alive,
-    code: &'a [u8],
-    body: Body,
-    round: usize,
+pub(super) struct Case<'a> {
+    pub(super) beginning: &'a Beginning,
+    pub(super) truth: &'a Run,
+    pub(super) alive: &'a Alive,
+    pub(super) code: &'a [u8],
+    pub(super) body: Body,
+    pub(super) round: usize,
 }
 
 impl Case<'_> {
@@ -389,6 +400,9 @@ impl Case<'_> {
         let mut at = 0;
         let mut inside = 0;
         for stop in stops {
+            if stop.restored.is_none() && !self.beginning.text.contains(&stop.found.ip) {
+                continue;
+            }
             inside += usize::from(stop.restored.is_some());
             let original = stop.original();
             let alike = |truth: &Step| {
@@ -471,7 +485,7 @@ fn every_boundary_of_a_trampoline_leads_back() {
         {
             continue;
         }
-        let truth = beginning.watch(&mut machine, None, None);
+        let truth = beginning.truth(&mut machine);
         let alive = Alive::of(&code, lab.text());
         for body in BODIES {
             let case = Case {
@@ -492,7 +506,7 @@ fn every_boundary_of_a_trampoline_leads_back() {
 }
 
 /// Compares all stops of a patched run, then goes on from some of them as the tables say.
-fn undone(
+pub(super) fn undone(
     case: &Case<'_>,
     options: &Options,
     machine: &mut Machine,
@@ -521,7 +535,7 @@ fn undone(
 }
 
 /// Threads in text that is about to be overwritten are moved into the trampolines.
-fn moved_in(
+pub(super) fn moved_in(
     case: &Case<'_>,
     options: &Options,
     machine: &mut Machine,

@@ -19,11 +19,11 @@ use crate::flow::programs::Pool;
 use crate::machine::{Machine, Random};
 
 /// Credit that a test's yields cost.
-const COST: u16 = 100;
+pub(super) const COST: u16 = 100;
 
 /// One who ruins every register and goes on as somebody else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stranger {
+pub(super) enum Stranger {
     /// A context that yields to the thread.
     Context,
     /// The thread, whose next turn begins with the first context, and this credit.
@@ -33,9 +33,9 @@ enum Stranger {
 }
 
 /// A lane whose other side is a stranger, for as long as it exists.
-struct Turns {
-    lane: Box<Lane>,
-    contexts: Box<[Context; 2]>,
+pub(super) struct Turns {
+    pub(super) lane: Box<Lane>,
+    pub(super) contexts: Box<[Context; 2]>,
     /// Keep what is executed and used as stacks.
     _code: Vec<CodeBuffer>,
     _stack: Vec<u8>,
@@ -49,7 +49,7 @@ struct Turns {
 
 impl Turns {
     /// `None`, having said so, where programs may not set the base of `gs`.
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         const AT_HWCAP2: u64 = 26;
         const FSGSBASE: u64 = 2;
         // SAFETY: reads a value that the kernel passed to this process.
@@ -78,21 +78,21 @@ impl Turns {
         unsafe { std::ptr::read_volatile(self.lane()) }
     }
 
-    fn visits(&self) -> u64 {
+    pub(super) fn visits(&self) -> u64 {
         // SAFETY: as above.
         unsafe { std::ptr::read_volatile(&raw const *self.visits) }
     }
 
-    fn context(&self, index: usize) -> u64 {
+    pub(super) fn context(&self, index: usize) -> u64 {
         (&raw const self.contexts[index]) as u64
     }
 
-    fn stack(&self) -> u64 {
+    pub(super) fn stack(&self) -> u64 {
         (self._stack.as_ptr() as u64 + self._stack.len() as u64) & !63
     }
 
     /// Code of a stranger.
-    fn stranger(&mut self, stranger: Stranger) -> u64 {
+    pub(super) fn stranger(&mut self, stranger: Stranger) -> u64 {
         let mut a = CodeAssembler::new(64).unwrap();
         // It is parked again at once, to begin where it began.
         let own = match stranger {
@@ -162,7 +162,7 @@ impl Turns {
     }
 
     /// Runs `work` with this thread on the lane.
-    fn on_lane<T>(&self, work: impl FnOnce() -> T) -> T {
+    pub(super) fn on_lane<T>(&self, work: impl FnOnce() -> T) -> T {
         let set = |base: u64| {
             // SAFETY: nothing else in this process uses gs.
             unsafe { asm!("wrgsbase {}", in(reg) base, options(nostack, preserves_flags)) };
@@ -284,7 +284,7 @@ fn among_strangers(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Optio
 }
 
 /// What the thread finds at `fs:0`.
-fn thread_pointer() -> u64 {
+pub(super) fn thread_pointer() -> u64 {
     let pointer: u64;
     // SAFETY: the thread's control block begins with its own address.
     unsafe {
@@ -297,14 +297,7 @@ fn thread_pointer() -> u64 {
 fn a_primary_is_the_same_after_each_turn() {
     let visits = among_strangers(Body::Yield(Yield::Primary), 0x7969_656c, |turns| {
         let resume = turns.stranger(Stranger::Context);
-        turns.contexts[0] = Context {
-            stack: turns.stack(),
-            resume,
-            rounding: ROUNDING,
-            ..Context::default()
-        };
-        turns.lane.next = turns.context(0);
-        turns.lane.owner = thread_pointer();
+        as_thread(turns, resume);
         turns.lane.span = 1234;
     });
     assert!(visits.is_none_or(|visits| visits > 1000), "{visits:?}");
@@ -327,6 +320,7 @@ fn nobody_there_and_a_lane_of_somebody_else_s_are_passed() {
             turns.contexts[0] = Context {
                 stack: turns.stack(),
                 resume,
+                next: turns.context(0),
                 ..Context::default()
             };
             turns.lane.next = if next { turns.context(0) } else { 0 };
@@ -337,10 +331,23 @@ fn nobody_there_and_a_lane_of_somebody_else_s_are_passed() {
 }
 
 /// How strangers round: towards zero, with all exceptions masked.
-const ROUNDING: u64 = 0x0f7f_0000_7f80;
+pub(super) const ROUNDING: u64 = 0x0f7f_0000_7f80;
+
+/// The program is the thread, and there is one context, which goes on at `resume`.
+pub(super) fn as_thread(turns: &mut Turns, resume: u64) {
+    turns.contexts[0] = Context {
+        stack: turns.stack(),
+        resume,
+        next: turns.context(0),
+        rounding: ROUNDING,
+        ..Context::default()
+    };
+    turns.lane.next = turns.context(0);
+    turns.lane.owner = thread_pointer();
+}
 
 /// The program is a context, and the thread a stranger that gives it this credit.
-fn as_context(turns: &mut Turns, credit: i32) {
+pub(super) fn as_context(turns: &mut Turns, credit: i32) {
     let thread = turns.stranger(Stranger::Thread(credit));
     let other = turns.stranger(Stranger::Other);
     turns.contexts[1] = Context {

@@ -1,0 +1,184 @@
+//! A loop with [`LoopSaves`] around it, in one trampoline.
+//!
+//! Its instructions run in the loop's frame. Ways out of it end that frame first. A thread that is put
+//! back into the middle of it has the program's own state, and comes by way of a stub that begins the
+//! frame: one for an instruction's body, and one for the instruction itself.
+
+use super::super::body::Within;
+use super::super::cycle::Cycle;
+use super::super::group::{Ground, Group};
+use super::super::loop_saves::LoopSaves;
+use super::super::relocate;
+use super::super::table::{DraftStep, Frame, Resume};
+use super::super::writer::Writer;
+use super::{Chunk, Part, falls_through};
+
+/// A place whose code is written, and whose steps are not final.
+#[derive(Debug)]
+struct OpenPlace {
+    code: u32,
+    original: u32,
+    /// Where its displaced instruction stands.
+    displaced: u32,
+    steps: Vec<DraftStep>,
+}
+
+/// A branch out of the loop.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    /// The branch's field.
+    field: u32,
+    target: u64,
+}
+
+impl Chunk {
+    /// Writes the loop that `group` is, with its places.
+    pub(super) fn saved_loop(
+        &mut self,
+        ground: &Ground<'_>,
+        group: &Group,
+        parts: Vec<Part>,
+        (cycle, saves): (&Cycle, LoopSaves),
+    ) {
+        let overwritten = self.overwritten(ground, group);
+        let mut parts = parts.into_iter().peekable();
+        let mut places = Vec::new();
+        // Of each instruction, whether it has a body that can be begun in the middle of the loop.
+        let mut bodies = Vec::new();
+        let mut exits = Vec::new();
+        let mut again = None;
+        for index in group.first..group.end {
+            let part = parts.next_if(|part| part.instruction == index);
+            let is_head = index == group.first;
+            let code = self.out.at();
+            let lap = match part {
+                Some(part) => self.body(Some(part), Some((cycle, is_head))),
+                None => Some(self.bare(cycle, is_head)),
+            };
+            let again = *again.get_or_insert(lap.unwrap_or(code));
+            let displaced = self.out.at();
+            if !self.go_back(ground, group, index, again) {
+                exits.extend(self.leave_or_displace(ground, index));
+            }
+            bodies.push(part.is_some() && !is_head);
+            places.push(OpenPlace {
+                code,
+                original: self.relative(ground, index),
+                displaced,
+                steps: self.draft.take_steps(),
+            });
+        }
+        let mut behind = Vec::new();
+        if falls_through(ground, group.end - 1) {
+            let after = ground.function.instructions[group.end - 1].next_ip();
+            behind.push(self.way_out(saves, after));
+        }
+        for exit in exits {
+            self.out.land(exit.field);
+            behind.push(self.way_out(saves, exit.target));
+        }
+        // The head is entered from the text as it stands.
+        let first = self.next_place();
+        let stubs = first + length(&places);
+        for (at, (place, has_body)) in places.iter_mut().zip(bodies).enumerate() {
+            let entry = if at == 0 {
+                first
+            } else {
+                stubs + length(&behind)
+            };
+            if place.original < overwritten {
+                self.entries.push(entry);
+            }
+            if has_body {
+                let stub = self.way_in(saves, place.original, place.code);
+                for step in &mut place.steps {
+                    *step = step.started_at(stub.code);
+                }
+                behind.push(stub);
+            }
+            let stub = self.way_in(saves, place.original, place.displaced);
+            place.displaced = stub.code;
+            behind.push(stub);
+        }
+        for place in places.iter().chain(&behind) {
+            let (code, original, displaced) = (place.code, place.original, place.displaced);
+            self.tables.place(code, original, displaced, &place.steps);
+        }
+    }
+
+    /// Writes what stands before an instruction without a body; returns where laps come in.
+    fn bare(&mut self, cycle: &Cycle, is_head: bool) -> u32 {
+        let within = Within {
+            site: 0,
+            slow: None,
+            cycle: Some(cycle),
+            is_head,
+        };
+        let Self {
+            out, tables, draft, ..
+        } = self;
+        within.write(out, tables, draft)
+    }
+
+    /// Writes an instruction; a branch gets a field that is open.
+    fn leave_or_displace(&mut self, ground: &Ground<'_>, index: usize) -> Option<Exit> {
+        let form = ground.items[index].form?;
+        let Some(field) = relocate::write_ahead(form, &mut self.out) else {
+            self.displace(ground, index);
+            return None;
+        };
+        let target = ground.function.instructions[index].near_branch_target();
+        Some(Exit { field, target })
+    }
+
+    /// Writes a way out of the loop to `target`: the program's state is the one there.
+    fn way_out(&mut self, saves: LoopSaves, target: u64) -> OpenPlace {
+        let original = self.from_origin(target);
+        self.stub(original, saves.frame(), Resume::Displaced, |writer| {
+            saves.leave(writer);
+            let displaced = writer.out.at();
+            writer.out.jump(target);
+            displaced
+        })
+    }
+
+    /// Writes a way into the loop, at `to`.
+    fn way_in(&mut self, saves: LoopSaves, original: u32, to: u32) -> OpenPlace {
+        self.stub(original, Frame::default(), Resume::Start, |writer| {
+            saves.enter(writer);
+            let displaced = writer.out.at();
+            writer.out.jump_back(to);
+            displaced
+        })
+    }
+
+    fn stub(
+        &mut self,
+        original: u32,
+        frame: Frame,
+        resume: Resume,
+        write: impl FnOnce(&mut Writer<'_>) -> u32,
+    ) -> OpenPlace {
+        let code = self.out.at();
+        let mut steps = Vec::new();
+        let mut writer = Writer {
+            out: &mut self.out,
+            tables: &mut self.tables,
+            steps: &mut steps,
+            frame,
+            resume,
+        };
+        writer.begin();
+        let displaced = write(&mut writer);
+        OpenPlace {
+            code,
+            original,
+            displaced,
+            steps,
+        }
+    }
+}
+
+fn length(places: &[OpenPlace]) -> u32 {
+    u32::try_from(places.len()).expect("a group is short")
+}

@@ -1,0 +1,145 @@
+//! Loops around which registers are saved: whoever runs meanwhile, and wherever a thread is put back into
+//! them, they are as they were.
+
+use iced_x86::Register;
+use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15};
+use membound_rewrite::patch::{Accesses, Body, Options, Yield, YieldPart};
+
+use super::lab::{self, Jumps, Lab};
+use super::stepping::{Alive, Beginning, Case, moved_in, undone};
+use super::yields::{COST, Stranger, Turns, as_context, as_thread};
+use crate::machine::{Machine, Random};
+
+/// A loop with loads, of which some leave it early, and what looks at every register behind it.
+fn program(text: u64, random: &mut Random) -> Vec<u8> {
+    let mut free: Vec<AsmRegister64> = (0..15)
+        .map(|number| Register::RAX + number)
+        .filter(|register| *register != Register::RSP)
+        .map(|register| get_gpr64(register).unwrap())
+        .collect();
+    let mut draw = || free.swap_remove(random.below(free.len() as u64) as usize);
+    let [counter, sum, read, given] = [draw(), draw(), draw(), draw()];
+    let mut a = CodeAssembler::new(64).unwrap();
+    let mut lap = a.create_label();
+    let mut out = a.create_label();
+    a.mov(counter, 1 + random.below(6)).unwrap();
+    a.set_label(&mut lap).unwrap();
+    if random.one_in(2) {
+        a.add(sum, given).unwrap();
+    }
+    a.mov(sum, qword_ptr(r15 + counter * 8)).unwrap();
+    if random.one_in(2) {
+        a.xor(sum, read).unwrap();
+    }
+    if random.one_in(2) {
+        a.test(sum, 1).unwrap();
+        a.jnz(out).unwrap();
+    }
+    if random.one_in(2) {
+        a.add(sum, qword_ptr(r15 + counter * 8 + 64)).unwrap();
+    }
+    if random.one_in(3) {
+        a.sub(counter, 1).unwrap();
+    } else {
+        a.dec(counter).unwrap();
+    }
+    a.jnz(lap).unwrap();
+    if random.one_in(2) {
+        a.neg(sum).unwrap();
+    }
+    a.set_label(&mut out).unwrap();
+    for (slot, register) in free.iter().chain(&[counter, sum, read, given]).enumerate() {
+        a.add(qword_ptr(r15 + 128 + 8 * slot as i32), *register)
+            .unwrap();
+    }
+    // Where nothing else is on the stack, a leaf may have something below it.
+    if random.one_in(2) {
+        a.mov(qword_ptr(iced_x86::code_asm::rsp - 8), sum).unwrap();
+    }
+    a.ret().unwrap();
+    a.assemble(text).unwrap()
+}
+
+fn options(body: Body, without: &[YieldPart]) -> Options {
+    Options {
+        accesses: Accesses::Loads,
+        closes_loops: true,
+        without: without.to_vec(),
+        ..Options::new(body)
+    }
+}
+
+/// Whether saves around loops change what a program is patched to.
+fn is_saved(lab: &mut Lab, code: &[u8], body: Body) -> bool {
+    let mut trampolines = |without: &[YieldPart]| {
+        lab.patch(code, &options(body, without), Jumps::LeftOut);
+        lab.placed.take().unwrap().code
+    };
+    trampolines(&[]) != trampolines(&[YieldPart::LoopSaves])
+}
+
+/// Steps through such programs with yields of `body`, in a lane that `prepare` sets up.
+fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
+    let Some(mut turns) = Turns::new() else {
+        return;
+    };
+    prepare(&mut turns);
+    let mut machine = Machine::new();
+    let mut random = Random::new(seed);
+    let mut lab = Lab::new();
+    let (lane, contexts) = (*turns.lane, *turns.contexts);
+    let (mut inside, mut entered, mut saved) = (0, 0, 0);
+    for round in 0..24 {
+        let code = program(lab.text(), &mut random);
+        let (state, memory) = lab::beginning(&machine, &mut random);
+        let beginning = Beginning {
+            text: lab.text()..lab.text() + code.len() as u64,
+            state,
+            memory,
+        };
+        lab.load(&code);
+        let truth = beginning.truth(&mut machine);
+        let alive = Alive::of(&code, lab.text());
+        let case = Case {
+            beginning: &beginning,
+            truth: &truth,
+            alive: &alive,
+            code: &code,
+            body,
+            round,
+        };
+        let mut without = vec![YieldPart::NextContext];
+        without.retain(|_| random.one_in(3));
+        let options = options(body, &without);
+        saved += usize::from(is_saved(&mut lab, &code, body));
+        *turns.lane = lane;
+        *turns.contexts = contexts;
+        turns.on_lane(|| {
+            inside += undone(&case, &options, &mut machine, &mut lab, &mut random);
+            entered += moved_in(&case, &options, &mut machine, &mut lab, &mut random);
+        });
+    }
+    assert!(saved > 20, "{saved} loops with saves around them");
+    assert!(inside > 800, "{inside} places inside trampolines");
+    assert!(entered > 8, "{entered} threads moved into trampolines");
+    assert!(turns.visits() > 200, "{} visits", turns.visits());
+}
+
+#[test]
+fn every_boundary_of_a_loop_with_saves_around_it_leads_back() {
+    step_through(Body::Yield(Yield::Primary), 0x6c6f_6f70, |turns| {
+        let resume = turns.stranger(Stranger::Context);
+        as_thread(turns, resume);
+    });
+}
+
+#[test]
+fn so_does_that_of_a_scavenger() {
+    let miss = Body::Yield(Yield::Miss {
+        cost: COST,
+        own_base: false,
+    });
+    for credit in [0, i32::MAX / 2] {
+        step_through(miss, 0x6d69_7373, |turns| as_context(turns, credit));
+    }
+}
