@@ -29,9 +29,12 @@ named! {
     /// Whether scavengers may use hardware threads beside the primary's, where cores have several.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum SmtPolicy {
-        /// While the primary keeps to its bounds.
+        /// While the primary's requests keep to the bound that they have; without one nothing is done
+        /// about it.
         #[default]
         Auto = "auto",
+        /// While the primary keeps to what bounds it has.
+        On = "on",
         /// Never.
         Off = "off",
     }

@@ -496,7 +496,8 @@ pub(crate) fn conditions(options: &HarvestRunOptions) -> Vec<(&'static str, Stri
         (
             "other hardware threads",
             match options.smt {
-                SmtPolicy::Auto => "while bounds are kept",
+                SmtPolicy::Auto => "while requests keep to their bound",
+                SmtPolicy::On => "while bounds are kept",
                 SmtPolicy::Off => "never",
             }
             .to_owned(),

@@ -48,7 +48,7 @@ pub(super) struct SettledYield {
     operand: Option<Operand>,
     /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
     asks_ahead: bool,
-    /// Whether what the next turn but this begins with is asked for.
+    /// Whether a scavenger that goes on as the next one asks for what comes after that.
     asks_for_next: bool,
     vectors: VectorLevel,
     /// Whether control goes on elsewhere.
@@ -266,11 +266,6 @@ impl SettledYield {
         set_selector(writer.out, 1);
         let of_context = at(Gpr::RAX, offset_of!(Context, rounding));
         change_rounding(writer.out, (GS, THREAD_ROUNDING), (&[], of_context));
-        if self.asks_for_next {
-            let after = at(Gpr::RAX, offset_of!(Context, next));
-            load(writer.out, Gpr::RCX, after);
-            ask_for_context(writer.out, Gpr::RCX, Gpr::RCX);
-        }
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
         // In this order: once it is back, handlers of the program run on it, which call the kernel.
@@ -409,9 +404,13 @@ impl SettledYield {
             [Gpr::RAX, Gpr::RCX].map(|context| at(context, offset_of!(Context, rounding)));
         change_rounding(writer.out, (&[], of_this), (&[], of_next));
         if self.asks_for_next {
+            // Where there are several in a ring the lines of each grow cold; where there is one it is
+            // not worth what it costs.
             let after = at(Gpr::RCX, offset_of!(Context, next));
             load(writer.out, Gpr::RAX, after);
-            ask_for_context(writer.out, Gpr::RAX, Gpr::RAX);
+            let stack = at(Gpr::RAX, offset_of!(Context, stack));
+            load(writer.out, Gpr::RAX, stack);
+            prefetch_at(&[], at(Gpr::RAX, 0), writer.out);
         }
         go_on_as(writer, Gpr::RCX);
         Ahead {
@@ -439,9 +438,6 @@ impl SettledYield {
             at(Gpr::RAX, offset_of!(Context, next)),
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
-        if self.asks_for_next {
-            ask_for_context(writer.out, Gpr::RCX, Gpr::RDX);
-        }
         let of_this = at(Gpr::RAX, offset_of!(Context, rounding));
         change_rounding(writer.out, (&[], of_this), (GS, THREAD_ROUNDING));
         give_base_back(writer.out);
@@ -489,13 +485,6 @@ fn prefetch(operand: Operand, out: &mut Emitter) {
 
 fn prefetch_at(prefix: &[u8], address: Address, out: &mut Emitter) {
     out.with_operand(prefix, Width::Default, &[0x0f, 0x18], 1, address);
-}
-
-/// Asks for the context at `context` and for where its stack ends, by way of `through`.
-fn ask_for_context(out: &mut Emitter, context: Gpr, through: Gpr) {
-    let stack = at(context, offset_of!(Context, stack));
-    load(out, through, stack);
-    prefetch_at(&[], at(through, 0), out);
 }
 
 /// Lets the context that runs have its own base of `fs` from here on.
@@ -665,8 +654,8 @@ mod tests {
         let lap = position(&lines, "test edi,78h");
         assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
         assert_eq!(lines[lap + 2], "add rax,[rdi]");
-        // 400 laps to come are 50 lines, of which the processor can ask for 16; and the next context.
-        assert_eq!(count(&lines, "prefetcht0"), 17);
+        // 400 laps to come are 50 lines, of which the processor can ask for 16.
+        assert_eq!(count(&lines, "prefetcht0"), 16);
         position(&lines, "prefetcht0 [rdi+400h]");
         assert!(lines[lap + 5].starts_with("jne "));
     }
@@ -678,13 +667,13 @@ mod tests {
         assert_eq!(long[0], format!("sub dword ptr gs:[{credit:X}h],64h"));
         assert_eq!(
             (count(&long, "test edi"), count(&long, "prefetcht0")),
-            (0, 3)
+            (0, 2)
         );
         let open = sum(4, false);
         assert_eq!(open[0], format!("sub dword ptr gs:[{credit:X}h],4"));
         assert_eq!(
             (count(&open, "test edi"), count(&open, "prefetcht0")),
-            (0, 1)
+            (0, 0)
         );
     }
 

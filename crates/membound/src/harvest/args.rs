@@ -107,18 +107,18 @@ pub(crate) struct RunArgs {
                 nobody wants), steal (wait for another thread), stop [default: harvest]"
     )]
     pub(crate) idle: IdlePolicy,
-    /// Whether scavengers may run beside the command on other hardware threads of its cores: auto (while
-    /// it keeps to --slo-p95 and --max-slowdown, and with --idle harvest only), off (they are kept off
-    /// these, as they are where a bound is missed).
+    /// Whether scavengers may run beside the command on other hardware threads of its cores, with --idle
+    /// harvest: auto (with --slo-p95, while it keeps to that and --max-slowdown; else the kernel decides),
+    /// on (also without --slo-p95), off (they are kept off these, as they are where a bound is missed).
     #[arg(
         long,
         value_name = "WHEN",
         default_value_t,
         hide_default_value = true,
         help = "Whether scavengers may run beside the command on other hardware threads of its \
-                cores: auto (while it keeps to --slo-p95 and --max-slowdown, and with --idle \
-                harvest only), off (they are kept off these, as they are where a bound is missed) \
-                [default: auto]"
+                cores, with --idle harvest: auto (with --slo-p95, while it keeps to that and \
+                --max-slowdown; else the kernel decides), on (also without --slo-p95), off (they \
+                are kept off these, as they are where a bound is missed) [default: auto]"
     )]
     pub(crate) smt: SmtPolicy,
     /// Hardware threads that share a core, where the machine does not tell (many virtual machines do

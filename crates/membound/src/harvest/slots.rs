@@ -42,6 +42,12 @@ impl Slots {
                 "scavengers run on other hardware threads with --idle harvest only",
             );
         }
+        if args.smt == SmtPolicy::Auto && args.slo_p95.is_none() {
+            return Self::Stalls(
+                "the kernel decides who has which hardware thread: without --slo-p95 scavengers have those \
+                 beside the command's with --smt on only",
+            );
+        }
         // By whose turns a slowdown is told, is in stalls.
         let in_stalls = usize::from(args.max_slowdown.is_some());
         let most = scavengers.saturating_sub(in_stalls);
@@ -51,12 +57,12 @@ impl Slots {
                 beside,
                 "the other hardware threads of the command's cores are left alone (--smt off)",
             ),
-            SmtPolicy::Auto if most == 0 => Self::Kernel(
+            SmtPolicy::Auto | SmtPolicy::On if most == 0 => Self::Kernel(
                 beside,
                 "--max-slowdown is held by the turns of scavengers in stalls, and there is only one \
                  scavenger",
             ),
-            SmtPolicy::Auto => Self::Smt(beside, Control::new(limits)),
+            SmtPolicy::Auto | SmtPolicy::On => Self::Smt(beside, Control::new(limits)),
         }
     }
 

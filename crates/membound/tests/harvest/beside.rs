@@ -36,7 +36,7 @@ fn slots(document: &HarvestRun) -> (SlotMode, u64, &[CpuId]) {
 #[test]
 fn a_scavenger_in_turns_goes_over_to_the_hardware_thread_beside() {
     // It makes no call by which it would come away from the command's thread.
-    let Some(harvested) = beside("", "on 1 5000", "--siblings 0,1") else {
+    let Some(harvested) = beside("", "on 1 5000", "--siblings 0,1 --smt on") else {
         return;
     };
     assert!(harvested.outputs[0].starts_with("on 1\n"), "{harvested:#?}");
@@ -90,13 +90,23 @@ fn it_is_kept_off_where_none_is_to_be_used() {
 
 #[test]
 fn the_one_by_whose_turns_a_slowdown_is_told_stays_in_stalls() {
-    let options = "--siblings 0,1 --max-slowdown 50%";
+    let options = "--siblings 0,1 --smt on --max-slowdown 50%";
     let Some(harvested) = beside("", "work", options) else {
         return;
     };
     let document = &harvested.document;
     assert_eq!(slots(document), (SlotMode::Kernel, 0, &[][..]));
     assert!(document.slots.why.contains("only one"), "{document:#?}");
+}
+
+#[test]
+fn without_a_latency_to_hold_the_kernel_decides() {
+    let Some(harvested) = beside("", "work", "--siblings 0,1") else {
+        return;
+    };
+    let document = &harvested.document;
+    assert_eq!(slots(document), (SlotMode::Stalls, 0, &[][..]));
+    assert!(document.slots.why.contains("--smt on"), "{document:#?}");
 }
 
 #[test]

@@ -385,7 +385,7 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
     // They stand for a core: scavengers come and go between the command's threads and their own.
     let has_two = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
     if random.once_in(2) && has_two {
-        words.extend(["--siblings".to_owned(), "0,1".to_owned()]);
+        words.extend(["--siblings", "0,1", "--smt", "on"].map(str::to_owned));
     }
     words.extend(["--memory".to_owned(), "512M".to_owned()]);
     if finish {

@@ -167,7 +167,7 @@ fn options() -> HarvestRunOptions {
     HarvestRunOptions {
         per_thread: 2,
         idle: IdlePolicy::Harvest,
-        smt: SmtPolicy::Auto,
+        smt: SmtPolicy::On,
         siblings: vec![vec![CpuId(0), CpuId(1)], vec![CpuId(2), CpuId(3)]],
         bound_ns: Some(BOUND_NS),
         max_overhead: 0.05,
