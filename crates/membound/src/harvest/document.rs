@@ -206,11 +206,14 @@ fn without_yields(plan: &HarvestPlan) -> Option<String> {
     Some(told)
 }
 
-/// Time that scavengers had in turns, in seconds: turns that were timed, times all.
+/// Time that scavengers had in turns, in seconds: turns that were timed, times all. Where turns are short
+/// the processor has several under way at once, except where one is timed; all together they take no
+/// longer than the threads ran in which they lay.
 fn turns_s(harvested: &Harvested) -> Option<f64> {
     (harvested.timed > 0).then(|| {
         let each_ns = harvested.timed_ns as f64 / harvested.timed as f64;
-        each_ns * harvested.with.count as f64 * 1e-9
+        let all_ns = each_ns * harvested.with.count as f64;
+        all_ns.min(harvested.with.cpu_ns as f64) * 1e-9
     })
 }
 
@@ -355,6 +358,25 @@ mod tests {
         assert!((found.within_bound.unwrap() - 0.95).abs() < 1e-9);
         let none = distances(&Harvested::default(), Some(200.0));
         assert_eq!((none.p50, none.within_bound), (None, None));
+    }
+
+    #[test]
+    fn turns_take_no_longer_than_the_threads_that_they_lie_in() {
+        let with = |cpu_ns| membound_launch::Turns {
+            count: 1000,
+            cpu_ns,
+        };
+        let of = |cpu_ns| {
+            turns_s(&Harvested {
+                timed: 4,
+                timed_ns: 400,
+                with: with(cpu_ns),
+                ..Harvested::default()
+            })
+        };
+        assert_eq!(of(1_000_000), Some(1e-4));
+        assert_eq!(of(30_000), Some(3e-5));
+        assert_eq!(turns_s(&Harvested::default()), None);
     }
 
     #[test]
