@@ -64,15 +64,20 @@ impl Found {
 /// A chase through `area` with `copies` others, its yields from one through the large area.
 fn asked(bed: &Bed<'_>, area: &str, copies: u32, hops: u64) -> Asked {
     let large = bed.args.area.as_str();
+    let rest_s = rest_s(area, copies);
     let mut scavenger = bed.scavenger("schase", large);
     scavenger.words = bed.scavenger("schase", area).words;
     Asked {
-        primary: resting(bed, area, hops, rest_s(copies)),
+        primary: resting(bed, area, hops, rest_s),
         profiled: chase(bed, large, 60_000_000),
         scavenger,
         copies,
         // They prepare themselves while the primary rests.
-        idle: IdlePolicy::Harvest,
+        idle: if rest_s > 0 {
+            IdlePolicy::Harvest
+        } else {
+            IdlePolicy::Steal
+        },
         bound_ns: None,
         // The chase has one load; what it would cost on hits is not the question.
         max_overhead: "100%",
@@ -84,9 +89,14 @@ fn chase(bed: &Bed<'_>, area: &str, hops: u64) -> Words {
     bed.words("chase", ["1", area, "own", &bed.amount(hops)])
 }
 
-/// How long a primary with so many copies rests, in seconds.
-fn rest_s(copies: u32) -> u64 {
-    u64::from(copies) * REST_S
+/// How long a primary with so many copies through `area` rests, in seconds: what is small is prepared in a
+/// few turns.
+fn rest_s(area: &str, copies: u32) -> u64 {
+    if area == SMALL {
+        0
+    } else {
+        u64::from(copies) * REST_S
+    }
 }
 
 /// A chase that rests for so many seconds before, in which `area`s of others are prepared.
@@ -101,7 +111,7 @@ fn by_hand(bed: &Bed<'_>, area: &str) -> Result<Said> {
     bed.alone(&bed.words("interleaved", [area, &hops, "own", "thp", "1", "16"]))
 }
 
-fn hop(bed: &Bed<'_>, asked: &Asked) -> Result<Found> {
+fn hop(bed: &Bed<'_>, area: &str, asked: &Asked) -> Result<Found> {
     let ran = bed.harvested(asked)?;
     let seconds = ran.said.seconds()?;
     let (hops_per_s, share) = ran.all_units_per_s(asked.copies as usize + 1)?;
@@ -109,8 +119,9 @@ fn hop(bed: &Bed<'_>, asked: &Asked) -> Result<Found> {
     Ok(Found::Hop {
         ns: 1e9 / hops_per_s,
         share,
-        apart: document
-            .is_some_and(|document| ran_apart(document, seconds, rest_s(asked.copies) as f64)),
+        apart: document.is_some_and(|document| {
+            ran_apart(document, seconds, rest_s(area, asked.copies) as f64)
+        }),
     })
 }
 
@@ -126,7 +137,7 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
             Ok(Found::Said(said))
         }
         Case::ByHand => by_hand(bed, area).map(Found::Said),
-        Case::Harvested(copies) => hop(bed, &asked(bed, area, *copies, 20_000_000)),
+        Case::Harvested(copies) => hop(bed, area, &asked(bed, area, *copies, 20_000_000)),
     });
     let mut found = found.into_iter();
     let alone = found.next().context("the chase alone comes first")??;
@@ -224,7 +235,7 @@ pub(super) fn switching(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let found = alternate(bed.args.repeat, &cases, |case| match case {
         // The large area of `interleaved` is as small here; its figures of 8 KiB are printed apart.
         Case::Alone | Case::ByHand => by_hand(bed, SMALL).map(Found::Said),
-        Case::Harvested(_) => hop(bed, &asked),
+        Case::Harvested(_) => hop(bed, SMALL, &asked),
     });
     let [by_hand, harvested] = <[_; 2]>::try_from(found)
         .ok()
@@ -280,7 +291,7 @@ pub(super) fn parts(bed: &Bed<'_>) -> Result<Vec<Value>> {
         if without.contains(&HarvestPart::Switch) {
             return bed.harvested(&asked)?.said.get("ns_per_hop");
         }
-        Ok(hop(bed, &asked)?.ns(""))
+        Ok(hop(bed, SMALL, &asked)?.ns(""))
     });
     let mut rows = Vec::new();
     let mut times = Vec::new();
