@@ -130,8 +130,9 @@ pub(crate) struct RunArgs {
     pub(crate) memory: Option<u64>,
     /// Do without a part, to see what it is worth: choice (of loads that yield), distance (yields
     /// that bound the time of turns), liveness (registers that are dead are not saved), vectors
-    /// (nor those that the program does not use), prefetch, switch (nobody else runs). May be
-    /// repeated.
+    /// (nor those that the program does not use), prefetch, loops (moved as a whole), loop-saves (what
+    /// such a loop does not change, once around it), next-context (prefetched), switch (nobody else
+    /// runs). May be repeated.
     #[arg(long, value_name = "PART")]
     pub(crate) without: Vec<HarvestPart>,
     /// Let scavengers that are not done go on when the command has ended.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use membound_model::stats::student_95;
+use membound_types::Calibration;
 
 /// Times by which interleaving `contexts` chases can be faster than one, when a load takes `load_ns`
 /// and a switch `switch_ns`: L / max(L / n, s).
@@ -27,6 +28,22 @@ pub(super) fn switch_ns(hops: &[(u32, f64)]) -> Option<f64> {
     let grown = f64::from(many) * many_ns - f64::from(few) * few_ns;
     let slope = grown / f64::from(many - few);
     (many > few && slope > 0.0).then_some(slope)
+}
+
+/// Share of single loads from memory, of large pages, that take this machine longer than `bound_ns` by
+/// themselves, of those that the sampler was calibrated with: what the timing costs is taken off. A turn
+/// with a load in it is as long at least.
+pub(super) fn loads_beyond(calibration: &Calibration, bound_ns: f64) -> Option<f64> {
+    let memory = calibration.levels.iter().find(|it| it.name == "DRAM")?;
+    let own = memory.hit_ticks?;
+    let (mut all, mut beyond) = (0, 0);
+    for it in &memory.ticks {
+        all += it.count;
+        if (it.ticks as f64 - own) / calibration.tick_hz * 1e9 > bound_ns {
+            beyond += it.count;
+        }
+    }
+    (all > 0).then(|| beyond as f64 / all as f64)
 }
 
 /// The mean of differences of pairs, and its interval.
@@ -118,6 +135,8 @@ pub(super) const fn float(count: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use membound_types::{CalibratedLevel, TickCount};
+
     use super::*;
 
     fn close(found: f64, truth: f64) {
@@ -148,6 +167,26 @@ mod tests {
         assert_eq!(switch_ns(&[(8, 12.0), (16, 6.0)]), None);
         assert_eq!(switch_ns(&[(8, 12.0)]), None);
         assert_eq!(switch_ns(&[(8, 12.0), (8, 13.0)]), None);
+    }
+
+    #[test]
+    fn loads_are_told_from_what_timing_them_costs() {
+        // 50 ticks of 2 GHz are the timing's: 100, 200 and 300 ns.
+        let ticks = [(250, 6), (450, 3), (650, 1)].map(|(ticks, count)| TickCount { ticks, count });
+        let mut calibration = Calibration {
+            tick_hz: 2e9,
+            ..Calibration::default()
+        };
+        assert_eq!(loads_beyond(&calibration, 200.0), None);
+        calibration.levels.push(CalibratedLevel {
+            name: "DRAM".to_owned(),
+            ticks: ticks.to_vec(),
+            hit_ticks: Some(50.0),
+            ..CalibratedLevel::default()
+        });
+        close(loads_beyond(&calibration, 150.0).unwrap(), 0.4);
+        close(loads_beyond(&calibration, 200.0).unwrap(), 0.1);
+        close(loads_beyond(&calibration, 400.0).unwrap(), 0.0);
     }
 
     #[test]

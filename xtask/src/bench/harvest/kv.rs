@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
-use membound_types::{HarvestPart, HarvestPlan, IdlePolicy};
+use membound_types::{HarvestPart, HarvestPlan, IdlePolicy, MachineProfile};
 use serde_json::{Value, json};
 
 use super::super::verdict;
-use super::arithmetic::turned_into_work;
+use super::arithmetic::{loads_beyond, turned_into_work};
 use super::bed::{
     Asked, Bed, Endless, OVERHEAD, Ran, Said, Words, alternate, chosen, ran_apart, read,
 };
@@ -334,6 +334,15 @@ pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
         let within = within.with_context(|| format!("{} turns were timed", distances.timed))?;
         Ok((within, distances))
     });
+    let machine: MachineProfile = read(&bed.machine.0)?;
+    let calibration = machine.calibration.known();
+    let loads = calibration.and_then(|it| loads_beyond(it, BOUND_NS));
+    if let Some(share) = loads {
+        say(format_args!(
+            "{:.1} % of single loads from memory take this machine longer than {BOUND_NS} ns",
+            share * 100.0
+        ));
+    }
     say("scavenger  turns timed     p50     p90     p99      max  within 200 ns  >= 99 %");
     let mut summary = Vec::new();
     for (name, runs) in SCAVENGERS.into_iter().zip(found) {
@@ -361,6 +370,7 @@ pub(super) fn distances(bed: &Bed<'_>) -> Result<Vec<Value>> {
         summary.push(json!({
             "scavenger": name, "bound_ns": BOUND_NS, "within": within, "timed": timed,
             "p50": p50, "p90": p90, "p99": p99, "max": max, "target": WITHIN_TARGET,
+            "loads_beyond": loads,
         }));
     }
     Ok(summary)
