@@ -162,7 +162,7 @@ impl Chunk {
             let original = self.relative(ground, group.end);
             self.close(part, code, original, displaced);
         } else if falls_through(ground, group.end - 1) {
-            let original = self.from_origin(after);
+            let original = self.behind_origin(after);
             self.tables.plain_place(code, original);
             self.out.jump(after);
         }
@@ -211,10 +211,10 @@ impl Chunk {
     }
 
     fn relative(&self, ground: &Ground<'_>, index: usize) -> u32 {
-        self.from_origin(ground.function.instructions[index].ip())
+        self.behind_origin(ground.function.instructions[index].ip())
     }
 
-    fn from_origin(&self, address: u64) -> u32 {
+    fn behind_origin(&self, address: u64) -> u32 {
         u32::try_from(address - self.out.origin).expect("an image spans at most 1 GiB")
     }
 

@@ -133,7 +133,7 @@ impl Chunk {
 
     /// Writes a way out of the loop to `target`: the program's state is the one there.
     fn way_out(&mut self, saves: LoopSaves, target: u64) -> OpenPlace {
-        let original = self.from_origin(target);
+        let original = self.behind_origin(target);
         self.stub(original, saves.frame(), Resume::Displaced, |writer| {
             saves.leave(writer);
             let displaced = writer.out.at();
