@@ -209,6 +209,17 @@ impl Harvesting {
         self.process.get() == Some(&key) && self.state().board.is_some()
     }
 
+    /// The process with the guests is another program now, and they are no more.
+    fn say_executed(&self, pid: u32) {
+        let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let missed = format!(
+            "the command executed {}: scavengers ended with what ran before, and nothing was harvested of \
+             this (run it itself)",
+            path.display()
+        );
+        self.state().missed.push(missed);
+    }
+
     /// Whether a module is a guest's.
     pub(crate) fn is_guests(&self, module: &Loaded) -> bool {
         let span = module.span();
@@ -523,6 +534,9 @@ impl Server {
             return Ok(());
         };
         if harvesting.process.set(key).is_err() {
+            if harvesting.process.get().map(|it| it.pid) == Some(key.pid) {
+                harvesting.say_executed(key.pid);
+            }
             return Ok(());
         }
         if !self.begin_requests(conversation, maps, loaded)? {

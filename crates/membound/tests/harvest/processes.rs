@@ -4,14 +4,18 @@ use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, scavenger};
 
-#[track_caller]
-fn check(source: &str, mode: &str) -> Option<Harvested> {
+fn harvest(source: &str, mode: &str) -> Option<Harvest> {
     let (program, scavenger) = (fixture(source, "-O2")?, scavenger()?);
     let harvest = Harvest::of(&program, mode)
         .with(&scavenger, "forever")
         .with(&scavenger, "calls")
         .options("--per-thread 2 --idle steal");
-    Some(harvest.check())
+    Some(harvest)
+}
+
+#[track_caller]
+fn check(source: &str, mode: &str) -> Option<Harvested> {
+    Some(harvest(source, mode)?.check())
 }
 
 #[test]
@@ -35,8 +39,21 @@ fn it_spawns() {
 }
 
 #[test]
-fn it_executes_another_image() {
-    check("processes.c", "exec");
+fn it_executes_another_image_and_that_is_told() {
+    let Some(harvest) = harvest("processes.c", "exec") else {
+        return;
+    };
+    let (alone, harvested) = (harvest.alone(), harvest.run());
+    assert_eq!(alone, harvested.left);
+    let document = &harvested.document;
+    assert!(document.primary.yields > 0, "{document:#?}");
+    let [note] = &document.notes[..] else {
+        panic!("{document:#?}");
+    };
+    assert!(
+        note.contains("executed") && note.contains("processes"),
+        "{note}"
+    );
 }
 
 #[test]
