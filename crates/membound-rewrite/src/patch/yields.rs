@@ -677,6 +677,32 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_a_chase_does_not_touch_is_saved_around_it() {
+        // 1: mov rdi,[rdi]; sub eax,1; jnz 1b; ret
+        let code = [0x48, 0x8b, 0x3f, 0x83, 0xe8, 0x01, 0x75, 0xf8, 0xc3];
+        let pushed = |without: &[YieldPart]| {
+            let options = Options {
+                closes_loops: true,
+                without: without.to_vec(),
+                ..Options::new(Body::Yield(Yield::Primary))
+            };
+            let lines = written_for(&code, options);
+            let lap = position(&lines, "prefetcht0 [rdi]");
+            let load = position(&lines, "mov rdi,[rdi]");
+            [&lines[..lap], &lines[lap..load]].map(|part| {
+                let registers = part.iter().filter_map(|line| line.strip_prefix("push "));
+                registers.map(str::to_owned).collect::<Vec<_>>()
+            })
+        };
+        let [around, within] = pushed(&[]);
+        assert_eq!(within, ["rax", "rdi"]);
+        assert!(around.contains(&"rbx".to_owned()) && around.contains(&"r15".to_owned()));
+        let [around, within] = pushed(&[YieldPart::LoopSaves]);
+        assert_eq!(around, [""; 0]);
+        assert!(within.contains(&"rbx".to_owned()));
+    }
+
     fn position(lines: &[String], line: &str) -> usize {
         let found = lines.iter().position(|it| it == line);
         found.unwrap_or_else(|| panic!("no `{line}` in {lines:#?}"))
