@@ -45,6 +45,11 @@ fn a_storm_of_signals_is_not_deferred_on_another_stack() {
 }
 
 #[test]
+fn a_storm_of_signals_comes_to_a_thread_whose_other_stack_holds_one_frame() {
+    check("storm-small-nodefer");
+}
+
+#[test]
 fn handlers_leave_turns_by_siglongjmp() {
     check("jump");
 }

@@ -232,7 +232,16 @@ impl Primary {
         Self {
             name,
             words,
-            storm: (!random.once_in(5)).then(|| Storm::draw(random)),
+            storm: (!random.once_in(5)).then(|| {
+                let storm = Storm::draw(random);
+                // The alternate stacks that Rust's library gives its threads hold one frame of the kernel's:
+                // a second signal there ends a program with or without scavengers.
+                if name == "join" {
+                    storm.one_at_a_time_on_its_stack()
+                } else {
+                    storm
+                }
+            }),
         }
     }
 
@@ -271,6 +280,17 @@ impl Storm {
             real_us,
             prof_us,
         }
+    }
+
+    /// Handlers on an alternate stack block all signals.
+    fn one_at_a_time_on_its_stack(mut self) -> Self {
+        // As `bench/harvest/storm.c` has them.
+        const ON_STACK: u64 = 1;
+        const BLOCK_ALL: u64 = 2;
+        if self.flags & ON_STACK != 0 {
+            self.flags |= BLOCK_ALL;
+        }
+        self
     }
 
     /// A set as the kernel has it.
