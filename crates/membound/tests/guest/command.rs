@@ -211,7 +211,7 @@ fn loads_in_flight_are_counted_under_every_node_policy() {
     let line = "measure mlp --quick --loads 1,2 --fillers 0 --areas 16M --page 4k --cpu 0 \
                 --node local,1,interleave --json -";
     let words: Vec<&str> = line.split_whitespace().collect();
-    let outputs = match run(Machine::TwoNodes, &[Command::membound(&words).within(240)]) {
+    let outputs = match run(Machine::TwoNodes, &[Command::membound(&words).within(600)]) {
         Ok(outputs) => outputs,
         Err(reason) => return skipped(reason),
     };
