@@ -9,7 +9,7 @@ use iced_x86::{FlowControl, Instruction};
 
 use super::Yield;
 use super::body::{Settled, Surroundings};
-use super::emit::{Address, Width};
+use super::lane::{at, load};
 use super::relocate::Form;
 use super::table::{Frame, Kept};
 use super::writer::{RED_ZONE, Writer};
@@ -59,7 +59,10 @@ impl LoopSaves {
         if !passes || reads.union(writes).intersects(stack) || !forms.into_iter().all(moves) {
             return None;
         }
-        let unchanged = registers(live.without(writes).without(stack));
+        let unchanged = live
+            .intersection(RegisterSet::GPRS)
+            .without(writes)
+            .without(stack);
         let saves = Self {
             red_zone,
             read: unchanged.intersection(reads),
@@ -81,10 +84,8 @@ impl LoopSaves {
     /// As a thread is that runs in the loop.
     pub(super) fn frame(self) -> Frame {
         let mut frame = Frame::lowered_by(self.bytes());
-        for (register, depth) in self.slots() {
-            if !self.read.intersects(RegisterSet::gpr(register)) {
-                frame.keep(register, Kept::Below(depth));
-            }
+        for (register, depth) in self.untouched() {
+            frame.keep(register, Kept::Below(depth));
         }
         frame
     }
@@ -94,7 +95,7 @@ impl LoopSaves {
         if self.red_zone {
             writer.lower(RED_ZONE);
         }
-        for (register, _) in self.slots() {
+        for (register, _) in self.read().chain(self.untouched()) {
             writer.push(register);
         }
         // What is only read still is where it was.
@@ -114,50 +115,48 @@ impl LoopSaves {
 
     /// From here on what is only read is on the stack alone.
     pub(super) fn let_go(self, writer: &mut Writer<'_>) {
-        for (register, depth) in self.slots() {
-            if self.read.intersects(RegisterSet::gpr(register)) {
-                writer.frame.keep(register, Kept::Below(depth));
-            }
+        for (register, depth) in self.read() {
+            writer.frame.keep(register, Kept::Below(depth));
         }
         writer.mark();
     }
 
     /// Loads what is only read.
     pub(super) fn take_back(self, writer: &mut Writer<'_>) {
-        for (register, depth) in self.slots() {
-            if self.read.intersects(RegisterSet::gpr(register)) {
-                let slot = Address::Registers {
-                    base: Some(Gpr::RSP),
-                    index: None,
-                    displacement: writer.frame.lowered - depth,
-                };
-                writer
-                    .out
-                    .with_operand(&[], Width::Quad, &[0x8b], register.number(), slot);
-                writer.frame.put_back(register);
-                writer.mark();
-            }
+        for (register, depth) in self.read() {
+            let slot = at(Gpr::RSP, (writer.frame.lowered - depth) as usize);
+            load(writer.out, register, slot);
+            writer.frame.put_back(register);
+            writer.mark();
         }
     }
 
-    /// Registers, and how many bytes below the loop's stack pointer each lies.
-    fn slots(self) -> impl Iterator<Item = (Gpr, i32)> {
-        let above = if self.red_zone { RED_ZONE } else { 0 };
-        let all = self.read.gprs().chain(self.untouched.gprs());
-        all.zip(1..)
-            .map(move |(register, place)| (register, above + 8 * place))
+    /// What is only read, and how many bytes below the program's stack pointer each register lies.
+    fn read(self) -> impl Iterator<Item = (Gpr, i32)> {
+        below(self.red_zone_bytes(), self.read)
+    }
+
+    /// The same of what is not touched.
+    fn untouched(self) -> impl Iterator<Item = (Gpr, i32)> {
+        below(self.red_zone_bytes() + bytes_of(self.read), self.untouched)
     }
 
     /// Bytes of the stack that all of it has.
     fn bytes(self) -> i32 {
-        let above = if self.red_zone { RED_ZONE } else { 0 };
-        self.slots().last().map_or(above, |it| it.1)
+        self.red_zone_bytes() + bytes_of(self.read) + bytes_of(self.untouched)
+    }
+
+    const fn red_zone_bytes(self) -> i32 {
+        if self.red_zone { RED_ZONE } else { 0 }
     }
 }
 
-/// Its general registers.
-fn registers(set: RegisterSet) -> RegisterSet {
-    set.gprs().fold(RegisterSet::EMPTY, |all, register| {
-        all.union(RegisterSet::gpr(register))
-    })
+/// The registers of `set`, pushed where so many bytes are on the stack.
+fn below(bytes: i32, set: RegisterSet) -> impl Iterator<Item = (Gpr, i32)> {
+    let pushed = set.gprs().zip(1..);
+    pushed.map(move |(register, place)| (register, bytes + 8 * place))
+}
+
+fn bytes_of(set: RegisterSet) -> i32 {
+    set.gprs().map(|_| 8).sum()
 }

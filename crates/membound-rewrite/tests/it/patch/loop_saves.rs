@@ -5,7 +5,7 @@ use iced_x86::Register;
 use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15};
 use membound_rewrite::patch::{Accesses, Body, Options, Yield, YieldPart};
 
-use super::lab::{self, Jumps, Lab};
+use super::lab::{Jumps, Lab};
 use super::stepping::{Alive, Beginning, Case, moved_in, undone};
 use super::yields::{COST, Stranger, Turns, as_context, as_thread};
 use crate::machine::{Machine, Random};
@@ -91,13 +91,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
     let (mut inside, mut entered, mut saved) = (0, 0, 0);
     for round in 0..24 {
         let code = program(lab.text(), &mut random);
-        let (state, memory) = lab::beginning(&machine, &mut random);
-        let beginning = Beginning {
-            text: lab.text()..lab.text() + code.len() as u64,
-            state,
-            memory,
-        };
-        lab.load(&code);
+        let beginning = Beginning::of(&code, &mut lab, &machine, &mut random);
         let truth = beginning.truth(&mut machine);
         let alive = Alive::of(&code, lab.text());
         let case = Case {

@@ -165,12 +165,23 @@ pub(super) struct Run {
 
 /// A program's beginning.
 pub(super) struct Beginning {
-    pub(super) text: Range<u64>,
-    pub(super) state: State,
-    pub(super) memory: Vec<u8>,
+    text: Range<u64>,
+    state: State,
+    memory: Vec<u8>,
 }
 
 impl Beginning {
+    /// Of code that lies in `lab`'s text from now on.
+    pub(super) fn of(code: &[u8], lab: &mut Lab, machine: &Machine, random: &mut Random) -> Self {
+        let (state, memory) = lab::beginning(machine, random);
+        lab.load(code);
+        Self {
+            text: lab.text()..lab.text() + code.len() as u64,
+            state,
+            memory,
+        }
+    }
+
     /// The run of the program as it is: the truth.
     pub(super) fn truth(&self, machine: &mut Machine) -> Run {
         self.watch(machine, None, None)
@@ -471,13 +482,7 @@ fn every_boundary_of_a_trampoline_leads_back() {
     for round in 0..40 {
         let program = program(16, &pool, &mut random);
         let code = code_of(&program, lab.text(), &mut random);
-        let (state, memory) = lab::beginning(&machine, &mut random);
-        let beginning = Beginning {
-            text: lab.text()..lab.text() + code.len() as u64,
-            state,
-            memory,
-        };
-        lab.load(&code);
+        let beginning = Beginning::of(&code, &mut lab, &machine, &mut random);
         let (state, memory) = (&beginning.state, &beginning.memory);
         if lab::run(&mut machine, lab.text(), state, memory, lab::plainly)
             .0
