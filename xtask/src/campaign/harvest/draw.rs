@@ -399,7 +399,15 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
         }
     }
     if random.once_in(4) {
-        let parts = ["distance", "liveness", "vectors", "prefetch"];
+        let parts = [
+            "distance",
+            "liveness",
+            "vectors",
+            "prefetch",
+            "loops",
+            "loop-saves",
+            "next-context",
+        ];
         words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);
     }
     // They stand for a core: scavengers come and go between the command's threads and their own.
