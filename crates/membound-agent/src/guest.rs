@@ -106,7 +106,7 @@ impl Guest {
     }
 
     /// The guest whose berth this is.
-    fn of(berth: &'static Berth) -> &'static Self {
+    pub(crate) fn of(berth: &'static Berth) -> &'static Self {
         let address = (&raw const *berth) as usize - offset_of!(Self, berth);
         // SAFETY: there are no berths but those of guests, which are static.
         unsafe { &*(address as *const Self) }
@@ -404,11 +404,6 @@ pub(crate) fn take_ready() -> Option<&'static Context> {
     ALL.iter()
         .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0 && !guest.is_beside())
         .find_map(|guest| guest.berth.take())
-}
-
-/// Whether the guest with this berth is to run on its own thread.
-pub(crate) fn is_beside(berth: &'static Berth) -> bool {
-    Guest::of(berth).is_beside()
 }
 
 /// Whether every guest has ended.

@@ -206,7 +206,7 @@ pub(super) fn alternate_stack(context: &Context) -> [u64; 2] {
 
 /// Whether the guest whose context this is, is to run on its own thread.
 pub(super) fn is_beside(context: &Context) -> bool {
-    guest::is_beside(Berth::of(context))
+    Guest::of(Berth::of(context)).is_beside()
 }
 
 /// Gives a context, which is in no ring any more, back to its own thread. It is parked, or a signal

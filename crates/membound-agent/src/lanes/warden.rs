@@ -116,15 +116,17 @@ extern "C" fn look_after(_: usize) -> ! {
             left = board().map_or(1, |board| board.phase_looks.max(1));
         }
         left -= 1;
-        nothing = nothing.saturating_add(1);
+        let mut motion = false;
         for block in blocks() {
-            if block.used.load(Ordering::Acquire) == Use::Thread as u32
-                && look_at(block, were_in, period) == Found::Motion
-                && guest::any_lives()
-            {
-                nothing = 0;
+            if block.used.load(Ordering::Acquire) == Use::Thread as u32 {
+                motion |= look_at(block, were_in, period) == Found::Motion;
             }
         }
+        nothing = if motion && guest::any_lives() {
+            0
+        } else {
+            nothing.saturating_add(1)
+        };
         since_call += period;
         if since_call >= CALL_NS {
             since_call = 0;
