@@ -9,7 +9,7 @@ use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -210,8 +210,7 @@ impl Harvesting {
     }
 
     /// The process with the guests is another program now, and they are no more.
-    fn say_executed(&self, pid: u32) {
-        let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    fn say_executed(&self, path: &Path) {
         let missed = format!(
             "the command executed {}: scavengers ended with what ran before, and nothing was harvested of \
              this (run it itself)",
@@ -522,20 +521,21 @@ fn request(guest: &Guest) -> io::Result<Request> {
 }
 
 impl Server {
-    /// Gives a program its lanes, yields and guests, if it is the one that is to have them.
+    /// Gives the program at `path` its lanes, yields and guests, if it is the one that is to have them.
     pub(crate) fn begin_harvest(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         key: ProcessKey,
+        path: &Path,
         loaded: &[&Loaded],
     ) -> Result<(), NotInstalled> {
         let Some(harvesting) = &self.harvesting else {
             return Ok(());
         };
         if harvesting.process.set(key).is_err() {
-            if harvesting.process.get().map(|it| it.pid) == Some(key.pid) {
-                harvesting.say_executed(key.pid);
+            if harvesting.process.get() == Some(&key) {
+                harvesting.say_executed(path);
             }
             return Ok(());
         }

@@ -306,7 +306,7 @@ impl Server {
         }
         self.hook_loader(conversation, &mut maps);
         let all: Vec<&Loaded> = signals.iter().chain(&others).collect();
-        self.begin_harvest(conversation, &mut maps, key, &all)?;
+        self.begin_harvest(conversation, &mut maps, key, &path, &all)?;
         if let Some(ticks) = &self.ticks {
             ticks.begin(conversation, &mut maps, key)?;
         }
