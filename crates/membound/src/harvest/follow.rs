@@ -68,11 +68,12 @@ impl Follower {
                     seen.look(harvested, pid);
                 }
                 looks += 1;
+                let decides = looks.is_multiple_of(LOOKS);
                 let held = guard.as_ref().is_some_and(Guard::holds_back);
-                let beside = looks.is_multiple_of(LOOKS) && slots.decide(&seen.harvested, held);
+                let beside = decides && slots.decide(&seen.harvested, held);
                 slots.look(&remote, pid, &seen.harvested, &seen.own_thread_s);
                 if let Some(guard) = &mut guard
-                    && looks.is_multiple_of(LOOKS)
+                    && decides
                 {
                     if beside {
                         guard.pass_over(&seen.harvested);
@@ -80,13 +81,11 @@ impl Follower {
                         changing = guarded(guard, changing, &remote, &seen.harvested);
                     }
                 }
-                if looks.is_multiple_of(LOOKS)
-                    && let Some(p99) = p99_ns(&seen.harvested)
-                {
+                if decides && let Some(p99) = p99_ns(&seen.harvested) {
                     remote.lengthen_phases(REQUESTS_A_PHASE * p99);
                 }
                 if let Some(control) = &mut span
-                    && looks.is_multiple_of(LOOKS)
+                    && decides
                     && let Some(span_ns) = control.decide(&seen.harvested)
                 {
                     remote.set_span(span_ns);

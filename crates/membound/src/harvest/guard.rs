@@ -18,7 +18,7 @@ const LEAST: f64 = 0.02;
 /// some hundred is noisy.
 const KEPT: f64 = 0.96;
 /// Requests that a decision is made on.
-const LEAST_REQUESTS: u64 = 100;
+pub(super) const LEAST_REQUESTS: u64 = 100;
 
 /// What is to be held.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,11 +69,11 @@ struct LatencyLimit {
 
 /// Requests that keep to a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Kept {
+pub(super) struct Kept {
     /// Requests that were seen at the last decision, and how many of them kept to it.
     last: (u64, f64),
     /// The share that did lately.
-    share: Option<f64>,
+    pub(super) share: Option<f64>,
 }
 
 impl Guard {
@@ -230,7 +230,7 @@ impl LatencyLimit {
         if let Some(requested) = &now.requested {
             let phases = [&requested.with, &requested.without];
             for (kept, now) in self.kept.iter_mut().zip(phases) {
-                kept.last = seen(now, self.bound_ns);
+                kept.pass_over(seen(now, self.bound_ns));
             }
         }
     }
@@ -244,8 +244,8 @@ impl LatencyLimit {
             return false;
         };
         let [with, without] = &mut self.kept;
-        let is_new = with.look(&requested.with, self.bound_ns);
-        without.look(&requested.without, self.bound_ns);
+        let is_new = with.look(seen(&requested.with, self.bound_ns));
+        without.look(seen(&requested.without, self.bound_ns));
         let Some(kept) = with.share.filter(|_| is_new) else {
             return false;
         };
@@ -260,9 +260,8 @@ impl LatencyLimit {
 }
 
 impl Kept {
-    /// Looks at the requests since the last time, if they are enough.
-    fn look(&mut self, now: &RequestDurations, bound_ns: f64) -> bool {
-        let now = seen(now, bound_ns);
+    /// Looks at the requests since the last time, of those `now`, if they are enough.
+    pub(super) fn look(&mut self, now: (u64, f64)) -> bool {
         let requests = now.0.saturating_sub(self.last.0);
         if requests < LEAST_REQUESTS {
             return false;
@@ -270,6 +269,11 @@ impl Kept {
         self.share = Some((now.1 - self.last.1) / requests as f64);
         self.last = now;
         true
+    }
+
+    /// Those so far are looked at no more.
+    pub(super) const fn pass_over(&mut self, now: (u64, f64)) {
+        self.last = now;
     }
 }
 

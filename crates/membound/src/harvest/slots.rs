@@ -44,8 +44,8 @@ impl Slots {
         }
         if args.smt == SmtPolicy::Auto && args.slo_p95.is_none() {
             return Self::Stalls(
-                "the kernel decides who has which hardware thread: without --slo-p95 scavengers have those \
-                 beside the command's with --smt on only",
+                "without --slo-p95 no scavenger is given a hardware thread beside the command's (--smt on \
+                 does)",
             );
         }
         // By whose turns a slowdown is told, is in stalls.

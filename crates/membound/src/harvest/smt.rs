@@ -7,13 +7,11 @@
 
 use membound_launch::Harvested;
 
-use super::guard::{self, Limits};
+use super::guard::{self, Kept, Limits};
 use super::slowdown::Span;
 
 /// Share of the requests that are to keep to their bound.
 const KEPT: f64 = 0.95;
-/// Requests that a judgement is made on.
-const LEAST_REQUESTS: u64 = 100;
 /// Judgements in a row by which the command is too slow before that is believed: one is noisy.
 const TOO_SLOW: u32 = 3;
 /// Judgements in a row that find the bounds kept before scavengers have hardware threads again, at
@@ -52,8 +50,8 @@ pub(super) struct Control {
     patience: u32,
     /// Judgements in a row by which the command was too slow.
     slow: u32,
-    /// Requests that were seen at the last judgement, and how many of them kept to their bound.
-    requests: (u64, f64),
+    /// Requests, in whichever phase.
+    requests: Kept,
     /// What was seen of turns then.
     span: Span,
     changes: u64,
@@ -68,7 +66,7 @@ impl Control {
             kept: 0,
             patience: CALM[0],
             slow: 0,
-            requests: (0, 0.0),
+            requests: Kept::default(),
             span: Span::default(),
             changes: 0,
         }
@@ -134,7 +132,7 @@ impl Control {
     fn begin_anew(&mut self, now: &Harvested) {
         self.kept = 0;
         self.slow = 0;
-        self.requests = self.requests_so_far(now);
+        self.requests.pass_over(self.requests_so_far(now));
         self.span = Span::so_far(now);
     }
 
@@ -153,13 +151,11 @@ impl Control {
     fn judge_requests(&mut self, now: &Harvested) -> Option<bool> {
         self.limits.slo_p95_ns?;
         let so_far = self.requests_so_far(now);
-        let requests = so_far.0.saturating_sub(self.requests.0);
-        if requests < LEAST_REQUESTS {
-            return None;
-        }
-        let kept = so_far.1 - self.requests.1;
-        self.requests = so_far;
-        Some(kept >= KEPT * requests as f64)
+        let is_new = self.requests.look(so_far);
+        self.requests
+            .share
+            .filter(|_| is_new)
+            .map(|share| share >= KEPT)
     }
 
     /// Whether the command is no slower than it may be; `None` where too few turns tell, or it is not
@@ -300,7 +296,7 @@ mod tests {
     #[test]
     fn few_requests_decide_nothing_and_no_bound_ever_forbids_it() {
         let mut so_far = Harvested::default();
-        served(&mut so_far, 0, LEAST_REQUESTS - 1);
+        served(&mut so_far, 0, guard::LEAST_REQUESTS - 1);
         let mut control = Control::new(REQUESTS);
         control.decide(&so_far, BESIDE);
         assert!(control.is_on());
