@@ -30,7 +30,9 @@ const MODIFIED_STRIDE_BYTES: u64 = 4096 + LINE_BYTES;
 /// Loads between two looks at the clock.
 const LOADS: u64 = 16_384;
 /// Times that the chain is timed without the patched load, and for how long: most batches are
-/// to lie between two turns of other threads, however busy the machine is.
+/// to lie between two turns of other threads, however busy the machine is. They are spread over
+/// the stretch, so that both loops see the same clock: a processor that has just been idle, or
+/// whose neighbours are at work for some milliseconds, has another one for as long.
 const BATCHES: usize = 61;
 const BATCH_NS: f64 = 1e5;
 /// How many times as long as asked a stretch may last where others have the CPU too.
@@ -98,7 +100,7 @@ pub fn follow(session: &Session<'_>, area: &Area, time: Duration) -> Result<Stre
     chase.resize_while(area.bytes, &|| !session.cancelled())?;
     let enough = Enough::of(time);
     match area.modified_on {
-        None => Ok(undisturbed(session, area, &mut chase, &region, &enough)),
+        None => Ok(undisturbed(session, area, &mut chase, &enough)),
         Some(cpu) => std::thread::scope(|scope| {
             let mut writer = Writer::start(scope, cpu, region.start(), chase.elements())?;
             let latency_ns = modified_latency(session, &mut chase, &mut writer);
@@ -118,42 +120,40 @@ pub fn follow(session: &Session<'_>, area: &Area, time: Duration) -> Result<Stre
     }
 }
 
-fn undisturbed(
-    session: &Session<'_>,
-    area: &Area,
-    chase: &mut Chase,
-    region: &Region,
-    enough: &Enough,
-) -> Stretch {
+fn undisturbed(session: &Session<'_>, area: &Area, chase: &mut Chase, enough: &Enough) -> Stretch {
     // Once through it, unless that takes longer than there is to gain: what does not fit the
     // caches need not be brought there.
     let fits = area.bytes <= crate::hint::largest_cache_bytes(session);
     if fits {
         chase.walk(2 * chase.elements());
+        let elements = chase.elements();
+        chase.hand_over(|at| follow::walk(at, elements));
     }
-    let batches = (0..BATCHES).map(|_| {
-        let probe_ns = chase.probe_ns(&session.clock);
-        let iterations = BATCH_NS / probe_ns / chase.loads_per_iteration() as f64;
-        session
-            .clock
-            .ns(chase.time(&session.clock, (iterations as u64).max(1)))
-    });
-    let latency_ns = undisturbed_of(batches.collect());
-    let mut at = region.start().cast_const();
-    if fits {
-        at = follow::walk(at, chase.elements());
-    }
+    let mut batches = Vec::with_capacity(BATCHES);
     let from_tsc = time_stamp();
     let begun = Begun::now();
-    while !begun.is(enough) && !session.cancelled() {
-        at = follow::walk(at, LOADS);
+    for batch in 1..=BATCHES {
+        batches.push(batch_ns(session, chase));
+        let part = enough.part(batch, BATCHES);
+        while !begun.is(&part) && !session.cancelled() {
+            chase.hand_over(|at| follow::walk(at, LOADS));
+        }
     }
+    let latency_ns = undisturbed_of(batches);
     Stretch {
         name: area.name.clone(),
         latency_ns,
         from_tsc,
         to_tsc: time_stamp(),
     }
+}
+
+/// Latency of the chain by the loop that is never patched, for about [`BATCH_NS`].
+fn batch_ns(session: &Session<'_>, chase: &mut Chase) -> f64 {
+    let probe_ns = chase.probe_ns(&session.clock);
+    let iterations = BATCH_NS / probe_ns / chase.loads_per_iteration() as f64;
+    let ticks = chase.time(&session.clock, (iterations as u64).max(1));
+    session.clock.ns(ticks)
 }
 
 /// Latency of lines that were all modified just before.
@@ -186,6 +186,15 @@ impl Enough {
         Self {
             own: time,
             all: time * PATIENCE,
+        }
+    }
+
+    /// The first `part` of `parts` of it.
+    fn part(&self, part: usize, parts: usize) -> Self {
+        let share = part as f64 / parts as f64;
+        Self {
+            own: self.own.mul_f64(share),
+            all: self.all.mul_f64(share),
         }
     }
 }

@@ -195,6 +195,12 @@ impl Chase {
             .max(0.05)
     }
 
+    /// Has another loop follow the chain from where this one stopped; it says where it came
+    /// to, which must be an element of the chain.
+    pub(crate) fn hand_over(&mut self, walk: impl FnOnce(*const u8) -> *const u8) {
+        self.position = walk(self.position).cast_mut();
+    }
+
     fn walk_iterations(&mut self, iterations: u64) {
         // SAFETY: the chain is closed over elements inside the buffer, which is alive and
         // ours alone by the promise made to `new`.

@@ -53,22 +53,32 @@ pub(crate) fn membound(home: &Path) -> Command {
 }
 
 /// The machine's profile, measured once, or again where neighbours had a cache while it was
-/// calibrated.
+/// calibrated; of several that all have a fault, the one that contradicts itself least.
 pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
     static MACHINE: LazyLock<(PathBuf, MachineProfile)> = LazyLock::new(|| {
         const TRIES: usize = 3;
         let path = FIXTURES.directory().join("machine.json");
-        let mut profile = measured(&path);
-        for _ in 1..TRIES {
-            if is_calibrated(&profile, "L3") && agrees_with_itself(&profile) {
-                break;
+        let mut tries = Vec::with_capacity(TRIES);
+        while tries.len() < TRIES {
+            let profile = measured(&path);
+            if is_calibrated(&profile, "L3") && contradiction(&profile) < APART {
+                return (path, profile);
             }
-            profile = measured(&path);
+            tries.push(profile);
         }
-        (path, profile)
+        let best = tries
+            .into_iter()
+            .min_by(|one, other| contradiction(one).total_cmp(&contradiction(other)))
+            .expect("there was a try");
+        let bytes = serde_json::to_vec(&best).expect("profiles can be written");
+        std::fs::write(&path, bytes).expect("it was written before");
+        (path, best)
     });
     &MACHINE
 }
+
+/// How far the latencies of the innermost cache in one machine profile may be apart, as a part.
+const APART: f64 = 0.05;
 
 /// Whether latencies of a level are known, if the machine has it.
 pub(crate) fn is_calibrated(profile: &MachineProfile, level: &str) -> bool {
@@ -77,10 +87,10 @@ pub(crate) fn is_calibrated(profile: &MachineProfile, level: &str) -> bool {
     !has || known.is_some_and(|known| known.levels.iter().any(|it| it.name == level))
 }
 
-/// Whether the innermost cache was as fast while loads were calibrated as when levels were
-/// measured. Where it was not, the clock changed or others had the processor in one of the two.
-fn agrees_with_itself(profile: &MachineProfile) -> bool {
-    const APART: f64 = 0.05;
+/// How far the innermost cache was from as fast while loads were calibrated as when levels were
+/// measured, as a part. Where it was, the clock changed or others had the processor in one of
+/// the two.
+fn contradiction(profile: &MachineProfile) -> f64 {
     let calibrated = profile.calibration.known().and_then(|known| {
         let mut levels = known.levels.iter();
         levels.find(|it| it.name == "L1")
@@ -88,8 +98,8 @@ fn agrees_with_itself(profile: &MachineProfile) -> bool {
     let measured = profile.levels.iter().find(|it| it.name == "L1");
     calibrated
         .zip(measured)
-        .is_some_and(|(calibrated, measured)| {
-            (calibrated.latency_ns / measured.latency_ns - 1.0).abs() < APART
+        .map_or(f64::INFINITY, |(calibrated, measured)| {
+            (calibrated.latency_ns / measured.latency_ns - 1.0).abs()
         })
 }
 
