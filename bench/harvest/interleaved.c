@@ -17,9 +17,10 @@
  * where it began.
  *
  * A switch keeps exactly what lives across it: the line and the hops left, pushed onto the
- * chase's own stack, the stack pointer, and where to go on. It prefetches the line first, and goes
- * round the ring. The place to go on is read from memory, as it must be where the yields of
- * several programs meet, though here it is one for all.
+ * chase's own stack, the stack pointer, and where to go on. It prefetches the line first, into the
+ * innermost cache alone since it is read once, and goes round the ring. The place to go on is read
+ * from memory, as it must be where the yields of several programs meet, though here it is one for
+ * all.
  */
 #include "common.h"
 
@@ -66,7 +67,7 @@ __asm__(".text\n"
 	"mov 24(%rbx), %rdi\nmov 32(%rbx), %rsi\n"
 	".balign 64\n"
 	"1:\n"
-	"prefetcht0 (%rdi)\n"
+	"prefetchnta (%rdi)\n"
 	"push %rdi\npush %rsi\n"
 	"lea 2f(%rip), %rax\n"
 	"mov %rsp, (%rbx)\nmov %rax, 8(%rbx)\n"

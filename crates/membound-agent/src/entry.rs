@@ -55,10 +55,13 @@ const _: () = assert!(
 /// Number of rbp among the general registers.
 const FRAME_POINTER: usize = 5;
 
+/// Flags by which the agent answers trampolines.
+const CARRY: u64 = 1;
+const ZERO: u64 = 1 << 6;
+
 impl Frame {
     /// Lets the trampoline know that the system call was done, with this result.
     fn done(&mut self, result: isize) {
-        const CARRY: u64 = 1;
         self.rax = result.cast_unsigned() as u64;
         self.flags |= CARRY;
     }
@@ -71,11 +74,34 @@ impl Frame {
         }
     }
 
+    /// Lets the trampoline know what is to become of a call that may wait.
+    pub(crate) fn waits(&mut self, answer: Wait) {
+        self.flags &= !(CARRY | ZERO);
+        match answer {
+            Wait::Call => {}
+            Wait::Done => {
+                self.rax = 0;
+                self.flags |= ZERO;
+            }
+            Wait::Yield => self.flags |= CARRY,
+        }
+    }
+
     /// Leaves the system call to the trampoline.
     fn not_done(&mut self) {
-        const CARRY: u64 = 1;
         self.flags &= !CARRY;
     }
+}
+
+/// What is to become of a call that may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It is made.
+    Call,
+    /// It is over, without an error.
+    Done,
+    /// The thread yields, and asks again.
+    Yield,
 }
 
 /// Defines the stub `$name`, which calls `$function` with its frame. `$filter` stands
@@ -232,6 +258,8 @@ stub!(
         "je 2f",
         "cmp rax, 128",
         "je 2f",
+        "cmp rax, 131",
+        "je 2f",
         "cmp rax, 289",
         "je 2f",
         "cmp rax, 435",
@@ -262,6 +290,7 @@ stub!("membound_entry_sample", on_sample, [], []);
 stub!("membound_entry_record", on_record, [], []);
 stub!("membound_entry_yield", lanes::on_yield, [], []);
 stub!("membound_entry_mark", requests::on_mark, [], []);
+stub!("membound_entry_wait", lanes::wait::on_wait, [], []);
 
 global_asm!(
     ".pushsection .text.membound_entries, \"ax\", @progbits",
@@ -284,6 +313,7 @@ unsafe extern "C" {
     fn membound_entry_record();
     fn membound_entry_yield();
     fn membound_entry_mark();
+    fn membound_entry_wait();
 }
 
 /// The entry points, for `Hello::entries`.
@@ -296,6 +326,7 @@ pub(crate) fn addresses() -> [u64; 8] {
     entries[control::entry_index(Entry::Wrap)] = wrap::address();
     entries[control::entry_index(Entry::Yield)] = membound_entry_yield as *const () as u64;
     entries[control::entry_index(Entry::Mark)] = membound_entry_mark as *const () as u64;
+    entries[control::entry_index(Entry::Wait)] = membound_entry_wait as *const () as u64;
     entries
 }
 
@@ -397,14 +428,14 @@ fn frame_of(rbp: u64) -> Option<u64> {
 
 /// [`Entry::Syscall`], for the numbers that the stub lets through.
 extern "C" fn on_syscall(frame: &mut Frame) {
+    if matches!(frame.rax as usize, number::PRCTL | number::SECCOMP) {
+        filters::before(frame);
+        return frame.not_done();
+    }
     if filters::shut_in() {
         return frame.not_done();
     }
     match frame.rax as usize {
-        number::PRCTL | number::SECCOMP => {
-            filters::before(frame);
-            frame.not_done();
-        }
         number::RT_SIGACTION => frame.made(handlers::sigaction(frame)),
         number::EXECVE | number::EXECVEAT => frame.made(exec::execute(frame)),
         number::MPROTECT | number::PKEY_MPROTECT => {
@@ -415,6 +446,7 @@ extern "C" fn on_syscall(frame: &mut Frame) {
             threads::wait_for_change();
             frame.made(masks::procmask(frame));
         }
+        number::SIGALTSTACK => frame.made(lanes::alternate::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
         number::EXIT_GROUP => {

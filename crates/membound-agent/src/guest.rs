@@ -123,6 +123,11 @@ impl Guest {
                 != 0
     }
 
+    /// Whether no lane is to have it.
+    pub(crate) fn keeps_off_lanes(&'static self) -> bool {
+        self.is_beside() || self.berth.is_kept() || lanes::ending::is_near()
+    }
+
     /// Adds one to a word of its request.
     pub(crate) fn count(&self, offset: usize) {
         self.request().long(offset).fetch_add(1, Ordering::Relaxed);
@@ -137,13 +142,21 @@ impl Guest {
 }
 
 static ALL: [Guest; GUESTS] = [const { Guest::new() }; GUESTS];
+/// Places of it that were ever used: the first so many.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+/// The places that were ever used: to look at all would take from the caches what the program has there.
+fn used() -> &'static [Guest] {
+    ALL.get(..USED.load(Ordering::Acquire)).unwrap_or(&ALL)
+}
 /// A place that somebody is filling.
 const TAKEN: u32 = u32::MAX;
 
 /// The guest whose thread calls.
 fn own() -> Option<&'static Guest> {
     let thread = sys::thread();
-    ALL.iter()
+    used()
+        .iter()
         .find(|guest| guest.thread.load(Ordering::Acquire) == thread)
 }
 
@@ -189,15 +202,17 @@ pub(crate) fn start(command: &Command) -> Result<(), Failure> {
         return Err(Failure::malformed());
     }
     trap::install(&trap::OF_GUESTS)?;
-    let guest = ALL
+    let (place, guest) = ALL
         .iter()
-        .find(|guest| {
+        .enumerate()
+        .find(|(_, guest)| {
             let free = guest
                 .thread
                 .compare_exchange(0, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
             free.is_ok()
         })
         .ok_or_else(|| Failure::new(Errno::ENOSPC, Refusal::NoThread))?;
+    USED.fetch_max(place + 1, Ordering::AcqRel);
     guest.request.store(request.0, Ordering::Release);
     // Descriptors, directory and mask of files are its own.
     let argument = (&raw const *guest) as usize;
@@ -338,14 +353,31 @@ fn tell_of_text(span: [u64; 2]) {
 
 /// The guest is over, and its thread with it. What it had mapped stays.
 fn finish(guest: &Guest, state: GuestState, code: u32) -> ! {
-    let request = guest.request();
+    end(guest, || guest.request().set(state, code))
+}
+
+/// The guest whose thread this is has come as far as it could. What it had mapped stays.
+pub(crate) fn leave(guest: &Guest) -> ! {
+    end(guest, || {})
+}
+
+/// Ends the guest's thread, once the launcher has been told how.
+fn end(guest: &Guest, tell: impl FnOnce()) -> ! {
     guest.berth.clear();
-    request
+    guest
+        .request()
         .long(offset_of!(GuestRequest, cpu_ns))
         .store(sys::thread_cpu_ns(), Ordering::Relaxed);
-    request.set(state, code);
+    tell();
     guest.thread.store(0, Ordering::Release);
     own_thread::exit(0)
+}
+
+/// A signal that has the guest end whose thread this is: not while a lane has it, which sends it home.
+pub(crate) fn on_end() {
+    if let Some(guest) = own().filter(|guest| guest.berth.stays_home()) {
+        leave(guest);
+    }
 }
 
 /// What became of a signal.
@@ -383,6 +415,8 @@ pub(crate) fn on_signal(arrived: Arrived, code: i32, registers: &mut Registers) 
         return Heard::No;
     };
     if calls {
+        // It may wait there for as long as it likes, and is yet to hear of its end.
+        sys::set_mask(!trap::mask(&[trap::SYS]));
         calls::make(guest, registers);
         return Heard::Yes;
     }
@@ -401,14 +435,16 @@ pub(crate) fn die(guest: &Guest, state: GuestState, code: u32) -> ! {
 
 /// The context of a guest that lies ready, taken for a lane.
 pub(crate) fn take_ready() -> Option<&'static Context> {
-    ALL.iter()
-        .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0 && !guest.is_beside())
+    used()
+        .iter()
+        .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0 && !guest.keeps_off_lanes())
         .find_map(|guest| guest.berth.take())
 }
 
 /// Whether every guest has ended.
 pub(crate) fn none_left() -> bool {
-    ALL.iter()
+    used()
+        .iter()
         .all(|guest| guest.thread.load(Ordering::Acquire) == 0)
 }
 
@@ -420,12 +456,12 @@ pub(crate) fn each_thread(mut visit: impl FnMut(u32)) {
 /// Whether there is a guest that is not over.
 pub(crate) fn any_lives() -> bool {
     let thread = |guest: &Guest| guest.thread.load(Ordering::Relaxed);
-    ALL.iter().any(|guest| thread(guest) != 0)
+    used().iter().any(|guest| thread(guest) != 0)
 }
 
 /// Calls `visit` with the own thread and the berth of every guest.
 pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
-    for guest in &ALL {
+    for guest in used() {
         let thread = guest.thread.load(Ordering::Relaxed);
         if thread != 0 && thread != TAKEN {
             visit(thread, guest.berth());
@@ -435,6 +471,7 @@ pub(crate) fn each_berth(mut visit: impl FnMut(u32, &'static Berth)) {
 
 /// Whether `thread` is a guest's.
 pub(crate) fn is_own_thread(thread: u32) -> bool {
-    ALL.iter()
+    used()
+        .iter()
         .any(|guest| guest.thread.load(Ordering::Relaxed) == thread)
 }

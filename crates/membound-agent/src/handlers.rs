@@ -485,9 +485,7 @@ unsafe extern "C" fn enter(
     if let Some(go_on) = lanes::leave::on_signal(arrived) {
         return go_on;
     }
-    if lanes::deaf::matters() {
-        lanes::on_handler(context, masks::now());
-    }
+    lanes::on_handler(context, masks::now);
     // From here on what the handler is to have blocked is blocked.
     threads::wait_for_change();
     let place = context + REGISTERS_OFFSET;
@@ -591,11 +589,8 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         // SAFETY: as above.
         unsafe { memory::put(place, registers) };
     }
-    if lanes::deaf::matters() {
-        // SAFETY: the mask lies behind the registers and what belongs to them.
-        let mask = unsafe { memory::get(context + MASK_OFFSET) };
-        lanes::on_handler(context, mask);
-    }
+    // SAFETY: the mask lies behind the registers and what belongs to them.
+    lanes::on_handler(context, || unsafe { memory::get(context + MASK_OFFSET) });
     tick::returned(&registers.state());
 }
 

@@ -10,14 +10,18 @@
 //! What blocks and contexts are is in `block`, who comes into a block's ring in `ring`, and what turns
 //! are timed by in `timing`. See [`membound_wire::Lane`] for the order in which yields read and write.
 
+pub(crate) mod alternate;
 pub(crate) mod berth;
 mod block;
-pub(crate) mod deaf;
+mod deaf;
+pub(crate) mod ending;
 pub(crate) mod finish;
 pub(crate) mod leave;
 pub(crate) mod overdue;
 mod ring;
+mod soak;
 mod timing;
+pub(crate) mod wait;
 mod warden;
 
 use core::mem::offset_of;
@@ -27,16 +31,12 @@ use membound_wire::{Board, Command, Idle, Refusal};
 
 use crate::control::Failure;
 use crate::entry::Frame;
-use crate::sys::{self, Errno, Protection, Quiet, Scratch, call, check, number};
-use crate::{assembly, auxiliary, guest, listen, own_thread, trap};
+use crate::sys::{self, Errno, Protection, Quiet, Scratch};
+use crate::{assembly, auxiliary, filters, guest, listen, own_thread, trap};
 
-pub(crate) use block::Context;
-use block::{BLOCKS, Block, POOL, Use, take_block};
+use block::{BLOCKS, POOL, Use, take_block};
+pub(crate) use block::{Block, Context};
 use ring::{YIELDED, announce_room};
-
-/// Alternate stack of a thread that has none: a guest's stack may be full. Handlers of the program's may
-/// come to run there too, several in each other, and a frame of the kernel's may take 11 KiB.
-const ALTERNATE_BYTES: usize = 512 << 10;
 
 /// Address of the [`Board`].
 static BOARD: AtomicUsize = AtomicUsize::new(0);
@@ -65,6 +65,18 @@ fn tell(offset: usize, more: u64) {
     if let Some(word) = told(offset) {
         word.fetch_add(more, Ordering::Relaxed);
     }
+}
+
+/// Nanoseconds of ticks of the time stamp counter.
+fn ns_of(ticks: u64) -> u64 {
+    let each = board().map_or(1024, |board| u64::from(board.ticks.max(1)));
+    ticks.saturating_mul(1024) / each
+}
+
+/// Ticks of the time stamp counter in so many nanoseconds.
+fn ticks_of(ns: u64) -> u64 {
+    let each = board().map_or(1024, |board| u64::from(board.ticks));
+    ns.saturating_mul(each) / 1024
 }
 
 /// What is to become of contexts without a lane.
@@ -138,8 +150,9 @@ pub(crate) fn phase() -> Phase {
 fn adopt(thread: u32) -> Result<&'static Block, Errno> {
     let block = take_block(Use::Free).ok_or(Errno::ENOSPC)?;
     let fs = assembly::thread_pointer();
-    alternate_stack()?;
-    let settled = block.settle(thread, fs);
+    let settled = alternate::present()
+        .and_then(|now| block.alternate.provide(now))
+        .and_then(|()| block.settle(thread, fs));
     if settled.is_err() {
         block.used.store(Use::Free as u32, Ordering::Release);
         return settled.map(|()| block);
@@ -152,37 +165,9 @@ fn adopt(thread: u32) -> Result<&'static Block, Errno> {
     Ok(block)
 }
 
-/// What the kernel says of the calling thread's alternate stack: address, flags, bytes.
-fn present_alternate_stack() -> Result<[u64; 3], Errno> {
-    let mut now = [0_u64; 3];
-    // SAFETY: the kernel writes a `stack_t`.
-    let asked = unsafe {
-        call(
-            number::SIGALTSTACK,
-            [0, (&raw mut now) as usize, 0, 0, 0, 0],
-        )
-    };
-    check(asked).map(|_| now)
-}
-
-/// Whether the calling thread runs on its alternate stack.
-fn is_on_alternate_stack() -> bool {
-    const ON_STACK: u64 = 1;
-    present_alternate_stack().is_ok_and(|[_, flags, _]| flags & 0xffff_ffff == ON_STACK)
-}
-
-/// Gives a thread that has none somewhere to be heard when a guest's stack is full.
-fn alternate_stack() -> Result<(), Errno> {
-    const DISABLED: u64 = 2;
-    if present_alternate_stack()?[1] & DISABLED == 0 {
-        return Ok(());
-    }
-    own_thread::set_alternate_stack(ALTERNATE_BYTES).map(drop)
-}
-
 /// [`membound_wire::Entry::Yield`]: a yield that found its lane another thread's, or closed.
 pub(crate) extern "C" fn on_yield(_: &mut Frame) {
-    let Some(block) = Block::of_thread() else {
+    let Some(block) = Block::of_thread().filter(|_| !filters::shut_in()) else {
         return;
     };
     let quiet = Quiet::new();
@@ -193,7 +178,8 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
     let is_deaf = deaf::is_deaf(quiet.before());
     let thread = sys::thread();
     let is_own = block.thread.load(Ordering::Acquire) == thread;
-    if is_on_alternate_stack() {
+    let stack = alternate::present();
+    if stack.is_ok_and(alternate::is_in_use) {
         // While a guest runs the kernel would take that stack for unused, and begin it anew.
         if is_own {
             block.next.store(0, Ordering::SeqCst);
@@ -213,6 +199,11 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
         return;
     }
     if is_own {
+        // A handler may run on a stack that the kernel has taken from the thread for that long.
+        if stack.and_then(|now| block.alternate.provide(now)).is_err() {
+            block.hush();
+            return;
+        }
         let closed = block.open.load(Ordering::Relaxed) == 0;
         block.deaf.store(0, Ordering::Relaxed);
         block.locked(|| block.refill());
@@ -228,10 +219,7 @@ pub(crate) extern "C" fn on_yield(_: &mut Frame) {
 /// The calling thread is about to make a process or a thread. A child of vfork has its memory, bases
 /// and lane, but no guests: it must ask before it yields.
 pub(crate) fn before_child() {
-    if let Some(block) = Block::of_thread()
-        && here()
-        && block.thread.load(Ordering::Acquire) == sys::thread()
-    {
+    if let Some(block) = Block::own() {
         let _quiet = Quiet::new();
         block.ask_at_once();
     }
@@ -240,29 +228,25 @@ pub(crate) fn before_child() {
 /// A handler of the program's begins, or has ended, with the frame at `context`: on an alternate
 /// stack it has no turns, nor with a mask that guests cannot be heard with. `mask` is the thread's
 /// from now on.
-pub(crate) fn on_handler(context: usize, mask: u64) {
-    deaf::on_mask(mask);
-    const STACK_OFFSET: usize = 16;
-    let Some(block) = Block::of_thread() else {
+pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
+    let Some(block) = Block::own() else {
         return;
     };
-    // SAFETY: the kernel put a `stack_t` there.
-    let [begin, _, bytes]: [u64; 3] = unsafe { crate::memory::get(context + STACK_OFFSET) };
-    let is_on_it = (context as u64).wrapping_sub(begin) < bytes;
-    if is_on_it && here() && block.thread.load(Ordering::Acquire) == sys::thread() {
+    block.on_mask(mask());
+    block.alternate.outlive(context);
+    if alternate::holds(context) {
         block.ask_at_once();
     }
 }
 
 /// The calling thread is about to end: what it has is for others.
 pub(crate) fn thread_ends() {
-    let Some(block) = Block::of_thread() else {
-        return;
-    };
-    if here() && block.thread.load(Ordering::Acquire) == sys::thread() {
+    if let Some(block) = Block::own() {
         let _quiet = Quiet::new();
-        // Whoever has the block next sets its selector, while this thread's last call is to come.
+        // Whoever has the block next sets its selector and runs on its stack, while this thread's last call
+        // is to come.
         own_thread::keep_calls();
+        block.alternate.take_back();
         warden::reclaim(block, true);
     }
 }

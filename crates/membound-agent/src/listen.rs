@@ -135,12 +135,11 @@ pub(crate) fn end() {
     // SAFETY: waking touches no memory.
     let _ = unsafe { call(number::FUTEX, [doorbell, FUTEX_WAKE, 1, 0, 0, 0]) };
     let begin = sys::monotonic_ns();
-    let never = AtomicU32::new(0);
     while sys::thread_exists(sys::process(), thread) {
         if sys::monotonic_ns().saturating_sub(begin) > LIMIT_NS {
             return;
         }
-        sys::wait_while(&never, 0, PAUSE_NS);
+        sys::nap(PAUSE_NS);
     }
 }
 

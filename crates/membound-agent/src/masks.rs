@@ -128,11 +128,14 @@ fn as_asked(frame: &Frame) -> isize {
 pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
     let made = procmask_beside_timers(frame);
     // Who only asks changes nothing.
-    if frame.rsi == 0 || !lanes::deaf::matters() {
+    if frame.rsi == 0 {
         return made;
     }
+    let Some(lane) = lanes::Block::own() else {
+        return made;
+    };
     let made = made.unwrap_or_else(|| as_asked(frame));
-    lanes::deaf::on_mask(now());
+    lane.on_mask(now());
     Some(made)
 }
 

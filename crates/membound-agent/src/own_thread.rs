@@ -112,8 +112,11 @@ pub(crate) fn keep_calls() {
 /// Gives the calling thread an alternate stack for signals, which stays mapped; its address.
 pub(crate) fn set_alternate_stack(bytes: usize) -> Result<usize, Errno> {
     let stack = Scratch::untouched(bytes, Protection::ReadWrite)?.keep();
-    // The kernel's `stack_t`: begin, flags, length.
-    let told = [stack, 0, bytes];
+    use_alternate_stack([stack, 0, bytes]).map(|()| stack)
+}
+
+/// Has the calling thread use this alternate stack: address, flags and bytes of a `stack_t`.
+pub(crate) fn use_alternate_stack(told: [usize; 3]) -> Result<(), Errno> {
     // SAFETY: the kernel reads the structure; the memory stays.
     let set = unsafe {
         call(
@@ -121,7 +124,7 @@ pub(crate) fn set_alternate_stack(bytes: usize) -> Result<usize, Errno> {
             [(&raw const told) as usize, 0, 0, 0, 0, 0],
         )
     };
-    check(set).map(|_| stack)
+    check(set).map(drop)
 }
 
 /// Closes all of the calling thread's descriptors from `first` on.

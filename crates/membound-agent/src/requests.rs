@@ -54,10 +54,12 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The table, where this process counts.
+/// The table, where this process counts. Behind a filter it does not: nobody may ask the kernel there what a
+/// descriptor is.
 fn table() -> Option<usize> {
     let table = TABLE.load(Ordering::Acquire);
-    (table != 0 && word64(table).load(Ordering::Relaxed) != 0).then_some(table)
+    let counts = table != 0 && word64(table).load(Ordering::Relaxed) != 0;
+    (counts && !filters::shut_in()).then_some(table)
 }
 
 /// The word of a descriptor, as an `int` in a register has it; `None` above those that are followed.
@@ -183,11 +185,12 @@ fn receive(table: usize, descriptor: u64) {
     };
     let now = now();
     if word.load(Ordering::Relaxed) == UNKNOWN {
-        let Some(is_socket) = is_socket(descriptor) else {
-            return;
-        };
         HIGHEST.fetch_max((descriptor as u32).saturating_add(1), Ordering::Relaxed);
-        let known = if is_socket { IDLE } else { NO_SOCKET };
+        let known = if is_socket(descriptor) {
+            IDLE
+        } else {
+            NO_SOCKET
+        };
         let _ = word.compare_exchange(UNKNOWN, known, Ordering::Relaxed, Ordering::Relaxed);
     }
     // Another thread may have been first.
@@ -229,17 +232,13 @@ fn forget(table: usize, first: u64, last: u64) {
     }
 }
 
-/// Whether a descriptor is a socket on which one receives and sends; `None` where the kernel may not
-/// be asked.
-fn is_socket(descriptor: u64) -> Option<bool> {
+/// Whether a descriptor is a socket on which one receives and sends.
+fn is_socket(descriptor: u64) -> bool {
     const SOL_SOCKET: usize = 1;
     const SO_TYPE: usize = 3;
     const STREAM: u32 = 1;
     const DATAGRAM: u32 = 2;
     const SEQUENCED: u32 = 5;
-    if filters::shut_in() {
-        return None;
-    }
     let (mut kind, mut length) = (0_u32, size_of::<u32>() as u32);
     // SAFETY: the kernel writes an `int` and its length.
     let asked = unsafe {
@@ -255,7 +254,7 @@ fn is_socket(descriptor: u64) -> Option<bool> {
             ],
         )
     };
-    Some(asked == 0 && [STREAM, DATAGRAM, SEQUENCED].contains(&kind))
+    asked == 0 && [STREAM, DATAGRAM, SEQUENCED].contains(&kind)
 }
 
 /// [`membound_wire::Entry::Mark`].

@@ -27,6 +27,7 @@ pub(crate) mod number {
     pub(crate) const READ: usize = 0;
     pub(crate) const CLOSE: usize = 3;
     pub(crate) const FSTAT: usize = 5;
+    pub(crate) const POLL: usize = 7;
     pub(crate) const MMAP: usize = 9;
     pub(crate) const MPROTECT: usize = 10;
     pub(crate) const MUNMAP: usize = 11;
@@ -35,6 +36,7 @@ pub(crate) mod number {
     pub(crate) const PREAD64: usize = 17;
     pub(crate) const PWRITE64: usize = 18;
     pub(crate) const MADVISE: usize = 28;
+    pub(crate) const NANOSLEEP: usize = 35;
     pub(crate) const GETPID: usize = 39;
     pub(crate) const SOCKET: usize = 41;
     pub(crate) const CONNECT: usize = 42;
@@ -54,7 +56,11 @@ pub(crate) mod number {
     pub(crate) const FUTEX: usize = 202;
     pub(crate) const GETDENTS64: usize = 217;
     pub(crate) const CLOCK_GETTIME: usize = 228;
+    pub(crate) const SCHED_GETSCHEDULER: usize = 145;
+    pub(crate) const CLOCK_NANOSLEEP: usize = 230;
     pub(crate) const EXIT_GROUP: usize = 231;
+    pub(crate) const EPOLL_WAIT: usize = 232;
+    pub(crate) const EPOLL_PWAIT: usize = 281;
     pub(crate) const TGKILL: usize = 234;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const NEWFSTATAT: usize = 262;
@@ -363,22 +369,35 @@ pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(MONOTONIC)
 }
 
+/// CPU time of a thread of the process; `None`: it is not there any more.
+pub(crate) fn cpu_ns(thread: u32) -> Option<u64> {
+    // As the kernel numbers the clocks of threads.
+    const PER_THREAD_SCHED: usize = 6;
+    let clock = (!(thread as usize)) << 3 | PER_THREAD_SCHED;
+    read_clock(clock & 0xffff_ffff)
+}
+
 /// Nanoseconds that the calling thread has run.
 pub(crate) fn thread_cpu_ns() -> u64 {
     const THREAD_CPUTIME: usize = 3;
     clock_ns(THREAD_CPUTIME)
 }
 
-fn clock_ns(clock: usize) -> u64 {
+/// What a clock of the kernel's says, in nanoseconds; 0 of one that it has not.
+pub(crate) fn clock_ns(clock: usize) -> u64 {
+    read_clock(clock).unwrap_or(0)
+}
+
+fn read_clock(clock: usize) -> Option<u64> {
     let mut time = [0_u64; 2];
     // SAFETY: the kernel writes one `struct timespec`.
-    let _ = unsafe {
+    let got = unsafe {
         call(
             number::CLOCK_GETTIME,
             [clock, (&raw mut time) as usize, 0, 0, 0, 0],
         )
     };
-    time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1])
+    (got == 0).then(|| time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1]))
 }
 
 /// Waits until `word` is no longer `value`, is woken, or the time is over (`u64::MAX`: never).
@@ -404,6 +423,13 @@ pub(crate) fn wait_while(word: &AtomicU32, value: u32, limit_ns: u64) {
             ],
         )
     };
+}
+
+/// Waits until the time is over, or a handler of a signal has run.
+pub(crate) fn nap(ns: u64) {
+    // Nobody wakes it.
+    let never_changes = AtomicU32::new(0);
+    wait_while(&never_changes, 0, ns);
 }
 
 /// Wakes all that wait for `word`.
@@ -487,10 +513,17 @@ pub(crate) fn send_again(to: u32, signal: u32, information: usize) {
     };
 }
 
+/// What the information of a signal that carries a value says of where it comes from.
+pub(crate) const SI_QUEUE: i32 = -1;
+
+/// Whether a signal with this information is one that [`queue_signal`] has sent with the value `carried`.
+pub(crate) fn is_queued(code: i32, process: u32, value: u64, carried: u64) -> bool {
+    code == SI_QUEUE && value == carried && process == self::process()
+}
+
 /// Sends a signal that carries a value to a thread of the process. One that has ended, or has
 /// such a signal waiting, is left alone: the caller looks again.
 pub(crate) fn queue_signal(process: u32, thread: u32, signal: u32, value: u64) {
-    const SI_QUEUE: i32 = -1;
     let information = Information {
         signal: signal as i32,
         error: 0,

@@ -153,9 +153,8 @@ pub(crate) fn pass_on(signal: u32, information: usize, is_agents: impl Fn(u32) -
         return;
     };
     const CODE_OFFSET: usize = 8;
-    const SI_QUEUE: i32 = -1;
     // SAFETY: it is the information that the kernel gave with a signal that somebody has sent.
-    unsafe { memory::put(information + CODE_OFFSET, SI_QUEUE) };
+    unsafe { memory::put(information + CODE_OFFSET, sys::SI_QUEUE) };
     let (mut deaf, mut ready) = (None, None);
     let seen = each(&mut room, |thread| {
         if ready.is_none() && !is_agents(thread) && !ended(thread) {
@@ -252,8 +251,7 @@ fn entry_of(thread: u32) -> Option<&'static AtomicU32> {
 
 /// Whether a signal with this information is a call to stand still.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
-    const SI_QUEUE: i32 = -1;
-    code == SI_QUEUE && value == magic() && process == sys::process()
+    sys::is_queued(code, process, value, magic())
 }
 
 /// In the signal handler: stands still until the owner lets go.
@@ -298,6 +296,15 @@ pub(crate) fn waits_in_call(thread: u32) -> bool {
     // Outside of calls it begins with -1.
     text.first().is_some_and(u8::is_ascii_digit)
         && matches!(blocked(text), State::Blocked(ip) if ip != 0 && !in_agent(ip))
+}
+
+/// Whether a thread has left what it was in when it had had this CPU time, if that was a few instructions of
+/// ours: it has run for far longer since, waits in a call of its own, or is no more.
+pub(crate) fn has_moved_on(thread: u32, since_ns: u64) -> bool {
+    const LONG_NS: u64 = 1_000_000;
+    sys::cpu_ns(thread).is_none_or(|now| now.saturating_sub(since_ns) >= LONG_NS)
+        || waits_in_call(thread)
+        || ended(thread)
 }
 
 /// The code that the process is to end with, where no thread is left but the agent's and those
@@ -466,6 +473,23 @@ fn field(text: &[u8], name: &[u8]) -> Option<u64> {
     Some(result)
 }
 
+/// How long a thread has waited for a processor so far, in nanoseconds; `None` where the kernel does not say.
+pub(crate) fn delay_ns(thread: u32) -> Option<u64> {
+    let mut text = [0_u8; 96];
+    second_number(read_of(thread, b"/schedstat", &mut text)?)
+}
+
+/// The second of the numbers of a line.
+fn second_number(text: &[u8]) -> Option<u64> {
+    let mut words = text.split(|byte| !byte.is_ascii_digit());
+    let word = words.nth(1).filter(|word| !word.is_empty())?;
+    word.iter().try_fold(0_u64, |number, digit| {
+        number
+            .checked_mul(10)?
+            .checked_add(u64::from(*digit - b'0'))
+    })
+}
+
 fn read_of<'a>(thread: u32, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut path = Line::<48>::new();
     path.push(b"/proc/self/task/")?;
@@ -479,6 +503,14 @@ fn read_of<'a>(thread: u32, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_that_a_thread_waited_for_a_processor_is_the_second_number() {
+        assert_eq!(second_number(b"123456 789 12\n"), Some(789));
+        for text in [&b"123"[..], b"", b"1  2", b"5 99999999999999999999 1"] {
+            assert_eq!(second_number(text), None);
+        }
+    }
 
     #[test]
     fn a_code_is_read_out_of_the_status() {

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use membound_platform::stat;
 use membound_wire::{ALLOCATION_LEVELS, AllocationKind};
 
 use crate::allocation_memory::{CHAIN_NUMBERS, Drained, Memory, Told};
@@ -14,7 +15,7 @@ use crate::allocations::{
 use crate::allocators::function_of;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
-use crate::maps::{self, Mapping};
+use crate::maps::Mapping;
 
 /// Between two looks into the rings: while nothing happens, while something does, and while so
 /// much does that the rings would not hold it.
@@ -327,7 +328,7 @@ fn event(told: &Told) -> Option<AllocationEvent> {
 /// Lets go of the memory of programs that have ended, with all the children that shared it.
 fn close(images: &mut Vec<Image>, objects: &Objects) {
     let over =
-        |image: &Image| image.left || maps::started(image.key.pid).ok() != Some(image.key.started);
+        |image: &Image| image.left || stat::started(image.key.pid).ok() != Some(image.key.started);
     if !images.iter().any(over) {
         return;
     }

@@ -62,6 +62,8 @@ pub struct Harvest {
     pub per_thread: u32,
     /// What becomes of guests without a thread.
     pub idle: Idle,
+    /// Whether guests run in short waits of the command's threads, where they may in idle time.
+    pub waits: bool,
     /// Share of the time in which guests are let in; in the rest yields are only counted.
     pub share: f64,
     /// Bytes of memory that all guests together may have.
@@ -72,6 +74,13 @@ pub struct Harvest {
     pub requests: Option<RequestsBy>,
     /// How long the command waits for its guests to come to a yield.
     pub patience: Duration,
+}
+
+impl Harvest {
+    /// Whether threads of the command's yield where they would wait.
+    pub(crate) fn in_waits(&self) -> bool {
+        self.waits && self.idle == Idle::Harvest
+    }
 }
 
 /// The yields of a file.
@@ -123,6 +132,8 @@ pub struct Harvested {
     pub interrupted: u64,
     /// Guests that were called out of a turn that did not end.
     pub overdue: u64,
+    /// Turns in short waits of the command's threads, and how long these were, in nanoseconds.
+    pub waits: Turns,
     /// Turns that were timed, their sum, and the longest, in nanoseconds.
     pub timed: u64,
     /// See `timed`.
@@ -229,6 +240,16 @@ impl Harvesting {
             .any(|guests| guests.start < span.end && span.start < guests.end)
     }
 
+    /// Something is loaded beside the guests, or by one of them.
+    fn heed_exceptions(&self, module: &Loaded) {
+        if module.module.reads_exceptions()
+            && let Some(board) = &self.state().board
+        {
+            let word = board.word32(offset_of!(Board, own_exceptions));
+            word.store(1, Ordering::Relaxed);
+        }
+    }
+
     /// Gives the program lanes. Without them it runs as it is, and has no guests.
     fn open_lanes(
         &self,
@@ -331,11 +352,6 @@ impl Harvesting {
                 word.store(u32::from(wanted), Ordering::Relaxed);
             }
         }
-        if let Some(board) = &state.board {
-            let count = wanted.iter().filter(|&&wanted| wanted).count();
-            let word = board.word32(offset_of!(Board, beside));
-            word.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
-        }
     }
 
     /// Lets guests in for this share of the time from now on.
@@ -420,6 +436,10 @@ impl Harvesting {
         harvested.without = Turns {
             count: word(offset_of!(Board, turns_without)),
             cpu_ns: word(offset_of!(Board, cpu_without_ns)),
+        };
+        harvested.waits = Turns {
+            count: word(offset_of!(Board, wait_turns)),
+            cpu_ns: word(offset_of!(Board, waited_ns)),
         };
         harvested.steals = word(offset_of!(Board, steals));
         harvested.reclaimed = word(offset_of!(Board, reclaimed));
@@ -621,6 +641,9 @@ impl Server {
         module: &Loaded,
         plantings: &[Planting],
     ) -> Result<(), NotInstalled> {
+        if let Some(harvesting) = &self.harvesting {
+            harvesting.heed_exceptions(module);
+        }
         let of_module =
             |planting: &&Planting| module.module.identity() == Some(&planting.choice.file);
         for planting in plantings.iter().filter(of_module) {

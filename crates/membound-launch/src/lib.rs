@@ -60,7 +60,7 @@ pub use exchange::{Choice, Executed, Pace};
 pub use harvest::{Guest, GuestStatus, Harvest, Harvested, Planting, Turns};
 pub use host::{host, host_load};
 pub use ledger::Program as RanProgram;
-pub use maps::{Mapping, of as maps_of, started};
+pub use maps::{Mapping, of as maps_of};
 pub use membound_wire::{GuestState, Idle};
 pub use modules::plan as plan_of;
 pub use object::{ObjectError, run_object};

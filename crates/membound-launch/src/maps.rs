@@ -6,6 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 
+use membound_platform::stat::Stat;
+
 /// One line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
@@ -107,37 +109,10 @@ fn parse(text: &[u8]) -> Vec<Mapping> {
         .collect()
 }
 
-/// Fields of `/proc/PID/stat` from the third on (those before it may hold anything).
-fn stat(pid: u32) -> io::Result<Vec<String>> {
-    let text = fs::read(format!("/proc/{pid}/stat"))?;
-    let text = String::from_utf8_lossy(&text);
-    let (_, fields) = text.rsplit_once(')').ok_or(io::ErrorKind::InvalidData)?;
-    Ok(fields.split_ascii_whitespace().map(str::to_owned).collect())
-}
-
-/// When the process started, in clock ticks since boot: with its number it is unique.
-///
-/// # Errors
-/// When the process is gone.
-pub fn started(pid: u32) -> io::Result<u64> {
-    let fields = stat(pid)?;
-    let field = fields.get(19).and_then(|field| field.parse().ok());
-    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// Whether the process is only waiting to be waited for.
-pub(crate) fn has_ended(pid: u32) -> bool {
-    let fields = stat(pid).unwrap_or_default();
-    fields
-        .first()
-        .is_some_and(|state| state == "Z" || state == "X")
-}
-
 /// Where the heap that `brk` moves begins; 0 when it may not be known.
 pub(crate) fn heap_start(pid: u32) -> u64 {
-    let fields = stat(pid).unwrap_or_default();
-    let field = fields.get(44).and_then(|field| field.parse().ok());
-    field.unwrap_or(0)
+    let stat = Stat::of(pid).ok();
+    stat.and_then(|stat| stat.heap_start()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -173,7 +148,6 @@ mod tests {
         let here = this_process_is_found_as_it_is as *const () as u64;
         let text = maps.iter().find(|map| map.range.contains(&here)).unwrap();
         assert!(text.executable && text.file());
-        assert!(started(pid).unwrap() > 0);
         let heap = maps.iter().find(|map| map.name == "[heap]");
         if let Some(heap) = heap {
             assert_eq!(heap_start(pid), heap.range.start);

@@ -37,6 +37,8 @@ pub(crate) struct Module {
     numbered: OnceLock<Vec<Option<u64>>>,
     /// What plans by choice have in common, when one was made.
     groundwork: OnceLock<Groundwork>,
+    /// See [`Self::reads_exceptions`].
+    exceptions: OnceLock<bool>,
 }
 
 /// What is looked at.
@@ -80,6 +82,7 @@ impl Module {
             plan: Ok(plan),
             numbered: OnceLock::new(),
             groundwork: OnceLock::new(),
+            exceptions: OnceLock::new(),
         }
     }
 
@@ -121,6 +124,15 @@ impl Module {
     /// Whether this is no file.
     pub(crate) fn is_piece(&self) -> bool {
         matches!(*self.file, Bytes::Piece(_))
+    }
+
+    /// Whether it may read which floating-point exceptions there were.
+    pub(crate) fn reads_exceptions(&self) -> bool {
+        let reads = || {
+            let image = Image::parse(&self.file);
+            image.map_or(true, |image| image.reads_exceptions())
+        };
+        *self.exceptions.get_or_init(reads)
     }
 
     /// What is to be patched in it to tell requests, if it has any of the functions that tell them.
@@ -257,6 +269,7 @@ impl Plans {
                 plan,
                 numbered: OnceLock::new(),
                 groundwork: OnceLock::new(),
+                exceptions: OnceLock::new(),
             })
         });
         Ok(Some(Arc::clone(module)))
@@ -315,6 +328,7 @@ impl Plans {
             plan,
             numbered: OnceLock::new(),
             groundwork: OnceLock::new(),
+            exceptions: OnceLock::new(),
         });
         derived.push(Arc::clone(&made));
         made

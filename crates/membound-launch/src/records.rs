@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use membound_platform::stat;
 use membound_wire::Record;
 
 use crate::conversation::Conversation;
 use crate::ledger::ProcessKey;
-use crate::maps::{self, Mapping};
+use crate::maps::Mapping;
 use crate::modules::Module;
 use crate::rings::{Drained, Origin, Rings};
 use crate::samples::{Access, Receiver, Recorded, Samples, Source};
@@ -346,7 +347,7 @@ impl State {
     /// them.
     fn close(&mut self) {
         let over = |image: &Image| {
-            image.left || maps::started(image.key.pid).ok() != Some(image.key.started)
+            image.left || stat::started(image.key.pid).ok() != Some(image.key.started)
         };
         if !self.images.iter().any(over) {
             return;

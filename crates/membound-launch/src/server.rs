@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use membound_platform::stat;
 use membound_wire::{Event, TextMode};
 
 use crate::area::{self, Area, Bar, NotInstalled};
@@ -188,7 +189,7 @@ impl Server {
             Arc::clone(turns.entry(pid).or_default())
         };
         let turn = own.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(started) = maps::started(pid) else {
+        let Ok(started) = stat::started(pid) else {
             return;
         };
         let key = ProcessKey { pid, started };
@@ -441,11 +442,15 @@ impl Server {
     /// The program is about to forbid itself system calls: what is left behind would have it
     /// killed for ours.
     fn filtered(&self, conversation: &Conversation, key: ProcessKey) -> Result<(), NotInstalled> {
-        let missed = format!(
+        let mut missed = format!(
             "process {}: it put itself behind a filter on its system calls (seccomp): nothing in \
              it is patched from then on, nor in what it executes, and timers inside it are off",
             key.pid
         );
+        let harvesting = self.harvesting.as_ref();
+        if harvesting.is_some_and(|harvesting| harvesting.is_in(key)) {
+            missed.push_str("; its scavengers ended before");
+        }
         self.ledger().missed.insert(missed);
         let done = self.writable(conversation);
         // Its control thread ends.

@@ -174,7 +174,8 @@ impl Session {
         let listener = Arc::new(Listener::bind(&control).map_err(prepare)?);
         let mut plan = options.plan;
         if (options.timers.is_some() || options.harvest.is_some()) && plan.hooks == Hooks::Plant {
-            plan.hooks = Hooks::Timed;
+            let waits = options.harvest.as_ref().is_some_and(Harvest::in_waits);
+            plan.hooks = if waits { Hooks::Waiting } else { Hooks::Timed };
         }
         let mut plans = Plans::new(plan, options.cache, options.revision);
         if let Some(objects) = &options.objects {

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use membound_platform::stat::Stat;
+
 use crate::ledger::ProcessKey;
-use crate::maps;
 
 /// Times that a program is asked again for an exchange that found it at the wrong moment. Each
 /// may have its threads stand still for as long as the agent is patient.
@@ -99,11 +100,13 @@ impl Settling {
 
 /// Whether a program runs: one that has ended and was not yet waited for does not.
 fn runs(key: ProcessKey) -> bool {
-    maps::started(key.pid).ok() == Some(key.started) && !maps::has_ended(key.pid)
+    Stat::of(key.pid).is_ok_and(|stat| stat.started() == Some(key.started) && !stat.has_ended())
 }
 
 #[cfg(test)]
 mod tests {
+    use membound_platform::stat;
+
     use super::*;
 
     #[test]
@@ -112,7 +115,7 @@ mod tests {
         let pid = std::process::id();
         let here = ProcessKey {
             pid,
-            started: maps::started(pid).unwrap(),
+            started: stat::started(pid).unwrap(),
         };
         let gone = ProcessKey {
             started: here.started + 1,
@@ -155,7 +158,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let key = ProcessKey {
             pid: child.id(),
-            started: maps::started(child.id()).unwrap(),
+            started: stat::started(child.id()).unwrap(),
         };
         while runs(key) {
             std::thread::yield_now();

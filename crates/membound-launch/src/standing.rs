@@ -12,10 +12,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use membound_platform::stat;
 use membound_rewrite::patch::PlanBytes;
 use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_RETURN, State, Tables};
 
-use crate::maps;
 use crate::timers::{Registers, Standing};
 
 /// Between two looks whether a process is still the one that had this number.
@@ -119,7 +119,7 @@ impl Space {
         }
         *checked = now;
         drop(checked);
-        maps::started(pid).ok() == Some(self.started)
+        stat::started(pid).ok() == Some(self.started)
     }
 
     /// The frame by which the agent was called, for a thread inside it.
@@ -201,11 +201,11 @@ impl Spaces {
                 return Some(ask(space));
             }
         }
-        let space = Space::new(maps::started(pid).ok()?, inherited()?);
+        let space = Space::new(stat::started(pid).ok()?, inherited()?);
         let answer = ask(&space);
         let mut spaces = self.write();
         if spaces.len() > MOST_KNOWN {
-            spaces.retain(|pid, space| maps::started(*pid).ok() == Some(space.started));
+            spaces.retain(|pid, space| stat::started(*pid).ok() == Some(space.started));
         }
         spaces.insert(pid, space);
         Some(answer)

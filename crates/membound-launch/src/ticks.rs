@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use membound_platform::stat;
+
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
-use crate::maps::{self, Mapping};
+use crate::maps::Mapping;
 use crate::tick_memory::{Memory, Taken};
 use crate::timers::{TimerReceiver, TimerSample, Timers};
 
@@ -234,7 +236,7 @@ impl State {
     /// Lets go of programs that have ended, with all the children that shared their rings.
     fn close(&mut self, receiver: &dyn TimerReceiver) {
         let over = |image: &Image| {
-            image.left || maps::started(image.key.pid).ok() != Some(image.key.started)
+            image.left || stat::started(image.key.pid).ok() != Some(image.key.started)
         };
         if self.images.iter().any(over) {
             let used: HashSet<u64> = crate::server::used_inodes();

@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use membound_platform::stat;
 use membound_rewrite::image::Image;
 use membound_wire::Protection;
 
@@ -89,7 +90,7 @@ impl Unwinding {
         loaded: &[Loaded],
     ) -> Result<(), Failure> {
         self.processes().retain(|other, _| {
-            *other != key && maps::started(other.pid).ok() == Some(other.started)
+            *other != key && stat::started(other.pid).ok() == Some(other.started)
         });
         self.update(conversation, maps, key, loaded)
     }

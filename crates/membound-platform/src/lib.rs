@@ -27,6 +27,7 @@ pub mod numa;
 pub mod pages;
 pub mod prefetcher;
 mod root;
+pub mod stat;
 #[cfg(test)]
 mod testing;
 pub mod threads;

@@ -3,6 +3,7 @@
 use membound_types::CpuId;
 
 use crate::Root;
+use crate::stat::Stat;
 
 /// A thread of a process, as the kernel tells of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,24 +31,15 @@ pub fn of(root: &Root, pid: u32) -> Vec<Thread> {
         .collect()
 }
 
-/// A thread by its line in `stat`, whose fields `proc(5)` numbers from 1.
+/// A thread by its line in `stat`.
 fn thread(id: u32, stat: &str) -> Option<Thread> {
-    const STATE: usize = 3;
-    const USER: usize = 14;
-    const SYSTEM: usize = 15;
-    const CPU: usize = 39;
-    // A name may hold anything.
-    let (before, rest) = stat.rsplit_once(") ")?;
-    let (_, name) = before.split_once('(')?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - STATE).copied();
-    let ticks = |number: usize| field(number)?.parse::<u64>().ok();
+    let stat = Stat::parse(stat.as_bytes())?;
     Some(Thread {
         id,
-        name: name.to_owned(),
-        runs: field(STATE)? == "R",
-        ticks: ticks(USER)?.saturating_add(ticks(SYSTEM)?),
-        cpu: CpuId(field(CPU)?.parse().ok()?),
+        name: stat.name().to_owned(),
+        runs: stat.state() == 'R',
+        ticks: stat.cpu_ticks()?,
+        cpu: CpuId(stat.cpu()?),
     })
 }
 

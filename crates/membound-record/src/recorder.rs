@@ -127,7 +127,7 @@ impl Recorder {
     /// When the run file cannot be made, or the process cannot be looked into.
     pub fn attach(pid: u32, options: Options) -> Result<Self, Error> {
         let refused = |reason: String| Error::Attach { pid, reason };
-        if membound_launch::started(pid).is_err() {
+        if membound_platform::stat::started(pid).is_err() {
             return Err(refused("there is no such process".to_owned()));
         }
         if options.timer == TimerChoice::Agent {

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
 use membound_launch::Mapping;
+use membound_platform::stat::Stat;
 use membound_run::{Process, ProcessId};
 
 use crate::intern::Interner;
@@ -248,19 +249,13 @@ fn executable(pid: u32) -> Option<String> {
 }
 
 fn parent_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok().filter(|parent| *parent != 0)
+    let parent = Stat::of(pid).ok()?.parent();
+    parent.filter(|parent| *parent != 0)
 }
 
 /// Whether a process runs: one that has ended and was not yet waited for does not.
 pub(crate) fn runs(pid: u32) -> bool {
-    let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
-    let after_name = stat.iter().rposition(|byte| *byte == b')');
-    let state = after_name.and_then(|at| stat.get(at + 2));
-    !matches!(state, None | Some(b'Z' | b'X'))
+    Stat::of(pid).is_ok_and(|stat| !stat.has_ended())
 }
 
 #[cfg(test)]

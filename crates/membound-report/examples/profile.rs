@@ -14,7 +14,7 @@ use std::io::Write as _;
 use membound_report::text::{self, Style};
 use membound_report::{By, export, page};
 
-#[path = "../tests/it/run/fixture.rs"]
+#[path = "../tests/it/run/fixture/mod.rs"]
 mod fixture;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -55,12 +55,16 @@ named! {
         Vectors = "vectors",
         /// The line that is about to be accessed is prefetched.
         Prefetch = "prefetch",
+        /// A line that caches lose before it is read again is kept out of the outer ones.
+        NonTemporal = "non-temporal",
         /// A loop around a yield is moved as a whole, and its laps are counted several at a time.
         Loops = "loops",
         /// What such a loop does not change is saved once around it, not at each of its yields.
         LoopSaves = "loop-saves",
         /// What the context after the next one begins with is prefetched.
         NextContext = "next-context",
+        /// Where the program would wait for a short time, scavengers run on its thread.
+        Waits = "waits",
         /// Control is passed on; without it yields save and restore, and nobody else runs.
         Switch = "switch",
     }
@@ -313,13 +317,18 @@ pub struct Scavenger {
     /// Why it was refused, or how it crashed; left out otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// CPU time that it had, in the primary's stalls and on its own thread, in seconds. Estimated:
-    /// `in_stalls_s` and `own_thread_s` together; `own_thread_s` alone where the other is not known.
+    /// CPU time that it had, in the primary's stalls and waits and on its own thread, in seconds.
+    /// Estimated: `in_stalls_s`, `in_waits_s` and `own_thread_s` together; without the first where that is
+    /// not known.
     pub cpu_s: Option<f64>,
     /// The part of it in the primary's stalls. Estimated: the mean of the turns that were timed,
     /// times all turns, of which it has the part that its time away from its own thread is of that
     /// of all scavengers.
     pub in_stalls_s: Option<f64>,
+    /// The part of it in short waits of the primary's threads. Estimated as `in_stalls_s`, from how long
+    /// these waits were.
+    #[serde(default)]
+    pub in_waits_s: f64,
     /// The part of it on its own thread.
     pub own_thread_s: f64,
     /// System calls that it made.

@@ -39,6 +39,10 @@ pub enum Entry {
     /// Where a request of the program begins or ends: a [`crate::Mark`] as its number lies on the
     /// stack above the return address, and the red zone above that.
     Mark = 6,
+    /// A system call that may wait, number and arguments in the kernel's registers. On return, a set carry
+    /// flag says that the thread is to yield and ask again; else a set zero flag that the call is done (as
+    /// for [`Entry::Syscall`]), and neither that the trampoline is to execute the instruction itself.
+    Wait = 7,
 }
 
 /// The first [`SLOTS_BYTES`] bytes.

@@ -80,9 +80,19 @@ pub struct Lane {
     pub begun: u64,
     /// How the thread rounds while a context runs: MXCSR, and above it the x87 control word.
     pub rounding: u64,
+    /// Bits of MXCSR that both sides have as each left them; of others, one side may find what the other
+    /// has set. One of [`EVERY_BIT`] and [`NO_EXCEPTIONS`].
+    pub own_bits: u32,
     /// Reserved, 0.
-    pub rest: u64,
+    pub rest: u32,
 }
+
+/// Every bit of MXCSR.
+pub const EVERY_BIT: u32 = u32::MAX;
+/// All bits of MXCSR but those that say which exceptions there were since somebody cleared them. To load
+/// MXCSR and then store it lets everything before come to an end, misses too, so that a switch which has
+/// to change it takes from a program what it would have done beside its misses.
+pub const NO_EXCEPTIONS: u32 = !0x3f;
 
 /// Units of [`Lane::credit`] in a nanosecond.
 pub const CREDIT_UNITS_PER_NS: i32 = 16;
@@ -120,8 +130,9 @@ pub struct Board {
     /// Looks of the agent's for which it is the same contexts are let in or nobody is, 0 as 1: what
     /// lasts for longer than such a phase is seen in none. The launcher's.
     pub phase_looks: u32,
-    /// Guests whose [`crate::GuestRequest::beside`] is 1; the launcher's.
-    pub beside: u32,
+    /// 1: somebody reads which floating-point exceptions there were, so that all have their own (see
+    /// [`Lane::own_bits`]); the launcher's.
+    pub own_exceptions: u32,
     /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
     pub memory: u64,
     /// Threads that were given a lane; the agent's, as is all that follows.
@@ -145,6 +156,11 @@ pub struct Board {
     pub interrupted: u64,
     /// Those that were sent home because they did not come back to a yield.
     pub overdue: u64,
+    /// Turns in short waits of the program's threads, which are in no other count, and how long these waits
+    /// were, in nanoseconds.
+    pub wait_turns: u64,
+    /// See `wait_turns`.
+    pub waited_ns: u64,
     /// Turns that were timed.
     pub timed: u64,
     /// Their times, in nanoseconds together.

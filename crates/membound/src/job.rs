@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use membound_launch::{Change, Session};
+use membound_platform::stat::Stat;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -104,10 +105,7 @@ fn has_terminal() -> bool {
 }
 
 fn is_stopped(pid: Pid) -> bool {
-    let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    let stat = stat.unwrap_or_default();
-    let after_name = stat.iter().rposition(|byte| *byte == b')');
-    after_name.is_some_and(|at| matches!(stat.get(at + 2), Some(b'T' | b't')))
+    Stat::of(pid.as_raw_nonzero().get().unsigned_abs()).is_ok_and(|stat| stat.is_stopped())
 }
 
 /// Signals that are ignored, as bits.

@@ -7,13 +7,13 @@
 
 use core::arch::global_asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
 use super::block::{Block, Context, ROUNDING_AT_FIRST, Use, blocks, take_block};
 use super::ring::{ROOM, has_yielded};
-use super::{finish, here, idle, leave, overdue, warden};
+use super::{ending, finish, here, idle, leave, overdue, soak, warden};
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
@@ -141,9 +141,13 @@ pub(crate) struct Berth {
     /// Address of the thread's block, 0 without one.
     block: AtomicU64,
     /// The thread's alternate stack.
-    alternate: [AtomicU64; 2],
+    alternate: [AtomicUsize; 2],
     /// 1 while it runs in idle time and would rather have a lane.
     soaks: AtomicU32,
+    /// 1: it is to run in idle time, and no lane is to have it.
+    kept: AtomicU32,
+    /// CPU time of its own thread when it was judged last whether that pays.
+    pub(super) judged: soak::Seen,
 }
 
 impl Berth {
@@ -154,8 +158,10 @@ impl Berth {
             errand: AtomicU32::new(0),
             frame: AtomicU64::new(0),
             block: AtomicU64::new(0),
-            alternate: [const { AtomicU64::new(0) }; 2],
+            alternate: [const { AtomicUsize::new(0) }; 2],
             soaks: AtomicU32::new(0),
+            kept: AtomicU32::new(0),
+            judged: soak::Seen::new(),
         }
     }
 
@@ -168,8 +174,8 @@ impl Berth {
     /// Remembers where faults of the guest are heard.
     pub(crate) fn set_alternate_stack(&self, stack: usize, bytes: usize) {
         let [place, length] = &self.alternate;
-        place.store(stack as u64, Ordering::Relaxed);
-        length.store(bytes as u64, Ordering::Relaxed);
+        place.store(stack, Ordering::Relaxed);
+        length.store(bytes, Ordering::Relaxed);
     }
 
     fn block(&self) -> Option<&'static Block> {
@@ -186,8 +192,31 @@ impl Berth {
         }
     }
 
+    /// Whether it is to run in idle time, and no lane is to have it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether a lane has its guest.
+    pub(super) fn is_away(&self) -> bool {
+        self.state.load(Ordering::Acquire) == AWAY
+    }
+
+    /// Has it run in idle time from now on.
+    pub(super) fn keep(&self) {
+        self.judged.forget();
+        self.kept.store(1, Ordering::Release);
+    }
+
+    /// Lanes may have it again; `thread` is its own, which is to come to a yield soon.
+    pub(super) fn let_go(&self, thread: u32) {
+        self.kept.store(0, Ordering::Release);
+        schedule(thread, SCHED_OTHER);
+    }
+
     /// The guest is over.
     pub(crate) fn clear(&self) {
+        self.kept.store(0, Ordering::Release);
         if let Some(block) = self.block() {
             self.block.store(0, Ordering::Relaxed);
             block.used.store(Use::FreeHome as u32, Ordering::Release);
@@ -196,7 +225,7 @@ impl Berth {
 }
 
 /// The alternate stack of the thread whose context this is: address and bytes.
-pub(super) fn alternate_stack(context: &Context) -> [u64; 2] {
+pub(super) fn alternate_stack(context: &Context) -> [usize; 2] {
     let [place, length] = &Berth::of(context).alternate;
     [
         place.load(Ordering::Relaxed),
@@ -204,9 +233,9 @@ pub(super) fn alternate_stack(context: &Context) -> [u64; 2] {
     ]
 }
 
-/// Whether the guest whose context this is, is to run on its own thread.
-pub(super) fn is_beside(context: &Context) -> bool {
-    Guest::of(Berth::of(context)).is_beside()
+/// Whether no lane is to have the guest whose context this is.
+pub(super) fn keeps_off_lanes(context: &Context) -> bool {
+    Guest::of(Berth::of(context)).keeps_off_lanes()
 }
 
 /// Gives a context, which is in no ring any more, back to its own thread. It is parked, or a signal
@@ -243,6 +272,9 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
     let mut is_beside = false;
     let mut rests = Rests::default();
     loop {
+        if ending::is_near() {
+            guest::leave(guest);
+        }
         let errand = Errand::of_word(berth.errand.swap(0, Ordering::AcqRel));
         let frame = berth.frame.swap(0, Ordering::AcqRel);
         match errand {
@@ -283,13 +315,17 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
             soaks = true;
             continue;
         }
+        if berth.is_kept() {
+            schedule(0, SCHED_IDLE);
+            soaks = true;
+            continue;
+        }
         if left_ns > 0 && idle() == Idle::Harvest {
             soaks = true;
             continue;
         }
         if left_ns > 0 {
-            let never = AtomicU32::new(0);
-            sys::wait_while(&never, 0, left_ns);
+            sys::nap(left_ns);
         }
         let before = before + left_ns;
         soaks = !find_lane(berth, soaks);
@@ -368,16 +404,13 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
             sys::wait_while(&ROOM, room, patience);
             waits += 1;
         }
-        let taken_back =
-            berth
-                .state
-                .compare_exchange(READY, HOME, Ordering::AcqRel, Ordering::Acquire);
-        if taken_back.is_err() {
+        if !berth.take_back() {
             berth.await_return();
             return true;
         }
         // A program that has not come to a yield for so long may never come to one.
-        if harvests && (soaks || has_yielded() || waits > MOST_WAITS) {
+        let runs = soaks || berth.is_kept() || has_yielded() || waits > MOST_WAITS;
+        if harvests && runs {
             return false;
         }
     }
@@ -392,6 +425,19 @@ impl Berth {
         while self.state.load(Ordering::Acquire) != HOME {
             sys::wait_while(&self.state, AWAY, PATIENCE_NS);
         }
+    }
+
+    /// Has it at home from now on, unless a lane has it already; whether it is.
+    pub(crate) fn stays_home(&self) -> bool {
+        self.take_back() || self.state.load(Ordering::Acquire) == HOME
+    }
+
+    /// No lane may take it any more; `false`: one has.
+    fn take_back(&self) -> bool {
+        let taken_back =
+            self.state
+                .compare_exchange(READY, HOME, Ordering::AcqRel, Ordering::Acquire);
+        taken_back.is_ok()
     }
 
     /// Takes the context, if it lies ready.

@@ -4,9 +4,11 @@ use core::arch::asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Context as WireContext, Lane};
+use membound_wire::{Context as WireContext, EVERY_BIT, Lane, NO_EXCEPTIONS};
 
-use super::leave;
+use super::alternate::Alternate;
+use super::wait::Waits;
+use super::{board, here, leave, soak};
 use crate::own_thread;
 use crate::sys::{self, Errno, call, check, number};
 
@@ -80,7 +82,8 @@ pub(crate) struct Block {
     begun: AtomicU64,
     /// Written by yields.
     pub(super) rounding: AtomicU64,
-    rest: u64,
+    pub(super) own_bits: AtomicU32,
+    rest: u32,
     /// Begins a turn that is timed.
     pub(super) stopwatch: Context,
     /// Takes a turn and does nothing in it.
@@ -100,12 +103,20 @@ pub(crate) struct Block {
     /// Turns when the warden looked last, and its thread's CPU time.
     pub(super) seen_turns: AtomicU64,
     pub(super) seen_cpu_ns: AtomicU64,
+    /// The latter when it was judged last who runs in idle time.
+    pub(super) judged: soak::Seen,
+    /// 1: it had guests then.
+    pub(super) had_guests: AtomicU32,
     /// CPU time that its present turn has taken, as far as the warden has seen.
     pub(super) turn_ns: AtomicU64,
+    /// Its thread's CPU time when it was asked to give up its guests; 0: it was not.
+    pub(super) asked_ns: AtomicU64,
     /// 1: its thread blocks signals that guests need, and has no turns.
     pub(super) deaf: AtomicU32,
     /// Turns that are to be timed yet, the last of them recorded: whoever had the processor before has left it cold.
     pub(super) to_time: AtomicU32,
+    pub(super) waits: Waits,
+    pub(super) alternate: Alternate,
     pub(super) leaving: leave::Leaving,
 }
 
@@ -130,6 +141,7 @@ const _: () = assert!(
         && offset_of!(Block, timed_resume) == offset_of!(Lane, timed_resume)
         && offset_of!(Block, begun) == offset_of!(Lane, begun)
         && offset_of!(Block, rounding) == offset_of!(Lane, rounding)
+        && offset_of!(Block, own_bits) == offset_of!(Lane, own_bits)
         && offset_of!(Block, stopwatch) == size_of::<Lane>()
 );
 
@@ -158,6 +170,12 @@ pub(super) fn blocks() -> &'static [Block] {
     let count = HIGHEST.load(Ordering::Acquire).min(BLOCKS);
     // SAFETY: the pool is never unmapped, zero bytes are a block, and all its fields are atomics.
     unsafe { core::slice::from_raw_parts(pool as *const Block, count) }
+}
+
+/// Those that threads of the program's have.
+pub(super) fn lanes() -> impl Iterator<Item = &'static Block> {
+    let is_lane = |block: &&Block| block.used.load(Ordering::Acquire) == Use::Thread as u32;
+    blocks().iter().filter(is_lane)
 }
 
 /// A block for whoever comes: one that was left as `free`, else one that was never used.
@@ -217,12 +235,20 @@ impl Block {
             .then(|| unsafe { &*(base as *const Self) })
     }
 
+    /// The block of the calling thread, if it has one of its own: one that has not yielded yet has the
+    /// lane of the thread that made it, and so has a child of vfork.
+    pub(crate) fn own() -> Option<&'static Self> {
+        let block = Self::of_thread()?;
+        let is_own = here() && block.thread.load(Ordering::Acquire) == sys::thread();
+        is_own.then_some(block)
+    }
+
     /// The block whose lane this is, if a context is on it, or is about to be.
     pub(crate) fn with_context() -> Option<&'static Self> {
         let block = Self::of_thread()?;
         let on = block.used.load(Ordering::Relaxed) == Use::Thread as u32
             && block.current.load(Ordering::Relaxed) != 0;
-        // A thread that has not yielded yet has the lane of the one that made it.
+        // As in `own`, and asks the kernel for turns alone.
         (on && block.thread.load(Ordering::Acquire) == sys::thread()).then_some(block)
     }
 
@@ -243,10 +269,15 @@ impl Block {
             &self.ring,
             &self.seen_turns,
             &self.turn_ns,
+            &self.asked_ns,
+            &self.rounding,
         ] {
             word.store(0, Ordering::Relaxed);
         }
         self.deaf.store(0, Ordering::Relaxed);
+        self.judged.forget();
+        self.waits.forget();
+        self.keep_exceptions_apart();
         self.base.store(fs, Ordering::Relaxed);
         self.itself.store(self.address(), Ordering::Relaxed);
         self.seen_cpu_ns
@@ -263,11 +294,28 @@ impl Block {
         check(set).map(drop)
     }
 
+    /// Has both sides keep to themselves which floating-point exceptions they had, where somebody reads it.
+    pub(super) fn keep_exceptions_apart(&self) {
+        let read = board().is_none_or(|board| board.own_exceptions != 0);
+        let own_bits = if read { EVERY_BIT } else { NO_EXCEPTIONS };
+        self.own_bits.store(own_bits, Ordering::Relaxed);
+    }
+
     /// Keeps everybody else from the ring while `change` runs. Signals are blocked.
     pub(super) fn locked<T>(&self, change: impl FnOnce() -> T) -> T {
         while self.lock.swap(1, Ordering::AcqRel) != 0 {
             sys::wait_while(&self.lock, 1, 1_000_000);
         }
+        self.release_after(change)
+    }
+
+    /// The same, unless somebody else does so now: then `change` does not run.
+    pub(super) fn locked_at_once<T>(&self, change: impl FnOnce() -> T) -> Option<T> {
+        let is_free = self.lock.swap(1, Ordering::AcqRel) == 0;
+        is_free.then(|| self.release_after(change))
+    }
+
+    fn release_after<T>(&self, change: impl FnOnce() -> T) -> T {
         let result = change();
         self.lock.store(0, Ordering::Release);
         sys::wake_all(&self.lock);

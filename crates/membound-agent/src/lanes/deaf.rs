@@ -8,8 +8,8 @@ use core::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::ring::announce_room;
-use super::{here, warden};
-use crate::{sys, trap};
+use super::warden;
+use crate::trap;
 
 /// Signals that must come to a thread on which guests run.
 const NEEDED: u64 = trap::mask(&trap::OF_GUESTS) | trap::mask(&[trap::CALL]);
@@ -19,27 +19,14 @@ pub(super) fn is_deaf(mask: u64) -> bool {
     mask & NEEDED != 0
 }
 
-/// Whether the calling thread has a lane of its own.
-pub(crate) fn matters() -> bool {
-    own().is_some()
-}
-
-/// The mask of the calling thread is this now, or is about to be.
-pub(crate) fn on_mask(mask: u64) {
-    if let Some(block) = own()
-        && is_deaf(mask) != (block.deaf.load(Ordering::Relaxed) != 0)
-    {
-        block.ask_at_once();
-    }
-}
-
-fn own() -> Option<&'static Block> {
-    let block = Block::of_thread()?;
-    let is_own = here() && block.thread.load(Ordering::Acquire) == sys::thread();
-    is_own.then_some(block)
-}
-
 impl Block {
+    /// Its thread's mask is this now, or is about to be.
+    pub(crate) fn on_mask(&self, mask: u64) {
+        if is_deaf(mask) != (self.deaf.load(Ordering::Relaxed) != 0) {
+            self.ask_at_once();
+        }
+    }
+
     /// The thread has no turns until it is asked again; its guests are for others. By itself, with
     /// signals blocked.
     pub(super) fn hush(&'static self) {

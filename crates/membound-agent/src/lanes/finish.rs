@@ -1,7 +1,7 @@
 //! The end of a program whose scavengers are to finish: its threads end, its descriptors are closed,
 //! and the process stays until its last guest has ended.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{IDLE_WISH, board, here, is_agents, warden};
 use crate::sys::{self, Quiet, call, number};
@@ -38,9 +38,8 @@ pub(crate) fn program_ends(code: u64) {
     end_others();
     // Whoever waits for the end of what the program writes is not to wait for its guests.
     let _ = own_thread::close_from(0);
-    let never = AtomicU32::new(0);
     while !guest::none_left() {
-        sys::wait_while(&never, 0, LOOK_NS);
+        sys::nap(LOOK_NS);
     }
     // SAFETY: it ends the process, as the program has asked for.
     let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
@@ -53,7 +52,6 @@ fn end_others() {
     let Ok(mut room) = threads::room_for_threads() else {
         return;
     };
-    let never = AtomicU32::new(0);
     for _ in 0..PATIENCE {
         let mut left = false;
         let seen = threads::each(&mut room, |thread| {
@@ -66,6 +64,6 @@ fn end_others() {
         if seen.is_err() || !left {
             return;
         }
-        sys::wait_while(&never, 0, LOOK_NS);
+        sys::nap(LOOK_NS);
     }
 }

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::Board;
 
+use super::alternate;
 use super::berth::{self, Errand};
 use super::block::{Block, Context, set_fs};
 use super::tell;
@@ -23,8 +24,6 @@ use crate::{assembly, memory};
 const INFORMATION_BYTES: usize = 128;
 /// Bytes of a `ucontext` up to the end of its mask.
 const CONTEXT_BYTES: usize = MASK_OFFSET + 8;
-/// Where a `ucontext` says which alternate stack there was.
-const ALTERNATE_OFFSET: usize = 16;
 /// Where it has the address of the vector registers.
 const VECTORS_OFFSET: usize = 224;
 const RED_ZONE: u64 = 128;
@@ -266,12 +265,8 @@ extern "C" fn left(block: &'static Block) -> u64 {
     if frame != 0 {
         let errand = Errand::of_word(leaving.errand.load(Ordering::Relaxed));
         if !matches!(errand, Errand::Die(_)) {
-            let [stack, bytes] = berth::alternate_stack(context);
+            alternate::put_back(frame as usize, berth::alternate_stack(context));
             // SAFETY: it is the frame of a handler that has been left.
-            unsafe {
-                memory::put(frame as usize + ALTERNATE_OFFSET, [stack, 0, bytes]);
-            }
-            // SAFETY: as above.
             unsafe { memory::put(frame as usize + MASK_OFFSET, berth::MASK) };
         }
         berth::send_home(context, frame, errand);

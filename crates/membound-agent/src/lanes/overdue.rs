@@ -24,8 +24,7 @@ fn magic() -> u64 {
 
 /// Whether a signal with this information says that a turn is overdue.
 pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
-    const SI_QUEUE: i32 = -1;
-    code == SI_QUEUE && value == magic() && process == sys::process()
+    sys::is_queued(code, process, value, magic())
 }
 
 /// Looks at a thread that has begun `turned` turns and had this CPU time since the last look, and calls

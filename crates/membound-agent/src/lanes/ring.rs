@@ -35,7 +35,7 @@ impl Block {
     /// Takes what it has room for into its ring, and says what the next yield does. By its own
     /// thread, under the lock, between turns.
     pub(super) fn refill(&self) {
-        self.send_beside();
+        self.send_away();
         let base = self.base.load(Ordering::Relaxed);
         self.open.store(1, Ordering::SeqCst);
         self.owner.store(base, Ordering::SeqCst);
@@ -65,12 +65,9 @@ impl Block {
         self.begin_with(before, begin);
     }
 
-    /// Sends home those that are to run on their own threads, beside this one. They are parked: it is
-    /// the thread's own turn.
-    fn send_beside(&self) {
-        if board().is_none_or(|board| board.beside == 0)
-            || self.current.load(Ordering::Relaxed) != 0
-        {
+    /// Sends home those that no lane is to have. They are parked: it is the thread's own turn.
+    fn send_away(&self) {
+        if self.current.load(Ordering::Relaxed) != 0 {
             return;
         }
         let mut at = self.ring.load(Ordering::Relaxed);
@@ -80,7 +77,7 @@ impl Block {
             }
             let context = Context::at(at);
             at = context.next.load(Ordering::Relaxed);
-            if berth::is_beside(context) && context.resume.load(Ordering::Relaxed) != 0 {
+            if berth::keeps_off_lanes(context) && context.resume.load(Ordering::Relaxed) != 0 {
                 self.unlink(context);
                 berth::send_home(context, 0, Errand::Run);
             }

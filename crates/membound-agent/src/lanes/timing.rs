@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering;
 use membound_wire::{Board, Context as WireContext, Lane, time_class};
 
 use super::block::{Block, Context, ROUNDING_AT_FIRST};
-use super::{board, tell, told};
+use super::{ns_of, tell, told};
 
 /// Turns before those that are recorded: the kernel, which was between, leaves predictors and caches cold.
 const WARMING: u32 = 128;
@@ -70,8 +70,18 @@ global_asm!(
     ".hidden membound_lane_nobody",
     "membound_lane_nobody:",
     "mov rsp, gs:[{stack}]",
+    // As yields do: it is what they are measured against.
+    "mov ecx, [rax + {context_rounding}]",
+    "xor ecx, gs:[{rounding}]",
+    "test ecx, gs:[{own_bits}]",
+    "jz 4f",
     "ldmxcsr gs:[{rounding}]",
+    "4:",
+    "mov cx, [rax + {context_rounding} + 4]",
+    "cmp cx, gs:[{rounding} + 4]",
+    "je 5f",
     "fldcw gs:[{rounding} + 4]",
+    "5:",
     "mov qword ptr [rax + {context_resume}], rdx",
     "jmp gs:[{resume}]",
     ".globl membound_lanes_end",
@@ -90,6 +100,7 @@ global_asm!(
     context_resume = const offset_of!(WireContext, resume),
     context_rounding = const offset_of!(WireContext, rounding),
     rounding = const offset_of!(Lane, rounding),
+    own_bits = const offset_of!(Lane, own_bits),
     context_stack = const offset_of!(WireContext, stack),
     timed = sym timed,
 );
@@ -111,7 +122,7 @@ pub(super) fn between(ip: u64) -> bool {
 
 /// Records what a turn took, in ticks of the time stamp counter.
 extern "C" fn timed(ticks: u64) {
-    let (Some(board), Some(block)) = (board(), Block::of_thread()) else {
+    let Some(block) = Block::of_thread() else {
         return;
     };
     let left = block.to_time.load(Ordering::Relaxed).saturating_sub(1);
@@ -127,7 +138,7 @@ extern "C" fn timed(ticks: u64) {
     if left >= RECORDED {
         return;
     }
-    let ns = ticks.saturating_mul(1024) / u64::from(board.ticks.max(1));
+    let ns = ns_of(ticks);
     tell(offset_of!(Board, timed), 1);
     tell(offset_of!(Board, timed_ns), ns);
     tell(offset_of!(Board, times) + 8 * time_class(ns), 1);
@@ -157,7 +168,12 @@ impl Block {
         // Where it lies until it goes over, which it does at once.
         let stack = Context::at(next).stack.load(Ordering::Relaxed);
         own.stack.store(stack, Ordering::Relaxed);
-        own.rounding.store(ROUNDING_AT_FIRST, Ordering::Relaxed);
+        // As the thread did at its last yield, so that nothing is changed for it.
+        let rounding = match self.rounding.load(Ordering::Relaxed) {
+            0 => ROUNDING_AT_FIRST,
+            rounding => rounding,
+        };
+        own.rounding.store(rounding, Ordering::Relaxed);
         own.next.store(next, Ordering::Relaxed);
         own.resume
             .store(code as *const () as u64, Ordering::Relaxed);

@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::{ASK, Board, Idle};
 
 use super::berth::{self, Errand};
-use super::block::{Block, Context, Use, blocks};
+use super::block::{Block, Context, Use, blocks, lanes};
 use super::ring::announce_room;
-use super::{Phase, board, idle, overdue, tell};
+use super::{Phase, board, ending, idle, overdue, soak, tell};
 use crate::sys::{self, Errno, call, number};
 use crate::{assembly, guest, own_thread, threads};
 
@@ -25,6 +25,10 @@ const MOST_HALVINGS: u32 = 4;
 const CALL_NS: u64 = 16_000_000;
 /// From one look whether the program is there at all to the next.
 const THOROUGH_NS: u64 = 100_000_000;
+/// Looks at first after each of which turns are timed, and later every which one: a turn that is timed lets
+/// nothing before it overlap with it.
+const ALL_TIMED: u32 = 64;
+const TIMED: u32 = 16;
 /// Parts of the whole that [`Board::share`] counts in.
 const WHOLE: u32 = 1024;
 
@@ -33,6 +37,11 @@ static LET_IN: AtomicU32 = AtomicU32::new(1);
 
 /// The thread's number.
 static THREAD: AtomicU32 = AtomicU32::new(0);
+
+/// Whether there is such a thread.
+pub(super) fn is_here() -> bool {
+    THREAD.load(Ordering::Acquire) != 0
+}
 
 /// Whether `thread` is the one that looks after lanes.
 pub(super) fn is_own(thread: u32) -> bool {
@@ -100,10 +109,15 @@ extern "C" fn look_after(_: usize) -> ! {
     let mut nothing = 0_u32;
     let mut since_thorough = 0;
     let mut since_call = 0;
-    let never = AtomicU32::new(0);
+    let mut looks = 0_u32;
+    let mut soaking = soak::Judge::default();
     loop {
         let period = PERIOD_NS << (nothing / NOTHING).min(MOST_HALVINGS);
-        sys::wait_while(&never, 0, period);
+        sys::nap(period);
+        if ending::is_over() {
+            THREAD.store(0, Ordering::Release);
+            own_thread::exit(0);
+        }
         let were_in = lets_in();
         if BEGINS.swap(0, Ordering::AcqRel) == 1 {
             parts = WHOLE;
@@ -116,11 +130,16 @@ extern "C" fn look_after(_: usize) -> ! {
             left = board().map_or(1, |board| board.phase_looks.max(1));
         }
         left -= 1;
+        looks = looks.saturating_add(1);
+        let look = Look {
+            were_in,
+            changed: lets_in() != were_in,
+            times: looks < ALL_TIMED || looks.is_multiple_of(TIMED),
+            period_ns: period,
+        };
         let mut motion = false;
-        for block in blocks() {
-            if block.used.load(Ordering::Acquire) == Use::Thread as u32 {
-                motion |= look_at(block, were_in, period) == Found::Motion;
-            }
+        for block in lanes() {
+            motion |= look_at(block, &look) == Found::Motion;
         }
         nothing = if motion && guest::any_lives() {
             0
@@ -135,6 +154,7 @@ extern "C" fn look_after(_: usize) -> ! {
                 berth::call_soaking();
             }
         }
+        soaking.look(sys::monotonic_ns());
         since_thorough += period;
         if since_thorough >= THOROUGH_NS {
             since_thorough = 0;
@@ -152,21 +172,36 @@ enum Found {
     Motion,
 }
 
-fn look_at(block: &'static Block, let_in: bool, period_ns: u64) -> Found {
+/// A look at all lanes.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Whether contexts were let in since the last one.
+    were_in: bool,
+    /// Whether that is otherwise now.
+    changed: bool,
+    /// Whether turns are timed after it.
+    times: bool,
+    period_ns: u64,
+}
+
+fn look_at(block: &'static Block, look: &Look) -> Found {
+    block.keep_exceptions_apart();
     let thread = block.thread.load(Ordering::Acquire);
-    let Some(cpu_ns) = cpu_ns(thread) else {
+    let Some(cpu_ns) = sys::cpu_ns(thread) else {
         reclaim(block, false);
         return Found::Motion;
     };
-    let (turned, ran_ns) = account(block, cpu_ns, let_in);
+    let (turned, ran_ns) = account(block, cpu_ns, look.were_in);
     overdue::watch(block, thread, turned, ran_ns);
     // A thread that has run for less may be waiting.
-    let little = ran_ns < period_ns / 4;
+    let little = ran_ns < look.period_ns / 4;
     if block.count.load(Ordering::Acquire) != 0 {
         if turned == 0 && little && idle() != Idle::Stop {
             steal(block, thread);
-        } else {
+        } else if look.times {
             block.time();
+        } else if look.changed {
+            block.ask();
         }
     }
     if turned > 0 || little || block.current.load(Ordering::Acquire) != 0 {
@@ -178,21 +213,22 @@ fn look_at(block: &'static Block, let_in: bool, period_ns: u64) -> Found {
 
 /// Tells of all turns that were not told of yet: the program ends.
 pub(super) fn account_for_all() {
-    for block in blocks() {
-        if block.used.load(Ordering::Acquire) == Use::Thread as u32
-            && let Some(cpu_ns) = cpu_ns(block.thread.load(Ordering::Acquire))
-        {
+    for block in lanes() {
+        if let Some(cpu_ns) = sys::cpu_ns(block.thread.load(Ordering::Acquire)) {
             account(block, cpu_ns, lets_in());
         }
     }
 }
 
-/// Tells of the turns of a thread since the last time, and of its CPU time; returns both.
+/// Tells of the turns of a thread since the last time, and of its CPU time, both but for those in its
+/// waits; returns both with these.
 fn account(block: &Block, cpu_ns: u64, let_in: bool) -> (u64, u64) {
     let turns = block.turns.load(Ordering::Relaxed);
-    let turned = turns.saturating_sub(block.seen_turns.swap(turns, Ordering::Relaxed));
+    let begun = turns.saturating_sub(block.seen_turns.swap(turns, Ordering::Relaxed));
     let before = block.seen_cpu_ns.swap(cpu_ns, Ordering::Relaxed);
     let ran_ns = cpu_ns.saturating_sub(before);
+    let (in_waits, waited_ns) = block.account_for_waits();
+    let turned = begun.saturating_sub(in_waits);
     if turned > 0 {
         let (all, cpu) = if let_in {
             (
@@ -206,45 +242,27 @@ fn account(block: &Block, cpu_ns: u64, let_in: bool) -> (u64, u64) {
             )
         };
         tell(all, turned);
-        tell(cpu, ran_ns);
+        tell(cpu, ran_ns.saturating_sub(waited_ns));
     }
-    (turned, ran_ns)
-}
-
-/// CPU time of a thread of the process; `None`: it is not there any more.
-fn cpu_ns(thread: u32) -> Option<u64> {
-    // As the kernel numbers the clocks of threads.
-    const PER_THREAD_SCHED: usize = 6;
-    let clock = (!(thread as usize)) << 3 | PER_THREAD_SCHED;
-    let mut time = [0_u64; 2];
-    // SAFETY: the kernel writes one `struct timespec`.
-    let got = unsafe {
-        call(
-            number::CLOCK_GETTIME,
-            [clock & 0xffff_ffff, (&raw mut time) as usize, 0, 0, 0, 0],
-        )
-    };
-    (got == 0).then(|| time[0].wrapping_mul(1_000_000_000).wrapping_add(time[1]))
+    (begun, ran_ns)
 }
 
 /// Takes its contexts from a thread that waits in the kernel, and closes the lane until it yields
 /// again.
 fn steal(block: &'static Block, thread: u32) {
-    if block.lock.swap(1, Ordering::AcqRel) != 0 {
-        return;
-    }
-    // Whatever it does next, it comes to the agent first, and waits there for the lock.
-    block.owner.store(0, Ordering::SeqCst);
-    let waits = threads::waits_in_call(thread) && block.current.load(Ordering::Acquire) == 0;
-    if waits {
-        block.open.store(0, Ordering::Release);
-        tell(offset_of!(Board, steals), empty(block));
-    } else {
-        block.ask();
-    }
-    block.lock.store(0, Ordering::Release);
-    sys::wake_all(&block.lock);
-    if waits {
+    let stolen = block.locked_at_once(|| {
+        // Whatever it does next, it comes to the agent first, and waits there for the lock.
+        block.owner.store(0, Ordering::SeqCst);
+        let waits = threads::waits_in_call(thread) && block.current.load(Ordering::Acquire) == 0;
+        if waits {
+            block.open.store(0, Ordering::Release);
+            tell(offset_of!(Board, steals), empty(block));
+        } else {
+            block.ask();
+        }
+        waits
+    });
+    if stolen == Some(true) {
         announce_room();
     }
 }
@@ -255,7 +273,7 @@ pub(super) fn reclaim(block: &'static Block, ends: bool) {
         // One that has ended lets go of no lock.
         block.lock.store(1, Ordering::Release);
     }
-    if ends && let Some(cpu_ns) = cpu_ns(sys::thread()) {
+    if ends && let Some(cpu_ns) = sys::cpu_ns(sys::thread()) {
         account(block, cpu_ns, lets_in());
     }
     block.owner.store(0, Ordering::SeqCst);

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
 use membound_wire::{
@@ -17,6 +17,7 @@ use membound_wire::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
@@ -266,8 +267,25 @@ impl Drop for Session {
     }
 }
 
+/// Keeps to itself what this process was started with beside its streams: the programs tell which
+/// descriptor is the lowest that is free.
+fn keep_descriptors() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            let number: i32 = entry.file_name().to_str().unwrap().parse().unwrap();
+            if number > 2 {
+                // SAFETY: it was open a moment ago; of one that is not the kernel says so.
+                let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+                let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
+            }
+        }
+    });
+}
+
 /// The process that the launcher would start, with a clean environment.
 pub(crate) fn process(program: &Path, control: &OsStr, preload: Option<&str>) -> Process {
+    keep_descriptors();
     let mut list = agent().as_os_str().to_owned();
     let mut process = Process::new(program);
     process

@@ -244,6 +244,36 @@ fn many_functions_that_call_each_other_are_bounded_one_by_one() {
     }
 }
 
+/// A function returns so late that its caller exceeds the bound where no patch can stand.
+#[test]
+fn what_another_function_of_many_brings_about_is_named() {
+    let mut caller = vec![
+        block(&[1.0], &[(1, 1.0)], 10.0),
+        calling(block(&[1.0], &[(2, 1.0)], 10.0), Call::Function(1)),
+        fixed(block(&[2.0], &[(3, 1.0)], 10.0)),
+        block(&[1.0], &[], 10.0),
+    ];
+    // Enough for each to be looked at by itself.
+    caller.extend((0..700).map(|_| block(&[1.0], &[], 0.0)));
+    let late = vec![
+        block(&[1.0], &[(1, 0.9), (2, 0.1)], 10.0),
+        fixed(block(&[1.0; 58], &[], 9.0)),
+        calling(block(&[1.0], &[(3, 1.0)], 1.0), Call::Function(0)),
+        block(&[1.0], &[], 1.0),
+    ];
+    let bounded = bound(&program(vec![caller, late]), limits(Rule::Max, 60.0));
+    let [caller, late] = bounded.functions.as_slice() else {
+        panic!("{bounded:?}");
+    };
+    assert_eq!(late.most_ns, Some(59.0));
+    assert_eq!(caller.most_ns, Some(61.0));
+    let gap = Gap {
+        why: Unbounded::Stretch,
+        place: at(0, 2, 0),
+    };
+    assert_eq!((&*caller.gaps, &*late.gaps), (&[gap][..], &[][..]));
+}
+
 #[test]
 fn what_cannot_be_bounded_is_named() {
     let long = program(vec![vec![block(&[5.0, 300.0, 5.0], &[], 1.0)]]);

@@ -161,12 +161,21 @@ pub fn is_wanted(site: &HarvestSite, without: &[HarvestPart]) -> bool {
     }
 }
 
+/// Whether the line that `site` reads is in no cache when it is read again, as a rule: it need not be
+/// put into the outer ones, where it takes the place of others.
+fn is_read_once(site: &HarvestSite) -> bool {
+    const LIKELY: f64 = 0.9;
+    let likelihood = site.likelihood.as_ref();
+    site.kind == YieldKind::Primary && likelihood.is_some_and(|share| share.value >= LIKELY)
+}
+
 /// What yields themselves do without.
 fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
     let parts = [
         (HarvestPart::Liveness, YieldPart::Liveness),
         (HarvestPart::Vectors, YieldPart::UnusedVectors),
         (HarvestPart::Prefetch, YieldPart::Prefetch),
+        (HarvestPart::NonTemporal, YieldPart::NonTemporal),
         (HarvestPart::LoopSaves, YieldPart::LoopSaves),
         (HarvestPart::NextContext, YieldPart::NextContext),
         (HarvestPart::Switch, YieldPart::Passing),
@@ -180,6 +189,8 @@ fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
 struct Wanted {
     kind: YieldKind,
     cost: u16,
+    /// Whether caches have lost the line as a rule when it is read again.
+    non_temporal: bool,
 }
 
 /// A function with yields.
@@ -241,6 +252,7 @@ impl Work {
         let wanted = Wanted {
             kind: site.kind,
             cost,
+            non_temporal: is_read_once(site),
         };
         // A load that yields bounds the time too.
         let known = part.wanted.entry(at).or_insert(wanted);
@@ -279,6 +291,9 @@ impl Work {
             sites.extend(part.bodies.bases.iter().map(|&index| address(index)));
             for (&index, wanted) in &part.wanted {
                 sites.push(address(index));
+                if wanted.non_temporal {
+                    options.non_temporal.push(address(index));
+                }
                 let own_base = part.bodies.yields.get(&index).is_some_and(|it| it.own_base);
                 let cost = wanted.cost;
                 let body = match (role, wanted.kind) {
@@ -291,6 +306,7 @@ impl Work {
         }
         sites.sort_unstable();
         options.bodies.sort_unstable_by_key(|it| it.0);
+        options.non_temporal.sort_unstable();
         options.sites = Sites::Instructions(sites);
         options
     }

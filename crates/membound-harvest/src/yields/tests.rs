@@ -1,7 +1,7 @@
 use iced_x86::code_asm::{
     CodeAssembler, CodeLabel, dword_ptr, eax, ecx, ptr, r8, r9, rax, rbx, rcx, rdi, rdx, rsi,
 };
-use membound_types::HarvestRole;
+use membound_types::{Basis, Figure, HarvestRole};
 use proptest::prelude::*;
 
 use super::base::{Block, Step};
@@ -333,6 +333,41 @@ fn a_primary_yields_at_its_loads_and_cares_for_no_base() {
     let sites = vec![made.addresses[0], made.addresses[2]];
     assert_eq!(found.options.sites, Sites::Instructions(sites));
     assert_eq!((found.bases, found.left_out), (vec![], vec![]));
+}
+
+#[test]
+fn lines_of_loads_that_nearly_always_miss_are_kept_out_of_the_outer_caches() {
+    let made = Made::of(|a| {
+        a.mov(rax, ptr(rdi + 0x1000)).unwrap();
+        fill(a);
+        a.mov(rcx, ptr(rsi + 0x1000)).unwrap();
+        fill(a);
+        a.mov(rdx, ptr(rbx + 0x1000)).unwrap();
+        a.ret().unwrap();
+    });
+    let image = Image::parse(&made.file).unwrap();
+    let groundwork = Groundwork::of(&image, &groundwork_options());
+    let mut plan = plan_for(FILE, identity(&image));
+    plan.options.bound_ns = Some(100.0);
+    for (index, likelihood) in [(4, Some(0.95)), (0, Some(0.9)), (2, Some(0.89)), (1, None)] {
+        let mut site = testing::site(FILE, made.addresses[index], YieldKind::Primary, 1);
+        site.likelihood = likelihood.map(|value| Figure {
+            value,
+            low: value,
+            high: value,
+            basis: Basis::Estimated,
+        });
+        plan.sites.push(site);
+    }
+    for role in [HarvestRole::Primary, HarvestRole::Scavenger] {
+        plan.role = role;
+        let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[]).unwrap();
+        let expected = [0, 4].map(|index: usize| made.addresses[index]);
+        assert_eq!(found.options.non_temporal, expected, "{role:?}");
+    }
+    let without = [HarvestPart::NonTemporal];
+    let found = yields(&plan, &image, &groundwork, Jumps::Sure, &without).unwrap();
+    assert_eq!(found.options.without, [YieldPart::NonTemporal]);
 }
 
 #[test]

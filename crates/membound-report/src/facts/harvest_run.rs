@@ -51,6 +51,13 @@ pub(crate) fn slowdown_interval(primary: &HarvestedPrimary) -> Option<(f64, f64)
 /// What the run answers, a sentence each, as far as it is known.
 pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     let mut out = vec![harvested(run)];
+    let waits_s: f64 = run.scavengers.iter().map(|it| it.in_waits_s).sum();
+    if waits_s > 0.0 {
+        out.push(format!(
+            "{} of short waits went to them.",
+            units::seconds(waits_s)
+        ));
+    }
     if has_primary(run) {
         out.push(slowed(run));
     }

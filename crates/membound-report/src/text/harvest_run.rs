@@ -111,6 +111,7 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
         .column("ended", Align::Left, 2)
         .figures("CPU")
         .column("in stalls", Align::Right, 1)
+        .column("in waits", Align::Right, 3)
         .column("own thread", Align::Right, 3)
         .column("turns", Align::Right, 4)
         .column("calls", Align::Right, 5);
@@ -121,6 +122,7 @@ fn scavengers(out: &mut Out, run: &HarvestRun) {
             facts::scavenger_end(it),
             facts::duration(it.cpu_s),
             facts::duration(it.in_stalls_s),
+            units::seconds(it.in_waits_s),
             units::seconds(it.own_thread_s),
             units::short_count(it.turns as f64),
             units::short_count(it.calls as f64),

@@ -5,6 +5,7 @@
 //! bounded by the file's size, whatever its headers claim.
 
 mod elf;
+mod exceptions;
 mod frames;
 mod functions;
 mod identity;

@@ -50,6 +50,24 @@ impl<'data> DynamicSymbols<'data> {
         Self { symbols, strings }
     }
 
+    /// Names of what is defined here.
+    pub(super) fn defined(&self) -> impl Iterator<Item = &'data [u8]> {
+        self.names(true)
+    }
+
+    /// Names of what is to be found elsewhere.
+    pub(super) fn undefined(&self) -> impl Iterator<Item = &'data [u8]> {
+        self.names(false)
+    }
+
+    fn names(&self, defined: bool) -> impl Iterator<Item = &'data [u8]> {
+        let Self { symbols, strings } = *self;
+        let named = symbols
+            .iter()
+            .filter(move |symbol| (symbol.st_shndx.get(LE) != elf::SHN_UNDEF) == defined);
+        named.filter_map(|symbol| string(strings, symbol.st_name.get(LE)))
+    }
+
     fn get(&self, index: u32) -> Option<&'data Sym64<LE>> {
         self.symbols.get(index as usize)
     }

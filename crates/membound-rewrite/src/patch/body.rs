@@ -96,6 +96,7 @@ enum Action {
     PrefetchYield(Operand),
     Yield(SettledYield),
     Syscall,
+    Wait(SettledYield),
     Modules,
     Mark(Mark),
 }
@@ -214,6 +215,20 @@ impl Settled {
         })
     }
 
+    /// The body of a system call that may wait.
+    pub(super) fn wait(around: Surroundings, options: &Options) -> Result<Self, Refusal> {
+        let around = Surroundings {
+            red_zone: true,
+            ..around
+        };
+        let settled = SettledYield::settle(Yield::Primary, options, &around, None)?;
+        Ok(Self {
+            action: Action::Wait(settled),
+            way: Way::Free,
+            around,
+        })
+    }
+
     /// The body at the function that the loader calls when its list has changed.
     pub(super) fn modules() -> Self {
         Self {
@@ -272,7 +287,9 @@ impl Settled {
                 (Action::PrefetchYield(operand), Way::Free)
             }
             Body::Yield(what) => {
-                let settled = SettledYield::settle(what, options, &around, operand().ok())?;
+                let prefetch = options.prefetch_of(instruction.ip());
+                let asked = operand().ok().map(|operand| (operand, prefetch));
+                let settled = SettledYield::settle(what, options, &around, asked)?;
                 (Action::Yield(settled), Way::Free)
             }
             Body::Mark(mark) => {
@@ -382,16 +399,21 @@ impl Settled {
                 return what.write(&around, within, &mut writer).or(begins);
             }
             Action::Syscall => {
-                writer.lower(RED_ZONE);
-                writer.out.call_entry(Entry::Syscall);
-                // The carry flag says that it was done, so that the thread must go on
-                // right here even after a signal.
-                let lowered = writer.out.at();
-                writer.resume = Resume::At(lowered + 8);
-                writer.mark();
-                writer.lower(-RED_ZONE);
-                debug_assert_eq!(writer.out.at(), lowered + 8, "the length of the lea");
+                ask(Entry::Syscall, &mut writer);
                 writer.out.skip_if(Condition::CARRY, 2);
+                writer.resume = Resume::Displaced;
+                writer.mark();
+            }
+            Action::Wait(what) => {
+                let again = writer.out.at();
+                ask(Entry::Wait, &mut writer);
+                let calls = writer.out.jump_if_ahead(Condition::NOT_CARRY);
+                writer.resume = Resume::Start;
+                writer.mark();
+                what.write(&self.around, within, &mut writer);
+                writer.out.jump_back(again);
+                writer.out.land(calls);
+                writer.out.skip_if(Condition::ZERO, 2);
                 writer.resume = Resume::Displaced;
                 writer.mark();
             }
@@ -755,4 +777,16 @@ fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
         None if around.stack => Ok(Way::SavedFlags(Keep::OnStack)),
         None => Err(Refusal::NoStack),
     }
+}
+
+/// Asks the agent about a system call. The flags say whether it was done, with its result in rax, so that
+/// the thread must go on right behind this even after a signal.
+fn ask(entry: Entry, writer: &mut Writer<'_>) {
+    writer.lower(RED_ZONE);
+    writer.out.call_entry(entry);
+    let lowered = writer.out.at();
+    writer.resume = Resume::At(lowered + 8);
+    writer.mark();
+    writer.lower(-RED_ZONE);
+    debug_assert_eq!(writer.out.at(), lowered + 8, "the length of the lea");
 }

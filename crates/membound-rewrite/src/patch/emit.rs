@@ -45,6 +45,8 @@ pub(super) struct Condition(pub u8);
 impl Condition {
     /// Carry set.
     pub(super) const CARRY: Self = Self(2);
+    /// Carry clear.
+    pub(super) const NOT_CARRY: Self = Self(3);
     /// Zero.
     pub(super) const ZERO: Self = Self(4);
     /// Not zero.

@@ -101,7 +101,7 @@ pub(super) fn plan(
                 hook(
                     subject,
                     index,
-                    options.hooks,
+                    options,
                     analyst,
                     &mut item,
                     &mut bodies,
@@ -333,7 +333,7 @@ pub(super) fn movable(
 fn hook(
     subject: &Subject<'_>,
     index: usize,
-    hooks: Hooks,
+    options: &Options,
     analyst: &mut Analyst,
     item: &mut Item,
     bodies: &mut Vec<(usize, Work)>,
@@ -341,15 +341,23 @@ fn hook(
 ) {
     let instruction = &subject.function.instructions[index];
     let number = syscalls::number(subject.function, index, analyst);
-    let state = if !syscalls::is_seen(number, hooks) {
+    let may_wait = syscalls::may_wait(number, options.hooks);
+    let state = if !may_wait && !syscalls::is_seen(number, options.hooks) {
         HookState::NotNeeded
     } else if is_untouchable(subject.function, instruction) {
         HookState::Refused(Refusal::Rseq)
     } else if is_overlapped(subject.function, instruction) {
         HookState::Refused(Refusal::UnresolvedFlow)
     } else {
-        let around = Surroundings::before(subject.liveness, index);
-        match Settled::syscall(around) {
+        let mut around = Surroundings::before(subject.liveness, index);
+        let settled = if may_wait {
+            let untouched = yields::untouched(&subject.function.instructions, analyst);
+            around.live = yields::kept(around.live, untouched, subject.unused, options);
+            Settled::wait(around, options)
+        } else {
+            Settled::syscall(around)
+        };
+        match settled {
             Ok(body) => {
                 item.form = Some(Form::Verbatim);
                 item.wanted = true;

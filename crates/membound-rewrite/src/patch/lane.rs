@@ -141,8 +141,11 @@ pub(super) fn store_rounding(out: &mut Emitter, segment: &[u8], place: Address) 
 /// and an address. Changes rdx and flags.
 pub(super) fn change_rounding(out: &mut Emitter, from: (&[u8], Address), to: (&[u8], Address)) {
     let rdx = Gpr::RDX.number();
+    // `mov`, `xor`, `test`
     out.with_operand(from.0, Width::Default, &[0x8b], rdx, from.1);
-    out.with_operand(to.0, Width::Default, &[0x3b], rdx, to.1);
+    out.with_operand(to.0, Width::Default, &[0x33], rdx, to.1);
+    let own_bits = absolute(offset_of!(Lane, own_bits));
+    out.with_operand(GS, Width::Default, &[0x85], rdx, own_bits);
     let same = out.jump_if_ahead(Condition::ZERO);
     out.with_operand(to.0, Width::Default, &[0x0f, 0xae], STORE_MXCSR - 1, to.1);
     out.land(same);

@@ -102,6 +102,9 @@ pub enum Hooks {
     /// They are, and also those through which a program could see or block the signal of the
     /// agent's timers, and makes threads and processes that are to have timers too.
     Timed,
+    /// As [`Self::Timed`], and those that may wait: while the agent says so the thread yields instead
+    /// ([`membound_wire::Entry::Wait`]).
+    Waiting,
     /// They are not: for inspection and tests.
     LeaveOut,
 }
@@ -115,6 +118,8 @@ pub enum YieldPart {
     UnusedVectors,
     /// What is about to be accessed is asked for before.
     Prefetch,
+    /// What is not read again before caches have lost it is asked for without a place in the outer ones.
+    NonTemporal,
     /// What a loop does not change is saved around it, where the loop lies in one trampoline.
     LoopSaves,
     /// What the context after the next one begins with is asked for.
@@ -122,6 +127,15 @@ pub enum YieldPart {
     /// Control goes on elsewhere; without it everything is saved and given back and the program
     /// goes on.
     Passing,
+}
+
+/// Where a line is put that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prefetch {
+    /// In all caches: `prefetcht0`.
+    Everywhere,
+    /// In the innermost one: `prefetchnta`.
+    NonTemporal,
 }
 
 /// What a plan is to do.
@@ -144,6 +158,8 @@ pub struct Options {
     pub hooks: Hooks,
     /// Functions whose entries lead to the agent.
     pub wrapped: Vec<Wrapped>,
+    /// Yields of which the line is not found in a cache when it is read anew: sorted.
+    pub non_temporal: Vec<u64>,
     /// What yields do without, sorted.
     pub without: Vec<YieldPart>,
     /// Whether a loop around sites lies in their trampoline as a whole where it can. A thread then
@@ -164,6 +180,7 @@ impl Options {
             vectors: VectorLevel::detect(),
             hooks: Hooks::Plant,
             wrapped: Vec::new(),
+            non_temporal: Vec::new(),
             without: Vec::new(),
             closes_loops: false,
         }
@@ -184,6 +201,16 @@ impl Options {
     pub fn body_at(&self, address: u64) -> Body {
         let found = self.bodies.binary_search_by_key(&address, |it| it.0);
         found.map_or(self.body, |at| self.bodies[at].1)
+    }
+
+    /// What the yield at this address asks for its line with.
+    pub(super) fn prefetch_of(&self, address: u64) -> Prefetch {
+        let passes = self.non_temporal.binary_search(&address).is_ok();
+        if passes && !self.without.contains(&YieldPart::NonTemporal) {
+            Prefetch::NonTemporal
+        } else {
+            Prefetch::Everywhere
+        }
     }
 
     /// All bodies that there may be.
@@ -208,6 +235,10 @@ impl Options {
             self.hooks as u8,
             u8::from(self.closes_loops),
         ]);
+        key.extend_from_slice(&(self.non_temporal.len() as u64).to_le_bytes());
+        for address in &self.non_temporal {
+            key.extend_from_slice(&address.to_le_bytes());
+        }
         key.push(self.without.len() as u8);
         key.extend(self.without.iter().map(|part| *part as u8));
         for wrapped in &self.wrapped {
@@ -263,11 +294,18 @@ mod tests {
     #[test]
     fn keys_differ_where_any_site_has_another_body() {
         let bound = |cost, own_base| Body::Yield(Yield::Bound { cost, own_base });
+        let sites = Options {
+            sites: Sites::Instructions(vec![8, 16]),
+            ..Options::new(Body::Yield(Yield::Base))
+        };
         let with = |bodies: &[(u64, Body)]| {
-            let mut options = Options::new(Body::Yield(Yield::Base));
-            options.sites = Sites::Instructions(vec![8, 16]);
+            let mut options = sites.clone();
             options.bodies = bodies.to_vec();
             options.key()
+        };
+        let non_temporal = Options {
+            non_temporal: vec![8],
+            ..sites.clone()
         };
         let keys = [
             with(&[]),
@@ -277,6 +315,7 @@ mod tests {
             with(&[(8, bound(1, true))]),
             with(&[(8, Body::Yield(Yield::Primary))]),
             with(&[(8, bound(1, false)), (16, bound(1, false))]),
+            non_temporal.key(),
         ];
         for (index, key) in keys.iter().enumerate() {
             assert!(!keys[index + 1..].contains(key), "{index}");

@@ -10,8 +10,8 @@ use crate::{Gpr, RegisterSet};
 /// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `prctl`,
 /// `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
 const SEEN: [u32; 12] = [10, 13, 14, 56, 57, 58, 59, 157, 317, 322, 329, 435];
-/// `exit`, `rt_sigtimedwait`, `exit_group`, `signalfd4`.
-const SEEN_TIMED: [u32; 4] = [60, 128, 231, 289];
+/// `exit`, `rt_sigtimedwait`, `sigaltstack`, `exit_group`, `signalfd4`.
+const SEEN_TIMED: [u32; 5] = [60, 128, 131, 231, 289];
 /// System calls that fail when a handler interrupts them and are as good as not made then, so
 /// that they can be made again: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
 /// `writev`, `select`, `pause`, `nanosleep`, `connect`, `accept`, `sendto`, `recvfrom`,
@@ -23,14 +23,21 @@ const MADE_AGAIN: [u32; 42] = [
     0, 1, 7, 17, 18, 19, 20, 23, 34, 35, 42, 43, 44, 45, 46, 47, 61, 65, 69, 70, 72, 73, 128, 130,
     202, 208, 220, 230, 232, 242, 243, 247, 257, 270, 271, 281, 288, 299, 307, 318, 441, 449,
 ];
+/// `poll`, `nanosleep`, `futex`, `clock_nanosleep`, `epoll_wait`, `epoll_pwait`.
+const MAY_WAIT: [u32; 6] = [7, 35, 202, 230, 232, 281];
 /// Blocks looked at, back from the one with the instruction.
 const DEPTH: usize = 4;
 
 /// Whether the agent has to see the system call of this number; of an unknown number it
 /// decides when it is made.
 pub(super) fn is_seen(number: Option<u32>, hooks: Hooks) -> bool {
-    let timed = hooks == Hooks::Timed;
+    let timed = matches!(hooks, Hooks::Timed | Hooks::Waiting);
     number.is_none_or(|number| SEEN.contains(&number) || timed && SEEN_TIMED.contains(&number))
+}
+
+/// Whether the thread may have something better to do than to wait in the system call of this number.
+pub(super) fn may_wait(number: Option<u32>, hooks: Hooks) -> bool {
+    hooks == Hooks::Waiting && number.is_some_and(|number| MAY_WAIT.contains(&number))
 }
 
 /// Whether the system call can be made again that a handler has interrupted.

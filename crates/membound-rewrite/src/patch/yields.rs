@@ -27,6 +27,7 @@ use super::lane::{
 };
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
+use super::options::Prefetch;
 use super::table::{FlagsKept, Frame, Resume};
 use super::writer::{RED_ZONE, Writer};
 use super::{Options, Refusal, VectorLevel, Yield, YieldPart, vectors};
@@ -44,8 +45,8 @@ const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SettledYield {
     what: Yield,
-    /// What is prefetched.
-    operand: Option<Operand>,
+    /// What is prefetched, and where to.
+    operand: Option<(Operand, Prefetch)>,
     /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
     asks_ahead: bool,
     /// Whether a scavenger that goes on as the next one asks for what comes after that.
@@ -138,7 +139,7 @@ impl SettledYield {
         what: Yield,
         options: &Options,
         around: &Surroundings,
-        operand: Option<Operand>,
+        operand: Option<(Operand, Prefetch)>,
     ) -> Result<Self, Refusal> {
         if !around.stack {
             return Err(Refusal::NoStack);
@@ -164,8 +165,8 @@ impl SettledYield {
         within: Within<'_>,
         writer: &mut Writer<'_>,
     ) -> Option<u32> {
-        if let Some(operand) = self.operand {
-            prefetch(operand, writer.out);
+        if let Some((operand, to)) = self.operand {
+            prefetch(operand, to, writer.out);
         }
         match self.what {
             _ if !self.passes => self.stay(around, writer),
@@ -314,7 +315,7 @@ impl SettledYield {
         }
         if quick.is_some() {
             for operand in &charge.ahead {
-                prefetch(*operand, writer.out);
+                prefetch(*operand, Prefetch::Everywhere, writer.out);
             }
         }
         let saved = Saved::save(around, writer);
@@ -410,7 +411,7 @@ impl SettledYield {
             load(writer.out, Gpr::RAX, after);
             let stack = at(Gpr::RAX, offset_of!(Context, stack));
             load(writer.out, Gpr::RAX, stack);
-            prefetch_at(&[], at(Gpr::RAX, 0), writer.out);
+            prefetch_at(&[], at(Gpr::RAX, 0), Prefetch::Everywhere, writer.out);
         }
         go_on_as(writer, Gpr::RCX);
         Ahead {
@@ -473,18 +474,22 @@ struct Ahead {
     resume: u32,
 }
 
-/// `prefetcht0 operand`, with the stack pointer where the program has it.
-fn prefetch(operand: Operand, out: &mut Emitter) {
+/// Asks for the operand, with the stack pointer where the program has it.
+fn prefetch(operand: Operand, to: Prefetch, out: &mut Emitter) {
     let prefix = match operand.segment {
         None => &[],
         Some(Segment::Fs) => FS,
         Some(Segment::Gs) => GS,
     };
-    prefetch_at(prefix, operand.address, out);
+    prefetch_at(prefix, operand.address, to, out);
 }
 
-fn prefetch_at(prefix: &[u8], address: Address, out: &mut Emitter) {
-    out.with_operand(prefix, Width::Default, &[0x0f, 0x18], 1, address);
+fn prefetch_at(prefix: &[u8], address: Address, to: Prefetch, out: &mut Emitter) {
+    let hint = match to {
+        Prefetch::NonTemporal => 0,
+        Prefetch::Everywhere => 1,
+    };
+    out.with_operand(prefix, Width::Default, &[0x0f, 0x18], hint, address);
 }
 
 /// Lets the context that runs have its own base of `fs` from here on.
@@ -592,205 +597,4 @@ impl Saved {
 }
 
 #[cfg(test)]
-mod tests {
-    use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
-
-    use super::*;
-    use crate::patch::{Body, Hooks, Plan};
-
-    /// What stands before `mov rax, [rdi]; ret`, an instruction a line.
-    fn written(what: Yield) -> Vec<String> {
-        let options = Options::new(Body::Yield(what));
-        written_for(&[0x48, 0x8b, 0x07, 0xc3, 0x90, 0x90, 0x90], options)
-    }
-
-    /// What stands before the loads of `code`, an instruction a line.
-    fn written_for(code: &[u8], options: Options) -> Vec<String> {
-        let options = Options {
-            hooks: Hooks::LeaveOut,
-            vectors: VectorLevel::Sse,
-            ..options
-        };
-        let plan = Plan::of_code(code, 0x1000, &options);
-        assert!(plan.sites().all(|site| site.number.is_ok()));
-        let bytes = plan.part(crate::patch::format::Section::Code);
-        let body = &bytes[crate::patch::planner::PATTERN_BYTES..];
-        let mut decoder = Decoder::with_ip(64, body, 0, DecoderOptions::NONE);
-        let mut formatter = IntelFormatter::new();
-        let mut lines = Vec::new();
-        while decoder.can_decode() {
-            let mut line = String::new();
-            formatter.format(&decoder.decode(), &mut line);
-            lines.push(line);
-        }
-        lines
-    }
-
-    /// What a sum over an array is patched to, with a bound of `cost` a lap.
-    fn sum(cost: u16, closes_loops: bool) -> Vec<String> {
-        // 1: add rax,[rdi]; add rdi,8; cmp rdi,rdx; jne 1b; ret
-        let code = [
-            0x48, 0x03, 0x07, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf4, 0xc3,
-        ];
-        let own_base = false;
-        let options = Options {
-            closes_loops,
-            ..Options::new(Body::Yield(Yield::Bound { cost, own_base }))
-        };
-        written_for(&code, options)
-    }
-
-    fn count(lines: &[String], start: &str) -> usize {
-        lines.iter().filter(|line| line.starts_with(start)).count()
-    }
-
-    #[test]
-    fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
-        let credit = offset_of!(Lane, credit);
-        let lines = sum(4, true);
-        // Sixteen laps of a quarter of a nanosecond, of which one finds rdi at a multiple of 128.
-        let charge = position(&lines, &format!("sub dword ptr gs:[{credit:X}h],40h"));
-        assert_eq!(charge, 0, "{lines:#?}");
-        let lap = position(&lines, "test edi,78h");
-        assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
-        assert_eq!(lines[lap + 2], "add rax,[rdi]");
-        // 400 laps to come are 50 lines, of which the processor can ask for 16.
-        assert_eq!(count(&lines, "prefetcht0"), 16);
-        position(&lines, "prefetcht0 [rdi+400h]");
-        assert!(lines[lap + 5].starts_with("jne "));
-    }
-
-    #[test]
-    fn laps_that_take_long_or_leave_their_trampoline_are_counted_one_by_one() {
-        let credit = offset_of!(Lane, credit);
-        let long = sum(100, true);
-        assert_eq!(long[0], format!("sub dword ptr gs:[{credit:X}h],64h"));
-        assert_eq!(
-            (count(&long, "test edi"), count(&long, "prefetcht0")),
-            (0, 2)
-        );
-        let open = sum(4, false);
-        assert_eq!(open[0], format!("sub dword ptr gs:[{credit:X}h],4"));
-        assert_eq!(
-            (count(&open, "test edi"), count(&open, "prefetcht0")),
-            (0, 0)
-        );
-    }
-
-    #[test]
-    fn what_a_chase_does_not_touch_is_saved_around_it() {
-        // 1: mov rdi,[rdi]; sub eax,1; jnz 1b; ret
-        let code = [0x48, 0x8b, 0x3f, 0x83, 0xe8, 0x01, 0x75, 0xf8, 0xc3];
-        let pushed = |without: &[YieldPart]| {
-            let options = Options {
-                closes_loops: true,
-                without: without.to_vec(),
-                ..Options::new(Body::Yield(Yield::Primary))
-            };
-            let lines = written_for(&code, options);
-            let lap = position(&lines, "prefetcht0 [rdi]");
-            let load = position(&lines, "mov rdi,[rdi]");
-            [&lines[..lap], &lines[lap..load]].map(|part| {
-                let registers = part.iter().filter_map(|line| line.strip_prefix("push "));
-                registers.map(str::to_owned).collect::<Vec<_>>()
-            })
-        };
-        let [around, within] = pushed(&[]);
-        assert_eq!(within, ["rax", "rdi"]);
-        assert!(around.contains(&"rbx".to_owned()) && around.contains(&"r15".to_owned()));
-        let [around, within] = pushed(&[YieldPart::LoopSaves]);
-        assert_eq!(around, [""; 0]);
-        assert!(within.contains(&"rbx".to_owned()));
-    }
-
-    fn position(lines: &[String], line: &str) -> usize {
-        let found = lines.iter().position(|it| it == line);
-        found.unwrap_or_else(|| panic!("no `{line}` in {lines:#?}"))
-    }
-
-    #[test]
-    fn a_trap_on_another_path_refuses_no_yield() {
-        // test edi, edi; jz 2f; mov rax, [rdi]; ret; 2: ud2
-        let code = [
-            0x85, 0xff, 0x74, 0x06, 0x48, 0x8b, 0x07, 0xc3, 0x66, 0x90, 0x0f, 0x0b,
-        ];
-        let options = Options {
-            hooks: Hooks::LeaveOut,
-            ..Options::new(Body::Yield(Yield::Primary))
-        };
-        let plan = Plan::of_code(&code, 0x1000, &options);
-        let numbers: Vec<_> = plan.sites().map(|site| site.number).collect();
-        assert_eq!(numbers, [Ok(0)]);
-    }
-
-    #[test]
-    fn the_thread_alone_says_that_it_is_back() {
-        let offset = offset_of!(Lane, current);
-        let cleared = format!("mov qword ptr gs:[{offset:X}h],0");
-        let (cost, own_base) = (1, false);
-        for what in [
-            Yield::Bound { cost, own_base },
-            Yield::Miss { cost, own_base },
-        ] {
-            let lines = written(what);
-            assert!(!lines.contains(&cleared), "{lines:#?}");
-            let stack = position(
-                &lines,
-                &format!("mov rsp,gs:[{:X}h]", offset_of!(Lane, stack)),
-            );
-            assert_eq!(lines[stack + 1], "jmp rcx", "{lines:#?}");
-        }
-        let lines = written(Yield::Primary);
-        let away = position(&lines, &format!("mov gs:[{offset:X}h],rax"));
-        assert!(away < position(&lines, "jmp rdx"));
-        assert!(position(&lines, "jmp rdx") < position(&lines, &cleared));
-        let selector = offset_of!(Lane, selector);
-        let own_calls = position(&lines, &format!("mov byte ptr gs:[{selector:X}h],0"));
-        assert!(own_calls < position(&lines, &cleared));
-    }
-
-    #[test]
-    fn the_ring_is_read_when_the_context_is_parked() {
-        let (cost, own_base) = (1, false);
-        let lines = written(Yield::Miss { cost, own_base });
-        let next = format!("mov rcx,[rax+{:X}h]", offset_of!(Context, next));
-        let resume = format!("mov [rax+{}],rdx", offset_of!(Context, resume));
-        let parks = lines.iter().filter(|line| **line == resume).count();
-        assert_eq!(parks, 2, "{lines:#?}");
-        assert!(
-            position(&lines, &resume) < position(&lines, &next),
-            "{lines:#?}"
-        );
-    }
-
-    #[test]
-    fn who_goes_on_is_parked_no_longer() {
-        let lines = written(Yield::Primary);
-        let offset = offset_of!(Context, resume);
-        let there = position(&lines, &format!("mov rdx,[rax+{offset}]"));
-        let stack = position(&lines, "mov rsp,[rax]");
-        let goes = position(&lines, &format!("mov qword ptr [rax+{offset}],0"));
-        assert!(there < stack && stack < goes);
-        assert_eq!(lines[goes + 1], "jmp rdx");
-    }
-
-    #[test]
-    fn the_thread_gets_its_own_base_whatever_is_said_of_its_owner() {
-        let lines = written(Yield::Bound {
-            cost: 1,
-            own_base: false,
-        });
-        let base = position(
-            &lines,
-            &format!("mov rdx,gs:[{:X}h]", offset_of!(Lane, base)),
-        );
-        let borrowed = offset_of!(Lane, borrowed);
-        assert_eq!(
-            lines[base + 1..base + 3],
-            [
-                "wrfsbase rdx".to_owned(),
-                format!("mov qword ptr gs:[{borrowed:X}h],0")
-            ]
-        );
-    }
-}
+mod tests;

@@ -81,7 +81,8 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         );
     }
     let own_threads_s: f64 = facts.seen.own_thread_s.iter().sum();
-    let threads_s = (facts.process_cpu_s - own_threads_s).max(0.0);
+    let waits_s = harvested.waits.cpu_ns as f64 * 1e-9;
+    let threads_s = (facts.process_cpu_s - own_threads_s - waits_s).max(0.0);
     // What they had in turns, without what the command lost by it.
     let lost_s = slowdown.map(|slower| {
         let with_s = harvested.with.cpu_ns as f64 * 1e-9;
@@ -138,7 +139,12 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
                 guest.away_ns as f64 / away_ns as f64
             };
             let in_stalls_s = turns_s.map(|turns_s| turns_s * share);
-            scavenger(asked, guest, own_thread_s, in_stalls_s)
+            let had = Had {
+                in_stalls_s,
+                in_waits_s: waits_s * share,
+                own_thread_s,
+            };
+            scavenger(asked, guest, &had)
         })
         .collect();
     let sites = sites(&facts);
@@ -217,12 +223,15 @@ fn turns_s(harvested: &Harvested) -> Option<f64> {
     })
 }
 
-fn scavenger(
-    asked: &Asked,
-    guest: &GuestStatus,
-    own_thread_s: f64,
+/// CPU time of a scavenger, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Had {
     in_stalls_s: Option<f64>,
-) -> Scavenger {
+    in_waits_s: f64,
+    own_thread_s: f64,
+}
+
+fn scavenger(asked: &Asked, guest: &GuestStatus, had: &Had) -> Scavenger {
     let code = i32::try_from(guest.code).ok();
     let (state, exit_code, signal, reason) = match guest.state {
         Some(GuestState::Exited) => (ScavengerState::Finished, code, None, None),
@@ -246,7 +255,7 @@ fn scavenger(
             Some("the command has no place for it".to_owned()),
         ),
     };
-    let had = in_stalls_s.unwrap_or(0.0) + own_thread_s;
+    let cpu_s = had.in_stalls_s.unwrap_or(0.0) + had.in_waits_s + had.own_thread_s;
     Scavenger {
         command: asked.words.clone(),
         copy: asked.copy,
@@ -254,9 +263,10 @@ fn scavenger(
         signal,
         state,
         reason,
-        cpu_s: (state != ScavengerState::Refused).then_some(had),
-        in_stalls_s: in_stalls_s.filter(|_| state != ScavengerState::Refused),
-        own_thread_s,
+        cpu_s: (state != ScavengerState::Refused).then_some(cpu_s),
+        in_stalls_s: had.in_stalls_s.filter(|_| state != ScavengerState::Refused),
+        in_waits_s: had.in_waits_s,
+        own_thread_s: had.own_thread_s,
         calls: guest.calls,
         turns: guest.parks,
         output: asked.output.clone(),

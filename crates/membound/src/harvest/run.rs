@@ -13,7 +13,7 @@ use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, machine_info, memory};
 use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
-    HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
+    HarvestPart, HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
 };
 
 use super::args::RunArgs;
@@ -111,6 +111,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             IdlePolicy::Steal => Idle::Steal,
             IdlePolicy::Stop => Idle::Stop,
         },
+        waits: !args.without.contains(&HarvestPart::Waits),
         share: guard::MOST,
         // What scavengers take the command cannot have: the kernel would end them together.
         memory_bytes: args

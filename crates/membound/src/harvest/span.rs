@@ -10,13 +10,18 @@ use super::times;
 
 /// Share of the turns that are to keep to the bound.
 const KEPT: f64 = 0.99;
-/// Share of the turns that a longer span may have exceed it where it is not kept even by turns that end
-/// at the first yield: by those that find all caches cold, for one.
+/// Share of the turns that a longer span may have exceed it at most where it is not kept even by turns
+/// that end at the first yield: by those that find all caches cold, for one. Never more than exceed it
+/// there beyond what is to be kept.
 const MORE: f64 = 0.02;
+/// Shares of turns that lie nearer to each other tell nothing apart.
+const BLUR: f64 = 0.004;
 /// Where fewer keep to it at best, all turns end at the first yield.
 const HOPELESS: f64 = 0.8;
 /// Decisions from one look at turns that end at the first yield to the next.
 const SOUNDED_EVERY: u32 = 12;
+/// Decisions for which no longer span is tried after one that was too long.
+const HELD: u32 = 8;
 /// Timed turns that a decision is made on.
 const LEAST_TURNS: u64 = 200;
 /// Below this the span makes no difference: turns end at the first yield.
@@ -34,6 +39,10 @@ pub(super) struct SpanControl {
     floor: Option<f64>,
     /// Decisions since that was looked at.
     decisions: u32,
+    /// The last span that kept to it.
+    kept_ns: f64,
+    /// Decisions until a longer one is tried.
+    patience: u32,
     /// Turns that were timed at the last decision, and those of them that kept to the bound.
     last: (u64, f64),
 }
@@ -51,6 +60,8 @@ impl SpanControl {
             sounding: true,
             floor: None,
             decisions: 0,
+            kept_ns: most_ns / 4.0,
+            patience: 0,
             last: (0, 0.0),
         }
     }
@@ -79,23 +90,30 @@ impl SpanControl {
     }
 
     /// The span that is to be where this share of the turns keeps to the bound.
-    fn wanted(&self, share: f64) -> f64 {
-        let (target, best) = match self.floor {
-            Some(floor) if floor < HOPELESS => return 0.0,
-            Some(floor) if floor < KEPT => (floor - MORE, floor),
-            _ => (KEPT, 1.0),
-        };
-        let beyond = best - target;
-        let wanted = if share < target - 9.0 * beyond {
-            self.span_ns * 0.5
-        } else if share < target {
-            self.span_ns * 0.8
-        } else if share > target + 0.9 * beyond {
-            (self.span_ns * 1.4).max(LEAST_NS)
-        } else if share > target + 0.5 * beyond {
-            (self.span_ns * 1.1).max(LEAST_NS)
+    fn wanted(&mut self, share: f64) -> f64 {
+        let best = self.floor.unwrap_or(1.0);
+        if best < HOPELESS {
+            return 0.0;
+        }
+        let target = best.min(KEPT) - (KEPT - best).clamp(0.0, MORE);
+        let beyond = (best - target).max(BLUR);
+        let wanted = if share >= target {
+            self.kept_ns = self.span_ns;
+            self.patience = self.patience.saturating_sub(1);
+            if self.patience == 0 && share > target + 0.5 * beyond {
+                (self.span_ns * 1.2).max(LEAST_NS)
+            } else {
+                self.span_ns
+            }
         } else {
-            self.span_ns
+            self.patience = HELD;
+            if self.span_ns > self.kept_ns {
+                self.kept_ns
+            } else if share < target - 9.0 * beyond {
+                self.span_ns * 0.5
+            } else {
+                self.span_ns * 0.8
+            }
         };
         if wanted < LEAST_NS {
             0.0
@@ -130,6 +148,27 @@ mod tests {
         assert!((150.0..=215.0).contains(&lasts), "{span} {lasts}");
         // Too few turns say nothing.
         assert_eq!(control.decide(&so_far), None);
+    }
+
+    #[test]
+    fn a_span_that_was_too_long_is_seldom_tried_again() {
+        let mut control = SpanControl::new(200.0, 150.0);
+        let mut so_far = Harvested::default();
+        let mut span = SpanControl::FIRST;
+        let mut too_long = 0;
+        for _ in 0..60 {
+            // Up to 60 ns nearly all turns keep to the bound, and beyond a tenth of them does not.
+            let late = if span > 60.0 { 100 } else { 1 };
+            times::add(&mut so_far.times, 150, 1000 - late);
+            times::add(&mut so_far.times, 400, late);
+            too_long += u32::from(span > 60.0);
+            span = control.decide(&so_far).unwrap_or(span);
+        }
+        assert!((1..=6).contains(&too_long), "{too_long}");
+        assert!(
+            control.kept_ns > 50.0 && control.kept_ns <= 60.0,
+            "{control:?}"
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod beside;
 mod changes;
 mod endings;
+mod filters;
 mod guard;
 mod meddling;
 mod plan;
@@ -17,6 +18,8 @@ mod refusals;
 mod requests;
 mod scavengers;
 mod signals;
+mod stacks;
 mod state;
 mod suite;
 mod threads;
+mod waits;

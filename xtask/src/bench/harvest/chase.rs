@@ -1,7 +1,8 @@
 //! Pointer chases in each other's stalls: how near they come to the limit and to switches written by
 //! hand, and what a switch takes where every load hits.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
+use membound_input::parse_size;
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole, IdlePolicy};
 use serde_json::{Value, json};
 
@@ -23,6 +24,8 @@ const SMALL: &str = "8K";
 /// What runs in turn.
 enum Case {
     Alone,
+    /// In as much memory as so many chases have.
+    AloneInAll(u32),
     ByHand,
     Harvested(u32),
 }
@@ -111,6 +114,12 @@ fn by_hand(bed: &Bed<'_>, area: &str) -> Result<Said> {
     bed.alone(&bed.words("interleaved", [area, &hops, "own", "thp", "1", "16"]))
 }
 
+/// One chase through so many bytes.
+fn alone_in(bed: &Bed<'_>, bytes: u64) -> Result<Said> {
+    let (area, hops) = (bytes.to_string(), bed.amount(8_000_000));
+    bed.alone(&bed.words("interleaved", [&area, &hops, "own", "thp", "1", "1"]))
+}
+
 fn hop(bed: &Bed<'_>, area: &str, asked: &Asked) -> Result<Found> {
     let ran = bed.harvested(asked)?;
     let seconds = ran.said.seconds()?;
@@ -129,13 +138,16 @@ fn hop(bed: &Bed<'_>, area: &str, asked: &Asked) -> Result<Found> {
 pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let mut cases = vec![Case::Alone, Case::ByHand];
     cases.extend(COPIES.map(Case::Harvested));
+    cases.extend(COPIES.map(|copies| Case::AloneInAll(copies + 1)));
     let area = bed.args.area.as_str();
+    let bytes = parse_size(area).map_err(Error::msg)?;
     let found = alternate(bed.args.repeat, &cases, |case| match case {
         Case::Alone => {
             let said = bed.alone(&chase(bed, area, 20_000_000))?;
             said.get("ns_per_hop")?;
             Ok(Found::Said(said))
         }
+        Case::AloneInAll(contexts) => alone_in(bed, bytes * u64::from(*contexts)).map(Found::Said),
         Case::ByHand => by_hand(bed, area).map(Found::Said),
         Case::Harvested(copies) => hop(bed, area, &asked(bed, area, *copies, 20_000_000)),
     });
@@ -143,7 +155,8 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let alone = found.next().context("the chase alone comes first")??;
     let by_hand = found.next().context("the chases by hand come second")?;
     let load_ns = middle(&alone, |one| one.ns("ns_per_hop"))?;
-    let rows: Vec<(u32, Result<Vec<Found>>)> = COPIES.into_iter().zip(found).collect();
+    let rows: Vec<(u32, Result<Vec<Found>>)> = COPIES.into_iter().zip(found.by_ref()).collect();
+    let in_all = found.map(|runs| middle(&runs.ok()?, |one| one.ns("alone_ns")).ok());
     let mut hops = Vec::new();
     for (copies, runs) in &rows {
         if let Ok(runs) = runs {
@@ -174,7 +187,8 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
     }
     say("contexts  hop ns  by hand  faster  limit  of limit  >= 85 %  of hand  >= 80 %");
     let mut summary = Vec::new();
-    for (copies, runs) in rows {
+    let mut larger = Vec::new();
+    for ((copies, runs), in_all_ns) in rows.into_iter().zip(in_all) {
         let contexts = copies + 1;
         let runs = match runs {
             Ok(runs) => runs,
@@ -185,7 +199,9 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
             }
         };
         let ns = middle(&runs, |one| one.ns(""))?;
-        let bound = limit(load_ns, switch.unwrap_or(0.0), contexts);
+        let limit_of = |load_ns| limit(load_ns, switch.unwrap_or(0.0), contexts);
+        let bound = limit_of(load_ns);
+        let share_of_limit = load_ns / ns / bound;
         let (faster, hand) = (load_ns / ns, by_hand.as_ref().ok());
         let hand_ns = hand
             .and_then(|runs| middle(runs, |one| one.ns(&format!("hop_ns_{contexts}"))).ok())
@@ -198,11 +214,16 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
                 (format!("{ns:.2}"), format!("{:.0} %", share * 100.0), met)
             },
         );
+        let of_limit_in_all = in_all_ns.map(|load_ns| {
+            let share = load_ns / ns / limit_of(load_ns);
+            larger.push((contexts, load_ns, share));
+            share
+        });
         let apart = runs.iter().any(Found::apart);
         say(format_args!(
             "{contexts:>8}{ns:>8.2}{shown_ns:>9}{faster:>8.2}{bound:>7.2}{:>8.0} %  {:<7}{share:>9}  {met}",
-            faster / bound * 100.0,
-            of_limit(faster / bound),
+            share_of_limit * 100.0,
+            of_limit(share_of_limit),
         ));
         if apart {
             say("  scavengers ran on threads of their own: that work is in the rate");
@@ -210,10 +231,19 @@ pub(super) fn interleaving(bed: &Bed<'_>) -> Result<Vec<Value>> {
         summary.push(json!({
             "contexts": contexts, "hop_ns": ns, "alone_ns": load_ns, "switch_ns": switch,
             "by_hand_switch_ns": hand_switch,
-            "limit": bound, "faster": faster, "of_limit": faster / bound,
+            "limit": bound, "faster": faster, "of_limit": share_of_limit,
+            "load_in_all_ns": in_all_ns, "of_limit_in_all": of_limit_in_all,
             "share_of_time": middle(&runs, Found::share)?, "by_hand_ns": hand_ns, "of_by_hand": of_hand, "ran_apart": apart,
             "limit_target": LIMIT_TARGET, "by_hand_target": BY_HAND_TARGET,
         }));
+    }
+    // The limit of chases whose loads take as long as one takes in the memory of all.
+    say("contexts  a load in the memory of all, ns  of the limit with that");
+    for (contexts, load_ns, share) in larger {
+        say(format_args!(
+            "{contexts:>8}{load_ns:>33.1}{:>22.0} %",
+            share * 100.0
+        ));
     }
     Ok(summary)
 }
@@ -234,7 +264,7 @@ pub(super) fn switching(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let cases = [Case::ByHand, Case::Harvested(1)];
     let found = alternate(bed.args.repeat, &cases, |case| match case {
         // The large area of `interleaved` is as small here; its figures of 8 KiB are printed apart.
-        Case::Alone | Case::ByHand => by_hand(bed, SMALL).map(Found::Said),
+        Case::Alone | Case::AloneInAll(_) | Case::ByHand => by_hand(bed, SMALL).map(Found::Said),
         Case::Harvested(_) => hop(bed, SMALL, &asked),
     });
     let [by_hand, harvested] = <[_; 2]>::try_from(found)

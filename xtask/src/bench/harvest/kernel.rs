@@ -6,14 +6,14 @@ use membound_types::IdlePolicy;
 use serde_json::{Value, json};
 
 use super::arithmetic::work_at_no_worse;
-use super::bed::{Asked, Bed, alternate};
+use super::bed::{Asked, Bed, OVERHEAD, alternate};
 use super::kv::{asked, full_rate, rate, store};
 use super::{failed, middle, say};
 
 /// Utilisations in per cent.
 const LOADS: [u32; 2] = [30, 70];
 /// Bounds of the harvest: from few turns of little work to many.
-const BOUNDS_NS: [f64; 4] = [100.0, 200.0, 500.0, 1000.0];
+const BOUNDS_NS: [f64; 3] = [50.0, 100.0, 200.0];
 
 /// Who runs the scavenger.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ enum Way {
     Smt(u32),
     /// membound, with a bound.
     Harvest(f64),
+    /// membound, of waits and idle time alone: nothing yields at a stall.
+    Waits,
 }
 
 const KERNEL: [Way; 2] = [
@@ -40,6 +42,7 @@ impl Way {
             Self::Kernel(name, _) => name.to_owned(),
             Self::Smt(cpu) => format!("SMT, CPU {cpu}"),
             Self::Harvest(bound_ns) => format!("harvest {bound_ns:.0} ns"),
+            Self::Waits => "harvest of waits".to_owned(),
         }
     }
 }
@@ -63,6 +66,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
             bed.args.cpu
         )),
     }
+    ways.push(Way::Waits);
     ways.extend(BOUNDS_NS.map(Way::Harvest));
     let cases: Vec<(u32, Way)> = LOADS
         .into_iter()
@@ -119,9 +123,14 @@ fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
             let units = ran.units_per_s()?;
             (ran.said, units)
         }
-        Way::Harvest(bound_ns) => {
+        Way::Harvest(_) | Way::Waits => {
+            let (bound_ns, max_overhead) = match way {
+                Way::Harvest(bound_ns) => (bound_ns, OVERHEAD),
+                _ => (BOUNDS_NS[0], "0%"),
+            };
             let ran = bed.harvested(&Asked {
                 idle: IdlePolicy::Harvest,
+                max_overhead,
                 ..asked(bed, primary, scan, bound_ns)
             })?;
             let units = ran.units_per_s()?;
@@ -144,7 +153,7 @@ fn compared(points: &[(u32, Way, Found)]) -> Vec<Value> {
         }
         let harvests: Vec<(f64, f64)> = points
             .iter()
-            .filter(|(other, way, _)| other == load && matches!(way, Way::Harvest(_)))
+            .filter(|(other, way, _)| other == load && matches!(way, Way::Harvest(_) | Way::Waits))
             .map(|(_, _, found)| (found.sojourn_p95_ns, found.units_per_s))
             .collect();
         let work = work_at_no_worse(&harvests, other_way.sojourn_p95_ns);

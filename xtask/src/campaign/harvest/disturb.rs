@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use membound_platform::stat::Stat;
+
 use super::draw::{Case, Storm};
 use super::random::Random;
 
@@ -35,12 +37,8 @@ fn processes() -> impl Iterator<Item = u32> {
 
 /// Children of a process.
 pub(super) fn children(parent: u32) -> Vec<u32> {
-    let is_child = |process: &u32| {
-        let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // Behind the name, which may hold anything, come the state and the parent.
-        let fields = text.rsplit_once(") ").map(|(_, fields)| fields);
-        fields.and_then(|fields| fields.split(' ').nth(1)) == Some(&*parent.to_string())
-    };
+    let is_child =
+        |process: &u32| Stat::of(*process).is_ok_and(|stat| stat.parent() == Some(parent));
     processes().filter(is_child).collect()
 }
 

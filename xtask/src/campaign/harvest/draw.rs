@@ -71,7 +71,7 @@ const SIGNALS: [i32; 10] = [
 ];
 
 /// Fixtures that are primaries, and the words that they are called with.
-const FIXTURES: [(&str, &str); 32] = [
+const FIXTURES: [(&str, &str); 38] = [
     ("processes.c", "fork"),
     ("processes.c", "vfork"),
     ("processes.c", "vfork-exec"),
@@ -104,6 +104,12 @@ const FIXTURES: [(&str, &str); 32] = [
     ("changes.c", "limits"),
     ("changes.c", "user"),
     ("changes.c", "first"),
+    ("filters.c", "all"),
+    ("filters.c", "own"),
+    ("filters.c", "computing"),
+    ("filters.c", "waiting"),
+    ("filters.c", "both"),
+    ("filters.c", "vfork"),
 ];
 
 /// How a program ends by itself, with a code or by a signal; `None`: it does not.
@@ -193,7 +199,8 @@ impl Primary {
                 storm: None,
             };
         }
-        let name = *random.pick(&["chase", "kv", "join", "server", "other"]);
+        // Threads of the server block often: what is stolen is stolen from them.
+        let name = *random.pick(&["chase", "kv", "join", "server", "server", "other"]);
         let threads = random.between(1, 6);
         let words = match name {
             "chase" => vec![
@@ -245,9 +252,10 @@ impl Primary {
         }
     }
 
-    /// Whether it becomes another program, with which its scavengers end.
-    pub(super) fn executes(&self) -> bool {
-        self.name == "processes.c" && self.words == ["exec"]
+    /// Whether its scavengers end before it does: where it becomes another program, or puts itself behind a
+    /// filter of its system calls.
+    pub(super) fn ends_scavengers(&self) -> bool {
+        self.name == "processes.c" && self.words == ["exec"] || self.name == "filters.c"
     }
 
     /// Whether everything that it prints is known, and not the lines of some names only.
@@ -407,6 +415,8 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
             "loops",
             "loop-saves",
             "next-context",
+            "non-temporal",
+            "waits",
         ];
         words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);
     }

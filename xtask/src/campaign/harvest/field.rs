@@ -19,7 +19,7 @@ use crate::campaign::outcome::{Ending, Outcome};
 use crate::run::{program, root, stdout_of};
 
 /// Sources of fixtures, and whether each is a scavenger as well.
-const FIXTURES: [(&str, bool); 9] = [
+const FIXTURES: [(&str, bool); 10] = [
     ("processes.c", false),
     ("threads.c", false),
     ("exceptions.cc", true),
@@ -28,6 +28,7 @@ const FIXTURES: [(&str, bool); 9] = [
     ("victim.c", false),
     ("changes.c", false),
     ("ends.c", false),
+    ("filters.c", false),
     ("scavenger.c", true),
 ];
 const MEDDLING: &str = "meddling.c";

@@ -208,7 +208,7 @@ impl Trial {
             // Who dies of a signal has no end at which others could finish.
             let is_over = document.primary.exit_code.is_some()
                 && document.options.finish
-                && !case.primary.executes();
+                && !case.primary.ends_scavengers();
             if is_over && reported.state == ScavengerState::Unfinished {
                 self.failures
                     .push(format!("scavenger {index}, `{name}`, did not finish"));

@@ -71,11 +71,11 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
     let reasons = |it: &&Scavenger| it.reason.is_some();
     let outputs: Vec<&Scavenger> = all.iter().filter(|it| it.output.is_some()).collect();
     html! {
-        p.reading { (facts::scavengers(all)) ". CPU time is that in the primary's stalls and on the scavenger's own thread together." }
+        p.reading { (facts::scavengers(all)) ". CPU time is that in the primary's stalls, in short waits of its threads, and on the scavenger's own thread together." }
         div.scroll tabindex="0" role="group" aria-label="scavengers" {
             table {
                 thead { tr {
-                    @for title in ["command", "state", "ended", "CPU time", "in stalls", "own thread", "turns", "system calls"] { th scope="col" { (title) } }
+                    @for title in ["command", "state", "ended", "CPU time", "in stalls", "in waits", "own thread", "turns", "system calls"] { th scope="col" { (title) } }
                 } }
                 tbody {
                     @for it in all.iter().take(ROWS) {
@@ -86,6 +86,7 @@ pub(super) fn scavengers(run: &HarvestRun) -> Markup {
                             td { (facts::scavenger_end(it)) }
                             td { b { (facts::duration(it.cpu_s)) } }
                             td { b { (facts::duration(it.in_stalls_s)) } }
+                            td { (units::seconds(it.in_waits_s)) }
                             td { (units::seconds(it.own_thread_s)) }
                             td { (units::count(it.turns)) }
                             td { (units::count(it.calls)) }

@@ -71,7 +71,8 @@ fn scavenger(command: &str, copy: u32, state: ScavengerState) -> Scavenger {
         reason: None,
         cpu_s: Some(rounded(cpu_s)),
         in_stalls_s: Some(rounded(cpu_s - 0.12)),
-        own_thread_s: 0.12,
+        in_waits_s: 0.04,
+        own_thread_s: 0.08,
         calls: 5312,
         turns: 6_100_000,
         output: Some(format!("/tmp/compress.{copy}.log")),
@@ -201,6 +202,7 @@ pub(crate) fn full() -> HarvestRun {
     let mut refused = scavenger("./index --threads 8", 0, ScavengerState::Refused);
     refused.reason = Some("it is for another processor than x86-64".to_owned());
     (refused.cpu_s, refused.in_stalls_s) = (None, None);
+    refused.in_waits_s = 0.0;
     (refused.own_thread_s, refused.calls, refused.turns) = (0.0, 0, 0);
     refused.output = None;
     HarvestRun {

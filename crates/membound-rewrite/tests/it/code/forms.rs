@@ -380,3 +380,19 @@ fn files_that_are_not_patched_are_named() {
     header[16] = 1;
     assert_eq!(refused(&header), Error::Unsupported(Unsupported::Kind));
 }
+
+#[test]
+fn who_may_read_floating_point_exceptions_is_told() {
+    for (options, reads) in [
+        (&["-O2"][..], false),
+        // Its first code has denormals flushed to zero.
+        (&["-Ofast"], false),
+        (&["-O2", "-DTESTS", "-Wl,--no-as-needed", "-lm"], true),
+        (&["-O2", "-DSTORES"], true),
+    ] {
+        let command = [&["gcc"], options].concat();
+        with_fixture(&command, "float_exceptions.c", |image, _| {
+            assert_eq!(image.reads_exceptions(), reads, "{options:?}");
+        });
+    }
+}

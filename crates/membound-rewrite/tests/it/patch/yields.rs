@@ -11,7 +11,7 @@ use iced_x86::code_asm::{
 use membound_jit::CodeBuffer;
 use membound_rewrite::patch::{Body, Options, VectorLevel, Yield};
 use membound_testkit::skipped;
-use membound_wire::{Context, Lane};
+use membound_wire::{Context, EVERY_BIT, Lane};
 
 use super::bodies::{code_of, options, program};
 use super::lab::{self, Jumps, Lab};
@@ -58,7 +58,10 @@ impl Turns {
             return None;
         }
         Some(Self {
-            lane: Box::default(),
+            lane: Box::new(Lane {
+                own_bits: EVERY_BIT,
+                ..Lane::default()
+            }),
             contexts: Box::default(),
             _code: Vec::new(),
             _stack: vec![0; 1 << 16],
