@@ -428,9 +428,9 @@ impl Division<'_> {
                 let in_group = |_: u32, access: &Access| {
                     crate::touches::group_of(access, self.groups) == group
                 };
-                let mixture = mixer.fit_shifted(
+                let mixture = mixer.fit_timed(
                     &self.touches.histogram(self.site, in_group),
-                    self.touches.shift_error(self.site),
+                    self.touches.timing(self.site),
                 )?;
                 let l1_ns = self.machine.costs.l1_ns;
                 let mut levels = ByLevel::default();

@@ -60,7 +60,7 @@ pub(crate) fn costs(
             let fit = |select: &dyn Fn(u32) -> bool| {
                 let mixer = machine.mixer.as_ref().ok()?;
                 let histogram = touches.histogram(id, |position, _| select(position));
-                mixer.fit_shifted(&histogram, touches.shift_error(id))
+                mixer.fit_timed(&histogram, touches.timing(id))
             };
             let mixture = fit(&|_| true);
             let contended = fights.contended(id);

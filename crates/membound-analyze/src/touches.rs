@@ -1,6 +1,6 @@
 //! Accesses that the latency sampler saw, counted by site, thread and object.
 
-use membound_model::stall::{Executed, on_steps};
+use membound_model::stall::{Executed, Timing, collected, on_steps};
 use membound_run::{Access, RunData, SiteId, ThreadId};
 use membound_types::TickCount;
 use rustc_hash::FxHashMap;
@@ -85,8 +85,7 @@ pub(crate) struct Touches<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Shift {
     ticks: f64,
-    /// Standard error.
-    error: f64,
+    timing: Timing,
 }
 
 /// Timed hits that a shift is taken from, at least.
@@ -156,7 +155,10 @@ impl<'a> Touches<'a> {
         let variance = hits.iter().map(|hit| (hit - mean).powi(2)).sum::<f64>() / count;
         Shift {
             ticks: mean - usual,
-            error: (variance / count).sqrt(),
+            timing: Timing {
+                error: (variance / count).sqrt(),
+                pace: mean / usual,
+            },
         }
     }
 
@@ -164,9 +166,9 @@ impl<'a> Touches<'a> {
         self.shifts.get(site.index()).copied().unwrap_or_default()
     }
 
-    /// Standard error of what the ticks of a site's accesses are corrected by.
-    pub(crate) fn shift_error(&self, site: SiteId) -> f64 {
-        self.shift_of(site).error
+    /// What is known of the timing of a site's accesses, whose ticks are corrected.
+    pub(crate) fn timing(&self, site: SiteId) -> Timing {
+        self.shift_of(site).timing
     }
 
     /// Ticks that the access at position `index` in the run took, as they are calibrated.
@@ -226,13 +228,6 @@ impl<'a> Touches<'a> {
         site: SiteId,
         select: impl Fn(u32, &Access) -> bool,
     ) -> Vec<TickCount> {
-        let mut ticks: Vec<(u32, f64)> = self
-            .of(site)
-            .filter(|(index, access)| select(*index, access))
-            .filter_map(|(index, _)| Some((self.ticks(index)?, self.weight(index))))
-            .flat_map(|(ticks, weight)| on_steps(ticks, weight, self.tick_step))
-            .collect();
-        ticks.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let (sum, squares) = self
             .of(site)
             .filter(|(index, access)| access.ticks.is_some() && select(*index, access))
@@ -244,21 +239,12 @@ impl<'a> Touches<'a> {
             return Vec::new();
         }
         let scale = sum / squares;
-        // Rounding sums, not parts, keeps the total and drops no rare latency for good.
-        let mut before = 0.0;
-        ticks
-            .chunk_by(|a, b| a.0 == b.0)
-            .filter_map(|same| {
-                let weight: f64 = same.iter().map(|(_, weight)| weight).sum();
-                let behind = before + weight * scale;
-                let count = behind.round() - before.round();
-                before = behind;
-                (count > 0.0).then_some(TickCount {
-                    ticks: same[0].0,
-                    count: count as u64,
-                })
-            })
-            .collect()
+        let ticks = self
+            .of(site)
+            .filter(|(index, access)| select(*index, access))
+            .filter_map(|(index, _)| Some((self.ticks(index)?, self.weight(index))))
+            .flat_map(|(ticks, weight)| on_steps(ticks, weight * scale, self.tick_step));
+        collected(ticks.collect())
     }
 }
 

@@ -81,16 +81,34 @@ impl Bins {
         self.tops.last().copied().unwrap_or(0)
     }
 
-    /// The same when all its ticks are so many more.
-    pub(super) fn shifted(&self, histogram: &[TickCount], by: f64, step: u32) -> Vec<f64> {
+    /// Counts by bin of loads that took other ticks than those of `histogram`: `taken` tells.
+    pub(super) fn moved(
+        &self,
+        histogram: &[TickCount],
+        step: u32,
+        taken: impl Fn(f64) -> f64,
+    ) -> Vec<f64> {
         let mut counts = vec![0.0; self.len()];
         for entry in histogram {
-            let ticks = f64::from(entry.ticks) + by;
+            let ticks = taken(f64::from(entry.ticks));
             for (ticks, count) in on_steps(ticks, entry.count as f64, step) {
                 counts[self.of_ticks(ticks)] += count;
             }
         }
         counts
+    }
+
+    /// Average of those other ticks in each bin.
+    pub(super) fn means(&self, histogram: &[TickCount], taken: impl Fn(f64) -> f64) -> Vec<f64> {
+        let mut sums = vec![(0.0, 0.0); self.len()];
+        for entry in histogram {
+            let moved = taken(f64::from(entry.ticks));
+            let (ticks, count) = &mut sums[self.of_ticks(moved.max(0.0) as u32)];
+            *ticks += moved * entry.count as f64;
+            *count += entry.count as f64;
+        }
+        let mean = |(ticks, count)| if count > 0.0 { ticks / count } else { 0.0 };
+        sums.into_iter().map(mean).collect()
     }
 
     /// A histogram's counts by bin.
@@ -116,6 +134,27 @@ pub fn on_steps(ticks: f64, weight: f64, step: u32) -> [(u32, f64); 2] {
     ]
 }
 
+/// A histogram of weights at whole ticks. Rounding sums, not parts, keeps the total and drops no
+/// rare latency for good.
+#[must_use]
+pub fn collected(mut ticks: Vec<(u32, f64)>) -> Vec<TickCount> {
+    ticks.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let mut before = 0.0;
+    ticks
+        .chunk_by(|a, b| a.0 == b.0)
+        .filter_map(|same| {
+            let weight: f64 = same.iter().map(|(_, weight)| weight).sum();
+            let behind = before + weight;
+            let count = behind.round() - before.round();
+            before = behind;
+            (count > 0.0).then_some(TickCount {
+                ticks: same[0].0,
+                count: count as u64,
+            })
+        })
+        .collect()
+}
+
 /// The largest step in which all ticks of these histograms lie.
 pub(super) fn step(levels: &[&[TickCount]]) -> u32 {
     const fn gcd(mut a: u32, mut b: u32) -> u32 {
@@ -130,6 +169,19 @@ pub(super) fn step(levels: &[&[TickCount]]) -> u32 {
 
 pub(super) fn total(histogram: &[TickCount]) -> f64 {
     histogram.iter().map(|entry| entry.count as f64).sum()
+}
+
+/// Their average, without what was interrupted: all but the slowest few.
+pub(super) fn mean_ticks(histogram: &[TickCount]) -> f64 {
+    let mut left = total(histogram) * (1.0 - OUTLIERS);
+    let (mut sum, mut count) = (0.0, 0.0);
+    for entry in histogram {
+        let taken = left.min(entry.count as f64);
+        sum += f64::from(entry.ticks) * taken;
+        count += taken;
+        left -= taken;
+    }
+    sum / f64::max(count, f64::MIN_POSITIVE)
 }
 
 fn next_above(histogram: &[TickCount], ticks: u32) -> u32 {

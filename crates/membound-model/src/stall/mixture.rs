@@ -9,7 +9,8 @@ use membound_types::{Calibration, TickCount};
 
 use super::bins::{self, Bins};
 use super::resample::Resampler;
-use super::{Estimate, Served};
+use super::timing::Axis;
+use super::{Estimate, Served, Timing};
 
 /// Why no mixture can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,6 +92,9 @@ const BLUR: f64 = 0.02;
 /// Ticks above this multiple of the calibrated range count as that: a timed access that was
 /// interrupted says nothing of memory.
 const INTERRUPTED: f64 = 2.0;
+/// Loads that took less than this part of the way from one level to the next, on average, were
+/// not served by the farther; those beyond twice of it were.
+const NEAR: f64 = 0.25;
 /// Shares that begin above zero can grow.
 const LEAST: f64 = 1e-3;
 
@@ -99,6 +103,7 @@ const LEAST: f64 = 1e-3;
 pub struct Mixer {
     levels: Vec<Level>,
     bins: Bins,
+    axis: Axis,
     /// All intervals of the timer are multiples of this.
     step: u32,
     /// Position of the innermost level.
@@ -145,14 +150,25 @@ impl Mixer {
         if usable.is_empty() || calibration.tick_hz <= 0.0 {
             return Err(NoMixture::NotCalibrated);
         }
-        let histograms: Vec<&[TickCount]> =
-            usable.iter().map(|level| level.ticks.as_slice()).collect();
+        let innermost = usable
+            .iter()
+            .position(|level| Served::of(&level.name) == Served::L1)
+            .ok_or(NoMixture::NoInnermost)?;
+        let raw: Vec<&[TickCount]> = usable.iter().map(|level| level.ticks.as_slice()).collect();
+        let step = bins::step(&raw);
+        let axis = Axis::of(&usable, innermost);
+        let calibrated: Vec<Vec<TickCount>> = usable
+            .iter()
+            .map(|level| axis.calibrated(usable[innermost], level, step))
+            .collect();
+        let histograms: Vec<&[TickCount]> = calibrated.iter().map(Vec::as_slice).collect();
         let bins = Bins::of(&histograms);
         let cap = INTERRUPTED * f64::from(bins.top());
         let levels: Vec<Level> = usable
             .iter()
-            .map(|level| {
-                let mut counts = bins.counts(&level.ticks);
+            .zip(&calibrated)
+            .map(|(level, ticks)| {
+                let mut counts = bins.counts(ticks);
                 let total: f64 = counts.iter().sum();
                 for count in &mut counts {
                     *count *= (WORTH / total).min(1.0);
@@ -163,18 +179,15 @@ impl Mixer {
                     latency_ns: level.latency_ns,
                     density: density(&counts),
                     counts,
-                    ticks: Moments::of(&level.ticks, cap),
+                    ticks: Moments::of(ticks, cap),
                 }
             })
             .collect();
-        let innermost = levels
-            .iter()
-            .position(|level| level.served == Served::L1)
-            .ok_or(NoMixture::NoInnermost)?;
         Ok(Self {
             together: alike(&levels),
             levels,
-            step: bins::step(&histograms),
+            axis,
+            step,
             bins,
             innermost,
             tick_ns: 1e9 / calibration.tick_hz,
@@ -184,26 +197,27 @@ impl Mixer {
     /// What `histogram` consists of; `None` when it is empty.
     #[must_use]
     pub fn fit(&self, histogram: &[TickCount]) -> Option<Mixture> {
-        self.fit_shifted(histogram, 0.0)
+        self.fit_timed(histogram, Timing::default())
     }
 
-    /// The same of a histogram whose ticks were all shifted by something that is known with
-    /// this standard error, in ticks.
+    /// The same of a histogram whose ticks were corrected by what hits took at its place.
     #[must_use]
-    pub fn fit_shifted(&self, histogram: &[TickCount], shift_error: f64) -> Option<Mixture> {
+    pub fn fit_timed(&self, histogram: &[TickCount], timing: Timing) -> Option<Mixture> {
         let timed: u64 = histogram.iter().map(|entry| entry.count).sum();
         if timed == 0 {
             return None;
         }
-        let counts = self.bins.counts(histogram);
+        let at_clock = |ticks| self.axis.at(ticks, timing.pace);
+        let counts = self.bins.moved(histogram, self.step, at_clock);
+        let bin_ns = self.bin_ns(histogram, at_clock);
         let densities: Vec<&[f64]> = self
             .levels
             .iter()
             .map(|level| level.density.as_slice())
             .collect();
         let even = vec![1.0 / (self.levels.len() + 1) as f64; self.levels.len() + 1];
-        let shares = self.maximise(&counts, &densities, even, ROUNDS);
-        let spread = self.spread(histogram, shift_error, &shares);
+        let shares = self.shares(&counts, &bin_ns, &densities, even, ROUNDS);
+        let spread = self.spread(histogram, timing, &bin_ns, &shares);
         let sized = timed as f64;
         let estimate = |members: &[usize]| {
             let value: f64 = members.iter().map(|&level| shares[level]).sum();
@@ -240,7 +254,7 @@ impl Mixer {
             .collect();
         let cap = INTERRUPTED * f64::from(self.bins.top());
         let l1 = &self.levels[self.innermost];
-        let (excess, error) = self.excess(&Moments::of(histogram, cap), shift_error);
+        let (excess, error) = self.excess(&Moments::of(histogram, cap), timing.error);
         let significant = if excess > Z95 * error { excess } else { 0.0 };
         let excess_ns = Estimate::new(significant, excess - Z95 * error, excess + Z95 * error)
             .clamped(0.0, f64::MAX);
@@ -317,7 +331,74 @@ impl Mixer {
         (self.l1_ns() + self.excess(&moments, 0.0).0).max(0.0)
     }
 
-    /// Shares of the levels, and of what lies beyond them all, that make `counts` likeliest.
+    /// Average latency in nanoseconds of the loads in each bin.
+    fn bin_ns(&self, histogram: &[TickCount], taken: impl Fn(f64) -> f64) -> Vec<f64> {
+        let l1 = &self.levels[self.innermost];
+        let ns = |ticks| l1.latency_ns + (ticks - l1.ticks.mean) * self.tick_ns;
+        self.bins
+            .means(histogram, taken)
+            .into_iter()
+            .map(ns)
+            .collect()
+    }
+
+    /// Shares of the levels, and of what lies beyond them all.
+    fn shares(
+        &self,
+        counts: &[f64],
+        bin_ns: &[f64],
+        densities: &[&[f64]],
+        start: Vec<f64>,
+        rounds: usize,
+    ) -> Vec<f64> {
+        let mut shares = self.maximise(counts, densities, start, rounds);
+        self.take_in(counts, bin_ns, densities, &mut shares);
+        shares
+    }
+
+    /// Takes loads that are on average hardly slower than a level for that level's, where they
+    /// were taken for one farther away: its calibrated loads were not all its own, and a few
+    /// ticks beyond what a narrow level showed are no likelier to be that level's. What comes from
+    /// elsewhere takes as long as other things do, and is left out.
+    fn take_in(&self, counts: &[f64], bin_ns: &[f64], densities: &[&[f64]], shares: &mut [f64]) {
+        let mut order: Vec<usize> = (0..self.levels.len())
+            .filter(|&level| self.levels[level].served != Served::Remote)
+            .collect();
+        order.sort_by(|&a, &b| {
+            let (a, b) = (&self.levels[a], &self.levels[b]);
+            a.latency_ns.total_cmp(&b.latency_ns)
+        });
+        let beyond = self.bins.beyond();
+        let likely = |bin: usize, shares: &[f64]| -> f64 {
+            let of = densities.iter().zip(shares);
+            of.map(|(density, share)| density[bin] * share).sum()
+        };
+        let average = |level: usize, shares: &[f64]| {
+            let (mut number, mut ns) = (0.0, 0.0);
+            for (bin, &count) in counts[..beyond].iter().enumerate() {
+                if count > 0.0 {
+                    let part = densities[level][bin] * shares[level]
+                        / likely(bin, shares).max(f64::MIN_POSITIVE);
+                    number += count * part;
+                    ns += count * part * bin_ns[bin];
+                }
+            }
+            (number > 0.0).then(|| ns / number)
+        };
+        for pair in order.windows(2).rev() {
+            let [near, far] = [pair[0], pair[1]];
+            let Some(ns) = average(far, shares) else {
+                continue;
+            };
+            let (from, to) = (self.levels[near].latency_ns, self.levels[far].latency_ns);
+            let way = (ns - from) / (to - from).max(f64::MIN_POSITIVE);
+            let kept = shares[far] * ((way - NEAR) / NEAR).clamp(0.0, 1.0);
+            shares[near] += shares[far] - kept;
+            shares[far] = kept;
+        }
+    }
+
+    /// Those that make `counts` likeliest.
     fn maximise(
         &self,
         counts: &[f64],
@@ -357,16 +438,23 @@ impl Mixer {
     }
 
     /// How shares vary when everything is drawn again.
-    fn spread(&self, histogram: &[TickCount], shift_error: f64, shares: &[f64]) -> Spread {
+    fn spread(
+        &self,
+        histogram: &[TickCount],
+        timing: Timing,
+        bin_ns: &[f64],
+        shares: &[f64],
+    ) -> Spread {
         let mut resampler = Resampler::new();
-        let error = self.shift_error(shift_error);
+        let error = self.shift_error(timing.error);
         let start: Vec<f64> = shares.iter().map(|share| share.max(LEAST)).collect();
         let sum: f64 = start.iter().sum();
         let start: Vec<f64> = start.iter().map(|share| share / sum).collect();
         let draws = (0..RESAMPLES)
             .filter_map(|_| {
                 let by = error * resampler.normal();
-                let counts = resampler.counts(&self.bins.shifted(histogram, by, self.step));
+                let moved = |ticks| self.axis.at(ticks, timing.pace) + by;
+                let counts = resampler.counts(&self.bins.moved(histogram, self.step, moved));
                 if counts.iter().sum::<f64>() <= 0.0 {
                     return None;
                 }
@@ -376,7 +464,7 @@ impl Mixer {
                     .map(|level| density(&resampler.counts(&level.counts)))
                     .collect();
                 let densities: Vec<&[f64]> = densities.iter().map(Vec::as_slice).collect();
-                Some(self.maximise(&counts, &densities, start.clone(), ROUNDS_AGAIN))
+                Some(self.shares(&counts, bin_ns, &densities, start.clone(), ROUNDS_AGAIN))
             })
             .collect();
         Spread {

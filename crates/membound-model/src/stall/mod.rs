@@ -21,11 +21,13 @@ mod mixture;
 mod resample;
 mod served;
 mod site;
+mod timing;
 
 pub use advance::{Advance, advance};
-pub use bins::on_steps;
+pub use bins::{collected, on_steps};
 pub use combine::combine;
 pub use estimate::Estimate;
 pub use mixture::{LevelShare, Mixer, Mixture, NoMixture};
 pub use served::{ByLevel, Served};
 pub use site::{Contended, Costs, Evidence, Executed, Stall, Stream, Touch};
+pub use timing::Timing;

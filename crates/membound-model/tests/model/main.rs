@@ -1,6 +1,7 @@
 //! Known answers: curves of machines whose caches are built in, curves of a real one, and
 //! a whole profile.
 
+mod clock;
 mod compare;
 mod curves;
 #[expect(dead_code, reason = "shared with the campaign in examples/levels.rs")]

