@@ -92,9 +92,11 @@ const BLUR: f64 = 0.02;
 /// Ticks above this multiple of the calibrated range count as that: a timed access that was
 /// interrupted says nothing of memory.
 const INTERRUPTED: f64 = 2.0;
-/// Loads that took less than this part of the way from one level to the next, on average, were
-/// not served by the farther; those beyond twice of it were.
+/// Loads that took less than this part of the way from one level to the next, on average, and
+/// beyond a hit less than this multiple of what the nearer takes, were not served by the
+/// farther; those beyond twice of either were.
 const NEAR: f64 = 0.25;
+const HARDLY_SLOWER: f64 = 1.5;
 /// Shares that begin above zero can grow.
 const LEAST: f64 = 1e-3;
 
@@ -392,7 +394,9 @@ impl Mixer {
             };
             let (from, to) = (self.levels[near].latency_ns, self.levels[far].latency_ns);
             let way = (ns - from) / (to - from).max(f64::MIN_POSITIVE);
-            let kept = shares[far] * ((way - NEAR) / NEAR).clamp(0.0, 1.0);
+            let slower = (ns - self.l1_ns()) / (from - self.l1_ns()).max(f64::MIN_POSITIVE);
+            let served = |of: f64, least: f64| ((of - least) / least).clamp(0.0, 1.0);
+            let kept = shares[far] * served(way, NEAR).max(served(slower, HARDLY_SLOWER));
             shares[near] += shares[far] - kept;
             shares[far] = kept;
         }

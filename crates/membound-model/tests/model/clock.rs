@@ -42,7 +42,7 @@ fn timed(level: usize, pace: f64, seed: u64) -> Vec<TickCount> {
 }
 
 /// A calibration whose second cache was timed at that pace.
-fn mixer(second: f64) -> Mixer {
+fn calibration(second: f64) -> Calibration {
     let levels = LEVELS.iter().enumerate().map(|(level, (name, beyond, _))| {
         let pace = if level == 1 { second } else { 1.0 };
         CalibratedLevel {
@@ -53,13 +53,16 @@ fn mixer(second: f64) -> Mixer {
             ..CalibratedLevel::default()
         }
     });
-    let calibration = Calibration {
+    Calibration {
         levels: levels.collect(),
         tick_hz: TICK_HZ,
         patch: PATCH.to_owned(),
         ..Calibration::default()
-    };
-    Mixer::new(&calibration, PATCH).expect("it is of this patch")
+    }
+}
+
+fn mixer(second: f64) -> Mixer {
+    Mixer::new(&calibration(second), PATCH).expect("it is of this patch")
 }
 
 /// Loads of `level` by a program at `pace`, whose ticks are corrected by what hits took.
@@ -105,4 +108,14 @@ fn a_cache_that_is_a_little_slower_is_no_cache_beyond() {
             "{mixture:#?}"
         );
     }
+}
+
+#[test]
+fn a_level_that_was_not_calibrated_is_none_of_those_before_it() {
+    let mut calibration = calibration(1.0);
+    calibration.levels.remove(2);
+    let mixer = Mixer::new(&calibration, PATCH).unwrap();
+    let mixture = mixer.fit(&corrected(2, 1.0)).unwrap();
+    // The second cache did serve some; most fit neither, and take too long for it.
+    assert!(share(&mixture, 1) < 0.5, "{mixture:#?}");
 }
