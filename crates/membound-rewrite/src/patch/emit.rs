@@ -416,13 +416,24 @@ impl Emitter {
                     Some((index, scale)) => scale << 6 | (index.number() & 7) << 3,
                     None => 4 << 3,
                 };
-                // Always with a SIB byte and 32 bits of displacement: these stand on slow
-                // paths, where one form is worth more than a byte.
-                match base {
-                    Some(base) => self.raw(&[0x80 | low | 4, sib | base.number() & 7]),
-                    None => self.raw(&[low | 4, sib | 5]),
+                let Some(base) = base else {
+                    self.raw(&[low | 4, sib | 5]);
+                    self.raw(&displacement.to_le_bytes());
+                    return;
+                };
+                let number = base.number() & 7;
+                // The shortest form: yields stand on fast paths, and a core's window holds few of them.
+                let (mode, bytes) = match i8::try_from(displacement) {
+                    Ok(0) if number != 5 => (0, 0),
+                    Ok(_) => (0x40, 1),
+                    Err(_) => (0x80, 4),
+                };
+                if index.is_some() || number == 4 {
+                    self.raw(&[mode | low | 4, sib | number]);
+                } else {
+                    self.raw(&[mode | low | number]);
                 }
-                self.raw(&displacement.to_le_bytes());
+                self.raw(&displacement.to_le_bytes()[..bytes]);
             }
         }
     }

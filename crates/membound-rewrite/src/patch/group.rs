@@ -288,7 +288,14 @@ fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, gr
             first -= 1;
         }
         let room = (ground.length(first..end) + slack).min(EDIT);
-        add(ground, groups, floor, group(first, end, false, room));
+        let new = group(first, end, false, room);
+        // A loop with more behind it in its trampoline is none that anything is saved around.
+        let behind_loop = groups.groups[floor..].last().map(|last| last.end) == loop_end;
+        if behind_loop && loop_end.is_some_and(|end| end <= first) && room >= EDIT {
+            groups.groups.push(new);
+        } else {
+            add(ground, groups, floor, new);
+        }
     }
     if !call {
         return;
@@ -376,6 +383,15 @@ mod tests {
     /// Groups of `bytes`, in which the instructions at `wanted` are wanted, as
     /// `first..end` with the room and `t` for a tail.
     fn groups_of(bytes: &[u8], wanted: &[usize], unresolved: bool) -> (Vec<String>, usize) {
+        groups_with(bytes, wanted, unresolved, false)
+    }
+
+    fn groups_with(
+        bytes: &[u8],
+        wanted: &[usize],
+        unresolved: bool,
+        closes_loops: bool,
+    ) -> (Vec<String>, usize) {
         let mut function = Function::from_code(bytes, 0x1000);
         if unresolved {
             function.unresolved = Some(Unresolved::EnteredInside(0x1001));
@@ -399,7 +415,7 @@ mod tests {
             function: &function,
             items: &items,
             bytes,
-            closes_loops: false,
+            closes_loops,
         });
         let text = groups
             .groups
@@ -484,5 +500,17 @@ mod tests {
         let code = [&LOAD[..], &ADD, &[0x75, 0xfb], &[0xc3]].concat();
         let (groups, _) = groups_of(&code, &[0], false);
         assert_eq!(groups, ["0..1 3"], "a punned jump is the only one");
+    }
+
+    #[test]
+    fn what_is_behind_a_loop_stays_out_of_its_trampoline_where_it_has_room() {
+        // L: mov rax,[rdi]; add rax,rcx; jnz L; add rax,rcx; ret
+        let code = [&LOAD[..], &ADD, &[0x75, 0xf8], &ADD, &[0xc3]].concat();
+        let groups = |code: &[u8]| groups_with(code, &[0, 4], false, true).0;
+        assert_eq!(groups(&code), ["0..5 5"], "four bytes are too few");
+        let padded = [&code[..], &[0x90]].concat();
+        assert_eq!(groups(&padded), ["0..3 5", "3..5 5"]);
+        let padded = [&code[..], &[0xcc; 4]].concat();
+        assert_eq!(groups(&padded), ["0..3 5", "4..5 5"]);
     }
 }
