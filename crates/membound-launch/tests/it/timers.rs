@@ -52,6 +52,8 @@ impl TimerReceiver for Keep {
 /// What a program printed: CPU time by thread or child.
 struct Printed {
     threads: BTreeMap<u32, u64>,
+    /// What the first of them took before the program began.
+    before: BTreeMap<u32, u64>,
     children: BTreeMap<u32, u64>,
 }
 
@@ -67,6 +69,7 @@ impl Printed {
         };
         Self {
             threads: of("thread "),
+            before: of("before "),
             children: of("child "),
         }
     }
@@ -123,12 +126,13 @@ fn tail(kept: &Kept) -> u64 {
 /// Samples of a thread stand for its time but for what comes after the last, and for what ran
 /// before the program began.
 #[track_caller]
-fn assert_covered(kept: &Kept, thread: u32, used: u64) {
+fn assert_covered(kept: &Kept, printed: &Printed, thread: u32, used: u64) {
     let weight = weight(kept, thread);
+    let before = printed.before.get(&thread).copied().unwrap_or(0);
     assert!(
-        // A thread reads its own clock a moment before its last sample.
-        weight <= used + 1_000_000 && weight + tail(kept) >= used,
-        "{weight} of {used}"
+        // A thread reads its own clock some moments before its last sample.
+        weight <= used + 5_000_000 && weight + tail(kept) + before >= used,
+        "{weight} of {used}, {before} before"
     );
 }
 
@@ -145,7 +149,7 @@ fn weights_add_up_to_the_time_of_each_thread() {
     );
     assert_eq!(printed.threads.len(), 4);
     for (thread, used) in &printed.threads {
-        assert_covered(&kept, *thread, *used);
+        assert_covered(&kept, &printed, *thread, *used);
     }
     let (used, sampled) = kept.covered.values().max().copied().expect("it is told");
     assert!(sampled <= used && sampled + 4 * tail(&kept) >= used);
@@ -211,7 +215,7 @@ fn registers_are_the_programs_own_whatever_stands_in_its_text() {
             "{body:?}: some time is spent in patches"
         );
         for (thread, used) in &printed.threads {
-            assert_covered(&kept, *thread, *used);
+            assert_covered(&kept, &printed, *thread, *used);
         }
     }
 }
@@ -223,7 +227,7 @@ fn no_call_is_interrupted_that_was_not() {
     };
     assert_eq!(kept.refused, []);
     for (thread, used) in &printed.threads {
-        assert_covered(&kept, *thread, *used);
+        assert_covered(&kept, &printed, *thread, *used);
     }
 }
 
@@ -256,7 +260,7 @@ fn stacks_and_jumps_stay_the_programs() {
         return;
     };
     for (thread, used) in &printed.threads {
-        assert_covered(&kept, *thread, *used);
+        assert_covered(&kept, &printed, *thread, *used);
     }
 }
 
@@ -298,7 +302,7 @@ fn the_next_program_is_sampled_and_blocks_what_it_should() {
     assert_eq!(kept.refused, []);
     for (thread, used) in &printed.threads {
         // Both have the same number; the clock goes on.
-        assert_covered(&kept, *thread, *used);
+        assert_covered(&kept, &printed, *thread, *used);
     }
 }
 

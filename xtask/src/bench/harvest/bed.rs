@@ -259,7 +259,13 @@ impl Bed<'_> {
             command.args(["harvest", "plan", "--role", role.name()]);
             command.arg("--machine").arg(&self.machine.0);
             command.args(options).arg("--json").arg(path).arg(run);
-            stdout_of(&mut command).map(drop)
+            stdout_of(&mut command)?;
+            // Nothing would yield, and whatever came out would be no harvest's.
+            let plan: HarvestPlan = read(path)?;
+            match plan.missing.iter().find(|it| it.table == "levels") {
+                Some(levels) => bail!("{}", levels.why.reason),
+                None => Ok(()),
+            }
         })
     }
 
