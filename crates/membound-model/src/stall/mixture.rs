@@ -110,6 +110,8 @@ pub struct Mixer {
     step: u32,
     /// Position of the innermost level.
     innermost: usize,
+    /// Positions of the levels that are here, not another core's or node's, nearest first.
+    outward: Vec<usize>,
     /// Groups of levels that are alike.
     together: Vec<Vec<usize>>,
     tick_ns: f64,
@@ -186,6 +188,7 @@ impl Mixer {
             })
             .collect();
         Ok(Self {
+            outward: outward(&levels),
             together: alike(&levels),
             levels,
             axis,
@@ -363,13 +366,6 @@ impl Mixer {
     /// ticks beyond what a narrow level showed are no likelier to be that level's. What comes from
     /// elsewhere takes as long as other things do, and is left out.
     fn take_in(&self, counts: &[f64], bin_ns: &[f64], densities: &[&[f64]], shares: &mut [f64]) {
-        let mut order: Vec<usize> = (0..self.levels.len())
-            .filter(|&level| self.levels[level].served != Served::Remote)
-            .collect();
-        order.sort_by(|&a, &b| {
-            let (a, b) = (&self.levels[a], &self.levels[b]);
-            a.latency_ns.total_cmp(&b.latency_ns)
-        });
         let beyond = self.bins.beyond();
         let likely = |bin: usize, shares: &[f64]| -> f64 {
             let of = densities.iter().zip(shares);
@@ -387,7 +383,7 @@ impl Mixer {
             }
             (number > 0.0).then(|| ns / number)
         };
-        for pair in order.windows(2).rev() {
+        for pair in self.outward.windows(2).rev() {
             let [near, far] = [pair[0], pair[1]];
             let Some(ns) = average(far, shares) else {
                 continue;
@@ -564,6 +560,15 @@ fn density(counts: &[f64]) -> Vec<f64> {
         *share += everywhere / (total + 1.0);
     }
     density
+}
+
+/// The levels of the own core and node by their latency.
+fn outward(levels: &[Level]) -> Vec<usize> {
+    let mut here: Vec<usize> = (0..levels.len())
+        .filter(|&level| levels[level].served != Served::Remote)
+        .collect();
+    here.sort_by(|&a, &b| levels[a].latency_ns.total_cmp(&levels[b].latency_ns));
+    here
 }
 
 /// Groups of levels that have much in common, each in order.

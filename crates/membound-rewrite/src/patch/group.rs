@@ -290,8 +290,9 @@ fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, gr
         let room = (ground.length(first..end) + slack).min(EDIT);
         let new = group(first, end, false, room);
         // A loop with more behind it in its trampoline is none that anything is saved around.
-        let behind_loop = groups.groups[floor..].last().map(|last| last.end) == loop_end;
-        if behind_loop && loop_end.is_some_and(|end| end <= first) && room >= EDIT {
+        let last = groups.groups[floor..].last();
+        let behind_loop = last.is_some_and(|last| loop_end == Some(last.end) && last.end <= first);
+        if behind_loop && room >= EDIT {
             groups.groups.push(new);
         } else {
             add(ground, groups, floor, new);
