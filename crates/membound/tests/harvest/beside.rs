@@ -63,7 +63,8 @@ fn it_is_taken_off_while_requests_take_too_long_and_put_back() {
 
 #[test]
 fn it_is_given_up_before_scavengers_are_let_in_less() {
-    let options = "--siblings 0,1 --requests serve --slo-p95 1";
+    // Quick requests keep to the bound: it is not given up before the command has seen it given.
+    let options = "--siblings 0,1 --requests serve --slo-p95 1e6";
     let Some(harvested) = beside("off", "forever", options) else {
         return;
     };
@@ -71,6 +72,8 @@ fn it_is_given_up_before_scavengers_are_let_in_less() {
     let (mode, changes, _) = slots(document);
     assert_eq!((mode, changes), (SlotMode::Kernel, 1), "{document:#?}");
     assert!(document.slots.why.contains("--slo-p95"), "{document:#?}");
+    let guard = document.guard.as_ref().expect("a bound was asked for");
+    assert_eq!(guard.steps_out, 0, "{document:#?}");
 }
 
 #[test]
