@@ -22,6 +22,8 @@ const MOST_LINES: i64 = 16;
 /// A loop of which nothing is outside of its trampoline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cycle {
+    /// One past its last instruction, of its function's; its first is that of its trampoline.
+    pub end: usize,
     /// A register that every lap changes by the same.
     pub beat: Option<Beat>,
     /// What it reads in steps.
@@ -56,15 +58,16 @@ impl Cycle {
     /// The loop from `body`'s first instruction to the last that leads back there, if there is one.
     pub(super) fn of(
         instructions: &[Instruction],
-        body: Range<usize>,
+        range: Range<usize>,
         analyst: &mut Analyst,
     ) -> Option<Self> {
-        let body = instructions.get(body)?;
+        let body = instructions.get(range.clone())?;
         let head = body.first()?.ip();
         let mut back = (0..body.len()).filter(|index| leads_to(&body[*index], head));
-        let (first, last) = (back.next()?, back.next_back());
         // Where laps may be short, what is behind the short cut is not in all of them.
-        let (every, body) = (first, &body[..=last.unwrap_or(first)]);
+        let every = back.next()?;
+        let last = back.next_back().unwrap_or(every);
+        let body = &body[..=last];
         let steps = Steps::of(body, every, analyst);
         let mut streams: Vec<Stream> = Vec::new();
         for instruction in body {
@@ -77,6 +80,7 @@ impl Cycle {
             }
         }
         Some(Self {
+            end: range.start + last + 1,
             beat: steps.beat(),
             streams,
             saves: None,
@@ -250,7 +254,14 @@ mod tests {
     fn what_is_followed_is_no_stream_and_has_no_beat() {
         // 1: mov rdi,[rdi]; dec esi; jnz 1b; ret
         let code = [0x48, 0x8b, 0x3f, 0xff, 0xce, 0x75, 0xf9, 0xc3];
-        assert_eq!(cycle(&code), Some(Cycle::default()));
+        let end = 3;
+        assert_eq!(
+            cycle(&code),
+            Some(Cycle {
+                end,
+                ..Cycle::default()
+            })
+        );
     }
 
     #[test]
@@ -260,7 +271,14 @@ mod tests {
             0x48, 0x03, 0x07, 0x72, 0xfb, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf2,
             0xc3,
         ];
-        assert_eq!(cycle(&code), Some(Cycle::default()));
+        let end = 5;
+        assert_eq!(
+            cycle(&code),
+            Some(Cycle {
+                end,
+                ..Cycle::default()
+            })
+        );
     }
 
     #[test]

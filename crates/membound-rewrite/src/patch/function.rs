@@ -195,7 +195,7 @@ pub(super) fn plan(
     found
 }
 
-/// The loop that is to lie in a group's trampoline as a whole.
+/// The loop that a group begins with, which is to lie in its trampoline as a whole.
 fn cycle_of(
     ground: &Ground<'_>,
     group: &Group,
@@ -211,8 +211,9 @@ fn cycle_of(
     if !ground.closes_loops || is_wrapped {
         return None;
     }
-    let mut cycle = Cycle::of(&ground.function.instructions, members.clone(), analyst)?;
-    if !group.tail && !options.without.contains(&YieldPart::LoopSaves) {
+    let mut cycle = Cycle::of(&ground.function.instructions, members, analyst)?;
+    if !options.without.contains(&YieldPart::LoopSaves) {
+        let members = group.first..cycle.end;
         let forms = ground.items[members.clone()].iter().map(|item| item.form);
         let bodies = before
             .bodies

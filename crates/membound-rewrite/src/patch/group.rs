@@ -288,15 +288,7 @@ fn in_run(ground: &Ground<'_>, run: Range<usize>, call: bool, padding: usize, gr
             first -= 1;
         }
         let room = (ground.length(first..end) + slack).min(EDIT);
-        let new = group(first, end, false, room);
-        // A loop with more behind it in its trampoline is none that anything is saved around.
-        let last = groups.groups[floor..].last();
-        let behind_loop = last.is_some_and(|last| loop_end == Some(last.end) && last.end <= first);
-        if behind_loop && room >= EDIT {
-            groups.groups.push(new);
-        } else {
-            add(ground, groups, floor, new);
-        }
+        add(ground, groups, floor, group(first, end, false, room));
     }
     if !call {
         return;
@@ -504,14 +496,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_loop_stays_out_of_its_trampoline_where_it_has_room() {
+    fn what_is_behind_a_loop_lies_in_its_trampoline() {
         // L: mov rax,[rdi]; add rax,rcx; jnz L; add rax,rcx; ret
         let code = [&LOAD[..], &ADD, &[0x75, 0xf8], &ADD, &[0xc3]].concat();
-        let groups = |code: &[u8]| groups_with(code, &[0, 4], false, true).0;
-        assert_eq!(groups(&code), ["0..5 5"], "four bytes are too few");
-        let padded = [&code[..], &[0x90]].concat();
-        assert_eq!(groups(&padded), ["0..3 5", "3..5 5"]);
-        let padded = [&code[..], &[0xcc; 4]].concat();
-        assert_eq!(groups(&padded), ["0..3 5", "4..5 5"]);
+        let groups = |wanted: &[usize]| groups_with(&code, wanted, false, true).0;
+        assert_eq!(groups(&[0]), ["0..3 5"]);
+        assert_eq!(groups(&[0, 4]), ["0..5 5"]);
     }
 }

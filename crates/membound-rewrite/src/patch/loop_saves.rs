@@ -4,23 +4,31 @@
 //! every lap. Where the loop lies in one trampoline, both go onto the stack when it is entered, and the
 //! stack pointer stays below them until it is left: no instruction of such a loop has to do with it. A
 //! thread that is put back into the middle of it comes by way of a stub, which saves them again.
+//!
+//! How the program rounds is written down there too, where no instruction of the loop can change that:
+//! `stmxcsr` at each yield takes some processors longer than the rest of it.
 
 use iced_x86::{FlowControl, Instruction};
 
 use super::Yield;
 use super::body::{Settled, Surroundings};
-use super::lane::{at, load};
+use super::emit::{Address, Width};
+use super::lane::{self, at, load};
 use super::relocate::Form;
 use super::table::{Frame, Kept};
 use super::writer::{RED_ZONE, Writer};
 use crate::flow::Analyst;
 use crate::{Gpr, RegisterSet};
 
-/// What is on the stack while a loop runs: what lies highest first, the red zone, what is read, and what
-/// is not touched.
+/// Bytes of MXCSR and the x87 control word, as lanes and contexts have them.
+const ROUNDING_BYTES: i32 = 8;
+
+/// What is on the stack while a loop runs: what lies highest first, the red zone, how the program rounds,
+/// what is read, and what is not touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoopSaves {
     red_zone: bool,
+    rounding: bool,
     read: RegisterSet,
     untouched: RegisterSet,
 }
@@ -63,8 +71,10 @@ impl LoopSaves {
             .intersection(RegisterSet::GPRS)
             .without(writes)
             .without(stack);
+        let rounds = RegisterSet::MXCSR.union(RegisterSet::X87);
         let saves = Self {
             red_zone,
+            rounding: !writes.intersects(rounds),
             read: unchanged.intersection(reads),
             untouched: unchanged.without(reads),
         };
@@ -94,6 +104,10 @@ impl LoopSaves {
     pub(super) fn enter(self, writer: &mut Writer<'_>) {
         if self.red_zone {
             writer.lower(RED_ZONE);
+        }
+        if self.rounding {
+            writer.lower(ROUNDING_BYTES);
+            lane::store_rounding(writer.out, &[], at(Gpr::RSP, 0));
         }
         for (register, _) in self.read().chain(self.untouched()) {
             writer.push(register);
@@ -131,19 +145,41 @@ impl LoopSaves {
         }
     }
 
+    /// Writes to `place`, behind a prefix of its segment, how the program rounds. Changes rdx.
+    pub(super) fn store_rounding(
+        self,
+        writer: &mut Writer<'_>,
+        (segment, place): (&[u8], Address),
+    ) {
+        if !self.rounding {
+            return lane::store_rounding(writer.out, segment, place);
+        }
+        let above = writer.frame.lowered - self.red_zone_bytes() - ROUNDING_BYTES;
+        load(writer.out, Gpr::RDX, at(Gpr::RSP, above as usize));
+        let rdx = Gpr::RDX.number();
+        writer
+            .out
+            .with_operand(segment, Width::Quad, &[0x89], rdx, place);
+    }
+
     /// What is only read, and how many bytes below the program's stack pointer each register lies.
     fn read(self) -> impl Iterator<Item = (Gpr, i32)> {
-        below(self.red_zone_bytes(), self.read)
+        below(self.first_bytes(), self.read)
     }
 
     /// The same of what is not touched.
     fn untouched(self) -> impl Iterator<Item = (Gpr, i32)> {
-        below(self.red_zone_bytes() + bytes_of(self.read), self.untouched)
+        below(self.first_bytes() + bytes_of(self.read), self.untouched)
     }
 
     /// Bytes of the stack that all of it has.
     fn bytes(self) -> i32 {
-        self.red_zone_bytes() + bytes_of(self.read) + bytes_of(self.untouched)
+        self.first_bytes() + bytes_of(self.read) + bytes_of(self.untouched)
+    }
+
+    /// Those of what is no register.
+    const fn first_bytes(self) -> i32 {
+        self.red_zone_bytes() + if self.rounding { ROUNDING_BYTES } else { 0 }
     }
 
     const fn red_zone_bytes(self) -> i32 {

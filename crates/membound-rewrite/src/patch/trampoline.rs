@@ -113,7 +113,7 @@ impl Chunk {
         }
     }
 
-    /// Writes the trampoline of `group`, which is `cycle` as a whole, and plans the jump to it. Calls
+    /// Writes the trampoline of `group`, which begins with `cycle`, and plans the jump to it. Calls
     /// `numbered` with the instruction and number of every site.
     pub(super) fn trampoline(
         &mut self,
@@ -126,14 +126,18 @@ impl Chunk {
         let first_site = self.sites;
         let parts = self.slow_paths(group, before.bodies, &mut numbered);
         let entry = self.out.at();
+        let mut parts = parts.into_iter().peekable();
+        let mut next = group.first;
         if let Some((cycle, saves)) = cycle.and_then(|cycle| Some((cycle, cycle.saves?))) {
-            self.saved_loop(ground, group, parts, (cycle, saves));
-            return self.edit(ground, group, entry, first_site);
+            self.saved_loop(ground, group, &mut parts, (cycle, saves));
+            next = cycle.end;
+            if next == group.end && !group.tail {
+                return self.edit(ground, group, entry, first_site);
+            }
         }
         let overwritten = self.overwritten(ground, group);
-        let mut parts = parts.into_iter().peekable();
         let mut again = None;
-        for index in group.first..group.end {
+        for index in next..group.end {
             let original = self.relative(ground, index);
             if original < overwritten {
                 self.entries.push(self.next_place());
@@ -143,6 +147,7 @@ impl Chunk {
             }
             let part = parts.next_if(|part| part.instruction == index);
             let code = self.out.at();
+            let cycle = cycle.filter(|cycle| index < cycle.end);
             let around = cycle.map(|cycle| (cycle, index == group.first));
             let lap = self.body(part, around);
             let again = again.get_or_insert(lap.unwrap_or(code));

@@ -23,7 +23,7 @@ use super::cycle::Beat;
 use super::emit::{Address, Condition, Emitter, Width};
 use super::lane::{
     self, FS, GS, absolute, at, change_rounding, clear, compare_with_zero, count_down,
-    give_base_back, increment, load, load_lane, set_selector, store, store_lane, store_rounding,
+    give_base_back, increment, load, load_lane, set_selector, store, store_lane,
 };
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
@@ -251,7 +251,7 @@ impl SettledYield {
         let resume = writer.out.address_ahead(Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, resume), Gpr::RCX);
         store_lane(writer.out, offset_of!(Lane, first), Gpr::RAX);
-        store_rounding(writer.out, GS, THREAD_ROUNDING);
+        store_rounding(around, writer, (GS, THREAD_ROUNDING));
         let span = absolute(offset_of!(Lane, span));
         let credit = absolute(offset_of!(Lane, credit));
         writer
@@ -372,7 +372,7 @@ impl SettledYield {
     fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Parked {
         let room = vectors::save(around, self.vectors, writer);
         let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
-        store_rounding(writer.out, &[], rounding);
+        store_rounding(around, writer, (&[], rounding));
         let stack = at(Gpr::RAX, offset_of!(Context, stack));
         store(writer.out, stack, Gpr::RSP);
         let resume = writer.out.address_ahead(Gpr::RDX);
@@ -509,6 +509,14 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
     writer.resume = Resume::Displaced;
     writer.mark();
     saved.restore(writer);
+}
+
+/// Writes to a place, given with its segment's prefix, how this side rounds. Changes rdx.
+fn store_rounding(around: &Surroundings, writer: &mut Writer<'_>, place: (&[u8], Address)) {
+    match around.saves {
+        Some(saves) => saves.store_rounding(writer, place),
+        None => lane::store_rounding(writer.out, place.0, place.1),
+    }
 }
 
 /// Takes the place of the context at `context`, which from then on is parked no longer. Changes

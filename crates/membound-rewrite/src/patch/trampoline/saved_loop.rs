@@ -1,11 +1,14 @@
-//! A loop with [`LoopSaves`] around it, in one trampoline.
+//! A loop with [`LoopSaves`] around it, at the beginning of a trampoline.
 //!
 //! Its instructions run in the loop's frame. Ways out of it end that frame first. A thread that is put
 //! back into the middle of it has the program's own state, and comes by way of a stub that begins the
 //! frame: one for an instruction's body, and one for the instruction itself.
 
+use std::iter::Peekable;
+
 use super::super::body::Within;
 use super::super::cycle::Cycle;
+use super::super::emit::Emitter;
 use super::super::group::{Ground, Group};
 use super::super::loop_saves::LoopSaves;
 use super::super::relocate;
@@ -32,22 +35,22 @@ struct Exit {
 }
 
 impl Chunk {
-    /// Writes the loop that `group` is, with its places.
+    /// Writes the loop that `group` begins with, with its places. What is behind it in the group is to
+    /// follow.
     pub(super) fn saved_loop(
         &mut self,
         ground: &Ground<'_>,
         group: &Group,
-        parts: Vec<Part>,
+        parts: &mut Peekable<impl Iterator<Item = Part>>,
         (cycle, saves): (&Cycle, LoopSaves),
     ) {
         let overwritten = self.overwritten(ground, group);
-        let mut parts = parts.into_iter().peekable();
         let mut places = Vec::new();
         // Of each instruction, whether it has a body that can be begun in the middle of the loop.
         let mut bodies = Vec::new();
         let mut exits = Vec::new();
         let mut again = None;
-        for index in group.first..group.end {
+        for index in group.first..cycle.end {
             let part = parts.next_if(|part| part.instruction == index);
             let is_head = index == group.first;
             let code = self.out.at();
@@ -69,13 +72,21 @@ impl Chunk {
             });
         }
         let mut behind = Vec::new();
-        if falls_through(ground, group.end - 1) {
-            let after = ground.function.instructions[group.end - 1].next_ip();
-            behind.push(self.way_out(saves, after));
+        let mut on = None;
+        if falls_through(ground, cycle.end - 1) {
+            let after = ground.function.instructions[cycle.end - 1].next_ip();
+            let is_last = cycle.end == group.end && !group.tail;
+            behind.push(self.way_out(saves, after, |out| {
+                if is_last {
+                    out.jump(after);
+                } else {
+                    on = Some(out.jump_ahead());
+                }
+            }));
         }
         for exit in exits {
             self.out.land(exit.field);
-            behind.push(self.way_out(saves, exit.target));
+            behind.push(self.way_out(saves, exit.target, |out| out.jump(exit.target)));
         }
         // The head is entered from the text as it stands.
         let first = self.next_place();
@@ -104,6 +115,9 @@ impl Chunk {
             let (code, original, displaced) = (place.code, place.original, place.displaced);
             self.tables.place(code, original, displaced, &place.steps);
         }
+        if let Some(on) = on {
+            self.out.land(on);
+        }
     }
 
     /// Writes what stands before an instruction without a body; returns where laps come in.
@@ -131,13 +145,19 @@ impl Chunk {
         Some(Exit { field, target })
     }
 
-    /// Writes a way out of the loop to `target`: the program's state is the one there.
-    fn way_out(&mut self, saves: LoopSaves, target: u64) -> OpenPlace {
+    /// Writes a way out of the loop to `target`, where it goes on by `jump`: the program's state is the
+    /// one there.
+    fn way_out(
+        &mut self,
+        saves: LoopSaves,
+        target: u64,
+        jump: impl FnOnce(&mut Emitter),
+    ) -> OpenPlace {
         let original = self.behind_origin(target);
         self.stub(original, saves.frame(), Resume::Displaced, |writer| {
             saves.leave(writer);
             let displaced = writer.out.at();
-            writer.out.jump(target);
+            jump(writer.out);
             displaced
         })
     }

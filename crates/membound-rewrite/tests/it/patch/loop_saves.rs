@@ -2,7 +2,7 @@
 //! them, they are as they were.
 
 use iced_x86::Register;
-use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15};
+use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15, xmm0, xmm1};
 use membound_rewrite::patch::{Accesses, Body, Options, Yield, YieldPart};
 
 use super::lab::{Jumps, Lab};
@@ -30,6 +30,11 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
     a.mov(sum, qword_ptr(r15 + counter * 8)).unwrap();
     if random.one_in(2) {
         a.xor(sum, read).unwrap();
+    }
+    // Sets what says which exceptions there were: how it rounds is not the same all along.
+    if random.one_in(3) {
+        a.cvtsi2sd(xmm0, sum).unwrap();
+        a.sqrtsd(xmm1, xmm0).unwrap();
     }
     if random.one_in(2) {
         a.test(sum, 1).unwrap();
