@@ -23,14 +23,14 @@ use crate::{Gpr, RegisterSet};
 /// Bytes of MXCSR and the x87 control word, as lanes and contexts have them.
 const ROUNDING_BYTES: i32 = 8;
 
-/// What is on the stack while a loop runs: what lies highest first, the red zone, how the program rounds,
-/// what is read, and what is not touched.
+/// What is on the stack while a loop runs: what lies highest first, the red zone, what is read, what is not
+/// touched, and how the program rounds, beside what its yields put there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoopSaves {
     red_zone: bool,
-    rounding: bool,
     read: RegisterSet,
     untouched: RegisterSet,
+    rounding: bool,
 }
 
 impl LoopSaves {
@@ -74,9 +74,9 @@ impl LoopSaves {
         let rounds = RegisterSet::MXCSR.union(RegisterSet::X87);
         let saves = Self {
             red_zone,
-            rounding: !writes.intersects(rounds),
             read: unchanged.intersection(reads),
             untouched: unchanged.without(reads),
+            rounding: !writes.intersects(rounds),
         };
         (saves.untouched != RegisterSet::EMPTY || red_zone).then_some(saves)
     }
@@ -105,12 +105,12 @@ impl LoopSaves {
         if self.red_zone {
             writer.lower(RED_ZONE);
         }
+        for (register, _) in self.read().chain(self.untouched()) {
+            writer.push(register);
+        }
         if self.rounding {
             writer.lower(ROUNDING_BYTES);
             lane::store_rounding(writer.out, &[], at(Gpr::RSP, 0));
-        }
-        for (register, _) in self.read().chain(self.untouched()) {
-            writer.push(register);
         }
         // What is only read still is where it was.
         writer.frame = self.frame();
@@ -119,6 +119,9 @@ impl LoopSaves {
 
     /// Out of it.
     pub(super) fn leave(self, writer: &mut Writer<'_>) {
+        if self.rounding {
+            writer.lower(-ROUNDING_BYTES);
+        }
         for register in self.untouched.gprs().rev() {
             writer.pop(register);
         }
@@ -154,7 +157,7 @@ impl LoopSaves {
         if !self.rounding {
             return lane::store_rounding(writer.out, segment, place);
         }
-        let above = writer.frame.lowered - self.red_zone_bytes() - ROUNDING_BYTES;
+        let above = writer.frame.lowered - self.bytes();
         load(writer.out, Gpr::RDX, at(Gpr::RSP, above as usize));
         let rdx = Gpr::RDX.number();
         writer
@@ -164,22 +167,18 @@ impl LoopSaves {
 
     /// What is only read, and how many bytes below the program's stack pointer each register lies.
     fn read(self) -> impl Iterator<Item = (Gpr, i32)> {
-        below(self.first_bytes(), self.read)
+        below(self.red_zone_bytes(), self.read)
     }
 
     /// The same of what is not touched.
     fn untouched(self) -> impl Iterator<Item = (Gpr, i32)> {
-        below(self.first_bytes() + bytes_of(self.read), self.untouched)
+        below(self.red_zone_bytes() + bytes_of(self.read), self.untouched)
     }
 
     /// Bytes of the stack that all of it has.
     fn bytes(self) -> i32 {
-        self.first_bytes() + bytes_of(self.read) + bytes_of(self.untouched)
-    }
-
-    /// Those of what is no register.
-    const fn first_bytes(self) -> i32 {
-        self.red_zone_bytes() + if self.rounding { ROUNDING_BYTES } else { 0 }
+        let registers = bytes_of(self.read) + bytes_of(self.untouched);
+        self.red_zone_bytes() + registers + if self.rounding { ROUNDING_BYTES } else { 0 }
     }
 
     const fn red_zone_bytes(self) -> i32 {
