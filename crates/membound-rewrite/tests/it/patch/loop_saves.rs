@@ -1,8 +1,8 @@
 //! Loops around which registers are saved: whoever runs meanwhile, and wherever a thread is put back into
 //! them, they are as they were.
 
-use iced_x86::Register;
 use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15, xmm0, xmm1};
+use iced_x86::{Decoder, DecoderOptions, Register};
 use membound_rewrite::patch::{Accesses, Body, Options, Yield, YieldPart};
 
 use super::lab::{Jumps, Lab};
@@ -74,13 +74,24 @@ fn options(body: Body, without: &[YieldPart]) -> Options {
     }
 }
 
-/// Whether saves around loops change what a program is patched to.
-fn is_saved(lab: &mut Lab, code: &[u8], body: Body) -> bool {
-    let mut trampolines = |without: &[YieldPart]| {
+/// Whether saves around loops change what a program is patched to, and whether something behind the loop
+/// lies in its trampoline.
+fn is_saved(lab: &mut Lab, code: &[u8], body: Body) -> (bool, bool) {
+    let mut placed = |without: &[YieldPart]| {
         lab.patch(code, &options(body, without), Jumps::LeftOut);
-        lab.placed.take().unwrap().code
+        lab.placed.take().unwrap()
     };
-    trampolines(&[]) != trampolines(&[YieldPart::LoopSaves])
+    let (with, without) = (placed(&[]), placed(&[YieldPart::LoopSaves]));
+    let saved = with.code != without.code;
+    let laps = Decoder::with_ip(64, code, lab.text(), DecoderOptions::NONE)
+        .into_iter()
+        .filter(|instruction| instruction.is_jcc_short_or_near());
+    let goes_on = laps.into_iter().any(|lap| {
+        let head = lap.near_branch_target();
+        let of_loop = with.edits.iter().find(|edit| edit.address == head);
+        of_loop.is_some_and(|edit| lap.ip() > head && lap.next_ip() < head + u64::from(edit.group))
+    });
+    (saved, saved && goes_on)
 }
 
 /// Steps through such programs with yields of `body`, in a lane that `prepare` sets up.
@@ -93,7 +104,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
     let mut random = Random::new(seed);
     let mut lab = Lab::new();
     let (lane, contexts) = (*turns.lane, *turns.contexts);
-    let (mut inside, mut entered, mut saved) = (0, 0, 0);
+    let (mut inside, mut entered, mut saved, mut behind) = (0, 0, 0, 0);
     for round in 0..24 {
         let code = program(lab.text(), &mut random);
         let beginning = Beginning::of(&code, &mut lab, &machine, &mut random);
@@ -110,7 +121,9 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
         let mut without = vec![YieldPart::NextContext];
         without.retain(|_| random.one_in(3));
         let options = options(body, &without);
-        saved += usize::from(is_saved(&mut lab, &code, body));
+        let (is_saved, goes_on) = is_saved(&mut lab, &code, body);
+        saved += usize::from(is_saved);
+        behind += usize::from(goes_on);
         *turns.lane = lane;
         *turns.contexts = contexts;
         turns.on_lane(|| {
@@ -119,6 +132,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
         });
     }
     assert!(saved > 20, "{saved} loops with saves around them");
+    assert!(behind > 4, "{behind} trampolines that go on behind a loop");
     assert!(inside > 800, "{inside} places inside trampolines");
     assert!(entered > 8, "{entered} threads moved into trampolines");
     assert!(turns.visits() > 200, "{} visits", turns.visits());
