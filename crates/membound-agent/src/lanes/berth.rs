@@ -464,6 +464,11 @@ pub(crate) fn stand_back() {
     });
 }
 
+/// Guests' own threads are to end, also where the program keeps the processors busy.
+pub(super) fn step_forward() {
+    guest::each_thread(|thread| schedule(thread, SCHED_OTHER));
+}
+
 /// Has a thread (0: the calling one) scheduled by a policy of the kernel's. Back from idle time only
 /// who has the right to; for others it stays as it is.
 fn schedule(thread: u32, policy: usize) {

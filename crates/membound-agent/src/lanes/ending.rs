@@ -7,14 +7,16 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::block::{Block, lanes};
-use super::{here, ring, warden};
+use super::{berth, here, ring, warden};
 use crate::sys::{self, Quiet};
 use crate::{guest, threads, trap};
 
 /// From one look whether guests are still there to the next.
 const LOOK_NS: u64 = 1_000_000;
-/// Looks after which they are left alone: a call that cannot be interrupted, say.
-const PATIENCE: u32 = 2000;
+/// Looks after which they are left alone: a call that cannot be interrupted, say. Half a minute: whom the
+/// kernel runs in idle time alone has few milliseconds a second to end in where others want the processors,
+/// and the program is killed for whoever is left.
+const PATIENCE: u32 = 30_000;
 
 /// Set when guests are to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -56,6 +58,7 @@ pub(crate) fn end_guests() {
         if guest::none_left() {
             break;
         }
+        berth::step_forward();
         lanes().for_each(Block::give_up);
         guest::each_thread(|thread| {
             sys::queue_signal(sys::process(), thread, trap::SYS as u32, magic());
