@@ -54,20 +54,25 @@ pub(super) fn leads_to(instruction: &Instruction, address: u64) -> bool {
     branch && instruction.near_branch_target() == address
 }
 
+/// One past the last of the instructions in `range` that leads to the first of them.
+pub(super) fn end(instructions: &[Instruction], mut range: Range<usize>) -> Option<usize> {
+    let head = instructions.get(range.start)?.ip();
+    let last = range.rfind(|index| leads_to(&instructions[*index], head))?;
+    Some(last + 1)
+}
+
 impl Cycle {
-    /// The loop from `body`'s first instruction to the last that leads back there, if there is one.
+    /// The loop from the first instruction of `range` to the last that leads back there, if there is one.
     pub(super) fn of(
         instructions: &[Instruction],
         range: Range<usize>,
         analyst: &mut Analyst,
     ) -> Option<Self> {
-        let body = instructions.get(range.clone())?;
-        let head = body.first()?.ip();
-        let mut back = (0..body.len()).filter(|index| leads_to(&body[*index], head));
+        let end = end(instructions, range.clone())?;
+        let body = &instructions[range.start..end];
+        let head = body[0].ip();
         // Where laps may be short, what is behind the short cut is not in all of them.
-        let every = back.next()?;
-        let last = back.next_back().unwrap_or(every);
-        let body = &body[..=last];
+        let every = body.iter().position(|it| leads_to(it, head))?;
         let steps = Steps::of(body, every, analyst);
         let mut streams: Vec<Stream> = Vec::new();
         for instruction in body {
@@ -80,7 +85,7 @@ impl Cycle {
             }
         }
         Some(Self {
-            end: range.start + last + 1,
+            end,
             beat: steps.beat(),
             streams,
             saves: None,
@@ -212,6 +217,14 @@ mod tests {
         Cycle::of(all, 0..all.len(), &mut Analyst::new())
     }
 
+    /// A loop of so many instructions of which nothing else is known.
+    fn plain(end: usize) -> Option<Cycle> {
+        Some(Cycle {
+            end,
+            ..Cycle::default()
+        })
+    }
+
     fn places(ahead: &[Operand]) -> Vec<i32> {
         let displacement = |it: &Operand| match it.address {
             Address::Registers { displacement, .. } => displacement,
@@ -254,14 +267,7 @@ mod tests {
     fn what_is_followed_is_no_stream_and_has_no_beat() {
         // 1: mov rdi,[rdi]; dec esi; jnz 1b; ret
         let code = [0x48, 0x8b, 0x3f, 0xff, 0xce, 0x75, 0xf9, 0xc3];
-        let end = 3;
-        assert_eq!(
-            cycle(&code),
-            Some(Cycle {
-                end,
-                ..Cycle::default()
-            })
-        );
+        assert_eq!(cycle(&code), plain(3));
     }
 
     #[test]
@@ -271,14 +277,7 @@ mod tests {
             0x48, 0x03, 0x07, 0x72, 0xfb, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf2,
             0xc3,
         ];
-        let end = 5;
-        assert_eq!(
-            cycle(&code),
-            Some(Cycle {
-                end,
-                ..Cycle::default()
-            })
-        );
+        assert_eq!(cycle(&code), plain(5));
     }
 
     #[test]

@@ -49,6 +49,13 @@ pub(super) struct Group {
     pub room: u8,
 }
 
+impl Group {
+    /// Whether nothing of it is behind the instructions up to `end`.
+    pub(super) const fn is_over_at(&self, end: usize) -> bool {
+        self.end == end && !self.tail
+    }
+}
+
 /// What becomes of a function's wanted instructions.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
@@ -118,12 +125,8 @@ impl Ground<'_> {
         if !self.closes_loops {
             return None;
         }
-        let all = &self.function.instructions;
-        let head = all.get(run.start)?.ip();
-        let mut within = run.start..run.end.min(run.start + LONGEST);
-        within
-            .rfind(|index| cycle::leads_to(&all[*index], head))
-            .map(|last| last + 1)
+        let within = run.start..run.end.min(run.start + LONGEST);
+        cycle::end(&self.function.instructions, within)
             .filter(|end| self.length(run.start..*end) >= EDIT)
     }
 

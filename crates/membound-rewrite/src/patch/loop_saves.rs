@@ -12,7 +12,7 @@ use iced_x86::{FlowControl, Instruction};
 
 use super::Yield;
 use super::body::{Settled, Surroundings};
-use super::emit::{Address, Width};
+use super::emit::Address;
 use super::lane::{self, at, load};
 use super::relocate::Form;
 use super::table::{Frame, Kept};
@@ -148,21 +148,10 @@ impl LoopSaves {
         }
     }
 
-    /// Writes to `place`, behind a prefix of its segment, how the program rounds. Changes rdx.
-    pub(super) fn store_rounding(
-        self,
-        writer: &mut Writer<'_>,
-        (segment, place): (&[u8], Address),
-    ) {
-        if !self.rounding {
-            return lane::store_rounding(writer.out, segment, place);
-        }
-        let above = writer.frame.lowered - self.bytes();
-        load(writer.out, Gpr::RDX, at(Gpr::RSP, above as usize));
-        let rdx = Gpr::RDX.number();
-        writer
-            .out
-            .with_operand(segment, Width::Quad, &[0x89], rdx, place);
+    /// Where it stands, in this frame, how the program rounds; `None`: nowhere.
+    pub(super) fn rounding(self, frame: &Frame) -> Option<Address> {
+        let above = frame.lowered - self.bytes();
+        self.rounding.then(|| at(Gpr::RSP, above as usize))
     }
 
     /// What is only read, and how many bytes below the program's stack pointer each register lies.

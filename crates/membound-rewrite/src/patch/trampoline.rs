@@ -131,7 +131,7 @@ impl Chunk {
         if let Some((cycle, saves)) = cycle.and_then(|cycle| Some((cycle, cycle.saves?))) {
             self.saved_loop(ground, group, &mut parts, (cycle, saves));
             next = cycle.end;
-            if next == group.end && !group.tail {
+            if group.is_over_at(next) {
                 return self.edit(ground, group, entry, first_site);
             }
         }

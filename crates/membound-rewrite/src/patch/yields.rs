@@ -512,10 +512,20 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
 }
 
 /// Writes to a place, given with its segment's prefix, how this side rounds. Changes rdx.
-fn store_rounding(around: &Surroundings, writer: &mut Writer<'_>, place: (&[u8], Address)) {
-    match around.saves {
-        Some(saves) => saves.store_rounding(writer, place),
-        None => lane::store_rounding(writer.out, place.0, place.1),
+fn store_rounding(
+    around: &Surroundings,
+    writer: &mut Writer<'_>,
+    (segment, place): (&[u8], Address),
+) {
+    match around.saves.and_then(|saves| saves.rounding(&writer.frame)) {
+        Some(known) => {
+            load(writer.out, Gpr::RDX, known);
+            let rdx = Gpr::RDX.number();
+            writer
+                .out
+                .with_operand(segment, Width::Quad, &[0x89], rdx, place);
+        }
+        None => lane::store_rounding(writer.out, segment, place),
     }
 }
 

@@ -75,9 +75,8 @@ impl Chunk {
         let mut on = None;
         if falls_through(ground, cycle.end - 1) {
             let after = ground.function.instructions[cycle.end - 1].next_ip();
-            let is_last = cycle.end == group.end && !group.tail;
             behind.push(self.way_out(saves, after, |out| {
-                if is_last {
+                if group.is_over_at(cycle.end) {
                     out.jump(after);
                 } else {
                     on = Some(out.jump_ahead());
