@@ -57,6 +57,8 @@ named! {
         Prefetch = "prefetch",
         /// A line that caches lose before it is read again is kept out of the outer ones.
         NonTemporal = "non-temporal",
+        /// A load that hits now and then does not yield for a line that it yielded for lately.
+        Recency = "recency",
         /// A loop around a yield is moved as a whole, and its laps are counted several at a time.
         Loops = "loops",
         /// What such a loop does not change is saved once around it, not at each of its yields.

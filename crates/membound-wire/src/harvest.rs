@@ -87,6 +87,20 @@ pub struct Lane {
     pub rest: u32,
 }
 
+/// Where the lines begin that a lane's thread yielded for lately, behind the beginning of its [`Lane`]:
+/// [`RECENT_LINES`] of two bytes each.
+///
+/// A line is its address divided by [`LINE_BYTES`], of which 32 bits are looked at. It has the place that
+/// the upper bits of its product with [`RECENT_FACTOR`] name, for as long as no other one takes it, and its
+/// lower half lies there.
+pub const RECENT_OFFSET: usize = 4096;
+/// Lines that are kept in mind: together they have a mebibyte, as much as a second cache.
+pub const RECENT_LINES: usize = 1 << 14;
+/// Spreads neighbours: two to the 32nd divided by the golden ratio.
+pub const RECENT_FACTOR: u32 = 0x9e37_79b1;
+/// Bytes of a line.
+pub const LINE_BYTES: usize = 64;
+
 /// Every bit of MXCSR.
 pub const EVERY_BIT: u32 = u32::MAX;
 /// All bits of MXCSR but those that say which exceptions there were since somebody cleared them. To load

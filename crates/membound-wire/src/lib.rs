@@ -32,7 +32,10 @@ pub use allocation::{
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
 pub use guest::{GuestRequest, GuestState};
-pub use harvest::{ASK, Board, CREDIT_UNITS_PER_NS, Context, EVERY_BIT, Idle, Lane, NO_EXCEPTIONS};
+pub use harvest::{
+    ASK, Board, CREDIT_UNITS_PER_NS, Context, EVERY_BIT, Idle, LINE_BYTES, Lane, NO_EXCEPTIONS,
+    RECENT_FACTOR, RECENT_LINES, RECENT_OFFSET,
+};
 pub use message::{
     Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,
     TextMode,

@@ -2,9 +2,11 @@
 
 use core::arch::asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Context as WireContext, EVERY_BIT, Lane, NO_EXCEPTIONS};
+use membound_wire::{
+    Context as WireContext, EVERY_BIT, Lane, NO_EXCEPTIONS, RECENT_LINES, RECENT_OFFSET,
+};
 
 use super::alternate::Alternate;
 use super::wait::Waits;
@@ -118,10 +120,18 @@ pub(crate) struct Block {
     pub(super) waits: Waits,
     pub(super) alternate: Alternate,
     pub(super) leaving: leave::Leaving,
+    /// Written by yields alone.
+    recent: Recent,
 }
 
+/// Lines that were yielded for lately, see [`RECENT_OFFSET`].
+#[derive(Debug)]
+#[repr(C, align(4096))]
+struct Recent([AtomicU16; RECENT_LINES]);
+
 const _: () = assert!(
-    size_of::<Context>() == size_of::<WireContext>()
+    offset_of!(Block, recent) == RECENT_OFFSET
+        && size_of::<Context>() == size_of::<WireContext>()
         && offset_of!(Context, resume) == offset_of!(WireContext, resume)
         && offset_of!(Context, next) == offset_of!(WireContext, next)
         && offset_of!(Context, fs) == offset_of!(WireContext, fs)

@@ -164,9 +164,21 @@ pub fn is_wanted(site: &HarvestSite, without: &[HarvestPart]) -> bool {
 /// Whether the line that `site` reads is in no cache when it is read again, as a rule: it need not be
 /// put into the outer ones, where it takes the place of others.
 fn is_read_once(site: &HarvestSite) -> bool {
-    const LIKELY: f64 = 0.9;
-    let likelihood = site.likelihood.as_ref();
-    site.kind == YieldKind::Primary && likelihood.is_some_and(|share| share.value >= LIKELY)
+    likelihood(site).is_some_and(|share| share >= LIKELY)
+}
+
+/// Whether a load hits often enough for it to be worth the while to look whether it was at that line
+/// lately.
+fn is_read_again(site: &HarvestSite) -> bool {
+    likelihood(site).is_some_and(|share| share < LIKELY)
+}
+
+/// Share of a load's lines that are in no cache any more from which on all of them are taken to be.
+const LIKELY: f64 = 0.9;
+
+fn likelihood(site: &HarvestSite) -> Option<f64> {
+    let known = site.likelihood.as_ref().map(|share| share.value);
+    known.filter(|_| site.kind == YieldKind::Primary)
 }
 
 /// What yields themselves do without.
@@ -176,6 +188,7 @@ fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
         (HarvestPart::Vectors, YieldPart::UnusedVectors),
         (HarvestPart::Prefetch, YieldPart::Prefetch),
         (HarvestPart::NonTemporal, YieldPart::NonTemporal),
+        (HarvestPart::Recency, YieldPart::Recency),
         (HarvestPart::LoopSaves, YieldPart::LoopSaves),
         (HarvestPart::NextContext, YieldPart::NextContext),
         (HarvestPart::Switch, YieldPart::Passing),
@@ -191,6 +204,7 @@ struct Wanted {
     cost: u16,
     /// Whether caches have lost the line as a rule when it is read again.
     non_temporal: bool,
+    recalled: bool,
 }
 
 /// A function with yields.
@@ -253,6 +267,7 @@ impl Work {
             kind: site.kind,
             cost,
             non_temporal: is_read_once(site),
+            recalled: is_read_again(site),
         };
         // A load that yields bounds the time too.
         let known = part.wanted.entry(at).or_insert(wanted);
@@ -294,6 +309,9 @@ impl Work {
                 if wanted.non_temporal {
                     options.non_temporal.push(address(index));
                 }
+                if wanted.recalled && role == HarvestRole::Primary {
+                    options.recalled.push(address(index));
+                }
                 let own_base = part.bodies.yields.get(&index).is_some_and(|it| it.own_base);
                 let cost = wanted.cost;
                 let body = match (role, wanted.kind) {
@@ -307,6 +325,7 @@ impl Work {
         sites.sort_unstable();
         options.bodies.sort_unstable_by_key(|it| it.0);
         options.non_temporal.sort_unstable();
+        options.recalled.sort_unstable();
         options.sites = Sites::Instructions(sites);
         options
     }

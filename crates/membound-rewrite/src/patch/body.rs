@@ -13,7 +13,7 @@ use super::operand::Operand;
 use super::rubbish;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
-use super::yields::SettledYield;
+use super::yields::{Asked, SettledYield};
 use super::{Body, Options, Refusal, VectorLevel, Yield};
 use crate::flow::{Access, Liveness, Segment};
 use crate::{Flag, Gpr, RegisterSet};
@@ -39,6 +39,15 @@ impl Surroundings {
             stack: liveness.stack_usable(),
             saves: None,
         }
+    }
+
+    /// Two registers whose values nobody needs, neither the program nor who gives back what is on the
+    /// stack.
+    pub(super) fn two_dead(&self) -> Option<[Gpr; 2]> {
+        let kept = self.saves.map_or(RegisterSet::EMPTY, LoopSaves::in_place);
+        let taken = self.live.union(kept).union(RegisterSet::gpr(Gpr::RSP));
+        let mut dead = Gpr::all().filter(|register| !taken.intersects(RegisterSet::gpr(*register)));
+        Some([dead.next()?, dead.next()?])
     }
 
     /// Whether nobody reads any of it later.
@@ -287,8 +296,11 @@ impl Settled {
                 (Action::PrefetchYield(operand), Way::Free)
             }
             Body::Yield(what) => {
-                let prefetch = options.prefetch_of(instruction.ip());
-                let asked = operand().ok().map(|operand| (operand, prefetch));
+                let asked = operand().ok().map(|operand| Asked {
+                    operand,
+                    to: options.prefetch_of(instruction.ip()),
+                    recalls: options.recalls(instruction.ip()),
+                });
                 let settled = SettledYield::settle(what, options, &around, asked)?;
                 (Action::Yield(settled), Way::Free)
             }

@@ -371,6 +371,30 @@ impl Emitter {
         self.raw(&[0]);
     }
 
+    /// `shr register, bits`.
+    pub(super) fn shift_right(&mut self, width: Width, register: Gpr, bits: u32) {
+        let number = register.number();
+        let rex = match width {
+            Width::Quad => 0x48,
+            Width::Default => 0x40,
+        } | number >> 3;
+        if rex != 0x40 {
+            self.raw(&[rex]);
+        }
+        self.raw(&[0xc1, 0xe8 | number & 7, bits as u8]);
+    }
+
+    /// `imul to, from, factor` of 32 bits.
+    pub(super) fn multiply(&mut self, to: Gpr, from: Gpr, factor: u32) {
+        let (to, from) = (to.number(), from.number());
+        let rex = 0x40 | to >> 3 << 2 | from >> 3;
+        if rex != 0x40 {
+            self.raw(&[rex]);
+        }
+        self.raw(&[0x69, 0xc0 | (to & 7) << 3 | from & 7]);
+        self.raw(&factor.to_le_bytes());
+    }
+
     /// `lea register, address`.
     pub(super) fn address(&mut self, register: Gpr, address: Address) {
         self.with_operand(&[], Width::Quad, &[0x8d], register.number(), address);

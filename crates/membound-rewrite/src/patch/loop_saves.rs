@@ -91,6 +91,11 @@ impl LoopSaves {
         }
     }
 
+    /// What is still where the program has it.
+    pub(super) const fn in_place(self) -> RegisterSet {
+        self.read
+    }
+
     /// As a thread is that runs in the loop.
     pub(super) fn frame(self) -> Frame {
         let mut frame = Frame::lowered_by(self.bytes());

@@ -120,6 +120,8 @@ pub enum YieldPart {
     Prefetch,
     /// What is not read again before caches have lost it is asked for without a place in the outer ones.
     NonTemporal,
+    /// No yield for a line that there was one for lately, where that tells hits from misses.
+    Recency,
     /// What a loop does not change is saved around it, where the loop lies in one trampoline.
     LoopSaves,
     /// What the context after the next one begins with is asked for.
@@ -160,6 +162,8 @@ pub struct Options {
     pub wrapped: Vec<Wrapped>,
     /// Yields of which the line is not found in a cache when it is read anew: sorted.
     pub non_temporal: Vec<u64>,
+    /// Yields of the command that pass lines by which they were at lately: sorted.
+    pub recalled: Vec<u64>,
     /// What yields do without, sorted.
     pub without: Vec<YieldPart>,
     /// Whether a loop around sites lies in their trampoline as a whole where it can. A thread then
@@ -181,6 +185,7 @@ impl Options {
             hooks: Hooks::Plant,
             wrapped: Vec::new(),
             non_temporal: Vec::new(),
+            recalled: Vec::new(),
             without: Vec::new(),
             closes_loops: false,
         }
@@ -213,6 +218,11 @@ impl Options {
         }
     }
 
+    /// Whether the yield at this address passes lines by that it was at lately.
+    pub(super) fn recalls(&self, address: u64) -> bool {
+        self.recalled.binary_search(&address).is_ok() && !self.without.contains(&YieldPart::Recency)
+    }
+
     /// All bodies that there may be.
     pub(super) fn all_bodies(&self) -> impl Iterator<Item = Body> + '_ {
         let others = self.bodies.iter().map(|it| it.1);
@@ -237,6 +247,10 @@ impl Options {
         ]);
         key.extend_from_slice(&(self.non_temporal.len() as u64).to_le_bytes());
         for address in &self.non_temporal {
+            key.extend_from_slice(&address.to_le_bytes());
+        }
+        key.extend_from_slice(&(self.recalled.len() as u64).to_le_bytes());
+        for address in &self.recalled {
             key.extend_from_slice(&address.to_le_bytes());
         }
         key.push(self.without.len() as u8);
@@ -307,6 +321,10 @@ mod tests {
             non_temporal: vec![8],
             ..sites.clone()
         };
+        let recalled = Options {
+            recalled: vec![8],
+            ..sites.clone()
+        };
         let keys = [
             with(&[]),
             with(&[(8, bound(1, false))]),
@@ -316,6 +334,7 @@ mod tests {
             with(&[(8, Body::Yield(Yield::Primary))]),
             with(&[(8, bound(1, false)), (16, bound(1, false))]),
             non_temporal.key(),
+            recalled.key(),
         ];
         for (index, key) in keys.iter().enumerate() {
             assert!(!keys[index + 1..].contains(key), "{index}");

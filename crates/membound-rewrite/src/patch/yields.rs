@@ -16,7 +16,10 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, FlowControl, Instruction};
-use membound_wire::{CREDIT_UNITS_PER_NS, Context, Entry, Lane};
+use membound_wire::{
+    CREDIT_UNITS_PER_NS, Context, Entry, LINE_BYTES, Lane, RECENT_FACTOR, RECENT_LINES,
+    RECENT_OFFSET,
+};
 
 use super::body::{Surroundings, Within};
 use super::cycle::Beat;
@@ -41,12 +44,23 @@ const AHEAD_NS: i32 = 100;
 /// Where the thread that a lane belongs to has written down how it rounds.
 const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
 
+/// What a yield is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// What is about to be accessed.
+    pub operand: Operand,
+    /// Where it is prefetched to.
+    pub to: Prefetch,
+    /// Whether there is no yield for a line that there was one for lately.
+    pub recalls: bool,
+}
+
 /// A yield that can be written at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SettledYield {
     what: Yield,
-    /// What is prefetched, and where to.
-    operand: Option<(Operand, Prefetch)>,
+    /// What is prefetched.
+    asked: Option<Asked>,
     /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
     asks_ahead: bool,
     /// Whether a scavenger that goes on as the next one asks for what comes after that.
@@ -139,7 +153,7 @@ impl SettledYield {
         what: Yield,
         options: &Options,
         around: &Surroundings,
-        operand: Option<(Operand, Prefetch)>,
+        asked: Option<Asked>,
     ) -> Result<Self, Refusal> {
         if !around.stack {
             return Err(Refusal::NoStack);
@@ -150,7 +164,7 @@ impl SettledYield {
         let with = |part| !options.without.contains(&part);
         Ok(Self {
             what,
-            operand: operand.filter(|_| what.prefetches() && with(YieldPart::Prefetch)),
+            asked: asked.filter(|_| what.prefetches() && with(YieldPart::Prefetch)),
             asks_ahead: with(YieldPart::Prefetch),
             asks_for_next: with(YieldPart::NextContext),
             vectors: options.vectors,
@@ -165,8 +179,8 @@ impl SettledYield {
         within: Within<'_>,
         writer: &mut Writer<'_>,
     ) -> Option<u32> {
-        if let Some((operand, to)) = self.operand {
-            prefetch(operand, to, writer.out);
+        if let Some(asked) = self.asked {
+            prefetch(asked.operand, asked.to, writer.out);
         }
         match self.what {
             _ if !self.passes => self.stay(around, writer),
@@ -225,6 +239,9 @@ impl SettledYield {
             compare_with_zero(writer.out, offset_of!(Lane, next));
             writer.out.jump_if_ahead(Condition::ZERO)
         });
+        let recent = flags_dead
+            .then(|| self.pass_recent(around, writer))
+            .flatten();
         let saved = Saved::save(around, writer);
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, next));
         // Only the thread itself and who finds it in the kernel make this 0.
@@ -286,11 +303,38 @@ impl SettledYield {
         writer.resume = Resume::AsFound;
         writer.mark();
         saved.restore(writer);
-        if let Some(field) = nobody {
+        for field in nobody.into_iter().chain(recent) {
             writer.out.land(field);
         }
         writer.resume = Resume::Displaced;
         writer.mark();
+    }
+
+    /// Takes a jump, whose field is returned, where there was a yield for the line lately: it is in a cache
+    /// still, or one that lies at its place is. `None` where there are no registers to look with. Changes
+    /// flags.
+    fn pass_recent(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Option<u32> {
+        let asked = self.asked.filter(|asked| asked.recalls)?;
+        if asked.operand.segment.is_some() {
+            return None;
+        }
+        let [line, place] = around.two_dead()?;
+        let out = &mut *writer.out;
+        out.address(line, asked.operand.address);
+        out.shift_right(Width::Quad, line, LINE_BYTES.trailing_zeros());
+        out.multiply(place, line, RECENT_FACTOR);
+        out.shift_right(Width::Default, place, RECENT_LINES.leading_zeros() - 31);
+        let at = Address::Registers {
+            base: None,
+            index: Some((place, 1)),
+            displacement: RECENT_OFFSET as i32,
+        };
+        // `cmp` and `mov` of 16 bits.
+        let prefixes = [&[0x66], GS].concat();
+        out.with_operand(&prefixes, Width::Default, &[0x39], line.number(), at);
+        let recent = out.jump_if_ahead(Condition::ZERO);
+        out.with_operand(&prefixes, Width::Default, &[0x89], line.number(), at);
+        Some(recent)
     }
 
     /// Goes on as the primary when its time has come, or, at a miss, as the next one before. Returns where

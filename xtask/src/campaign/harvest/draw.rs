@@ -416,6 +416,7 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
             "loop-saves",
             "next-context",
             "non-temporal",
+            "recency",
             "waits",
         ];
         words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);

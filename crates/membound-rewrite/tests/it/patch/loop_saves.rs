@@ -120,12 +120,17 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
         };
         let mut without = vec![YieldPart::NextContext];
         without.retain(|_| random.one_in(3));
-        let options = options(body, &without);
+        let mut options = options(body, &without);
         let (is_saved, goes_on) = is_saved(&mut lab, &code, body);
+        if random.one_in(2) {
+            let sites = lab.plan.as_ref().unwrap().sites();
+            options.recalled = sites.map(|site| site.address).collect();
+        }
         saved += usize::from(is_saved);
         behind += usize::from(goes_on);
         *turns.lane = lane;
         *turns.contexts = contexts;
+        turns.forget();
         turns.on_lane(|| {
             inside += undone(&case, &options, &mut machine, &mut lab, &mut random);
             entered += moved_in(&case, &options, &mut machine, &mut lab, &mut random);

@@ -2,16 +2,18 @@
 
 use std::arch::asm;
 use std::mem::offset_of;
+use std::ops::{Deref, DerefMut};
 
 use iced_x86::Register;
 use iced_x86::code_asm::{
-    CodeAssembler, cl, dword_ptr, eax, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4, k5, k6, k7,
-    ptr, qword_ptr, rax, rcx, rdx, rsp, word_ptr,
+    CodeAssembler, cl, dword_ptr, eax, ecx, edx, get_gpr64, get_xmm, get_zmm, k0, k1, k2, k3, k4,
+    k5, k6, k7, ptr, qword_ptr, rax, rcx, rdi, rdx, rsp, word_ptr,
 };
 use membound_jit::CodeBuffer;
-use membound_rewrite::patch::{Body, Options, VectorLevel, Yield};
+use membound_rewrite::Gpr;
+use membound_rewrite::patch::{Accesses, Body, Options, VectorLevel, Yield, YieldPart};
 use membound_testkit::skipped;
-use membound_wire::{Context, EVERY_BIT, Lane};
+use membound_wire::{Context, EVERY_BIT, Lane, RECENT_LINES, RECENT_OFFSET};
 
 use super::bodies::{code_of, options, program};
 use super::lab::{self, Jumps, Lab};
@@ -32,9 +34,34 @@ pub(super) enum Stranger {
     Other,
 }
 
+/// A lane with the lines that it was at lately behind it.
+#[repr(C)]
+struct Ground {
+    lane: Lane,
+    rest: [u8; RECENT_OFFSET - size_of::<Lane>()],
+    recent: [u16; RECENT_LINES],
+}
+
+/// The same, where patched code finds it.
+pub(super) struct OwnLane(Box<Ground>);
+
+impl Deref for OwnLane {
+    type Target = Lane;
+
+    fn deref(&self) -> &Lane {
+        &self.0.lane
+    }
+}
+
+impl DerefMut for OwnLane {
+    fn deref_mut(&mut self) -> &mut Lane {
+        &mut self.0.lane
+    }
+}
+
 /// A lane whose other side is a stranger, for as long as it exists.
 pub(super) struct Turns {
-    pub(super) lane: Box<Lane>,
+    pub(super) lane: OwnLane,
     pub(super) contexts: Box<[Context; 2]>,
     /// Keep what is executed and used as stacks.
     _code: Vec<CodeBuffer>,
@@ -58,10 +85,14 @@ impl Turns {
             return None;
         }
         Some(Self {
-            lane: Box::new(Lane {
-                own_bits: EVERY_BIT,
-                ..Lane::default()
-            }),
+            lane: OwnLane(Box::new(Ground {
+                lane: Lane {
+                    own_bits: EVERY_BIT,
+                    ..Lane::default()
+                },
+                rest: [0; RECENT_OFFSET - size_of::<Lane>()],
+                recent: [0; RECENT_LINES],
+            })),
             contexts: Box::default(),
             _code: Vec::new(),
             _stack: vec![0; 1 << 16],
@@ -72,7 +103,12 @@ impl Turns {
     }
 
     fn lane(&self) -> *const Lane {
-        &raw const *self.lane
+        (&raw const *self.lane.0).cast()
+    }
+
+    /// It was nowhere.
+    pub(super) fn forget(&mut self) {
+        self.lane.0.recent.fill(0);
     }
 
     /// The lane as patched code left it.
@@ -331,6 +367,55 @@ fn nobody_there_and_a_lane_of_somebody_else_s_are_passed() {
         });
         assert!(visits.is_none_or(|visits| visits == 0), "{visits:?}");
     }
+}
+
+#[test]
+fn a_line_that_was_yielded_for_lately_is_passed() {
+    let Some(mut turns) = Turns::new() else {
+        return;
+    };
+    let resume = turns.stranger(Stranger::Context);
+    as_thread(&mut turns, resume);
+    let mut machine = Machine::new();
+    let mut random = Random::new(0x7265_6365);
+    let mut lab = Lab::new();
+    // Four loads of two lines, before which the flags and two registers are dead.
+    let mut a = CodeAssembler::new(64).unwrap();
+    for place in [0, 64, 8, 72] {
+        a.mov(rax, qword_ptr(rdi + place)).unwrap();
+    }
+    a.xor(ecx, ecx).unwrap();
+    a.mov(edx, 1).unwrap();
+    a.cmp(ecx, edx).unwrap();
+    a.ret().unwrap();
+    let code = a.assemble(lab.text()).unwrap();
+    let (mut state, memory) = lab::beginning(&machine, &mut random);
+    let line = state.gpr(Gpr::RSP) & !63;
+    state.set_gpr(Gpr::RDI, line);
+    let (lane, contexts) = (*turns.lane, *turns.contexts);
+    let mut visits = |turns: &mut Turns, without: &[YieldPart]| {
+        let mut options = Options {
+            accesses: Accesses::Loads,
+            without: without.to_vec(),
+            ..Options::new(Body::Yield(Yield::Primary))
+        };
+        lab.patch(&code, &options, Jumps::Planted);
+        let sites = lab.plan.as_ref().unwrap().sites();
+        options.recalled = sites.map(|site| site.address).collect();
+        lab.patch(&code, &options, Jumps::Planted);
+        *turns.lane = lane;
+        *turns.contexts = contexts;
+        let before = turns.visits();
+        let ran =
+            turns.on_lane(|| lab::run(&mut machine, lab.text(), &state, &memory, lab::plainly));
+        assert!(ran.0.is_ok(), "{ran:?}");
+        turns.visits() - before
+    };
+    assert_eq!(visits(&mut turns, &[]), 2);
+    assert_eq!(visits(&mut turns, &[]), 0);
+    assert_eq!(visits(&mut turns, &[YieldPart::Recency]), 4);
+    turns.forget();
+    assert_eq!(visits(&mut turns, &[]), 2);
 }
 
 /// How strangers round: towards zero, with all exceptions masked.
