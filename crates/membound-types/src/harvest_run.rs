@@ -55,6 +55,8 @@ named! {
         Vectors = "vectors",
         /// The line that is about to be accessed is prefetched.
         Prefetch = "prefetch",
+        /// Other lines of the same object, which the code behind a load reads, are prefetched with its own.
+        Companions = "companions",
         /// A line that caches lose before it is read again is kept out of the outer ones.
         NonTemporal = "non-temporal",
         /// A load that hits now and then does not yield for a line that it yielded for lately.

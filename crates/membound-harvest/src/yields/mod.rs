@@ -187,6 +187,7 @@ fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
         (HarvestPart::Liveness, YieldPart::Liveness),
         (HarvestPart::Vectors, YieldPart::UnusedVectors),
         (HarvestPart::Prefetch, YieldPart::Prefetch),
+        (HarvestPart::Companions, YieldPart::Companions),
         (HarvestPart::NonTemporal, YieldPart::NonTemporal),
         (HarvestPart::Recency, YieldPart::Recency),
         (HarvestPart::LoopSaves, YieldPart::LoopSaves),

@@ -336,7 +336,7 @@ fn a_primary_yields_at_its_loads_and_cares_for_no_base() {
 }
 
 #[test]
-fn lines_of_loads_that_nearly_always_miss_are_kept_out_of_the_outer_caches() {
+fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_pass_recent_ones() {
     let made = Made::of(|a| {
         a.mov(rax, ptr(rdi + 0x1000)).unwrap();
         fill(a);
@@ -364,10 +364,18 @@ fn lines_of_loads_that_nearly_always_miss_are_kept_out_of_the_outer_caches() {
         let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[]).unwrap();
         let expected = [0, 4].map(|index: usize| made.addresses[index]);
         assert_eq!(found.options.non_temporal, expected, "{role:?}");
+        let recalled = [made.addresses[2]];
+        let recalled = &recalled[..usize::from(role == HarvestRole::Primary)];
+        assert_eq!(found.options.recalled, recalled, "{role:?}");
     }
-    let without = [HarvestPart::NonTemporal];
-    let found = yields(&plan, &image, &groundwork, Jumps::Sure, &without).unwrap();
-    assert_eq!(found.options.without, [YieldPart::NonTemporal]);
+    for (part, of_yields) in [
+        (HarvestPart::NonTemporal, YieldPart::NonTemporal),
+        (HarvestPart::Recency, YieldPart::Recency),
+        (HarvestPart::Companions, YieldPart::Companions),
+    ] {
+        let found = yields(&plan, &image, &groundwork, Jumps::Sure, &[part]).unwrap();
+        assert_eq!(found.options.without, [of_yields]);
+    }
 }
 
 #[test]

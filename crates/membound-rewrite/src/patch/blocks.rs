@@ -7,6 +7,7 @@
 use iced_x86::{Code, Instruction};
 
 use super::body::{Cost, Settled, Surroundings};
+use super::companions::Companions;
 use super::function::{self, Subject};
 use super::{EDIT, Options};
 use crate::code::Block;
@@ -74,6 +75,7 @@ fn merit(
         around,
         instruction,
         access.as_ref(),
+        Companions::default(),
     );
     let impossible = Merit {
         impossible: true,

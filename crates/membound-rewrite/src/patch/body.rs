@@ -6,6 +6,7 @@
 
 use membound_wire::{Entry, Mark, Slots};
 
+use super::companions::Companions;
 use super::cycle::Cycle;
 use super::emit::{Address, Condition, Emitter, Increment, Width};
 use super::loop_saves::LoopSaves;
@@ -259,6 +260,7 @@ impl Settled {
         around: Surroundings,
         instruction: &iced_x86::Instruction,
         access: Option<&Access>,
+        also: Companions,
     ) -> Result<Self, Refusal> {
         let operand = || {
             let access = access.ok_or(Refusal::Operand)?;
@@ -298,6 +300,7 @@ impl Settled {
             Body::Yield(what) => {
                 let asked = operand().ok().map(|operand| Asked {
                     operand,
+                    also,
                     to: options.prefetch_of(instruction.ip()),
                     recalls: options.recalls(instruction.ip()),
                 });

@@ -4,7 +4,7 @@
 //! from the text by a jump more. What such a loop steps through is known too: registers that one
 //! instruction of it, which every lap executes, changes by a constant.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -95,22 +95,41 @@ impl Cycle {
     /// What is read in the `laps` to come, without what lies in the line that is read now: an operand a
     /// line.
     pub(super) fn ahead(&self, laps: i64) -> Vec<Operand> {
-        let share = MOST_LINES
-            / i64::try_from(self.streams.len())
-                .unwrap_or(MOST_LINES)
-                .max(1);
-        let mut ahead = Vec::new();
-        for stream in &self.streams {
-            let step = stream.stride.signum() * stream.stride.abs().max(LINE_BYTES);
-            let lines = (laps * stream.stride / step).min(share);
-            let further = (1..=lines).filter_map(|line| stream.operand.further(line * step));
-            ahead.extend(further);
-        }
-        ahead
+        let streams = self.streams.iter();
+        let lines = streams.flat_map(|stream| stream.lines(1..=self.lines_ahead(stream, laps)));
+        lines.collect()
+    }
+
+    /// What lies behind [`Self::ahead`] and comes to be ahead by so many laps more, at least a line of each
+    /// stream.
+    pub(super) fn behind(&self, laps: i64, more: i64) -> Vec<Operand> {
+        let streams = self.streams.iter();
+        let lines = streams.flat_map(|stream| {
+            let from = self.lines_ahead(stream, laps) + 1;
+            let count = (more * stream.stride / stream.step()).max(1);
+            stream.lines(from..=from + count - 1)
+        });
+        lines.collect()
+    }
+
+    /// How many lines of a stream are asked for before they are read.
+    fn lines_ahead(&self, stream: &Stream, laps: i64) -> i64 {
+        let streams = i64::try_from(self.streams.len()).unwrap_or(MOST_LINES);
+        (laps * stream.stride / stream.step()).min(MOST_LINES / streams.max(1))
     }
 }
 
 impl Stream {
+    /// Bytes from one line that it reads to the next.
+    fn step(&self) -> i64 {
+        self.stride.signum() * self.stride.abs().max(LINE_BYTES)
+    }
+
+    /// These lines, counted from the one that is read now.
+    fn lines(&self, range: RangeInclusive<i64>) -> impl Iterator<Item = Operand> + '_ {
+        range.filter_map(|line| self.operand.further(line * self.step()))
+    }
+
     /// Whether the other one is of the same lines.
     fn covers(&self, other: &Self) -> bool {
         let place = |it: &Self| match it.operand.address {
@@ -247,6 +266,9 @@ mod tests {
         assert_eq!(places(&cycle.ahead(24)), [64, 128, 192]);
         assert_eq!(cycle.ahead(7).len(), 0);
         assert_eq!(cycle.ahead(1 << 20).len(), 16);
+        assert_eq!(places(&cycle.behind(24, 16)), [256, 320]);
+        assert_eq!(places(&cycle.behind(24, 2)), [256]);
+        assert_eq!(places(&cycle.behind(1 << 20, 8)), [17 * 64]);
     }
 
     #[test]
@@ -261,6 +283,7 @@ mod tests {
         assert_eq!(cycle.streams.len(), 1);
         assert_eq!(cycle.streams[0].stride, -128);
         assert_eq!(places(&cycle.ahead(2)), [-128, -256]);
+        assert_eq!(places(&cycle.behind(2, 2)), [-384, -512]);
     }
 
     #[test]

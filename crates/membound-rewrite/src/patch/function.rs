@@ -6,6 +6,7 @@ use iced_x86::{Code, FlowControl, Instruction};
 
 use super::blocks::{self, Chosen};
 use super::body::{Settled, Surroundings};
+use super::companions::{self, Companions};
 use super::cycle::Cycle;
 use super::group::{self, Ground, Group, Item};
 use super::loop_saves::LoopSaves;
@@ -128,7 +129,15 @@ pub(super) fn plan(
                 });
                 around.live = yields::kept(around.live, untouched, subject.unused, options);
             }
-            let settled = Settled::settle(body, options, around, instruction, access.as_ref());
+            let operand = access.and_then(|access| Operand::of(instruction, &access));
+            let also = match (body, operand) {
+                (Body::Yield(what), Some(operand)) if what.prefetches() => {
+                    companions::of(&subject.function.instructions, index, operand, analyst)
+                }
+                _ => Companions::default(),
+            };
+            let settled =
+                Settled::settle(body, options, around, instruction, access.as_ref(), also);
             let untouchable = is_untouchable(subject.function, instruction);
             let number = match settled {
                 _ if untouchable => Err(Refusal::Rseq),

@@ -9,6 +9,7 @@
 mod blocks;
 mod body;
 mod calls;
+mod companions;
 mod cycle;
 mod describe;
 mod emit;

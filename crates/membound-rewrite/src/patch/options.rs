@@ -118,6 +118,8 @@ pub enum YieldPart {
     UnusedVectors,
     /// What is about to be accessed is asked for before.
     Prefetch,
+    /// What is asked for of an object is asked for with its other lines that the code behind accesses.
+    Companions,
     /// What is not read again before caches have lost it is asked for without a place in the outer ones.
     NonTemporal,
     /// No yield for a line that there was one for lately, where that tells hits from misses.

@@ -22,6 +22,7 @@ use membound_wire::{
 };
 
 use super::body::{Surroundings, Within};
+use super::companions::Companions;
 use super::cycle::Beat;
 use super::emit::{Address, Condition, Emitter, Width};
 use super::lane::{
@@ -38,7 +39,7 @@ use crate::flow::{Analyst, Segment};
 use crate::{Gpr, RegisterSet};
 
 /// Time in a loop that is counted at once, in nanoseconds.
-const AT_ONCE_NS: i32 = 4;
+const AT_ONCE_NS: i32 = 10;
 /// Time for which a scavenger asks ahead, in nanoseconds: a turn's, about.
 const AHEAD_NS: i32 = 100;
 /// Where the thread that a lane belongs to has written down how it rounds.
@@ -49,6 +50,8 @@ const THREAD_ROUNDING: Address = absolute(offset_of!(Lane, rounding));
 pub(super) struct Asked {
     /// What is about to be accessed.
     pub operand: Operand,
+    /// What is likely to be, after it.
+    pub also: Companions,
     /// Where it is prefetched to.
     pub to: Prefetch,
     /// Whether there is no yield for a line that there was one for lately.
@@ -63,6 +66,8 @@ pub(super) struct SettledYield {
     asked: Option<Asked>,
     /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
     asks_ahead: bool,
+    /// Whether other lines of what is accessed are asked for too.
+    asks_for_companions: bool,
     /// Whether a scavenger that goes on as the next one asks for what comes after that.
     asks_for_next: bool,
     vectors: VectorLevel,
@@ -119,6 +124,8 @@ struct Charge {
     beat: Option<Laps>,
     /// What is asked for when it leaves, for when it is back.
     ahead: Vec<Operand>,
+    /// What is asked for whenever it is charged.
+    steadily: Vec<Operand>,
 }
 
 /// Two to the power of `together` laps, of which one finds the bits above `beat`'s shift 0.
@@ -140,6 +147,7 @@ impl Charge {
             units,
             beat: None,
             ahead: Vec::new(),
+            steadily: Vec::new(),
         }
     }
 }
@@ -166,6 +174,7 @@ impl SettledYield {
             what,
             asked: asked.filter(|_| what.prefetches() && with(YieldPart::Prefetch)),
             asks_ahead: with(YieldPart::Prefetch),
+            asks_for_companions: with(YieldPart::Companions),
             asks_for_next: with(YieldPart::NextContext),
             vectors: options.vectors,
             passes: with(YieldPart::Passing),
@@ -186,6 +195,7 @@ impl SettledYield {
             _ if !self.passes => self.stay(around, writer),
             Yield::Primary => self.primary(around, writer),
             Yield::Miss { cost, .. } => {
+                self.ask_for_companions(writer.out);
                 self.scavenger(around, &Charge::of(cost), writer);
             }
             Yield::Bound { cost, .. } => {
@@ -203,21 +213,22 @@ impl SettledYield {
             return Charge::of(cost);
         };
         let laps = i64::from(AHEAD_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
-        let ahead = if self.asks_ahead {
-            cycle.ahead(laps)
-        } else {
-            Vec::new()
-        };
         let at_once = AT_ONCE_NS * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
         let together = at_once.max(1).ilog2();
         let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
         let beat = cycle
             .beat
             .filter(|beat| within.is_head && flags_dead && together > 0 && beat.shift < 16);
+        let (ahead, steadily) = match beat {
+            _ if !self.asks_ahead => (Vec::new(), Vec::new()),
+            None => (cycle.ahead(laps), Vec::new()),
+            Some(_) => (Vec::new(), cycle.behind(laps, 1 << together)),
+        };
         Charge {
             units: beat.map_or(cost, |_| cost << together),
             beat: beat.map(|beat| Laps { beat, together }),
             ahead,
+            steadily,
         }
     }
 
@@ -242,6 +253,7 @@ impl SettledYield {
         let recent = flags_dead
             .then(|| self.pass_recent(around, writer))
             .flatten();
+        self.ask_for_companions(writer.out);
         let saved = Saved::save(around, writer);
         load_lane(writer.out, Gpr::RAX, offset_of!(Lane, next));
         // Only the thread itself and who finds it in the kernel make this 0.
@@ -310,6 +322,16 @@ impl SettledYield {
         writer.mark();
     }
 
+    /// Asks for what is likely to be accessed after what the yield is for.
+    fn ask_for_companions(&self, out: &mut Emitter) {
+        let Some(asked) = self.asked.filter(|_| self.asks_for_companions) else {
+            return;
+        };
+        for operand in asked.also.into_iter().flatten() {
+            prefetch(operand, asked.to, out);
+        }
+    }
+
     /// Takes a jump, whose field is returned, where there was a yield for the line lately: it is in a cache
     /// still, or one that lies at its place is. `None` where there are no registers to look with. Changes
     /// flags.
@@ -351,6 +373,9 @@ impl SettledYield {
         let misses = matches!(self.what, Yield::Miss { .. });
         let mut quick = None;
         if flags_dead && !misses {
+            for operand in &charge.steadily {
+                prefetch(*operand, Prefetch::Everywhere, writer.out);
+            }
             count_down(writer.out, cost);
             // From here on it is not to be counted again.
             writer.resume = Resume::Displaced;

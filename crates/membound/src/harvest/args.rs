@@ -130,11 +130,12 @@ pub(crate) struct RunArgs {
     pub(crate) memory: Option<u64>,
     /// Do without a part, to see what it is worth: choice (of loads that yield), distance (yields
     /// that bound the time of turns), liveness (registers that are dead are not saved), vectors
-    /// (nor those that the program does not use), prefetch, non-temporal (which keeps lines that
-    /// are lost before they are read again out of the outer caches), recency (no yield for a line that
-    /// there was one for lately), loops (moved as a whole), loop-saves (what such a loop does not change,
-    /// once around it), next-context (prefetched), waits (short ones,
-    /// in which scavengers run on the command's thread), switch (nobody else runs). May be repeated.
+    /// (nor those that the program does not use), prefetch, companions (other
+    /// lines of an object, asked for with the one that is waited for), non-temporal (which keeps lines
+    /// that are lost before they are read again out of the outer caches), recency (no yield for a line
+    /// that there was one for lately), loops (moved as a whole), loop-saves (what such a loop does not
+    /// change, once around it), next-context (prefetched), waits (short ones, in which scavengers run on
+    /// the command's thread), switch (nobody else runs). May be repeated.
     #[arg(long, value_name = "PART")]
     pub(crate) without: Vec<HarvestPart>,
     /// Let scavengers that are not done go on when the command has ended.

@@ -33,7 +33,14 @@ fn parts_of_yields_can_be_left_out() {
         return;
     };
     for part in [
-        "liveness", "vectors", "prefetch", "distance", "choice", "switch",
+        "liveness",
+        "vectors",
+        "prefetch",
+        "companions",
+        "recency",
+        "distance",
+        "choice",
+        "switch",
     ] {
         let harvest = Harvest::of(&program, "vectors")
             .with(&scavenger, "vectors")

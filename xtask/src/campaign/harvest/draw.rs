@@ -417,6 +417,7 @@ fn options(random: &mut Random, finish: bool) -> Vec<String> {
             "next-context",
             "non-temporal",
             "recency",
+            "companions",
             "waits",
         ];
         words.extend(["--without".to_owned(), (*random.pick(&parts)).to_owned()]);

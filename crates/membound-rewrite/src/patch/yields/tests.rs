@@ -3,7 +3,7 @@
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
 use super::*;
-use crate::patch::{Body, Hooks, Plan};
+use crate::patch::{Body, Hooks, Plan, Sites};
 
 const TEXT: u64 = 0x1000;
 
@@ -57,15 +57,16 @@ fn count(lines: &[String], start: &str) -> usize {
 fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
     let credit = offset_of!(Lane, credit);
     let lines = sum(4, true);
-    // Sixteen laps of a quarter of a nanosecond, of which one finds rdi at a multiple of 128.
-    let charge = position(&lines, &format!("sub dword ptr gs:[{credit:X}h],40h"));
-    assert_eq!(charge, 0, "{lines:#?}");
-    let lap = position(&lines, "test edi,78h");
+    // Of 32 laps, of a quarter of a nanosecond each, one finds rdi at a multiple of 256. 400 laps are 50
+    // lines, of which the processor can ask for 16: with those it goes into the loop. They become four
+    // lines less each time.
+    let asks = ["440", "480", "4C0", "500"].map(|at| format!("prefetcht0 [rdi+{at}h]"));
+    assert_eq!(lines[..4], asks, "{lines:#?}");
+    assert_eq!(lines[4], format!("sub dword ptr gs:[{credit:X}h],80h"));
+    let lap = position(&lines, "test edi,0F8h");
     assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
     assert_eq!(lines[lap + 2], "add rax,[rdi]");
-    // 400 laps to come are 50 lines, of which the processor can ask for 16.
-    assert_eq!(count(&lines, "prefetcht0"), 16);
-    position(&lines, "prefetcht0 [rdi+400h]");
+    assert_eq!(count(&lines, "prefetcht0"), 4);
     assert!(lines[lap + 5].starts_with("jne "));
 }
 
@@ -105,6 +106,36 @@ fn a_line_that_is_read_once_is_kept_out_of_the_outer_caches() {
     assert_eq!(asks(&[TEXT + 1], &[]), [1, 0]);
     assert_eq!(asks(&[TEXT], &[YieldPart::NonTemporal]), [1, 0]);
     assert_eq!(asks(&[TEXT], &[YieldPart::Prefetch]), [0, 0]);
+}
+
+#[test]
+fn other_lines_of_an_object_are_asked_for_by_who_yields() {
+    // mov rax,[rdi]; mov rcx,[rdi+64]; cmp rax,rcx; ret
+    let code = [
+        0x48, 0x8b, 0x07, 0x48, 0x8b, 0x4f, 64, 0x48, 0x39, 0xc8, 0xc3,
+    ];
+    let (cost, own_base) = (1, false);
+    for what in [Yield::Primary, Yield::Miss { cost, own_base }] {
+        let lines = |without: &[YieldPart]| {
+            let options = Options {
+                sites: Sites::Instructions(vec![TEXT]),
+                without: without.to_vec(),
+                ..Options::new(Body::Yield(what))
+            };
+            written_for(&code, options)
+        };
+        let asking = lines(&[]);
+        let [own, other, away] = ["prefetcht0 [rdi]", "prefetcht0 [rdi+40h]", "jmp r"]
+            .map(|line| asking.iter().position(|it| it.starts_with(line)));
+        assert!(own.is_some() && own < other && other < away, "{asking:#?}");
+        for part in [YieldPart::Companions, YieldPart::Prefetch] {
+            assert_eq!(
+                count(&lines(&[part]), "prefetcht0 [rdi+40h]"),
+                0,
+                "{part:?}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,173 @@
+//! Other lines of the object that a load is about to wait for.
+//!
+//! A processor that does not yield runs on behind a load that misses, and asks for what it reads next of
+//! the same object as it goes. One that yields has asked for one line, and waits for the next one when it
+//! is back. So a yield asks for those too, as far as the code behind it tells which they are.
+
+use iced_x86::{FlowControl, Instruction};
+
+use super::emit::Address;
+use super::operand::Operand;
+use crate::flow::{Analyst, access};
+use crate::{Gpr, RegisterSet};
+
+/// Bytes of a cache line.
+const LINE_BYTES: i64 = 64;
+/// Instructions behind the load that are looked at.
+const REACH: usize = 32;
+/// Lines asked for besides the load's own.
+const MOST: usize = 3;
+/// Lines of an array in which an element is taken to lie of which only the index says where.
+const OF_ARRAY: i64 = 2;
+
+/// What is asked for besides the operand of a load.
+pub(super) type Companions = [Option<Operand>; MOST];
+
+/// Lines besides that of `operand`, which the instruction at `index` accesses, that those behind it
+/// access at the same base, in the order of the text, up to the first call and to where the base changes.
+pub(super) fn of(
+    instructions: &[Instruction],
+    index: usize,
+    operand: Operand,
+    analyst: &mut Analyst,
+) -> Companions {
+    let mut companions = Companions::default();
+    let Some(own) = Place::of(&operand) else {
+        return companions;
+    };
+    let mut known = vec![own.displacement];
+    let from_load = instructions.iter().skip(index).take(REACH);
+    for (behind, instruction) in from_load.enumerate() {
+        let accessed = access(instruction)
+            .filter(|access| behind > 0 && access.segment == operand.segment)
+            .and_then(|access| Operand::of(instruction, &access))
+            .and_then(|other| Place::of(&other))
+            .map_or(0..0, |other| own.lines(&other));
+        for displacement in accessed.step_by(LINE_BYTES as usize) {
+            let apart = |it: &i64| (it - displacement).abs() >= LINE_BYTES;
+            if known.len() <= MOST && known.iter().all(apart) {
+                companions[known.len() - 1] = operand.further(displacement - own.displacement);
+                known.push(displacement);
+            }
+        }
+        let goes_on = matches!(
+            instruction.flow_control(),
+            FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+        );
+        if !goes_on
+            || analyst
+                .effects(instruction)
+                .writes
+                .intersects(own.registers())
+        {
+            break;
+        }
+    }
+    companions
+}
+
+/// Where an operand lies that is reached by a pointer.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    base: Gpr,
+    /// Register and logarithm of its scale.
+    index: Option<(Gpr, u8)>,
+    displacement: i64,
+}
+
+impl Place {
+    /// `None` for what is on the stack, or part of a module.
+    fn of(operand: &Operand) -> Option<Self> {
+        match operand.address {
+            Address::Registers {
+                base: Some(base),
+                index,
+                displacement,
+            } if base != Gpr::RSP => Some(Self {
+                base,
+                index,
+                displacement: i64::from(displacement),
+            }),
+            _ => None,
+        }
+    }
+
+    /// What the place depends on.
+    fn registers(&self) -> RegisterSet {
+        let index = self
+            .index
+            .map_or(RegisterSet::EMPTY, |it| RegisterSet::gpr(it.0));
+        RegisterSet::gpr(self.base).union(index)
+    }
+
+    /// The displacements at which `other` may be, from here: none where that cannot be told.
+    fn lines(&self, other: &Self) -> std::ops::Range<i64> {
+        let begin = other.displacement;
+        let lines = match (self.index, other.index) {
+            _ if self.base != other.base => 0,
+            (own, its) if own == its => 1,
+            (None, Some(_)) => OF_ARRAY,
+            _ => 0,
+        };
+        begin..begin + lines * LINE_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Function;
+
+    /// Displacements of what is asked for besides the operand of the first instruction.
+    fn besides(code: &[u8]) -> Vec<i32> {
+        let function = Function::from_code(code, 0x1000);
+        let load = &function.instructions[0];
+        let operand = Operand::of(load, &access(load).unwrap()).unwrap();
+        let all = of(&function.instructions, 0, operand, &mut Analyst::new());
+        let displacement = |it: Operand| match it.address {
+            Address::Registers { displacement, .. } => displacement,
+            Address::Module(_) => panic!("an address of the module"),
+        };
+        all.into_iter().flatten().map(displacement).collect()
+    }
+
+    #[test]
+    fn a_descent_asks_for_keys_and_children() {
+        // mov r8,[rsi]; 1: cmp rdi,[rsi+rax*8]; jae 1b; mov rsi,[rsi+rcx*8+0x80]; mov rax,[rsi+0x200]
+        let code = [
+            0x4c, 0x8b, 0x06, 0x48, 0x3b, 0x3c, 0xc6, 0x73, 0xfa, 0x48, 0x8b, 0xb4, 0xce, 0x80, 0,
+            0, 0, 0x48, 0x8b, 0x86, 0, 2, 0, 0,
+        ];
+        assert_eq!(besides(&code), [64, 128, 192]);
+    }
+
+    #[test]
+    fn fields_in_other_lines_are_asked_for_and_no_more_than_three() {
+        // mov rax,[rdi+8]; mov rcx,[rdi+16]; mov rcx,[rdi-64]; mov [rdi+72],rcx; mov rcx,[rsi+640];
+        // mov rcx,[rdi+320]; mov rcx,[rdi+960]
+        let code = [
+            0x48, 0x8b, 0x47, 8, 0x48, 0x8b, 0x4f, 16, 0x48, 0x8b, 0x4f, 0xc0, 0x48, 0x89, 0x4f,
+            72, 0x48, 0x8b, 0x8e, 0x80, 2, 0, 0, 0x48, 0x8b, 0x8f, 0x40, 1, 0, 0, 0x48, 0x8b, 0x8f,
+            0xc0, 3, 0, 0,
+        ];
+        assert_eq!(besides(&code), [-64, 72, 320]);
+    }
+
+    #[test]
+    fn nothing_is_known_behind_a_call_or_of_another_index() {
+        // mov rax,[rdi]; call rax; mov rcx,[rdi+64]
+        let call = [0x48, 0x8b, 0x07, 0xff, 0xd0, 0x48, 0x8b, 0x4f, 64];
+        assert_eq!(besides(&call), []);
+        // mov rax,[rdi+rsi*8]; mov rcx,[rdi+rdx*8+128]; mov rcx,[rdi+rsi*8+64]
+        let others = [
+            0x48, 0x8b, 0x04, 0xf7, 0x48, 0x8b, 0x8c, 0xd7, 128, 0, 0, 0, 0x48, 0x8b, 0x4c, 0xf7,
+            64,
+        ];
+        assert_eq!(besides(&others), [64]);
+        // mov rax,[rsp+8]; mov rcx,[rsp+128]
+        let stack = [
+            0x48, 0x8b, 0x44, 0x24, 8, 0x48, 0x8b, 0x8c, 0x24, 128, 0, 0, 0,
+        ];
+        assert_eq!(besides(&stack), []);
+    }
+}
