@@ -13,7 +13,7 @@ use super::{ns_of, tell, told};
 /// Turns before those that are recorded: the kernel, which was between, leaves predictors and caches cold.
 const WARMING: u32 = 128;
 /// Turns in a row that are recorded.
-const RECORDED: u32 = 64;
+const RECORDED: u32 = 256;
 
 // rax: the context that was gone on to. Each is what the field of that name says.
 global_asm!(

@@ -22,8 +22,13 @@ const HOPELESS: f64 = 0.8;
 const SOUNDED_EVERY: u32 = 12;
 /// Decisions for which no longer span is tried after one that was too long.
 const HELD: u32 = 8;
-/// Timed turns that a decision is made on.
+/// Timed turns that a decision is made on at least, and those that it is made on whatever they show.
 const LEAST_TURNS: u64 = 200;
+const ENOUGH_TURNS: u64 = 4000;
+/// Looks after which it is made on what there is.
+const MOST_LOOKS: u32 = 16;
+/// Standard errors by which a share lies beyond what it is held against.
+const SURE: f64 = 2.0;
 /// Below this the span makes no difference: turns end at the first yield.
 const LEAST_NS: f64 = 2.0;
 
@@ -45,6 +50,8 @@ pub(super) struct SpanControl {
     patience: u32,
     /// Turns that were timed at the last decision, and those of them that kept to the bound.
     last: (u64, f64),
+    /// Looks since then.
+    looks: u32,
 }
 
 impl SpanControl {
@@ -63,6 +70,7 @@ impl SpanControl {
             kept_ns: most_ns / 4.0,
             patience: 0,
             last: (0, 0.0),
+            looks: 0,
         }
     }
 
@@ -75,7 +83,12 @@ impl SpanControl {
             return None;
         }
         let share = (kept - self.last.1) / turns as f64;
+        self.looks += 1;
+        if turns < ENOUGH_TURNS && self.looks < MOST_LOOKS && self.may_be_chance(share, turns) {
+            return None;
+        }
         self.last = (timed, kept);
+        self.looks = 0;
         let was_ns = if self.sounding { 0.0 } else { self.span_ns };
         if self.sounding {
             self.floor = Some(self.floor.map_or(share, |floor| (floor + share) / 2.0));
@@ -89,13 +102,39 @@ impl SpanControl {
         ((span_ns - was_ns).abs() > 1e-9).then_some(span_ns)
     }
 
+    /// Whether this share of so many turns may come out on the other side of what it is held against, with
+    /// as many again.
+    fn may_be_chance(&self, share: f64, turns: u64) -> bool {
+        let turns = turns as f64;
+        // As if one turn more kept to the bound and one more did not: shares of few are never sure.
+        let mended = (share * turns + 1.0) / (turns + 2.0);
+        let error = (mended * (1.0 - mended) / turns).sqrt();
+        // What the shortest turns keep to is what others are held against: it is to be known as well.
+        let away = if self.sounding {
+            BLUR
+        } else {
+            (share - Self::target(self.best())).abs()
+        };
+        away < SURE * error
+    }
+
+    /// The share of the turns that keeps to the bound at best.
+    fn best(&self) -> f64 {
+        self.floor.unwrap_or(1.0)
+    }
+
+    /// The share that is to keep to it.
+    fn target(best: f64) -> f64 {
+        best.min(KEPT) - (KEPT - best).clamp(0.0, MORE)
+    }
+
     /// The span that is to be where this share of the turns keeps to the bound.
     fn wanted(&mut self, share: f64) -> f64 {
-        let best = self.floor.unwrap_or(1.0);
+        let best = self.best();
         if best < HOPELESS {
             return 0.0;
         }
-        let target = best.min(KEPT) - (KEPT - best).clamp(0.0, MORE);
+        let target = Self::target(best);
         let beyond = (best - target).max(BLUR);
         let wanted = if share >= target {
             self.kept_ns = self.span_ns;
@@ -148,6 +187,29 @@ mod tests {
         assert!((150.0..=215.0).contains(&lasts), "{span} {lasts}");
         // Too few turns say nothing.
         assert_eq!(control.decide(&so_far), None);
+    }
+
+    #[test]
+    fn few_turns_that_miss_by_chance_do_not_shorten_it() {
+        // Two in a hundred are late whatever the span is; of each 250 that are looked at it is up to nine.
+        let mut control = SpanControl::new(200.0, 150.0);
+        let mut so_far = Harvested::default();
+        let mut span = SpanControl::FIRST;
+        let mut shortest = f64::INFINITY;
+        for (look, late) in [1, 9, 5, 2, 8, 5, 6, 4]
+            .into_iter()
+            .cycle()
+            .take(800)
+            .enumerate()
+        {
+            times::add(&mut so_far.times, 60 + span as u64 / 2, 250 - late);
+            times::add(&mut so_far.times, 400, late);
+            span = control.decide(&so_far).unwrap_or(span);
+            if look > 400 && !control.sounding {
+                shortest = shortest.min(control.span_ns);
+            }
+        }
+        assert!(shortest > 60.0, "{control:?}");
     }
 
     #[test]
