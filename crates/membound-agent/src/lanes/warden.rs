@@ -25,9 +25,11 @@ const MOST_HALVINGS: u32 = 4;
 const CALL_NS: u64 = 16_000_000;
 /// From one look whether the program is there at all to the next.
 const THOROUGH_NS: u64 = 100_000_000;
-/// Looks at first after each of which turns are timed, and later every which one: a turn that is timed lets
-/// nothing before it overlap with it.
+/// Looks at first after each of which turns are timed, those up to which every fourth one is followed by
+/// that, and later every which one: a turn that is timed lets nothing before it overlap with it. Looks that
+/// find no turns are not counted.
 const ALL_TIMED: u32 = 64;
+const OFTEN_TIMED: u32 = 1024;
 const TIMED: u32 = 16;
 /// Parts of the whole that [`Board::share`] counts in.
 const WHOLE: u32 = 1024;
@@ -130,17 +132,20 @@ extern "C" fn look_after(_: usize) -> ! {
             left = board().map_or(1, |board| board.phase_looks.max(1));
         }
         left -= 1;
-        looks = looks.saturating_add(1);
         let look = Look {
             were_in,
             changed: lets_in() != were_in,
-            times: looks < ALL_TIMED || looks.is_multiple_of(TIMED),
+            times: is_timed_after(looks),
             period_ns: period,
         };
         let mut motion = false;
+        let mut turns = false;
         for block in lanes() {
-            motion |= look_at(block, &look) == Found::Motion;
+            let found = look_at(block, &look);
+            motion |= found != Found::Rest;
+            turns |= found == Found::Turns;
         }
+        looks = looks.saturating_add(u32::from(turns));
         nothing = if motion && guest::any_lives() {
             0
         } else {
@@ -163,12 +168,24 @@ extern "C" fn look_after(_: usize) -> ! {
     }
 }
 
+/// Whether turns are timed after a look that so many with turns were before.
+fn is_timed_after(looks: u32) -> bool {
+    let every = match looks {
+        0..ALL_TIMED => 1,
+        ALL_TIMED..OFTEN_TIMED => TIMED / 4,
+        _ => TIMED,
+    };
+    looks.is_multiple_of(every)
+}
+
 /// What a look at a lane finds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     /// Its thread computes, and nobody else has to do with it.
     Rest,
-    /// Contexts take turns in it, or its thread waits, or has ended.
+    /// Contexts take turns in it.
+    Turns,
+    /// One has its turn and does not end it, or its thread waits, or has ended.
     Motion,
 }
 
@@ -204,7 +221,9 @@ fn look_at(block: &'static Block, look: &Look) -> Found {
             block.ask();
         }
     }
-    if turned > 0 || little || block.current.load(Ordering::Acquire) != 0 {
+    if turned > 0 {
+        Found::Turns
+    } else if little || block.current.load(Ordering::Acquire) != 0 {
         Found::Motion
     } else {
         Found::Rest

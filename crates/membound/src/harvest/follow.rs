@@ -85,7 +85,6 @@ impl Follower {
                     remote.lengthen_phases(REQUESTS_A_PHASE * p99);
                 }
                 if let Some(control) = &mut span
-                    && decides
                     && let Some(span_ns) = control.decide(&seen.harvested)
                 {
                     remote.set_span(span_ns);

@@ -26,7 +26,7 @@ const HELD: u32 = 8;
 const LEAST_TURNS: u64 = 200;
 const ENOUGH_TURNS: u64 = 4000;
 /// Looks after which it is made on what there is.
-const MOST_LOOKS: u32 = 16;
+const MOST_LOOKS: u32 = 32;
 /// Standard errors by which a share lies beyond what it is held against.
 const SURE: f64 = 2.0;
 /// Below this the span makes no difference: turns end at the first yield.
@@ -139,7 +139,9 @@ impl SpanControl {
         let wanted = if share >= target {
             self.kept_ns = self.span_ns;
             self.patience = self.patience.saturating_sub(1);
-            if self.patience == 0 && share > target + 0.5 * beyond {
+            if self.patience == 0 && share > target + 0.9 * beyond {
+                (self.span_ns * 1.5).max(LEAST_NS)
+            } else if self.patience == 0 && share > target + 0.5 * beyond {
                 (self.span_ns * 1.2).max(LEAST_NS)
             } else {
                 self.span_ns
