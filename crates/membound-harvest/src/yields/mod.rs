@@ -23,6 +23,7 @@ use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite, YieldKi
 
 use crate::Error;
 use crate::binaries::identity;
+use crate::options::{LIKELY, passes_recent};
 use base::{Bodies, Flow, Leave};
 use costs::Costs;
 
@@ -161,21 +162,7 @@ pub fn is_wanted(site: &HarvestSite, without: &[HarvestPart]) -> bool {
     }
 }
 
-/// Whether the line that `site` reads is in no cache when it is read again, as a rule: it need not be
-/// put into the outer ones, where it takes the place of others.
-fn is_read_once(site: &HarvestSite) -> bool {
-    likelihood(site).is_some_and(|share| share >= LIKELY)
-}
-
-/// Whether a load hits often enough for it to be worth the while to look whether it was at that line
-/// lately.
-fn is_read_again(site: &HarvestSite) -> bool {
-    likelihood(site).is_some_and(|share| share < LIKELY)
-}
-
-/// Share of a load's lines that are in no cache any more from which on all of them are taken to be.
-const LIKELY: f64 = 0.9;
-
+/// Share of the executions of the load that `site` is at that miss, where that is known.
 fn likelihood(site: &HarvestSite) -> Option<f64> {
     let known = site.likelihood.as_ref().map(|share| share.value);
     known.filter(|_| site.kind == YieldKind::Primary)
@@ -199,13 +186,12 @@ fn yield_parts(without: &[HarvestPart]) -> Vec<YieldPart> {
 }
 
 /// A yield that is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Wanted {
     kind: YieldKind,
     cost: u16,
-    /// Whether caches have lost the line as a rule when it is read again.
-    non_temporal: bool,
-    recalled: bool,
+    /// Share of the executions that miss, of a load.
+    likelihood: Option<f64>,
 }
 
 /// A function with yields.
@@ -267,8 +253,7 @@ impl Work {
         let wanted = Wanted {
             kind: site.kind,
             cost,
-            non_temporal: is_read_once(site),
-            recalled: is_read_again(site),
+            likelihood: likelihood(site),
         };
         // A load that yields bounds the time too.
         let known = part.wanted.entry(at).or_insert(wanted);
@@ -307,10 +292,15 @@ impl Work {
             sites.extend(part.bodies.bases.iter().map(|&index| address(index)));
             for (&index, wanted) in &part.wanted {
                 sites.push(address(index));
-                if wanted.non_temporal {
+                // What caches have lost when it is read again need not be put into the outer ones, where it
+                // takes the place of others.
+                if wanted.likelihood.is_some_and(|share| share >= LIKELY) {
                     options.non_temporal.push(address(index));
                 }
-                if wanted.recalled && role == HarvestRole::Primary {
+                if wanted
+                    .likelihood
+                    .is_some_and(|share| passes_recent(role, share))
+                {
                     options.recalled.push(address(index));
                 }
                 let own_base = part.bodies.yields.get(&index).is_some_and(|it| it.own_base);
