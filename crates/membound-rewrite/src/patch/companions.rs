@@ -6,13 +6,12 @@
 
 use iced_x86::{FlowControl, Instruction};
 
+use super::cycle::LINE_BYTES;
 use super::emit::Address;
 use super::operand::Operand;
 use crate::flow::{Analyst, access};
 use crate::{Gpr, RegisterSet};
 
-/// Bytes of a cache line.
-const LINE_BYTES: i64 = 64;
 /// Instructions behind the load that are looked at.
 const REACH: usize = 32;
 /// Lines asked for besides the load's own.

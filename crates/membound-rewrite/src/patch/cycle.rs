@@ -15,7 +15,7 @@ use crate::flow::{Access, Analyst, Direction, access};
 use crate::{Gpr, RegisterSet};
 
 /// Bytes of a cache line.
-const LINE_BYTES: i64 = 64;
+pub(super) const LINE_BYTES: i64 = membound_wire::LINE_BYTES as i64;
 /// Lines asked for at one time, of all streams together: as many misses as a core may have open.
 const MOST_LINES: i64 = 16;
 

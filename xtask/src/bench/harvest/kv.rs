@@ -37,12 +37,14 @@ struct Case {
     load: u32,
     /// The bound and `--max-overhead`; `None` runs alone.
     with: Option<(f64, &'static str)>,
-    /// With yields that save everything.
-    plain: bool,
+    /// What yields do without.
+    without: &'static [HarvestPart],
 }
 
 /// What plain yields do without.
-const PLAIN: [HarvestPart; 2] = [HarvestPart::Liveness, HarvestPart::Vectors];
+const PLAIN: &[HarvestPart] = &[HarvestPart::Liveness, HarvestPart::Vectors];
+/// Parts whose worth shows in a store, each by itself.
+const PARTS: [&[HarvestPart]; 2] = [&[HarvestPart::Recency], &[HarvestPart::Companions]];
 
 /// What is compared of a run.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -135,7 +137,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let worth = bed.units_per_s(&scan)?;
     let ask = |case: &Case, (bound_ns, max_overhead)| Asked {
         max_overhead,
-        without: if case.plain { &PLAIN } else { &[] },
+        without: case.without,
         ..asked(
             bed,
             store(bed, case.load, rate(full, case.load)),
@@ -146,12 +148,12 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let alone = Case {
         load: LOAD,
         with: None,
-        plain: false,
+        without: &[],
     };
     let with = |with| Case {
         load: LOAD,
         with: Some(with),
-        plain: false,
+        without: &[],
     };
     let mut cases = vec![alone];
     cases.extend(BOUNDS_NS.map(|bound| with((bound, OVERHEAD))));
@@ -161,12 +163,16 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
         cases.extend([None, with].map(|with| Case {
             load,
             with,
-            plain: false,
+            without: &[],
         }));
     }
     cases.extend(BOUNDS_NS.map(|bound| Case {
-        plain: true,
+        without: PLAIN,
         ..with((bound, OVERHEAD))
+    }));
+    cases.extend(PARTS.map(|without| Case {
+        without,
+        ..with((BOUND_NS, OVERHEAD))
     }));
     let [plan, _] = bed.plans(&ask(&alone, (BOUND_NS, OVERHEAD)))?;
     let (stall, yields) = (stall_share(&plan)?, chosen(&plan)?.len());
@@ -196,6 +202,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let mut summary: Vec<Value> = Vec::new();
     let mut curve = Vec::new();
     let mut plain = Vec::new();
+    let mut parts = Vec::new();
     say("bound     overhead  service p50    p95  slower  <= 15 %  units/s  stall to work");
     for (case, runs) in rows {
         // From the first one at another load on, pairs of alone and with are the curve.
@@ -203,7 +210,11 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
             .with
             .filter(|_| summary.len() < BOUNDS_NS.len() + OVERHEADS.len());
         let Some((bound_ns, overhead)) = compared else {
-            let list = if case.plain { &mut plain } else { &mut curve };
+            let list = match case.without {
+                [] => &mut curve,
+                PLAIN => &mut plain,
+                _ => &mut parts,
+            };
             list.push((case, runs));
             continue;
         };
@@ -250,7 +261,45 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let plain = plainly(&plain, &cheap)?;
     summary.extend(sojourns(&curve)?);
     summary.extend(plain);
+    let to_work = |units| turned_into_work(units, worth, stall_s);
+    summary.extend(without_parts(&parts, alone_p95, to_work)?);
     Ok(summary)
+}
+
+/// What is left of slowdown and work without single parts, at the usual bound.
+fn without_parts(
+    parts: &[(&Case, Result<Vec<Found>>)],
+    alone_p95: f64,
+    to_work: impl Fn(f64) -> f64,
+) -> Result<Vec<Value>> {
+    say("without       service p95  slower  stall to work");
+    let mut rows = Vec::new();
+    for (case, runs) in parts {
+        let names: Vec<&str> = case.without.iter().map(|part| part.name()).collect();
+        let names = names.join(", ");
+        let runs = match runs {
+            Ok(runs) => runs,
+            Err(error) => {
+                say(&names);
+                rows.push(json!({ "without": names, "failed": failed(error) }));
+                continue;
+            }
+        };
+        let p95 = middle(runs, |one| one.service_p95_ns)?;
+        let slower = p95 / alone_p95 - 1.0;
+        let work = to_work(middle(runs, |one| one.units)?);
+        say(format_args!(
+            "{names:<13}{:>8.1} us{:>+6.0} %{:>13.0} %",
+            p95 / 1e3,
+            slower * 100.0,
+            work * 100.0
+        ));
+        rows.push(json!({
+            "without": names, "service_p95_ns": p95, "slower": slower, "stall_to_work": work,
+            "runs": runs,
+        }));
+    }
+    Ok(rows)
 }
 
 /// What yields that save only what they must are worth, by bound: service times with those that save
