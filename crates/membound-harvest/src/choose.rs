@@ -121,20 +121,23 @@ pub(crate) fn choose(
 
 fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decision {
     let yield_ns = options.costs.yield_ns();
-    let hit_ns = |likelihood: Estimate| {
-        if passes_recent(options.role, likelihood.value) {
+    // Of an execution on average: what hits cost of it, and what misses do.
+    let costs_ns = |likelihood: Estimate| {
+        let hit_ns = if passes_recent(options.role, likelihood.value) {
             options.costs.hit_ns()
         } else {
             yield_ns
-        }
+        };
+        let missing = likelihood.value;
+        ((1.0 - missing) * hit_ns, missing * yield_ns)
     };
     let executed = candidate.executed.filter(|executed| executed.count > 0.0);
     let stall_each_ns = executed.map(|executed| each(candidate, executed));
     let (gain_ns, hit_cost_ns) = match (executed, candidate.likelihood) {
         (Some(executed), Some(likelihood)) => {
-            let hits_ns = executed.count * (1.0 - likelihood.value) * hit_ns(likelihood);
-            let misses_ns = executed.count * likelihood.value * yield_ns;
-            (candidate.beyond_ns - hits_ns - misses_ns, hits_ns)
+            let (hits_ns, misses_ns) = costs_ns(likelihood);
+            let all_ns = executed.count * (hits_ns + misses_ns);
+            (candidate.beyond_ns - all_ns, executed.count * hits_ns)
         }
         _ => (0.0, 0.0),
     };
@@ -171,9 +174,8 @@ fn decide(candidate: &Candidate, all_stall_ns: f64, options: &Options) -> Decisi
     if !misses.above {
         return decided(YieldReason::Hits, &[misses]);
     }
-    let missing = likelihood.value;
-    let costs_ns = missing * yield_ns + (1.0 - missing) * hit_ns(likelihood);
-    let long = side(each_ns, costs_ns, candidate.former);
+    let (hits_ns, misses_ns) = costs_ns(likelihood);
+    let long = side(each_ns, hits_ns + misses_ns, candidate.former);
     if !long.above {
         return decided(YieldReason::ShortStall, &[long]);
     }

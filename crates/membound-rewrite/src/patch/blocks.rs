@@ -6,9 +6,10 @@
 
 use iced_x86::{Code, Instruction};
 
-use super::body::{Cost, Settled, Surroundings};
+use super::body::{Cost, Settled};
 use super::companions::Companions;
 use super::function::{self, Subject};
+use super::surroundings::Surroundings;
 use super::{EDIT, Options};
 use crate::code::Block;
 use crate::flow::access;
@@ -75,7 +76,7 @@ fn merit(
         around,
         instruction,
         access.as_ref(),
-        Companions::default(),
+        |_| Companions::default(),
     );
     let impossible = Merit {
         impossible: true,

@@ -12,74 +12,13 @@ use super::emit::{Address, Condition, Emitter, Increment, Width};
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::rubbish;
+use super::surroundings::Surroundings;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
 use super::yields::{Asked, SettledYield};
-use super::{Body, Options, Refusal, VectorLevel, Yield};
-use crate::flow::{Access, Liveness, Segment};
+use super::{Body, Options, Refusal, VectorLevel, Yield, YieldPart};
+use crate::flow::{Access, Segment};
 use crate::{Flag, Gpr, RegisterSet};
-
-/// What is known at the place of a body.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Surroundings {
-    /// What may be read later.
-    pub live: RegisterSet,
-    /// Whether the red zone may hold something.
-    pub red_zone: bool,
-    /// Whether there is a stack.
-    pub stack: bool,
-    /// What a loop around it keeps on the stack already.
-    pub saves: Option<LoopSaves>,
-}
-
-impl Surroundings {
-    pub(super) fn before(liveness: &Liveness, index: usize) -> Self {
-        Self {
-            live: liveness.before(index),
-            red_zone: liveness.red_zone(),
-            stack: liveness.stack_usable(),
-            saves: None,
-        }
-    }
-
-    /// Two registers whose values nobody needs, neither the program nor who gives back what is on the
-    /// stack.
-    pub(super) fn two_dead(&self) -> Option<[Gpr; 2]> {
-        let kept = self.saves.map_or(RegisterSet::EMPTY, LoopSaves::in_place);
-        let taken = self.live.union(kept).union(RegisterSet::gpr(Gpr::RSP));
-        let mut dead = Gpr::all().filter(|register| !taken.intersects(RegisterSet::gpr(*register)));
-        Some([dead.next()?, dead.next()?])
-    }
-
-    /// Whether nobody reads any of it later.
-    pub(super) fn is_dead(&self, set: RegisterSet) -> bool {
-        !self.live.intersects(set)
-    }
-
-    /// Two registers that can be used beside rax and what `way` uses, dead ones if there are.
-    fn two_registers(&self, way: Way) -> [Gpr; 2] {
-        let mut but = vec![Gpr::RSP, Gpr::RAX];
-        if let Way::SavedFlags(Keep::In(register)) = way {
-            but.push(register);
-        }
-        let mut next = || {
-            let dead = self.dead_register(&but);
-            let any = || Gpr::all().find(|register| !but.contains(register));
-            let found = dead.or_else(any).expect("there are sixteen registers");
-            but.push(found);
-            found
-        };
-        [next(), next()]
-    }
-
-    fn dead_register(&self, but: &[Gpr]) -> Option<Gpr> {
-        Gpr::all().find(|register| {
-            *register != Gpr::RSP
-                && !but.contains(register)
-                && self.is_dead(RegisterSet::gpr(*register))
-        })
-    }
-}
 
 /// How the body's code gets what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,14 +192,15 @@ impl Settled {
         }
     }
 
-    /// `body` before `instruction`, which does `access`, if any.
+    /// `body` before `instruction`, which does `access`, if any; `companions` says what is accessed after an
+    /// operand.
     pub(super) fn settle(
         body: Body,
         options: &Options,
         around: Surroundings,
         instruction: &iced_x86::Instruction,
         access: Option<&Access>,
-        also: Companions,
+        companions: impl FnOnce(Operand) -> Companions,
     ) -> Result<Self, Refusal> {
         let operand = || {
             let access = access.ok_or(Refusal::Operand)?;
@@ -285,7 +225,7 @@ impl Settled {
             }
             Body::CountByStack => {
                 let way = with_call(&around)?;
-                (Action::CountByStack(around.two_registers(way)), way)
+                (Action::CountByStack(two_registers(&around, way)), way)
             }
             Body::Rubbish => (Action::Rubbish(options.vectors), Way::Free),
             Body::Sample => (Action::Sample(plain_operand()?), with_call(&around)?),
@@ -298,9 +238,14 @@ impl Settled {
                 (Action::PrefetchYield(operand), Way::Free)
             }
             Body::Yield(what) => {
-                let asked = operand().ok().map(|operand| Asked {
+                let asked = operand().ok().filter(|_| what.prefetches());
+                let asked = asked.map(|operand| Asked {
                     operand,
-                    also,
+                    companions: if options.without.contains(&YieldPart::Companions) {
+                        Companions::default()
+                    } else {
+                        companions(operand)
+                    },
                     to: options.prefetch_of(instruction.ip()),
                     recalls: options.recalls(instruction.ip()),
                 });
@@ -765,7 +710,7 @@ fn counting(around: &Surroundings, form: Increment) -> Result<Way, Refusal> {
     if form == Increment::Locked {
         return saving_flags(around);
     }
-    match around.dead_register(&[]) {
+    match around.dead_registers().next() {
         Some(register) => Ok(Way::Through(register, Keep::Nowhere)),
         None if around.stack => Ok(Way::Through(Gpr::RAX, Keep::OnStack)),
         None => Err(Refusal::NoStack),
@@ -782,12 +727,29 @@ fn with_call(around: &Surroundings) -> Result<Way, Refusal> {
     saving_flags(around)
 }
 
+/// Two registers that can be used beside rax and what `way` uses, dead ones if there are.
+fn two_registers(around: &Surroundings, way: Way) -> [Gpr; 2] {
+    let mut but = vec![Gpr::RSP, Gpr::RAX];
+    if let Way::SavedFlags(Keep::In(register)) = way {
+        but.push(register);
+    }
+    let mut next = || {
+        let mut candidates = around.dead_registers().chain(Gpr::all());
+        let found = candidates.find(|register| !but.contains(register));
+        let found = found.expect("there are sixteen registers");
+        but.push(found);
+        found
+    };
+    [next(), next()]
+}
+
 fn saving_flags(around: &Surroundings) -> Result<Way, Refusal> {
     if around.is_dead(RegisterSet::gpr(Gpr::RAX)) {
         return Ok(Way::SavedFlags(Keep::Nowhere));
     }
     // Slow paths time with rdx, which must not hold what the tables look for there.
-    match around.dead_register(&[Gpr::RAX, Gpr::RDX]) {
+    let usable = |it: &Gpr| ![Gpr::RAX, Gpr::RDX].contains(it);
+    match around.dead_registers().find(usable) {
         Some(register) => Ok(Way::SavedFlags(Keep::In(register))),
         None if around.stack => Ok(Way::SavedFlags(Keep::OnStack)),
         None => Err(Refusal::NoStack),

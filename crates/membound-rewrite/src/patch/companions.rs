@@ -7,7 +7,6 @@
 use iced_x86::{FlowControl, Instruction};
 
 use super::cycle::LINE_BYTES;
-use super::emit::Address;
 use super::operand::Operand;
 use crate::flow::{Analyst, access};
 use crate::{Gpr, RegisterSet};
@@ -77,18 +76,12 @@ struct Place {
 impl Place {
     /// `None` for what is on the stack, or part of a module.
     fn of(operand: &Operand) -> Option<Self> {
-        match operand.address {
-            Address::Registers {
-                base: Some(base),
-                index,
-                displacement,
-            } if base != Gpr::RSP => Some(Self {
-                base,
-                index,
-                displacement: i64::from(displacement),
-            }),
-            _ => None,
-        }
+        let (base, index, displacement) = operand.address.parts()?;
+        Some(Self {
+            base: base.filter(|base| *base != Gpr::RSP)?,
+            index,
+            displacement,
+        })
     }
 
     /// What the place depends on.
@@ -118,16 +111,13 @@ mod tests {
     use crate::code::Function;
 
     /// Displacements of what is asked for besides the operand of the first instruction.
-    fn besides(code: &[u8]) -> Vec<i32> {
+    fn besides(code: &[u8]) -> Vec<i64> {
         let function = Function::from_code(code, 0x1000);
         let load = &function.instructions[0];
         let operand = Operand::of(load, &access(load).unwrap()).unwrap();
         let all = of(&function.instructions, 0, operand, &mut Analyst::new());
-        let displacement = |it: Operand| match it.address {
-            Address::Registers { displacement, .. } => displacement,
-            Address::Module(_) => panic!("an address of the module"),
-        };
-        all.into_iter().flatten().map(displacement).collect()
+        let operands = all.into_iter().flatten();
+        operands.map(|it| it.address.parts().unwrap().2).collect()
     }
 
     #[test]

@@ -132,15 +132,8 @@ impl Stream {
 
     /// Whether the other one is of the same lines.
     fn covers(&self, other: &Self) -> bool {
-        let place = |it: &Self| match it.operand.address {
-            Address::Registers {
-                base,
-                index,
-                displacement,
-            } => Some((base, index, i64::from(displacement))),
-            Address::Module(_) => None,
-        };
-        let (Some(own), Some(others)) = (place(self), place(other)) else {
+        let parts = |it: &Self| it.operand.address.parts();
+        let (Some(own), Some(others)) = (parts(self), parts(other)) else {
             return false;
         };
         (own.0, own.1) == (others.0, others.1)

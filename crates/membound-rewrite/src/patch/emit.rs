@@ -73,6 +73,23 @@ pub(super) enum Address {
     Module(u64),
 }
 
+/// Base, index with the logarithm of its scale, and displacement.
+type Parts = (Option<Gpr>, Option<(Gpr, u8)>, i64);
+
+impl Address {
+    /// `None` for an address of the module.
+    pub(super) fn parts(self) -> Option<Parts> {
+        match self {
+            Self::Registers {
+                base,
+                index,
+                displacement,
+            } => Some((base, index, i64::from(displacement))),
+            Self::Module(_) => None,
+        }
+    }
+}
+
 /// Bytes with what is still open in them.
 #[derive(Debug, Default)]
 pub(super) struct Emitter {

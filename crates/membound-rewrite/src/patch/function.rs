@@ -5,13 +5,14 @@ use std::iter::Peekable;
 use iced_x86::{Code, FlowControl, Instruction};
 
 use super::blocks::{self, Chosen};
-use super::body::{Settled, Surroundings};
-use super::companions::{self, Companions};
+use super::body::Settled;
+use super::companions;
 use super::cycle::Cycle;
 use super::group::{self, Ground, Group, Item};
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::relocate::{self, Form};
+use super::surroundings::Surroundings;
 use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::wraps::{self, Wrap};
 use super::{Body, HookState, Hooks, Options, Refusal, Sites, YieldPart, syscalls, yields};
@@ -129,15 +130,16 @@ pub(super) fn plan(
                 });
                 around.live = yields::kept(around.live, untouched, subject.unused, options);
             }
-            let operand = access.and_then(|access| Operand::of(instruction, &access));
-            let also = match (body, operand) {
-                (Body::Yield(what), Some(operand)) if what.prefetches() => {
-                    companions::of(&subject.function.instructions, index, operand, analyst)
-                }
-                _ => Companions::default(),
-            };
-            let settled =
-                Settled::settle(body, options, around, instruction, access.as_ref(), also);
+            let companions =
+                |operand| companions::of(&subject.function.instructions, index, operand, analyst);
+            let settled = Settled::settle(
+                body,
+                options,
+                around,
+                instruction,
+                access.as_ref(),
+                companions,
+            );
             let untouchable = is_untouchable(subject.function, instruction);
             let number = match settled {
                 _ if untouchable => Err(Refusal::Rseq),

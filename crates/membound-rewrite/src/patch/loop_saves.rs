@@ -11,10 +11,11 @@
 use iced_x86::{FlowControl, Instruction};
 
 use super::Yield;
-use super::body::{Settled, Surroundings};
+use super::body::Settled;
 use super::emit::Address;
 use super::lane::{self, at, load};
 use super::relocate::Form;
+use super::surroundings::Surroundings;
 use super::table::{Frame, Kept};
 use super::writer::{RED_ZONE, Writer};
 use crate::flow::Analyst;

@@ -29,6 +29,7 @@ mod pun;
 mod relocate;
 mod rubbish;
 mod standalone;
+mod surroundings;
 mod syscalls;
 mod table;
 mod trampoline;

@@ -5,8 +5,8 @@
 //! every place would make a program of a hundred times its size.
 
 use super::VectorLevel;
-use super::body::Surroundings;
 use super::emit::Emitter;
+use super::surroundings::Surroundings;
 use crate::{Flag, Gpr, RegisterSet, VectorPart};
 
 /// Vector registers overwritten at one place.

@@ -1,8 +1,8 @@
 //! Vector and mask registers that are alive across a yield, on the stack of who is away.
 
 use super::VectorLevel;
-use super::body::Surroundings;
 use super::emit::Emitter;
+use super::surroundings::Surroundings;
 use super::writer::Writer;
 use crate::{RegisterSet, VectorPart};
 

@@ -21,7 +21,7 @@ use membound_wire::{
     RECENT_OFFSET,
 };
 
-use super::body::{Surroundings, Within};
+use super::body::Within;
 use super::companions::Companions;
 use super::cycle::Beat;
 use super::emit::{Address, Condition, Emitter, Width};
@@ -32,6 +32,7 @@ use super::lane::{
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
 use super::options::Prefetch;
+use super::surroundings::Surroundings;
 use super::table::{FlagsKept, Frame, Resume};
 use super::writer::{RED_ZONE, Writer};
 use super::{Options, Refusal, VectorLevel, Yield, YieldPart, vectors};
@@ -51,7 +52,7 @@ pub(super) struct Asked {
     /// What is about to be accessed.
     pub operand: Operand,
     /// What is likely to be, after it.
-    pub also: Companions,
+    pub companions: Companions,
     /// Where it is prefetched to.
     pub to: Prefetch,
     /// Whether there is no yield for a line that there was one for lately.
@@ -66,8 +67,6 @@ pub(super) struct SettledYield {
     asked: Option<Asked>,
     /// Whether what is read next is asked for when a scavenger leaves a loop that it reads in steps.
     asks_ahead: bool,
-    /// Whether other lines of what is accessed are asked for too.
-    asks_for_companions: bool,
     /// Whether a scavenger that goes on as the next one asks for what comes after that.
     asks_for_next: bool,
     vectors: VectorLevel,
@@ -122,10 +121,9 @@ struct Charge {
     /// The laps that this is for, where it is for several. It is what they take when the loop is entered,
     /// and then each time that so many were made: never too late.
     beat: Option<Laps>,
-    /// What is asked for when it leaves, for when it is back.
+    /// What is asked for, for when it is back: whenever it is charged for several laps, or else when it
+    /// leaves.
     ahead: Vec<Operand>,
-    /// What is asked for whenever it is charged.
-    steadily: Vec<Operand>,
 }
 
 /// Two to the power of `together` laps, of which one finds the bits above `beat`'s shift 0.
@@ -147,7 +145,6 @@ impl Charge {
             units,
             beat: None,
             ahead: Vec::new(),
-            steadily: Vec::new(),
         }
     }
 }
@@ -172,9 +169,8 @@ impl SettledYield {
         let with = |part| !options.without.contains(&part);
         Ok(Self {
             what,
-            asked: asked.filter(|_| what.prefetches() && with(YieldPart::Prefetch)),
+            asked: asked.filter(|_| with(YieldPart::Prefetch)),
             asks_ahead: with(YieldPart::Prefetch),
-            asks_for_companions: with(YieldPart::Companions),
             asks_for_next: with(YieldPart::NextContext),
             vectors: options.vectors,
             passes: with(YieldPart::Passing),
@@ -219,16 +215,15 @@ impl SettledYield {
         let beat = cycle
             .beat
             .filter(|beat| within.is_head && flags_dead && together > 0 && beat.shift < 16);
-        let (ahead, steadily) = match beat {
-            _ if !self.asks_ahead => (Vec::new(), Vec::new()),
-            None => (cycle.ahead(laps), Vec::new()),
-            Some(_) => (Vec::new(), cycle.behind(laps, 1 << together)),
+        let ahead = match beat {
+            _ if !self.asks_ahead => Vec::new(),
+            None => cycle.ahead(laps),
+            Some(_) => cycle.behind(laps, 1 << together),
         };
         Charge {
             units: beat.map_or(cost, |_| cost << together),
             beat: beat.map(|beat| Laps { beat, together }),
             ahead,
-            steadily,
         }
     }
 
@@ -324,10 +319,8 @@ impl SettledYield {
 
     /// Asks for what is likely to be accessed after what the yield is for.
     fn ask_for_companions(&self, out: &mut Emitter) {
-        let Some(asked) = self.asked.filter(|_| self.asks_for_companions) else {
-            return;
-        };
-        for operand in asked.also.into_iter().flatten() {
+        let Some(asked) = self.asked else { return };
+        for operand in asked.companions.into_iter().flatten() {
             prefetch(operand, asked.to, out);
         }
     }
@@ -343,9 +336,9 @@ impl SettledYield {
         let [line, place] = around.two_dead()?;
         let out = &mut *writer.out;
         out.address(line, asked.operand.address);
-        out.shift_right(Width::Quad, line, LINE_BYTES.trailing_zeros());
+        out.shift_right(Width::Quad, line, LINE_BYTES.ilog2());
         out.multiply(place, line, RECENT_FACTOR);
-        out.shift_right(Width::Default, place, RECENT_LINES.leading_zeros() - 31);
+        out.shift_right(Width::Default, place, u32::BITS - RECENT_LINES.ilog2());
         let at = Address::Registers {
             base: None,
             index: Some((place, 1)),
@@ -373,8 +366,8 @@ impl SettledYield {
         let misses = matches!(self.what, Yield::Miss { .. });
         let mut quick = None;
         if flags_dead && !misses {
-            for operand in &charge.steadily {
-                prefetch(*operand, Prefetch::Everywhere, writer.out);
+            if charge.beat.is_some() {
+                ask_for(&charge.ahead, writer.out);
             }
             count_down(writer.out, cost);
             // From here on it is not to be counted again.
@@ -382,10 +375,8 @@ impl SettledYield {
             writer.mark();
             quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
         }
-        if quick.is_some() {
-            for operand in &charge.ahead {
-                prefetch(*operand, Prefetch::Everywhere, writer.out);
-            }
+        if quick.is_some() && charge.beat.is_none() {
+            ask_for(&charge.ahead, writer.out);
         }
         let saved = Saved::save(around, writer);
         let mut slow = None;
@@ -551,6 +542,13 @@ fn prefetch(operand: Operand, to: Prefetch, out: &mut Emitter) {
         Some(Segment::Gs) => GS,
     };
     prefetch_at(prefix, operand.address, to, out);
+}
+
+/// Asks for what a scavenger reads later.
+fn ask_for(ahead: &[Operand], out: &mut Emitter) {
+    for operand in ahead {
+        prefetch(*operand, Prefetch::Everywhere, out);
+    }
 }
 
 fn prefetch_at(prefix: &[u8], address: Address, to: Prefetch, out: &mut Emitter) {

@@ -190,6 +190,11 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let alone = alone?;
     let alone_p95 = middle(&alone, |one| one.service_p95_ns)?;
     let stall_s = middle(&alone, |one| one.worker_cpu_s)? * stall;
+    let store_alone = Alone {
+        p95_ns: alone_p95,
+        stall_s,
+        worth,
+    };
     say(format_args!(
         "{} requests a second, {LOAD} % of the time busy; service p95 alone {:.1} us",
         rate(full, LOAD),
@@ -229,9 +234,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
                 continue;
             }
         };
-        let p95 = middle(&runs, |one| one.service_p95_ns)?;
-        let slower = p95 / alone_p95 - 1.0;
-        let work = turned_into_work(middle(&runs, |one| one.units)?, worth, stall_s);
+        let Reached { p95, slower, work } = store_alone.reached(&runs)?;
         let judged = if bound_ns <= BOUND_NS && overhead == OVERHEAD {
             verdict(slower <= SERVICE_TARGET)
         } else {
@@ -261,17 +264,44 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     let plain = plainly(&plain, &cheap)?;
     summary.extend(sojourns(&curve)?);
     summary.extend(plain);
-    let to_work = |units| turned_into_work(units, worth, stall_s);
-    summary.extend(without_parts(&parts, alone_p95, to_work)?);
+    summary.extend(without_parts(&parts, &store_alone)?);
     Ok(summary)
 }
 
+/// What runs with scavengers are compared with.
+struct Alone {
+    /// Service time of the store alone.
+    p95_ns: f64,
+    /// Its stall.
+    stall_s: f64,
+    /// Units that a scavenger alone does in a second.
+    worth: f64,
+}
+
+/// What runs of a case come to.
+struct Reached {
+    /// Service time, in nanoseconds.
+    p95: f64,
+    /// How much more that is than alone.
+    slower: f64,
+    /// Share of the stall that became work.
+    work: f64,
+}
+
+impl Alone {
+    fn reached(&self, runs: &[Found]) -> Result<Reached> {
+        let p95 = middle(runs, |one| one.service_p95_ns)?;
+        let units = middle(runs, |one| one.units)?;
+        Ok(Reached {
+            p95,
+            slower: p95 / self.p95_ns - 1.0,
+            work: turned_into_work(units, self.worth, self.stall_s),
+        })
+    }
+}
+
 /// What is left of slowdown and work without single parts, at the usual bound.
-fn without_parts(
-    parts: &[(&Case, Result<Vec<Found>>)],
-    alone_p95: f64,
-    to_work: impl Fn(f64) -> f64,
-) -> Result<Vec<Value>> {
+fn without_parts(parts: &[(&Case, Result<Vec<Found>>)], store_alone: &Alone) -> Result<Vec<Value>> {
     say("without       service p95  slower  stall to work");
     let mut rows = Vec::new();
     for (case, runs) in parts {
@@ -285,9 +315,7 @@ fn without_parts(
                 continue;
             }
         };
-        let p95 = middle(runs, |one| one.service_p95_ns)?;
-        let slower = p95 / alone_p95 - 1.0;
-        let work = to_work(middle(runs, |one| one.units)?);
+        let Reached { p95, slower, work } = store_alone.reached(runs)?;
         say(format_args!(
             "{names:<13}{:>8.1} us{:>+6.0} %{:>13.0} %",
             p95 / 1e3,
