@@ -232,6 +232,7 @@ pub(crate) fn on_handler(context: usize, mask: impl FnOnce() -> u64) {
     let Some(block) = Block::own() else {
         return;
     };
+    block.interrupt_change();
     block.on_mask(mask());
     block.alternate.outlive(context);
     if alternate::holds(context) {

@@ -102,6 +102,8 @@ pub(crate) struct Block {
     pub(super) lock: AtomicU32,
     /// 1 while it takes contexts.
     pub(super) open: AtomicU32,
+    /// See [`Block::change_next`].
+    pub(super) changing: AtomicU32,
     /// Turns when the warden looked last, and its thread's CPU time.
     pub(super) seen_turns: AtomicU64,
     pub(super) seen_cpu_ns: AtomicU64,
@@ -285,6 +287,7 @@ impl Block {
             word.store(0, Ordering::Relaxed);
         }
         self.deaf.store(0, Ordering::Relaxed);
+        self.changing.store(0, Ordering::Relaxed);
         self.judged.forget();
         self.waits.forget();
         self.keep_exceptions_apart();

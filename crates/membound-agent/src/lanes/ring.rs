@@ -1,7 +1,7 @@
 //! The ring of contexts that a lane goes round: who gets into it and out, and what the thread's next
 //! yield finds.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use membound_wire::ASK;
 
@@ -14,6 +14,10 @@ use crate::{guest, sys};
 pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Counts the occasions on which a guest may find a lane.
 pub(super) static ROOM: AtomicU32 = AtomicU32::new(0);
+
+/// What [`Block::changing`] is while the thread changes what its next turn is, and when a handler came between.
+const CHANGES: u32 = 1;
+const INTERRUPTED: u32 = 2;
 
 /// Whether a thread of the program's has come to a yield.
 pub(super) fn has_yielded() -> bool {
@@ -43,9 +47,8 @@ impl Block {
             warden::begin_phases();
         }
         self.take_ready();
-        let begin = self.next.load(Ordering::Relaxed);
-        let ring = self.ring.load(Ordering::Relaxed);
-        if ring == 0 {
+        let begin = self.begin();
+        if begin == 0 {
             self.next.store(0, Ordering::SeqCst);
             // Somebody may have become ready, and asked, since it was looked for them.
             if self.owner.load(Ordering::SeqCst) != base {
@@ -53,7 +56,6 @@ impl Block {
             }
             return;
         }
-        let begin = if self.is_member(begin) { begin } else { ring };
         self.ring.store(begin, Ordering::Relaxed);
         let Some(board) = board() else { return };
         self.span.store(board.span, Ordering::Relaxed);
@@ -63,6 +65,43 @@ impl Block {
             &self.nobody
         };
         self.begin_with(before, begin);
+    }
+
+    /// The context of its ring that has the next turn: what is next, if that is one of them. Others may have
+    /// been put there by a thread that a handler, with turns of its own, came between.
+    fn begin(&self) -> u64 {
+        let next = self.next.load(Ordering::Relaxed);
+        let ring = self.ring.load(Ordering::Relaxed);
+        let mut at = ring;
+        for _ in 0..self.count.load(Ordering::Acquire) {
+            if at == next || at == 0 {
+                break;
+            }
+            at = Context::at(at).next.load(Ordering::Relaxed);
+        }
+        if at == next { next } else { ring }
+    }
+
+    /// Has `change` say what the next turn of its own thread is, from what that is now. Where a handler comes
+    /// between, in which the thread has had turns, the ring may be another one than it was when `change`
+    /// looked at it: then the thread asks.
+    pub(super) fn change_next(&self, change: impl FnOnce()) {
+        self.changing.store(CHANGES, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        change();
+        compiler_fence(Ordering::SeqCst);
+        if self.changing.load(Ordering::Relaxed) == INTERRUPTED {
+            self.ask_at_once();
+        }
+        self.changing.store(0, Ordering::Relaxed);
+    }
+
+    /// A handler begins: what its thread is about to change is not to be relied on, now and afterwards.
+    pub(super) fn interrupt_change(&self) {
+        if self.changing.load(Ordering::Relaxed) != 0 {
+            self.changing.store(INTERRUPTED, Ordering::Relaxed);
+            self.ask_at_once();
+        }
     }
 
     /// Sends home those that no lane is to have. They are parked: it is the thread's own turn.
@@ -171,5 +210,67 @@ impl Block {
             self.ask();
         }
         takes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::boxed::Box;
+
+    use super::*;
+
+    /// A block whose ring has these contexts.
+    fn ring_of(contexts: &[Context]) -> Box<Block> {
+        // SAFETY: a block that was never used is all zeroes.
+        let block: Box<Block> = unsafe { Box::new_zeroed().assume_init() };
+        for context in contexts {
+            block.count.fetch_add(1, Ordering::Relaxed);
+            block.link(context);
+        }
+        block
+    }
+
+    #[test]
+    fn the_next_turn_is_that_of_a_context_of_the_ring() {
+        let own = [const { Context::new() }; 3];
+        let stranger = Context::new();
+        stranger.next.store(stranger.address(), Ordering::Relaxed);
+        let block = ring_of(&own);
+        for context in &own {
+            block.next.store(context.address(), Ordering::Relaxed);
+            assert_eq!(block.begin(), context.address());
+        }
+        for next in [stranger.address(), block.stopwatch.address(), ASK, 0] {
+            block.next.store(next, Ordering::Relaxed);
+            assert_eq!(block.begin(), own[0].address());
+        }
+        assert_eq!(ring_of(&[]).begin(), 0);
+    }
+
+    /// The thread was about to go on as a context that its handler's turns have sent home since.
+    #[test]
+    fn a_thread_asks_when_a_handler_had_turns_while_it_changed_the_next_one() {
+        let own = [const { Context::new() }; 2];
+        let block = ring_of(&own);
+        let base = 0x1000;
+        block.owner.store(base, Ordering::Relaxed);
+        block.change_next(|| {
+            let next = own[0].address();
+            block.interrupt_change();
+            assert_eq!(block.owner.load(Ordering::Relaxed), 0);
+            block.unlink(&own[0]);
+            // The handler asks at its first yield.
+            block.owner.store(base, Ordering::Relaxed);
+            block.next.store(own[1].address(), Ordering::Relaxed);
+            block.next.store(next, Ordering::Relaxed);
+        });
+        let found = [&block.next, &block.owner].map(|word| word.load(Ordering::Relaxed));
+        assert_eq!(found, [ASK, 0]);
+        // Without a handler it does not, nor does a handler that comes at another time.
+        block.change_next(|| block.next.store(own[1].address(), Ordering::Relaxed));
+        block.interrupt_change();
+        assert_eq!(block.next.load(Ordering::Relaxed), own[1].address());
     }
 }

@@ -128,12 +128,13 @@ extern "C" fn timed(ticks: u64) {
     let left = block.to_time.load(Ordering::Relaxed).saturating_sub(1);
     block.to_time.store(left, Ordering::Relaxed);
     if left > 0 {
-        // The kernel is not to come between. Should a handler send the next one home meanwhile, the
-        // thread is asked to come to the agent before anything of this is looked at.
-        let next = block.next.load(Ordering::Relaxed);
-        if block.is_member(next) {
-            block.begin_with(&block.stopwatch, next);
-        }
+        // The kernel is not to come between.
+        block.change_next(|| {
+            let next = block.next.load(Ordering::Relaxed);
+            if block.is_member(next) {
+                block.begin_with(&block.stopwatch, next);
+            }
+        });
     }
     if left >= RECORDED {
         return;

@@ -183,13 +183,18 @@ impl Block {
 
     /// Has the next turn be one of a wait, if somebody may have it.
     fn gives_way(&self) -> bool {
-        let Some(next) = self.somebody() else {
-            return false;
-        };
-        self.next.store(next, Ordering::Relaxed);
-        let span = board().map_or(TURN, |board| board.span.max(TURN));
-        self.span.store(span, Ordering::Relaxed);
-        true
+        let mut gives_way = false;
+        self.change_next(|| {
+            if let Some(next) = self.somebody() {
+                self.next.store(next, Ordering::Relaxed);
+                gives_way = true;
+            }
+        });
+        if gives_way {
+            let span = board().map_or(TURN, |board| board.span.max(TURN));
+            self.span.store(span, Ordering::Relaxed);
+        }
+        gives_way
     }
 
     /// The wait ends here, or in the kernel.
@@ -201,10 +206,12 @@ impl Block {
         if let Some(board) = board() {
             self.span.store(board.span, Ordering::Relaxed);
         }
-        let next = self.next.load(Ordering::Relaxed);
-        if !warden::lets_in() && self.is_member(next) {
-            self.begin_with(&self.nobody, next);
-        }
+        self.change_next(|| {
+            let next = self.next.load(Ordering::Relaxed);
+            if !warden::lets_in() && self.is_member(next) {
+                self.begin_with(&self.nobody, next);
+            }
+        });
         if was_short {
             waits.long.store(0, Ordering::Relaxed);
         } else {
