@@ -110,6 +110,11 @@ impl Disposition {
         mask: 0,
     };
 
+    pub(crate) fn is_ignored(&self) -> bool {
+        const IGNORE: u64 = 1;
+        self.handler == IGNORE
+    }
+
     /// Puts a stub in the handler's place. Returns whether there is one.
     fn wrap(&mut self) -> bool {
         let mut marks = 0;

@@ -48,6 +48,7 @@ pub(crate) mod number {
     pub(crate) const VFORK: usize = 58;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const EXIT: usize = 60;
+    pub(crate) const RT_SIGPENDING: usize = 127;
     pub(crate) const RT_SIGTIMEDWAIT: usize = 128;
     pub(crate) const SIGALTSTACK: usize = 131;
     pub(crate) const ARCH_PRCTL: usize = 158;

@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::{IDLE_WISH, board, here, is_agents, warden};
+use crate::handlers::{self, Disposition};
 use crate::sys::{self, Quiet, call, number};
 use crate::{guest, own_thread, threads, trap};
 
@@ -11,6 +12,8 @@ use crate::{guest, own_thread, threads, trap};
 const LOOK_NS: u64 = 1_000_000;
 /// Looks after which threads that do not end are left alone.
 const PATIENCE: u32 = 1000;
+/// Signals by which somebody ends a program: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM`.
+const ENDING: [u64; 4] = [1, 2, 3, 15];
 
 /// Set when the program has ended.
 static ENDED: AtomicBool = AtomicBool::new(false);
@@ -39,10 +42,34 @@ pub(crate) fn program_ends(code: u64) {
     // Whoever waits for the end of what the program writes is not to wait for its guests.
     let _ = own_thread::close_from(0);
     while !guest::none_left() {
+        end_if_asked();
         sys::nap(LOOK_NS);
     }
     // SAFETY: it ends the process, as the program has asked for.
     let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Ends the process by a signal that has come for that since the program has ended, and which it did not
+/// ignore. Its handlers are not to run any more.
+fn end_if_asked() {
+    let mut pending = 0_u64;
+    // SAFETY: the kernel writes one word.
+    let found = unsafe {
+        call(
+            number::RT_SIGPENDING,
+            [(&raw mut pending) as usize, 8, 0, 0, 0, 0],
+        )
+    };
+    if found != 0 {
+        return;
+    }
+    let came = |signal: &u64| pending & trap::mask(&[*signal]) != 0;
+    for signal in ENDING.into_iter().filter(came) {
+        if handlers::disposition(signal, None).is_some_and(|it| !it.is_ignored()) {
+            handlers::disposition(signal, Some(&Disposition::DEFAULT));
+            sys::set_mask(!trap::mask(&[signal]));
+        }
+    }
 }
 
 /// Has every other thread of the program's end itself.

@@ -43,6 +43,25 @@ fn scavengers_finish_after_a_program_that_never_yields() {
     }
 }
 
+/// Who waits for scavengers that never finish can end them as the program itself.
+#[test]
+fn a_program_that_has_ended_but_for_its_scavengers_ends_by_a_signal() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let harvest = Harvest::of(&program, "exit").with(&scavenger, "forever");
+    let command = harvest.command();
+    let mut ended = std::process::Command::new("timeout");
+    ended.args(["--preserve-status", "-s", "TERM", "5"]);
+    ended.arg(command.get_program()).args(command.get_args());
+    ended.args(["--finish", "--output"]).arg(room.path());
+    ended.arg("--").arg(&program).arg("exit");
+    let left = finish(&mut ended, room.path());
+    const TERM: i32 = 15;
+    assert_eq!(left.end, Ok(128 + TERM), "{left:#?}");
+}
+
 #[test]
 fn scavengers_take_turns_without_a_program() {
     let Some(scavenger) = scavenger() else {
