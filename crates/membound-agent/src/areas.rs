@@ -316,6 +316,18 @@ impl Area {
         tables.call_at(tables.find(byte)?.place.original)
     }
 
+    /// The `xmm` registers that a thread which stands in one of the trampolines has on its stack: their
+    /// numbers and addresses.
+    pub(crate) fn vectors_of(&self, state: &State) -> impl Iterator<Item = (u8, u64)> + use<> {
+        let byte = state.ip.checked_sub(self.code);
+        let byte = byte.and_then(|byte| u32::try_from(byte).ok());
+        let found = self.tables().zip(byte);
+        let found = found.and_then(|(tables, byte)| Some(tables.undos(&tables.find(byte)?)));
+        let stack = state.stack_pointer();
+        let vectors = found.into_iter().flatten().filter_map(|undo| undo.vector());
+        vectors.map(move |(number, above)| (number, stack.wrapping_add_signed(i64::from(above))))
+    }
+
     /// The original state of a thread that stands in one of the trampolines.
     pub(crate) fn original_of(&self, state: &State) -> Option<Original> {
         let byte = u32::try_from(state.ip.checked_sub(self.code)?).ok()?;

@@ -19,6 +19,8 @@ use crate::sys::{call, check, number};
 use crate::timers::{self, Use};
 use crate::{areas, lanes, masks, memory, threads, tick, trap};
 
+mod vectors;
+
 /// Stubs; the assembly below has the same number.
 const STUBS: usize = 1024;
 const STUB_BYTES: u64 = 16;
@@ -410,12 +412,24 @@ pub(crate) struct Stand {
     /// Where in the trampoline the thread goes on with them; `None` inside the agent, which
     /// it has to leave by itself.
     resume: Option<u64>,
+    /// What it has, or had when it called the agent, in the trampoline.
+    within: State,
 }
 
 impl Stand {
     /// Whether a thread at `ip` executes what the original program has not.
     pub(crate) fn is_beside(&self, ip: u64) -> bool {
         self.resume != Some(ip)
+    }
+
+    /// Has the frame whose `ucontext` is at `context` hold the original program's vector registers, where
+    /// the trampoline has them on the stack.
+    fn put_vectors(&self, context: usize) {
+        if let Some(area) = areas::find(self.within.ip) {
+            // SAFETY: it is the frame of a handler that runs now, and what a trampoline has put on the
+            // stack is there until the thread goes on in it.
+            unsafe { vectors::put(context, area.vectors_of(&self.within)) };
+        }
     }
 }
 
@@ -436,17 +450,20 @@ pub(crate) fn stand(signal: u64, found: &State) -> Option<Stand> {
                 // Behind the call it is the caller's own code, as a rule.
                 original: of(&state).map_or(state, |original| original.state),
                 resume: None,
+                within: state,
             });
         }
         None => *found,
     };
+    let mut within = state;
     let original = of(&state).or_else(|| {
-        let ip = island_target(signal, state.ip)?;
-        of(&State { ip, ..state })
+        within.ip = island_target(signal, state.ip)?;
+        of(&within)
     })?;
     Some(Stand {
         original: original.state,
         resume: original.resume.filter(|_| inside.is_none()),
+        within,
     })
 }
 
@@ -503,7 +520,11 @@ unsafe extern "C" fn enter(
         let original = Registers::of_state(&stand.original);
         kept.shown = original.rip;
         match stand.resume {
-            Some(resume) => kept.resume = resume,
+            Some(resume) => {
+                kept.resume = resume;
+                stand.put_vectors(context);
+            }
+            // It goes on with those that it has, unless the handler sends it elsewhere.
             None => kept.found = found,
         }
         // SAFETY: the frame is the handler's to change, hence ours.
@@ -589,6 +610,12 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
         registers.rip = kept.resume;
     } else {
         registers.rip = areas::inside(rip).unwrap_or(rip);
+        if kept.shown != 0 && kept.resume == 0 {
+            // No signal says that the thread stands on an island: it stood in a trampoline.
+            if let Some(stand) = stand(0, &kept.found.state()) {
+                stand.put_vectors(context);
+            }
+        }
     }
     if registers.rip != rip {
         // SAFETY: as above.

@@ -80,11 +80,9 @@ pub struct Lane {
     pub begun: u64,
     /// How the thread rounds while a context runs: MXCSR, and above it the x87 control word.
     pub rounding: u64,
-    /// Bits of MXCSR that both sides have as each left them; of others, one side may find what the other
-    /// has set. One of [`EVERY_BIT`] and [`NO_EXCEPTIONS`].
-    pub own_bits: u32,
-    /// Reserved, 0.
-    pub rest: u32,
+    /// Bits of [`Self::rounding`] that both sides have as each left them; of others, one side may find what
+    /// the other has set. One of [`EVERY_BIT`] and [`NO_EXCEPTIONS`].
+    pub own_bits: u64,
 }
 
 /// Where the lines begin that a lane's thread yielded for lately, behind the beginning of its [`Lane`]:
@@ -101,12 +99,12 @@ pub const RECENT_FACTOR: u32 = 0x9e37_79b1;
 /// Bytes of a line.
 pub const LINE_BYTES: usize = 64;
 
-/// Every bit of MXCSR.
-pub const EVERY_BIT: u32 = u32::MAX;
-/// All bits of MXCSR but those that say which exceptions there were since somebody cleared them. To load
+/// Every bit of MXCSR and of the x87 control word.
+pub const EVERY_BIT: u64 = 0xffff_ffff_ffff;
+/// All of them but the bits of MXCSR that say which exceptions there were since somebody cleared them. To load
 /// MXCSR and then store it lets everything before come to an end, misses too, so that a switch which has
 /// to change it takes from a program what it would have done beside its misses.
-pub const NO_EXCEPTIONS: u32 = !0x3f;
+pub const NO_EXCEPTIONS: u64 = EVERY_BIT & !0x3f;
 
 /// Units of [`Lane::credit`] in a nanosecond.
 pub const CREDIT_UNITS_PER_NS: i32 = 16;

@@ -111,6 +111,15 @@ pub struct Undo {
     pub value: i32,
 }
 
+impl Undo {
+    /// The number of the `xmm` register that is put back, and where from: bytes above the stack pointer as
+    /// it was found. `None` for undos of other things.
+    #[must_use]
+    pub fn vector(self) -> Option<(u8, i32)> {
+        (self.kind == UndoKind::Vector as u8).then_some((self.register, self.value))
+    }
+}
+
 /// The kinds of [`Undo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -128,4 +137,7 @@ pub enum UndoKind {
     Copy = 5,
     /// `rsp` += `value`.
     Stack = 6,
+    /// `xmm` of this number = the 16 bytes at `rsp + value`. General registers have nothing to do with it:
+    /// it is for who puts a thread back, see [`Undo::vector`].
+    Vector = 7,
 }

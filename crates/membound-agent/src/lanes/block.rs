@@ -84,8 +84,7 @@ pub(crate) struct Block {
     begun: AtomicU64,
     /// Written by yields.
     pub(super) rounding: AtomicU64,
-    pub(super) own_bits: AtomicU32,
-    rest: u32,
+    pub(super) own_bits: AtomicU64,
     /// Begins a turn that is timed.
     pub(super) stopwatch: Context,
     /// Takes a turn and does nothing in it.

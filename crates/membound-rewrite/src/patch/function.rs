@@ -15,7 +15,7 @@ use super::relocate::{self, Form};
 use super::surroundings::Surroundings;
 use super::trampoline::{Before, Chunk, Work, WorkKind};
 use super::wraps::{self, Wrap};
-use super::{Body, HookState, Hooks, Options, Refusal, Sites, YieldPart, syscalls, yields};
+use super::{Body, HookState, Hooks, Options, Refusal, Sites, syscalls, yields};
 use crate::RegisterSet;
 use crate::code::Function;
 use crate::flow::{Access, Analyst, Direction, Liveness, access};
@@ -223,17 +223,15 @@ fn cycle_of(
         return None;
     }
     let mut cycle = Cycle::of(&ground.function.instructions, members, analyst)?;
-    if !options.without.contains(&YieldPart::LoopSaves) {
-        let members = group.first..cycle.end;
-        let forms = ground.items[members.clone()].iter().map(|item| item.form);
-        let bodies = before
-            .bodies
-            .iter()
-            .filter(|(index, _)| members.contains(index))
-            .map(|(_, work)| work.body);
-        let instructions = &ground.function.instructions[members.clone()];
-        cycle.saves = LoopSaves::of(instructions, forms, bodies, analyst);
-    }
+    let members = group.first..cycle.end;
+    let forms = ground.items[members.clone()].iter().map(|item| item.form);
+    let bodies = before
+        .bodies
+        .iter()
+        .filter(|(index, _)| members.contains(index))
+        .map(|(_, work)| work.body);
+    let instructions = &ground.function.instructions[members.clone()];
+    cycle.saves = LoopSaves::of(instructions, forms, bodies, options, analyst);
     Some(cycle)
 }
 

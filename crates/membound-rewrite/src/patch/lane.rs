@@ -129,34 +129,46 @@ const STORE_CONTROL: u8 = 7;
 /// Where the control word lies behind MXCSR.
 const CONTROL_OFFSET: i64 = 4;
 
-/// `stmxcsr`, `fnstcw`: how this side rounds, into eight bytes at `place`.
+/// `stmxcsr`, `fnstcw`: how this side rounds, into eight bytes at `place`. What reads all of them soon waits
+/// until both are in the cache.
 pub(super) fn store_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
     out.with_operand(segment, Width::Default, &[0x0f, 0xae], STORE_MXCSR, place);
     let control = control_of(place);
     out.with_operand(segment, Width::Default, &[0xd9], STORE_CONTROL, control);
 }
 
-/// Has the side that is left for round as `to` says, unless the one that leaves, which has just
-/// written down at `from` how it rounds, does the same, as nearly always. Each is a segment prefix
-/// and an address. Changes rdx and flags.
-pub(super) fn change_rounding(out: &mut Emitter, from: (&[u8], Address), to: (&[u8], Address)) {
+/// Leaves in rdx what [`store_rounding`] has just put there, and has it lie there as one store's. Changes
+/// rcx and flags.
+pub(super) fn take_rounding(out: &mut Emitter, segment: &[u8], place: Address) {
+    const SHL: u8 = 4;
+    let (rcx, rdx) = (Gpr::RCX.number(), Gpr::RDX.number());
+    out.with_operand(segment, Width::Default, &[0x8b], rdx, place);
+    // `movzx ecx, word`
+    out.with_operand(
+        segment,
+        Width::Default,
+        &[0x0f, 0xb7],
+        rcx,
+        control_of(place),
+    );
+    out.raw(&[0x48, 0xc1, 0xc0 | SHL << 3 | rcx, 8 * CONTROL_OFFSET as u8]);
+    // `or rdx, rcx`
+    out.raw(&[0x48, 0x09, 0xc0 | rcx << 3 | rdx]);
+    out.with_operand(segment, Width::Quad, &[0x89], rdx, place);
+}
+
+/// Has the side that is left for round as it is written at `to`, an address with its segment's prefix, unless
+/// the one that leaves does the same, as rdx says, as nearly always. Changes rdx and flags.
+pub(super) fn change_rounding(out: &mut Emitter, to: (&[u8], Address)) {
     let rdx = Gpr::RDX.number();
-    // `mov`, `xor`, `test`
-    out.with_operand(from.0, Width::Default, &[0x8b], rdx, from.1);
-    out.with_operand(to.0, Width::Default, &[0x33], rdx, to.1);
+    // `xor`, `test`
+    out.with_operand(to.0, Width::Quad, &[0x33], rdx, to.1);
     let own_bits = absolute(offset_of!(Lane, own_bits));
-    out.with_operand(GS, Width::Default, &[0x85], rdx, own_bits);
+    out.with_operand(GS, Width::Quad, &[0x85], rdx, own_bits);
     let same = out.jump_if_ahead(Condition::ZERO);
     out.with_operand(to.0, Width::Default, &[0x0f, 0xae], STORE_MXCSR - 1, to.1);
-    out.land(same);
-    let [ours, theirs] = [from.1, to.1].map(control_of);
-    // `movzx edx, word`, `cmp dx, word`
-    out.with_operand(from.0, Width::Default, &[0x0f, 0xb7], rdx, ours);
-    let mut prefixes = vec![0x66];
-    prefixes.extend(to.0);
-    out.with_operand(&prefixes, Width::Default, &[0x3b], rdx, theirs);
-    let same = out.jump_if_ahead(Condition::ZERO);
-    out.with_operand(to.0, Width::Default, &[0xd9], STORE_CONTROL - 2, theirs);
+    let control = control_of(to.1);
+    out.with_operand(to.0, Width::Default, &[0xd9], STORE_CONTROL - 2, control);
     out.land(same);
 }
 

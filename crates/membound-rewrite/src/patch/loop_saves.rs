@@ -5,7 +5,7 @@
 //! stack pointer stays below them until it is left: no instruction of such a loop has to do with it. A
 //! thread that is put back into the middle of it comes by way of a stub, which saves them again.
 //!
-//! How the program rounds is written down there too, where no instruction of the loop can change that:
+//! `xmm` registers that it does not touch go there too. How the program rounds is written down there, where no instruction of the loop can change that:
 //! `stmxcsr` at each yield takes some processors longer than the rest of it.
 
 use iced_x86::{FlowControl, Instruction};
@@ -16,10 +16,12 @@ use super::emit::Address;
 use super::lane::{self, at, load};
 use super::relocate::Form;
 use super::surroundings::Surroundings;
-use super::table::{Frame, Kept};
+use super::table::{Frame, Kept, KeptVectors};
+use super::vectors;
 use super::writer::{RED_ZONE, Writer};
+use super::{Options, VectorLevel, YieldPart};
 use crate::flow::Analyst;
-use crate::{Gpr, RegisterSet};
+use crate::{Gpr, RegisterSet, VectorPart};
 
 /// Bytes of MXCSR and the x87 control word, as lanes and contexts have them.
 const ROUNDING_BYTES: i32 = 8;
@@ -31,6 +33,9 @@ pub(super) struct LoopSaves {
     red_zone: bool,
     read: RegisterSet,
     untouched: RegisterSet,
+    /// Bit n: `xmm` n, which is not touched and of which no more is alive.
+    vectors: u16,
+    level: VectorLevel,
     rounding: bool,
 }
 
@@ -42,8 +47,12 @@ impl LoopSaves {
         instructions: &[Instruction],
         forms: impl Iterator<Item = Option<Form>>,
         bodies: impl Iterator<Item = Settled>,
+        options: &Options,
         analyst: &mut Analyst,
     ) -> Option<Self> {
+        if options.without.contains(&YieldPart::LoopSaves) {
+            return None;
+        }
         let mut live = RegisterSet::EMPTY;
         let mut red_zone = false;
         let mut passes = false;
@@ -68,6 +77,7 @@ impl LoopSaves {
         if !passes || reads.union(writes).intersects(stack) || !forms.into_iter().all(moves) {
             return None;
         }
+        let touched = reads.union(writes);
         let unchanged = live
             .intersection(RegisterSet::GPRS)
             .without(writes)
@@ -77,15 +87,22 @@ impl LoopSaves {
             red_zone,
             read: unchanged.intersection(reads),
             untouched: unchanged.without(reads),
+            vectors: untouched_vectors(live, touched, options.vectors),
+            level: options.vectors,
             rounding: !writes.intersects(rounds),
         };
-        (saves.untouched != RegisterSet::EMPTY || red_zone).then_some(saves)
+        let wins = saves.untouched != RegisterSet::EMPTY || saves.vectors != 0 || red_zone;
+        wins.then_some(saves)
     }
 
     /// What a yield in the loop still has to keep.
     pub(super) fn within(self, around: &Surroundings) -> Surroundings {
         Surroundings {
-            live: around.live.without(self.read).without(self.untouched),
+            live: around
+                .live
+                .without(self.read)
+                .without(self.untouched)
+                .without(self.vector_set()),
             red_zone: false,
             saves: Some(self),
             ..*around
@@ -103,6 +120,7 @@ impl LoopSaves {
         for (register, depth) in self.untouched() {
             frame.keep(register, Kept::Below(depth));
         }
+        frame.vectors = self.vectors().unwrap_or_default();
         frame
     }
 
@@ -113,6 +131,12 @@ impl LoopSaves {
         }
         for (register, _) in self.read().chain(self.untouched()) {
             writer.push(register);
+        }
+        if let Some(vectors) = self.vectors() {
+            writer.lower(self.vector_bytes());
+            for (number, above) in vectors.places() {
+                vectors::store_low(number, above, self.level, writer.out);
+            }
         }
         if self.rounding {
             writer.lower(ROUNDING_BYTES);
@@ -127,6 +151,13 @@ impl LoopSaves {
     pub(super) fn leave(self, writer: &mut Writer<'_>) {
         if self.rounding {
             writer.lower(-ROUNDING_BYTES);
+        }
+        if let Some(vectors) = self.vectors() {
+            for (number, above) in vectors.places() {
+                vectors::load_low(number, above, self.level, writer.out);
+            }
+            writer.frame.vectors = KeptVectors::default();
+            writer.lower(-self.vector_bytes());
         }
         for register in self.untouched.gprs().rev() {
             writer.pop(register);
@@ -172,8 +203,31 @@ impl LoopSaves {
 
     /// Bytes of the stack that all of it has.
     fn bytes(self) -> i32 {
+        self.vectors_depth() + if self.rounding { ROUNDING_BYTES } else { 0 }
+    }
+
+    fn vectors(self) -> Option<KeptVectors> {
+        (self.vectors != 0).then(|| KeptVectors {
+            numbers: self.vectors,
+            depth: self.vectors_depth(),
+        })
+    }
+
+    /// Bytes of the stack down to where vectors begin.
+    fn vectors_depth(self) -> i32 {
         let registers = bytes_of(self.read) + bytes_of(self.untouched);
-        self.red_zone_bytes() + registers + if self.rounding { ROUNDING_BYTES } else { 0 }
+        self.red_zone_bytes() + registers + self.vector_bytes()
+    }
+
+    fn vector_bytes(self) -> i32 {
+        self.vectors.count_ones().cast_signed() * KeptVectors::EACH
+    }
+
+    fn vector_set(self) -> RegisterSet {
+        let numbers = (0..16).filter(|number| self.vectors >> number & 1 != 0);
+        numbers.fold(RegisterSet::EMPTY, |set, number| {
+            set.union(RegisterSet::vector(number, VectorPart::Xmm))
+        })
     }
 
     const fn red_zone_bytes(self) -> i32 {
@@ -185,6 +239,21 @@ impl LoopSaves {
 fn below(bytes: i32, set: RegisterSet) -> impl Iterator<Item = (Gpr, i32)> {
     let pushed = set.gprs().zip(1..);
     pushed.map(move |(register, place)| (register, bytes + 8 * place))
+}
+
+/// Bit n: of vector n the lowest 16 bytes and no more are `live`, and nothing of it is `touched`.
+fn untouched_vectors(live: RegisterSet, touched: RegisterSet, level: VectorLevel) -> u16 {
+    use VectorPart::{Xmm, YmmHigh, ZmmHigh};
+    let part = RegisterSet::vector;
+    let fits = |number: &u8| {
+        let low = part(*number, Xmm);
+        let wide = part(*number, YmmHigh).union(part(*number, ZmmHigh));
+        let has_wide = level != VectorLevel::Sse && live.intersects(wide);
+        live.intersects(low) && !has_wide && !touched.intersects(low.union(wide))
+    };
+    (0..16)
+        .filter(fits)
+        .fold(0, |all, number| all | 1 << number)
 }
 
 fn bytes_of(set: RegisterSet) -> i32 {

@@ -26,7 +26,29 @@ pub(super) struct Frame {
     /// Where the arithmetic flags are, as `lahf; seto al` leave them: in rax, or so many
     /// bytes below the original stack pointer.
     pub flags: Option<FlagsKept>,
+    /// `xmm` registers of which the program's values are on the stack.
+    pub vectors: KeptVectors,
     kept: [Option<(Gpr, Kept)>; 15],
+}
+
+/// `xmm` registers side by side on the stack, the first of them lowest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeptVectors {
+    /// Bit n: that of this number is among them.
+    pub numbers: u16,
+    /// How many bytes below the original stack pointer they begin.
+    pub depth: i32,
+}
+
+impl KeptVectors {
+    /// Bytes of an `xmm` register.
+    pub(super) const EACH: i32 = 16;
+
+    /// Their numbers, each with how many bytes above the lowest it lies.
+    pub(super) fn places(self) -> impl Iterator<Item = (u8, i32)> {
+        let numbers = (0..16).filter(move |number| self.numbers >> number & 1 != 0);
+        numbers.zip((0..).step_by(Self::EACH as usize))
+    }
 }
 
 /// Where saved flags are.
@@ -97,6 +119,10 @@ impl Frame {
                     undo(UndoKind::Copy, register.number(), i32::from(other.number()))
                 }
             });
+        }
+        for (number, above) in self.vectors.places() {
+            let value = self.lowered - self.vectors.depth + above;
+            list.push(undo(UndoKind::Vector, number, value));
         }
         if self.lowered != 0 {
             list.push(undo(UndoKind::Stack, 4, self.lowered));

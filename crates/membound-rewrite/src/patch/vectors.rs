@@ -55,6 +55,16 @@ impl Slot {
 const LOAD: u8 = 0x10;
 const STORE: u8 = 0x11;
 
+/// Stores the lowest 16 bytes of a vector register below 16 so many bytes above the stack pointer.
+pub(super) fn store_low(number: u8, above: i32, vectors: VectorLevel, out: &mut Emitter) {
+    Slot::Vector(number, VectorPart::Xmm).write(STORE, above, vectors, out);
+}
+
+/// Loads what [`store_low`] stored.
+pub(super) fn load_low(number: u8, above: i32, vectors: VectorLevel, out: &mut Emitter) {
+    Slot::Vector(number, VectorPart::Xmm).write(LOAD, above, vectors, out);
+}
+
 /// Vector and mask registers of which something is alive.
 fn slots(around: &Surroundings, vectors: VectorLevel) -> Vec<Slot> {
     let live = around.live;

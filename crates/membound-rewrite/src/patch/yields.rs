@@ -290,7 +290,7 @@ impl SettledYield {
         writer.mark();
         set_selector(writer.out, 1);
         let of_context = at(Gpr::RAX, offset_of!(Context, rounding));
-        change_rounding(writer.out, (GS, THREAD_ROUNDING), (&[], of_context));
+        change_rounding(writer.out, (&[], of_context));
         go_on_as(writer, Gpr::RAX);
         writer.out.land(resume);
         // In this order: once it is back, handlers of the program run on it, which call the kernel.
@@ -428,16 +428,17 @@ impl SettledYield {
         again
     }
 
-    /// Writes where the context in rax goes on, with its vectors on its stack. Changes rdx.
+    /// Writes where the context in rax goes on, with its vectors on its stack. Changes rcx and leaves in rdx
+    /// how it rounds.
     fn park(&self, around: &Surroundings, writer: &mut Writer<'_>) -> Parked {
         let room = vectors::save(around, self.vectors, writer);
         let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
         store_rounding(around, writer, (&[], rounding));
         let stack = at(Gpr::RAX, offset_of!(Context, stack));
         store(writer.out, stack, Gpr::RSP);
-        let resume = writer.out.address_ahead(Gpr::RDX);
+        let resume = writer.out.address_ahead(Gpr::RCX);
         let there = at(Gpr::RAX, offset_of!(Context, resume));
-        store(writer.out, there, Gpr::RDX);
+        store(writer.out, there, Gpr::RCX);
         // From here on it is not this side alone whose state would have to be undone.
         writer.resume = Resume::AsFound;
         writer.mark();
@@ -461,9 +462,8 @@ impl SettledYield {
             .with_operand(GS, Width::Quad, &[0x3b], Gpr::RCX.number(), first);
         let back = writer.out.jump_if_ahead(Condition::ZERO);
         store_lane(writer.out, offset_of!(Lane, current), Gpr::RCX);
-        let [of_this, of_next] =
-            [Gpr::RAX, Gpr::RCX].map(|context| at(context, offset_of!(Context, rounding)));
-        change_rounding(writer.out, (&[], of_this), (&[], of_next));
+        let of_next = at(Gpr::RCX, offset_of!(Context, rounding));
+        change_rounding(writer.out, (&[], of_next));
         if self.asks_for_next {
             // Where there are several in a ring the lines of each grow cold; where there is one it is
             // not worth what it costs.
@@ -499,8 +499,7 @@ impl SettledYield {
             at(Gpr::RAX, offset_of!(Context, next)),
         );
         store_lane(writer.out, offset_of!(Lane, next), Gpr::RCX);
-        let of_this = at(Gpr::RAX, offset_of!(Context, rounding));
-        change_rounding(writer.out, (&[], of_this), (GS, THREAD_ROUNDING));
+        change_rounding(writer.out, (GS, THREAD_ROUNDING));
         give_base_back(writer.out);
         load_lane(writer.out, Gpr::RCX, offset_of!(Lane, resume));
         load_lane(writer.out, Gpr::RSP, offset_of!(Lane, stack));
@@ -578,7 +577,8 @@ fn take_base(around: &Surroundings, writer: &mut Writer<'_>) {
     saved.restore(writer);
 }
 
-/// Writes to a place, given with its segment's prefix, how this side rounds. Changes rdx.
+/// Writes to a place, given with its segment's prefix, how this side rounds, and leaves it in rdx. Changes
+/// rcx and flags.
 fn store_rounding(
     around: &Surroundings,
     writer: &mut Writer<'_>,
@@ -592,7 +592,10 @@ fn store_rounding(
                 .out
                 .with_operand(segment, Width::Quad, &[0x89], rdx, place);
         }
-        None => lane::store_rounding(writer.out, segment, place),
+        None => {
+            lane::store_rounding(writer.out, segment, place);
+            lane::take_rounding(writer.out, segment, place);
+        }
     }
 }
 

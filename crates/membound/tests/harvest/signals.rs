@@ -69,6 +69,21 @@ fn handlers_yield_themselves_on_another_stack() {
     check("yields-onstack");
 }
 
+/// Vectors that a loop keeps on the stack, as what is alive over it and not touched, are the handler's to
+/// see, and are there again wherever it goes on.
+#[test]
+fn handlers_see_the_vectors_of_a_loop_that_yields_and_may_leave_it() {
+    let (Some(program), Some(scavenger)) = (fixture("signals.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "vectors")
+        .with(&scavenger, "vectors")
+        .with(&scavenger, "forever")
+        .options("--per-thread 2 --idle steal");
+    let left = harvest.check().left;
+    assert_eq!(left.stdout, "vectors: 0 wrong, all handled\n");
+}
+
 /// A program with scavengers that call and that fault.
 #[track_caller]
 fn calls_and_faults(mode: &str) {

@@ -194,7 +194,7 @@ fn bits_that_need_not_be_each_side_s_own_are_no_reason_to_change_how_it_rounds()
     ];
     for what in changes {
         let lines = written(what);
-        let compared = format!("test gs:[{:X}h],edx", offset_of!(Lane, own_bits));
+        let compared = format!("test gs:[{:X}h],rdx", offset_of!(Lane, own_bits));
         let loads = lines.iter().enumerate();
         let loads: Vec<_> = loads.filter(|(_, it)| it.starts_with("ldmxcsr")).collect();
         assert!(!loads.is_empty(), "{lines:#?}");
@@ -202,7 +202,7 @@ fn bits_that_need_not_be_each_side_s_own_are_no_reason_to_change_how_it_rounds()
             let [.., differ, test, jump] = &lines[..at] else {
                 panic!("{lines:#?}");
             };
-            assert!(differ.starts_with("xor edx,"), "{lines:#?}");
+            assert!(differ.starts_with("xor rdx,"), "{lines:#?}");
             assert!(*test == compared && jump.starts_with("je "), "{lines:#?}");
         }
     }
@@ -239,7 +239,7 @@ fn the_ring_is_read_when_the_context_is_parked() {
     let (cost, own_base) = (1, false);
     let lines = written(Yield::Miss { cost, own_base });
     let next = format!("mov rcx,[rax+{:X}h]", offset_of!(Context, next));
-    let resume = format!("mov [rax+{}],rdx", offset_of!(Context, resume));
+    let resume = format!("mov [rax+{}],rcx", offset_of!(Context, resume));
     let parks = lines.iter().filter(|line| **line == resume).count();
     assert_eq!(parks, 2, "{lines:#?}");
     assert!(

@@ -3,7 +3,8 @@
 
 use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15, xmm0, xmm1};
 use iced_x86::{Decoder, DecoderOptions, Register};
-use membound_rewrite::patch::{Accesses, Body, Options, Yield, YieldPart};
+use membound_rewrite::patch::{Accesses, Body, Options, VectorLevel, Yield, YieldPart};
+use membound_wire::{TableHeader, UndoKind};
 
 use super::lab::{Jumps, Lab};
 use super::stepping::{Alive, Beginning, Case, moved_in, undone};
@@ -53,6 +54,10 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
         a.neg(sum).unwrap();
     }
     a.set_label(&mut out).unwrap();
+    // From here on nobody needs more of a vector register than its lowest 16 bytes.
+    if VectorLevel::detect() != VectorLevel::Sse && random.one_in(2) {
+        a.vzeroupper().unwrap();
+    }
     for (slot, register) in free.iter().chain(&[counter, sum, read, given]).enumerate() {
         a.add(qword_ptr(r15 + 128 + 8 * slot as i32), *register)
             .unwrap();
@@ -74,15 +79,32 @@ fn options(body: Body, without: &[YieldPart]) -> Options {
     }
 }
 
-/// Whether saves around loops change what a program is patched to, and whether something behind the loop
-/// lies in its trampoline.
-fn is_saved(lab: &mut Lab, code: &[u8], body: Body) -> (bool, bool) {
+/// Of how many programs something is so.
+#[derive(Default)]
+struct Counts {
+    /// Saves around loops change what it is patched to.
+    saved: usize,
+    /// There, something behind the loop lies in its trampoline.
+    goes_on: usize,
+    /// There, vector registers are among what is saved.
+    vectors: usize,
+}
+
+/// Looks at what a program is patched to.
+fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
     let mut placed = |without: &[YieldPart]| {
         lab.patch(code, &options(body, without), Jumps::LeftOut);
         lab.placed.take().unwrap()
     };
     let (with, without) = (placed(&[]), placed(&[YieldPart::LoopSaves]));
-    let saved = with.code != without.code;
+    if with.code == without.code {
+        return;
+    }
+    counts.saved += 1;
+    let header = TableHeader::read(&with.tables).unwrap();
+    let undos = &with.tables[header.undos_offset as usize..][..8 * header.undos as usize];
+    let of_vector = |undo: &[u8]| undo[0] == UndoKind::Vector as u8;
+    counts.vectors += usize::from(undos.chunks(8).any(of_vector));
     let laps = Decoder::with_ip(64, code, lab.text(), DecoderOptions::NONE)
         .into_iter()
         .filter(|instruction| instruction.is_jcc_short_or_near());
@@ -91,7 +113,7 @@ fn is_saved(lab: &mut Lab, code: &[u8], body: Body) -> (bool, bool) {
         let of_loop = with.edits.iter().find(|edit| edit.address == head);
         of_loop.is_some_and(|edit| lap.ip() > head && lap.next_ip() < head + u64::from(edit.group))
     });
-    (saved, saved && goes_on)
+    counts.goes_on += usize::from(goes_on);
 }
 
 /// Steps through such programs with yields of `body`, in a lane that `prepare` sets up.
@@ -104,7 +126,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
     let mut random = Random::new(seed);
     let mut lab = Lab::new();
     let (lane, contexts) = (*turns.lane, *turns.contexts);
-    let (mut inside, mut entered, mut saved, mut behind) = (0, 0, 0, 0);
+    let (mut inside, mut entered, mut counts) = (0, 0, Counts::default());
     for round in 0..24 {
         let code = program(lab.text(), &mut random);
         let beginning = Beginning::of(&code, &mut lab, &machine, &mut random);
@@ -121,13 +143,11 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
         let mut without = vec![YieldPart::NextContext];
         without.retain(|_| random.one_in(3));
         let mut options = options(body, &without);
-        let (is_saved, goes_on) = is_saved(&mut lab, &code, body);
+        look(&mut lab, &code, body, &mut counts);
         if random.one_in(2) {
             let sites = lab.plan.as_ref().unwrap().sites();
             options.recalled = sites.map(|site| site.address).collect();
         }
-        saved += usize::from(is_saved);
-        behind += usize::from(goes_on);
         *turns.lane = lane;
         *turns.contexts = contexts;
         turns.forget();
@@ -136,8 +156,20 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
             entered += moved_in(&case, &options, &mut machine, &mut lab, &mut random);
         });
     }
+    let Counts {
+        saved,
+        goes_on,
+        vectors,
+    } = counts;
     assert!(saved > 20, "{saved} loops with saves around them");
-    assert!(behind > 4, "{behind} trampolines that go on behind a loop");
+    assert!(
+        goes_on > 4,
+        "{goes_on} trampolines that go on behind a loop"
+    );
+    assert!(
+        vectors > 4,
+        "{vectors} loops around which vectors are saved"
+    );
     assert!(inside > 800, "{inside} places inside trampolines");
     assert!(entered > 8, "{entered} threads moved into trampolines");
     assert!(turns.visits() > 200, "{} visits", turns.visits());

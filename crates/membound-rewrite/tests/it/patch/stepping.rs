@@ -15,7 +15,7 @@ use membound_rewrite::code::Function;
 use membound_rewrite::flow::{Analyst, Conventions, Liveness, Summaries};
 use membound_rewrite::image::Convention;
 use membound_rewrite::patch::{Body, Options};
-use membound_rewrite::{Flag, Gpr, RegisterSet};
+use membound_rewrite::{Flag, Gpr, RegisterSet, VectorPart};
 use membound_wire::AS_FOUND;
 
 use super::bodies::{BODIES, code_of, options, program};
@@ -29,6 +29,8 @@ pub(crate) struct Step {
     pub(crate) ip: u64,
     gprs: [u64; 16],
     flags: u64,
+    /// Their lowest 16 bytes.
+    vectors: [u128; 16],
 }
 
 /// One stop: where the thread stood, and what the tables say of it.
@@ -113,11 +115,18 @@ extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
         let context = context.cast::<libc::ucontext_t>();
         // SAFETY: the kernel passes a ucontext to a handler with SA_SIGINFO.
         let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+        // SAFETY: as above; it names where vector registers are.
+        let vectors = unsafe { (*context).uc_mcontext.fpregs };
+        // SAFETY: as above.
+        let vectors = unsafe { &raw mut (*vectors)._xmm };
+        // SAFETY: sixteen registers of 16 bytes each lie there, of whatever type.
+        let vectors = unsafe { &mut *vectors.cast::<[[u64; 2]; 16]>() };
         let ip = registers[libc::REG_RIP as usize].cast_unsigned();
         let found = Step {
             ip,
             gprs: PLACES.map(|place| registers[place as usize].cast_unsigned()),
             flags: registers[libc::REG_EFL as usize].cast_unsigned(),
+            vectors: vectors.map(|[low, high]| u128::from(high) << 64 | u128::from(low)),
         };
         if let Some(to) = watch.stop(found) {
             for (place, value) in PLACES.into_iter().zip(to.gprs) {
@@ -125,6 +134,7 @@ extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
             }
             registers[libc::REG_RIP as usize] = to.ip.cast_signed();
             registers[libc::REG_EFL as usize] = to.flags.cast_signed();
+            *vectors = to.vectors.map(|value| [value as u64, (value >> 64) as u64]);
         }
         true
     });
@@ -314,6 +324,10 @@ impl Tables {
                 4 => restored.flags = flags_from(step.flags, peek(slot)),
                 5 => restored.gprs[register] = step.gprs[value as usize],
                 6 => restored.gprs[4] = slot,
+                7 => {
+                    let [low, high] = [slot, slot + 8].map(|at| u128::from(peek(at)));
+                    restored.vectors[register] = high << 64 | low;
+                }
                 kind => panic!("undo {kind}"),
             }
         }
@@ -350,6 +364,12 @@ fn unlike(expected: &Step, found: &Step, live: RegisterSet) -> Vec<String> {
         let matters = register == Gpr::RSP || live.contains(RegisterSet::gpr(register));
         if matters && expected.gprs[number] != found.gprs[number] {
             unlike.push(register.to_string());
+        }
+    }
+    for (number, (expected, found)) in (0..).zip(expected.vectors.iter().zip(found.vectors)) {
+        let low = RegisterSet::vector(number, VectorPart::Xmm);
+        if live.contains(low) && *expected != found {
+            unlike.push(format!("xmm{number}"));
         }
     }
     for (flag, bit) in FLAGS {
