@@ -85,6 +85,14 @@ pub(crate) fn passes_recent(role: HarvestRole, likelihood: f64) -> bool {
     role == HarvestRole::Primary && likelihood < LIKELY
 }
 
+/// Whether what a loop does not change is saved around it rather than at each of its yields that bound the
+/// time, by how long it runs: a turn or two take less, so that it is away more often than it is entered.
+#[must_use]
+pub(crate) fn is_lasting(lasts_ns: f64) -> bool {
+    const TURNS_NS: f64 = 1000.0;
+    lasts_ns >= TURNS_NS
+}
+
 /// Share of a load's executions that miss from which on its lines are taken to be lost whenever they are
 /// read again.
 pub(crate) const LIKELY: f64 = 0.9;

@@ -271,6 +271,7 @@ fn of_load(
         }),
         undecided: decision.undecided,
         executions: access.executed.map(|executed| executed.count),
+        lasts_ns: None,
         stall_fraction: access.stall_ns.value / cpu_ns,
         stall_ns: decision.stall_each_ns.map(figure),
         likelihood: access.served.map(|served| figure(served.memory)),
@@ -340,10 +341,12 @@ impl Code<'_> {
     fn sites(&self, program: &Program, origins: &[Origin], bounded: &Bounded) -> Vec<HarvestSite> {
         let site = |(place, every): (&distance::Place, &u32)| {
             let origin = &origins[place.function];
-            let block = &program.functions[place.function].blocks[place.block];
+            let function = &program.functions[place.function];
+            let block = &function.blocks[place.block];
             let address = block.steps[place.step].address;
             let path = self.path(origin.module);
             HarvestSite {
+                lasts_ns: distance::lasts_ns(function, place.block),
                 symbol: origin.name.clone(),
                 executions: origin.counted[place.block].then_some(block.count),
                 ..HarvestSite::chosen(path, address, YieldKind::Scavenger, *every)

@@ -190,6 +190,10 @@ pub struct HarvestSite {
     pub undecided: bool,
     /// Executions over the run, where they are known.
     pub executions: Option<f64>,
+    /// Of a yield of the kind `scavenger`: how long the innermost loop around it runs each time that it is
+    /// entered, in nanoseconds, where there is one and that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasts_ns: Option<f64>,
     /// Share of the CPU time that was stalled there.
     pub stall_fraction: f64,
     /// Stall of one execution, in nanoseconds, where it is known.
@@ -225,6 +229,7 @@ impl HarvestSite {
             detail: None,
             undecided: false,
             executions: None,
+            lasts_ns: None,
             stall_fraction: 0.0,
             stall_ns: None,
             likelihood: None,

@@ -26,12 +26,14 @@
 mod components;
 mod expected;
 mod graph;
+mod lasting;
 mod longest;
 mod place;
 mod program;
 
 use std::collections::BTreeMap;
 
+pub(crate) use lasting::lasts_ns;
 pub use program::{Achieved, Bounded, bound, measure};
 
 /// An instruction.

@@ -23,7 +23,7 @@ use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite, YieldKi
 
 use crate::Error;
 use crate::binaries::identity;
-use crate::options::{LIKELY, passes_recent};
+use crate::options::{LIKELY, is_lasting, passes_recent};
 use base::{Bodies, Flow, Leave};
 use costs::Costs;
 
@@ -192,6 +192,8 @@ struct Wanted {
     cost: u16,
     /// Share of the executions that miss, of a load.
     likelihood: Option<f64>,
+    /// Whether the loop around it runs for long.
+    lasting: bool,
 }
 
 /// A function with yields.
@@ -254,6 +256,7 @@ impl Work {
             kind: site.kind,
             cost,
             likelihood: likelihood(site),
+            lasting: site.lasts_ns.is_some_and(is_lasting),
         };
         // A load that yields bounds the time too.
         let known = part.wanted.entry(at).or_insert(wanted);
@@ -303,6 +306,9 @@ impl Work {
                 {
                     options.recalled.push(address(index));
                 }
+                if wanted.lasting {
+                    options.lasting.push(address(index));
+                }
                 let own_base = part.bodies.yields.get(&index).is_some_and(|it| it.own_base);
                 let cost = wanted.cost;
                 let body = match (role, wanted.kind) {
@@ -317,6 +323,7 @@ impl Work {
         options.bodies.sort_unstable_by_key(|it| it.0);
         options.non_temporal.sort_unstable();
         options.recalled.sort_unstable();
+        options.lasting.sort_unstable();
         options.sites = Sites::Instructions(sites);
         options
     }

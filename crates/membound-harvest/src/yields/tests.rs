@@ -343,12 +343,19 @@ fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_p
         a.mov(rcx, ptr(rsi + 0x1000)).unwrap();
         fill(a);
         a.mov(rdx, ptr(rbx + 0x1000)).unwrap();
+        fill(a);
+        fill(a);
         a.ret().unwrap();
     });
     let image = Image::parse(&made.file).unwrap();
     let groundwork = Groundwork::of(&image, &groundwork_options());
     let mut plan = plan_for(FILE, identity(&image));
     plan.options.bound_ns = Some(100.0);
+    for (index, lasts_ns) in [(5, Some(1000.0)), (6, Some(999.0)), (3, None)] {
+        let mut site = testing::site(FILE, made.addresses[index], YieldKind::Scavenger, 1);
+        site.lasts_ns = lasts_ns;
+        plan.sites.push(site);
+    }
     for (index, likelihood) in [(4, Some(0.95)), (0, Some(0.9)), (2, Some(0.89)), (1, None)] {
         let mut site = testing::site(FILE, made.addresses[index], YieldKind::Primary, 1);
         site.likelihood = likelihood.map(|value| Figure {
@@ -367,6 +374,10 @@ fn loads_that_nearly_always_miss_keep_lines_out_of_the_outer_caches_and_others_p
         let recalled = [made.addresses[2]];
         let recalled = &recalled[..usize::from(role == HarvestRole::Primary)];
         assert_eq!(found.options.recalled, recalled, "{role:?}");
+        // A command has no yields that bound its time.
+        let lasting = [made.addresses[5]];
+        let lasting = &lasting[..usize::from(role == HarvestRole::Scavenger)];
+        assert_eq!(found.options.lasting, lasting, "{role:?}");
     }
     for (part, of_yields) in [
         (HarvestPart::NonTemporal, YieldPart::NonTemporal),

@@ -320,6 +320,7 @@ mod tests {
             detail: None,
             undecided: reason == YieldReason::Hits,
             executions: Some(10.24e6),
+            lasts_ns: None,
             stall_fraction: 0.31,
             stall_ns: figure(118.0),
             likelihood: figure(0.83),

@@ -42,7 +42,7 @@ pub(super) struct LoopSaves {
 impl LoopSaves {
     /// Of a loop of these instructions, as they are moved, with these bodies before some of them. `None`
     /// where nothing is won by it: a loop whose yields seldom pass control on is entered more often than it
-    /// is away.
+    /// is away, unless it runs for long.
     pub(super) fn of(
         instructions: &[Instruction],
         forms: impl Iterator<Item = Option<Form>>,
@@ -55,7 +55,7 @@ impl LoopSaves {
         }
         let mut live = RegisterSet::EMPTY;
         let mut red_zone = false;
-        let mut passes = false;
+        let mut passes = instructions.iter().any(|it| options.lasts(it.ip()));
         for body in bodies {
             let (what, around) = body.yields()?;
             live = live.union(around.live);

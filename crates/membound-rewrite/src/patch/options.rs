@@ -166,6 +166,8 @@ pub struct Options {
     pub non_temporal: Vec<u64>,
     /// Yields of the command that pass lines by which they were at lately: sorted.
     pub recalled: Vec<u64>,
+    /// Yields that bound the time in loops that run for long each time they are entered: sorted.
+    pub lasting: Vec<u64>,
     /// What yields do without, sorted.
     pub without: Vec<YieldPart>,
     /// Whether a loop around sites lies in their trampoline as a whole where it can. A thread then
@@ -188,6 +190,7 @@ impl Options {
             wrapped: Vec::new(),
             non_temporal: Vec::new(),
             recalled: Vec::new(),
+            lasting: Vec::new(),
             without: Vec::new(),
             closes_loops: false,
         }
@@ -225,6 +228,11 @@ impl Options {
         self.recalled.binary_search(&address).is_ok() && !self.without.contains(&YieldPart::Recency)
     }
 
+    /// Whether the yield at this address is in a loop that runs for long.
+    pub(super) fn lasts(&self, address: u64) -> bool {
+        self.lasting.binary_search(&address).is_ok()
+    }
+
     /// All bodies that there may be.
     pub(super) fn all_bodies(&self) -> impl Iterator<Item = Body> + '_ {
         let others = self.bodies.iter().map(|it| it.1);
@@ -247,13 +255,11 @@ impl Options {
             self.hooks as u8,
             u8::from(self.closes_loops),
         ]);
-        key.extend_from_slice(&(self.non_temporal.len() as u64).to_le_bytes());
-        for address in &self.non_temporal {
-            key.extend_from_slice(&address.to_le_bytes());
-        }
-        key.extend_from_slice(&(self.recalled.len() as u64).to_le_bytes());
-        for address in &self.recalled {
-            key.extend_from_slice(&address.to_le_bytes());
+        for addresses in [&self.non_temporal, &self.recalled, &self.lasting] {
+            key.extend_from_slice(&(addresses.len() as u64).to_le_bytes());
+            for address in addresses {
+                key.extend_from_slice(&address.to_le_bytes());
+            }
         }
         key.push(self.without.len() as u8);
         key.extend(self.without.iter().map(|part| *part as u8));
@@ -327,6 +333,10 @@ mod tests {
             recalled: vec![8],
             ..sites.clone()
         };
+        let lasting = Options {
+            lasting: vec![8],
+            ..sites.clone()
+        };
         let keys = [
             with(&[]),
             with(&[(8, bound(1, false))]),
@@ -337,6 +347,7 @@ mod tests {
             with(&[(8, bound(1, false)), (16, bound(1, false))]),
             non_temporal.key(),
             recalled.key(),
+            lasting.key(),
         ];
         for (index, key) in keys.iter().enumerate() {
             assert!(!keys[index + 1..].contains(key), "{index}");

@@ -70,8 +70,11 @@ fn program(text: u64, random: &mut Random) -> Vec<u8> {
     a.assemble(text).unwrap()
 }
 
-fn options(body: Body, without: &[YieldPart]) -> Options {
+/// With saves around every loop, where they are not among what yields are to be `without`.
+fn options(body: Body, without: &[YieldPart], code: &[u8], text: u64) -> Options {
+    let instructions = Decoder::with_ip(64, code, text, DecoderOptions::NONE);
     Options {
+        lasting: instructions.into_iter().map(|it| it.ip()).collect(),
         accesses: Accesses::Loads,
         closes_loops: true,
         without: without.to_vec(),
@@ -93,7 +96,8 @@ struct Counts {
 /// Looks at what a program is patched to.
 fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
     let mut placed = |without: &[YieldPart]| {
-        lab.patch(code, &options(body, without), Jumps::LeftOut);
+        let options = options(body, without, code, lab.text());
+        lab.patch(code, &options, Jumps::LeftOut);
         lab.placed.take().unwrap()
     };
     let (with, without) = (placed(&[]), placed(&[YieldPart::LoopSaves]));
@@ -142,7 +146,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
         };
         let mut without = vec![YieldPart::NextContext];
         without.retain(|_| random.one_in(3));
-        let mut options = options(body, &without);
+        let mut options = options(body, &without, &code, lab.text());
         look(&mut lab, &code, body, &mut counts);
         if random.one_in(2) {
             let sites = lab.plan.as_ref().unwrap().sites();
@@ -192,4 +196,14 @@ fn so_does_that_of_a_scavenger() {
     for credit in [0, i32::MAX / 2] {
         step_through(miss, 0x6d69_7373, |turns| as_context(turns, credit));
     }
+}
+
+/// Few laps are counted together.
+#[test]
+fn so_does_that_of_one_that_only_bounds_its_time() {
+    let bound = Body::Yield(Yield::Bound {
+        cost: COST / 4,
+        own_base: false,
+    });
+    step_through(bound, 0x626f_756e, |turns| as_context(turns, 0));
 }

@@ -1,0 +1,104 @@
+//! How long a loop runs each time that it is entered.
+
+use super::Function;
+
+/// Time from one entry to the next exit of the innermost loop around `block`, in nanoseconds, by how often
+/// its blocks ran; with one that was entered once, where none of its entries was counted. A loop's blocks
+/// follow each other here, and none of them is entered from elsewhere or calls. `None` where there is no
+/// such loop.
+pub(crate) fn lasts_ns(function: &Function, block: usize) -> Option<f64> {
+    let blocks = &function.blocks;
+    let backs = (block..blocks.len()).flat_map(|last| {
+        let ways = blocks[last].ways.iter();
+        ways.filter(|way| way.to <= block)
+            .map(move |way| (way.to, last, blocks[last].count * way.share))
+    });
+    let backs: Vec<(usize, usize, f64)> = backs.collect();
+    let head = backs.iter().map(|back| back.0).max()?;
+    let of_loop = backs.iter().filter(|back| back.0 == head);
+    let last = of_loop.clone().map(|back| back.1).max()?;
+    let inside = &blocks[head..=last];
+    if inside.iter().any(|it| it.entered || it.call.is_some()) {
+        return None;
+    }
+    let all_ns: f64 = inside
+        .iter()
+        .map(|it| it.count * it.steps.iter().map(|step| step.ns).sum::<f64>())
+        .sum();
+    let laps: f64 = of_loop.map(|back| back.2).sum();
+    let entries = (blocks[head].count - laps).max(1.0);
+    Some(all_ns / entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Block, Call, Step, Way};
+    use super::*;
+
+    /// A block that takes `ns` and ran `count` times, of which these shares led to these blocks.
+    fn block(ns: f64, count: f64, ways: &[(usize, f64)]) -> Block {
+        Block {
+            steps: vec![Step {
+                address: 0,
+                ns,
+                patchable: true,
+                yields: false,
+            }],
+            ways: ways.iter().map(|&(to, share)| Way { to, share }).collect(),
+            count,
+            ..Block::default()
+        }
+    }
+
+    /// 0 → 1 → 1 | 2, 2 → 0 | 3: a loop of `laps` laps of 2 ns in one of ten laps.
+    fn nested(laps: f64) -> Function {
+        let entries = 10.0;
+        Function {
+            blocks: vec![
+                block(5.0, entries, &[(1, 1.0)]),
+                block(
+                    2.0,
+                    entries * laps,
+                    &[(1, 1.0 - 1.0 / laps), (2, 1.0 / laps)],
+                ),
+                block(1.0, entries, &[(0, 0.9), (3, 0.1)]),
+                block(1.0, 1.0, &[]),
+            ],
+        }
+    }
+
+    #[test]
+    fn the_innermost_loop_lasts_as_long_as_its_laps() {
+        let near = |found: Option<f64>, expected: f64| {
+            let found = found.unwrap();
+            assert!(
+                (found - expected).abs() < 1e-6 * expected,
+                "{found} {expected}"
+            );
+        };
+        near(lasts_ns(&nested(8.0), 1), 16.0);
+        near(lasts_ns(&nested(1000.0), 1), 2000.0);
+        // The outer one: ten of its laps.
+        near(lasts_ns(&nested(8.0), 0), 10.0 * (5.0 + 16.0 + 1.0));
+        near(lasts_ns(&nested(8.0), 2), 10.0 * (5.0 + 16.0 + 1.0));
+        assert_eq!(lasts_ns(&nested(8.0), 3), None);
+    }
+
+    #[test]
+    fn a_loop_whose_entry_was_not_seen_was_entered_once() {
+        let function = Function {
+            blocks: vec![block(1.0, 0.0, &[(1, 1.0)]), block(2.0, 500.0, &[(1, 1.0)])],
+        };
+        assert_eq!(lasts_ns(&function, 1), Some(1000.0));
+    }
+
+    #[test]
+    fn nothing_is_said_of_loops_that_call_or_are_entered_from_elsewhere() {
+        let mut calls = nested(8.0);
+        calls.blocks[1].call = Some(Call::Unknown);
+        assert_eq!(lasts_ns(&calls, 1), None);
+        let mut entered = nested(8.0);
+        entered.blocks[1].entered = true;
+        assert_eq!(lasts_ns(&entered, 1), None);
+    }
+}
