@@ -31,8 +31,8 @@ impl Costs {
     }
 
     /// A yield of a command's load that hits, where it passes lines that there was one for lately
-    /// (`passes_recent`): to look for the line, and to be away for the few that are not found. In a search
-    /// tree 97 in 100 were.
+    /// (`passes_recent`): to look for the line, and to be away for those that are not found. In a search
+    /// tree three in four were.
     #[must_use]
     pub fn hit_ns(&self) -> f64 {
         self.yield_ns() / 4.0
