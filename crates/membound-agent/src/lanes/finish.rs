@@ -1,5 +1,5 @@
 //! The end of a program whose scavengers are to finish: its threads end, its descriptors are closed,
-//! and the process stays until its last guest has ended.
+//! and the process stays until its last guest has ended, or a signal asks it to end.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,8 @@ const LOOK_NS: u64 = 1_000_000;
 /// Looks after which threads that do not end are left alone.
 const PATIENCE: u32 = 1000;
 /// Signals by which somebody ends a program: `SIGHUP`, `SIGINT`, `SIGQUIT`, `SIGTERM`.
-const ENDING: [u64; 4] = [1, 2, 3, 15];
+const ENDING: [u64; 4] = [HANGUP, 2, 3, 15];
+const HANGUP: u64 = 1;
 
 /// Set when the program has ended.
 static ENDED: AtomicBool = AtomicBool::new(false);
@@ -41,17 +42,16 @@ pub(crate) fn program_ends(code: u64) {
     end_others();
     // Whoever waits for the end of what the program writes is not to wait for its guests.
     let _ = own_thread::close_from(0);
-    while !guest::none_left() {
-        end_if_asked();
+    while !guest::none_left() && !is_asked_to_end() {
         sys::nap(LOOK_NS);
     }
     // SAFETY: it ends the process, as the program has asked for.
     let _ = unsafe { call(number::EXIT_GROUP, [code as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Ends the process by a signal that has come for that since the program has ended, and which it did not
-/// ignore. Its handlers are not to run any more.
-fn end_if_asked() {
+/// Whether a signal has come since the program has ended by which somebody ends programs. None of those
+/// that it ignores, nor a `SIGHUP` that it has a handler for, which seldom means that.
+fn is_asked_to_end() -> bool {
     let mut pending = 0_u64;
     // SAFETY: the kernel writes one word.
     let found = unsafe {
@@ -60,16 +60,13 @@ fn end_if_asked() {
             [(&raw mut pending) as usize, 8, 0, 0, 0, 0],
         )
     };
-    if found != 0 {
-        return;
-    }
     let came = |signal: &u64| pending & trap::mask(&[*signal]) != 0;
-    for signal in ENDING.into_iter().filter(came) {
-        if handlers::disposition(signal, None).is_some_and(|it| !it.is_ignored()) {
-            handlers::disposition(signal, Some(&Disposition::DEFAULT));
-            sys::set_mask(!trap::mask(&[signal]));
-        }
-    }
+    found == 0
+        && ENDING.into_iter().filter(came).any(|signal| {
+            handlers::disposition(signal, None).is_some_and(|it| {
+                !it.is_ignored() && (signal != HANGUP || it.handler == Disposition::DEFAULT.handler)
+            })
+        })
 }
 
 /// Has every other thread of the program's end itself.
