@@ -84,16 +84,16 @@ impl Block {
 
     /// Has `change` say what the next turn of its own thread is, from what that is now. Where a handler comes
     /// between, in which the thread has had turns, the ring may be another one than it was when `change`
-    /// looked at it: then the thread asks.
+    /// looked at it: then the thread asks. Handlers do the same.
     pub(super) fn change_next(&self, change: impl FnOnce()) {
-        self.changing.store(CHANGES, Ordering::Relaxed);
+        let of_interrupted = self.changing.swap(CHANGES, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         change();
         compiler_fence(Ordering::SeqCst);
         if self.changing.load(Ordering::Relaxed) == INTERRUPTED {
             self.ask_at_once();
         }
-        self.changing.store(0, Ordering::Relaxed);
+        self.changing.store(of_interrupted, Ordering::Relaxed);
     }
 
     /// A handler begins: what its thread is about to change is not to be relied on, now and afterwards.
@@ -263,7 +263,8 @@ mod tests {
             block.unlink(&own[0]);
             // The handler asks at its first yield.
             block.owner.store(base, Ordering::Relaxed);
-            block.next.store(own[1].address(), Ordering::Relaxed);
+            block.change_next(|| block.next.store(own[1].address(), Ordering::Relaxed));
+            assert_eq!(block.next.load(Ordering::Relaxed), own[1].address());
             block.next.store(next, Ordering::Relaxed);
         });
         let found = [&block.next, &block.owner].map(|word| word.load(Ordering::Relaxed));
