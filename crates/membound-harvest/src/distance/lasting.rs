@@ -5,7 +5,7 @@ use super::Function;
 /// Time from one entry to the next exit of the innermost loop around `block`, in nanoseconds, by how often
 /// its blocks ran; with one that was entered once, where none of its entries was counted. A loop's blocks
 /// follow each other here, and none of them is entered from elsewhere or calls. `None` where there is no
-/// such loop.
+/// such loop, or it was never seen to run.
 pub(crate) fn lasts_ns(function: &Function, block: usize) -> Option<f64> {
     let blocks = &function.blocks;
     let backs = (block..blocks.len()).flat_map(|last| {
@@ -18,7 +18,8 @@ pub(crate) fn lasts_ns(function: &Function, block: usize) -> Option<f64> {
     let of_loop = backs.iter().filter(|back| back.0 == head);
     let last = of_loop.clone().map(|back| back.1).max()?;
     let inside = &blocks[head..=last];
-    if inside.iter().any(|it| it.entered || it.call.is_some()) {
+    let runs = blocks[head].count > 0.0;
+    if !runs || inside.iter().any(|it| it.entered || it.call.is_some()) {
         return None;
     }
     let all_ns: f64 = inside
@@ -100,5 +101,13 @@ mod tests {
         let mut entered = nested(8.0);
         entered.blocks[1].entered = true;
         assert_eq!(lasts_ns(&entered, 1), None);
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_loop_that_was_never_seen_to_run() {
+        let function = Function {
+            blocks: vec![block(2.0, 0.0, &[(0, 1.0)])],
+        };
+        assert_eq!(lasts_ns(&function, 0), None);
     }
 }
