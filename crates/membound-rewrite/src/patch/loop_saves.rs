@@ -5,8 +5,8 @@
 //! stack pointer stays below them until it is left: no instruction of such a loop has to do with it. A
 //! thread that is put back into the middle of it comes by way of a stub, which saves them again.
 //!
-//! `xmm` registers that it does not touch go there too. How the program rounds is written down there, where no instruction of the loop can change that:
-//! `stmxcsr` at each yield takes some processors longer than the rest of it.
+//! `xmm` registers that it does not touch go there too. So does how the program rounds, where no instruction
+//! of the loop can change that: `stmxcsr` at each yield takes some processors longer than the rest of it.
 
 use iced_x86::{FlowControl, Instruction};
 
