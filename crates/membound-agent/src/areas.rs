@@ -6,7 +6,9 @@
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-use membound_wire::{AS_FOUND, Command, EDIT_BYTES, Place, Refusal, State, TableHeader, Tables};
+use membound_wire::{
+    AS_FOUND, Command, EDIT_BYTES, Found, Place, Refusal, State, TableHeader, Tables,
+};
 
 use crate::control::Failure;
 use crate::memory;
@@ -294,6 +296,14 @@ impl Area {
         Tables::new(bytes)
     }
 
+    /// What the tables say of the byte of a trampoline at this address, with them.
+    fn found(&self, ip: u64) -> Option<(Tables<'static>, Found)> {
+        let byte = u32::try_from(ip.checked_sub(self.code)?).ok()?;
+        let tables = self.tables()?;
+        let found = tables.find(byte)?;
+        Some((tables, found))
+    }
+
     fn original(&self, place: Place) -> u64 {
         self.base.wrapping_add(u64::from(place.original))
     }
@@ -311,18 +321,15 @@ impl Area {
 
     /// As [`Self::call_at`], of an instruction in a trampoline.
     fn call_displaced(&self, ip: u64) -> Option<u32> {
-        let byte = u32::try_from(ip.checked_sub(self.code)?).ok()?;
-        let tables = self.tables()?;
-        tables.call_at(tables.find(byte)?.place.original)
+        let (tables, found) = self.found(ip)?;
+        tables.call_at(found.place.original)
     }
 
     /// The `xmm` registers that a thread which stands in one of the trampolines has on its stack: their
     /// numbers and addresses.
     pub(crate) fn vectors_of(&self, state: &State) -> impl Iterator<Item = (u8, u64)> + use<> {
-        let byte = state.ip.checked_sub(self.code);
-        let byte = byte.and_then(|byte| u32::try_from(byte).ok());
-        let found = self.tables().zip(byte);
-        let found = found.and_then(|(tables, byte)| Some(tables.undos(&tables.find(byte)?)));
+        let found = self.found(state.ip);
+        let found = found.map(|(tables, found)| tables.undos(&found));
         let stack = state.stack_pointer();
         let vectors = found.into_iter().flatten().filter_map(|undo| undo.vector());
         vectors.map(move |(number, above)| (number, stack.wrapping_add_signed(i64::from(above))))
@@ -330,9 +337,7 @@ impl Area {
 
     /// The original state of a thread that stands in one of the trampolines.
     pub(crate) fn original_of(&self, state: &State) -> Option<Original> {
-        let byte = u32::try_from(state.ip.checked_sub(self.code)?).ok()?;
-        let tables = self.tables()?;
-        let found = tables.find(byte)?;
+        let (tables, found) = self.found(state.ip)?;
         let mut original = state.undone(tables.undos(&found), |address| {
             // SAFETY: the table names stack that the trampoline has written.
             Some(unsafe { memory::get(address as usize) })

@@ -19,7 +19,10 @@ use crate::sys::{call, check, number};
 use crate::timers::{self, Use};
 use crate::{areas, lanes, masks, memory, threads, tick, trap};
 
-mod vectors;
+pub(crate) mod vectors;
+
+/// The handler of a signal that is ignored.
+pub(crate) const IGNORE: u64 = 1;
 
 /// Stubs; the assembly below has the same number.
 const STUBS: usize = 1024;
@@ -113,7 +116,6 @@ impl Disposition {
     };
 
     pub(crate) fn is_ignored(&self) -> bool {
-        const IGNORE: u64 = 1;
         self.handler == IGNORE
     }
 
@@ -227,7 +229,6 @@ pub(crate) fn adopt() -> u64 {
 
 /// Gives the kernel the program's handlers again, and wraps none from now on.
 pub(crate) fn hand_back() {
-    const IGNORE: u64 = 1;
     ADOPTED.store(false, Ordering::Release);
     for signal in 1..=64 {
         let Some(mut found) = disposition(signal, None) else {

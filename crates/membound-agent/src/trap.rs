@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::control::Failure;
 use crate::guest::Heard;
-use crate::handlers::{self, Disposition, MASK_OFFSET, REGISTERS_OFFSET, Registers};
+use crate::handlers::{self, Disposition, IGNORE, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
 use crate::{areas, guest, lanes, memory, threads, tick};
@@ -310,7 +310,6 @@ fn after_int3(ip: u64) -> Option<u64> {
 /// Gives the signal to the program, as the kernel would have.
 fn hand_over(arrived: Arrived, code: i32) -> u64 {
     const DEFAULT: u64 = 0;
-    const IGNORE: u64 = 1;
     let Arrived {
         signal, context, ..
     } = arrived;

@@ -6,14 +6,14 @@
 use crate::memory;
 
 /// Bytes before the address of the area in a `ucontext`: behind 23 registers of eight bytes each.
-const AREA_OFFSET: usize = super::REGISTERS_OFFSET + 23 * 8;
+pub(crate) const AREA_OFFSET: usize = super::REGISTERS_OFFSET + 23 * 8;
 /// Bytes before `xmm0` in the area.
 const XMM_OFFSET: usize = 160;
 const XMM_BYTES: usize = 16;
 /// Where the kernel says with a magic number that the area is extended, and where that then says which of
 /// its parts are filled in.
-const MAGIC_OFFSET: usize = 464;
-const MAGIC: u32 = 0x4650_5853;
+pub(crate) const MAGIC_OFFSET: usize = 464;
+pub(crate) const MAGIC: u32 = 0x4650_5853;
 const FILLED_OFFSET: usize = 512;
 /// The bit there of `xmm` registers.
 const XMM_FILLED: u64 = 2;

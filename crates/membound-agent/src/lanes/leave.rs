@@ -16,6 +16,7 @@ use super::berth::{self, Errand};
 use super::block::{Block, Context, set_fs};
 use super::tell;
 use super::timing::between;
+use crate::handlers::vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
 use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys;
 use crate::{assembly, memory};
@@ -24,8 +25,6 @@ use crate::{assembly, memory};
 const INFORMATION_BYTES: usize = 128;
 /// Bytes of a `ucontext` up to the end of its mask.
 const CONTEXT_BYTES: usize = MASK_OFFSET + 8;
-/// Where it has the address of the vector registers.
-const VECTORS_OFFSET: usize = 224;
 const RED_ZONE: u64 = 128;
 
 global_asm!(
@@ -204,20 +203,18 @@ impl Block {
 /// is used again. `None` where there is no room.
 fn on_own_stack(arrived: Arrived) -> Option<u64> {
     const NEAR: u64 = 64 << 10;
-    const MAGIC: u32 = 0x4650_5853;
     const PLAIN_BYTES: usize = 512;
-    const SOFTWARE_OFFSET: usize = 464;
     let stack = arrived.registers().state().stack_pointer();
     let here = arrived.context as u64;
     if here < stack && stack - here < NEAR {
         return Some(here);
     }
     // SAFETY: the kernel put a pointer there.
-    let vectors: usize = unsafe { memory::get(arrived.context + VECTORS_OFFSET) };
+    let vectors: usize = unsafe { memory::get(arrived.context + AREA_OFFSET) };
     let mut bytes = 0;
     if vectors != 0 {
         // SAFETY: the kernel says there how much it has put there.
-        let [magic, length]: [u32; 2] = unsafe { memory::get(vectors + SOFTWARE_OFFSET) };
+        let [magic, length]: [u32; 2] = unsafe { memory::get(vectors + MAGIC_OFFSET) };
         bytes = if magic == MAGIC {
             length as usize
         } else {
@@ -234,7 +231,7 @@ fn on_own_stack(arrived: Arrived) -> Option<u64> {
     copy(arrived.context, context as usize, CONTEXT_BYTES);
     let pointer = if vectors == 0 { 0 } else { place };
     // SAFETY: it is the copy.
-    unsafe { memory::put(context as usize + VECTORS_OFFSET, pointer) };
+    unsafe { memory::put(context as usize + AREA_OFFSET, pointer) };
     Some(context)
 }
 

@@ -224,8 +224,8 @@ impl LoopSaves {
     }
 
     fn vector_set(self) -> RegisterSet {
-        let numbers = (0..16).filter(|number| self.vectors >> number & 1 != 0);
-        numbers.fold(RegisterSet::EMPTY, |set, number| {
+        let places = self.vectors().into_iter().flat_map(KeptVectors::places);
+        places.fold(RegisterSet::EMPTY, |set, (number, _)| {
             set.union(RegisterSet::vector(number, VectorPart::Xmm))
         })
     }
