@@ -65,11 +65,27 @@ fn undisturbed_ns(program: &Path, area_bytes: u64) -> f64 {
 
 /// What a hit takes now over what it took when the machine was measured, where that is another
 /// clock's: then a profile reckons with hits that are not these.
-fn other_clock(program: &Path) -> Option<f64> {
+fn other_clock(program: &Path) -> Option<String> {
     const APART: f64 = 0.05;
     let area = size_bytes("L1").map_or(16 << 10, |size| size / 2);
     let slower = undisturbed_ns(program, area) / latency_ns("L1");
-    ((slower - 1.0).abs() > APART).then_some(slower)
+    ((slower - 1.0).abs() > APART).then(|| {
+        format!("hits take {slower:.2} times what they took when the machine was measured")
+    })
+}
+
+/// Where the report leaves open that so much is due to these levels, their row.
+/// A timer of coarse steps tells neighbouring caches apart by few of its readings, and it says so.
+fn left_open(profile: &Profile, levels: &[&str], fraction: f64) -> Option<String> {
+    let mut rows = profile.levels.iter();
+    let row = rows.find(|row| row.name.split('+').any(|name| levels.contains(&name)))?;
+    let (name, stall) = (&row.name, row.stall_fraction);
+    let (low, high) = (row.stall_low, row.stall_high);
+    (high >= fraction).then(|| {
+        format!(
+            "the report does not tell its caches apart, {name} {stall:.3} [{low:.3}, {high:.3}]"
+        )
+    })
 }
 
 /// Profiles the program once and holds the report to what the program's own clock says.
@@ -103,21 +119,19 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     let recorded = run.profile.overhead.inside_fraction.clamp(0.0, 1.0);
     let within = truth * (1.0 - recorded) - POINTS..=truth + POINTS;
     if !within.contains(&reported)
-        && let Some(slower) = other_clock(program)
+        && let Some(why) = other_clock(program)
     {
-        membound_testkit::skipped(format_args!(
-            "{level} {percent} %: hits take {slower:.2} times what they took when the machine was measured"
-        ));
+        membound_testkit::skipped(format_args!("{level} {percent} %: {why}"));
         return;
     }
     assert!(within.contains(&reported), "{shown}");
     if truth <= 0.1 {
         return;
     }
-    let right = match level {
-        "L1" | "L2" => levels.l1 + levels.l2,
-        "L3" => levels.l3,
-        _ => levels.dram,
+    let (right, names) = match level {
+        "L1" | "L2" => (levels.l1 + levels.l2, &["L1", "L2"][..]),
+        "L3" => (levels.l3, &["L3"][..]),
+        _ => (levels.dram, &["DRAM"][..]),
     };
     // Whoever shares a cache takes some of it: the core's own are its other thread's too.
     let beyond = if matches!(level, "L2" | "L3") {
@@ -132,9 +146,17 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     } else {
         0.0
     };
+    let least = (0.85 - beyond) * stall;
+    if right < least
+        && let Some(why) = left_open(&run.profile, names, least).or_else(|| other_clock(program))
+    {
+        membound_testkit::skipped(format_args!("{level} {percent} %: {why}"));
+        return;
+    }
     assert!(
-        right >= (0.85 - beyond) * stall,
-        "{levels:?} {beyond:.2} beyond {shown}"
+        right >= least,
+        "{levels:?} {beyond:.2} beyond {:?} {shown}",
+        run.profile.levels
     );
 }
 
