@@ -48,8 +48,8 @@ impl Origin {
 /// What one nanosecond figures are made of where the profile tells nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Usual {
-    /// Time of an instruction, in nanoseconds.
-    pub instruction_ns: f64,
+    /// Time of an instruction, which is a cycle, in nanoseconds.
+    pub cycle_ns: f64,
     /// CPU time that a sample stands for, in nanoseconds.
     pub sample_ns: f64,
 }
@@ -162,11 +162,10 @@ impl Source<'_> {
         let times = self.module.times;
         let sampled = |at: u64| times.time_ns.get(&at).copied().unwrap_or_default();
         let time_ns: f64 = instructions.iter().map(|it| sampled(it.ip())).sum();
-        let usual_ns = instructions.len() as f64 * self.usual.instruction_ns;
-        let block_ns = times::of_block(count, time_ns, self.usual.sample_ns, usual_ns);
+        let block_ns = times::of_block(count, time_ns, self.usual, instructions.len());
         // Each instruction has its usual time at least, as a share of the block's.
         let count = count.unwrap_or_default().max(1.0);
-        let weight = |at: u64| (sampled(at) / count).max(self.usual.instruction_ns);
+        let weight = |at: u64| (sampled(at) / count).max(self.usual.cycle_ns);
         let weights: f64 = instructions.iter().map(|it| weight(it.ip())).sum();
         instructions
             .iter()
@@ -304,7 +303,7 @@ mod tests {
             yields: &nothing,
         };
         let usual = Usual {
-            instruction_ns: 0.25,
+            cycle_ns: 0.25,
             sample_ns: 1e6,
         };
         let (program, origins) = program(&[module], usual);

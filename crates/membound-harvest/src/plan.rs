@@ -415,7 +415,7 @@ fn usual(run: &RunData, machine: Option<&MachineProfile>) -> Usual {
     });
     let weights: u64 = run.samples.iter().map(|sample| sample.weight_ns).sum();
     Usual {
-        instruction_ns: core_hz
+        cycle_ns: core_hz
             .filter(|&hz| hz > 0.0)
             .map_or(SLOW_CYCLE_NS, |hz| 1e9 / hz),
         sample_ns: weights as f64 / run.samples.len().max(1) as f64,
