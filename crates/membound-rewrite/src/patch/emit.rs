@@ -5,7 +5,7 @@
 //! distance between origin and code. What refers to the data pages behind the code stays open until
 //! the size of code and tables is known.
 
-use membound_wire::{COUNT_APART, COUNT_WORDS};
+use membound_wire::{COUNT_APART, COUNT_WORDS, LINE_BYTES};
 
 use crate::Gpr;
 
@@ -103,11 +103,21 @@ pub(super) struct Emitter {
     pub data: Vec<DataField>,
     /// Whether a field did not fit; the code is then not to be used.
     pub overflowed: bool,
+    /// Whether it is to lie where a line of the cache begins.
+    pub has_lines: bool,
 }
 
 impl Emitter {
     pub(super) fn at(&self) -> u32 {
         u32::try_from(self.bytes.len()).expect("a chunk of code is below 4 GiB")
+    }
+
+    /// Goes on where a line of the cache begins; what lies between is never executed.
+    pub(super) fn begin_line(&mut self) {
+        const INT3: u8 = 0xcc;
+        let length = self.bytes.len().next_multiple_of(LINE_BYTES);
+        self.bytes.resize(length, INT3);
+        self.has_lines = true;
     }
 
     pub(super) fn raw(&mut self, bytes: &[u8]) {

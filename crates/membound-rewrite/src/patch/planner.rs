@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use membound_wire::{Call, Place, SLOTS_BYTES, TableHeader};
+use membound_wire::{Call, LINE_BYTES, Place, SLOTS_BYTES, TableHeader};
 use rayon::prelude::*;
 
 use super::emit::{DataField, DataTarget};
@@ -469,6 +469,10 @@ fn bases(chunks: &[Chunk]) -> (Vec<Base>, Base) {
     let bases = chunks
         .iter()
         .map(|chunk| {
+            if chunk.out.has_lines {
+                let begins = next.code.checked_next_multiple_of(LINE_BYTES as u32);
+                next.code = begins.unwrap_or(u32::MAX);
+            }
             let base = next;
             // Sums beyond 4 GiB saturate, and the plan is then found to be too large.
             next.code = next.code.saturating_add(chunk.out.at());
@@ -532,8 +536,13 @@ fn code(chunks: &[Chunk], bases: &[Base], end: u32, resolve: &Resolve) -> Vec<u8
         word.copy_from_slice(&value.to_le_bytes());
     }
     let mut pieces = Vec::with_capacity(chunks.len());
+    let mut at = PATTERN_BYTES;
     for (chunk, base) in chunks.iter().zip(bases) {
-        let (piece, behind) = rest.split_at_mut(chunk.out.bytes.len().min(rest.len()));
+        let gap = (base.code as usize - at).min(rest.len());
+        let behind_gap = &mut rest[gap..];
+        let length = chunk.out.bytes.len().min(behind_gap.len());
+        let (piece, behind) = behind_gap.split_at_mut(length);
+        at += gap + piece.len();
         rest = behind;
         pieces.push((piece, chunk, *base));
     }
@@ -613,4 +622,37 @@ fn keep(edits: &mut Vec<Edit>, puns: &mut [pun::Pun], homeless: &[u32]) -> Vec<E
         pun.leans_on = pun.leans_on.map(|other| numbers[other as usize]);
     }
     new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_begin_where_they_did_in_their_chunk_when_all_are_joined() {
+        let chunk = |bytes: &[u8], has_lines| {
+            let mut chunk = Chunk::new(0);
+            chunk.out.raw(bytes);
+            if has_lines {
+                chunk.out.begin_line();
+                chunk.out.raw(&[0x90]);
+            }
+            chunk
+        };
+        let chunks = [
+            chunk(&[1; 10], false),
+            chunk(&[2; 7], true),
+            chunk(&[3; 5], false),
+            chunk(&[], true),
+        ];
+        let (bases, end) = bases(&chunks);
+        let begin: Vec<u32> = bases.iter().map(|base| base.code).collect();
+        assert_eq!((&*begin, end.code), (&[64, 128, 193, 256][..], 257));
+        let resolve = Resolve { data: 0, words: 0 };
+        let code = code(&chunks, &bases, end.code, &resolve);
+        assert_eq!(code[64..74], [1; 10]);
+        assert_eq!((&code[128..135], code[192]), (&[2; 7][..], 0x90));
+        assert_eq!(code[193..198], [3; 5]);
+        assert_eq!((code.len(), code[256]), (257, 0x90));
+    }
 }

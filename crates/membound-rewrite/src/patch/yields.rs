@@ -416,6 +416,9 @@ impl SettledYield {
         let again = charge.beat.map(|laps| {
             // Who comes back has counted these laps before.
             let counted = writer.out.jump_ahead();
+            // Laps that do not count are all that a tight loop does: one more line takes some processors as
+            // long as the lap itself.
+            writer.out.begin_line();
             let again = writer.out.at();
             writer.out.test_bits(laps.beat.register, laps.mask());
             writer.out.jump_if_back(Condition::ZERO, entry);
