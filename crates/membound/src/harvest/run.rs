@@ -141,7 +141,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     }
     let span = args
         .bound_ns
-        .map(|bound_ns| SpanControl::new(bound_ns, timing.span_ns));
+        .map(|bound_ns| SpanControl::new(bound_ns, timing.hidden_ns, timing.span_ns));
     let limits = guard::Limits {
         max_slowdown: args.max_slowdown,
         slo_p95_ns: args.slo_p95,
@@ -230,6 +230,8 @@ fn contradiction(args: &RunArgs) -> Option<String> {
 /// How long turns may last.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
+    /// What a load from memory takes.
+    hidden_ns: f64,
     /// Until the command's data are there.
     span_ns: f64,
     /// From one yield of a scavenger to the next.
@@ -243,6 +245,7 @@ impl Timing {
             .map_or(USUAL_LATENCY_NS, |level| level.latency_ns);
         match bound_ns {
             None => Self {
+                hidden_ns: latency_ns,
                 span_ns: latency_ns,
                 distance_ns: USUAL_BOUND_NS,
             },
@@ -250,6 +253,7 @@ impl Timing {
             Some(bound_ns) => {
                 let span_ns = latency_ns.min(bound_ns / 2.0);
                 Self {
+                    hidden_ns: latency_ns,
                     span_ns,
                     distance_ns: bound_ns - span_ns,
                 }

@@ -2,7 +2,8 @@
 //!
 //! Plans take the times of blocks from a profile of the scavenger alone, where caches and predictors
 //! are its own. In turns it is slower. What turns are measured to last decides how much of the bound
-//! they may use before the first yield at which they end.
+//! they may use before the first yield at which they end. What a turn lasts longer than the load that it
+//! hides is the command's time, so half of them are not to, wherever the bound lies.
 
 use membound_launch::Harvested;
 
@@ -32,10 +33,17 @@ const SURE: f64 = 2.0;
 /// Below this the span makes no difference: turns end at the first yield.
 const LEAST_NS: f64 = 2.0;
 
-/// Finds the span, in nanoseconds, with which turns keep to a bound.
+/// Share of the turns that may last longer than the load that they hide, and the one up to which longer
+/// spans are tried.
+const OVERLONG: f64 = 0.5;
+const LONG: f64 = 0.25;
+
+/// Finds the span, in nanoseconds, with which turns keep to a bound and to what they hide.
 #[derive(Debug)]
 pub(super) struct SpanControl {
     bound_ns: f64,
+    /// What a load takes that turns hide.
+    hidden_ns: f64,
     most_ns: f64,
     span_ns: f64,
     /// The same while turns end at the first yield, for as long as it is looked what comes of that.
@@ -48,20 +56,31 @@ pub(super) struct SpanControl {
     kept_ns: f64,
     /// Decisions until a longer one is tried.
     patience: u32,
-    /// Turns that were timed at the last decision, and those of them that kept to the bound.
-    last: (u64, f64),
+    /// Turns up to the last decision.
+    last: Turns,
     /// Looks since then.
     looks: u32,
+}
+
+/// How many turns were timed, and how many of these were short.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    timed: u64,
+    /// Those that kept to the bound.
+    kept: f64,
+    /// Those that were no longer than what they hid.
+    hidden: f64,
 }
 
 impl SpanControl {
     /// The span to begin with: turns end at the first yield, which shows what is kept at best.
     pub(super) const FIRST: f64 = 0.0;
 
-    /// Begins with [`Self::FIRST`]; `most_ns` is never exceeded.
-    pub(super) const fn new(bound_ns: f64, most_ns: f64) -> Self {
+    /// Begins with [`Self::FIRST`], where loads take `hidden_ns`; `most_ns` is never exceeded.
+    pub(super) const fn new(bound_ns: f64, hidden_ns: f64, most_ns: f64) -> Self {
         Self {
             bound_ns,
+            hidden_ns,
             most_ns,
             span_ns: most_ns / 4.0,
             sounding: true,
@@ -69,32 +88,40 @@ impl SpanControl {
             decisions: 0,
             kept_ns: most_ns / 4.0,
             patience: 0,
-            last: (0, 0.0),
+            last: Turns {
+                timed: 0,
+                kept: 0.0,
+                hidden: 0.0,
+            },
             looks: 0,
         }
     }
 
     /// A new span, if it is to be another one.
     pub(super) fn decide(&mut self, now: &Harvested) -> Option<f64> {
-        let timed = times::count(&now.times);
-        let kept = times::within(&now.times, self.bound_ns);
-        let turns = timed.saturating_sub(self.last.0);
+        let so_far = Turns {
+            timed: times::count(&now.times),
+            kept: times::within(&now.times, self.bound_ns),
+            hidden: times::within(&now.times, self.hidden_ns),
+        };
+        let turns = so_far.timed.saturating_sub(self.last.timed);
         if turns < LEAST_TURNS {
             return None;
         }
-        let share = (kept - self.last.1) / turns as f64;
+        let share = (so_far.kept - self.last.kept) / turns as f64;
+        let long = 1.0 - (so_far.hidden - self.last.hidden) / turns as f64;
         self.looks += 1;
         if turns < ENOUGH_TURNS && self.looks < MOST_LOOKS && self.may_be_chance(share, turns) {
             return None;
         }
-        self.last = (timed, kept);
+        self.last = so_far;
         self.looks = 0;
         let was_ns = if self.sounding { 0.0 } else { self.span_ns };
         if self.sounding {
             self.floor = Some(self.floor.map_or(share, |floor| (floor + share) / 2.0));
             self.sounding = false;
         } else {
-            self.span_ns = self.wanted(share);
+            self.span_ns = self.wanted(share, long);
             self.decisions += 1;
             self.sounding = self.decisions.is_multiple_of(SOUNDED_EVERY);
         }
@@ -128,18 +155,24 @@ impl SpanControl {
         best.min(KEPT) - (KEPT - best).clamp(0.0, MORE)
     }
 
-    /// The span that is to be where this share of the turns keeps to the bound.
-    fn wanted(&mut self, share: f64) -> f64 {
+    /// The span that is to be where this share of the turns keeps to the bound, and that share is longer
+    /// than what they hide.
+    fn wanted(&mut self, share: f64, long: f64) -> f64 {
         let best = self.best();
         if best < HOPELESS {
             return 0.0;
         }
         let target = Self::target(best);
         let beyond = (best - target).max(BLUR);
-        let wanted = if share >= target {
+        let wanted = if share >= target && long > OVERLONG {
+            self.patience = HELD;
+            self.span_ns * 0.8
+        } else if share >= target {
             self.kept_ns = self.span_ns;
             self.patience = self.patience.saturating_sub(1);
-            if self.patience == 0 && share > target + 0.9 * beyond {
+            if long > LONG {
+                self.span_ns
+            } else if self.patience == 0 && share > target + 0.9 * beyond {
                 (self.span_ns * 1.5).max(LEAST_NS)
             } else if self.patience == 0 && share > target + 0.5 * beyond {
                 (self.span_ns * 1.2).max(LEAST_NS)
@@ -178,7 +211,7 @@ mod tests {
 
     #[test]
     fn turns_come_to_keep_to_their_bound_and_use_it() {
-        let mut control = SpanControl::new(200.0, 150.0);
+        let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut span = SpanControl::FIRST;
         for _ in 0..60 {
@@ -192,9 +225,29 @@ mod tests {
     }
 
     #[test]
+    fn turns_come_to_last_as_long_as_what_they_hide() {
+        // Turns of 20 ns and three times the span, of which four in ten are half as long.
+        for (began_ns, hidden_ns) in [(180.0, 150.0), (20.0, 150.0)] {
+            let mut control = SpanControl::new(1000.0, hidden_ns, 180.0);
+            control.span_ns = began_ns;
+            let mut so_far = Harvested::default();
+            let mut span = SpanControl::FIRST;
+            for _ in 0..60 {
+                let ns = 3.0_f64.mul_add(span, 20.0) as u64;
+                times::add(&mut so_far.times, ns, 600);
+                times::add(&mut so_far.times, ns / 2, 400);
+                span = control.decide(&so_far).unwrap_or(span);
+            }
+            let lasts_ns = 3.0_f64.mul_add(control.kept_ns, 20.0);
+            assert!((100.0..=150.0).contains(&lasts_ns), "{control:?}");
+            assert!(control.span_ns < 1.3 * control.kept_ns, "{control:?}");
+        }
+    }
+
+    #[test]
     fn few_turns_that_miss_by_chance_do_not_shorten_it() {
         // Two in a hundred are late whatever the span is; of each 250 that are looked at it is up to nine.
-        let mut control = SpanControl::new(200.0, 150.0);
+        let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut span = SpanControl::FIRST;
         let mut shortest = f64::INFINITY;
@@ -216,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_span_that_was_too_long_is_seldom_tried_again() {
-        let mut control = SpanControl::new(200.0, 150.0);
+        let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut span = SpanControl::FIRST;
         let mut too_long = 0;
@@ -237,7 +290,7 @@ mod tests {
 
     #[test]
     fn turns_that_are_too_long_at_best_do_not_end_the_others() {
-        let mut control = SpanControl::new(200.0, 150.0);
+        let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
         let mut span = SpanControl::FIRST;
         // One in twenty is cold, and lasts longer than the bound whatever the span is.
@@ -253,7 +306,7 @@ mod tests {
 
     #[test]
     fn where_a_single_segment_is_too_long_turns_end_at_once() {
-        let mut control = SpanControl::new(50.0, 25.0);
+        let mut control = SpanControl::new(50.0, 50.0, 25.0);
         let mut so_far = Harvested::default();
         let mut span = SpanControl::FIRST;
         for _ in 0..20 {
