@@ -92,13 +92,13 @@ fn chase(bed: &Bed<'_>, area: &str, hops: u64) -> Words {
     bed.words("chase", ["1", area, "own", &bed.amount(hops)])
 }
 
-/// How long a primary with so many copies through `area` rests, in seconds: what is small is prepared in a
-/// few turns.
+/// How long a primary with so many copies through `area` rests, in seconds, and once more for them to be
+/// loaded and planned in: what is small is prepared in a few turns.
 fn rest_s(area: &str, copies: u32) -> u64 {
     if area == SMALL {
         0
     } else {
-        u64::from(copies) * REST_S
+        (u64::from(copies) + 1) * REST_S
     }
 }
 
