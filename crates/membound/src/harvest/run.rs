@@ -243,21 +243,18 @@ impl Timing {
         let latency_ns = machine
             .and_then(|machine| machine.levels.last())
             .map_or(USUAL_LATENCY_NS, |level| level.latency_ns);
-        match bound_ns {
-            None => Self {
-                hidden_ns: latency_ns,
-                span_ns: latency_ns,
-                distance_ns: USUAL_BOUND_NS,
-            },
+        let (span_ns, distance_ns) = match bound_ns {
+            None => (latency_ns, USUAL_BOUND_NS),
             // A turn lasts the span, and then up to the next yield.
             Some(bound_ns) => {
                 let span_ns = latency_ns.min(bound_ns / 2.0);
-                Self {
-                    hidden_ns: latency_ns,
-                    span_ns,
-                    distance_ns: bound_ns - span_ns,
-                }
+                (span_ns, bound_ns - span_ns)
             }
+        };
+        Self {
+            hidden_ns: latency_ns,
+            span_ns,
+            distance_ns,
         }
     }
 }

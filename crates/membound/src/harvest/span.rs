@@ -77,7 +77,7 @@ impl SpanControl {
     pub(super) const FIRST: f64 = 0.0;
 
     /// Begins with [`Self::FIRST`], where loads take `hidden_ns`; `most_ns` is never exceeded.
-    pub(super) const fn new(bound_ns: f64, hidden_ns: f64, most_ns: f64) -> Self {
+    pub(super) fn new(bound_ns: f64, hidden_ns: f64, most_ns: f64) -> Self {
         Self {
             bound_ns,
             hidden_ns,
@@ -88,11 +88,7 @@ impl SpanControl {
             decisions: 0,
             kept_ns: most_ns / 4.0,
             patience: 0,
-            last: Turns {
-                timed: 0,
-                kept: 0.0,
-                hidden: 0.0,
-            },
+            last: Turns::default(),
             looks: 0,
         }
     }

@@ -74,11 +74,11 @@ fn other_clock(program: &Path) -> Option<String> {
     })
 }
 
-/// Where the report leaves open that so much is due to these levels, their row.
+/// Where the report leaves open that so much is due to this level, its row.
 /// A timer of coarse steps tells neighbouring caches apart by few of its readings, and it says so.
-fn left_open(profile: &Profile, levels: &[&str], fraction: f64) -> Option<String> {
+fn left_open(profile: &Profile, level: &str, fraction: f64) -> Option<String> {
     let mut rows = profile.levels.iter();
-    let row = rows.find(|row| row.name.split('+').any(|name| levels.contains(&name)))?;
+    let row = rows.find(|row| row.name.split('+').any(|name| name == level))?;
     let (name, stall) = (&row.name, row.stall_fraction);
     let (low, high) = (row.stall_low, row.stall_high);
     (high >= fraction).then(|| {
@@ -128,10 +128,10 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     if truth <= 0.1 {
         return;
     }
-    let (right, names) = match level {
-        "L1" | "L2" => (levels.l1 + levels.l2, &["L1", "L2"][..]),
-        "L3" => (levels.l3, &["L3"][..]),
-        _ => (levels.dram, &["DRAM"][..]),
+    let right = match level {
+        "L1" | "L2" => levels.l1 + levels.l2,
+        "L3" => levels.l3,
+        _ => levels.dram,
     };
     // Whoever shares a cache takes some of it: the core's own are its other thread's too.
     let beyond = if matches!(level, "L2" | "L3") {
@@ -148,7 +148,7 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     };
     let least = (0.85 - beyond) * stall;
     if right < least
-        && let Some(why) = left_open(&run.profile, names, least).or_else(|| other_clock(program))
+        && let Some(why) = left_open(&run.profile, level, least).or_else(|| other_clock(program))
     {
         membound_testkit::skipped(format_args!("{level} {percent} %: {why}"));
         return;
