@@ -83,9 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 keep_run(directory, &case, &trial, &room)?;
             }
         }
-        sums.entry(case.primary.name)
-            .or_default()
-            .add(&case, &trial);
+        sums.entry(case.primary.name).or_default().add(&trial);
         raw.push(trial.raw(&case));
         std::fs::remove_dir_all(&room)?;
         if args.case.is_some() || begun.elapsed() >= lasts {
@@ -181,11 +179,11 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, case: &Case, trial: &Trial) {
+    fn add(&mut self, trial: &Trial) {
         let mut one = Self {
             runs: 1,
-            killed: u64::from(case.killed.is_some()),
-            signals: trial.signals,
+            killed: u64::from(trial.sent.is_killed),
+            signals: trial.sent.signals,
             failures: u64::from(!trial.failures.is_empty()),
             ..Self::default()
         };

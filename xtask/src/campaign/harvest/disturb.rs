@@ -93,29 +93,41 @@ pub(super) fn end_group(leader: u32) {
     unsafe { libc::kill(-number(leader), libc::SIGKILL) };
 }
 
-/// Sends what a case says for as long as `goes_on`; returns how many were sent.
-pub(super) fn disturb(case: &Case, target: Target<'_>, mut goes_on: impl FnMut() -> bool) -> u64 {
+/// What was sent to a primary.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Disturbed {
+    /// Signals.
+    pub(super) signals: u64,
+    /// Whether the one was among them that the case kills it by: it may have ended before.
+    pub(super) is_killed: bool,
+}
+
+/// Sends what a case says for as long as `goes_on`.
+pub(super) fn disturb(
+    case: &Case,
+    target: Target<'_>,
+    mut goes_on: impl FnMut() -> bool,
+) -> Disturbed {
     let mut random = Random::new(case.seed ^ 0x5157);
     let begun = Instant::now();
-    let mut sent = 0;
-    let mut is_killed = false;
+    let mut sent = Disturbed::default();
     while goes_on() {
         let mut pause = Duration::from_millis(2);
         if let Some(process) = target.process() {
             if let Some((after, signal)) = case.killed
-                && !is_killed
+                && !sent.is_killed
                 && begun.elapsed() >= after
             {
                 send(process, None, signal);
-                is_killed = true;
-                sent += 1;
+                sent.is_killed = true;
+                sent.signals += 1;
             }
             if let (Some(mean), Some(storm)) = (case.signals, &case.primary.storm)
                 && is_ready(process, storm)
             {
                 // In bursts: to look for the process takes longer than a short pause.
                 for _ in 0..20 {
-                    sent += send_one(process, storm, &mut random);
+                    sent.signals += send_one(process, storm, &mut random);
                     std::thread::sleep(mean.mul_f64(2.0 * random.below(1000) as f64 / 1000.0));
                 }
                 pause = Duration::ZERO;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use membound_types::{HarvestRun, Scavenger as Reported, ScavengerState};
 use serde_json::{Value, json};
 
-use super::disturb::{Target, children, disturb, end_group, stacks};
+use super::disturb::{Disturbed, Target, children, disturb, end_group, stacks};
 use super::draw::Case;
 use super::field::{Field, stream};
 use crate::campaign::outcome::{Ending, first_difference};
@@ -27,8 +27,8 @@ pub(super) struct Trial {
     pub(super) command: String,
     /// How the primary ended.
     pub(super) ending: String,
-    /// Signals that were sent to it.
-    pub(super) signals: u64,
+    /// What was sent to it.
+    pub(super) sent: Disturbed,
     pub(super) elapsed_s: f64,
     /// What `harvest run` said of it.
     pub(super) document: Option<HarvestRun>,
@@ -106,7 +106,7 @@ impl Trial {
                 self.stacks = Some(stacks(leader));
             }
             over.store(true, Ordering::Release);
-            self.signals = disturber.join().expect("the disturber does not panic");
+            self.sent = disturber.join().expect("the disturber does not panic");
             ended
         })?;
         let ending = match ended {
@@ -154,8 +154,8 @@ impl Trial {
         if alone == Ending::Hung || ending == Ending::Hung {
             return;
         }
-        let killed = case.killed.map(|(_, signal)| Ending::Killed(signal));
-        if killed == Some(ending) {
+        let by = case.killed.filter(|_| self.sent.is_killed);
+        if by.map(|(_, signal)| Ending::Killed(signal)) == Some(ending) {
             return;
         }
         if ending != alone {
@@ -187,9 +187,9 @@ impl Trial {
         room: &Path,
         document: &HarvestRun,
     ) -> Result<()> {
-        let before_it_began = |reported: &Reported| {
-            case.killed.is_some() && reported.state == ScavengerState::Refused
-        };
+        let is_killed = self.sent.is_killed;
+        let before_it_began =
+            |reported: &Reported| is_killed && reported.state == ScavengerState::Refused;
         let copies = document.scavengers.len() / case.scavengers.len().max(1);
         for (index, reported) in document.scavengers.iter().enumerate() {
             let Some(scavenger) = case.scavengers.get(index / copies.max(1)) else {
@@ -205,8 +205,10 @@ impl Trial {
                 self.failures
                     .push(format!("scavenger {index}, `{name}`: {why}"));
             }
-            // Who dies of a signal has no end at which others could finish.
+            // Who dies of a signal has no end at which others could finish, and one that comes while they
+            // do ends that with the primary's own exit code.
             let is_over = document.primary.exit_code.is_some()
+                && !is_killed
                 && document.options.finish
                 && !case.primary.ends_scavengers();
             if is_over && reported.state == ScavengerState::Unfinished {
@@ -241,8 +243,8 @@ impl Trial {
             "options": case.options,
             "scavengers": case.scavengers.iter().map(|it| format!("{} {}", it.name, it.words.join(" "))).collect::<Vec<_>>(),
             "ending": self.ending,
-            "killed": case.killed.is_some(),
-            "signals": self.signals,
+            "killed": self.sent.is_killed,
+            "signals": self.sent.signals,
             "elapsed_s": self.elapsed_s,
             "yields": document.map(|it| it.primary.yields),
             "threads": document.map(|it| it.primary.threads),
