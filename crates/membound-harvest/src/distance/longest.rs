@@ -5,7 +5,9 @@
 //! to itself, A the latest that control comes to it otherwise. It lets at most k − 1 pass in a
 //! row, so that behind it the last yield is max(A + (k − 2)·L, (k − 1)·L) ago at most, and
 //! when it yields, L more. What is left of the loop without that counter is acyclic, or holds
-//! loops to which the same applies.
+//! loops with counters of their own. Those go on counting from one lap of the outer loop to the next, so
+//! that all their laps together come once to whatever path: L goes through each of them once, and what they
+//! may make more is added at the end.
 
 use super::components::components;
 use super::graph::{Effect, Graph, Solved, Source, Start, Summary};
@@ -73,6 +75,16 @@ pub(super) fn solve(graph: &Graph, bound_ns: f64, ago: (f64, f64)) -> Solved {
     graph.solved(pass, &most, bound_ns, summaries)
 }
 
+/// The time of so many laps. None take no time, however long one is; and where no path leads around there
+/// are none.
+fn laps_ns(laps: u32, around_ns: f64) -> f64 {
+    if laps > 0 && around_ns > NONE {
+        f64::from(laps) * around_ns
+    } else {
+        0.0
+    }
+}
+
 fn known(ns: f64) -> Option<f64> {
     (ns > NONE).then_some(ns)
 }
@@ -89,6 +101,8 @@ struct Around {
 struct Solver<'a> {
     graph: &'a Graph,
     around: Vec<Option<Around>>,
+    /// Whether what is looked at lies in a loop, whose counter is left out.
+    inside: bool,
     /// Times in which no path leads anywhere.
     spare: Vec<Times>,
 }
@@ -98,6 +112,7 @@ impl<'a> Solver<'a> {
         Self {
             graph,
             around: graph.nodes.iter().map(|_| None).collect(),
+            inside: false,
             spare: Vec::new(),
         }
     }
@@ -164,6 +179,7 @@ impl<'a> Solver<'a> {
             .copied()
             .filter(|&node| node != at)
             .collect();
+        let outermost = !std::mem::replace(&mut self.inside, true);
         if self.around[at].is_none() {
             let mut behind = self.spare.pop().unwrap_or_else(|| self.empty());
             behind.pass[at] = 0.0;
@@ -186,25 +202,39 @@ impl<'a> Solver<'a> {
             self.spare.push(behind);
         }
         self.solve(&rest, times, paths);
+        self.inside = !outermost;
         let Some(around) = &self.around[at] else {
             return;
         };
-        let (arrival, around_ns) = (times.arrival[at], around.around_ns);
-        let passes = f64::from(every);
-        // Twice is once around and no more, however long that takes.
-        let mut pass = if around_ns > NONE && every > 2 {
-            arrival + (passes - 2.0) * around_ns
-        } else {
-            arrival
-        };
-        if matches!(paths, Paths::FromYields { .. }) {
-            pass = pass.max((passes - 1.0) * around_ns);
+        let from_yields = matches!(paths, Paths::FromYields { .. });
+        let mut pass = times.arrival[at];
+        if outermost {
+            pass += laps_ns(every - 2, around.around_ns);
+        }
+        if from_yields {
+            let laps = if outermost { every - 1 } else { 0 };
+            pass = pass.max(laps_ns(laps, around.around_ns));
         }
         times.pass[at] = pass;
         if pass > NONE {
             for &(node, arrival, passed) in &around.behind {
                 times.pass[node] = times.pass[node].max(pass + passed);
                 times.arrival[node] = times.arrival[node].max(pass + arrival);
+            }
+        }
+        if outermost {
+            let less = if from_yields { 1 } else { 2 };
+            let inner = rest.iter().filter_map(|&node| {
+                let Start::Counter(every) = self.graph.nodes[node].start else {
+                    return None;
+                };
+                let around = self.around[node].as_ref()?;
+                Some(laps_ns(every - less, around.around_ns))
+            });
+            let more_ns: f64 = inner.sum();
+            for &node in &component {
+                times.arrival[node] += more_ns;
+                times.pass[node] += more_ns;
             }
         }
         for &node in &component {

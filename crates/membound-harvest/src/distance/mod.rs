@@ -28,6 +28,7 @@ mod expected;
 mod graph;
 mod lasting;
 mod longest;
+mod nest;
 mod place;
 mod program;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::components::components;
 use super::graph::{Effect, Graph, Node, Solved, Source, Start, Summary};
-use super::{Gap, Limits, Place, Program, Rule, Unbounded, Yields, expected, longest};
+use super::{Gap, Limits, Place, Program, Rule, Unbounded, Yields, expected, longest, nest};
 
 /// A counter counts to this at most: a signed half word, so that it can be an immediate.
 const MOST: u32 = 1 << 15;
@@ -66,7 +66,7 @@ impl Task<'_> {
         function.blocks[place.block].steps.get(place.step)
     }
 
-    fn count(&self, place: Place) -> f64 {
+    pub(super) fn count(&self, place: Place) -> f64 {
         self.program.functions[place.function].blocks[place.block].count
     }
 
@@ -77,7 +77,7 @@ impl Task<'_> {
             && !yields.contains_key(&place)
     }
 
-    fn first_free(&self, node: &Node, yields: &Yields) -> Option<Place> {
+    pub(super) fn first_free(&self, node: &Node, yields: &Yields) -> Option<Place> {
         (node.place.step..node.end)
             .map(|step| Place { step, ..node.place })
             .find(|&place| self.is_free(place, yields))
@@ -189,6 +189,9 @@ fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
     }
     fixed.extend(&assumed);
     raise(task, &mut yields, &fixed);
+    if task.limits.rule == Rule::Max {
+        nest::relieve(task, &mut yields, &fixed);
+    }
     yields.retain(|place, _| !assumed.contains(place));
     (yields, gaps)
 }
@@ -230,7 +233,7 @@ fn cut_loops(
 }
 
 /// The loops among `nodes` that have no yield.
-fn loops(graph: &Graph, nodes: &[usize]) -> Vec<Vec<usize>> {
+pub(super) fn loops(graph: &Graph, nodes: &[usize]) -> Vec<Vec<usize>> {
     let mut found = components(nodes, |node| graph.carries(node));
     found.retain(|component| {
         component.len() > 1 || graph.carries(component[0]).any(|next| next == component[0])
@@ -588,7 +591,7 @@ fn prune(task: &Task<'_>, yields: &mut Yields, keep: &BTreeSet<Place>) {
 
 /// Lets yields be taken each k-th time only, as far as the bound permits. What is left of the
 /// bound goes to the one that is taken most, each time anew.
-fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
     let limit = task.limit(yields);
     let mut effort = EFFORT;
     let mut holds = |place: Place, every: u32, yields: &mut Yields| {

@@ -145,6 +145,44 @@ fn a_nest_of_loops_is_cut_where_both_come_by() {
 }
 
 #[test]
+fn an_outer_loop_is_counted_by_itself_where_the_inner_one_makes_many_laps() {
+    // 500 laps of 0.3 ns for each of the outer loop's 10 ns, and the same with a loop in between.
+    let outermost = |inner: Vec<Block>| {
+        let mut blocks = vec![block(&[1.0], &[(1, 1.0)], 1.0)];
+        blocks.extend(inner);
+        blocks
+    };
+    let two = outermost(vec![
+        block(&[5.0], &[(2, 1.0)], 1e3),
+        block(&[0.3], &[(2, 0.998), (3, 0.002)], 5e5),
+        block(&[5.0], &[(1, 0.999), (4, 0.001)], 1e3),
+        block(&[1.0], &[], 1.0),
+    ]);
+    let three = outermost(vec![
+        block(&[5.0], &[(2, 1.0)], 10.0),
+        block(&[5.0], &[(3, 1.0)], 1e3),
+        block(&[0.3], &[(3, 0.998), (4, 0.002)], 5e5),
+        block(&[5.0], &[(2, 0.99), (5, 0.01)], 1e3),
+        block(&[5.0], &[(1, 0.9), (6, 0.1)], 10.0),
+        block(&[1.0], &[], 1.0),
+    ]);
+    for (blocks, inner) in [(two, 2), (three, 3)] {
+        let program = program(vec![blocks]);
+        let bounded = bound(&program, limits(Rule::Max, 200.0));
+        assert!(bounded.functions[0].gaps.is_empty());
+        assert!(bounded.functions[0].most_ns.is_some_and(|ns| ns <= 200.0));
+        let every = |block| {
+            let found = bounded.yields.iter().find(|it| it.0.block == block);
+            found.map_or(0, |it| *it.1)
+        };
+        // By itself it would be 200 ns / 10.3 ns.
+        assert!(every(inner) > 300, "{:?}", bounded.yields);
+        let of_outer = every(inner - 1).max(every(inner + 1));
+        assert!((2..=10).contains(&of_outer), "{:?}", bounded.yields);
+    }
+}
+
+#[test]
 fn a_loop_that_yields_already_needs_no_other() {
     let program = program(vec![vec![
         block(&[1.0], &[(1, 1.0)], 1.0),

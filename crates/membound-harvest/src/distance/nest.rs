@@ -1,0 +1,136 @@
+//! Yields of outer loops beside those of inner ones.
+//!
+//! One yield that every lap of a nest of loops comes by cuts all of them, and is counted at each lap as the
+//! longest one takes: that of the outer loop. Where the inner one makes many laps for each of those, it is
+//! passed far too often. With a second yield that only the outer loop comes by, each counts what its own laps
+//! take, nearly.
+
+use std::collections::BTreeSet;
+
+use super::graph::Graph;
+use super::place::{Task, loops, raise};
+use super::{Place, Yields};
+
+/// What a count costs, as a part of what a yield does.
+const COUNT: f64 = 0.05;
+/// Part of the executions of the inner one that the outer one may have to be tried.
+const SELDOM: f64 = 0.25;
+/// Part of what yields cost that has to be left where there is one more.
+const WORTH: f64 = 0.9;
+/// Laps of an outer loop that are counted at once at most.
+const MOST_LAPS: u32 = 64;
+/// Sets of yields that are tried for a group.
+const TRIES: usize = 64;
+
+/// Adds yields to outer loops where that has fewer be taken, and counts anew. `fixed` stay as they are.
+pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+    let mut tries = 0;
+    let mut open: Vec<Place> = inner(task, yields, fixed);
+    while let Some(place) = open.pop() {
+        let mut best: Option<Yields> = None;
+        for outer in around(task, yields, place) {
+            let mut before = f64::INFINITY;
+            // What is left of the bound goes to the inner one.
+            for every in (0..MOST_LAPS.ilog2()).map(|shift| 1 << shift) {
+                tries += 1;
+                if tries > TRIES {
+                    return;
+                }
+                let tried = with(task, yields, fixed, (outer, every));
+                let now = cost(task, &tried);
+                let limit = best
+                    .as_ref()
+                    .map_or_else(|| WORTH * cost(task, yields), |best| cost(task, best));
+                if now < limit {
+                    best = Some(tried);
+                }
+                if now >= before {
+                    break;
+                }
+                before = now;
+            }
+        }
+        if let Some(best) = best {
+            *yields = best;
+            // There may be loops between the two.
+            open.push(place);
+        }
+    }
+}
+
+/// What comes of a yield more, which is taken each k-th time.
+fn with(
+    task: &Task<'_>,
+    yields: &Yields,
+    fixed: &BTreeSet<Place>,
+    (place, every): (Place, u32),
+) -> Yields {
+    let mut all = yields.clone();
+    for (_, every) in all.iter_mut().filter(|(place, _)| !fixed.contains(place)) {
+        *every = 1;
+    }
+    all.insert(place, every);
+    let mut fixed = fixed.clone();
+    fixed.insert(place);
+    raise(task, &mut all, &fixed);
+    all
+}
+
+/// What is counted, that which costs most last.
+fn inner(task: &Task<'_>, yields: &Yields, fixed: &BTreeSet<Place>) -> Vec<Place> {
+    let each = |place: &Place| task.count(*place) * of_one(yields[place]);
+    let mut places: Vec<Place> = yields.keys().copied().collect();
+    places.retain(|place| !fixed.contains(place) && task.count(*place) > 0.0);
+    places.sort_by(|a, b| each(a).total_cmp(&each(b)));
+    places
+}
+
+/// The place that is executed least in each loop that only the yield at `inner` cuts, the outermost loop
+/// first, without those that are executed nearly as often as that.
+fn around(task: &Task<'_>, yields: &Yields, inner: Place) -> Vec<Place> {
+    let mut without = yields.clone();
+    without.remove(&inner);
+    let graph = task.graph(&without);
+    let mut places = Vec::new();
+    let mut nodes = graph.reached.clone();
+    while let Some(component) = containing(&graph, &nodes, inner) {
+        let count = |node: usize| graph.nodes[node].count;
+        let least = component
+            .iter()
+            .filter_map(|&node| {
+                let place = task.first_free(&graph.nodes[node], yields)?;
+                (count(node) <= SELDOM * task.count(inner)).then_some((node, place))
+            })
+            .min_by(|a, b| count(a.0).total_cmp(&count(b.0)).then(a.0.cmp(&b.0)));
+        let Some((at, place)) = least else { break };
+        places.push(place);
+        nodes = component;
+        nodes.retain(|&node| node != at);
+    }
+    places
+}
+
+/// The loop among `nodes` in which the instruction at `place` is.
+fn containing(graph: &Graph, nodes: &[usize], place: Place) -> Option<Vec<usize>> {
+    let holds = |node: &usize| {
+        let here = &graph.nodes[*node];
+        let block = (here.place.function, here.place.block);
+        block == (place.function, place.block)
+            && (here.place.step..here.end.max(here.place.step + 1)).contains(&place.step)
+    };
+    let all = loops(graph, nodes);
+    all.into_iter()
+        .find(|component| component.iter().any(holds))
+}
+
+fn of_one(every: u32) -> f64 {
+    1.0 / f64::from(every) + if every > 1 { COUNT } else { 0.0 }
+}
+
+/// What all of them cost, in yields that are taken.
+fn cost(task: &Task<'_>, yields: &Yields) -> f64 {
+    yields
+        .iter()
+        .map(|(place, every)| task.count(*place) * of_one(*every))
+        .sum()
+}
