@@ -15,7 +15,7 @@ use super::rubbish;
 use super::surroundings::Surroundings;
 use super::table::{DraftStep, FlagsKept, Frame, Kept, Resume, Tables};
 use super::writer::{Keep, Marker, Quiet, RED_ZONE, Writer};
-use super::yields::{Asked, SettledYield};
+use super::yields::{Asked, Laps, SettledYield};
 use super::{Body, Options, Refusal, VectorLevel, Yield, YieldPart};
 use crate::flow::{Access, Segment};
 use crate::{Flag, Gpr, RegisterSet};
@@ -270,6 +270,14 @@ impl Settled {
     pub(super) const fn yields(&self) -> Option<(Yield, Surroundings)> {
         match self.action {
             Action::Yield(what) => Some((what.what(), self.around)),
+            _ => None,
+        }
+    }
+
+    /// The laps of a loop, whose head it is before, that it counts at once.
+    pub(super) fn laps(&self, cycle: &Cycle) -> Option<Laps> {
+        match self.action {
+            Action::Yield(what) => what.laps(&self.around, cycle),
             _ => None,
         }
     }

@@ -19,6 +19,9 @@ pub(super) const LINE_BYTES: i64 = membound_wire::LINE_BYTES as i64;
 /// Lines asked for at one time, of all streams together: as many misses as a core may have open.
 const MOST_LINES: i64 = 16;
 
+/// Bytes that laps have which stand one behind the other: those of two lines, but for what counts them.
+const COPIED_BYTES: usize = 2 * membound_wire::LINE_BYTES - 16;
+
 /// A loop of which nothing is outside of its trampoline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cycle {
@@ -30,6 +33,8 @@ pub(super) struct Cycle {
     pub streams: Vec<Stream>,
     /// What is saved around it.
     pub saves: Option<LoopSaves>,
+    /// Laps that stand one behind the other, as a power of two: of which only the first can be counted.
+    pub copies: u32,
 }
 
 /// A register with a number of low bits that stay as they are, above which every lap adds the same odd
@@ -89,7 +94,32 @@ impl Cycle {
             beat: steps.beat(),
             streams,
             saves: None,
+            copies: 0,
         })
+    }
+
+    /// How many laps may stand one behind the other, as a power of two: of a loop of these instructions that
+    /// nothing but its end leads to the head of, and that lie in a few lines together.
+    pub(super) fn most_copies(body: &[Instruction]) -> u32 {
+        let Some((last, others)) = body.split_last() else {
+            return 0;
+        };
+        let head = body[0].ip();
+        if !last.is_jcc_short_or_near() || others.iter().any(|it| leads_to(it, head)) {
+            return 0;
+        }
+        // With branches in their long forms.
+        let bytes: usize = body
+            .iter()
+            .map(|it| {
+                if it.is_jcc_short_or_near() {
+                    6
+                } else {
+                    it.len()
+                }
+            })
+            .sum();
+        (COPIED_BYTES / bytes).checked_ilog2().unwrap_or(0)
     }
 
     /// What is read in the `laps` to come, without what lies in the line that is read now: an operand a
@@ -110,6 +140,18 @@ impl Cycle {
             stream.lines(from..=from + count - 1)
         });
         lines.collect()
+    }
+
+    /// What is read so many laps behind [`Self::ahead`], of each stream that reads line after line: its page
+    /// is known then when it is asked for.
+    pub(super) fn far(&self, laps: i64) -> Vec<Operand> {
+        let streams = self.streams.iter();
+        let dense = streams.filter(|stream| stream.stride.abs() <= LINE_BYTES);
+        let far = dense.filter_map(|stream| {
+            let ahead = self.lines_ahead(stream, laps) * stream.step();
+            stream.operand.further(ahead + laps * stream.stride)
+        });
+        far.collect()
     }
 
     /// How many lines of a stream are asked for before they are read.

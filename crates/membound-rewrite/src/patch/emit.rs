@@ -43,6 +43,11 @@ pub(super) enum DataTarget {
 pub(super) struct Condition(pub u8);
 
 impl Condition {
+    /// The one that holds where this does not.
+    pub(super) const fn opposite(self) -> Self {
+        Self(self.0 ^ 1)
+    }
+
     /// Carry set.
     pub(super) const CARRY: Self = Self(2);
     /// Carry clear.

@@ -225,13 +225,21 @@ fn cycle_of(
     let mut cycle = Cycle::of(&ground.function.instructions, members, analyst)?;
     let members = group.first..cycle.end;
     let forms = ground.items[members.clone()].iter().map(|item| item.form);
-    let bodies = before
+    let bodies: Vec<(usize, Settled)> = before
         .bodies
         .iter()
         .filter(|(index, _)| members.contains(index))
-        .map(|(_, work)| work.body);
+        .map(|(index, work)| (*index, work.body))
+        .collect();
     let instructions = &ground.function.instructions[members.clone()];
-    cycle.saves = LoopSaves::of(instructions, forms, bodies, options, analyst);
+    let settled = bodies.iter().map(|(_, body)| *body);
+    cycle.saves = LoopSaves::of(instructions, forms, settled, options, analyst);
+    if let (Some(_), [(index, body)]) = (cycle.saves, &bodies[..])
+        && *index == group.first
+        && let Some(laps) = body.laps(&cycle)
+    {
+        cycle.copies = laps.most_copies().min(Cycle::most_copies(instructions));
+    }
     Some(cycle)
 }
 

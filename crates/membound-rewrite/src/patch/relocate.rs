@@ -172,6 +172,15 @@ pub(super) fn write_ahead(form: Form, out: &mut Emitter) -> Option<u32> {
     }
 }
 
+/// Writes the opposite of a branch, to a later place of `out`, if it is one that has an opposite; returns its
+/// field, for [`Emitter::land`].
+pub(super) fn write_opposite_ahead(form: Form, out: &mut Emitter) -> Option<u32> {
+    match form {
+        Form::JumpIf(condition) => Some(out.jump_if_ahead(condition.opposite())),
+        _ => None,
+    }
+}
+
 /// Writes a branch to `place`, an earlier one of `out`, instead of where it leads; whether it is one of those
 /// that can.
 pub(super) fn write_back(form: Form, place: u32, out: &mut Emitter) -> bool {

@@ -23,7 +23,7 @@ use membound_wire::{
 
 use super::body::Within;
 use super::companions::Companions;
-use super::cycle::Beat;
+use super::cycle::{Beat, Cycle};
 use super::emit::{Address, Condition, Emitter, Width};
 use super::lane::{
     self, FS, GS, absolute, at, change_rounding, clear, compare_with_zero, count_down,
@@ -124,18 +124,28 @@ struct Charge {
     /// What is asked for, for when it is back: whenever it is charged for several laps, or else when it
     /// leaves.
     ahead: Vec<Operand>,
+    /// What is asked for when it leaves: pages that were not read lately are looked up while the other side
+    /// waits for something of its own. A turn would wait for it.
+    far: Vec<Operand>,
 }
 
-/// Two to the power of `together` laps, of which one finds the bits above `beat`'s shift 0.
+/// Two to the power of `together` laps, of which one finds the bits above `beat`'s shift 0. Where it is only
+/// asked every so many laps, two to the power of `apart`, the lowest of these bits are as they are.
 #[derive(Clone, Copy, Debug)]
-struct Laps {
+pub(super) struct Laps {
     beat: Beat,
     together: u32,
+    apart: u32,
 }
 
 impl Laps {
+    /// How many laps may stand one behind the other without being counted, as a power of two.
+    pub(super) const fn most_copies(self) -> u32 {
+        self.together - 1
+    }
+
     const fn mask(self) -> u32 {
-        ((1 << self.together) - 1) << self.beat.shift
+        ((1 << self.together) - (1 << self.apart)) << self.beat.shift
     }
 }
 
@@ -145,6 +155,7 @@ impl Charge {
             units,
             beat: None,
             ahead: Vec::new(),
+            far: Vec::new(),
         }
     }
 }
@@ -203,27 +214,45 @@ impl SettledYield {
         None
     }
 
+    /// The laps that are counted at once at the head of a loop, where it bounds the time in it; `None` where
+    /// each is.
+    pub(super) fn laps(&self, around: &Surroundings, cycle: &Cycle) -> Option<Laps> {
+        let Yield::Bound { cost, .. } = self.what else {
+            return None;
+        };
+        let at_once = AT_ONCE_NS * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
+        let together = at_once.max(1).ilog2();
+        let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
+        let tells = |beat: &Beat| self.passes && flags_dead && together > 0 && beat.shift < 16;
+        Some(Laps {
+            beat: cycle.beat.filter(tells)?,
+            together,
+            apart: cycle.copies,
+        })
+    }
+
     /// What is counted at a time: that of a lap, or of several where which lap it is can be told.
     fn charge(&self, around: &Surroundings, within: Within<'_>, cost: u16) -> Charge {
         let Some(cycle) = within.cycle else {
             return Charge::of(cost);
         };
         let laps = i64::from(AHEAD_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
-        let at_once = AT_ONCE_NS * CREDIT_UNITS_PER_NS / i32::from(cost.max(1));
-        let together = at_once.max(1).ilog2();
-        let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
-        let beat = cycle
-            .beat
-            .filter(|beat| within.is_head && flags_dead && together > 0 && beat.shift < 16);
+        let beat = self.laps(around, cycle).filter(|_| within.is_head);
         let ahead = match beat {
             _ if !self.asks_ahead => Vec::new(),
             None => cycle.ahead(laps),
-            Some(_) => cycle.behind(laps, 1 << together),
+            Some(counted) => cycle.behind(laps, 1 << counted.together),
+        };
+        let far = if self.asks_ahead && beat.is_some() {
+            cycle.far(laps)
+        } else {
+            Vec::new()
         };
         Charge {
-            units: beat.map_or(cost, |_| cost << together),
-            beat: beat.map(|beat| Laps { beat, together }),
+            units: beat.map_or(cost, |counted| cost << counted.together),
+            beat,
             ahead,
+            far,
         }
     }
 
@@ -375,8 +404,13 @@ impl SettledYield {
             writer.mark();
             quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
         }
-        if quick.is_some() && charge.beat.is_none() {
-            ask_for(&charge.ahead, writer.out);
+        if quick.is_some() {
+            let last = if charge.beat.is_some() {
+                &charge.far
+            } else {
+                &charge.ahead
+            };
+            ask_for(last, writer.out);
         }
         let saved = Saved::save(around, writer);
         let mut slow = None;

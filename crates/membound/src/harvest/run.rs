@@ -227,6 +227,11 @@ fn contradiction(args: &RunArgs) -> Option<String> {
     slots::complaint(args)
 }
 
+/// Part of the bound that a turn may have used up by its reckoning and go on.
+const SPAN: f64 = 0.75;
+/// Part of the bound that there may be from one yield of a scavenger to the next.
+const DISTANCE: f64 = 0.5;
+
 /// How long turns may last.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
@@ -245,10 +250,11 @@ impl Timing {
             .map_or(USUAL_LATENCY_NS, |level| level.latency_ns);
         let (span_ns, distance_ns) = match bound_ns {
             None => (latency_ns, USUAL_BOUND_NS),
-            // A turn lasts the span, and then up to the next yield.
+            // A turn lasts the span, and then up to the next yield. Most of these are far nearer than the longest
+            // way: whether both together are too long is what is measured.
             Some(bound_ns) => {
-                let span_ns = latency_ns.min(bound_ns / 2.0);
-                (span_ns, bound_ns - span_ns)
+                let distance_ns = bound_ns - latency_ns.min(bound_ns * DISTANCE);
+                (latency_ns.min(bound_ns * SPAN), distance_ns)
             }
         };
         Self {

@@ -172,6 +172,8 @@ impl SpanControl {
                 (self.span_ns * 1.5).max(LEAST_NS)
             } else if self.patience == 0 && share > target + 0.5 * beyond {
                 (self.span_ns * 1.2).max(LEAST_NS)
+            } else if self.patience == 0 && share > target + 0.2 * beyond {
+                (self.span_ns * 1.08).max(LEAST_NS)
             } else {
                 self.span_ns
             }

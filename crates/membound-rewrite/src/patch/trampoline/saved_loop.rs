@@ -26,6 +26,16 @@ struct OpenPlace {
     steps: Vec<DraftStep>,
 }
 
+/// One of the laps that stand one behind the other.
+#[derive(Clone, Copy, Debug)]
+struct Lap<'a> {
+    cycle: &'a Cycle,
+    /// Where laps come in.
+    again: Option<u32>,
+    /// Whether none follows.
+    is_last: bool,
+}
+
 /// A branch out of the loop.
 #[derive(Clone, Copy, Debug)]
 struct Exit {
@@ -49,7 +59,10 @@ impl Chunk {
         // Of each instruction, whether it has a body that can be begun in the middle of the loop.
         let mut bodies = Vec::new();
         let mut exits = Vec::new();
+        // Of laps that others follow at once, the branches that end the loop.
+        let mut ends = Vec::new();
         let mut again = None;
+        let last_lap = (1 << cycle.copies) - 1;
         for index in group.first..cycle.end {
             let part = parts.next_if(|part| part.instruction == index);
             let is_head = index == group.first;
@@ -58,11 +71,15 @@ impl Chunk {
                 Some(part) => self.body(Some(part), Some((cycle, is_head))),
                 None => Some(self.bare(cycle, is_head)),
             };
-            let again = *again.get_or_insert(lap.unwrap_or(code));
+            again = again.or(Some(lap.unwrap_or(code)));
             let displaced = self.out.at();
-            if !self.go_back(ground, group, index, again) {
-                exits.extend(self.leave_or_displace(ground, index));
-            }
+            let is_last = last_lap == 0;
+            let lap = Lap {
+                cycle,
+                again,
+                is_last,
+            };
+            self.write_lap(ground, group, index, lap, (&mut exits, &mut ends));
             bodies.push(part.is_some() && !is_head);
             places.push(OpenPlace {
                 code,
@@ -71,10 +88,32 @@ impl Chunk {
                 steps: self.draft.take_steps(),
             });
         }
+        let mut copies = Vec::new();
+        for number in 1..=last_lap {
+            let is_last = number == last_lap;
+            for index in group.first..cycle.end {
+                let code = self.bare(cycle, false);
+                let lap = Lap {
+                    cycle,
+                    again,
+                    is_last,
+                };
+                self.write_lap(ground, group, index, lap, (&mut exits, &mut ends));
+                copies.push(OpenPlace {
+                    code,
+                    original: self.relative(ground, index),
+                    displaced: code,
+                    steps: self.draft.take_steps(),
+                });
+            }
+        }
         let mut behind = Vec::new();
         let mut on = None;
         if falls_through(ground, cycle.end - 1) {
             let after = ground.function.instructions[cycle.end - 1].next_ip();
+            for end in ends {
+                self.out.land(end);
+            }
             behind.push(self.way_out(saves, after, |out| {
                 if group.is_over_at(cycle.end) {
                     out.jump(after);
@@ -89,7 +128,7 @@ impl Chunk {
         }
         // The head is entered from the text as it stands.
         let first = self.next_place();
-        let stubs = first + length(&places);
+        let stubs = first + length(&places) + length(&copies);
         for (at, (place, has_body)) in places.iter_mut().zip(bodies).enumerate() {
             let entry = if at == 0 {
                 first
@@ -110,12 +149,38 @@ impl Chunk {
             place.displaced = stub.code;
             behind.push(stub);
         }
-        for place in places.iter().chain(&behind) {
+        // What is put back into the middle of a lap goes on in the first of them.
+        for (copy, place) in copies.iter_mut().zip(places.iter().cycle()) {
+            copy.displaced = place.displaced;
+        }
+        for place in places.iter().chain(&copies).chain(&behind) {
             let (code, original, displaced) = (place.code, place.original, place.displaced);
             self.tables.place(code, original, displaced, &place.steps);
         }
         if let Some(on) = on {
             self.out.land(on);
+        }
+    }
+
+    /// Writes an instruction of a lap: the branch at its end to where laps come in or, where another lap
+    /// follows, out of the loop.
+    fn write_lap(
+        &mut self,
+        ground: &Ground<'_>,
+        group: &Group,
+        index: usize,
+        lap: Lap<'_>,
+        (exits, ends): (&mut Vec<Exit>, &mut Vec<u32>),
+    ) {
+        let form = ground.items[index].form;
+        let is_end = !lap.is_last && index + 1 == lap.cycle.end;
+        if is_end && let Some(form) = form {
+            ends.extend(relocate::write_opposite_ahead(form, &mut self.out));
+        } else if lap
+            .again
+            .is_none_or(|again| !self.go_back(ground, group, index, again))
+        {
+            exits.extend(self.leave_or_displace(ground, index));
         }
     }
 

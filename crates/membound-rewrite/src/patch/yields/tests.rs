@@ -37,6 +37,11 @@ fn written_for(code: &[u8], options: Options) -> Vec<String> {
 
 /// What a sum over an array is patched to, with a bound of `cost` a lap.
 fn sum(cost: u16, closes_loops: bool) -> Vec<String> {
+    sum_that_lasts(cost, closes_loops, false)
+}
+
+/// The same of one that runs for long each time.
+fn sum_that_lasts(cost: u16, closes_loops: bool, lasts: bool) -> Vec<String> {
     // 1: add rax,[rdi]; add rdi,8; cmp rdi,rdx; jne 1b; ret
     let code = [
         0x48, 0x03, 0x07, 0x48, 0x83, 0xc7, 0x08, 0x48, 0x39, 0xd7, 0x75, 0xf4, 0xc3,
@@ -44,6 +49,7 @@ fn sum(cost: u16, closes_loops: bool) -> Vec<String> {
     let own_base = false;
     let options = Options {
         closes_loops,
+        lasting: if lasts { vec![TEXT] } else { Vec::new() },
         ..Options::new(Body::Yield(Yield::Bound { cost, own_base }))
     };
     written_for(&code, options)
@@ -66,11 +72,32 @@ fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
     let lap = position(&lines, "test edi,0F8h");
     assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
     assert_eq!(lines[lap + 2], "add rax,[rdi]");
-    assert_eq!(count(&lines, "prefetcht0"), 4);
+    // As many laps behind these are the ones of which it asks for the page when it leaves.
+    assert_eq!(count(&lines, "prefetcht0"), 5);
+    assert_eq!(count(&lines, "prefetcht0 [rdi+1080h]"), 1, "{lines:#?}");
     // One line of the instruction cache has all of such a lap.
     let back = lines[lap + 5].strip_prefix("jne ").unwrap();
     let begins = u64::from_str_radix(back.trim_end_matches('h'), 16).unwrap();
     assert!(begins.is_multiple_of(LINE_BYTES as u64), "{lines:#?}");
+}
+
+#[test]
+fn laps_of_a_loop_that_lasts_stand_one_behind_the_other() {
+    let lines = sum_that_lasts(4, true, true);
+    // Of 32 laps the first of each four finds whether they count.
+    let lap = position(&lines, "test edi,0E0h");
+    assert!(lines[lap + 1].starts_with("je "), "{lines:#?}");
+    let body = ["add rax,[rdi]", "add rdi,8", "cmp rdi,rdx"];
+    for copy in 0..4 {
+        let first = lap + 2 + 4 * copy;
+        assert_eq!(lines[first..first + 3], body, "{lines:#?}");
+        let end = if copy < 3 { "je " } else { "jne " };
+        assert!(lines[first + 3].starts_with(end), "{lines:#?}");
+    }
+    assert_eq!(count(&lines, "add rax,[rdi]"), 4);
+    // Never so many that none would be asked.
+    assert_eq!(count(&sum_that_lasts(40, true, true), "add rax,[rdi]"), 2);
+    assert_eq!(count(&sum_that_lasts(80, true, true), "add rax,[rdi]"), 1);
 }
 
 #[test]

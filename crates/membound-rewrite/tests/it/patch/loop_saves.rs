@@ -2,7 +2,7 @@
 //! them, they are as they were.
 
 use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64, qword_ptr, r15, xmm0, xmm1};
-use iced_x86::{Decoder, DecoderOptions, Register};
+use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
 use membound_rewrite::patch::{Accesses, Body, Options, VectorLevel, Yield, YieldPart};
 use membound_wire::{TableHeader, UndoKind};
 
@@ -91,6 +91,8 @@ struct Counts {
     goes_on: usize,
     /// There, vector registers are among what is saved.
     vectors: usize,
+    /// There, laps stand one behind the other.
+    copied: usize,
 }
 
 /// Looks at what a program is patched to.
@@ -109,9 +111,18 @@ fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
     let undos = &with.tables[header.undos_offset as usize..][..8 * header.undos as usize];
     let of_vector = |undo: &[u8]| undo[0] == UndoKind::Vector as u8;
     counts.vectors += usize::from(undos.chunks(8).any(of_vector));
-    let laps = Decoder::with_ip(64, code, lab.text(), DecoderOptions::NONE)
-        .into_iter()
-        .filter(|instruction| instruction.is_jcc_short_or_near());
+    let instructions = || Decoder::with_ip(64, code, lab.text(), DecoderOptions::NONE).into_iter();
+    let loaded = instructions().find(|it| it.op_count() > 1 && it.op1_kind() == OpKind::Memory);
+    counts.copied += usize::from(loaded.is_some_and(|load| {
+        let at = (load.ip() - lab.text()) as usize;
+        let load = &code[at..at + load.len()];
+        with.code
+            .windows(load.len())
+            .filter(|it| *it == load)
+            .count()
+            > 1
+    }));
+    let laps = instructions().filter(|instruction| instruction.is_jcc_short_or_near());
     let goes_on = laps.into_iter().any(|lap| {
         let head = lap.near_branch_target();
         let of_loop = with.edits.iter().find(|edit| edit.address == head);
@@ -121,10 +132,8 @@ fn look(lab: &mut Lab, code: &[u8], body: Body, counts: &mut Counts) {
 }
 
 /// Steps through such programs with yields of `body`, in a lane that `prepare` sets up.
-fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
-    let Some(mut turns) = Turns::new() else {
-        return;
-    };
+fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) -> Option<Counts> {
+    let mut turns = Turns::new()?;
     prepare(&mut turns);
     let mut machine = Machine::new();
     let mut random = Random::new(seed);
@@ -164,6 +173,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
         saved,
         goes_on,
         vectors,
+        ..
     } = counts;
     assert!(saved > 20, "{saved} loops with saves around them");
     assert!(
@@ -177,6 +187,7 @@ fn step_through(body: Body, seed: u64, prepare: impl Fn(&mut Turns)) {
     assert!(inside > 800, "{inside} places inside trampolines");
     assert!(entered > 8, "{entered} threads moved into trampolines");
     assert!(turns.visits() > 200, "{} visits", turns.visits());
+    Some(counts)
 }
 
 #[test]
@@ -206,4 +217,15 @@ fn so_does_that_of_one_that_only_bounds_its_time() {
         own_base: false,
     });
     step_through(bound, 0x626f_756e, |turns| as_context(turns, 0));
+}
+
+/// Many are, and stand one behind the other.
+#[test]
+fn so_does_that_of_laps_that_follow_each_other_at_once() {
+    let (cost, own_base) = (4, false);
+    let bound = Body::Yield(Yield::Bound { cost, own_base });
+    if let Some(counts) = step_through(bound, 0x636f_7079, |turns| as_context(turns, 0)) {
+        let copied = counts.copied;
+        assert!(copied > 3, "{copied} loops with laps behind each other");
+    }
 }
