@@ -19,11 +19,14 @@ const SELDOM: f64 = 0.25;
 const WORTH: f64 = 0.9;
 /// Laps of an outer loop that are counted at once at most.
 const MOST_LAPS: u32 = 64;
-/// Sets of yields that are tried for a group.
+/// Sets of yields that are tried for a group, and the nodes that these are tried on in all.
 const TRIES: usize = 64;
+const EFFORT: usize = 20_000;
 
 /// Adds yields to outer loops where that has fewer be taken, and counts anew. `fixed` stay as they are.
 pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+    let nodes = task.graph(yields).nodes.len();
+    let most = TRIES.min(EFFORT / nodes.max(1));
     let mut tries = 0;
     let mut open: Vec<Place> = inner(task, yields, fixed);
     while let Some(place) = open.pop() {
@@ -33,7 +36,7 @@ pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Pla
             // What is left of the bound goes to the inner one.
             for every in (0..MOST_LAPS.ilog2()).map(|shift| 1 << shift) {
                 tries += 1;
-                if tries > TRIES {
+                if tries > most {
                     return;
                 }
                 let tried = with(task, yields, fixed, (outer, every));
