@@ -9,7 +9,7 @@ use membound_types::{LevelShares, Profile};
 use membound_testkit::in_two_of_three;
 
 use crate::suite::{
-    alone, fixture, is_calibrated, latency_ns, machine, profile, size_bytes, text, told,
+    Profiled, alone, fixture, is_calibrated, latency_ns, machine, profile, size_bytes, text, told,
 };
 
 /// Milliseconds of CPU time: at one sample a millisecond well above 1000.
@@ -51,16 +51,39 @@ fn from_beyond(here_ns: f64, hop_ns: f64) -> f64 {
     missed * (memory - hit) / (hop_ns - hit)
 }
 
-/// A hop of the chase alone, unprofiled, while neighbours leave it its cache: the shortest of
-/// some tries.
-fn undisturbed_ns(program: &Path, area_bytes: u64) -> f64 {
+/// What one of these takes in the program alone, unprofiled, with this share of a chase through an area: the
+/// shortest of some tries.
+fn shortest_ns(
+    program: &Path,
+    (area_bytes, percent): (u64, &str),
+    (all, one): (&str, &str),
+) -> f64 {
     let area = area_bytes.to_string();
-    let hops = (0..8).map(|_| {
-        let output = Command::new(program).args([&area, "100", "50"]).output();
+    let tries = (0..8).map(|_| {
+        let output = Command::new(program).args([&area, percent, "50"]).output();
         let output = text(&output.expect("the fixture starts").stdout);
-        told(&output, "chase_ns") / told(&output, "hops").max(1.0)
+        told(&output, all) / told(&output, one).max(1.0)
     });
-    hops.fold(f64::INFINITY, f64::min)
+    tries.fold(f64::INFINITY, f64::min)
+}
+
+/// A hop of the chase while neighbours leave it its cache.
+fn undisturbed_ns(program: &Path, area_bytes: u64) -> f64 {
+    shortest_ns(program, (area_bytes, "100"), ("chase_ns", "hops"))
+}
+
+/// What the loop beside the chase, which waits for itself alone, took in this run over what it takes, where
+/// somebody else had part of the core: then its hits took longer as well.
+fn shared_core(program: &Path, run: &Profiled) -> Option<String> {
+    const APART: f64 = 1.1;
+    let (took, rounds) = (run.told("alu_ns"), run.told("rounds"));
+    if rounds == 0.0 {
+        return None;
+    }
+    let recorded = run.profile.overhead.inside_fraction.clamp(0.0, 1.0);
+    let alone = shortest_ns(program, (4096, "0"), ("alu_ns", "rounds"));
+    let slower = took * (1.0 - recorded) / rounds / alone;
+    (slower > APART).then(|| format!("arithmetic took {slower:.2} times what it takes alone"))
 }
 
 /// What a hit takes now over what it took when the machine was measured, where that is another
@@ -119,7 +142,7 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     let recorded = run.profile.overhead.inside_fraction.clamp(0.0, 1.0);
     let within = truth * (1.0 - recorded) - POINTS..=truth + POINTS;
     if !within.contains(&reported)
-        && let Some(why) = other_clock(program)
+        && let Some(why) = other_clock(program).or_else(|| shared_core(program, &run))
     {
         membound_testkit::skipped(format_args!("{level} {percent} %: {why}"));
         return;
@@ -148,7 +171,9 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     };
     let least = (0.85 - beyond) * stall;
     if right < least
-        && let Some(why) = left_open(&run.profile, level, least).or_else(|| other_clock(program))
+        && let Some(why) = left_open(&run.profile, level, least)
+            .or_else(|| other_clock(program))
+            .or_else(|| shared_core(program, &run))
     {
         membound_testkit::skipped(format_args!("{level} {percent} %: {why}"));
         return;
