@@ -19,8 +19,9 @@ const SELDOM: f64 = 0.25;
 const WORTH: f64 = 0.9;
 /// Laps of an outer loop that are counted at once at most.
 const MOST_LAPS: u32 = 64;
-/// Sets of yields that are tried for a group, and the nodes that these are tried on in all.
+/// Sets of yields that are tried for a group.
 const TRIES: usize = 64;
+/// Nodes that these are tried on in all.
 const EFFORT: usize = 20_000;
 
 /// Adds yields to outer loops where that has fewer be taken, and counts anew. `fixed` stay as they are.
@@ -30,7 +31,8 @@ pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Pla
     let mut tries = 0;
     let mut open: Vec<Place> = inner(task, yields, fixed);
     while let Some(place) = open.pop() {
-        let mut best: Option<Yields> = None;
+        let mut best = None;
+        let mut least = WORTH * cost(task, yields);
         for outer in around(task, yields, place) {
             let mut before = f64::INFINITY;
             // What is left of the bound goes to the inner one.
@@ -41,11 +43,9 @@ pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Pla
                 }
                 let tried = with(task, yields, fixed, (outer, every));
                 let now = cost(task, &tried);
-                let limit = best
-                    .as_ref()
-                    .map_or_else(|| WORTH * cost(task, yields), |best| cost(task, best));
-                if now < limit {
+                if now < least {
                     best = Some(tried);
+                    least = now;
                 }
                 if now >= before {
                     break;
@@ -118,8 +118,7 @@ fn containing(graph: &Graph, nodes: &[usize], place: Place) -> Option<Vec<usize>
     let holds = |node: &usize| {
         let here = &graph.nodes[*node];
         let block = (here.place.function, here.place.block);
-        block == (place.function, place.block)
-            && (here.place.step..here.end.max(here.place.step + 1)).contains(&place.step)
+        block == (place.function, place.block) && (here.place.step..here.end).contains(&place.step)
     };
     let all = loops(graph, nodes);
     all.into_iter()

@@ -121,12 +121,11 @@ struct Charge {
     /// The laps that this is for, where it is for several. It is what they take when the loop is entered,
     /// and then each time that so many were made: never too late.
     beat: Option<Laps>,
-    /// What is asked for, for when it is back: whenever it is charged for several laps, or else when it
-    /// leaves.
+    /// What is asked for whenever it is charged for several laps.
     ahead: Vec<Operand>,
-    /// What is asked for when it leaves: pages that were not read lately are looked up while the other side
-    /// waits for something of its own. A turn would wait for it.
-    far: Vec<Operand>,
+    /// What is asked for when it leaves, for when it is back. Pages that were not read lately are looked up
+    /// then while the other side waits for something of its own: a turn would wait for it.
+    leaving: Vec<Operand>,
 }
 
 /// Two to the power of `together` laps, of which one finds the bits above `beat`'s shift 0. Where it is only
@@ -155,7 +154,7 @@ impl Charge {
             units,
             beat: None,
             ahead: Vec::new(),
-            far: Vec::new(),
+            leaving: Vec::new(),
         }
     }
 }
@@ -238,21 +237,16 @@ impl SettledYield {
         };
         let laps = i64::from(AHEAD_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
         let beat = self.laps(around, cycle).filter(|_| within.is_head);
-        let ahead = match beat {
-            _ if !self.asks_ahead => Vec::new(),
-            None => cycle.ahead(laps),
-            Some(counted) => cycle.behind(laps, 1 << counted.together),
-        };
-        let far = if self.asks_ahead && beat.is_some() {
-            cycle.far(laps)
-        } else {
-            Vec::new()
+        let (ahead, leaving) = match beat {
+            _ if !self.asks_ahead => (Vec::new(), Vec::new()),
+            None => (Vec::new(), cycle.ahead(laps)),
+            Some(counted) => (cycle.behind(laps, 1 << counted.together), cycle.far(laps)),
         };
         Charge {
             units: beat.map_or(cost, |counted| cost << counted.together),
             beat,
             ahead,
-            far,
+            leaving,
         }
     }
 
@@ -395,22 +389,13 @@ impl SettledYield {
         let misses = matches!(self.what, Yield::Miss { .. });
         let mut quick = None;
         if flags_dead && !misses {
-            if charge.beat.is_some() {
-                ask_for(&charge.ahead, writer.out);
-            }
+            ask_for(&charge.ahead, writer.out);
             count_down(writer.out, cost);
             // From here on it is not to be counted again.
             writer.resume = Resume::Displaced;
             writer.mark();
             quick = Some(writer.out.jump_if_ahead(Condition::GREATER));
-        }
-        if quick.is_some() {
-            let last = if charge.beat.is_some() {
-                &charge.far
-            } else {
-                &charge.ahead
-            };
-            ask_for(last, writer.out);
+            ask_for(&charge.leaving, writer.out);
         }
         let saved = Saved::save(around, writer);
         let mut slow = None;

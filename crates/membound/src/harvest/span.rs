@@ -30,6 +30,9 @@ const ENOUGH_TURNS: u64 = 4000;
 const MOST_LOOKS: u32 = 32;
 /// Standard errors by which a share lies beyond what it is held against.
 const SURE: f64 = 2.0;
+/// Part of the turns that may come to miss the bound yet of which this is left, the most first, and how many
+/// times as long the next span is then.
+const LONGER: [(f64, f64); 3] = [(0.9, 1.5), (0.5, 1.2), (0.2, 1.08)];
 /// Below this the span makes no difference: turns end at the first yield.
 const LEAST_NS: f64 = 2.0;
 
@@ -166,16 +169,13 @@ impl SpanControl {
         } else if share >= target {
             self.kept_ns = self.span_ns;
             self.patience = self.patience.saturating_sub(1);
-            if long > LONG {
-                self.span_ns
-            } else if self.patience == 0 && share > target + 0.9 * beyond {
-                (self.span_ns * 1.5).max(LEAST_NS)
-            } else if self.patience == 0 && share > target + 0.5 * beyond {
-                (self.span_ns * 1.2).max(LEAST_NS)
-            } else if self.patience == 0 && share > target + 0.2 * beyond {
-                (self.span_ns * 1.08).max(LEAST_NS)
-            } else {
-                self.span_ns
+            let mut longer = LONGER.iter();
+            let longer = longer.find(|(part, _)| share > target + part * beyond);
+            match longer {
+                Some((_, times)) if long <= LONG && self.patience == 0 => {
+                    (self.span_ns * times).max(LEAST_NS)
+                }
+                _ => self.span_ns,
             }
         } else {
             self.patience = HELD;

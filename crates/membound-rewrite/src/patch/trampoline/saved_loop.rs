@@ -26,16 +26,6 @@ struct OpenPlace {
     steps: Vec<DraftStep>,
 }
 
-/// One of the laps that stand one behind the other.
-#[derive(Clone, Copy, Debug)]
-struct Lap<'a> {
-    cycle: &'a Cycle,
-    /// Where laps come in.
-    again: Option<u32>,
-    /// Whether none follows.
-    is_last: bool,
-}
-
 /// A branch out of the loop.
 #[derive(Clone, Copy, Debug)]
 struct Exit {
@@ -62,47 +52,29 @@ impl Chunk {
         // Of laps that others follow at once, the branches that end the loop.
         let mut ends = Vec::new();
         let mut again = None;
-        let last_lap = (1 << cycle.copies) - 1;
-        for index in group.first..cycle.end {
-            let part = parts.next_if(|part| part.instruction == index);
-            let is_head = index == group.first;
-            let code = self.out.at();
-            let lap = match part {
-                Some(part) => self.body(Some(part), Some((cycle, is_head))),
-                None => Some(self.bare(cycle, is_head)),
-            };
-            again = again.or(Some(lap.unwrap_or(code)));
-            let displaced = self.out.at();
-            let is_last = last_lap == 0;
-            let lap = Lap {
-                cycle,
-                again,
-                is_last,
-            };
-            self.write_lap(ground, group, index, lap, (&mut exits, &mut ends));
-            bodies.push(part.is_some() && !is_head);
-            places.push(OpenPlace {
-                code,
-                original: self.relative(ground, index),
-                displaced,
-                steps: self.draft.take_steps(),
-            });
-        }
-        let mut copies = Vec::new();
-        for number in 1..=last_lap {
-            let is_last = number == last_lap;
+        let laps = 1 << cycle.copies;
+        for lap in 0..laps {
             for index in group.first..cycle.end {
-                let code = self.bare(cycle, false);
-                let lap = Lap {
-                    cycle,
-                    again,
-                    is_last,
+                // The laps that follow the first one have no bodies.
+                let part = parts.next_if(|part| part.instruction == index);
+                let is_head = lap == 0 && index == group.first;
+                let code = self.out.at();
+                let comes_in = match part {
+                    Some(part) => self.body(Some(part), Some((cycle, is_head))),
+                    None => Some(self.bare(cycle, is_head)),
                 };
-                self.write_lap(ground, group, index, lap, (&mut exits, &mut ends));
-                copies.push(OpenPlace {
+                let again = *again.get_or_insert(comes_in.unwrap_or(code));
+                let displaced = self.out.at();
+                if index + 1 == cycle.end && lap + 1 < laps {
+                    ends.extend(self.leave_or_go_on(ground, index));
+                } else if !self.go_back(ground, group, index, again) {
+                    exits.extend(self.leave_or_displace(ground, index));
+                }
+                bodies.push(part.is_some() && !is_head);
+                places.push(OpenPlace {
                     code,
                     original: self.relative(ground, index),
-                    displaced: code,
+                    displaced,
                     steps: self.draft.take_steps(),
                 });
             }
@@ -128,8 +100,9 @@ impl Chunk {
         }
         // The head is entered from the text as it stands.
         let first = self.next_place();
-        let stubs = first + length(&places) + length(&copies);
-        for (at, (place, has_body)) in places.iter_mut().zip(bodies).enumerate() {
+        let stubs = first + length(&places);
+        let (of_first, copies) = places.split_at_mut(cycle.end - group.first);
+        for (at, (place, has_body)) in of_first.iter_mut().zip(bodies).enumerate() {
             let entry = if at == 0 {
                 first
             } else {
@@ -150,10 +123,10 @@ impl Chunk {
             behind.push(stub);
         }
         // What is put back into the middle of a lap goes on in the first of them.
-        for (copy, place) in copies.iter_mut().zip(places.iter().cycle()) {
+        for (copy, place) in copies.iter_mut().zip(of_first.iter().cycle()) {
             copy.displaced = place.displaced;
         }
-        for place in places.iter().chain(&copies).chain(&behind) {
+        for place in places.iter().chain(&behind) {
             let (code, original, displaced) = (place.code, place.original, place.displaced);
             self.tables.place(code, original, displaced, &place.steps);
         }
@@ -162,26 +135,9 @@ impl Chunk {
         }
     }
 
-    /// Writes an instruction of a lap: the branch at its end to where laps come in or, where another lap
-    /// follows, out of the loop.
-    fn write_lap(
-        &mut self,
-        ground: &Ground<'_>,
-        group: &Group,
-        index: usize,
-        lap: Lap<'_>,
-        (exits, ends): (&mut Vec<Exit>, &mut Vec<u32>),
-    ) {
-        let form = ground.items[index].form;
-        let is_end = !lap.is_last && index + 1 == lap.cycle.end;
-        if is_end && let Some(form) = form {
-            ends.extend(relocate::write_opposite_ahead(form, &mut self.out));
-        } else if lap
-            .again
-            .is_none_or(|again| !self.go_back(ground, group, index, again))
-        {
-            exits.extend(self.leave_or_displace(ground, index));
-        }
+    /// Writes the branch at the end of a lap that another one follows: out of the loop, by a field that is open.
+    fn leave_or_go_on(&mut self, ground: &Ground<'_>, index: usize) -> Option<u32> {
+        relocate::write_opposite_ahead(ground.items[index].form?, &mut self.out)
     }
 
     /// Writes what stands before an instruction without a body; returns where laps come in.

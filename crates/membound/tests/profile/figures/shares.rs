@@ -80,9 +80,8 @@ fn shared_core(program: &Path, run: &Profiled) -> Option<String> {
     if rounds == 0.0 {
         return None;
     }
-    let recorded = run.profile.overhead.inside_fraction.clamp(0.0, 1.0);
     let alone = shortest_ns(program, (4096, "0"), ("alu_ns", "rounds"));
-    let slower = took * (1.0 - recorded) / rounds / alone;
+    let slower = took * (1.0 - recorded(run)) / rounds / alone;
     (slower > APART).then(|| format!("arithmetic took {slower:.2} times what it takes alone"))
 }
 
@@ -95,6 +94,16 @@ fn other_clock(program: &Path) -> Option<String> {
     ((slower - 1.0).abs() > APART).then(|| {
         format!("hits take {slower:.2} times what they took when the machine was measured")
     })
+}
+
+/// What kept this run from what the machine was measured at.
+fn disturbed(program: &Path, run: &Profiled) -> Option<String> {
+    other_clock(program).or_else(|| shared_core(program, run))
+}
+
+/// Share of the program's time that recording took.
+fn recorded(run: &Profiled) -> f64 {
+    run.profile.overhead.inside_fraction.clamp(0.0, 1.0)
 }
 
 /// Where the report leaves open that so much is due to this level, its row.
@@ -139,10 +148,9 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     );
     assert!(run.profile.run.effective_samples >= 1000.0, "{shown}");
     // To the program's clock what recording took of its time is its own, and to the report no stall.
-    let recorded = run.profile.overhead.inside_fraction.clamp(0.0, 1.0);
-    let within = truth * (1.0 - recorded) - POINTS..=truth + POINTS;
+    let within = truth * (1.0 - recorded(&run)) - POINTS..=truth + POINTS;
     if !within.contains(&reported)
-        && let Some(why) = other_clock(program).or_else(|| shared_core(program, &run))
+        && let Some(why) = disturbed(program, &run)
     {
         membound_testkit::skipped(format_args!("{level} {percent} %: {why}"));
         return;
@@ -171,9 +179,8 @@ fn check(program: &Path, level: &str, area_bytes: u64, percent: u32) {
     };
     let least = (0.85 - beyond) * stall;
     if right < least
-        && let Some(why) = left_open(&run.profile, level, least)
-            .or_else(|| other_clock(program))
-            .or_else(|| shared_core(program, &run))
+        && let Some(why) =
+            left_open(&run.profile, level, least).or_else(|| disturbed(program, &run))
     {
         membound_testkit::skipped(format_args!("{level} {percent} %: {why}"));
         return;
