@@ -60,6 +60,8 @@ pub struct Harvest {
     pub finish: bool,
     /// Most guests that a thread is given at one time.
     pub per_thread: u32,
+    /// Whether what guests map may have huge pages.
+    pub huge_pages: bool,
     /// What becomes of guests without a thread.
     pub idle: Idle,
     /// Whether guests run in short waits of the command's threads, where they may in idle time.
@@ -134,6 +136,8 @@ pub struct Harvested {
     pub overdue: u64,
     /// Turns in short waits of the command's threads, and how long these were, in nanoseconds.
     pub waits: Turns,
+    /// Turns that were to be timed, and that scavengers skipped to wait for what they had asked for.
+    pub skipped: u64,
     /// Turns that were timed, their sum, and the longest, in nanoseconds.
     pub timed: u64,
     /// See `timed`.
@@ -287,6 +291,7 @@ impl Harvesting {
         );
         word(offset_of!(Board, per_thread), wanted.per_thread);
         word(offset_of!(Board, finish), u32::from(wanted.finish));
+        word(offset_of!(Board, huge_pages), u32::from(wanted.huge_pages));
         word(offset_of!(Board, idle), wanted.idle as u32);
         word(offset_of!(Board, share), parts(wanted.share));
         if wanted.requests.is_some() {
@@ -302,11 +307,13 @@ impl Harvesting {
         Ok(board)
     }
 
-    /// Begins turns with this much time until the command's data are there, in nanoseconds.
-    pub(crate) fn set_span(&self, span_ns: f64) {
+    /// Begins turns with this much time until the command's data are there, in nanoseconds, and has
+    /// scavengers skip so many after a miss of their own.
+    pub(crate) fn set_turns(&self, span_ns: f64, skips: u32) {
         if let Some(board) = &self.state().board {
-            let word = board.word32(offset_of!(Board, span));
-            word.store(units(span_ns).cast_unsigned(), Ordering::Relaxed);
+            let word = |offset, value| board.word32(offset).store(value, Ordering::Relaxed);
+            word(offset_of!(Board, span), units(span_ns).cast_unsigned());
+            word(offset_of!(Board, skips), skips);
         }
     }
 
@@ -446,6 +453,7 @@ impl Harvesting {
         harvested.calls = word(offset_of!(Board, calls));
         harvested.interrupted = word(offset_of!(Board, interrupted));
         harvested.overdue = word(offset_of!(Board, overdue));
+        harvested.skipped = word(offset_of!(Board, skipped));
         harvested.timed = word(offset_of!(Board, timed));
         harvested.timed_ns = word(offset_of!(Board, timed_ns));
         harvested.longest_ns = word(offset_of!(Board, longest_ns));

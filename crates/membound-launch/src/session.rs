@@ -406,11 +406,11 @@ impl Remote {
         }
     }
 
-    /// Begins turns with this much time until the command's data are there, in nanoseconds, from
-    /// now on.
-    pub fn set_span(&self, span_ns: f64) {
+    /// Begins turns with this much time until the command's data are there, in nanoseconds, from now on,
+    /// and has scavengers skip so many turns after each miss of their own.
+    pub fn set_turns(&self, span_ns: f64, skips: u32) {
         if let Some(harvesting) = &self.0.harvesting {
-            harvesting.set_span(span_ns);
+            harvesting.set_turns(span_ns, skips);
         }
     }
 

@@ -69,6 +69,10 @@ named! {
         NextContext = "next-context",
         /// Where the program would wait for a short time, scavengers run on its thread.
         Waits = "waits",
+        /// What scavengers map has huge pages, where the system has such.
+        HugePages = "huge-pages",
+        /// Scavengers skip turns after misses of their own where turns are longer than their bound for these.
+        Skips = "skips",
         /// Control is passed on; without it yields save and restore, and nobody else runs.
         Switch = "switch",
     }
@@ -391,6 +395,10 @@ pub struct YieldDistances {
     pub within_bound: Option<f64>,
     /// Turns that were timed.
     pub timed: u64,
+    /// Turns that were to be timed and are in none of these figures: a scavenger gave way at once, since
+    /// what it had asked for itself would not have been there.
+    #[serde(default)]
+    pub skipped: u64,
     /// All of them, by time; spans without any may be left out.
     pub histogram: Vec<DurationBin>,
 }

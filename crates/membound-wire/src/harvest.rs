@@ -32,8 +32,12 @@ pub struct Context {
     pub fs: u64,
     /// How it rounds while it is away: MXCSR, and above it the x87 control word.
     pub rounding: u64,
+    /// Turns since its last miss in which it gave way to the thread at once: see [`Lane::skips`].
+    pub skipped: u32,
     /// Reserved, 0.
-    pub rest: [u64; 3],
+    pub padding: u32,
+    /// Reserved, 0.
+    pub rest: [u64; 2],
 }
 
 /// Stands for a [`Lane::next`] of which nothing is known but that the agent is to be asked.
@@ -67,7 +71,10 @@ pub struct Lane {
     /// the thread itself runs, 1 while a context does.
     pub selector: u8,
     /// Reserved, 0.
-    pub padding: [u8; 7],
+    pub padding: [u8; 3],
+    /// Turns after a miss of a scavenger in which it gives way to the thread at once, so that what it
+    /// has asked for is there when it goes on. The one that a turn began with sets [`Self::begun`] to 0.
+    pub skips: u32,
     /// Turns that were begun.
     pub turns: u64,
     /// Base of `fs` of the thread whose lane this is, always.
@@ -76,7 +83,7 @@ pub struct Lane {
     pub itself: u64,
     /// Where a thread goes on whose turn is timed.
     pub timed_resume: u64,
-    /// Time stamp at which that turn began.
+    /// Time stamp at which that turn began; 0: it was skipped.
     pub begun: u64,
     /// How the thread rounds while a context runs: MXCSR, and above it the x87 control word.
     pub rounding: u64,
@@ -147,6 +154,10 @@ pub struct Board {
     /// 1: somebody reads which floating-point exceptions there were, so that all have their own (see
     /// [`Lane::own_bits`]); the launcher's.
     pub own_exceptions: u32,
+    /// What [`Lane::skips`] is to be; the launcher's.
+    pub skips: u32,
+    /// 1: what guests map may have huge pages; the launcher's.
+    pub huge_pages: u32,
     /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
     pub memory: u64,
     /// Threads that were given a lane; the agent's, as is all that follows.
@@ -175,6 +186,8 @@ pub struct Board {
     pub wait_turns: u64,
     /// See `wait_turns`.
     pub waited_ns: u64,
+    /// Turns that were to be timed and were skipped.
+    pub skipped: u64,
     /// Turns that were timed.
     pub timed: u64,
     /// Their times, in nanoseconds together.

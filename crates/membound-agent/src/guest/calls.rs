@@ -16,6 +16,8 @@ use crate::lanes::{self, berth};
 use crate::sys::{self, call, number};
 use crate::{memory, trap};
 
+/// Bytes of a huge page.
+const HUGE_PAGE: u64 = 2 << 20;
 const EPERM: isize = -1;
 const ECHILD: isize = -10;
 const EAGAIN: isize = -11;
@@ -106,6 +108,8 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
                 whole.give_back(request);
             } else if arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
                 super::tell_of_text([mapped as u64, (mapped as u64) + second as u64]);
+            } else if whole.memory >= HUGE_PAGE && arguments[3] & ANONYMOUS != 0 {
+                ask_for_huge_pages(mapped as usize, second);
             }
             mapped
         }
@@ -130,6 +134,16 @@ fn answer(guest: &'static Guest, request: Request, number: usize, arguments: [us
             result
         }
         _ => narrowed(number, arguments),
+    }
+}
+
+/// Has memory that a guest has mapped consist of huge pages as far as there are such: looking up an address in
+/// a turn takes the program's time, as long as a load at times.
+fn ask_for_huge_pages(place: usize, length: usize) {
+    const HUGEPAGE: usize = 14;
+    if lanes::board().is_some_and(|board| board.huge_pages != 0) {
+        // Where there are none it stays as it is.
+        let _ = plain(number::MADVISE, [place, length, HUGEPAGE, 0, 0, 0]);
     }
 }
 

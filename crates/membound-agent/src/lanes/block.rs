@@ -37,7 +37,10 @@ pub(crate) struct Context {
     pub(crate) fs: AtomicU64,
     /// Written by yields.
     pub(super) rounding: AtomicU64,
-    rest: [u64; 3],
+    /// Written by yields.
+    skipped: AtomicU32,
+    padding: u32,
+    rest: [u64; 2],
 }
 
 impl Context {
@@ -48,7 +51,9 @@ impl Context {
             next: AtomicU64::new(0),
             fs: AtomicU64::new(0),
             rounding: AtomicU64::new(0),
-            rest: [0; 3],
+            skipped: AtomicU32::new(0),
+            padding: 0,
+            rest: [0; 2],
         }
     }
 
@@ -76,12 +81,13 @@ pub(crate) struct Block {
     pub(super) borrowed: AtomicU64,
     pub(super) credit: AtomicI32,
     pub(super) span: AtomicI32,
-    pub(super) selector: AtomicU64,
+    pub(super) selector: AtomicU32,
+    pub(super) skips: AtomicU32,
     pub(super) turns: AtomicU64,
     pub(super) base: AtomicU64,
     pub(super) itself: AtomicU64,
     pub(super) timed_resume: AtomicU64,
-    begun: AtomicU64,
+    pub(super) begun: AtomicU64,
     /// Written by yields.
     pub(super) rounding: AtomicU64,
     pub(super) own_bits: AtomicU64,
@@ -137,6 +143,7 @@ const _: () = assert!(
         && offset_of!(Context, next) == offset_of!(WireContext, next)
         && offset_of!(Context, fs) == offset_of!(WireContext, fs)
         && offset_of!(Context, rounding) == offset_of!(WireContext, rounding)
+        && offset_of!(Context, skipped) == offset_of!(WireContext, skipped)
         && offset_of!(Block, owner) == offset_of!(Lane, owner)
         && offset_of!(Block, current) == offset_of!(Lane, current)
         && offset_of!(Block, first) == offset_of!(Lane, first)
@@ -146,6 +153,7 @@ const _: () = assert!(
         && offset_of!(Block, credit) == offset_of!(Lane, credit)
         && offset_of!(Block, span) == offset_of!(Lane, span)
         && offset_of!(Block, selector) == offset_of!(Lane, selector)
+        && offset_of!(Block, skips) == offset_of!(Lane, skips)
         && offset_of!(Block, turns) == offset_of!(Lane, turns)
         && offset_of!(Block, base) == offset_of!(Lane, base)
         && offset_of!(Block, itself) == offset_of!(Lane, itself)
@@ -275,7 +283,6 @@ impl Block {
             &self.owner,
             &self.current,
             &self.borrowed,
-            &self.selector,
             &self.turns,
             &self.ring,
             &self.seen_turns,
@@ -285,8 +292,9 @@ impl Block {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        self.deaf.store(0, Ordering::Relaxed);
-        self.changing.store(0, Ordering::Relaxed);
+        for word in [&self.selector, &self.skips, &self.deaf, &self.changing] {
+            word.store(0, Ordering::Relaxed);
+        }
         self.judged.forget();
         self.waits.forget();
         self.keep_exceptions_apart();

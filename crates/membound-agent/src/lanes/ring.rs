@@ -57,14 +57,21 @@ impl Block {
             return;
         }
         self.ring.store(begin, Ordering::Relaxed);
-        let Some(board) = board() else { return };
-        self.span.store(board.span, Ordering::Relaxed);
+        self.set_turns();
         let before = if warden::lets_in() {
             &self.stopwatch
         } else {
             &self.nobody
         };
         self.begin_with(before, begin);
+    }
+
+    /// Has turns be as they are to be in stalls.
+    pub(super) fn set_turns(&self) {
+        if let Some(board) = board() {
+            self.span.store(board.span, Ordering::Relaxed);
+            self.skips.store(board.skips, Ordering::Relaxed);
+        }
     }
 
     /// The context of its ring that has the next turn: what is next, if that is one of them. Others may have

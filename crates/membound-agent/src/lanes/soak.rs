@@ -143,7 +143,7 @@ impl Judge {
         let begun = so_far(offset_of!(Board, turns_with));
         let turns = begun.saturating_sub(self.turns);
         self.turns = begun;
-        let timed = so_far(offset_of!(Board, timed));
+        let timed = so_far(offset_of!(Board, timed)) + so_far(offset_of!(Board, skipped));
         let members: u64 = lanes()
             .map(|block| u64::from(block.count.load(Ordering::Relaxed)))
             .sum();

@@ -135,6 +135,9 @@ extern "C" fn timed(ticks: u64) {
     if left >= RECORDED {
         return;
     }
+    if block.begun.load(Ordering::Relaxed) == 0 {
+        return tell(offset_of!(Board, skipped), 1);
+    }
     let ns = ns_of(ticks);
     tell(offset_of!(Board, timed), 1);
     tell(offset_of!(Board, timed_ns), ns);

@@ -193,6 +193,8 @@ impl Block {
         if gives_way {
             let span = board().map_or(TURN, |board| board.span.max(TURN));
             self.span.store(span, Ordering::Relaxed);
+            // It waits itself: nobody's own misses are in its way.
+            self.skips.store(0, Ordering::Relaxed);
         }
         gives_way
     }
@@ -203,9 +205,7 @@ impl Block {
         waits.key.store(0, Ordering::Relaxed);
         let lasted = now.saturating_sub(waits.begun.load(Ordering::Relaxed));
         waits.waited_ns.fetch_add(ns_of(lasted), Ordering::Relaxed);
-        if let Some(board) = board() {
-            self.span.store(board.span, Ordering::Relaxed);
-        }
+        self.set_turns();
         self.change_next(|| {
             let next = self.next.load(Ordering::Relaxed);
             if !warden::lets_in() && self.is_member(next) {

@@ -27,38 +27,52 @@ const EFFORT: usize = 20_000;
 /// Adds yields to outer loops where that has fewer be taken, and counts anew. `fixed` stay as they are.
 pub(super) fn relieve(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
     let nodes = task.graph(yields).nodes.len();
-    let most = TRIES.min(EFFORT / nodes.max(1));
-    let mut tries = 0;
+    let mut tries = TRIES.min(EFFORT / nodes.max(1));
     let mut open: Vec<Place> = inner(task, yields, fixed);
     while let Some(place) = open.pop() {
-        let mut best = None;
-        let mut least = WORTH * cost(task, yields);
-        for outer in around(task, yields, place) {
-            let mut before = f64::INFINITY;
-            // What is left of the bound goes to the inner one.
-            for every in (0..MOST_LAPS.ilog2()).map(|shift| 1 << shift) {
-                tries += 1;
-                if tries > most {
-                    return;
-                }
-                let tried = with(task, yields, fixed, (outer, every));
-                let now = cost(task, &tried);
-                if now < least {
-                    best = Some(tried);
-                    least = now;
-                }
-                if now >= before {
-                    break;
-                }
-                before = now;
-            }
-        }
-        if let Some(best) = best {
+        if let Some(best) = relieved(task, yields, fixed, place, &mut tries) {
             *yields = best;
             // There may be loops between the two.
             open.push(place);
         }
     }
+}
+
+/// The best of so many `tries` with one more yield in the loops around the one at `inner`; `None` where none
+/// is worth it.
+fn relieved(
+    task: &Task<'_>,
+    yields: &Yields,
+    fixed: &BTreeSet<Place>,
+    inner: Place,
+    tries: &mut usize,
+) -> Option<Yields> {
+    if *tries == 0 {
+        return None;
+    }
+    let mut best = None;
+    let mut least = WORTH * cost(task, yields);
+    for outer in around(task, yields, inner) {
+        let mut before = f64::INFINITY;
+        // What is left of the bound goes to the inner one.
+        for every in (0..MOST_LAPS.ilog2()).map(|shift| 1 << shift) {
+            let Some(left) = tries.checked_sub(1) else {
+                return best;
+            };
+            *tries = left;
+            let tried = with(task, yields, fixed, (outer, every));
+            let now = cost(task, &tried);
+            if now < least {
+                best = Some(tried);
+                least = now;
+            }
+            if now >= before {
+                break;
+            }
+            before = now;
+        }
+    }
+    best
 }
 
 /// What comes of a yield more, which is taken each k-th time.

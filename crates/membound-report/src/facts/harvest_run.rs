@@ -170,6 +170,18 @@ pub(crate) fn beyond(run: &HarvestRun) -> Option<String> {
     })
 }
 
+/// `51 % of all turns were skipped, until …`; `None` without any.
+pub(crate) fn skipped(run: &HarvestRun) -> Option<String> {
+    let distances = &run.distance_ns;
+    let share = distances.skipped as f64 / (distances.skipped + distances.timed) as f64;
+    (distances.skipped > 0).then(|| {
+        format!(
+            "{} of all turns were skipped, until what a scavenger had asked for was there",
+            some_percent(share)
+        )
+    })
+}
+
 /// A share that is more than none, however small.
 pub(crate) fn some_percent(share: f64) -> String {
     if share > 0.0 && share < 0.0005 {

@@ -165,6 +165,9 @@ fn distances(out: &mut Out, run: &HarvestRun) {
     if let Some(beyond) = facts::beyond(run) {
         out.note(&beyond);
     }
+    if let Some(skipped) = facts::skipped(run) {
+        out.note(&skipped);
+    }
     let Some((low, high)) = durations::range([distances.histogram.as_slice()]) else {
         return;
     };

@@ -182,7 +182,7 @@ impl Emitter {
         self.field_back(to);
     }
 
-    /// The 4-byte field of a jump to an earlier place of this code.
+    /// The 4-byte field of an instruction that names an earlier place of this code, which ends it.
     fn field_back(&mut self, to: u32) {
         let end = self.at() + 4;
         self.raw(&to.wrapping_sub(end).to_le_bytes());
@@ -212,10 +212,21 @@ impl Emitter {
 
     /// `lea register, [rip + …]` of a later place of this code, for [`Self::land`].
     pub(super) fn address_ahead(&mut self, register: Gpr) -> u32 {
-        let number = register.number();
-        self.raw(&[0x48 | number >> 3 << 2, 0x8d, (number & 7) << 3 | 5]);
+        self.place_in(register);
         self.raw(&[0; 4]);
         self.at() - 4
+    }
+
+    /// The same of an earlier place.
+    pub(super) fn address_back(&mut self, register: Gpr, to: u32) {
+        self.place_in(register);
+        self.field_back(to);
+    }
+
+    /// `lea register, [rip + …]` up to its field.
+    fn place_in(&mut self, register: Gpr) {
+        let number = register.number();
+        self.raw(&[0x48 | number >> 3 << 2, 0x8d, (number & 7) << 3 | 5]);
     }
 
     /// `test register, register`, 64 bits.

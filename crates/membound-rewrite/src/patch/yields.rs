@@ -514,6 +514,7 @@ impl SettledYield {
         if let Some(ahead) = &ahead {
             writer.out.land(ahead.back);
         }
+        let leaves = writer.out.at();
         // The next turn begins with the one after this.
         load(
             writer.out,
@@ -529,12 +530,48 @@ impl SettledYield {
         writer.out.jump_to(Gpr::RCX);
         writer.frame = here;
         writer.mark();
+        writer.out.land(parked.resume);
         if let Some(ahead) = &ahead {
             writer.out.land(ahead.resume);
+            skip(leaves, writer.out);
         }
-        writer.out.land(parked.resume);
         vectors::restore(around, self.vectors, parked.room, writer);
     }
+}
+
+/// Where a context goes on after a miss, and turns are to be skipped until it does: parks it again, to go on
+/// right here, and has it leave at `leaves`, with the context in rax and in rdx how it rounds. Changes rcx.
+fn skip(leaves: u32, out: &mut Emitter) {
+    let again = out.at();
+    let skips = absolute(offset_of!(Lane, skips));
+    // `cmp dword gs:[skips], 0`
+    out.with_operand(GS, Width::Default, &[0x83], 7, skips);
+    out.raw(&[0]);
+    let none = out.jump_if_ahead(Condition::ZERO);
+    load_lane(out, Gpr::RAX, offset_of!(Lane, current));
+    let skipped = at(Gpr::RAX, offset_of!(Context, skipped));
+    let rcx = Gpr::RCX.number();
+    // `mov`, `inc`, `cmp skips, ecx`
+    out.with_operand(&[], Width::Default, &[0x8b], rcx, skipped);
+    out.with_operand(&[], Width::Default, &[0xff], 0, skipped);
+    out.with_operand(GS, Width::Default, &[0x39], rcx, skips);
+    let enough = out.jump_if_ahead(Condition::LESS_OR_EQUAL);
+    // Where others had their turn before it is timed as theirs: `cmp gs:[first], rax`.
+    let first = absolute(offset_of!(Lane, first));
+    out.with_operand(GS, Width::Quad, &[0x39], Gpr::RAX.number(), first);
+    let of_others = out.jump_if_ahead(Condition::NOT_ZERO);
+    clear(out, offset_of!(Lane, begun));
+    out.land(of_others);
+    let rounding = at(Gpr::RAX, offset_of!(Context, rounding));
+    load(out, Gpr::RDX, rounding);
+    out.address_back(Gpr::RCX, again);
+    store(out, at(Gpr::RAX, offset_of!(Context, resume)), Gpr::RCX);
+    out.jump_back(leaves);
+    out.land(enough);
+    // `mov dword skipped, 0`
+    out.with_operand(&[], Width::Default, &[0xc7], 0, skipped);
+    out.raw(&[0; 4]);
+    out.land(none);
 }
 
 /// One that is away.

@@ -217,7 +217,8 @@ fn without_yields(plan: &HarvestPlan) -> Option<String> {
 /// longer than the threads ran in which they lay.
 fn turns_s(harvested: &Harvested) -> Option<f64> {
     (harvested.timed > 0).then(|| {
-        let each_ns = harvested.timed_ns as f64 / harvested.timed as f64;
+        let looked_at = harvested.timed + harvested.skipped;
+        let each_ns = harvested.timed_ns as f64 / looked_at as f64;
         let all_ns = each_ns * harvested.with.count as f64;
         all_ns.min(harvested.with.cpu_ns as f64) * 1e-9
     })
@@ -297,6 +298,7 @@ fn distances(harvested: &Harvested, bound: Option<f64>) -> YieldDistances {
         bound,
         within_bound: bound.filter(|_| total > 0).map(within),
         timed: harvested.timed,
+        skipped: harvested.skipped,
         histogram: times::bins(&harvested.times),
     }
 }
@@ -379,7 +381,9 @@ mod tests {
         let of = |cpu_ns| {
             turns_s(&Harvested {
                 timed: 4,
-                timed_ns: 400,
+                // What is skipped takes no time.
+                skipped: 4,
+                timed_ns: 800,
                 with: with(cpu_ns),
                 ..Harvested::default()
             })

@@ -85,9 +85,9 @@ impl Follower {
                     remote.lengthen_phases(REQUESTS_A_PHASE * p99);
                 }
                 if let Some(control) = &mut span
-                    && let Some(span_ns) = control.decide(&seen.harvested)
+                    && let Some(turns) = control.decide(&seen.harvested)
                 {
-                    remote.set_span(span_ns);
+                    remote.set_turns(turns.span_ns, turns.skips);
                 }
                 if over {
                     seen.guard = guard.map(|guard| guard.said());

@@ -105,6 +105,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             None => timing.span_ns,
         },
         per_thread,
+        huge_pages: !args.without.contains(&HarvestPart::HugePages),
         finish: args.finish,
         idle: match args.idle {
             IdlePolicy::Harvest => Idle::Harvest,
@@ -139,9 +140,14 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if let Some(obstacle) = session.obstacle() {
         output::complain(&format!("runs without scavengers: {obstacle}"));
     }
-    let span = args
-        .bound_ns
-        .map(|bound_ns| SpanControl::new(bound_ns, timing.hidden_ns, timing.span_ns));
+    let most_skips = if args.without.contains(&HarvestPart::Skips) {
+        0
+    } else {
+        SpanControl::MOST_SKIPS
+    };
+    let span = args.bound_ns.map(|bound_ns| {
+        SpanControl::new(bound_ns, timing.hidden_ns, timing.span_ns).skipping(most_skips)
+    });
     let limits = guard::Limits {
         max_slowdown: args.max_slowdown,
         slo_p95_ns: args.slo_p95,

@@ -4,6 +4,10 @@
 //! are its own. In turns it is slower. What turns are measured to last decides how much of the bound
 //! they may use before the first yield at which they end. What a turn lasts longer than the load that it
 //! hides is the command's time, so half of them are not to, wherever the bound lies.
+//!
+//! A scavenger that misses itself has a turn that lasts until its own data are there, wherever it ends:
+//! where too many are longer than the bound for it, it skips turns after a miss, and waits for its data
+//! while the command runs.
 
 use membound_launch::Harvested;
 
@@ -15,6 +19,13 @@ const KEPT: f64 = 0.99;
 /// that end at the first yield: by those that find all caches cold, for one. Never more than exceed it
 /// there beyond what is to be kept.
 const MORE: f64 = 0.02;
+/// Part of the turns beyond the bound that must keep to it for one skip more to be worth it, and the least.
+const WORTH: f64 = 0.5;
+const LEAST_WORTH: f64 = 0.001;
+/// Soundings until another number of skips is tried, after one that was for nothing; twice as many after each,
+/// up to the most.
+const REST: u32 = 8;
+const LONGEST_REST: u32 = 64;
 /// Shares of turns that lie nearer to each other tell nothing apart.
 const BLUR: f64 = 0.004;
 /// Where fewer keep to it at best, all turns end at the first yield.
@@ -41,7 +52,23 @@ const LEAST_NS: f64 = 2.0;
 const OVERLONG: f64 = 0.5;
 const LONG: f64 = 0.25;
 
-/// Finds the span, in nanoseconds, with which turns keep to a bound and to what they hide.
+/// How turns are to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Wanted {
+    /// Time until the first yield at which they end, in nanoseconds.
+    pub(super) span_ns: f64,
+    /// Those that scavengers skip after a miss.
+    pub(super) skips: u32,
+}
+
+/// Another number of skips that is tried, and the share of the turns that kept to the bound before.
+#[derive(Clone, Copy, Debug)]
+enum Trial {
+    More(f64),
+    Fewer(f64),
+}
+
+/// Finds the turns that keep to a bound and to what they hide.
 #[derive(Debug)]
 pub(super) struct SpanControl {
     bound_ns: f64,
@@ -53,6 +80,13 @@ pub(super) struct SpanControl {
     sounding: bool,
     /// The share of such turns that kept to the bound lately.
     floor: Option<f64>,
+    /// Turns that are skipped after a miss, and the most.
+    skips: u32,
+    most_skips: u32,
+    trial: Option<Trial>,
+    /// Soundings until there may be another trial, and after the next one that is for nothing.
+    rest: u32,
+    next_rest: u32,
     /// Decisions since that was looked at.
     decisions: u32,
     /// The last span that kept to it.
@@ -78,6 +112,8 @@ struct Turns {
 impl SpanControl {
     /// The span to begin with: turns end at the first yield, which shows what is kept at best.
     pub(super) const FIRST: f64 = 0.0;
+    /// Turns after a miss that scavengers may skip at most.
+    pub(super) const MOST_SKIPS: u32 = 3;
 
     /// Begins with [`Self::FIRST`], where loads take `hidden_ns`; `most_ns` is never exceeded.
     pub(super) fn new(bound_ns: f64, hidden_ns: f64, most_ns: f64) -> Self {
@@ -88,6 +124,11 @@ impl SpanControl {
             span_ns: most_ns / 4.0,
             sounding: true,
             floor: None,
+            skips: 0,
+            most_skips: 0,
+            trial: None,
+            rest: 0,
+            next_rest: REST,
             decisions: 0,
             kept_ns: most_ns / 4.0,
             patience: 0,
@@ -96,8 +137,13 @@ impl SpanControl {
         }
     }
 
-    /// A new span, if it is to be another one.
-    pub(super) fn decide(&mut self, now: &Harvested) -> Option<f64> {
+    /// The same with scavengers that may skip so many turns after a miss.
+    pub(super) fn skipping(self, most_skips: u32) -> Self {
+        Self { most_skips, ..self }
+    }
+
+    /// How turns are to be, if that is to be otherwise.
+    pub(super) fn decide(&mut self, now: &Harvested) -> Option<Wanted> {
         let so_far = Turns {
             timed: times::count(&now.times),
             kept: times::within(&now.times, self.bound_ns),
@@ -115,17 +161,65 @@ impl SpanControl {
         }
         self.last = so_far;
         self.looks = 0;
-        let was_ns = if self.sounding { 0.0 } else { self.span_ns };
+        let was = self.present();
         if self.sounding {
-            self.floor = Some(self.floor.map_or(share, |floor| (floor + share) / 2.0));
-            self.sounding = false;
+            let floor = self.floor.map_or(share, |floor| (floor + share) / 2.0);
+            self.floor = Some(floor);
+            self.sounding = self.skip(floor);
         } else {
             self.span_ns = self.wanted(share, long);
             self.decisions += 1;
             self.sounding = self.decisions.is_multiple_of(SOUNDED_EVERY);
         }
-        let span_ns = if self.sounding { 0.0 } else { self.span_ns };
-        ((span_ns - was_ns).abs() > 1e-9).then_some(span_ns)
+        let wanted = self.present();
+        (wanted != was).then_some(wanted)
+    }
+
+    fn present(&self) -> Wanted {
+        Wanted {
+            span_ns: if self.sounding { 0.0 } else { self.span_ns },
+            skips: self.skips,
+        }
+    }
+
+    /// Tries another number of skips, or judges the one that is tried, where this share of the shortest turns
+    /// keeps to the bound. Returns whether the shortest turns are looked at once more.
+    fn skip(&mut self, share: f64) -> bool {
+        let is_kept = share >= KEPT;
+        match self.trial.take() {
+            Some(Trial::More(before)) if share < before + least_worth(before) => {
+                return self.skip_as_before(self.skips - 1, before);
+            }
+            Some(Trial::Fewer(before)) if !is_kept => {
+                return self.skip_as_before(self.skips + 1, before);
+            }
+            Some(Trial::More(_)) if is_kept => self.rest = self.next_rest,
+            Some(_) | None => self.rest = self.rest.saturating_sub(1),
+        }
+        if self.rest > 0 {
+            return false;
+        }
+        if !is_kept && self.skips < self.most_skips {
+            self.trial = Some(Trial::More(share));
+            self.skips += 1;
+        } else if is_kept && self.skips > 0 {
+            self.trial = Some(Trial::Fewer(share));
+            self.skips -= 1;
+        } else {
+            return false;
+        }
+        // What is known of the shortest turns is of others.
+        self.floor = None;
+        true
+    }
+
+    /// What was tried was for nothing.
+    fn skip_as_before(&mut self, skips: u32, share: f64) -> bool {
+        self.skips = skips;
+        self.floor = Some(share);
+        self.rest = self.next_rest;
+        self.next_rest = (2 * self.next_rest).min(LONGEST_REST);
+        false
     }
 
     /// Whether this share of so many turns may come out on the other side of what it is held against, with
@@ -195,9 +289,69 @@ impl SpanControl {
     }
 }
 
+/// How many more of the turns must keep to the bound where this share does, for one skip more.
+fn least_worth(share: f64) -> f64 {
+    ((KEPT - share) * WORTH).max(LEAST_WORTH)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Wanted {
+        /// Turns to begin with.
+        const FIRST: Self = Self {
+            span_ns: SpanControl::FIRST,
+            skips: 0,
+        };
+    }
+
+    /// The control, and what it wants, after looks at turns of which so many in a thousand are later than the
+    /// bound with so many skips.
+    fn skipping(
+        control: &mut SpanControl,
+        so_far: &mut Harvested,
+        looks: u32,
+        late: impl Fn(u32) -> u64,
+    ) -> Vec<u32> {
+        let mut skips = Vec::new();
+        for _ in 0..looks {
+            let late = 10 * late(control.skips);
+            times::add(&mut so_far.times, 60, 10_000 - late);
+            times::add(&mut so_far.times, 400, late);
+            control.decide(so_far);
+            skips.push(control.skips);
+        }
+        skips
+    }
+
+    #[test]
+    fn turns_are_skipped_where_a_miss_of_their_own_makes_them_late() {
+        let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
+        let mut so_far = Harvested::default();
+        let late = |skips| [130, 30, 4, 4][skips as usize];
+        let skips = skipping(&mut control, &mut so_far, 40, late);
+        assert_eq!(skips[..3], [1, 2, 2]);
+        assert_eq!(control.skips, 2, "{skips:?}");
+        assert!(control.span_ns > 30.0, "{control:?}");
+        // Fewer are tried at times, and again later each time.
+        let skips = skipping(&mut control, &mut so_far, 2000, late);
+        let fewer = skips.iter().filter(|skips| **skips < 2).count();
+        assert!((1..=8).contains(&fewer), "{fewer}");
+        // In a quiet minute none is.
+        let skips = skipping(&mut control, &mut so_far, 2000, |_| 3);
+        assert_eq!(*skips.last().unwrap(), 0);
+    }
+
+    #[test]
+    fn no_turns_are_skipped_where_that_is_for_nothing() {
+        let mut control = SpanControl::new(200.0, 200.0, 150.0).skipping(3);
+        let mut so_far = Harvested::default();
+        let skips = skipping(&mut control, &mut so_far, 2000, |_| 20);
+        let skipping = skips.iter().filter(|skips| **skips > 0).count();
+        assert!((1..=8).contains(&skipping), "{skipping}");
+        assert_eq!(control.skips, 0);
+    }
 
     /// Turns last 60 ns and 1.5 times the span, one in a thousand much longer.
     fn timed(so_far: &mut Harvested, span_ns: f64) {
@@ -211,13 +365,13 @@ mod tests {
     fn turns_come_to_keep_to_their_bound_and_use_it() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut span = SpanControl::FIRST;
+        let mut wanted = Wanted::FIRST;
         for _ in 0..60 {
-            timed(&mut so_far, span);
-            span = control.decide(&so_far).unwrap_or(span);
+            timed(&mut so_far, wanted.span_ns);
+            wanted = control.decide(&so_far).unwrap_or(wanted);
         }
-        let lasts = 60.0 + 1.5 * span;
-        assert!((150.0..=215.0).contains(&lasts), "{span} {lasts}");
+        let lasts = 60.0 + 1.5 * wanted.span_ns;
+        assert!((150.0..=215.0).contains(&lasts), "{wanted:?} {lasts}");
         // Too few turns say nothing.
         assert_eq!(control.decide(&so_far), None);
     }
@@ -229,12 +383,12 @@ mod tests {
             let mut control = SpanControl::new(1000.0, hidden_ns, 180.0);
             control.span_ns = began_ns;
             let mut so_far = Harvested::default();
-            let mut span = SpanControl::FIRST;
+            let mut wanted = Wanted::FIRST;
             for _ in 0..60 {
-                let ns = 3.0_f64.mul_add(span, 20.0) as u64;
+                let ns = 3.0_f64.mul_add(wanted.span_ns, 20.0) as u64;
                 times::add(&mut so_far.times, ns, 600);
                 times::add(&mut so_far.times, ns / 2, 400);
-                span = control.decide(&so_far).unwrap_or(span);
+                wanted = control.decide(&so_far).unwrap_or(wanted);
             }
             let lasts_ns = 3.0_f64.mul_add(control.kept_ns, 20.0);
             assert!((100.0..=150.0).contains(&lasts_ns), "{control:?}");
@@ -247,7 +401,7 @@ mod tests {
         // Two in a hundred are late whatever the span is; of each 250 that are looked at it is up to nine.
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut span = SpanControl::FIRST;
+        let mut wanted = Wanted::FIRST;
         let mut shortest = f64::INFINITY;
         for (look, late) in [1, 9, 5, 2, 8, 5, 6, 4]
             .into_iter()
@@ -255,9 +409,13 @@ mod tests {
             .take(800)
             .enumerate()
         {
-            times::add(&mut so_far.times, 60 + span as u64 / 2, 250 - late);
+            times::add(
+                &mut so_far.times,
+                60 + wanted.span_ns as u64 / 2,
+                250 - late,
+            );
             times::add(&mut so_far.times, 400, late);
-            span = control.decide(&so_far).unwrap_or(span);
+            wanted = control.decide(&so_far).unwrap_or(wanted);
             if look > 400 && !control.sounding {
                 shortest = shortest.min(control.span_ns);
             }
@@ -269,15 +427,15 @@ mod tests {
     fn a_span_that_was_too_long_is_seldom_tried_again() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut span = SpanControl::FIRST;
+        let mut wanted = Wanted::FIRST;
         let mut too_long = 0;
         for _ in 0..60 {
             // Up to 60 ns nearly all turns keep to the bound, and beyond a tenth of them does not.
-            let late = if span > 60.0 { 100 } else { 1 };
+            let late = if wanted.span_ns > 60.0 { 100 } else { 1 };
             times::add(&mut so_far.times, 150, 1000 - late);
             times::add(&mut so_far.times, 400, late);
-            too_long += u32::from(span > 60.0);
-            span = control.decide(&so_far).unwrap_or(span);
+            too_long += u32::from(wanted.span_ns > 60.0);
+            wanted = control.decide(&so_far).unwrap_or(wanted);
         }
         assert!((1..=6).contains(&too_long), "{too_long}");
         assert!(
@@ -290,14 +448,14 @@ mod tests {
     fn turns_that_are_too_long_at_best_do_not_end_the_others() {
         let mut control = SpanControl::new(200.0, 200.0, 150.0);
         let mut so_far = Harvested::default();
-        let mut span = SpanControl::FIRST;
+        let mut wanted = Wanted::FIRST;
         // One in twenty is cold, and lasts longer than the bound whatever the span is.
         for _ in 0..60 {
-            let ns = (60.0 + 0.5 * span) as u64;
+            let ns = (60.0 + 0.5 * wanted.span_ns) as u64;
             for (from, count) in [(ns, 950), (400, 50)] {
                 times::add(&mut so_far.times, from, count);
             }
-            span = control.decide(&so_far).unwrap_or(span);
+            wanted = control.decide(&so_far).unwrap_or(wanted);
         }
         assert!(control.span_ns > 30.0, "{control:?}");
     }
@@ -306,11 +464,11 @@ mod tests {
     fn where_a_single_segment_is_too_long_turns_end_at_once() {
         let mut control = SpanControl::new(50.0, 50.0, 25.0);
         let mut so_far = Harvested::default();
-        let mut span = SpanControl::FIRST;
+        let mut wanted = Wanted::FIRST;
         for _ in 0..20 {
-            timed(&mut so_far, span);
-            span = control.decide(&so_far).unwrap_or(span);
+            timed(&mut so_far, wanted.span_ns);
+            wanted = control.decide(&so_far).unwrap_or(wanted);
         }
-        assert!(span < 1e-9, "{span}");
+        assert!(wanted.span_ns < 1e-9, "{wanted:?}");
     }
 }

@@ -7,6 +7,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod beside;
+mod bounds;
 mod changes;
 mod endings;
 mod filters;

@@ -1,5 +1,8 @@
 //! Scavengers that end in every way, and what they do before.
 
+use std::path::Path;
+
+use membound_testkit::skipped;
 use membound_types::ScavengerState;
 
 use crate::suite::{Harvest, Harvested, fixture, output_of, scavenger};
@@ -32,6 +35,22 @@ fn works(mode: &str) {
         && let Some(scavenger) = scavenger()
     {
         harvested.wrote(0, &output_of(&scavenger, mode));
+    }
+}
+
+#[test]
+fn what_it_maps_may_have_huge_pages_where_it_has_room_for_one() {
+    if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return skipped("this kernel has no huge pages for anonymous memory");
+    }
+    let Some(scavenger) = scavenger() else { return };
+    let alone = output_of(&scavenger, "map");
+    let huge = alone.replace("8388608: 0", "8388608: 1");
+    assert_ne!(alone, huge, "it does not ask for them itself");
+    for (options, output) in [("", huge), ("--without huge-pages", alone)] {
+        if let Some(harvested) = outlasted("map", options) {
+            harvested.wrote(0, &output);
+        }
     }
 }
 

@@ -63,6 +63,7 @@ pub(super) fn distances(run: &HarvestRun) -> Markup {
             }
         }
         @if let Some(beyond) = facts::beyond(run) { p { "Of the turns that were timed, " (beyond) "." } }
+        @if let Some(skipped) = facts::skipped(run) { p { (skipped) "." } }
     }
 }
 

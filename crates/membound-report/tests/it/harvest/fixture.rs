@@ -154,6 +154,7 @@ fn distances() -> YieldDistances {
         bound: Some(BOUND_NS),
         within_bound: Some(0.9948),
         timed: 10_000,
+        skipped: 0,
         histogram: counts
             .map(|(from_ns, to_ns, count)| DurationBin {
                 from_ns,

@@ -415,6 +415,20 @@ fn a_bound_that_nothing_comes_near_is_on_the_page() {
 }
 
 #[test]
+fn turns_that_were_skipped_are_told() {
+    let told = "20 % of all turns were skipped";
+    let mut run = fixture::full();
+    assert!(!text::harvest_run(&run, Style::default()).contains("skipped"));
+    run.distance_ns.skipped = run.distance_ns.timed / 4;
+    for shown in [
+        page::harvest_run(&run),
+        text::harvest_run(&run, Style::default()),
+    ] {
+        assert!(shown.contains(told), "{shown}");
+    }
+}
+
+#[test]
 fn requests_are_told_by_where_they_come_from() {
     let mut run = fixture::full();
     if let Some(latency) = &mut run.primary.latency {

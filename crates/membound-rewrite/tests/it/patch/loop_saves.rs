@@ -204,8 +204,11 @@ fn so_does_that_of_a_scavenger() {
         cost: COST,
         own_base: false,
     });
-    for credit in [0, i32::MAX / 2] {
-        step_through(miss, 0x6d69_7373, |turns| as_context(turns, credit));
+    for (credit, skips) in [(0, 0), (i32::MAX / 2, 0), (0, 1), (i32::MAX / 2, 2)] {
+        step_through(miss, 0x6d69_7373, |turns| {
+            as_context(turns, credit);
+            turns.lane.skips = skips;
+        });
     }
 }
 

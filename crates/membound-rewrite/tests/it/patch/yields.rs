@@ -504,6 +504,53 @@ fn a_context_that_misses_lets_the_next_one_run_before_its_time_is_up() {
 }
 
 #[test]
+fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
+    let own_base = true;
+    let visits = [0, 1, 3].map(|skips| {
+        let cost = COST;
+        let body = Body::Yield(Yield::Miss { cost, own_base });
+        let visits = among_strangers(body, 0x736b_6970, |turns| {
+            as_context(turns, 0);
+            turns.lane.skips = skips;
+        });
+        // One that only bounds its time has asked for nothing.
+        let body = Body::Yield(Yield::Bound { cost, own_base });
+        let bounds = among_strangers(body, 0x736b_6970, |turns| {
+            as_context(turns, 0);
+            turns.lane.skips = skips;
+        });
+        (visits, bounds)
+    });
+    let [(Some(none), Some(of_bounds)), once, thrice] = visits else {
+        return;
+    };
+    assert!(none > 1000, "{none}");
+    assert_eq!(once, (Some(2 * none), Some(of_bounds)));
+    assert_eq!(thrice, (Some(4 * none), Some(of_bounds)));
+}
+
+#[test]
+fn a_turn_is_skipped_where_it_began_with_who_skips_it() {
+    let own_base = false;
+    let body = Body::Yield(Yield::Miss {
+        cost: COST,
+        own_base,
+    });
+    for index in [0, 1] {
+        let turns = run_among(body, 0x6669_7273, |turns| {
+            as_context(turns, 0);
+            turns.lane.skips = 1;
+            turns.lane.begun = 7;
+            turns.lane.first = turns.context(index);
+        });
+        let Some(turns) = turns else { return };
+        assert!(turns.visits() > 1000);
+        // The last program yields as well.
+        assert_eq!(turns.seen().begun, if index == 0 { 0 } else { 7 });
+    }
+}
+
+#[test]
 fn a_context_has_its_own_base_where_it_asks_for_it() {
     let body = Body::Yield(Yield::Base);
     let turns = run_among(body, 0x6261_7365, |turns| {
