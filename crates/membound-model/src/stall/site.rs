@@ -415,20 +415,22 @@ fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
         if sure <= 0.0 {
             continue;
         }
-        // A group is told at its innermost level.
-        let served = group
-            .and_then(|(group, _)| group.first())
-            .map_or(level.served, |&first| mixture.levels[first].served);
         let beyond_hit = (level.latency_ns - costs.l1_ns).max(0.0);
         // Of what a group certainly has, each member gets its part.
         let certain = group.map_or(sure, |(_, all)| {
             all.low * level.share.value / all.value.max(f64::MIN_POSITIVE)
         });
-        added.push(Added {
-            served,
-            amount: level.share.value * beyond_hit,
-            certain: certain * beyond_hit,
-        });
+        let least = match group {
+            Some((group, all)) => nearest(mixture, group, *all, costs),
+            None => vec![(position, 1.0)],
+        };
+        for (told, part) in least {
+            added.push(Added {
+                served: mixture.levels[told].served,
+                amount: part * level.share.value * beyond_hit,
+                certain: part * certain * beyond_hit,
+            });
+        }
     }
     if mixture.beyond.low > 0.0 {
         let beyond_hit = (mixture.beyond_ns - costs.l1_ns).max(0.0);
@@ -444,6 +446,47 @@ fn added(mixture: &Mixture, costs: &Costs) -> Vec<Added> {
         });
     }
     added
+}
+
+/// What part of the time that a `group` of levels adds is told at which of them: no farther out than the
+/// average latency of its accesses, `all` of these, makes certain. Histograms that have much in common cannot tell
+/// which of two neighbours it was, but accesses that take as long as a third level's on average were not
+/// served by the first. The first two caches are one here, and other cores' lines are never made of memory's.
+fn nearest(mixture: &Mixture, group: &[usize], all: Estimate, costs: &Costs) -> Vec<(usize, f64)> {
+    let beyond_hit = |position: usize| (mixture.levels[position].latency_ns - costs.l1_ns).max(0.0);
+    let innermost = group.first().copied().unwrap_or_default();
+    let mut others = mixture.beyond.value * (mixture.beyond_ns - costs.l1_ns).max(0.0);
+    for (position, level) in mixture.levels.iter().enumerate() {
+        if !group.contains(&position) {
+            others += level.share.value * beyond_hit(position);
+        }
+    }
+    let average = (mixture.excess_ns.low - others) / all.value.max(f64::MIN_POSITIVE);
+    let mut outward: Vec<usize> = group
+        .iter()
+        .copied()
+        .filter(|&position| mixture.levels[position].served != Served::Remote)
+        .collect();
+    outward.sort_by(|&one, &other| beyond_hit(one).total_cmp(&beyond_hit(other)));
+    let told = |position: usize| match mixture.levels[position].served {
+        Served::L2 => innermost,
+        _ => position,
+    };
+    let Some(far) = outward
+        .iter()
+        .position(|&position| beyond_hit(position) >= average)
+    else {
+        return vec![(outward.last().map_or(innermost, |&last| told(last)), 1.0)];
+    };
+    let Some(near) = far.checked_sub(1) else {
+        return vec![(innermost, 1.0)];
+    };
+    let (near, far) = (outward[near], outward[far]);
+    // Of accesses to these two alone, with that average, the time that is the farther one's.
+    let (near_ns, far_ns) = (beyond_hit(near), beyond_hit(far));
+    let share = (average - near_ns) / (far_ns - near_ns);
+    let part = (share * far_ns / average).clamp(0.0, 1.0);
+    vec![(told(near), 1.0 - part), (told(far), part)]
 }
 
 /// Adds the chance of sampling and of attribution to the interval of a stall.

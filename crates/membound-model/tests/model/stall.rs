@@ -194,6 +194,28 @@ fn another_cores_cache_that_looks_like_memory_is_told_as_memory() {
 }
 
 #[test]
+fn caches_that_look_alike_are_told_apart_as_far_as_the_average_does() {
+    // While the second cache was calibrated, somebody else had half of it.
+    let mut calibration = calibration();
+    calibration.levels[1].ticks = histogram(&[(1, 0.5), (2, 0.5)], 5000, 31);
+    let mixer = Mixer::new(&calibration, PATCH).unwrap();
+    let at = |shares: &[(usize, f64)], latency_ns: f64| {
+        let mixture = mixer.fit(&histogram(shares, 4000, 9)).unwrap();
+        assert_eq!(mixture.together[0].0, [0, 1, 2]);
+        let stall = Stall::of(&site(5.0, 5e9 / latency_ns, &mixture), &COSTS);
+        let of = |served| stall.levels.get(served) / stall.stall_ns.value;
+        (of(Served::L1), of(Served::L3))
+    };
+    let (near, far) = at(&[(2, 1.0)], 16.0);
+    assert!(far > 0.9 && near < 0.1, "{near} {far}");
+    let (near, far) = at(&[(1, 1.0)], 3.5);
+    assert!(near > 0.9 && far < 0.1, "{near} {far}");
+    // Half of them hits: at least some came from the third.
+    let (near, far) = at(&[(0, 0.5), (2, 0.5)], 8.5);
+    assert!(far > 0.6 && near + far > 0.9, "{near} {far}");
+}
+
+#[test]
 fn calibrations_that_cannot_be_used() {
     let good = calibration();
     assert_eq!(
