@@ -32,7 +32,7 @@ pub struct Context {
     pub fs: u64,
     /// How it rounds while it is away: MXCSR, and above it the x87 control word.
     pub rounding: u64,
-    /// Turns since its last miss in which it gave way to the thread at once: see [`Lane::skips`].
+    /// Turns since it last asked for something in which it gave way to the thread at once: see [`Lane::skips`].
     pub skipped: u32,
     /// Reserved, 0.
     pub padding: u32,
@@ -72,7 +72,7 @@ pub struct Lane {
     pub selector: u8,
     /// Reserved, 0.
     pub padding: [u8; 3],
-    /// Turns after a miss of a scavenger in which it gives way to the thread at once, so that what it
+    /// Turns in which a scavenger that left at a load gives way to the thread at once, so that what it
     /// has asked for is there when it goes on. The one that a turn began with sets [`Self::begun`] to 0.
     pub skips: u32,
     /// Turns that were begun.

@@ -18,6 +18,9 @@ const LARGE: usize = 600;
 /// Times that differ by less are the same, in nanoseconds.
 pub(super) const SAME_NS: f64 = 1e-6;
 
+/// What takes so long waits for memory, in nanoseconds: beside it a yield is nothing.
+const WAITS_NS: f64 = 10.0;
+
 /// Nodes that are looked at in all while yields are taken out of a group, and while counters are
 /// raised: what is left then stays as it is.
 const EFFORT: usize = 2_000_000;
@@ -192,6 +195,7 @@ fn place_together(task: &Task<'_>, given: Yields) -> (Yields, Vec<Gap>) {
     if task.limits.rule == Rule::Max {
         nest::relieve(task, &mut yields, &fixed);
     }
+    move_to_waits(task, &mut yields, &fixed);
     yields.retain(|place, _| !assumed.contains(place));
     (yields, gaps)
 }
@@ -628,6 +632,45 @@ pub(super) fn raise(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place
             open[at].1 = Some(next);
         }
     }
+}
+
+/// Moves yields to what waits longest in the same stretch of code, as far as the bound permits: who leaves
+/// there asks for what it is about to read, and has it when it is back.
+fn move_to_waits(task: &Task<'_>, yields: &mut Yields, fixed: &BTreeSet<Place>) {
+    let limit = task.limit(yields);
+    let mut effort = EFFORT;
+    for place in by_count(task, yields) {
+        let Some(wait) = longest_wait(task, place, yields) else {
+            continue;
+        };
+        if fixed.contains(&place) || effort == 0 {
+            continue;
+        }
+        let every = yields[&place];
+        yields.remove(&place);
+        yields.insert(wait, every);
+        let graph = task.graph(yields);
+        effort = effort.saturating_sub(graph.nodes.len());
+        if !limit.holds(&task.solve(&graph)) {
+            yields.remove(&wait);
+            yields.insert(place, every);
+        }
+    }
+}
+
+/// What waits longest in the block of the yield at `place`, between the yields before and behind that, if it
+/// waits longer than what the yield stands at.
+fn longest_wait(task: &Task<'_>, place: Place, yields: &Yields) -> Option<Place> {
+    let steps = &task.program.functions[place.function].blocks[place.block].steps;
+    let at = |step: usize| Place { step, ..place };
+    let is_yield = |step: &usize| steps[*step].yields || yields.contains_key(&at(*step));
+    let first = (0..place.step).rfind(is_yield).map_or(0, |step| step + 1);
+    let behind = (place.step + 1..steps.len()).find(is_yield);
+    let longest = (first..behind.unwrap_or(steps.len()))
+        .filter(|step| *step == place.step || task.is_free(at(*step), yields))
+        .filter(|step| steps[*step].ns >= WAITS_NS)
+        .max_by(|a, b| steps[*a].ns.total_cmp(&steps[*b].ns))?;
+    (steps[longest].ns > steps[place.step].ns).then_some(at(longest))
 }
 
 fn by_count(task: &Task<'_>, yields: &Yields) -> Vec<Place> {

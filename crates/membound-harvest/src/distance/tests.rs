@@ -84,6 +84,33 @@ fn document_003s_two_ways_are_11_ns_on_average_and_20_at_most() {
 }
 
 #[test]
+fn a_yield_stands_at_what_waits_longest_beside_it() {
+    // A loop whose third instruction misses as a rule, and one of which none does.
+    let looping = |times: &[f64]| {
+        program(vec![vec![
+            block(&[1.0], &[(1, 1.0)], 1.0),
+            block(times, &[(1, 0.99), (2, 0.01)], 100.0),
+            block(&[1.0], &[], 1.0),
+        ]])
+    };
+    let places = |program: &Program| -> Vec<Place> {
+        let bounded = bound(program, limits(Rule::Max, 100.0));
+        assert!(bounded.functions[0].gaps.is_empty());
+        assert!(
+            bounded.functions[0]
+                .most_ns
+                .is_some_and(|ns| ns <= 100.0 + 1e-6)
+        );
+        bounded.yields.into_keys().collect()
+    };
+    assert_eq!(places(&looping(&[1.0, 1.0, 70.0, 1.0])), [at(0, 1, 2)]);
+    assert_eq!(places(&looping(&[1.0, 1.0, 7.0, 1.0])), [at(0, 1, 0)]);
+    // Where that would be too late behind the last one it stays.
+    let long = program(vec![vec![block(&[90.0, 12.0, 40.0, 40.0], &[], 1.0)]]);
+    assert_eq!(places(&long), [at(0, 0, 1)]);
+}
+
+#[test]
 fn a_straight_way_gets_as_many_yields_as_it_needs() {
     let program = program(vec![vec![block(&[10.0; 20], &[], 1.0)]]);
     for (bound_ns, wanted) in [(200.0, 0), (199.0, 1), (100.0, 1), (50.0, 3), (10.0, 19)] {

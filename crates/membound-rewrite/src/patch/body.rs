@@ -238,7 +238,10 @@ impl Settled {
                 (Action::PrefetchYield(operand), Way::Free)
             }
             Body::Yield(what) => {
-                let asked = operand().ok().filter(|_| what.prefetches());
+                let reads = |operand: &Operand| !operand.stores && operand.segment.is_none();
+                let asked = operand()
+                    .ok()
+                    .filter(|operand| what.prefetches() || reads(operand));
                 let asked = asked.map(|operand| Asked {
                     operand,
                     companions: if options.without.contains(&YieldPart::Companions) {

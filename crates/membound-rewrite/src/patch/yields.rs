@@ -123,8 +123,9 @@ struct Charge {
     beat: Option<Laps>,
     /// What is asked for whenever it is charged for several laps.
     ahead: Vec<Operand>,
-    /// What is asked for when it leaves, for when it is back. Pages that were not read lately are looked up
-    /// then while the other side waits for something of its own: a turn would wait for it.
+    /// What is asked for when it leaves, for when it is back: what it stands before, and pages that were not
+    /// read lately, which are looked up while the other side waits for something of its own. A turn would
+    /// wait for them.
     leaving: Vec<Operand>,
 }
 
@@ -194,7 +195,9 @@ impl SettledYield {
         within: Within<'_>,
         writer: &mut Writer<'_>,
     ) -> Option<u32> {
-        if let Some(asked) = self.asked {
+        if let Some(asked) = self.asked
+            && self.what.prefetches()
+        {
             prefetch(asked.operand, asked.to, writer.out);
         }
         match self.what {
@@ -233,15 +236,22 @@ impl SettledYield {
     /// What is counted at a time: that of a lap, or of several where which lap it is can be told.
     fn charge(&self, around: &Surroundings, within: Within<'_>, cost: u16) -> Charge {
         let Some(cycle) = within.cycle else {
-            return Charge::of(cost);
+            return Charge {
+                leaving: self.asked.map(|asked| asked.operand).into_iter().collect(),
+                ..Charge::of(cost)
+            };
         };
         let laps = i64::from(AHEAD_NS * CREDIT_UNITS_PER_NS) / i64::from(cost.max(1));
         let beat = self.laps(around, cycle).filter(|_| within.is_head);
-        let (ahead, leaving) = match beat {
+        let (ahead, mut leaving) = match beat {
             _ if !self.asks_ahead => (Vec::new(), Vec::new()),
             None => (Vec::new(), cycle.ahead(laps)),
             Some(counted) => (cycle.behind(laps, 1 << counted.together), cycle.far(laps)),
         };
+        // What is read in steps was asked for laps ago.
+        let asked = self.asked.map(|asked| asked.operand);
+        leaving
+            .extend(asked.filter(|operand| !cycle.streams.iter().any(|it| it.operand == *operand)));
         Charge {
             units: beat.map_or(cost, |counted| cost << counted.together),
             beat,
@@ -408,6 +418,11 @@ impl SettledYield {
                 due = Some(writer.out.jump_if_ahead(Condition::LESS_OR_EQUAL));
             } else {
                 slow = Some(writer.out.jump_if_ahead(Condition::GREATER));
+                // The stack pointer has moved, and flags may be in rax.
+                let moved = [Gpr::RSP, Gpr::RAX];
+                let mut still = charge.leaving.clone();
+                still.retain(|operand| !moved.iter().any(|it| operand.address.uses(*it)));
+                ask_for(&still, writer.out);
             }
         }
         // The state of the registers does not change up to the switch: what is marked stays.
@@ -533,13 +548,16 @@ impl SettledYield {
         writer.out.land(parked.resume);
         if let Some(ahead) = &ahead {
             writer.out.land(ahead.resume);
+        }
+        // What was asked for may take longer than the other side's turn.
+        if ahead.is_some() || self.asked.is_some() {
             skip(leaves, writer.out);
         }
         vectors::restore(around, self.vectors, parked.room, writer);
     }
 }
 
-/// Where a context goes on after a miss, and turns are to be skipped until it does: parks it again, to go on
+/// Where a context goes on that has asked for something, and turns are to be skipped until it does: parks it again, to go on
 /// right here, and has it leave at `leaves`, with the context in rax and in rdx how it rounds. Changes rcx.
 fn skip(leaves: u32, out: &mut Emitter) {
     let again = out.at();

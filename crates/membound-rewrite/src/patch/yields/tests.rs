@@ -82,6 +82,38 @@ fn laps_of_a_tight_loop_are_counted_together_and_their_lines_asked_for() {
 }
 
 #[test]
+fn who_leaves_before_a_load_asks_for_it() {
+    // How many lines behind the one at which a scavenger stays, as a rule, it asks for something, and for what.
+    let bound = |code: &[u8]| -> Vec<String> {
+        let what = Yield::Bound {
+            cost: 40,
+            own_base: false,
+        };
+        let lines = written_for(code, Options::new(Body::Yield(what)));
+        let stays = lines.iter().position(|it| it.starts_with("jg ")).unwrap();
+        let asks = |it: &&String| it.starts_with("prefetch");
+        assert_eq!(lines[..stays].iter().filter(asks).count(), 0, "{lines:#?}");
+        lines[stays..].iter().filter(asks).cloned().collect()
+    };
+    // mov rax,[rdi]; xor ecx,ecx; ret
+    assert_eq!(
+        bound(&[0x48, 0x8b, 0x07, 0x31, 0xc9, 0xc3]),
+        ["prefetcht0 [rdi]"]
+    );
+    // mov rcx,[rdi]; adc rcx,0; ret: flags are alive.
+    let alive = [0x48, 0x8b, 0x0f, 0x48, 0x83, 0xd1, 0x00, 0xc3];
+    assert_eq!(bound(&alive), ["prefetcht0 [rdi]"]);
+    // The same of [rax], where flags are by then.
+    let nothing: [&str; 0] = [];
+    assert_eq!(
+        bound(&[0x48, 0x8b, 0x08, 0x48, 0x83, 0xd1, 0x00, 0xc3]),
+        nothing
+    );
+    // mov [rdi],rax; ret
+    assert_eq!(bound(&[0x48, 0x89, 0x07, 0xc3, 0x90, 0x90, 0x90]), nothing);
+}
+
+#[test]
 fn laps_of_a_loop_that_lasts_stand_one_behind_the_other() {
     let lines = sum_that_lasts(4, true, true);
     // Of 32 laps the first of each four finds whether they count.
@@ -113,7 +145,7 @@ fn laps_that_take_long_or_leave_their_trampoline_are_counted_one_by_one() {
     assert_eq!(open[0], format!("sub dword ptr gs:[{credit:X}h],4"));
     assert_eq!(
         (count(&open, "test edi"), count(&open, "prefetcht0")),
-        (0, 0)
+        (0, 1)
     );
 }
 

@@ -513,7 +513,7 @@ fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
             as_context(turns, 0);
             turns.lane.skips = skips;
         });
-        // One that only bounds its time has asked for nothing.
+        // One that only bounds its time has asked for something where it stands before a load.
         let body = Body::Yield(Yield::Bound { cost, own_base });
         let bounds = among_strangers(body, 0x736b_6970, |turns| {
             as_context(turns, 0);
@@ -525,8 +525,16 @@ fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
         return;
     };
     assert!(none > 1000, "{none}");
-    assert_eq!(once, (Some(2 * none), Some(of_bounds)));
-    assert_eq!(thrice, (Some(4 * none), Some(of_bounds)));
+    let (Some(bounds_once), Some(bounds_thrice)) = (once.1, thrice.1) else {
+        return;
+    };
+    assert_eq!((once.0, thrice.0), (Some(2 * none), Some(4 * none)));
+    let at_loads = bounds_once - of_bounds;
+    assert!(
+        0 < at_loads && at_loads < of_bounds,
+        "{at_loads} of {of_bounds}"
+    );
+    assert_eq!(bounds_thrice, of_bounds + 3 * at_loads);
 }
 
 #[test]
