@@ -557,8 +557,9 @@ impl SettledYield {
     }
 }
 
-/// Where a context goes on that has asked for something, and turns are to be skipped until it does: parks it again, to go on
-/// right here, and has it leave at `leaves`, with the context in rax and in rdx how it rounds. Changes rcx.
+/// Where a context goes on that has asked for something, and turns are to be skipped until it does: parks it
+/// again, to go on right here, and has it leave at `leaves`, with the context in rax and in rdx how it rounds.
+/// Changes rcx.
 fn skip(leaves: u32, out: &mut Emitter) {
     let again = out.at();
     let skips = absolute(offset_of!(Lane, skips));

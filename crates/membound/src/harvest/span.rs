@@ -6,8 +6,8 @@
 //! hides is the command's time, so half of them are not to, wherever the bound lies.
 //!
 //! A scavenger that misses itself has a turn that lasts until its own data are there, wherever it ends:
-//! where too many are longer than the bound for it, it skips turns after a miss, and waits for its data
-//! while the command runs.
+//! where too many are longer than the bound for it, it skips turns after it has left at a load, and its data
+//! come while the command runs.
 
 use membound_launch::Harvested;
 
