@@ -122,7 +122,8 @@ fn hex(text: &str) -> Option<u32> {
 
 fn name_microarchitecture(cpu: &mut Cpu, core: CoreType, cpuinfo: &str) {
     if let (Some(family), Some(model)) = (cpu.family, cpu.model) {
-        if let Some(found) = microarchitecture(&cpu.vendor, family, model, core) {
+        let found = microarchitecture(&cpu.vendor, family, model, core);
+        if let Some(found) = found.filter(|found| !is_disguised(found, cpuinfo)) {
             cpu.microarchitecture = Some(found.name.to_owned());
             cpu.published_rob = found.rob;
         }
@@ -136,6 +137,17 @@ fn name_microarchitecture(cpu: &mut Cpu, core: CoreType, cpuinfo: &str) {
     } else if cpuinfo.contains("CPU implementer") && !cpu.model_name.starts_with("part ") {
         cpu.microarchitecture = Some(cpu.model_name.clone());
     }
+}
+
+/// Whether a hypervisor passes its processor off as `found`, which has not all that this one has: no core with a
+/// smaller reorder buffer than Golden Cove's has AMX.
+fn is_disguised(found: &Microarchitecture, cpuinfo: &str) -> bool {
+    const FIRST_WITH_AMX: u32 = 512;
+    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
+    let has_amx = flags
+        .next()
+        .is_some_and(|line| line.split_whitespace().any(|flag| flag == "amx_tile"));
+    has_amx && found.rob.is_none_or(|rob| rob < FIRST_WITH_AMX)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -224,6 +236,19 @@ mod tests {
         // CPU 7 is offline, so core 3 has one thread.
         let groups = [[0, 4], [1, 5], [2, 6]].map(|pair| pair.map(CpuId).to_vec());
         assert_eq!(cpu.smt_siblings, groups);
+    }
+
+    #[test]
+    fn a_processor_in_disguise_has_no_name() {
+        let told = |model: u32, flags: &str| {
+            let cpu = from_tree(&format!(
+                "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\nflags\t\t: {flags}\n"
+            ));
+            (cpu.microarchitecture, cpu.published_rob)
+        };
+        assert_eq!(told(167, "fpu avx512f").1, Some(352));
+        assert_eq!(told(167, "fpu avx512f amx_tile"), (None, None));
+        assert_eq!(told(143, "fpu avx512f amx_tile").1, Some(512));
     }
 
     #[test]
