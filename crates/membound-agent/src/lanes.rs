@@ -18,6 +18,7 @@ pub(crate) mod ending;
 pub(crate) mod finish;
 pub(crate) mod leave;
 pub(crate) mod overdue;
+mod pace;
 mod ring;
 mod soak;
 mod timing;

@@ -148,7 +148,7 @@ pub struct Board {
     pub ticks: u32,
     /// 1: when the program ends its process, that stays until all guests have ended; the launcher's.
     pub finish: u32,
-    /// Looks of the agent's for which it is the same contexts are let in or nobody is, 0 as 1: what
+    /// Spans of 2 ms for which it is the same: contexts are let in or nobody is; 0 as 1. What
     /// lasts for longer than such a phase is seen in none. The launcher's.
     pub phase_looks: u32,
     /// 1: somebody reads which floating-point exceptions there were, so that all have their own (see

@@ -28,8 +28,8 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 }
 
 /// Looks at a thread that has begun `turned` turns and had this CPU time since the last look, and calls
-/// it out of one that is overdue.
-pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) {
+/// it out of one that is overdue; returns whether it is.
+pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) -> bool {
     let current = block.current.load(Ordering::Acquire);
     let before = block.turn_ns.load(Ordering::Relaxed);
     let lasted = if turned == 0 && block.is_member(current) {
@@ -44,6 +44,7 @@ pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) {
     if is_overdue && !warden::is_own(thread) {
         sys::queue_signal(sys::process(), thread, trap::CALL as u32, magic());
     }
+    is_overdue
 }
 
 /// How long a guest is to stay at home that was taken there so often before.

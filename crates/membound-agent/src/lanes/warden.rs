@@ -8,31 +8,17 @@ use membound_wire::{ASK, Board, Idle};
 
 use super::berth::{self, Errand};
 use super::block::{Block, Context, Use, blocks, lanes};
+use super::pace::{Pace, Phases, Seen, UNIT_NS, WHOLE};
 use super::ring::announce_room;
 use super::{Phase, board, ending, idle, overdue, soak, tell};
 use crate::sys::{self, Errno, call, number};
 use crate::{assembly, guest, own_thread, threads};
 
 const STACK_BYTES: usize = 64 << 10;
-/// From one look to the next.
-const PERIOD_NS: u64 = 2_000_000;
-/// Looks in a row at which nobody yields or waits, after each so many of which they come half as often: a
-/// program that only computes is not to be disturbed.
-const NOTHING: u32 = 32;
-/// Most times that they come half as often.
-const MOST_HALVINGS: u32 = 4;
 /// From one call of guests that run in idle time to the next.
 const CALL_NS: u64 = 16_000_000;
 /// From one look whether the program is there at all to the next.
 const THOROUGH_NS: u64 = 100_000_000;
-/// Looks at first after each of which turns are timed, those up to which every fourth one is followed by
-/// that, and later every which one: a turn that is timed lets nothing before it overlap with it. Looks that
-/// find no turns are not counted.
-const ALL_TIMED: u32 = 64;
-const OFTEN_TIMED: u32 = 1024;
-const TIMED: u32 = 16;
-/// Parts of the whole that [`Board::share`] counts in.
-const WHOLE: u32 = 1024;
 
 /// 1 while contexts are let in.
 static LET_IN: AtomicU32 = AtomicU32::new(1);
@@ -106,15 +92,18 @@ extern "C" fn look_after(_: usize) -> ! {
     THREAD.store(sys::thread(), Ordering::Release);
     // The table of descriptors is its own.
     let _ = own_thread::close_from(0);
-    let mut parts = 0;
-    let mut left = 0_u32;
-    let mut nothing = 0_u32;
+    let mut pace = Pace::new();
+    let mut phases = Phases::new();
     let mut since_thorough = 0;
     let mut since_call = 0;
     let mut looks = 0_u32;
     let mut soaking = soak::Judge::default();
     loop {
-        let period = PERIOD_NS << (nothing / NOTHING).min(MOST_HALVINGS);
+        let units = match pace.is_at_rest() {
+            true => pace.units(),
+            false => phases.units(pace.units()),
+        };
+        let period = u64::from(units) * UNIT_NS;
         sys::nap(period);
         if ending::is_over() {
             THREAD.store(0, Ordering::Release);
@@ -122,35 +111,25 @@ extern "C" fn look_after(_: usize) -> ! {
         }
         let were_in = lets_in();
         if BEGINS.swap(0, Ordering::AcqRel) == 1 {
-            parts = WHOLE;
-            left = 0;
+            phases.begin();
         }
-        if left == 0 {
-            parts += board().map_or(WHOLE, |board| board.share.min(WHOLE));
-            let_in(parts >= WHOLE);
-            parts = if parts >= WHOLE { parts - WHOLE } else { parts };
-            left = board().map_or(1, |board| board.phase_looks.max(1));
-        }
-        left -= 1;
+        let (share, length) = board().map_or((WHOLE, 1), |it| (it.share, it.phase_looks));
+        let_in(phases.after(units, share, length, pace.units()));
         let look = Look {
             were_in,
             changed: lets_in() != were_in,
-            times: is_timed_after(looks),
+            times: pace.is_timed_after(looks),
             period_ns: period,
         };
-        let mut motion = false;
+        let mut seen = Seen::Rest;
         let mut turns = false;
         for block in lanes() {
             let found = look_at(block, &look);
-            motion |= found != Found::Rest;
-            turns |= found == Found::Turns;
+            turns |= matches!(found, Seen::Turns { .. });
+            seen = seen.and(found);
         }
         looks = looks.saturating_add(u32::from(turns));
-        nothing = if motion && guest::any_lives() {
-            0
-        } else {
-            nothing.saturating_add(1)
-        };
+        pace.has_seen(if guest::any_lives() { seen } else { Seen::Rest });
         since_call += period;
         if since_call >= CALL_NS {
             since_call = 0;
@@ -168,27 +147,6 @@ extern "C" fn look_after(_: usize) -> ! {
     }
 }
 
-/// Whether turns are timed after a look that so many with turns were before.
-fn is_timed_after(looks: u32) -> bool {
-    let every = match looks {
-        0..ALL_TIMED => 1,
-        ALL_TIMED..OFTEN_TIMED => TIMED / 4,
-        _ => TIMED,
-    };
-    looks.is_multiple_of(every)
-}
-
-/// What a look at a lane finds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    /// Its thread computes, and nobody else has to do with it.
-    Rest,
-    /// Contexts take turns in it.
-    Turns,
-    /// One has its turn and does not end it, or its thread waits, or has ended.
-    Motion,
-}
-
 /// A look at all lanes.
 #[derive(Clone, Copy, Debug)]
 struct Look {
@@ -201,18 +159,19 @@ struct Look {
     period_ns: u64,
 }
 
-fn look_at(block: &'static Block, look: &Look) -> Found {
+fn look_at(block: &'static Block, look: &Look) -> Seen {
     block.keep_exceptions_apart();
     let thread = block.thread.load(Ordering::Acquire);
     let Some(cpu_ns) = sys::cpu_ns(thread) else {
         reclaim(block, false);
-        return Found::Motion;
+        return Seen::Motion;
     };
     let (turned, ran_ns) = account(block, cpu_ns, look.were_in);
-    overdue::watch(block, thread, turned, ran_ns);
+    let is_overdue = overdue::watch(block, thread, turned, ran_ns);
     // A thread that has run for less may be waiting.
     let little = ran_ns < look.period_ns / 4;
-    if block.count.load(Ordering::Acquire) != 0 {
+    let empty = block.count.load(Ordering::Acquire) == 0;
+    if !empty {
         if turned == 0 && little && idle() != Idle::Stop {
             steal(block, thread);
         } else if look.times {
@@ -221,12 +180,17 @@ fn look_at(block: &'static Block, look: &Look) -> Found {
             block.ask();
         }
     }
-    if turned > 0 {
-        Found::Turns
-    } else if little || block.current.load(Ordering::Acquire) != 0 {
-        Found::Motion
+    let open = block.current.load(Ordering::Acquire) != 0;
+    if is_overdue {
+        Seen::Overdue
+    } else if turned > 0 {
+        Seen::Turns { open }
+    } else if open || (little && !empty) {
+        Seen::Motion
+    } else if little {
+        Seen::Waits
     } else {
-        Found::Rest
+        Seen::Rest
     }
 }
 

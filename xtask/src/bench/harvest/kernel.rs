@@ -5,7 +5,7 @@ use anyhow::Result;
 use membound_types::IdlePolicy;
 use serde_json::{Value, json};
 
-use super::arithmetic::work_at_no_worse;
+use super::arithmetic::{Paired, work_at_no_worse};
 use super::bed::{Asked, Bed, OVERHEAD, alternate};
 use super::kv::{asked, full_rate, rate, store};
 use super::{failed, middle, say};
@@ -77,7 +77,7 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
     });
     say("load  way               service p95  sojourn p95  units/s");
     let mut summary = Vec::new();
-    let mut points: Vec<(u32, Way, Found)> = Vec::new();
+    let mut points = Vec::new();
     for ((load, way), runs) in cases.into_iter().zip(found) {
         let head = format!("{load:>3} %  {:<18}", way.name());
         let runs = match runs {
@@ -101,7 +101,12 @@ pub(super) fn run(bed: &Bed<'_>) -> Result<Vec<Value>> {
             found.units_per_s
         ));
         summary.push(json!({ "load": load, "way": way.name(), "found": found, "runs": runs }));
-        points.push((load, way, found));
+        points.push(Point {
+            load,
+            way,
+            found,
+            runs,
+        });
     }
     summary.extend(compared(&points));
     Ok(summary)
@@ -144,27 +149,75 @@ fn one(bed: &Bed<'_>, rate: u64, way: Way) -> Result<Found> {
     })
 }
 
-/// Work of the harvest by that of each other way, where requests stay no longer.
-fn compared(points: &[(u32, Way, Found)]) -> Vec<Value> {
+/// What a way comes to at a load.
+struct Point {
+    load: u32,
+    way: Way,
+    /// The medians.
+    found: Found,
+    /// Each round's.
+    runs: Vec<Found>,
+}
+
+impl Point {
+    /// Change of the sojourn's percentile from `other`, round by round; `None` with fewer than two.
+    fn slower_than(&self, other: &Self) -> Option<Paired> {
+        let pairs = other.runs.iter().zip(&self.runs);
+        let pairs: Vec<(f64, f64)> = pairs
+            .map(|(other, own)| (other.sojourn_p95_ns, own.sojourn_p95_ns))
+            .collect();
+        Paired::of(&pairs)
+    }
+}
+
+/// Every harvest beside each other way at its load, and its work by the other's where requests stay no
+/// longer.
+fn compared(points: &[Point]) -> Vec<Value> {
     let mut rows = Vec::new();
-    for (load, way, other_way) in points {
-        if !matches!(way, Way::Kernel(..) | Way::Smt(_)) {
+    say("load  against     way               times the work  sojourn p95  95 % interval");
+    for other in points {
+        if !matches!(other.way, Way::Kernel(..) | Way::Smt(_)) {
             continue;
         }
-        let harvests: Vec<(f64, f64)> = points
+        let (load, name) = (other.load, other.way.name());
+        let harvests: Vec<&Point> = points
             .iter()
-            .filter(|(other, way, _)| other == load && matches!(way, Way::Harvest(_) | Way::Waits))
-            .map(|(_, _, found)| (found.sojourn_p95_ns, found.units_per_s))
+            .filter(|it| it.load == load && matches!(it.way, Way::Harvest(_) | Way::Waits))
             .collect();
-        let work = work_at_no_worse(&harvests, other_way.sojourn_p95_ns);
-        let times = work.map(|work| work / other_way.units_per_s);
-        let told = times.map_or_else(
-            || "no harvest had a sojourn p95 as low".to_owned(),
-            |times| format!("the harvest did {times:.2} times the work at no higher sojourn p95"),
+        let mut each = Vec::new();
+        for harvest in &harvests {
+            let times = harvest.found.units_per_s / other.found.units_per_s;
+            let slower = harvest.slower_than(other);
+            let way = harvest.way.name();
+            let change = slower.map_or_else(String::new, |slower| {
+                let [mean, low, high] =
+                    [slower.mean, slower.low, slower.high].map(|share| share * 100.0);
+                format!("{mean:>+11.0} %{low:>+7.0} … {high:>+.0} %")
+            });
+            let row = format!("{load:>3} %  {name:<10}  {way:<16}{times:>14.2} x{change}");
+            say(row.trim_end());
+            each.push(json!({ "way": way, "times_the_work": times, "sojourn_p95": slower }));
+        }
+        let at: Vec<(f64, f64)> = harvests
+            .iter()
+            .map(|it| (it.found.sojourn_p95_ns, it.found.units_per_s))
+            .collect();
+        let work = work_at_no_worse(&at, other.found.sojourn_p95_ns);
+        let times = work.map(|work| work / other.found.units_per_s);
+        rows.push(json!({
+            "load": load, "against": name, "times_the_work": times, "each": each,
+        }));
+    }
+    for row in &rows {
+        let told = row["times_the_work"].as_f64().map_or_else(
+            || "no harvest had a median as low".to_owned(),
+            |times| format!("the harvest did {times:.2} times the work at no higher median"),
         );
-        let name = way.name();
-        say(format_args!("{load:>3} %  against {name}: {told}"));
-        rows.push(json!({ "load": load, "against": name, "times_the_work": times }));
+        let against = row["against"].as_str().unwrap_or_default();
+        say(format_args!(
+            "{:>3} %  against {against}: {told}",
+            row["load"]
+        ));
     }
     rows
 }
@@ -181,7 +234,17 @@ mod tests {
                 sojourn_p95_ns,
                 units_per_s,
             };
-            (load, way, found)
+            // One round in three finds a machine twice as slow, for whoever runs in it.
+            let slow = Found {
+                sojourn_p95_ns: 2.0 * sojourn_p95_ns,
+                ..found
+            };
+            Point {
+                load,
+                way,
+                found,
+                runs: vec![found, slow, found],
+            }
         };
         let rows = compared(&[
             point(30, KERNEL[0], 100.0, 10.0),
@@ -195,5 +258,12 @@ mod tests {
         assert_eq!(rows[0]["times_the_work"], 2.5);
         assert_eq!(rows[1]["times_the_work"], Value::Null);
         assert_eq!(rows[2]["times_the_work"], 1.98);
+        let each = |row: usize| rows[row]["each"].as_array().map_or(0, Vec::len);
+        assert_eq!([each(0), each(1), each(2)], [2, 1, 1]);
+        let slower = &rows[1]["each"][0];
+        assert_eq!(slower["times_the_work"], 9.9);
+        let [low, high] =
+            ["low", "high"].map(|end| slower["sojourn_p95"][end].as_f64().unwrap_or(f64::NAN));
+        assert!((low - 0.2).abs() < 1e-9 && (high - 0.2).abs() < 1e-9);
     }
 }
