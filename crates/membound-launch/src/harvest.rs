@@ -297,9 +297,15 @@ impl Harvesting {
         if wanted.requests.is_some() {
             word(offset_of!(Board, phase_looks), REQUEST_LOOKS);
         }
-        board
-            .word64(offset_of!(Board, memory))
-            .store(wanted.memory_bytes, Ordering::Relaxed);
+        let long = |offset: usize, value: u64| {
+            board.word64(offset).store(value, Ordering::Relaxed);
+        };
+        long(offset_of!(Board, memory), wanted.memory_bytes);
+        let guests = wanted.guests.len().max(1) as u64;
+        long(
+            offset_of!(Board, memory_each),
+            wanted.memory_bytes / 2 / guests,
+        );
         word(
             offset_of!(Board, ticks),
             (wanted.ticks_per_ns * 1024.0).max(1.0) as u32,

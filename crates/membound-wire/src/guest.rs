@@ -43,8 +43,8 @@ pub struct GuestRequest {
     pub beside: u32,
     /// Reserved, 0.
     pub reserved: u32,
-    /// Reserved, 0.
-    pub rest: u64,
+    /// Memory that it has mapped to be written, in bytes; the agent's.
+    pub held: u64,
 }
 
 /// How far a guest has come.

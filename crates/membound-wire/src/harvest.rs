@@ -160,6 +160,8 @@ pub struct Board {
     pub huge_pages: u32,
     /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
     pub memory: u64,
+    /// What each of them has of half of that for itself, whatever the others take. The launcher's.
+    pub memory_each: u64,
     /// Threads that were given a lane; the agent's, as is all that follows.
     pub adopted: u64,
     /// Turns that were begun while contexts were let in, and CPU time of the threads meanwhile, in

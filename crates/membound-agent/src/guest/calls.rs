@@ -232,8 +232,9 @@ fn plain(number: usize, arguments: [usize; 6]) -> isize {
 /// In a mapping's protection: it can be written.
 const WRITE: usize = 2;
 
-/// Memory that guests have mapped, all together: at least that of which they may write each byte.
-static MEMORY: AtomicU64 = AtomicU64::new(0);
+/// Memory that guests have mapped beyond what each has for itself, all together: at least that of which they
+/// may write each byte.
+static SHARED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether guests may have so much at all.
 fn may_have(bytes: u64) -> bool {
@@ -269,17 +270,23 @@ impl Bytes {
         }
     }
 
-    /// Takes it of what the guest, and all of them, may have; `false`: there is not so much left.
+    /// Takes it of what the guest has for itself, then of what is shared; `false`: there is not so much left.
     fn charge(self, request: Request) -> bool {
         let mapped = request.long(offset_of!(GuestRequest, mapped));
         if !take(mapped, self.addresses, request.get().memory) {
             return false;
         }
-        let most = lanes::board().map_or(0, |board| board.memory);
-        if most > 0 && !take(&MEMORY, self.memory, most) {
+        let (most, each) = lanes::board().map_or((0, 0), |it| (it.memory, it.memory_each));
+        // A guest's calls are made one after the other.
+        let held = request.long(offset_of!(GuestRequest, held));
+        let before = held.load(Ordering::Relaxed);
+        let after = before.saturating_add(self.memory);
+        let shared = beyond(after, each) - beyond(before, each);
+        if most > 0 && !take(&SHARED, shared, most - most / 2) {
             less(mapped, self.addresses);
             return false;
         }
+        held.store(after, Ordering::Relaxed);
         true
     }
 
@@ -288,8 +295,18 @@ impl Bytes {
             request.long(offset_of!(GuestRequest, mapped)),
             self.addresses,
         );
-        less(&MEMORY, self.memory);
+        let each = lanes::board().map_or(0, |board| board.memory_each);
+        let held = request.long(offset_of!(GuestRequest, held));
+        let before = held.load(Ordering::Relaxed);
+        let after = before.saturating_sub(self.memory);
+        held.store(after, Ordering::Relaxed);
+        less(&SHARED, beyond(before, each) - beyond(after, each));
     }
+}
+
+/// What a guest that holds so much has of what is shared, where `each` has so much for itself.
+const fn beyond(held: u64, each: u64) -> u64 {
+    held.saturating_sub(each)
 }
 
 /// Adds to a sum, unless it were more than `most` then.

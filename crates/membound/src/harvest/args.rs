@@ -125,7 +125,8 @@ pub(crate) struct RunArgs {
     /// not). May be repeated, once for each core [default: what the kernel says].
     #[arg(long, value_name = "CPU,CPU", value_parser = core)]
     pub(crate) siblings: Vec<Core>,
-    /// Memory that all scavengers may have together [default: half of what there is].
+    /// Memory that all scavengers may have together, one half of it in equal parts [default: half of
+    /// what there is].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) memory: Option<u64>,
     /// Do without a part, to see what it is worth: choice (of loads that yield), distance (yields

@@ -182,6 +182,23 @@ fn two_take_memory_from_each_other() {
     }
 }
 
+#[test]
+fn who_needs_little_finds_memory_beside_those_that_take_all() {
+    let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
+        return;
+    };
+    let harvest = Harvest::of(&program, "outlast")
+        .with(&scavenger, "hunger")
+        .with(&scavenger, "modest")
+        .options("--copies 2 --memory 300M --idle harvest");
+    let harvested = harvest.check();
+    let alone = output_of(&scavenger, "modest");
+    assert!(alone.starts_with("had some: 1\n"), "{alone}");
+    for index in 2..4 {
+        harvested.wrote(index, &alone);
+    }
+}
+
 /// One that is linked in another way, beside one that works.
 #[track_caller]
 fn is_linked(words: &str) {
