@@ -9,6 +9,7 @@ use membound_types::{Cpu, CpuId};
 
 pub use models::{Microarchitecture, microarchitecture};
 
+use crate::hypervisor::has_flag;
 use crate::{Root, affinity, list};
 
 /// What kind of core a hybrid processor's CPU is.
@@ -143,11 +144,7 @@ fn name_microarchitecture(cpu: &mut Cpu, core: CoreType, cpuinfo: &str) {
 /// smaller reorder buffer than Golden Cove's has AMX.
 fn is_disguised(found: &Microarchitecture, cpuinfo: &str) -> bool {
     const FIRST_WITH_AMX: u32 = 512;
-    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
-    let has_amx = flags
-        .next()
-        .is_some_and(|line| line.split_whitespace().any(|flag| flag == "amx_tile"));
-    has_amx && found.rob.is_none_or(|rob| rob < FIRST_WITH_AMX)
+    has_flag(cpuinfo, "amx_tile") && found.rob.is_none_or(|rob| rob < FIRST_WITH_AMX)
 }
 
 #[cfg(not(target_arch = "x86_64"))]

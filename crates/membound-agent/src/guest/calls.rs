@@ -276,16 +276,15 @@ impl Bytes {
         if !take(mapped, self.addresses, request.get().memory) {
             return false;
         }
-        let (most, each) = lanes::board().map_or((0, 0), |it| (it.memory, it.memory_each));
-        // A guest's calls are made one after the other.
+        let most = lanes::board().map_or(0, |board| board.memory);
         let held = request.long(offset_of!(GuestRequest, held));
         let before = held.load(Ordering::Relaxed);
         let after = before.saturating_add(self.memory);
-        let shared = beyond(after, each) - beyond(before, each);
-        if most > 0 && !take(&SHARED, shared, most - most / 2) {
+        if most > 0 && !take(&SHARED, shared_between(before, after), most - most / 2) {
             less(mapped, self.addresses);
             return false;
         }
+        // A guest's calls are made one after the other.
         held.store(after, Ordering::Relaxed);
         true
     }
@@ -295,18 +294,18 @@ impl Bytes {
             request.long(offset_of!(GuestRequest, mapped)),
             self.addresses,
         );
-        let each = lanes::board().map_or(0, |board| board.memory_each);
         let held = request.long(offset_of!(GuestRequest, held));
         let before = held.load(Ordering::Relaxed);
-        let after = before.saturating_sub(self.memory);
-        held.store(after, Ordering::Relaxed);
-        less(&SHARED, beyond(before, each) - beyond(after, each));
+        less(held, self.memory);
+        let after = held.load(Ordering::Relaxed);
+        less(&SHARED, shared_between(after, before));
     }
 }
 
-/// What a guest that holds so much has of what is shared, where `each` has so much for itself.
-const fn beyond(held: u64, each: u64) -> u64 {
-    held.saturating_sub(each)
+/// What a guest that holds `much` has more of what is shared than one that holds `little`.
+fn shared_between(little: u64, much: u64) -> u64 {
+    let each = lanes::board().map_or(0, |board| board.memory_each);
+    much.saturating_sub(each.max(little))
 }
 
 /// Adds to a sum, unless it were more than `most` then.

@@ -7,15 +7,15 @@
 
 /// From one look to the next where there is something to be seen.
 pub(super) const UNIT_NS: u64 = 2_000_000;
-/// Looks in a row at which nobody yields or waits, after each so many of which they come half as often: a
-/// program that only computes is not to be disturbed. Also, at first, those at which turns ended by
-/// themselves.
-const ENOUGH: u32 = 32;
+/// Looks in a row at which nobody yields or waits, after each so many of which they come half as often, as a
+/// power of two: a program that only computes is not to be disturbed. Also, at first, those at which turns
+/// ended by themselves.
+const ENOUGH: u32 = 5;
 /// Most times that they come half as often: where nobody yields, and where turns end by themselves.
 const MOST_HALVINGS_AT_REST: u32 = 4;
 const MOST_HALVINGS_IN_TURNS: u32 = 3;
-/// Most looks with turns that ended by themselves before they come half as often, where some did not.
-const MOST_ENOUGH: u32 = 1024;
+/// The same at most for turns that ended by themselves, where some did not.
+const MOST_ENOUGH: u32 = 10;
 /// Parts of the whole that [`membound_wire::Board::share`] counts in.
 pub(super) const WHOLE: u32 = 1024;
 /// Looks at first after each of which turns are timed, those up to which every fourth one is followed by
@@ -53,7 +53,7 @@ pub(super) struct Pace {
     /// Looks in a row that found nobody, and those that found turns that ended by themselves.
     rest: u32,
     turns: u32,
-    /// Of the latter, those after which looks come half as often.
+    /// Of the latter, those after which looks come half as often, as a power of two.
     enough: u32,
     /// Whether the turn that was under way is to be seen to end.
     open: bool,
@@ -69,32 +69,32 @@ impl Pace {
         }
     }
 
-    /// Units until the next look: a power of two.
+    /// Units until the next look.
     pub(super) fn units(&self) -> u32 {
-        let at_rest = (self.rest / ENOUGH).min(MOST_HALVINGS_AT_REST);
-        let in_turns = (self.turns / self.enough).min(MOST_HALVINGS_IN_TURNS);
-        if self.open {
-            1
-        } else {
-            1 << at_rest.max(in_turns)
-        }
+        1 << self.halvings()
+    }
+
+    /// How many times looks come half as often.
+    fn halvings(&self) -> u32 {
+        let at_rest = (self.rest >> ENOUGH).min(MOST_HALVINGS_AT_REST);
+        let in_turns = (self.turns >> self.enough).min(MOST_HALVINGS_IN_TURNS);
+        if self.open { 0 } else { at_rest.max(in_turns) }
     }
 
     /// Whether nobody has yielded or waited for long.
     pub(super) const fn is_at_rest(&self) -> bool {
-        self.rest >= ENOUGH
+        self.rest >> ENOUGH > 0
     }
 
     pub(super) fn has_seen(&mut self, seen: Seen) {
-        let was_long = self.units() > 1;
-        self.open = was_long && seen == Seen::Turns { open: true };
+        self.open = self.halvings() > 0 && seen == Seen::Turns { open: true };
         match seen {
             Seen::Rest => (self.rest, self.turns) = (self.rest.saturating_add(1), 0),
             Seen::Turns { .. } => (self.rest, self.turns) = (0, self.turns.saturating_add(1)),
             Seen::Waits | Seen::Motion | Seen::Overdue => (self.rest, self.turns) = (0, 0),
         }
         if seen == Seen::Overdue {
-            self.enough = (2 * self.enough).min(MOST_ENOUGH);
+            self.enough = (self.enough + 1).min(MOST_ENOUGH);
         }
     }
 
@@ -106,7 +106,7 @@ impl Pace {
             ALL_TIMED..OFTEN_TIMED => TIMED / 4,
             _ => TIMED,
         };
-        looks.is_multiple_of((every / self.units()).max(1))
+        looks.is_multiple_of((every >> self.halvings()).max(1))
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn looks_are_rare_where_turns_end_by_themselves() {
         let mut pace = Pace::new();
-        assert_eq!(seen(&mut pace, OPEN, ENOUGH - 1), 1);
+        assert_eq!(seen(&mut pace, OPEN, 31), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 2);
         assert_eq!(seen(&mut pace, CLOSED, 1000), 8);
         assert_eq!(seen(&mut pace, Seen::Motion, 1), 1);
@@ -204,10 +204,10 @@ mod tests {
     fn who_had_to_be_called_out_is_watched_for_longer() {
         let mut pace = Pace::new();
         assert_eq!(seen(&mut pace, Seen::Overdue, 1), 1);
-        assert_eq!(seen(&mut pace, CLOSED, 2 * ENOUGH - 1), 1);
+        assert_eq!(seen(&mut pace, CLOSED, 63), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 2);
         assert_eq!(seen(&mut pace, Seen::Overdue, 100), 1);
-        assert_eq!(seen(&mut pace, CLOSED, MOST_ENOUGH - 1), 1);
+        assert_eq!(seen(&mut pace, CLOSED, 1023), 1);
         assert_eq!(seen(&mut pace, CLOSED, 1), 2);
     }
 

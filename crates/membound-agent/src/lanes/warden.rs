@@ -99,9 +99,10 @@ extern "C" fn look_after(_: usize) -> ! {
     let mut looks = 0_u32;
     let mut soaking = soak::Judge::default();
     loop {
-        let units = match pace.is_at_rest() {
-            true => pace.units(),
-            false => phases.units(pace.units()),
+        let units = if pace.is_at_rest() {
+            pace.units()
+        } else {
+            phases.units(pace.units())
         };
         let period = u64::from(units) * UNIT_NS;
         sys::nap(period);

@@ -174,6 +174,7 @@ impl Point {
 /// longer.
 fn compared(points: &[Point]) -> Vec<Value> {
     let mut rows = Vec::new();
+    let mut told = Vec::new();
     say("load  against     way               times the work  sojourn p95  95 % interval");
     for other in points {
         if !matches!(other.way, Way::Kernel(..) | Way::Smt(_)) {
@@ -204,21 +205,16 @@ fn compared(points: &[Point]) -> Vec<Value> {
             .collect();
         let work = work_at_no_worse(&at, other.found.sojourn_p95_ns);
         let times = work.map(|work| work / other.found.units_per_s);
+        let best = times.map_or_else(
+            || "no harvest had a median as low".to_owned(),
+            |times| format!("the harvest did {times:.2} times the work at no higher median"),
+        );
+        told.push(format!("{load:>3} %  against {name}: {best}"));
         rows.push(json!({
             "load": load, "against": name, "times_the_work": times, "each": each,
         }));
     }
-    for row in &rows {
-        let told = row["times_the_work"].as_f64().map_or_else(
-            || "no harvest had a median as low".to_owned(),
-            |times| format!("the harvest did {times:.2} times the work at no higher median"),
-        );
-        let against = row["against"].as_str().unwrap_or_default();
-        say(format_args!(
-            "{:>3} %  against {against}: {told}",
-            row["load"]
-        ));
-    }
+    told.into_iter().for_each(say);
     rows
 }
 
