@@ -99,6 +99,7 @@ pub fn interpret_latency(latency: &mut Latency, machine: &MachineInfo) -> Interp
     taint::mark(&mut latency.points);
     let options = LevelOptions {
         cache_bound_bytes: cache_bound(&machine.caches, machine.cpu.online.len()),
+        caches: caches_before_memory(&machine.caches),
         ..LevelOptions::default()
     };
     latency.crowding = crowding::compare(
@@ -359,6 +360,14 @@ fn outermost(caches: &[Cache]) -> Option<&Cache> {
         .iter()
         .filter(|cache| cache.kind != CacheKind::Instruction)
         .max_by_key(|cache| cache.level)
+}
+
+/// How many caches lie before memory as declared: those of other cores are one more where the
+/// outermost is private. `None` without declared caches.
+fn caches_before_memory(caches: &[Cache]) -> Option<usize> {
+    let cache = outermost(caches)?;
+    let others = usize::from(cache.shared_by.len() == 1);
+    Some(cache.level as usize + others)
 }
 
 /// Size beyond which no cache can hold a buffer: twice the outermost declared cache, and

@@ -23,6 +23,7 @@ const OPTIONS: LevelOptions = LevelOptions {
     // Sizes are counted in pages here, and each page chooses its set.
     page_bytes: 1,
     cache_bound_bytes: None,
+    caches: None,
 };
 
 /// A miss that costs at least so many cycles is a page walk: TLBs that stand behind another

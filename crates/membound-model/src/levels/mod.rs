@@ -81,6 +81,11 @@ pub struct LevelOptions {
     /// Size beyond which no cache of this machine can hold a buffer: a plateau that goes
     /// on beyond it is memory. Without it 512 MiB.
     pub cache_bound_bytes: Option<u64>,
+    /// How many caches a load can find its line in on the way to memory, where that is known.
+    /// The plateau behind the last of them is memory if the curve goes on to where no cache
+    /// holds it, even where it climbs there: page walks whose tables lie in memory themselves
+    /// look like a cache that ends.
+    pub caches: Option<usize>,
 }
 
 impl Default for LevelOptions {
@@ -94,6 +99,7 @@ impl Default for LevelOptions {
             least_separation_octaves: 1.3,
             page_bytes: 4096,
             cache_bound_bytes: None,
+            caches: None,
         }
     }
 }
@@ -359,7 +365,6 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
         steps::Answer::Neither => {}
     }
     let flats = segment::plateaus(points, options);
-    let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
     let plateaus: Vec<Plateau> = flats
         .iter()
         .enumerate()
@@ -382,16 +387,10 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
             }
         })
         .collect();
-    let end = flats.last().map(|flat| {
-        let largest_bytes = points[points.len() - 1].size_bytes;
-        if points[flat.last].size_bytes >= bound {
-            CurveEnd::Memory
-        } else if tail_climbs(points, flat.last) {
-            CurveEnd::Climbing { largest_bytes }
-        } else {
-            CurveEnd::MaybeCache { largest_bytes }
-        }
-    });
+    let climbs = flats
+        .last()
+        .is_some_and(|flat| tail_climbs(points, flat.last));
+    let end = curve_end(&plateaus, climbs, points, options);
     Levels {
         plateaus,
         end,
@@ -420,7 +419,6 @@ fn of_steps(
     options: &LevelOptions,
 ) -> Option<Levels> {
     let points = &prepared.points;
-    let largest_bytes = points.last()?.size_bytes;
     let flats = segment::plateaus(points, options);
     let mut from = 0;
     let mut plateaus = Vec::with_capacity(found.len());
@@ -454,19 +452,39 @@ fn of_steps(
         });
         from = to;
     }
-    let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
-    let end = if plateaus.last()?.size.is_some() {
-        CurveEnd::Climbing { largest_bytes }
-    } else if largest_bytes >= bound {
-        CurveEnd::Memory
-    } else {
-        CurveEnd::MaybeCache { largest_bytes }
-    };
+    let climbs = plateaus.last()?.size.is_some();
+    let end = curve_end(&plateaus, climbs, points, options);
     Some(Levels {
         plateaus,
-        end: Some(end),
+        end,
         outliers: prepared.outliers.clone(),
         selection: Selection::Steps,
+    })
+}
+
+/// What a curve through these plateaus ends in, whether or not it climbs behind the last one. Where it
+/// does not, the stray points there are that plateau's own.
+fn curve_end(
+    plateaus: &[Plateau],
+    climbs: bool,
+    points: &[Prepared],
+    options: &LevelOptions,
+) -> Option<CurveEnd> {
+    let last = plateaus.last()?;
+    let largest_bytes = points.last()?.size_bytes;
+    let bound = options.cache_bound_bytes.unwrap_or(UNKNOWN_CACHE_BOUND);
+    let behind_caches = options.caches.is_some_and(|count| plateaus.len() > count);
+    let goes_to = if climbs && !behind_caches {
+        last.to_bytes
+    } else {
+        largest_bytes
+    };
+    Some(if goes_to >= bound {
+        CurveEnd::Memory
+    } else if climbs {
+        CurveEnd::Climbing { largest_bytes }
+    } else {
+        CurveEnd::MaybeCache { largest_bytes }
     })
 }
 

@@ -234,10 +234,72 @@ fn too_little_to_read_gives_no_levels() {
     assert_eq!(find_levels(&[broken; 30], &options).end, None);
 }
 
+/// A curve as `membound measure latency` wrote it: bytes, ns and the 95 % interval.
+pub(crate) fn recorded(text: &str) -> Vec<CurvePoint> {
+    let points = text.lines().skip(1).map(|line| {
+        let mut fields = line
+            .split(',')
+            .map(|field| field.parse().expect("a number"));
+        let mut next = || -> f64 { fields.next().expect("four columns") };
+        CurvePoint {
+            size_bytes: next() as u64,
+            ns: next(),
+            ns_low: next(),
+            ns_high: next(),
+        }
+    });
+    points.collect()
+}
+
+/// Two runs on an Intel guest that sees all 480 MiB of its host's third cache, has some 15 of
+/// them, and whose page tables take longer the more memory is touched: memory is what lies behind
+/// the three caches, whether the climb beyond 600 MiB is told from its plateau (b) or not (a).
+#[test]
+fn memory_that_climbs_by_its_page_walks_is_no_cache() {
+    let declared = LevelOptions {
+        cache_bound_bytes: Some(960 << 20),
+        ..LevelOptions::default()
+    };
+    let behind_three = LevelOptions {
+        caches: Some(3),
+        ..declared
+    };
+    for (text, climbs) in [
+        (include_str!("curves/intel-guest-thp-a.csv"), false),
+        (include_str!("curves/intel-guest-thp-b.csv"), true),
+    ] {
+        let curve = recorded(text);
+        let found = find_levels(&curve, &behind_three);
+        assert_eq!(found.plateaus.len(), 4, "{found:#?}");
+        assert!(found.reaches_memory(), "{found:#?}");
+        let levels = found.to_levels(4e9);
+        assert_eq!(
+            (levels[3].name.as_str(), levels[3].size_bytes),
+            ("DRAM", None)
+        );
+        assert!(
+            (160.0..175.0).contains(&levels[3].latency_ns),
+            "{levels:#?}"
+        );
+        // One cache more could be that plateau, if it climbs behind it.
+        let behind_four = LevelOptions {
+            caches: Some(4),
+            ..declared
+        };
+        assert_eq!(find_levels(&curve, &behind_four).reaches_memory(), !climbs);
+        // A curve that stops where a cache can still be claims none.
+        let short: Vec<CurvePoint> = curve
+            .iter()
+            .filter(|point| point.size_bytes <= 400 << 20)
+            .copied()
+            .collect();
+        assert!(!find_levels(&short, &behind_three).reaches_memory());
+    }
+}
+
 /// Four runs on one machine: a Zen 5 guest with 48 KiB of L1, 1 MiB of L2 and a part of
 /// 32 MiB of L3 that differs from run to run, on base pages and on transparent huge ones
-/// (which the host backs with small ones here and there). Columns: bytes, ns and the 95 %
-/// interval; written by `membound measure latency`.
+/// (which the host backs with small ones here and there).
 #[test]
 fn curves_of_a_real_guest() {
     let curves = [
@@ -248,23 +310,7 @@ fn curves_of_a_real_guest() {
     ];
     let mut all: Vec<Levels> = Vec::new();
     for (name, text) in curves {
-        let curve: Vec<CurvePoint> = text
-            .lines()
-            .skip(1)
-            .map(|line| {
-                let fields: Vec<f64> = line
-                    .split(',')
-                    .map(|field| field.parse().unwrap())
-                    .collect();
-                CurvePoint {
-                    size_bytes: fields[0] as u64,
-                    ns: fields[1],
-                    ns_low: fields[2],
-                    ns_high: fields[3],
-                }
-            })
-            .collect();
-        let found = find_levels(&curve, &LevelOptions::default());
+        let found = find_levels(&recorded(text), &LevelOptions::default());
         assert_eq!(found.plateaus.len(), 4, "{name}: {found:#?}");
         assert!(found.reaches_memory(), "{name}");
         let size = |index: usize| found.plateaus[index].size.unwrap().0.value / 1024.0;

@@ -12,6 +12,7 @@ use membound_types::{
     Tlb, TlbPoint, VectorWidth,
 };
 
+use crate::curves::recorded;
 use crate::machines::{Machine, Noise, machines};
 use crate::random::Random;
 
@@ -88,6 +89,34 @@ fn named(name: &str) -> Machine {
         .into_iter()
         .find(|machine| machine.name == name)
         .expect("a machine of the table")
+}
+
+/// The outermost level of a recorded curve on a machine with this third cache.
+fn outermost(third: Cache) -> (LevelKind, Option<u64>) {
+    let mut latency = Latency {
+        points: recorded(include_str!("curves/intel-guest-thp-b.csv"))
+            .into_iter()
+            .map(|point| latency_point(point, PageKind::Thp))
+            .collect(),
+        ..Latency::default()
+    };
+    let mut machine = machine_info();
+    machine.caches.retain(|cache| cache.level != 3);
+    machine.caches.push(third);
+    let levels = interpret_latency(&mut latency, &machine).levels;
+    let level = levels.last().expect("the curve has levels");
+    (level.kind, level.size_bytes)
+}
+
+#[test]
+fn behind_the_declared_caches_lies_memory_unless_other_cores_lend_theirs() {
+    let shared = cache(3, CacheKind::Unified, 480 << 20, 2);
+    assert_eq!(outermost(shared), (LevelKind::Memory, None));
+    // Two of 240 MiB, one to a core: the fourth plateau can be the other core's.
+    let private = cache(3, CacheKind::Unified, 240 << 20, 1);
+    let (kind, size) = outermost(private);
+    assert_eq!(kind, LevelKind::Cache);
+    assert!(size.is_some());
 }
 
 /// Random chases on both page kinds, one of them with two copies; a stride ring that a

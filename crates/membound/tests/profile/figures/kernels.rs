@@ -4,7 +4,7 @@ use membound_types::Basis;
 
 use membound_testkit::in_two_of_three;
 
-use crate::suite::{alone, fixture, line_of, profile};
+use crate::suite::{alone, fixture, line_of, profile, reaches_memory};
 
 fn hot_line(mode: &str, mark: &str) {
     let Some(program) = fixture("kernels.c", "-O2") else {
@@ -56,6 +56,9 @@ fn a_triad_moves_what_it_counts() {
         return;
     };
     let _alone = alone();
+    if !reaches_memory() {
+        return;
+    }
     in_two_of_three(|| {
         let run = profile(&[], &program, ["triad", "3000"]);
         let counted = run.told("bytes") / run.told("wall_ns");

@@ -9,7 +9,8 @@ use membound_types::{LevelShares, Profile};
 use membound_testkit::in_two_of_three;
 
 use crate::suite::{
-    Profiled, alone, fixture, is_calibrated, latency_ns, machine, profile, size_bytes, text, told,
+    Profiled, alone, fixture, is_calibrated, latency_ns, machine, profile, reaches_memory,
+    size_bytes, text, told,
 };
 
 /// Milliseconds of CPU time: at one sample a millisecond well above 1000.
@@ -198,6 +199,9 @@ fn check_all(level: &str, area_bytes: u64) {
         return;
     };
     let _alone = alone();
+    if !reaches_memory() {
+        return;
+    }
     for percent in [0, 10, 25, 50, 75, 90, 100] {
         in_two_of_three(|| check(&program, level, area_bytes, percent));
     }
