@@ -152,8 +152,9 @@ fn machine() -> &'static Path {
     &MACHINE
 }
 
-/// Gives `command` an environment of its own. Both ways of running a program get the same,
-/// so that programs that print it print the same.
+/// Gives `command` an environment of its own, and the signals that a shell ignores for what it runs
+/// in the background their defaults. Both ways of running a program get the same, so that programs
+/// that print it print the same.
 pub(crate) fn clean(command: &mut Command, room: &Room) {
     let cache = crate::build::directory().join(cache_name());
     command
@@ -163,6 +164,15 @@ pub(crate) fn clean(command: &mut Command, room: &Room) {
         .env("XDG_DATA_HOME", room.path().join("data"))
         .env("XDG_CACHE_HOME", cache)
         .current_dir(room.path());
+    let defaults = || {
+        for signal in [libc::SIGINT, libc::SIGQUIT] {
+            // SAFETY: no handler is installed.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: `defaults` calls nothing that is not permitted after fork.
+    unsafe { command.pre_exec(defaults) };
 }
 
 /// Plans are kept from test to test, but not from one build of membound to the next: an
