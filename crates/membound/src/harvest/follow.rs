@@ -18,6 +18,10 @@ use super::worth::PlannedYield;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
+/// Looks in a row at which nobody had a turn, after each so many of which they come half as often, and most
+/// times that they do: whoever shares its processor with them loses some fifty microseconds to each.
+const ENOUGH: u32 = 8;
+const MOST_HALVINGS: u32 = 3;
 /// Looks between two decisions on the slowdown.
 const LOOKS: u32 = 5;
 /// Decisions that are put off at most until yields stand as they are to: a program that was stopped
@@ -62,9 +66,16 @@ impl Follower {
             let mut guard = Guard::new(limits, yields);
             let mut changing = None;
             let mut looks = 0_u32;
+            let mut rest = Rest::default();
             loop {
-                let over = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
+                let period = if slots.are_followed() {
+                    PERIOD
+                } else {
+                    rest.period()
+                };
+                let over = stopped.recv_timeout(period) != Err(RecvTimeoutError::Timeout);
                 if let Some(harvested) = remote.harvested() {
+                    rest.has_seen(&harvested, &seen.harvested);
                     seen.look(harvested, pid);
                 }
                 looks += 1;
@@ -130,6 +141,24 @@ impl Seen {
     }
 }
 
+/// Since when nobody has had a turn: looks in a row.
+#[derive(Debug, Default)]
+struct Rest(u32);
+
+impl Rest {
+    /// What was seen at a look, and at the one before.
+    fn has_seen(&mut self, harvested: &Harvested, before: &Harvested) {
+        let turns = |it: &Harvested| [it.with, it.without, it.waits].map(|turns| turns.count);
+        let rests = turns(harvested) == turns(before) && harvested.requested == before.requested;
+        self.0 = if rests { self.0.saturating_add(1) } else { 0 };
+    }
+
+    /// Until the next look.
+    fn period(&self) -> Duration {
+        PERIOD * (1 << (self.0 / ENOUGH).min(MOST_HALVINGS))
+    }
+}
+
 /// A change of the command's yields that is not done yet.
 #[derive(Clone, Copy, Debug)]
 struct Changing {
@@ -183,4 +212,41 @@ fn thread_cpu_s(pid: u32, thread: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
     let ns: f64 = text.split(' ').next()?.parse().ok()?;
     Some(ns * 1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_launch::{Requested, Turns};
+
+    use super::*;
+
+    #[test]
+    fn looks_come_seldom_where_nobody_has_a_turn_and_often_again_where_somebody_has() {
+        let ran = |turns: u64, spanning: u64| Harvested {
+            with: Turns {
+                count: turns,
+                cpu_ns: 0,
+            },
+            requested: Some(Requested {
+                spanning,
+                ..Requested::default()
+            }),
+            ..Harvested::default()
+        };
+        let mut rest = Rest::default();
+        let (idle, turned, asked) = (ran(7, 0), ran(8, 0), ran(8, 1));
+        let mut periods = Vec::new();
+        for _ in 0..40 {
+            rest.has_seen(&idle, &idle);
+            periods.push(rest.period());
+        }
+        assert_eq!(periods[6], PERIOD);
+        assert_eq!(periods[7], 2 * PERIOD);
+        assert_eq!(periods[39], 8 * PERIOD);
+        for (now, before) in [(&turned, &idle), (&asked, &turned)] {
+            rest.has_seen(now, before);
+            assert_eq!(rest.period(), PERIOD);
+            rest = Rest(100);
+        }
+    }
 }

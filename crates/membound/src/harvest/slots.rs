@@ -66,6 +66,11 @@ impl Slots {
         }
     }
 
+    /// Whether where the command runs matters.
+    pub(super) const fn are_followed(&self) -> bool {
+        !matches!(self, Self::Stalls(_))
+    }
+
     /// Looks where the command, of process `pid`, runs, and binds scavengers; see [`Beside::look`].
     pub(super) fn look(&mut self, remote: &Remote, pid: u32, harvested: &Harvested, own_s: &[f64]) {
         let (beside, to) = match self {
