@@ -149,7 +149,10 @@ impl Rest {
     /// What was seen at a look, and at the one before.
     fn has_seen(&mut self, harvested: &Harvested, before: &Harvested) {
         let turns = |it: &Harvested| [it.with, it.without, it.waits].map(|turns| turns.count);
-        let rests = turns(harvested) == turns(before) && harvested.requested == before.requested;
+        // Yields that were taken out are to come back in time.
+        let rests = turns(harvested) == turns(before)
+            && harvested.requested == before.requested
+            && harvested.withdrawn.is_empty();
         self.0 = if rests { self.0.saturating_add(1) } else { 0 };
     }
 
@@ -218,6 +221,7 @@ fn thread_cpu_s(pid: u32, thread: u32) -> Option<f64> {
 mod tests {
     use membound_launch::{Requested, Turns};
 
+    use super::super::worth::planned;
     use super::*;
 
     #[test]
@@ -243,7 +247,15 @@ mod tests {
         assert_eq!(periods[6], PERIOD);
         assert_eq!(periods[7], 2 * PERIOD);
         assert_eq!(periods[39], 8 * PERIOD);
-        for (now, before) in [(&turned, &idle), (&asked, &turned)] {
+        let without_a_yield = Harvested {
+            withdrawn: vec![planned(1, 1.0, 1.0, None).place],
+            ..ran(7, 0)
+        };
+        for (now, before) in [
+            (&turned, &idle),
+            (&asked, &turned),
+            (&without_a_yield, &idle),
+        ] {
             rest.has_seen(now, before);
             assert_eq!(rest.period(), PERIOD);
             rest = Rest(100);

@@ -53,7 +53,8 @@ pub(crate) fn membound(home: &Path) -> Command {
 }
 
 /// The machine's profile, measured once, or again where neighbours had a cache while it was
-/// calibrated or memory was not seen for what it is; of several that all have a fault, the one that contradicts itself least.
+/// calibrated or memory was not seen for what it is; of several that all have a fault, the one that
+/// contradicts itself least.
 pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
     static MACHINE: LazyLock<(PathBuf, MachineProfile)> = LazyLock::new(|| {
         const TRIES: usize = 3;
