@@ -365,6 +365,9 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
         steps::Answer::Neither => {}
     }
     let flats = segment::plateaus(points, options);
+    let climbs = flats
+        .last()
+        .is_some_and(|flat| tail_climbs(points, flat.last));
     let plateaus: Vec<Plateau> = flats
         .iter()
         .enumerate()
@@ -374,9 +377,7 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
             let beyond = flats.get(index + 1).map(|next| next.first..=next.last);
             let size = match beyond {
                 Some(next) => knee::locate(points, flat, Some(next), options.page_bytes),
-                None if tail_climbs(points, flat.last) => {
-                    knee::locate(points, flat, None, options.page_bytes)
-                }
+                None if climbs => knee::locate(points, flat, None, options.page_bytes),
                 None => None,
             };
             Plateau {
@@ -387,9 +388,6 @@ pub fn find_levels(curve: &[CurvePoint], options: &LevelOptions) -> Levels {
             }
         })
         .collect();
-    let climbs = flats
-        .last()
-        .is_some_and(|flat| tail_climbs(points, flat.last));
     let end = curve_end(&plateaus, climbs, points, options);
     Levels {
         plateaus,

@@ -72,8 +72,8 @@ pub(crate) fn machine() -> &'static (PathBuf, MachineProfile) {
         let best = tries
             .into_iter()
             .min_by(|one, other| {
-                let ((one_lacks, one), (other_lacks, other)) = (rank(one), rank(other));
-                one_lacks.cmp(&other_lacks).then(one.total_cmp(&other))
+                let order = rank(one).partial_cmp(&rank(other));
+                order.expect("latencies are numbers")
             })
             .expect("there was a try");
         let bytes = serde_json::to_vec(&best).expect("profiles can be written");
