@@ -136,7 +136,7 @@ fn measure(membound: &Path, words: &[&str]) -> Command {
 }
 
 /// Measures the machine quickly, as far as profiles and plans need it, into the file `path`.
-fn machine_profile(membound: &Path, path: &Path) -> Result<()> {
+pub(crate) fn machine_profile(membound: &Path, path: &Path) -> Result<()> {
     let mut command = program(membound);
     command.args(["measure", "latency", "bandwidth", "calibration", "--quick"]);
     stdout_of(command.arg("--json").arg(path)).map(drop)

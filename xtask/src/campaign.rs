@@ -9,7 +9,7 @@
 
 mod generate;
 mod harvest;
-mod outcome;
+pub(crate) mod outcome;
 mod programs;
 mod task;
 

@@ -1,15 +1,17 @@
-//! Chores of the workspace: `cargo xtask ci|test|schema|fuzz|bench|campaign`.
+//! Chores of the workspace: `cargo xtask ci|test|schema|fuzz|bench|campaign|field`.
 //!
 //! `ci` is what the continuous integration runs, here and there alike. `test` also brings
 //! in what the tests need. `schema` writes the JSON Schemas under `docs/formats/` from the
 //! types. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
 //! command with its targets and keeps raw results; timing is judged nowhere else.
-//! `campaign` runs large programs with everything patched.
+//! `campaign` runs large programs with everything patched. `field` runs foreign programs under
+//! membound and compares cost and findings with the truth.
 
 mod bench;
 mod campaign;
 mod ci;
 mod deny;
+mod field;
 mod fuzz;
 mod needs;
 mod run;
@@ -42,6 +44,8 @@ enum Chore {
     Bench(bench::Args),
     /// Run large programs with every load and store patched, and compare.
     Campaign(campaign::Args),
+    /// Run foreign programs under membound: what it costs them, and whether what it says is true.
+    Field(field::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Campaign(args) => campaign::run(&args),
+        Chore::Field(args) => field::run(&args),
     };
     match done {
         Ok(code) => code,

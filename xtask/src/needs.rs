@@ -94,9 +94,7 @@ pub(crate) fn provide(install: bool) {
                 .collect();
             if !packages.is_empty() {
                 note(format_args!("installing {}", packages.join(" ")));
-                let mut words = vec!["install", "-qq", "--yes", "--no-install-recommends"];
-                words.extend(&packages);
-                report("packages not installed", apt(&words));
+                report("packages not installed", install_packages(&packages));
             }
         }
         if kernel_missing {
@@ -116,6 +114,19 @@ pub(crate) fn provide(install: bool) {
             guest_directory().display()
         ));
     }
+}
+
+/// Installs Debian packages, as root only.
+pub(crate) fn install_packages(packages: &[&str]) -> Result<()> {
+    if !is_root() || on_path("apt-get").is_none() {
+        bail!(
+            "Debian packages {} are installed by root only",
+            packages.join(" ")
+        );
+    }
+    let mut words = vec!["install", "-qq", "--yes", "--no-install-recommends"];
+    words.extend(packages);
+    apt(&words)
 }
 
 fn report(what: &str, outcome: Result<()>) {

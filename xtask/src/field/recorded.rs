@@ -1,0 +1,169 @@
+//! What is taken from a run's report.
+//!
+//! The document is read without its types: fields that a build does not have yet stay empty
+//! instead of failing a field run that took an hour.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a profile says of an entry.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    /// Share of CPU time that waits for memory, with its interval.
+    pub(crate) share: Option<[f64; 3]>,
+    /// Part of the share of which nothing is known.
+    pub(crate) unknown: Option<f64>,
+    /// Line with the largest stall, and its share of CPU time.
+    pub(crate) top_line: Option<(String, f64)>,
+    /// Function with the largest stall.
+    pub(crate) top_function: Option<String>,
+    /// Object with the largest stall, and its share of CPU time.
+    pub(crate) top_object: Option<(String, f64)>,
+    /// Longest stop of the program's threads, in milliseconds, where the build says it.
+    pub(crate) longest_stop_ms: Option<f64>,
+    /// The first advice.
+    pub(crate) advice: Option<String>,
+    /// Largest saving that a finding predicts.
+    pub(crate) predicted_gain: Option<f64>,
+    /// What is missing, and why, without debug information of system libraries.
+    pub(crate) missing: Vec<String>,
+    /// The document's own account of its cost.
+    pub(crate) overhead: Value,
+    pub(crate) samples: Option<f64>,
+    pub(crate) timed_accesses: Option<f64>,
+    /// Whether the document says that the recording is not whole.
+    pub(crate) incomplete: bool,
+}
+
+impl Recorded {
+    /// Takes from a report's document what the field keeps.
+    pub(crate) fn of(document: &Value) -> Self {
+        let bound = &document["memory_bound"];
+        let numbers = |names: [&str; 3]| -> Option<[f64; 3]> {
+            let mut found = [0.0; 3];
+            for (place, name) in found.iter_mut().zip(names) {
+                *place = bound[name].as_f64()?;
+            }
+            Some(found)
+        };
+        let line = largest(&document["lines"]);
+        let overhead = &document["overhead"];
+        Self {
+            share: numbers(["fraction", "low", "high"]),
+            unknown: bound["unknown"].as_f64(),
+            top_line: line.map(|row| (named(row), stall(row))),
+            top_function: largest(&document["functions"]).map(named),
+            top_object: largest(&document["objects"]).map(|row| (named(row), stall(row))),
+            longest_stop_ms: longest_stop(overhead),
+            advice: document["findings"][0]["text"].as_str().map(str::to_owned),
+            predicted_gain: gain(document),
+            missing: missing(document),
+            overhead: overhead.clone(),
+            samples: document["run"]["samples"].as_f64(),
+            timed_accesses: document["run"]["timed_accesses"].as_f64(),
+            incomplete: document["incomplete"].as_bool().unwrap_or_default(),
+        }
+    }
+}
+
+fn stall(row: &Value) -> f64 {
+    row["stall_fraction"].as_f64().unwrap_or_default()
+}
+
+/// The row with the largest stall, where any row has one.
+fn largest(rows: &Value) -> Option<&Value> {
+    rows.as_array()?
+        .iter()
+        .filter(|row| stall(row) > 0.0)
+        .max_by(|left, right| stall(left).total_cmp(&stall(right)))
+}
+
+fn named(row: &Value) -> String {
+    row["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The longest stop, by whichever of its names the document has.
+fn longest_stop(overhead: &Value) -> Option<f64> {
+    [
+        (&overhead["longest_stop_ms"], 1.0),
+        (&overhead["longest_stop_ns"], 1e-6),
+        (&overhead["longest_stop_s"], 1e3),
+        (&overhead["stops"]["longest_ms"], 1.0),
+        (&overhead["stops"]["longest_ns"], 1e-6),
+        (&overhead["stops"]["longest_us"], 1e-3),
+        (&overhead["stops"]["longest_s"], 1e3),
+    ]
+    .into_iter()
+    .find_map(|(value, to_ms)| Some(value.as_f64()? * to_ms))
+}
+
+/// The largest predicted saving; a figure that was not measured has no number.
+fn gain(document: &Value) -> Option<f64> {
+    let rows = [&document["findings"], &document["false_sharing"]];
+    rows.into_iter()
+        .filter_map(Value::as_array)
+        .flatten()
+        .filter_map(|row| {
+            let gain = &row["predicted_gain"];
+            gain.as_f64()
+                .or_else(|| gain["value"].as_f64())
+                .or_else(|| gain["measured"]["value"].as_f64())
+        })
+        .max_by(f64::total_cmp)
+}
+
+fn missing(document: &Value) -> Vec<String> {
+    const KEPT: usize = 6;
+    let rows = document["missing"].as_array();
+    let mut found: Vec<String> = Vec::new();
+    for row in rows.into_iter().flatten() {
+        let why = &row["why"];
+        let reason = why["reason"]
+            .as_str()
+            .or_else(|| why["not_measured"]["reason"].as_str())
+            .unwrap_or_default();
+        let text = format!("{}: {reason}", row["table"].as_str().unwrap_or_default());
+        if !reason.starts_with("no debug information") && !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found.truncate(KEPT);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_of_an_older_build_leaves_fields_empty() {
+        let found = Recorded::of(&serde_json::json!({}));
+        assert_eq!(found.share, None);
+        assert_eq!(found.longest_stop_ms, None);
+        assert!(found.missing.is_empty());
+    }
+
+    #[test]
+    fn the_largest_stall_is_the_top() {
+        let found = Recorded::of(&serde_json::json!({
+            "memory_bound": { "fraction": 0.5, "low": 0.4, "high": 0.6, "unknown": 0.1 },
+            "lines": [
+                { "name": "a.c:1", "stall_fraction": 0.1 },
+                { "name": "a.c:2", "stall_fraction": 0.4 },
+            ],
+            "objects": [],
+            "overhead": { "longest_stop_ms": 1.5 },
+            "findings": [{ "text": "t", "predicted_gain": { "value": 0.3 } }],
+            "missing": [
+                { "table": "latency", "why": { "reason": "32-bit" } },
+                { "table": "functions", "why": { "reason": "no debug information: x" } },
+            ],
+        }));
+        assert_eq!(found.share, Some([0.5, 0.4, 0.6]));
+        assert_eq!(found.top_line, Some(("a.c:2".to_owned(), 0.4)));
+        assert_eq!(found.top_object, None);
+        assert_eq!(found.longest_stop_ms, Some(1.5));
+        assert_eq!(found.predicted_gain, Some(0.3));
+        assert_eq!(found.missing, ["latency: 32-bit"]);
+    }
+}

@@ -1,0 +1,218 @@
+//! What share of its CPU time a program really waits for memory, from something other than
+//! membound.
+//!
+//! Every truth is a band, not a number: what the source leaves open (the time outside of the
+//! timed phase, the spread of repeated runs, a bound that has one side only) widens the band.
+//! An interval of a profile holds the truth when the two meet; the error is the distance of
+//! the profile's share from the band.
+
+use anyhow::{Context as _, Result, bail};
+use membound_model::stats::median;
+use serde::{Deserialize, Serialize};
+
+use super::entry::{Truth, number};
+
+/// Most that one access may cost which misses the last-level cache: a latency of DRAM with a
+/// walk of the page table, in nanoseconds.
+const MEMORY_NS: f64 = 150.0;
+/// Most that an access may cost which only misses the first cache, in nanoseconds.
+const LAST_LEVEL_NS: f64 = 30.0;
+
+/// A share that is known within limits.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Band {
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Band {
+    fn clamped(low: f64, high: f64) -> Self {
+        Self {
+            low: low.clamp(0.0, 1.0),
+            high: high.clamp(0.0, 1.0),
+        }
+    }
+
+    /// Whether the interval of a share with its ends meets the band.
+    pub(crate) fn is_held_by(self, [_, low, high]: [f64; 3]) -> bool {
+        low <= self.high && high >= self.low
+    }
+
+    /// Distance of the share from the band.
+    pub(crate) fn error_of(self, [share, _, _]: [f64; 3]) -> f64 {
+        (self.low - share).max(share - self.high).max(0.0)
+    }
+}
+
+/// A run without membound.
+pub(crate) struct PlainRun {
+    pub(crate) stdout: String,
+    pub(crate) program_s: f64,
+}
+
+/// The band of `truth`. `plain` are the entry's own runs without membound, `other` is
+/// [`other_command`]'s runs; of cachegrind, the first of them is native and the second's
+/// stdout holds what cachegrind said.
+pub(crate) fn band(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Result<Band> {
+    let all = |runs: &[PlainRun], expression: &str| -> Result<Vec<f64>> {
+        runs.iter()
+            .map(|run| {
+                number(expression, &run.stdout)
+                    .with_context(|| format!("the program did not say `{expression}`"))
+            })
+            .collect()
+    };
+    match truth {
+        Truth::FitsCachePair {
+            per_operation,
+            phase_s,
+            ..
+        } => {
+            let large = all(plain, per_operation)?;
+            let small = all(other, per_operation)?;
+            let phases = all(plain, phase_s)?;
+            let (low_large, high_large) = ends(&large)?;
+            let (low_small, high_small) = ends(&small)?;
+            widened(
+                (1.0 - high_small / low_large, 1.0 - low_small / high_large),
+                plain,
+                &phases,
+            )
+        }
+        Truth::OwnStopwatch { share, phase_s } => {
+            let band = ends(&all(plain, share)?)?;
+            match phase_s {
+                Some(phase_s) => widened(band, plain, &all(plain, phase_s)?),
+                None => Ok(Band::clamped(band.0, band.1)),
+            }
+        }
+        Truth::Cachegrind { .. } => {
+            let [native, simulated] = other else {
+                bail!("cachegrind needs a native and a simulated run");
+            };
+            let misses = |expression: &str| {
+                number(expression, &simulated.stdout)
+                    .with_context(|| format!("cachegrind did not say `{expression}`"))
+            };
+            let first = misses(r"D1\s+misses:\s+(\S+)")?;
+            let last = misses(r"LLd misses:\s+(\S+)")?;
+            let wait_s = (last * MEMORY_NS + (first - last).max(0.0) * LAST_LEVEL_NS) / 1e9;
+            Ok(Band::clamped(0.0, wait_s / native.program_s))
+        }
+        Truth::PairedBuild { .. } => {
+            let times = |runs: &[PlainRun]| runs.iter().map(|run| run.program_s).collect();
+            let faulty: Vec<f64> = times(plain);
+            let mended: Vec<f64> = times(other);
+            let (low_faulty, _) = ends(&faulty)?;
+            let (_, high_mended) = ends(&mended)?;
+            Ok(Band::clamped(1.0 - high_mended / low_faulty, 1.0))
+        }
+    }
+}
+
+/// The least and the largest.
+fn ends(values: &[f64]) -> Result<(f64, f64)> {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if !low.is_finite() || !high.is_finite() || low > high {
+        bail!("no run says what the truth needs");
+    }
+    Ok((low, high))
+}
+
+/// The band of a share of a phase, as a share of the whole run: the remaining time may wait
+/// for memory throughout, or never.
+fn widened((low, high): (f64, f64), plain: &[PlainRun], phases_s: &[f64]) -> Result<Band> {
+    let parts: Vec<f64> = plain
+        .iter()
+        .zip(phases_s)
+        .map(|(run, phase_s)| (phase_s / run.program_s).min(1.0))
+        .collect();
+    let part = median(&parts).context("no run says what the truth needs")?;
+    Ok(Band::clamped(
+        low.max(0.0) * part,
+        high * part + (1.0 - part),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(stdout: &str, program_s: f64) -> PlainRun {
+        PlainRun {
+            stdout: stdout.to_owned(),
+            program_s,
+        }
+    }
+
+    #[track_caller]
+    fn check(truth: &str, plain: &[PlainRun], other: &[PlainRun], low: f64, high: f64) {
+        let truth: Truth = toml::from_str(truth).unwrap();
+        let band = band(&truth, plain, other).unwrap();
+        assert!((band.low - low).abs() < 1e-9, "{band:?}");
+        assert!((band.high - high).abs() < 1e-9, "{band:?}");
+    }
+
+    #[test]
+    fn a_pair_knows_nothing_of_the_time_outside_its_phase() {
+        check(
+            "kind = \"fits-cache-pair\"\nsmall = [\"x\"]\nper_operation = 'op (\\S+)'\nphase_s = 'phase (\\S+)'",
+            &[run("op 10\nphase 4", 5.0)],
+            &[run("op 2\nphase 1", 1.0)],
+            0.64,
+            0.84,
+        );
+    }
+
+    #[test]
+    fn repeated_runs_widen_the_band() {
+        check(
+            "kind = \"own-stopwatch\"\nshare = 'share (\\S+)'",
+            &[run("share 0.5", 1.0), run("share 0.6", 1.0)],
+            &[],
+            0.5,
+            0.6,
+        );
+    }
+
+    #[test]
+    fn cachegrind_bounds_from_above() {
+        check(
+            "kind = \"cachegrind\"\ncommand = [\"x\"]",
+            &[],
+            &[
+                run("", 1.0),
+                run(
+                    "==1== D1  misses:  3,000,000\n==1== LLd misses:  1,000,000 (",
+                    50.0,
+                ),
+            ],
+            0.0,
+            0.21,
+        );
+    }
+
+    #[test]
+    fn a_mended_build_bounds_from_below() {
+        check(
+            "kind = \"paired-build\"\nmended = [\"x\"]",
+            &[run("", 2.0)],
+            &[run("", 0.5)],
+            0.75,
+            1.0,
+        );
+    }
+
+    #[test]
+    fn an_interval_holds_a_band_that_it_meets() {
+        let band = Band {
+            low: 0.4,
+            high: 0.5,
+        };
+        assert!(band.is_held_by([0.35, 0.3, 0.41]));
+        assert!(!band.is_held_by([0.35, 0.3, 0.39]));
+        assert!((band.error_of([0.35, 0.3, 0.39]) - 0.05).abs() < 1e-12);
+        assert!(band.error_of([0.45, 0.3, 0.6]) < 1e-12);
+    }
+}
