@@ -70,6 +70,7 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
         // Whoever asks for what stands there already is not to have threads stopped for it.
         return Ok(change.report());
     }
+    threads::check_reachable()?;
     // Nothing has been written yet, so a thread that cannot be stopped costs nothing.
     lineup.stop(|_| true)?;
     if let Err(failure) = change.close(&mut lineup) {

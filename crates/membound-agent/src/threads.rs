@@ -15,8 +15,14 @@ use crate::{guest, lanes, trap};
 
 /// Most threads that can be stopped.
 const THREADS: usize = 16384;
-/// How long one tries to stop all threads.
-const LIMIT_NS: u64 = 3_000_000_000;
+/// How long the other threads stand still at most while one that was called has not come. It is
+/// long only because a busy machine may leave a runnable thread without a CPU for that time.
+const LIMIT_NS: u64 = 1_000_000_000;
+/// How long a thread may sleep with the signals of a change blocked, or how much CPU time it may
+/// use so, before it counts as one that always blocks them. Handlers are shorter.
+const REACHABLE_NS: u64 = 2_000_000;
+/// Pause between two looks at such a thread.
+const REACHABLE_POLL_NS: u64 = 500_000;
 /// How long one waits for threads before looking again.
 const PATIENCE_NS: u64 = 5_000_000;
 /// The first time that is looked again without that anybody has come; each is twice as long as
@@ -344,6 +350,59 @@ pub(crate) fn wait_for_change() {
             return;
         }
         sys::wait_while(&TURN, turn, u64::MAX);
+    }
+}
+
+/// Checks, before any thread is stopped, that every other thread can be: one that blocks the
+/// signals of a change (a thread in `sigwait`, a background thread of an allocator) would keep
+/// all the others standing until the limit, at every change. No thread waits for this check.
+///
+/// # Errors
+/// [`Refusal::TrapBlocked`] where a thread blocks them.
+pub(crate) fn check_reachable() -> Result<(), Failure> {
+    let own = sys::thread();
+    let process = sys::process();
+    // A forked child has the numbers of its parent's guests, and not their threads.
+    let guests = lanes::here();
+    let mut room = room_for_threads()?;
+    // Each thread by itself: of many threads one is always inside a handler for a moment.
+    each(&mut room, |thread| {
+        if thread == own || (guests && guest::is_own_thread(thread)) {
+            return Ok(());
+        }
+        let begin = sys::monotonic_ns();
+        let cpu_begin = sys::cpu_ns(thread);
+        while let Some(blocking) = blocking(thread, process) {
+            let waited = sys::monotonic_ns().saturating_sub(begin);
+            let lasted = match blocking {
+                Blocking::Asleep => waited,
+                // A thread that lost its CPU inside a handler blocks them until it runs again.
+                Blocking::Runnable => sys::cpu_ns(thread)
+                    .zip(cpu_begin)
+                    .map_or(waited, |(now, begin)| now.saturating_sub(begin)),
+            };
+            if lasted > REACHABLE_NS || waited > LIMIT_NS {
+                return Err(Failure::new(Errno::EBUSY, Refusal::TrapBlocked));
+            }
+            sys::nap(REACHABLE_POLL_NS);
+        }
+        Ok(())
+    })
+}
+
+/// How a thread is that blocks the signals of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocking {
+    Asleep,
+    Runnable,
+}
+
+/// Whether a thread blocks the signals of a change: it can neither be called nor be let into a trap.
+fn blocking(thread: u32, process: u32) -> Option<Blocking> {
+    match state(thread, process) {
+        State::Deaf => Some(Blocking::Asleep),
+        State::Running => blocks(thread, TRAPS | CALLS).then_some(Blocking::Runnable),
+        State::Standing | State::Blocked(_) | State::Gone => None,
     }
 }
 

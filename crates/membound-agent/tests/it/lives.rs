@@ -1,5 +1,6 @@
 //! Text is changed under threads that run in it.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -202,6 +203,39 @@ fn a_thread_that_a_trap_would_kill_is_no_victim() {
     let (reply, _) = running.edit(&running.edit);
     assert_eq!((reply.errno, reply.detail), (EBUSY, TRAP_BLOCKED));
     assert_eq!(running.finish(), RIGHT);
+}
+
+/// A thread that stands still sleeps, which the kernel counts; a thread that spins never does by itself.
+#[test]
+fn spinning_threads_are_not_stopped_for_one_that_blocks_all_signals() {
+    let Some(running) = Running::start(Libc::Glibc, &["2", "deaf"]) else {
+        return;
+    };
+    let pid = running.session.child.id();
+    let spinning = never_slept(pid);
+    assert!(spinning.len() >= 2, "{spinning:?}");
+    for _ in 0..5 {
+        let (reply, _) = running.edit(&running.edit);
+        assert_ne!(reply.errno, 0);
+    }
+    let still = never_slept(pid);
+    assert!(spinning.is_subset(&still), "{spinning:?} {still:?}");
+    assert_eq!(running.finish(), RIGHT);
+}
+
+/// Threads that have given up their CPU never by themselves.
+fn never_slept(pid: u32) -> BTreeSet<String> {
+    std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap()
+        .filter_map(|entry| {
+            let status = std::fs::read_to_string(entry.unwrap().path().join("status")).ok()?;
+            let value = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+                Some(line.trim().to_owned())
+            };
+            (value("voluntary_ctxt_switches:")? == "0").then(|| value("Pid:"))?
+        })
+        .collect()
 }
 
 #[test]
