@@ -47,8 +47,10 @@ impl<'a> Context<'a> {
         let touches = Touches::new(run, &windows, &executed, &machine);
         let thresholds = &options.thresholds;
         let fights = Fights::new(run, &machine, &waits, &touches, &executed, thresholds);
-        let mut costs = sites::costs(run, &machine, executed, &times, &tally, &touches, &fights);
-        let parts = Parts::new(&machine, &groups, &tally, &touches, &mut costs);
+        let counted = sites::counted(run, &machine, &places, &touches, &executed);
+        let mut costs = sites::costs(run, &machine, counted, &times, &tally, &touches, &fights);
+        let mut parts = Parts::new(&machine, &groups, &tally, &touches, &mut costs);
+        parts.name_transfers(run, &machine, &groups, &mut costs);
         let part_of = part_of_accesses(run, &groups, &touches, &parts);
         Self {
             run,

@@ -59,9 +59,27 @@ pub(crate) fn findings(
             ));
         }
     }
-    found.extend(bandwidth(profile, thresholds));
+    let near_limit = bandwidth(profile, thresholds);
+    if !near_limit.is_empty() {
+        for (_, insight) in &mut found {
+            if insight.kind == InsightKind::HotObject {
+                insight.advice = "It is part of what uses up the bandwidth: move fewer of its \
+                                  bytes."
+                    .to_owned();
+            }
+        }
+    }
+    found.extend(near_limit);
     found.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then_with(|| of_a.text.cmp(&of_b.text)));
     let mut verdict = verdict(profile, nodes, thresholds);
+    let is_streaming = found
+        .iter()
+        .any(|(_, insight)| insight.kind == InsightKind::Bandwidth);
+    if is_streaming && verdict.kind == InsightKind::MemoryBound {
+        // What moves in order at the speed of memory is served by prefetchers from near caches:
+        // the level of an access tells nothing of what to do.
+        verdict.advice = "It is bandwidth that is waited for: see that finding.".to_owned();
+    }
     let found = found.into_iter().map(|(_, insight)| insight);
     let fought: f64 = (profile.false_sharing.iter())
         .chain(&profile.true_sharing)
@@ -94,6 +112,28 @@ fn verdict(profile: &Profile, nodes: u32, thresholds: &Thresholds) -> Insight {
         percent(bound.high),
     );
     let much = thresholds.memory_bound.max(thresholds.not_memory_bound);
+    // What no sample tells must not pass for computing.
+    if bound.unseen > bound.fraction && bound.high > much {
+        return Insight {
+            kind: InsightKind::MemoryBound,
+            text: format!(
+                "Between {} and {} of CPU time waits for memory: {} was spent in code that \
+                 cannot be looked into ({}).",
+                percent(bound.low).trim_end_matches(" %"),
+                percent(bound.high),
+                percent(bound.unseen),
+                reasons(profile),
+            ),
+            advice: "To tell what that code waits for, time the same work on data that fits the \
+                     second cache."
+                .to_owned(),
+            predicted_gain: None,
+            threshold: format!(
+                "more CPU time in such code than is known to wait, and perhaps more than {}",
+                percent(much)
+            ),
+        };
+    }
     if bound.fraction < thresholds.not_memory_bound && bound.high > much {
         return Insight {
             kind: InsightKind::MemoryBound,
@@ -173,6 +213,13 @@ fn verdict(profile: &Profile, nodes: u32, thresholds: &Thresholds) -> Insight {
         )
     };
     text.push_str(sentence);
+    if bound.unseen >= thresholds.row_stall {
+        text.push_str(&format!(
+            " Another {} was spent in code that cannot be looked into ({}).",
+            percent(bound.unseen),
+            reasons(profile)
+        ));
+    }
     Insight {
         kind: InsightKind::MemoryBound,
         text,
@@ -189,6 +236,16 @@ fn verdict(profile: &Profile, nodes: u32, thresholds: &Thresholds) -> Insight {
         predicted_gain: None,
         threshold: format!("at least {} of CPU time", percent(threshold)),
     }
+}
+
+/// Reasons why code could not be looked into, those with most time first.
+fn reasons(profile: &Profile) -> String {
+    let reasons: Vec<String> = profile
+        .unseen
+        .iter()
+        .map(|unseen| unseen.reason.clone())
+        .collect();
+    crate::names::list(&reasons, 2)
 }
 
 /// Most of the time on no CPU is worth saying where memory is not what is waited for.
@@ -265,7 +322,12 @@ fn hot_object(profile: &Profile, object: &ObjectRow, thresholds: &Thresholds) ->
     };
     let levels = &object.share.levels;
     let near = levels.l1 + levels.l2 + levels.l3 > object.share.stall_fraction / 2.0;
+    let transferred = levels.remote > object.share.stall_fraction / 2.0;
     let advice = match (many && small, !near) {
+        _ if transferred => {
+            "Threads take its lines from each other's caches: give each thread data of its own, \
+             on lines of its own."
+        }
         (true, _) => {
             "Place the blocks next to each other in the order of their use (an array, an arena), \
              keep hot fields together, or prefetch the next one."
@@ -326,34 +388,36 @@ fn bandwidth(profile: &Profile, thresholds: &Thresholds) -> Vec<(f64, Insight)> 
             time
         };
         (time >= thresholds.busy_time
-                && profile.memory_bound.fraction >= thresholds.not_memory_bound)
-                .then(|| {
-                    let object = domain.objects.first().map_or_else(String::new, |object| {
-                        format!(", {} of it for {}", percent(object.fraction), object.name)
-                    });
-                    let insight = Insight {
-                kind: InsightKind::Bandwidth,
-                text: format!(
-                    "{} moves {:.1} GB/s on average and is above {} of this machine's {most:.1} \
-                     GB/s for {} of the time ({}){object}.",
-                    domain.domain,
-                    domain.average_gb_s,
-                    percent(thresholds.bandwidth),
-                    percent(time),
-                    domain.basis,
-                ),
-                advice: "Move fewer bytes: smaller elements, fused loops, blocks that stay in a \
-                         cache; more threads will not help."
-                    .to_owned(),
-                predicted_gain: None,
-                threshold: format!(
-                    "above {} of the maximum for at least {} of the time",
-                    percent(thresholds.bandwidth),
-                    percent(thresholds.busy_time)
-                ),
-            };
-                    (time * profile.memory_bound.fraction, insight)
-                })
+            && profile.memory_bound.fraction >= thresholds.not_memory_bound)
+            .then(|| {
+                let object = domain.objects.first().map_or_else(String::new, |object| {
+                    format!(", {} of it for {}", percent(object.fraction), object.name)
+                });
+                let insight = Insight {
+                    kind: InsightKind::Bandwidth,
+                    text: format!(
+                        "Bound by bandwidth: {} moves {:.1} GB/s on average and is above {} of the \
+                     {most:.1} GB/s that this machine reaches with as many threads and the same \
+                     part of writes for {} of the time ({}){object}.",
+                        domain.domain,
+                        domain.average_gb_s,
+                        percent(thresholds.bandwidth),
+                        percent(time),
+                        domain.basis,
+                    ),
+                    advice: "Move fewer bytes: fuse loops that go through the same arrays, make \
+                         elements smaller, store what is not read again soon past the caches \
+                         (non-temporal stores); more threads will not help."
+                        .to_owned(),
+                    predicted_gain: None,
+                    threshold: format!(
+                        "above {} of the maximum for at least {} of the time",
+                        percent(thresholds.bandwidth),
+                        percent(thresholds.busy_time)
+                    ),
+                };
+                (time * profile.memory_bound.fraction, insight)
+            })
     });
     near.collect()
 }

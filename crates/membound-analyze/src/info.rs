@@ -104,7 +104,8 @@ pub(crate) fn missing(run: &RunData) -> Vec<Missing> {
     let mut missing: Vec<Missing> = run
         .gaps
         .iter()
-        .filter(|gap| !is_loss(run, gap))
+        // `Profile::unseen` says what time such code had.
+        .filter(|gap| !is_loss(run, gap) && gap.about != Gap::UNSEEN_CODE)
         .map(|gap| {
             let counted = gap.count.map(|count| format!(" ({count})"));
             Missing {

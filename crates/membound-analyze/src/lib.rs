@@ -34,6 +34,7 @@ mod thresholds;
 mod time;
 mod touches;
 mod traffic;
+mod unseen;
 mod views;
 
 pub use compare::compare;

@@ -3,8 +3,10 @@
 //! Whatever a view shows is a sum over these parts, so that views agree with each other
 //! and with the whole.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use membound_model::stall::{ByLevel, Estimate, Served, Stall};
-use membound_run::{Access, SiteId, ThreadId};
+use membound_run::{Access, RunData, SiteId, ThreadId};
 
 use crate::groups::{GroupId, Groups};
 use crate::machine::Machine;
@@ -88,6 +90,46 @@ impl Parts {
             starts.push(parts.len() as u32);
         }
         Self { parts, starts }
+    }
+
+    /// Calls stalls on memory of objects that threads write and that fit a near cache what they
+    /// are: transfers between the caches of cores. Such a line comes from memory once. In
+    /// histograms of latencies other cores' caches may look like memory.
+    pub(crate) fn name_transfers(
+        &mut self,
+        run: &RunData,
+        machine: &Machine<'_>,
+        groups: &Groups,
+        costs: &mut [SiteCost],
+    ) {
+        let mut users: BTreeMap<GroupId, (BTreeSet<ThreadId>, bool)> = BTreeMap::new();
+        for part in &self.parts {
+            let user = users.entry(part.group).or_default();
+            user.0.insert(part.thread);
+            user.1 |= run.sites[part.site.index()].kind.stores();
+        }
+        for part in &mut self.parts {
+            let shared = part.group != Groups::UNKNOWN
+                && users
+                    .get(&part.group)
+                    .is_some_and(|(threads, written)| threads.len() > 1 && *written);
+            let home = machine
+                .level_of(groups.get(part.group).total_bytes)
+                .filter(|_| shared);
+            let farther: &[Served] = match home {
+                Some(Served::L1) => &[Served::L3, Served::Dram],
+                Some(Served::L2) => &[Served::Dram],
+                _ => continue,
+            };
+            let levels = &mut costs[part.site.index()].stall.levels;
+            for &served in farther {
+                let moved = part.levels.get(served);
+                for sums in [&mut part.levels, &mut *levels] {
+                    sums.add(served, -moved);
+                    sums.add(Served::Remote, moved);
+                }
+            }
+        }
     }
 
     /// Position of the part of `site`, `thread` and `group`.

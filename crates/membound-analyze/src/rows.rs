@@ -19,6 +19,8 @@ pub(crate) struct Sum {
     /// Time of accesses: what `sure_ns` is a share of.
     pub waited_ns: f64,
     pub stall_ns: f64,
+    /// Time of which it is not known whether it waited.
+    pub unseen_ns: f64,
     pub levels: ByLevel,
     pub loads: Option<f64>,
     pub stores: Option<f64>,
@@ -64,6 +66,9 @@ impl Sum {
     pub(crate) fn add_plain(&mut self, plain: &PlainTime) {
         self.samples += plain.samples;
         self.time_ns += plain.time_ns;
+        if plain.unseen {
+            self.unseen_ns += plain.time_ns;
+        }
     }
 
     /// Average latency in nanoseconds, weighted by executions.
@@ -71,7 +76,7 @@ impl Sum {
         (self.latency.1 > 0.0).then(|| self.latency.0 / self.latency.1)
     }
 
-    /// Stalled share of all CPU time, with its interval.
+    /// Stalled share of all CPU time, with its interval: what is unseen may all be stalled.
     pub(crate) fn bound(&self, context: &Context<'_>) -> MemoryBound {
         let stalls: Vec<Stall> = self
             .sites
@@ -81,11 +86,17 @@ impl Sum {
                 parts::part_of(whole, *time_ns, *stall_ns, *levels)
             })
             .collect();
-        stall::combine(
+        let bound = stall::combine(
             &stalls,
             context.times.total_ns,
             context.times.effective_samples,
-        )
+        );
+        let unseen = context.times.share(self.unseen_ns);
+        MemoryBound {
+            high: (bound.high + unseen).min(1.0),
+            unseen,
+            ..bound
+        }
     }
 
     /// As a row.

@@ -1,11 +1,14 @@
 //! What each access cost, over the whole run.
 
-use membound_model::stall::{self, Contended, Evidence, Executed, Mixture, Stall, Stream};
+use std::collections::BTreeMap;
+
+use membound_model::stall::{self, Contended, Evidence, Executed, Mixture, Served, Stall, Stream};
 use membound_run::{RunData, SiteId, SiteKind};
 use rayon::prelude::*;
 
 use crate::info;
 use crate::machine::Machine;
+use crate::places::{FunctionId, Places};
 use crate::sharing::Fights;
 use crate::tally::Tally;
 use crate::time::Times;
@@ -36,23 +39,48 @@ impl SiteCost {
     }
 }
 
+/// What counts and addresses tell of an access.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    executed: Option<Executed>,
+    stream: Option<Stream>,
+}
+
+/// That of all accesses, by [`SiteId`], from how often each was `executed`.
+pub(crate) fn counted(
+    run: &RunData,
+    machine: &Machine<'_>,
+    places: &Places<'_>,
+    touches: &Touches<'_>,
+    executed: &[Option<Executed>],
+) -> Vec<Counted> {
+    let busy = info::threads(run).min(run.meta.cpus.max(1) as usize) as u32;
+    let mut streams: Vec<Option<Stream>> = (0..run.sites.len())
+        .into_par_iter()
+        .map(|index| stream(run, machine, touches, SiteId(index as u32), busy))
+        .collect();
+    put_together(run, places, executed, &mut streams);
+    let both = executed.iter().zip(streams);
+    both.map(|(&executed, stream)| Counted { executed, stream })
+        .collect()
+}
+
 /// All of them, by [`SiteId`].
 pub(crate) fn costs(
     run: &RunData,
     machine: &Machine<'_>,
-    executed: Vec<Option<Executed>>,
+    counted: Vec<Counted>,
     times: &Times,
     tally: &Tally,
     touches: &Touches<'_>,
     fights: &Fights,
 ) -> Vec<SiteCost> {
-    let busy = info::threads(run).min(run.meta.cpus.max(1) as usize) as u32;
     // Mixtures are most of the work of a run with many sites.
     run.sites
         .par_iter()
-        .zip(executed)
+        .zip(counted)
         .enumerate()
-        .map(|(index, (site, executed))| {
+        .map(|(index, (site, Counted { executed, stream }))| {
             let id = SiteId(index as u32);
             let cells = tally.of(id);
             let time_ns: f64 = cells.iter().map(|cell| cell.time_ns).sum();
@@ -66,7 +94,6 @@ pub(crate) fn costs(
             let contended = fights.contended(id);
             // Where lines are fought over, latencies of the others tell of the rest only.
             let rest = contended.map(|_| fit(&|position| !fights.has(position)));
-            let stream = stream(run, machine, touches, id, busy);
             let stall = Stall::of(
                 &Evidence {
                     touch: touch(site.kind),
@@ -105,6 +132,46 @@ const fn touch(kind: SiteKind) -> stall::Touch {
     }
 }
 
+/// Executions of two accesses that belong to one loop are at most so many times apart: they are
+/// counted in windows at different times.
+const SAME_LOOP: f64 = 1.5;
+
+/// Tells each stream what those move that go on beside it: accesses of the same function that
+/// are executed as often.
+fn put_together(
+    run: &RunData,
+    places: &Places<'_>,
+    executed: &[Option<Executed>],
+    streams: &mut [Option<Stream>],
+) {
+    let mut by_function: BTreeMap<FunctionId, Vec<(usize, f64, f64)>> = BTreeMap::new();
+    for (index, stream) in streams.iter().enumerate() {
+        let (Some(stream), Some(executed)) = (stream, executed[index]) else {
+            continue;
+        };
+        if stream.served == Served::L1 {
+            continue;
+        }
+        let function = places.function_of(run.sites[index].frame);
+        by_function.entry(function).or_default().push((
+            index,
+            executed.count,
+            stream.lines_per_execution * stream.line_ns,
+        ));
+    }
+    for of_function in by_function.values() {
+        for &(index, count, _) in of_function {
+            let beside = of_function.iter().filter(|(other, of_other, _)| {
+                *other != index && *of_other <= SAME_LOOP * count && count <= SAME_LOOP * of_other
+            });
+            let beside_ns = beside.map(|(_, _, ns)| ns).sum();
+            if let Some(stream) = &mut streams[index] {
+                stream.beside_ns = beside_ns;
+            }
+        }
+    }
+}
+
 /// The stream that `site` is, by the accesses of the thread that most of them are of.
 fn stream(
     run: &RunData,
@@ -132,6 +199,7 @@ fn stream(
     Some(Stream {
         lines_per_execution: if written_back { 2.0 * lines } else { lines },
         line_ns: machine.line_ns(served, busy)?,
+        beside_ns: 0.0,
         served,
     })
 }

@@ -4,13 +4,15 @@ use membound_run::{Attribution, FrameId, RunData, SiteId, ThreadId};
 use rustc_hash::FxHashMap;
 
 use crate::groups::{GroupId, Groups};
-use crate::info;
+use crate::{info, unseen};
 
 /// What sampled instructions waited for.
 #[derive(Debug)]
 pub(crate) struct Waits {
     starts: Vec<u32>,
     entries: Vec<Wait>,
+    /// By frame: whether an attribution says anything of it, be it that it waited for no memory.
+    told: Vec<bool>,
 }
 
 /// An access that a sampled instruction waited for.
@@ -33,6 +35,7 @@ impl Waits {
                 .then(a.confidence.total_cmp(&b.confidence))
         });
         let mut starts = vec![0_u32; run.frames.len() + 1];
+        let mut told = vec![false; run.frames.len()];
         let mut entries = Vec::new();
         for of_frame in sorted.chunk_by(|a, b| a.frame == b.frame) {
             let sum: f64 = of_frame.iter().map(|entry| entry.share.max(0.0)).sum();
@@ -47,12 +50,22 @@ impl Waits {
             });
             let before = entries.len();
             entries.extend(waits);
+            told[of_frame[0].frame.index()] = true;
             starts[of_frame[0].frame.index() + 1] = (entries.len() - before) as u32;
         }
         for index in 1..starts.len() {
             starts[index] += starts[index - 1];
         }
-        Self { starts, entries }
+        Self {
+            starts,
+            entries,
+            told,
+        }
+    }
+
+    /// Whether what `frame` waited for was found out.
+    pub(crate) fn is_told(&self, frame: FrameId) -> bool {
+        self.told[frame.index()]
     }
 
     /// Accesses that `frame` waited for.
@@ -75,9 +88,11 @@ pub(crate) struct SiteTime {
     pub sure_ns: f64,
 }
 
-/// Samples that waited for no memory.
+/// Samples that waited for no memory, or of which that is not known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PlainTime {
+    /// Whether what they waited for is not known.
+    pub unseen: bool,
     pub frame: FrameId,
     pub thread: ThreadId,
     pub time_ns: f64,
@@ -134,7 +149,13 @@ impl Tally {
                 });
             }
             if rest > 1e-9 {
-                tally.add_plain(frame, thread, time_ns * rest, samples * rest);
+                tally.add_plain(PlainTime {
+                    unseen: unseen::is_unseen(run, waits, frame),
+                    frame,
+                    thread,
+                    time_ns: time_ns * rest,
+                    samples: samples * rest,
+                });
             }
         }
         tally
@@ -153,18 +174,13 @@ impl Tally {
     }
 
     /// Cells come sorted by frame, thread and object.
-    fn add_plain(&mut self, frame: FrameId, thread: ThreadId, time_ns: f64, samples: f64) {
+    fn add_plain(&mut self, plain: PlainTime) {
         match self.plain.last_mut() {
-            Some(last) if (last.frame, last.thread) == (frame, thread) => {
-                last.time_ns += time_ns;
-                last.samples += samples;
+            Some(last) if (last.frame, last.thread) == (plain.frame, plain.thread) => {
+                last.time_ns += plain.time_ns;
+                last.samples += plain.samples;
             }
-            _ => self.plain.push(PlainTime {
-                frame,
-                thread,
-                time_ns,
-                samples,
-            }),
+            _ => self.plain.push(plain),
         }
     }
 

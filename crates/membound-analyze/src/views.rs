@@ -11,7 +11,7 @@ use crate::detail::{self, Rows};
 use crate::findings::{self, MisplacedObject};
 use crate::listing::{self, Texts};
 use crate::rows::{self, Sum};
-use crate::{Options, code, info, levels, numa, objects, sharing, traffic};
+use crate::{Options, code, info, levels, numa, objects, sharing, traffic, unseen};
 
 /// All views of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,6 +103,7 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
         elapsed_s: info::seconds(run.meta.elapsed_ns),
         time: time(&context, &whole),
         memory_bound: memory_bound(&context, &whole),
+        unseen: unseen::unseen(&context),
         latency: latency(&context, &whole),
         findings: Vec::new(),
         functions: tables.functions,
@@ -149,6 +150,7 @@ fn memory_bound(context: &Context<'_>, whole: &Sum) -> MemoryBound {
         dram: levels.dram,
         remote: levels.remote,
         unknown: levels.unknown,
+        unseen: bound.unseen,
         l1_and_l2_together: context.l1_and_l2_together(),
     }
 }
@@ -161,7 +163,7 @@ fn latency(context: &Context<'_>, whole: &Sum) -> Outcome<AverageLatency> {
                 "start the program with `membound profile -- COMMAND`",
             ),
             Err(reason) => Outcome::missing_with(reason.clone(), "run `membound measure` first"),
-            Ok(_) => Outcome::missing("no access was timed: nothing was hot enough to be patched"),
+            Ok(_) => Outcome::missing(unseen::why_not_timed(context)),
         };
     };
     let flagged = context

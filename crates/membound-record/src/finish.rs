@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::sync::Arc;
 
-use membound_run::{Code, Frame, FrameId, Location, ModuleId, ModuleKind};
+use membound_run::{Code, Frame, FrameId, Gap, Location, ModuleId, ModuleKind};
 use membound_symbolize::JitMap;
 
 use crate::driver::Driver;
@@ -38,6 +38,12 @@ impl Driver {
         }
         self.code();
         for module in &modules {
+            if let (ModuleKind::File | ModuleKind::Vdso, Some(why)) =
+                (module.kind, module.why_no_code())
+            {
+                let reason = format!("{}: {why}", module.path);
+                self.gaps.note(Gap::UNSEEN_CODE, reason, None);
+            }
             let row = module.row();
             self.file.put(|writer| writer.modules(module.id, &[row]));
         }

@@ -51,7 +51,8 @@ pub(crate) struct Module {
     bytes: Option<Bytes>,
     file: Option<File>,
     frames: OnceLock<Option<Frames>>,
-    code: OnceLock<Option<Code>>,
+    /// Why there is none, where there is none.
+    code: OnceLock<Result<Code, String>>,
     symbols: OnceLock<Option<Symbols>>,
 }
 
@@ -70,11 +71,28 @@ impl Module {
 
     /// Its code, of files and the vdso only.
     pub(crate) fn code(&self) -> Option<&Code> {
+        self.read_code().as_ref().ok()
+    }
+
+    /// Why its code could not be looked at; `None` where it could, and where nothing asked for it.
+    pub(crate) fn why_no_code(&self) -> Option<&str> {
+        self.code.get()?.as_ref().err().map(String::as_str)
+    }
+
+    fn read_code(&self) -> &Result<Code, String> {
         let read = || {
-            let analysed = matches!(self.kind, ModuleKind::File | ModuleKind::Vdso);
-            Code::of(self.bytes.clone().filter(|_| analysed)?).ok()
+            if !matches!(self.kind, ModuleKind::File | ModuleKind::Vdso) {
+                return Err("it is in no file".to_owned());
+            }
+            let Some(bytes) = self.bytes.clone() else {
+                return Err("its file could not be read".to_owned());
+            };
+            if is_32_bit(bytes.as_ref()) {
+                return Err("32-bit code".to_owned());
+            }
+            Code::of(bytes).map_err(|error| error.to_string())
         };
-        self.code.get_or_init(read).as_ref()
+        self.code.get_or_init(read)
     }
 
     /// Names and lines. A file is read by its name as long as that is still its own, since
@@ -128,7 +146,7 @@ impl Module {
                 .map(|byte| format!("{byte:02x}"))
                 .collect::<String>()
         };
-        let code = self.code.get().and_then(Option::as_ref);
+        let code = self.code.get().and_then(|code| code.as_ref().ok());
         let (build_id, text_hash) = match code.and_then(Code::identity) {
             Some(Identity::BuildId(id)) => (Some(hex(&id)), None),
             Some(Identity::TextHash(hash)) => (None, Some(hex(&hash))),
@@ -319,6 +337,13 @@ impl Modules {
         self.all.push(Arc::clone(&module));
         module
     }
+}
+
+/// Whether the header of an ELF file says that it is made for 32 bits.
+fn is_32_bit(file: &[u8]) -> bool {
+    const CLASS: usize = 4;
+    const CLASS_32: u8 = 1;
+    file.starts_with(b"\x7fELF") && file.get(CLASS) == Some(&CLASS_32)
 }
 
 fn bare(id: ModuleId, path: &str, kind: ModuleKind) -> Module {

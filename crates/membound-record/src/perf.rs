@@ -139,6 +139,8 @@ pub enum Mode {
 /// A timer sample as the kernel tells it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RawSample<'a> {
+    /// The instruction, of the program or the kernel.
+    pub ip: u64,
     /// Process.
     pub pid: u32,
     /// Thread.

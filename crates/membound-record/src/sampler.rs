@@ -130,6 +130,7 @@ impl Reader {
                         cpu: u16::try_from(sample.cpu).ok(),
                         weight_ns: sample.period_ns,
                         registers: sample.registers,
+                        ip: (sample.mode == Mode::User).then_some(sample.ip),
                         stack: sample.stack,
                         in_kernel: sample.mode == Mode::Kernel,
                     };

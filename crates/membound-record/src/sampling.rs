@@ -1,5 +1,6 @@
 //! From what a sampler saw to a sample with a call chain.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use membound_launch::{Registers, Remote, Standing, TimerSample};
@@ -58,6 +59,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) cpu: Option<u16>,
     pub(crate) weight_ns: u64,
     pub(crate) registers: Option<Registers>,
+    /// The program's instruction where there are no registers: of 32-bit code.
+    pub(crate) ip: Option<u64>,
     /// Memory from the stack pointer on.
     pub(crate) stack: &'a [u8],
     /// Whether the kernel was working for it.
@@ -82,6 +85,11 @@ impl World {
             Standing::Trampoline => Patched::Trampoline,
             Standing::Body | Standing::Called | Standing::Agent => Patched::Agent,
         };
+        // 32-bit code is the program's as well, although nothing but where it stood is known.
+        let bare = seen.ip.filter(|_| seen.registers.is_none());
+        if let Some(ip) = bare {
+            registers.ip = ip;
+        }
         let process = self.image(seen.pid, seen.t_ns);
         let mut callers = Vec::new();
         if seen.registers.is_some() {
@@ -99,7 +107,7 @@ impl World {
                 cpu: seen.cpu,
                 weight_ns: seen.weight_ns,
                 patched,
-                in_kernel: seen.in_kernel || seen.registers.is_none(),
+                in_kernel: seen.in_kernel || (seen.registers.is_none() && bare.is_none()),
             },
             process,
             &registers,
@@ -199,17 +207,22 @@ impl World {
 
     /// Where the stack of a thread is, when its stack pointer has left what was known.
     fn find_stack(&mut self, place: &Where, process: ProcessId, thread: ThreadId, pointer: u64) {
-        let known = self.threads.stack(thread);
-        if pointer == 0 || known.is_some_and(|stack| stack.contains(&pointer)) {
+        let known = self.threads.stack(thread).cloned();
+        let is_inside = |stack: &Range<u64>| stack.contains(&pointer);
+        if pointer == 0 || known.as_ref().is_some_and(is_inside) {
+            return;
+        }
+        // The agent's thread is none of the program's, and its stack may have become one mapping
+        // with the program's memory.
+        let row = self.threads.row(thread);
+        if row.is_some_and(|row| row.is_agents(place.pid)) {
             return;
         }
         let found = self.with_space(process, place.t_ns, |space, modules, _| {
             if space.mapping(pointer).is_none() {
                 space.look(modules, place.t_ns);
             }
-            let map = space.mapping(pointer)?;
-            // A coroutine's stack may lie anywhere; only what is nothing else counts.
-            (map.inode == 0 && map.name != "[heap]").then(|| map.range.clone())
+            space.stack_at(pointer, known.as_ref())
         });
         if let Some(stack) = found {
             self.threads.set_stack(thread, stack);
@@ -265,6 +278,7 @@ mod tests {
             cpu: Some(1),
             weight_ns: 7,
             registers: Some(registers),
+            ip: None,
             stack: &[],
             in_kernel: false,
         };
@@ -279,5 +293,12 @@ mod tests {
         let kernel = world.take_seen(&seen, None);
         assert!(kernel.code.is_none());
         assert_ne!(kernel.leaf, taken.leaf);
+        // Without registers, as in 32-bit code, it is the kernel's only where it was there.
+        seen.registers = None;
+        assert_eq!(world.take_seen(&seen, None).leaf, kernel.leaf);
+        seen.in_kernel = false;
+        assert_eq!(world.take_seen(&seen, None).leaf, kernel.leaf);
+        seen.ip = Some(registers.ip);
+        assert_eq!(world.take_seen(&seen, None).leaf, taken.leaf);
     }
 }

@@ -17,6 +17,27 @@ use crate::modules::{self, Module, Modules};
 /// Between two looks into `/proc/PID/maps` for addresses that nothing is known of.
 const LOOK_EVERY_NS: u64 = 20_000_000;
 
+/// Largest stack that the C library gives a thread where the limit does not say another size.
+const USUAL_STACK_LIMIT: u64 = 8 << 20;
+
+/// A limit above this is none: mappings of data are as large.
+const MOST_STACK_LIMIT: u64 = 64 << 20;
+
+/// Bytes on either side of a stack pointer that are taken for its stack where the bounds of
+/// the stack are not known: frames are seldom larger.
+const AROUND_POINTER: u64 = 64 << 10;
+
+/// The size in bytes that a process's threads have for their stacks: its soft limit, which
+/// the C library takes for threads as well.
+fn stack_limit(pid: u32) -> u64 {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max stack size"));
+    let soft = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
+    soft.unwrap_or(USUAL_STACK_LIMIT).min(MOST_STACK_LIMIT)
+}
+
 /// Code in a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
@@ -248,6 +269,41 @@ impl Space {
         map.range.contains(&address).then_some(map)
     }
 
+    /// What of the mapping at a stack pointer is certainly that thread's stack. The kernel makes
+    /// one mapping of neighbours with the same rights, so that a thread's stack may be listed
+    /// together with any memory above it, or below it where it has no guard page. A mapping
+    /// that is larger than stacks are made, or has no guard page, is cut to the surroundings of
+    /// the pointer, and of those that were `known` where these are near.
+    pub(crate) fn stack_at(&self, pointer: u64, known: Option<&Range<u64>>) -> Option<Range<u64>> {
+        let map = self.mapping(pointer)?;
+        // A coroutine's stack may lie anywhere; only what is nothing else counts.
+        if map.inode != 0 || map.name == "[heap]" {
+            return None;
+        }
+        let size = map.range.end - map.range.start;
+        let limit = stack_limit(self.pid);
+        let is_guarded = self
+            .mapping(map.range.start.wrapping_sub(1))
+            .is_some_and(|below| !below.readable && !below.writable);
+        if map.name == "[stack]" || (is_guarded && size <= limit) {
+            return Some(map.range.clone());
+        }
+        let near = pointer.saturating_sub(AROUND_POINTER)..pointer.saturating_add(AROUND_POINTER);
+        let near = match known {
+            Some(known) => {
+                let both = near.start.min(known.start)..near.end.max(known.end);
+                let meet = near.start <= known.end && known.start <= near.end;
+                if meet && both.end - both.start <= limit {
+                    both
+                } else {
+                    near
+                }
+            }
+            None => near,
+        };
+        Some(near.start.max(map.range.start)..near.end.min(map.range.end))
+    }
+
     /// The module in whose memory an address of data lies: its text, its variables, and those
     /// without a value in the file.
     pub(crate) fn owner(&self, address: u64) -> Option<&Placed> {
@@ -309,6 +365,45 @@ mod tests {
         let child = space.forked(7, ProcessId(1), 4);
         assert_eq!(path(&child, 0x3000).as_deref(), Some("/no/such/file"));
         assert_eq!(child.fresh.len(), 3);
+    }
+
+    #[test]
+    fn a_mapping_that_swallowed_a_stack_is_no_stack() {
+        let mut space = Space::new(u32::MAX, ProcessId(0));
+        let data = |range, name: &str| Mapping {
+            writable: true,
+            executable: false,
+            ..map(range, name)
+        };
+        let guard = |range| Mapping {
+            readable: false,
+            writable: false,
+            ..data(range, "")
+        };
+        const MIB: u64 = 1 << 20;
+        space.maps = vec![
+            data(MIB..(1 << 30), ""),
+            guard((2 << 30) - 4096..2 << 30),
+            data(2 << 30..(2 << 30) + 8 * MIB, ""),
+            data(1 << 40..(1 << 40) + 200 * MIB, "[stack]"),
+        ];
+        // 1 GiB of data, with the stack of a thread somewhere in it.
+        let pointer = 500 * MIB;
+        let first = space.stack_at(pointer, None).unwrap();
+        assert_eq!(first, pointer - AROUND_POINTER..pointer + AROUND_POINTER);
+        let deeper = space.stack_at(first.start, Some(&first)).unwrap();
+        assert_eq!(deeper, first.start - AROUND_POINTER..first.end);
+        assert_eq!(space.stack_at(MIB + 16, Some(&first)).unwrap().start, MIB);
+        // With a guard page and the size of a stack it is one, and so is what the kernel names.
+        assert_eq!(
+            space.stack_at((2 << 30) + 5, None),
+            Some(2 << 30..(2 << 30) + 8 * MIB)
+        );
+        assert_eq!(
+            space.stack_at((1 << 40) + 5, None),
+            Some(1 << 40..(1 << 40) + 200 * MIB)
+        );
+        assert_eq!(space.stack_at(5, None), None);
     }
 
     #[test]

@@ -89,6 +89,7 @@ fn row(
         cpu: u16::try_from(sample.cpu).ok(),
         weight_ns: 0,
         registers: sample.registers,
+        ip: None,
         stack: sample.stack,
         in_kernel: false,
     };

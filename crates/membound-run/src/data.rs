@@ -554,7 +554,8 @@ pub struct Watched {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// What it is about: `samples`, `latencies`, `objects`, `names`, `nodes`, `bandwidth`,
-    /// `bursts`, `blocks`, `watchpoints`, `processes`.
+    /// `bursts`, `blocks`, `watchpoints`, `processes`; `code`: of what code no sample could be
+    /// told what it waited for, the reason being the module's path, a colon and why.
     pub about: String,
     /// Why, a lower-case fragment.
     pub reason: String,
@@ -562,6 +563,11 @@ pub struct Gap {
     pub remedy: Option<String>,
     /// How many, where it counts something (lost samples).
     pub count: Option<u64>,
+}
+
+impl Gap {
+    /// [`Self::about`] of code of which no sample could be told what it waited for.
+    pub const UNSEEN_CODE: &'static str = "code";
 }
 
 #[cfg(test)]

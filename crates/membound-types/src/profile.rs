@@ -28,6 +28,9 @@ pub struct Profile {
     pub time: TimeSplit,
     /// Share of CPU time that was stalled on memory, and by level.
     pub memory_bound: MemoryBound,
+    /// Code whose samples could not be told apart, most time first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenCode>,
     /// Average latency of the accesses that were looked at, weighted by executions.
     pub latency: Outcome<AverageLatency>,
     /// What a reader should look at first, most important first.
@@ -131,8 +134,21 @@ pub struct MemoryBound {
     pub remote: f64,
     /// Of which nothing is known but that it waited.
     pub unknown: f64,
+    /// Share of CPU time in code of which no sample could be told what it waited for
+    /// ([`Profile::unseen`] says why). It is not part of `fraction`, but `high` holds it.
+    #[serde(default)]
+    pub unseen: f64,
     /// `l1` holds both and `l2` is 0.
     pub l1_and_l2_together: bool,
+}
+
+/// Code of which no sample could be told what it waited for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UnseenCode {
+    /// Why: a lower-case fragment, with the file's name where there is one.
+    pub reason: String,
+    /// Share of all CPU time, 0 to 1.
+    pub fraction: f64,
 }
 
 /// Average latency.
@@ -500,7 +516,8 @@ pub struct BandwidthDomain {
     pub timeline: Vec<BandwidthMoment>,
     /// Share of the time by bandwidth.
     pub histogram: Vec<BandwidthBin>,
-    /// The most that this machine was measured to do, all threads together.
+    /// The most that this machine was measured to do with as many threads at once as the
+    /// program had, for the program's mix of bytes read and written.
     pub machine_max_gb_s: Outcome<f64>,
     /// Average over the run.
     pub average_gb_s: f64,

@@ -2,7 +2,7 @@
 
 use membound_model::stall::Served;
 use membound_model::traffic::Capacity;
-use membound_types::{BandwidthPoint, Level, LevelKind, MachineProfile, Outcome};
+use membound_types::{BandwidthKernel, BandwidthPoint, Level, LevelKind, MachineProfile, Outcome};
 
 /// A cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +24,17 @@ pub(crate) struct Caches {
     pub memory_ns: f64,
     /// Bytes that memory was measured to move in a nanosecond, all CPUs together.
     pub most_gb_s: Outcome<f64>,
+    /// Measured traffic of memory by mix.
+    mixes: Vec<Mix>,
+}
+
+/// Traffic of memory that a kernel of the machine profile reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Mix {
+    /// Share of the bytes moved that were written to memory.
+    written: f64,
+    threads: u32,
+    gb_s: f64,
 }
 
 impl Caches {
@@ -49,6 +60,7 @@ impl Caches {
             caches,
             memory_ns: memory.latency_ns,
             most_gb_s: most(profile),
+            mixes: mixes(profile),
         })
     }
 
@@ -59,6 +71,37 @@ impl Caches {
         Capacity {
             low: cache.low_bytes / lines,
             high: cache.high_bytes / lines,
+        }
+    }
+
+    /// The most that so many threads at once were measured to move of a mix of which `written` is
+    /// the share of bytes written, 0 to 1. Between kernels' mixes it is taken to lie on the line
+    /// through both; all kernels' together would be a limit that no program of another mix
+    /// reaches.
+    pub(crate) fn most_of(&self, written: f64, threads: f64) -> Outcome<f64> {
+        let counts = self.mixes.iter().map(|mix| mix.threads);
+        let wanted = threads.round().max(1.0) as u32;
+        let enough = counts.clone().filter(|&count| count >= wanted).min();
+        let Some(threads) = enough.or_else(|| counts.max()) else {
+            return self.most_gb_s.clone();
+        };
+        let mut best: Vec<(f64, f64)> = Vec::new();
+        for mix in self.mixes.iter().filter(|mix| mix.threads == threads) {
+            match best.iter_mut().find(|known| known.0 == mix.written) {
+                Some(known) => known.1 = known.1.max(mix.gb_s),
+                None => best.push((mix.written, mix.gb_s)),
+            }
+        }
+        best.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let after = best.partition_point(|mix| mix.0 <= written);
+        let below = after.checked_sub(1).map(|at| best[at]);
+        match (below, best.get(after).copied()) {
+            (Some(below), Some(above)) => {
+                let along = (written - below.0) / (above.0 - below.0);
+                Outcome::Known(along.mul_add(above.1 - below.1, below.1))
+            }
+            (Some(only), None) | (None, Some(only)) => Outcome::Known(only.1),
+            (None, None) => self.most_gb_s.clone(),
         }
     }
 
@@ -129,4 +172,29 @@ fn most(profile: &MachineProfile) -> Outcome<f64> {
             || Outcome::missing("no bandwidth of memory was measured"),
             Outcome::Known,
         )
+}
+
+/// What each kernel moved between caches and memory: a store through the caches reads its line
+/// first.
+fn mixes(profile: &MachineProfile) -> Vec<Mix> {
+    let Some(bandwidth) = profile.bandwidth.known() else {
+        return Vec::new();
+    };
+    let of_memory = |point: &&BandwidthPoint| match &point.level {
+        Some(name) => Served::of(name) == Served::Dram,
+        None => profile.levels.is_empty(),
+    };
+    let mix = |point: &BandwidthPoint| Mix {
+        written: match point.kernel {
+            BandwidthKernel::Read => 0.0,
+            BandwidthKernel::Triad => 1.0 / 4.0,
+            BandwidthKernel::Copy => 1.0 / 3.0,
+            BandwidthKernel::Write => 1.0 / 2.0,
+            BandwidthKernel::NtWrite => 1.0,
+        },
+        threads: point.threads,
+        gb_s: point.gb_s_with_allocate.max(point.gb_s),
+    };
+    let points = bandwidth.points.iter();
+    points.filter(of_memory).map(mix).collect()
 }

@@ -7,7 +7,7 @@ use membound_types::{BandwidthBin, BandwidthDomain, BandwidthMoment, Basis, Name
 use rustc_hash::FxHashMap;
 
 use super::caches::Caches;
-use super::moves::{Bytes, Moves, function_of};
+use super::moves::{Bytes, Moves, busy, function_of};
 use super::rates::{Patched, Rates, Through};
 use crate::context::Context;
 use crate::info;
@@ -48,7 +48,7 @@ pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
             // What all of memory can do is no measure of one domain among several.
             let whole = name == "DRAM" || run.meta.nodes <= 1 && name.starts_with("DRAM");
             let most = match &most {
-                Some(caches) if whole => caches.most_gb_s.clone(),
+                Some(caches) if whole => caches.most_of(timeline.written(), busy(context)),
                 Some(_) => Outcome::missing("the maximum was measured for all domains together"),
                 None => Outcome::missing_with(
                     "the run holds no machine profile",
@@ -111,7 +111,8 @@ pub(crate) fn modelled(
             *lines.entry(line).or_default() += bytes.total() * times;
         }
     }
-    let mut domain = timeline.domain("DRAM", Basis::Modelled, here.most_gb_s.clone());
+    let most = here.most_of(timeline.written(), busy(context));
+    let mut domain = timeline.domain("DRAM", Basis::Modelled, most);
     domain.objects = named(objects, |group| context.groups.get(*group).name.clone());
     domain.lines = named(lines, |line| context.places.line(*line).name.clone());
     vec![domain]
@@ -182,6 +183,16 @@ impl Timeline {
             self.moments[moment.min(last)].add(bytes, (next - at) as f64 / whole);
             at = next;
         }
+    }
+
+    /// Share of all bytes that were written, 0 to 1.
+    fn written(&self) -> f64 {
+        let (mut all, mut written) = (0.0, 0.0);
+        for bytes in &self.moments {
+            all += bytes.total();
+            written += bytes.written;
+        }
+        if all > 0.0 { written / all } else { 0.0 }
     }
 
     fn length_ns(&self, moment: usize) -> f64 {

@@ -9,6 +9,7 @@ mod sharing;
 mod stalls;
 mod synthetic;
 mod traffic;
+mod unseen;
 
 use membound_analyze::{Options, Views, analyze};
 use membound_run::RunData;

@@ -375,3 +375,38 @@ fn watchpoints_confirm_who_was_there() {
     assert_eq!(hits, [(4000, 0, 2), (4001, 40, 1)]);
     assert_eq!(line.confidence, 1.0);
 }
+
+/// A thread that waits for a flag, and one that counts in `counter` bytes of the same 272.
+fn flag_beside_counter(counter: Range<u64>) -> Profile {
+    let mut two = Two::new();
+    let object = two.array(272);
+    let flag = two.site(10, SiteKind::Load);
+    let count = two.site(20, SiteKind::Both);
+    two.work(0, flag, 0.0..10.0, From::Dram, &object, 0..8);
+    two.work(1, count, 0.0..10.0, From::Dram, &object, counter);
+    two.profile()
+}
+
+#[test]
+fn a_small_object_that_threads_write_is_not_served_by_memory() {
+    for counter in [8..16, 128..136] {
+        let profile = flag_beside_counter(counter.clone());
+        assert_eq!(profile.memory_bound.dram, 0.0, "{counter:?}");
+        assert!(profile.memory_bound.remote > 0.5, "{counter:?}");
+        for finding in &profile.findings {
+            assert!(!finding.text.contains("DRAM"), "{}", finding.text);
+            assert!(!finding.advice.contains("smaller"), "{}", finding.advice);
+        }
+    }
+    let profile = flag_beside_counter(8..16);
+    assert_eq!(profile.findings[0].kind, InsightKind::FalseSharing);
+}
+
+#[test]
+fn a_small_object_of_one_thread_may_come_from_memory() {
+    let mut two = Two::new();
+    let object = two.array(272);
+    let load = two.site(10, SiteKind::Load);
+    two.work(0, load, 0.0..10.0, From::Dram, &object, 0..64);
+    assert!(two.profile().memory_bound.dram > 0.5);
+}

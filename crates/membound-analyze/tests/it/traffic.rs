@@ -2,7 +2,10 @@
 
 use membound_analyze::{Options, OtherMachine, analyze};
 use membound_run::{Burst, RunData, SiteId, SiteKind, ThreadId};
-use membound_types::Basis;
+use membound_types::{
+    Bandwidth, BandwidthKernel, BandwidthPoint, Basis, InsightKind, MachineProfile, NamedPolicy,
+    NodePolicy, Outcome, PageKind, Samples, VectorWidth,
+};
 
 use crate::near;
 use crate::synthetic::{From, Like, Synthetic, machine};
@@ -138,4 +141,67 @@ fn what_was_not_recorded_is_said() {
     let profile = analyze(&run, &Options::default()).profile;
     assert!(profile.bandwidth.is_empty());
     assert!(profile.missing.iter().any(|it| it.table == "bandwidth"));
+}
+
+/// A machine whose kernels moved so much with one thread, write-allocate included.
+fn machine_that_moves(kernels: &[(BandwidthKernel, f64)]) -> MachineProfile {
+    let point = |&(kernel, gb_s): &(BandwidthKernel, f64)| BandwidthPoint {
+        kernel,
+        vector: VectorWidth::V512,
+        size_bytes: 128 << 20,
+        level: Some("DRAM".to_owned()),
+        threads: 1,
+        page: PageKind::Thp,
+        node: NodePolicy::Named(NamedPolicy::Local),
+        gb_s,
+        gb_s_low: gb_s,
+        gb_s_high: gb_s,
+        gb_s_with_allocate: gb_s,
+        batches: Samples::default(),
+    };
+    MachineProfile {
+        bandwidth: Outcome::Known(Bandwidth {
+            points: kernels.iter().map(point).collect(),
+            ..Bandwidth::default()
+        }),
+        ..machine()
+    }
+}
+
+#[test]
+fn a_triad_near_what_the_machine_s_triad_reaches_is_bound_by_bandwidth() {
+    let (mut run, per_ns) = triad(128 << 20);
+    // Of what kernels of other mixes reach, this triad uses a third.
+    let triads = 32.0 * per_ns * 1.1;
+    run.meta.machine = Some(Box::new(machine_that_moves(&[
+        (BandwidthKernel::Read, 0.8 * triads),
+        (BandwidthKernel::Triad, triads),
+        (BandwidthKernel::Write, 3.0 * triads),
+    ])));
+    let profile = analyze(&run, &Options::default()).profile;
+    let most = profile.bandwidth[0].machine_max_gb_s.known().copied();
+    near(most.unwrap(), triads, 0.1 * triads, "the most of a triad");
+    let found = profile
+        .findings
+        .iter()
+        .find(|finding| finding.kind == InsightKind::Bandwidth);
+    let found = found.unwrap_or_else(|| panic!("{:?}", profile.findings));
+    assert!(found.text.starts_with("Bound by bandwidth"), "{found:?}");
+    assert!(found.advice.contains("non-temporal"), "{found:?}");
+    for finding in &profile.findings {
+        let advice = &finding.advice;
+        assert!(!advice.contains("nearer cache"), "{advice}");
+    }
+}
+
+#[test]
+fn a_mix_between_two_kernels_lies_between_them() {
+    let (mut run, _) = triad(128 << 20);
+    run.meta.machine = Some(Box::new(machine_that_moves(&[
+        (BandwidthKernel::Read, 20.0),
+        (BandwidthKernel::Write, 40.0),
+    ])));
+    let profile = analyze(&run, &Options::default()).profile;
+    let most = profile.bandwidth[0].machine_max_gb_s.known().copied();
+    near(most.unwrap(), 30.0, 0.5, "halfway");
 }

@@ -50,6 +50,7 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
         dram: levels.get(Served::Dram),
         remote: levels.get(Served::Remote),
         unknown: levels.get(Served::Unknown),
+        unseen: 0.0,
         l1_and_l2_together: false,
     }
 }

@@ -32,9 +32,30 @@ pub struct Stream {
     /// Time that a thread takes for a line at the bandwidth that the machine was measured to
     /// have, in nanoseconds.
     pub line_ns: f64,
+    /// Time in nanoseconds that lines take which other accesses of the same loop move in order
+    /// for each execution of this one. They share the bandwidth, and samples of the loop lie
+    /// behind whichever of its accesses waits.
+    pub beside_ns: f64,
     /// Where the lines come from.
     pub served: Served,
 }
+
+impl Stream {
+    /// Time in nanoseconds that the lines of so many executions take.
+    fn moved_ns(&self, executions: f64) -> f64 {
+        executions
+            * self
+                .lines_per_execution
+                .mul_add(self.line_ns, self.beside_ns)
+    }
+}
+
+/// How much longer lines may take than at the machine's measured bandwidth.
+const HIGHEST_USE: f64 = 1.5;
+
+/// Part of a hit's latency that an access of a loop costs which goes through memory in order:
+/// such hits overlap. The value, and the least that instructions can be.
+const OVERLAPPED_HIT: (f64, f64) = (0.35, 0.15);
 
 /// Lines of a site that threads take from each other.
 ///
@@ -205,7 +226,21 @@ fn timed(
         return (stall, by_level(mixture, costs).scaled_to(stall.value));
     }
     let overlapped = time_ns * far_share(mixture, costs);
-    let wanted = plain.value.max(overlapped);
+    // Of a stream from the innermost cache nothing but hits is waited for.
+    let beyond = evidence
+        .stream
+        .filter(|stream| stream.served != Served::L1)
+        .map(|_| {
+            let hit_ns = costs.hit_ns(evidence.touch);
+            let beyond = |part: f64| beyond_hits(evidence, executed, part * hit_ns);
+            (
+                beyond(OVERLAPPED_HIT.0).value,
+                beyond(OVERLAPPED_HIT.1).high,
+            )
+        });
+    let wanted = beyond
+        .map_or(plain.value, |(value, _)| value)
+        .max(overlapped);
     let error = (Z95 * executed.relative_error).clamp(0.0, 1.0);
     let limit = mixture.excess_ns.times(executed.count);
     let (least, most) = (limit.low * (1.0 - error), limit.high * (1.0 + error));
@@ -219,17 +254,21 @@ fn timed(
         );
         return (stall, levels);
     };
-    let moved = executed.count * stream.lines_per_execution * stream.line_ns;
+    let moved = stream.moved_ns(executed.count);
     // Hits of a stream hide behind its misses. What prefetchers hide of those is the more the
     // less of the bandwidth the stream uses.
-    let used = (moved / time_ns.max(f64::MIN_POSITIVE)).min(1.0);
-    let streamed = time_ns.min(moved) * used;
+    let own = executed.count * stream.lines_per_execution * stream.line_ns;
+    let used = (own / time_ns.max(f64::MIN_POSITIVE)).min(1.0);
+    let streamed = time_ns.min(own) * used;
     let value = wanted.min(limit.value.max(moved)).max(streamed);
     levels.add(stream.served, value - of_latency);
     let stall = Estimate::new(
         value,
         plain.low.min(least.max(moved)),
-        plain.high.max(time_ns.min(moved)),
+        plain
+            .high
+            .max(time_ns.min(moved))
+            .max(beyond.map_or(0.0, |(_, most)| most.min(HIGHEST_USE * moved))),
     );
     (stall, levels)
 }
@@ -324,7 +363,7 @@ fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estim
     }
     let moved = evidence
         .stream
-        .map(|stream| executed.count * stream.lines_per_execution * stream.line_ns);
+        .map(|stream| stream.moved_ns(executed.count));
     let stall = match (evidence.touch, moved) {
         (Touch::Writes, _) => plain,
         (_, Some(moved)) => Estimate::new(plain.value.min(moved), 0.0, plain.high),

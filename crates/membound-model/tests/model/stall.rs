@@ -393,6 +393,7 @@ fn a_stream_stalls_although_its_loads_look_fast() {
     evidence.stream = Some(Stream {
         lines_per_execution: 0.125,
         line_ns: 20.0,
+        beside_ns: 0.0,
         served: Served::Dram,
     });
     let with = Stall::of(&evidence, &COSTS);
@@ -406,11 +407,35 @@ fn a_stream_stalls_although_its_loads_look_fast() {
         evidence.stream = Some(Stream {
             lines_per_execution: 0.125,
             line_ns: 2.5,
+            beside_ns: 0.0,
             served: Served::Dram,
         });
         let found = Stall::of(&evidence, &COSTS).stall_ns;
         assert!((low..=high).contains(&found.value), "{seconds} {found:?}");
     }
+}
+
+#[test]
+fn a_triad_that_uses_all_bandwidth_stalls_for_all_but_its_work() {
+    let mixture = mixer()
+        .fit(&histogram(&[(0, 0.95), (1, 0.05)], 2000, 24))
+        .unwrap();
+    // 10⁹ iterations of 8 bytes from each of three arrays, of which one is written: four lines in
+    // eight iterations, at 2.5 ns a line. From the innermost cache the loop takes 0.45 s.
+    let (iterations, seconds, from_l1) = (1e9, 1.25, 0.45e9);
+    let truth = seconds * 1e9 - from_l1;
+    let mut evidence = site(seconds, iterations, &mixture);
+    evidence.stream = Some(Stream {
+        lines_per_execution: 0.125,
+        line_ns: 2.5,
+        beside_ns: 3.0 * 0.125 * 2.5,
+        served: Served::Dram,
+    });
+    let stall = Stall::of(&evidence, &COSTS);
+    let error = (stall.stall_ns.value - truth).abs() / (seconds * 1e9);
+    assert!(error < 0.15, "{truth} {stall:#?}");
+    assert!(stall.stall_ns.low <= truth && truth <= stall.stall_ns.high);
+    assert!(stall.levels.get(Served::Dram) > 0.8 * stall.stall_ns.value);
 }
 
 #[test]

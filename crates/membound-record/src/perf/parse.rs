@@ -124,7 +124,7 @@ impl Layout {
 
     fn sample<'a>(self, record: &Record<'a>) -> Option<RawSample<'a>> {
         let mut from = Cursor(record.body);
-        let _ip = from.u64()?;
+        let ip = from.u64()?;
         let (pid, tid) = (from.u32()?, from.u32()?);
         let t_ns = from.u64()?;
         let address = if self.has(SAMPLE_ADDR) {
@@ -159,6 +159,7 @@ impl Layout {
             Mode::User
         };
         Some(RawSample {
+            ip,
             pid,
             tid,
             t_ns,

@@ -88,6 +88,28 @@ pub(crate) fn level_parts(bound: &MemoryBound) -> Vec<(&'static str, f64)> {
     out
 }
 
+/// Share of CPU time in code that could not be looked into, by reason; nothing where that is
+/// hardly any.
+pub(crate) fn unseen(profile: &Profile) -> Option<String> {
+    const WORTH_A_WORD: f64 = 0.005;
+    if profile.memory_bound.unseen < WORTH_A_WORD {
+        return None;
+    }
+    let reasons: Vec<String> = profile
+        .unseen
+        .iter()
+        .filter(|unseen| unseen.fraction >= WORTH_A_WORD)
+        .map(|unseen| format!("{} {}", unseen.reason, units::percent(unseen.fraction)))
+        .collect();
+    Some(format!(
+        "not known whether it waits: {}",
+        reasons.join("; ")
+    ))
+}
+
+/// What the part of [`unseen`] code is called in a bar of shares.
+pub(crate) const UNSEEN: &str = "not seen";
+
 /// The level's place among the colours of levels, by the name in its row.
 pub(crate) fn level_color(name: &str) -> usize {
     match name {
@@ -307,7 +329,8 @@ pub(crate) fn shared_by(thread: &SharingThread) -> String {
 pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
     let most = match &domain.machine_max_gb_s {
         Outcome::Known(most) if *most > 0.0 => format!(
-            "{} of the {} that this machine was measured to do",
+            "{} of the {} that this machine was measured to do with as many threads and the \
+             same part of writes",
             units::percent(domain.average_gb_s / most),
             units::gb_s(*most)
         ),

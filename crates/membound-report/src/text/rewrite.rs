@@ -21,12 +21,22 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     let mut out = Out::new(style);
     let programs = check.processes.len();
     let patched = check.processes.iter().filter(|it| it.patched).count();
+    // Counts of a program that patches left before its end are a part of what it executed.
+    let seen = if check.missed.is_empty() {
+        Seen::All
+    } else {
+        Seen::Part
+    };
     let remark = format!(
-        "{patched} of {} patched",
-        units::plural(programs, "program")
+        "{patched} of {} patched{}",
+        units::plural(programs, "program"),
+        match seen {
+            Seen::All => "",
+            Seen::Part => ", part of the time only: see below",
+        }
     );
     out.heading(&format!("membound: body {}", check.body), &remark);
-    modules(&mut out, &check.modules);
+    modules(&mut out, &check.modules, seen);
     let mut refused: BTreeMap<&str, u64> = BTreeMap::new();
     for module in &check.modules {
         for (reason, count) in &module.counts.refused {
@@ -57,7 +67,14 @@ pub fn rewrite_check(check: &RewriteCheck, style: Style) -> String {
     out.finish()
 }
 
-fn modules(out: &mut Out, modules: &[CheckedModule]) {
+/// How much of what programs executed was counted.
+#[derive(Clone, Copy)]
+enum Seen {
+    All,
+    Part,
+}
+
+fn modules(out: &mut Out, modules: &[CheckedModule], seen: Seen) {
     let mut table = Table::new()
         .words("module")
         .column("loads", Align::Right, 2)
@@ -71,7 +88,10 @@ fn modules(out: &mut Out, modules: &[CheckedModule]) {
             units::count(module.counts.loads),
             units::count(module.counts.stores),
             share(&module.counts),
-            figure(module.executions.known().copied()),
+            match (module.executions.known(), seen) {
+                (Some(executions), Seen::Part) => format!("≥ {}", units::count(*executions)),
+                (executions, _) => figure(executions.copied()),
+            },
         ]);
     }
     if !table.is_empty() {

@@ -126,6 +126,19 @@ impl<'data> Image<'data> {
         if identity::is_go(&layout) {
             return Err(Error::Unsupported(Unsupported::Go));
         }
+        Ok(Self::of_layout(layout))
+    }
+
+    /// Reads an ELF file whose code is only looked at: also one that is not patched because it
+    /// was made by Go.
+    ///
+    /// # Errors
+    /// When it is malformed, or of a kind that is not looked at.
+    pub fn parse_unpatched(data: &'data [u8]) -> Result<Self, Error> {
+        Layout::parse(data).map(Self::of_layout)
+    }
+
+    fn of_layout(layout: Layout<'data>) -> Self {
         let text: Vec<Range<u64>> = layout
             .segments
             .iter()
@@ -142,7 +155,7 @@ impl<'data> Image<'data> {
             .iter()
             .map(|frame| frame.range.end - frame.range.start)
             .sum();
-        Ok(Self {
+        Self {
             identity: identity::identity(&layout),
             convention: identity::convention(&layout, &symbols, covered),
             layout,
@@ -152,7 +165,7 @@ impl<'data> Image<'data> {
             frames,
             frame_section,
             relocations,
-        })
+        }
     }
 
     /// The bytes of a range of addresses, when one segment of the file holds them all.

@@ -79,10 +79,11 @@ impl Code {
     /// Reads an ELF file: a vector of its bytes, or its mapping.
     ///
     /// # Errors
-    /// When it is malformed, or of a kind that is not looked at.
+    /// When it is malformed, or of a kind that is not looked at. What is not patched may be
+    /// looked at all the same, as Go's code is.
     pub fn of(file: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, image::Error> {
         let bytes: Bytes = Box::new(file);
-        let file = File::try_new(bytes, |bytes| Image::parse((**bytes).as_ref()))?;
+        let file = File::try_new(bytes, |bytes| Image::parse_unpatched((**bytes).as_ref()))?;
         let knowledge = Knowledge::nothing(Tables::Resolve);
         Ok(Self::new(Source::File(Box::new(file), knowledge)))
     }

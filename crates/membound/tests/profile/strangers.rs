@@ -11,7 +11,7 @@ use std::time::Duration;
 use membound_testkit::skipped;
 use membound_types::Profile;
 
-use crate::suite::{Profiled, alone, fixture, membound, profile_on, text, unmeasured};
+use crate::suite::{Profiled, alone, fixture, line_of, membound, profile_on, text, unmeasured};
 use crate::unharmed::complains;
 
 /// An account that owns nothing, on every system.
@@ -412,4 +412,64 @@ fn a_disk_that_is_full_keeps_what_there_was_room_for() {
     let profile: Profile =
         serde_json::from_slice(&report.stdout).expect("it is the report's document");
     assert!(profile.incomplete);
+}
+
+/// That nothing in a summary sends the reader away from memory.
+#[track_caller]
+fn is_open(run: &Profiled) {
+    let bound = &run.profile.memory_bound;
+    assert!(bound.high > 0.6, "{bound:?}\n{}", run.show());
+    assert!(bound.low <= bound.fraction, "{bound:?}");
+    for finding in &run.profile.findings {
+        assert!(!finding.advice.contains("algorithms"), "{}", run.show());
+    }
+    assert!(!run.show().contains("hot enough"), "{}", run.show());
+}
+
+/// Go's code is not patched, but its samples can be told apart.
+#[test]
+fn a_go_program_that_waits_for_memory_is_not_said_to_compute() {
+    let Some(program) = fixture("chase.go", "") else {
+        return;
+    };
+    let _alone = alone();
+    let none: [&str; 0] = [];
+    let run = profile_on(unmeasured(), &[], &program, none);
+    assert_eq!(text(&run.output.stdout), "true\n", "{}", run.show());
+    is_open(&run);
+    assert!(run.profile.memory_bound.unseen < 0.2, "{}", run.show());
+    let walk = line_of("chase.go", "// WALK");
+    let row = run.profile.lines.first();
+    assert!(
+        row.is_some_and(|row| row.line == Some(walk)),
+        "{row:?}\n{}",
+        run.show()
+    );
+}
+
+/// 32-bit code is not decoded: whether it waits is not known, and that is said.
+#[test]
+fn a_32_bit_program_that_waits_for_memory_is_not_said_to_compute() {
+    let words = "-O1 -m32 -nostdlib -ffreestanding -static -fno-pie -no-pie -fno-stack-protector";
+    let Some(program) = fixture("old32.c", words) else {
+        return;
+    };
+    let runs = Command::new(&program).status();
+    if !runs.is_ok_and(|status| status.success()) {
+        skipped("this kernel runs no 32-bit programs");
+        return;
+    }
+    let _alone = alone();
+    let none: [&str; 0] = [];
+    let run = profile_on(unmeasured(), &[], &program, none);
+    is_open(&run);
+    let unseen = &run.profile.unseen;
+    assert!(
+        unseen
+            .first()
+            .is_some_and(|it| it.reason.contains("32-bit code")),
+        "{unseen:?}\n{}",
+        run.show()
+    );
+    assert!(run.profile.memory_bound.unseen > 0.6, "{}", run.show());
 }

@@ -21,6 +21,7 @@ pub(crate) fn fixture(source: &str, words: &str) -> Option<PathBuf> {
     let compiler = match source.rsplit('.').next() {
         Some("cc") => Compiler::Gxx,
         Some("rs") => Compiler::Rustc,
+        Some("go") => Compiler::Go,
         _ => Compiler::Gcc,
     };
     FIXTURES.build(compiler, source, words)

@@ -336,8 +336,23 @@ impl Synthetic {
         });
     }
 
-    /// `thread` does something else during `span`.
+    /// `thread` does something else during `span`, in code that was decoded: the recorder says
+    /// of every such instruction that it waited for no memory.
     pub(crate) fn plain(&mut self, thread: ThreadId, stack: StackId, span: Range<f64>) {
+        let frame = self.run.stacks[stack.index()].frame;
+        if self.run.attributions.iter().all(|it| it.frame != frame) {
+            self.run.attributions.push(Attribution {
+                frame,
+                site: None,
+                share: 1.0,
+                confidence: 0.9,
+            });
+        }
+        self.unseen(thread, stack, span);
+    }
+
+    /// `thread` runs code that could not be decoded during `span`.
+    pub(crate) fn unseen(&mut self, thread: ThreadId, stack: StackId, span: Range<f64>) {
         self.samples(thread, 0, stack, span, |_| (None, None));
     }
 

@@ -47,6 +47,7 @@ pub(super) fn answer(profile: &Profile) -> Markup {
                     small { (units::percent_interval(bound.low, bound.high)) " of " (units::seconds(profile.time.cpu_s)) " CPU" }
                 }
                 (level_bar(profile))
+                @if let Some(unseen) = run::unseen(profile) { p.note { (unseen) } }
                 (tiles(profile))
             }
             @if !profile.findings.is_empty() {
@@ -79,12 +80,13 @@ fn level_bar(profile: &Profile) -> Markup {
     let bound = &profile.memory_bound;
     let parts: Vec<(&str, usize, f64)> = run::level_parts(bound)
         .into_iter()
+        .chain((bound.unseen > 0.0).then_some((run::UNSEEN, bound.unseen)))
         .map(|(name, share)| (name, run::level_color(name), share))
         .collect();
     ShareBar {
         label: "stalled by level",
         parts: &parts,
-        rest: ("computing", 1.0 - bound.fraction),
+        rest: ("computing", (1.0 - bound.fraction - bound.unseen).max(0.0)),
     }
     .markup()
 }

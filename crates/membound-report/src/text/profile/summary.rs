@@ -83,6 +83,7 @@ fn how_much(out: &mut Out, profile: &Profile) {
     );
     let parts: Vec<(&str, f64)> = run::level_parts(bound)
         .into_iter()
+        .chain([(run::UNSEEN, bound.unseen)])
         .filter(|part| part.1 > SMALLEST)
         .collect();
     let idle = if profile.time.idle_s > 0.0 {
@@ -93,7 +94,11 @@ fn how_much(out: &mut Out, profile: &Profile) {
     } else {
         String::new()
     };
-    bar::write(out, &parts, ("other", 1.0 - bound.fraction), &idle);
+    let other = (1.0 - bound.fraction - bound.unseen).max(0.0);
+    bar::write(out, &parts, ("other", other), &idle);
+    if let Some(unseen) = run::unseen(profile) {
+        out.note(&unseen);
+    }
 }
 
 fn findings(out: &mut Out, profile: &Profile) {

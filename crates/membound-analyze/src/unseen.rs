@@ -1,0 +1,97 @@
+//! CPU time in code of which no sample could be told what it waited for.
+//!
+//! The recorder writes an attribution for every sampled instruction that it could decode, be it
+//! that the instruction waited for no memory. Where there is none, the code could not be read, and
+//! its time is neither stalled nor computing: it widens intervals up to all of it.
+
+use std::collections::BTreeMap;
+
+use membound_run::{FrameId, Gap, ModuleKind, RunData};
+use membound_types::UnseenCode;
+
+use crate::context::Context;
+use crate::names;
+use crate::tally::Waits;
+
+/// Whether it is not known what samples at `frame` waited for. The kernel's code is none of the
+/// program's, and does not count.
+pub(crate) fn is_unseen(run: &RunData, waits: &Waits, frame: FrameId) -> bool {
+    let kind = run.frames[frame.index()]
+        .module
+        .map(|module| run.modules[module.index()].kind);
+    !matches!(kind, Some(ModuleKind::Kernel | ModuleKind::Agent)) && !waits.is_told(frame)
+}
+
+/// Why samples at `frame` could not be told apart.
+fn reason(run: &RunData, frame: FrameId) -> String {
+    let Some(module) = run.frames[frame.index()].module else {
+        return "code outside of all known mappings".to_owned();
+    };
+    let module = &run.modules[module.index()];
+    if module.kind == ModuleKind::Jit {
+        return "code made at run time (JIT)".to_owned();
+    }
+    let name = names::file_name(&module.path);
+    let told = run
+        .gaps
+        .iter()
+        .filter(|gap| gap.about == Gap::UNSEEN_CODE)
+        .find_map(|gap| gap.reason.strip_prefix(&module.path)?.strip_prefix(": "));
+    match told {
+        Some(why) => format!("{name}: {why}"),
+        None => format!("{name}: no decoded function holds the instruction"),
+    }
+}
+
+/// All of it by reason, most time first.
+pub(crate) fn unseen(context: &Context<'_>) -> Vec<UnseenCode> {
+    let mut by_reason: BTreeMap<String, f64> = BTreeMap::new();
+    for plain in context.plain.iter().filter(|plain| plain.unseen) {
+        *by_reason
+            .entry(reason(context.run, plain.frame))
+            .or_default() += plain.time_ns;
+    }
+    let mut all: Vec<UnseenCode> = by_reason
+        .into_iter()
+        .map(|(reason, time_ns)| UnseenCode {
+            reason,
+            fraction: context.times.share(time_ns),
+        })
+        .collect();
+    all.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
+    all
+}
+
+/// Why no access of a run with latencies was timed, as far as the run says.
+pub(crate) fn why_not_timed(context: &Context<'_>) -> String {
+    let run = context.run;
+    let told = run
+        .gaps
+        .iter()
+        .find(|gap| matches!(gap.about.as_str(), "latencies" | "latency"))
+        .map(|gap| gap.reason.clone());
+    let unpatched = || {
+        let mut processes = run.processes.iter();
+        processes.find_map(|process| process.unpatched.clone())
+    };
+    let refused = || {
+        let hottest = context
+            .costs
+            .iter()
+            .enumerate()
+            .max_by(|(_, a), (_, b)| a.time_ns.total_cmp(&b.time_ns))?;
+        run.sites[hottest.0].refused.clone()
+    };
+    let unseen = || {
+        let first = unseen(context).into_iter().next()?;
+        (first.fraction >= 0.5).then_some(first.reason)
+    };
+    let why = told.or_else(unpatched).or_else(unseen).or_else(refused);
+    match why {
+        Some(why) => format!("no access was timed: {why}"),
+        None if context.costs.iter().all(|cost| cost.time_ns <= 0.0) => {
+            "no access was timed: no sample waited at an access".to_owned()
+        }
+        None => "no access was timed: no patch saw one executed".to_owned(),
+    }
+}
