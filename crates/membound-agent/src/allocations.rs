@@ -1,20 +1,22 @@
 //! Blocks that wrapped functions allocate and free.
 //!
 //! A function that allocates by calling another one counts once: inside the outermost, others
-//! are let pass. What is told of a block is decided by its size and its address alone, so that
-//! freeing it decides as allocating it did.
+//! are let pass. Whether a block is told of is decided before the original runs ([`countdown`]), and
+//! most calls are let pass by the stub, which decides alike. Freeing is told of for the blocks that
+//! were ([`told_blocks`]).
 
 use core::mem::offset_of;
 use core::sync::atomic::Ordering;
 
-use membound_wire::{AllocationKind, Allocations, Command, WrapKind, allocation_level};
+use membound_wire::{AllocationKind, Allocations, Command, WrapKind};
 
 use crate::control::Failure;
+use crate::countdown::{self, Counted, Mark};
 use crate::keep::{self, Thread};
 use crate::tell::{self, Event, Shared};
 use crate::unwind::{self, Begin, Registers, Walk};
 use crate::wrap::{self, Course, WrapFrame};
-use crate::{assembly, chains, large, memory};
+use crate::{assembly, chains, memory, told_blocks};
 
 /// Most return addresses of a chain.
 const DEEPEST: usize = 64;
@@ -25,9 +27,13 @@ const FRAMES: usize = 256;
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     if command.address != 0 {
         keep::prepare()?;
-        large::prepare()?;
+        told_blocks::prepare()?;
     }
     tell::set_memory(command.address);
+    countdown::certain_from_bytes(match Shared::get() {
+        Some(shared) => certain_from(shared),
+        None => 0,
+    });
     Ok(())
 }
 
@@ -49,6 +55,21 @@ impl Wrapped {
     fn is(self, kind: WrapKind) -> bool {
         self.kind == kind as u32
     }
+
+    /// Bytes that are asked for.
+    fn size(self, frame: &WrapFrame) -> u64 {
+        if self.is(WrapKind::Sized) {
+            frame.rdi
+        } else if self.is(WrapKind::Counted) {
+            frame.rdi.saturating_mul(frame.rsi)
+        } else if self.is(WrapKind::ResizedCounted) {
+            frame.rsi.saturating_mul(frame.rdx)
+        } else if self.is(WrapKind::AlignedInto) {
+            frame.rdx
+        } else {
+            frame.rsi
+        }
+    }
 }
 
 /// Before the original of this `number`.
@@ -66,43 +87,87 @@ pub(crate) unsafe fn before(frame: &mut WrapFrame, number: u32) -> Course {
             .fetch_add(1, Ordering::Relaxed);
         return Course::Pass;
     };
+    let wrapped = Wrapped::of(number);
+    if wrapped.is(WrapKind::Free) || wrapped.is(WrapKind::FreeOuter) {
+        free(shared, thread, wrapped, frame.rdi, assembly::time_stamp);
+        return Course::Pass;
+    }
+    let size = wrapped.size(frame);
+    let resizes = RESIZING.iter().any(|kind| wrapped.is(*kind));
+    let maps = MAPPING.iter().any(|kind| wrapped.is(*kind));
+    // Also for a call that does not count: a countdown that is used up would bring every call here.
+    let telling = match maps {
+        true => Some(0),
+        false => decide(shared, thread, wrapped, size),
+    };
     let outer = match around(thread, frame) {
         Around::Another => return Course::Pass,
         Around::OtherStack(outer) => outer,
         Around::Nothing => 0,
     };
-    let wrapped = Wrapped::of(number);
-    if wrapped.is(WrapKind::Free) {
-        free(shared, thread, wrapped, frame.rdi, assembly::time_stamp);
+    let ends = resizes && told_blocks::contains(frame.rdi);
+    if telling.is_none() && !ends {
+        countdown::own().mark(own_mark(frame));
         return Course::Pass;
     }
-    if wrapped.is(WrapKind::FreeOuter) {
-        free(shared, thread, wrapped, frame.rdi, assembly::time_stamp);
-    }
-    let frees = RESIZING
-        .iter()
-        .chain(&[WrapKind::Unmap, WrapKind::Remap])
-        .any(|kind| wrapped.is(*kind));
     let kept = &mut frame.kept;
-    kept.tsc = if frees { assembly::time_stamp() } else { 0 };
+    kept.tsc = if resizes || maps {
+        assembly::time_stamp()
+    } else {
+        0
+    };
     kept.thread = (&raw const *thread) as u64;
     kept.outer = outer;
-    kept.number = u64::from(number);
+    kept.number = number;
     kept.block = frame.rdi;
-    kept.size = if wrapped.is(WrapKind::Sized) {
-        frame.rdi
-    } else if wrapped.is(WrapKind::Counted) {
-        frame.rdi.saturating_mul(frame.rsi)
-    } else if wrapped.is(WrapKind::ResizedCounted) {
-        frame.rsi.saturating_mul(frame.rdx)
-    } else if wrapped.is(WrapKind::AlignedInto) {
-        frame.rdx
-    } else {
-        frame.rsi
-    };
+    kept.size = size;
     kept.second_size = frame.rdx;
+    kept.telling = telling.map_or(0, |level| level + 1);
+    kept.timed = match countdown::own().is_timed() {
+        true => assembly::time_stamp(),
+        false => 0,
+    };
     thread.outer.store(frame.address(), Ordering::Relaxed);
     Course::Around
+}
+
+/// Size from which on blocks are told of at every level.
+fn certain_from(shared: Shared) -> u64 {
+    shared
+        .word(offset_of!(Allocations, every_from_bytes))
+        .load(Ordering::Relaxed)
+}
+
+/// The level by which a block of this size is told of, `None` when it is not.
+fn decide(shared: Shared, thread: &Thread, wrapped: Wrapped, size: u64) -> Option<u32> {
+    if size >= countdown::certain_from_bytes(certain_from(shared)) {
+        return Some(0);
+    }
+    let counted = match COUNTED_BY_STUB.iter().any(|kind| wrapped.is(*kind)) {
+        true => Counted::Yes,
+        false => Counted::No,
+    };
+    countdown::own().decide(size, counted, shared.level(thread))
+}
+
+/// Where the frame's call returns to.
+fn own_mark(frame: &WrapFrame) -> Mark {
+    Mark {
+        slot: frame.callers_stack().wrapping_sub(8),
+        back: frame.return_address,
+    }
+}
+
+/// Adds what a call took to what was timed. One that was interrupted says nothing.
+fn end_timing(shared: Shared, begun: u64) {
+    const LONGEST_TICKS: u64 = 20_000;
+    let took = assembly::time_stamp().wrapping_sub(begun);
+    if took > LONGEST_TICKS {
+        return;
+    }
+    let add = |offset: usize, step: u64| shared.word(offset).fetch_add(step, Ordering::Relaxed);
+    add(offset_of!(Allocations, timed_ticks), took);
+    add(offset_of!(Allocations, timed), 1);
 }
 
 /// After the original, whose result is in rax.
@@ -118,16 +183,14 @@ pub(crate) unsafe fn after(frame: &mut WrapFrame) {
         return;
     };
     let frame = &*frame;
-    let wrapped = Wrapped::of(frame.kept.number as u32);
+    let wrapped = Wrapped::of(frame.kept.number);
     let told = Told {
         shared,
         thread,
         wrapped,
         frame,
     };
-    if wrapped.is(WrapKind::FreeOuter) {
-        // It was told of before.
-    } else if wrapped.is(WrapKind::Map) {
+    if wrapped.is(WrapKind::Map) {
         told.mapped();
     } else if wrapped.is(WrapKind::Unmap) {
         told.unmapped();
@@ -138,7 +201,10 @@ pub(crate) unsafe fn after(frame: &mut WrapFrame) {
     } else if RESIZING.iter().any(|kind| wrapped.is(*kind)) {
         told.resized();
     } else if frame.rax != 0 {
-        told.allocated((frame.rax, frame.kept.size), Following::BySize);
+        told.allocated((frame.rax, frame.kept.size));
+    }
+    if frame.kept.timed != 0 {
+        end_timing(shared, frame.kept.timed);
     }
 }
 
@@ -148,6 +214,10 @@ const RESIZING: [WrapKind; 3] = [
     WrapKind::ResizedCounted,
     WrapKind::ResizedAligned,
 ];
+/// Kinds that map or unmap.
+const MAPPING: [WrapKind; 3] = [WrapKind::Map, WrapKind::Unmap, WrapKind::Remap];
+/// Kinds whose bytes the stub has counted before it comes here, for sizes that it may decide.
+const COUNTED_BY_STUB: [WrapKind; 3] = [WrapKind::Sized, WrapKind::Counted, WrapKind::Resized];
 /// What mapping functions return when they fail.
 const FAILED: u64 = u64::MAX;
 
@@ -163,7 +233,7 @@ struct Told<'a> {
 impl Told<'_> {
     fn mapped(self) {
         if self.frame.rax != FAILED {
-            self.allocated((self.frame.rax, self.frame.kept.size), Following::Always);
+            self.mapping((self.frame.rax, self.frame.kept.size));
         }
     }
 
@@ -182,14 +252,14 @@ impl Told<'_> {
             self.mapping_freed();
         }
         let size = self.frame.kept.second_size;
-        self.allocated((self.frame.rax, size), Following::Always);
+        self.mapping((self.frame.rax, size));
     }
 
     fn put(self) {
         if self.frame.rax as u32 == 0 {
             // SAFETY: the original has just put the block's address there.
             let address: u64 = unsafe { memory::get(self.frame.kept.block as usize) };
-            self.allocated((address, self.frame.kept.size), Following::BySize);
+            self.allocated((address, self.frame.kept.size));
         }
     }
 
@@ -203,7 +273,7 @@ impl Told<'_> {
             });
         }
         if done {
-            self.allocated((self.frame.rax, kept.size), Following::BySize);
+            self.allocated((self.frame.rax, kept.size));
         }
     }
 
@@ -223,19 +293,26 @@ impl Told<'_> {
         );
     }
 
-    fn allocated(self, (address, size): (u64, u64), following: Following) {
-        let level = level(self.shared);
-        let every = self
-            .shared
-            .word(offset_of!(Allocations, every_from_bytes))
-            .load(Ordering::Relaxed);
-        let always = following == Following::Always || size >= every;
-        if !always && allocation_level(address) < level {
+    /// Tells of a block if that was decided.
+    fn allocated(self, (address, size): (u64, u64)) {
+        let Some(level) = self.frame.kept.telling.checked_sub(1) else {
             return;
+        };
+        let kept = told_blocks::insert(address);
+        if !kept {
+            self.shared
+                .word(offset_of!(Allocations, homeless))
+                .fetch_add(1, Ordering::Relaxed);
+        } else if !self.tell((address, size), level) {
+            told_blocks::remove(address);
         }
-        if following == Following::BySize && always {
-            large::insert(address);
-        }
+    }
+
+    fn mapping(self, block: (u64, u64)) {
+        self.tell(block, 0);
+    }
+
+    fn tell(self, (address, size): (u64, u64), level: u32) -> bool {
         let tsc = assembly::time_stamp();
         let chain = chain(self.shared, self.thread, self.frame);
         self.shared.tell(
@@ -247,27 +324,13 @@ impl Told<'_> {
                 chain,
                 function: self.wrapped.function,
                 kind: AllocationKind::Allocated,
-                level: if always { 0 } else { level },
+                level,
             },
-        );
+        )
     }
 }
 
-/// Whether a block is told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Following {
-    /// Whatever its size.
-    Always,
-    /// Perhaps not if it is small.
-    BySize,
-}
-
-fn level(shared: Shared) -> u32 {
-    shared
-        .half(offset_of!(Allocations, level))
-        .load(Ordering::Relaxed)
-}
-
+/// Tells of the end of a block that was told of.
 fn free(
     shared: Shared,
     thread: &Thread,
@@ -275,12 +338,7 @@ fn free(
     address: u64,
     tsc: impl FnOnce() -> u64,
 ) {
-    if address == 0 {
-        return;
-    }
-    let level = level(shared);
-    let known = large::remove(address);
-    if !known && allocation_level(address) < level {
+    if address == 0 || !told_blocks::remove(address) {
         return;
     }
     shared.tell(
@@ -292,7 +350,7 @@ fn free(
             chain: 0,
             function: wrapped.function,
             kind: AllocationKind::Freed,
-            level: if known { 0 } else { level },
+            level: 0,
         },
     );
 }
@@ -336,37 +394,60 @@ enum Around {
 fn around(thread: &Thread, frame: &WrapFrame) -> Around {
     let outer = thread.outer.load(Ordering::Relaxed);
     if outer == 0 {
-        return Around::Nothing;
+        return around_passed(thread, frame);
     }
     let here = frame.address();
     if !thread.on_one_stack(here.min(outer), here.max(outer)) {
         return Around::OtherStack(outer);
     }
     if outer <= here {
-        return Around::Nothing;
+        return around_passed(thread, frame);
     }
     // SAFETY: the place is between the thread's frame here and the end of its stack.
     let back: u64 = unsafe { memory::get(outer as usize - 8) };
     if back != wrap::back() {
+        return around_passed(thread, frame);
+    }
+    match is_inside(thread, frame, (outer, wrap::back())) {
+        true => Around::Another,
+        false => around_passed(thread, frame),
+    }
+}
+
+/// As [`around`], for a wrapped call that was let pass and left its mark.
+fn around_passed(thread: &Thread, frame: &WrapFrame) -> Around {
+    let own = own_mark(frame);
+    let Some(mark) = countdown::own().marked() else {
+        return Around::Nothing;
+    };
+    if mark.slot <= own.slot || !thread.on_one_stack(own.slot, mark.slot) {
         return Around::Nothing;
     }
+    // SAFETY: the place is on the thread's stack, above the frame.
+    let back: u64 = unsafe { memory::get(mark.slot as usize) };
+    if back == mark.back && is_inside(thread, frame, (mark.slot + 8, mark.back)) {
+        Around::Another
+    } else {
+        Around::Nothing
+    }
+}
+
+/// Whether the frame's call was made, directly or not, by a call that returns to `ip` with the stack
+/// pointer at `sp`.
+fn is_inside(thread: &Thread, frame: &WrapFrame, (sp, ip): (u64, u64)) -> bool {
     let begin = callers_registers(frame);
     let mut at = begin;
     let mut walk = Walk::new(begin, Begin::Return, thread.stack(begin.sp));
     for _ in 0..FRAMES {
-        if at.sp >= outer {
+        if at.sp >= sp {
             // The frame was passed by, or is the one that this call returns through.
-            return if at.sp == outer && at.ip == wrap::back() {
-                Around::Another
-            } else {
-                Around::Nothing
-            };
+            return at.sp == sp && at.ip == ip;
         }
         match walk.step() {
             Some(caller) => at = caller,
             None => break,
         }
     }
-    // Nobody can say who called: what stands at the place counts.
-    Around::Another
+    // Where callers are not known, what stands at the place counts.
+    true
 }

@@ -11,7 +11,8 @@
 //! - `entry` (and `vectors`): where trampolines call in; `handlers`, `exec`, `sample` serve them.
 //! - `filters`: the way out before the program forbids itself system calls.
 //! - `threads` and `trap`: how threads are stopped while text is changed live.
-//! - `wrap`, `allocations`, `tell`, `chains`, `large`: allocations, as functions make them.
+//! - `wrap`, `allocations`, `countdown`, `told_blocks`, `tell`, `chains`: allocations, as functions make
+//!   them.
 //! - `requests`: how long the program takes from receiving to sending, or from mark to mark.
 //! - `unwind` and `stack`: who called whom. `keep`: what is kept for a thread.
 //! - `listen`: the thread that waits for the launcher in live sessions.
@@ -34,6 +35,7 @@ mod auxiliary;
 mod chains;
 mod children;
 mod control;
+mod countdown;
 mod entry;
 mod exec;
 mod filters;
@@ -41,7 +43,6 @@ mod guest;
 mod handlers;
 mod keep;
 mod lanes;
-mod large;
 mod listen;
 mod live;
 mod masks;
@@ -57,6 +58,7 @@ mod text;
 mod threads;
 mod tick;
 mod timers;
+mod told_blocks;
 mod trap;
 mod unwind;
 mod vectors;

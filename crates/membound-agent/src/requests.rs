@@ -139,7 +139,7 @@ pub(crate) fn before(frame: &mut WrapFrame, number: u32) -> Course {
     let Some(kept) = after else {
         return Course::Pass;
     };
-    frame.kept.number = u64::from(number);
+    frame.kept.number = number;
     frame.kept.block = kept;
     Course::Around
 }
@@ -151,7 +151,7 @@ pub(crate) fn after(frame: &WrapFrame) {
     };
     // An `int` has nothing to say about the upper half.
     let int = frame.rax as u32 as i32;
-    match WrapKind::of_requests(frame.kept.number as u32) {
+    match WrapKind::of_requests(frame.kept.number) {
         Some(WrapKind::Receive) if frame.rax.cast_signed() > 0 => receive(table, frame.kept.block),
         Some(WrapKind::ReceiveMany) if int > 0 => receive(table, frame.kept.block),
         Some(WrapKind::Open) if int >= 0 => forget(table, frame.rax, frame.rax),

@@ -9,7 +9,7 @@ use membound_wire::{
 };
 
 use crate::keep::Thread;
-use crate::{assembly, filters, memory, sys};
+use crate::{assembly, memory, sys, told_blocks};
 
 /// Address of the memory, 0 without one.
 static MEMORY: AtomicUsize = AtomicUsize::new(0);
@@ -19,9 +19,12 @@ static MEMORY: AtomicUsize = AtomicUsize::new(0);
 const SPARE: u64 = 64;
 /// As [`SPARE`], for all the threads that share a ring.
 const SPARE_SHARED: u64 = 2048;
-/// How long a thread whose ring is full sleeps at a time for it to be emptied, and how often.
-const NAP_NS: u64 = 100_000;
-const NAPS: u32 = 300;
+/// Records that are left free for the ends of blocks: one that is not told of leaves a block that
+/// is there for ever.
+const SPARE_FOR_ENDS: u64 = 4096;
+/// The least level where a ring is as full as this, in sixteenths. Sampling in time loses no event
+/// and favours no block, as losing events would.
+const PRESSURE: [(u64, u32); 3] = [(14, 15), (13, 10), (11, 6)];
 /// Rings looked at for an owner that is gone.
 const SEARCHED: u32 = 16;
 
@@ -93,47 +96,45 @@ impl Shared {
         rings + index as usize * size_of::<AllocationRing>()
     }
 
-    /// Writes the event down, or counts it as lost.
-    pub(crate) fn tell(self, thread: &Thread, event: &Event) {
+    /// Writes the event down, or counts it as lost; whether it was written.
+    pub(crate) fn tell(self, thread: &Thread, event: &Event) -> bool {
         let Some(place) = self.place_of(thread) else {
             self.word(offset_of!(Allocations, homeless))
                 .fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         };
         let step = if place.shared { 2 } else { 1 };
-        let reserved = reserve(place, step).or_else(|| self.wait_for_room(place, step));
-        let Some(index) = reserved else {
+        let spare = match event.kind {
+            AllocationKind::Allocated => SPARE_FOR_ENDS,
+            AllocationKind::Freed | AllocationKind::Thread => 0,
+        };
+        let Some(index) = reserve(place, step, spare) else {
             word32(place.ring + offset_of!(AllocationRing, lost)).fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         };
         if place.shared {
             let marker = marker(thread.number.load(Ordering::Relaxed));
             write(place.ring, index, &marker);
         }
         write(place.ring, index.wrapping_add(step - 1), event);
+        true
     }
 
-    /// Reserves in a full ring when the launcher has emptied it, if that is soon: a program may
-    /// allocate faster than anybody reads for a moment, and blocks that nobody heard of have no
-    /// name for as long as they live.
-    #[cold]
-    fn wait_for_room(self, place: Place, step: u64) -> Option<u64> {
-        let unattended = self.word(offset_of!(Allocations, unattended));
-        if unattended.load(Ordering::Relaxed) != 0 || filters::shut_in() {
-            return None;
-        }
-        let tail = word64(place.ring + offset_of!(AllocationRing, tail));
-        let first = tail.load(Ordering::Relaxed);
-        for _ in 0..NAPS {
-            sys::nap(NAP_NS);
-            if let Some(index) = reserve(place, step) {
-                return Some(index);
-            }
-        }
-        if tail.load(Ordering::Relaxed) == first {
-            unattended.store(1, Ordering::Relaxed);
-        }
-        None
+    /// The level that holds for the thread now: what the launcher asks for, or more where the ring
+    /// fills up faster than the launcher empties it, or the set of blocks does.
+    pub(crate) fn level(self, thread: &Thread) -> u32 {
+        let wanted = self
+            .half(offset_of!(Allocations, level))
+            .load(Ordering::Relaxed);
+        let ring = self.place_of(thread).map_or(0, |place| {
+            used(place).saturating_mul(16) / ALLOCATION_RECORDS as u64
+        });
+        let fullest = ring.max(u64::from(told_blocks::sixteenths()));
+        let least = PRESSURE
+            .iter()
+            .find(|(sixteenths, _)| fullest >= *sixteenths)
+            .map_or(0, |(_, level)| *level);
+        wanted.max(least)
     }
 
     /// The thread's ring, or one that it shares; `None` when there are none.
@@ -201,7 +202,7 @@ impl Shared {
             };
             let marker = marker(number);
             // Without it, events are taken for those of the ring's last owner.
-            if let Some(at) = reserve(place, 1) {
+            if let Some(at) = reserve(place, 1, 0) {
                 write(place.ring, at, &marker);
             }
         }
@@ -222,16 +223,21 @@ fn marker(number: u32) -> Event {
     }
 }
 
-/// Takes `step` records of the ring, if that many are free.
-fn reserve(place: Place, step: u64) -> Option<u64> {
-    let head_at = place.ring + offset_of!(AllocationRing, head);
-    let head = word64(head_at);
+/// Records of the ring that the launcher has not read yet.
+fn used(place: Place) -> u64 {
+    let head = word64(place.ring + offset_of!(AllocationRing, head)).load(Ordering::Relaxed);
     let tail = word64(place.ring + offset_of!(AllocationRing, tail)).load(Ordering::Acquire);
-    let used = head.load(Ordering::Relaxed).wrapping_sub(tail);
-    let spare = if place.shared { SPARE_SHARED } else { SPARE };
-    if used.saturating_add(step + spare) > ALLOCATION_RECORDS as u64 {
+    head.wrapping_sub(tail)
+}
+
+/// Takes `step` records of the ring, if that many are free beside `spare`.
+fn reserve(place: Place, step: u64, spare: u64) -> Option<u64> {
+    let spare = spare + if place.shared { SPARE_SHARED } else { SPARE };
+    if used(place).saturating_add(step + spare) > ALLOCATION_RECORDS as u64 {
         return None;
     }
+    let head_at = place.ring + offset_of!(AllocationRing, head);
+    let head = word64(head_at);
     Some(if place.shared {
         head.fetch_add(step, Ordering::Relaxed)
     } else {

@@ -28,6 +28,10 @@ pub(crate) struct Group {
     pub size_bytes: u64,
     /// All allocations of the chain.
     pub blocks: u64,
+    /// Blocks of the chain that each of `objects` stands for on average.
+    pub mean_weight: f64,
+    /// Variance of `blocks` where they were sampled.
+    pub blocks_variance: Option<f64>,
     pub total_bytes: u64,
     pub freed: u64,
     pub lifetime_ns: u64,
@@ -113,6 +117,9 @@ impl Groups {
                 let group = &mut groups[id.index()];
                 if (group.kind == ObjectKind::Mapped) == mapped {
                     group.blocks += allocations.blocks;
+                    if let Some(variance) = allocations.blocks_variance {
+                        *group.blocks_variance.get_or_insert(0.0) += variance;
+                    }
                     group.total_bytes += allocations.bytes;
                     group.freed += allocations.freed;
                     group.lifetime_ns += allocations.lifetime_ns;
@@ -146,12 +153,32 @@ impl Group {
             objects: Vec::new(),
             stack,
             size_bytes: 0,
+            mean_weight: 1.0,
             blocks: 0,
+            blocks_variance: None,
             total_bytes: 0,
             freed: 0,
             lifetime_ns: 0,
             name: String::new(),
         }
+    }
+
+    /// Whether it may hold blocks that were not told of because blocks were sampled.
+    pub(crate) fn holds_untold_blocks(&self) -> bool {
+        match self.kind {
+            ObjectKind::Unknown => true,
+            ObjectKind::Mapped => self.stack.is_none(),
+            _ => false,
+        }
+    }
+
+    /// Fewest and most blocks with 95 % confidence, where they were sampled.
+    pub(crate) fn blocks_interval(&self) -> Option<(u64, u64)> {
+        const DEVIATIONS: f64 = 1.96;
+        let beside = (DEVIATIONS * self.blocks_variance?.sqrt()).ceil() as u64;
+        let seen = self.objects.len() as u64;
+        let low = self.blocks.saturating_sub(beside).max(seen);
+        Some((low.min(self.blocks), self.blocks.saturating_add(beside)))
     }
 
     /// Sizes, and counts where allocations were not counted for themselves.
@@ -162,6 +189,9 @@ impl Group {
             sizes.push(object.size_bytes);
             weight += object.weight;
             bytes += object.weight * object.size_bytes as f64;
+        }
+        if !self.objects.is_empty() {
+            self.mean_weight = (weight / self.objects.len() as f64).max(1.0);
         }
         sizes.sort_unstable();
         self.size_bytes = sizes.get(sizes.len() / 2).copied().unwrap_or(0);

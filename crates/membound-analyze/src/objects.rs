@@ -44,6 +44,8 @@ pub(crate) fn objects(context: &Context<'_>) -> Vec<(GroupId, ObjectRow)> {
                     groups::allocation_chain(context.run, &context.places, stack)
                 }),
                 blocks: group.blocks,
+                blocks_low: group.blocks_interval().map(|(low, _)| low),
+                blocks_high: group.blocks_interval().map(|(_, high)| high),
                 total_bytes: group.total_bytes,
                 lifetime_s: lifetime,
                 false_sharing: false,

@@ -265,6 +265,7 @@ impl Division<'_> {
                     self.stall_shares(counts, &sampled(thread.times), &pooled_times, baseline)
                 });
             let runs = run_shares(counts, &stalls);
+            let (stalls, runs) = (self.with_untold(stalls), self.with_untold(runs));
             let mut groups: Vec<GroupId> = stalls
                 .iter()
                 .chain(&runs)
@@ -309,6 +310,31 @@ impl Division<'_> {
                 });
             }
         }
+    }
+
+    /// Where blocks were sampled: gives objects the shares of the blocks that were not told of, as the
+    /// weights of those that were have it (Horvitz and Thompson's estimate), as far as the memory
+    /// of which nothing is known has them.
+    fn with_untold(&self, mut shares: Vec<(GroupId, f64)>) -> Vec<(GroupId, f64)> {
+        let extra = |(group, share): &(GroupId, f64)| {
+            (self.groups.get(*group).mean_weight - 1.0).max(0.0) * share
+        };
+        let wanted: f64 = shares.iter().map(extra).sum();
+        let untold = |(group, _): &&(GroupId, f64)| self.groups.get(*group).holds_untold_blocks();
+        let there: f64 = shares.iter().filter(untold).map(|(_, share)| share).sum();
+        if wanted <= 0.0 || there <= 0.0 || !wanted.is_finite() {
+            return shares;
+        }
+        let given = wanted.min(there);
+        for entry in &mut shares {
+            let more = extra(entry) * given / wanted;
+            if untold(&&*entry) {
+                entry.1 *= (1.0 - given / there).max(0.0);
+            } else {
+                entry.1 += more;
+            }
+        }
+        shares
     }
 
     /// The threads that ran the site.

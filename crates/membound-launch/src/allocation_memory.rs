@@ -148,11 +148,20 @@ impl Memory {
         conversation.allocations(at)
     }
 
-    /// Small blocks below this level are not followed from now on.
+    /// Small blocks are told of by this level from now on.
     pub(crate) fn set_level(&self, level: u32) {
         self.memory
             .word32(offset_of!(Allocations, level))
             .store(level, Ordering::Release);
+    }
+
+    /// Allocations that the program's threads have timed, and the ticks that they took.
+    pub(crate) fn timed(&self) -> (u64, u64) {
+        let word = |offset: usize| self.memory.word64(offset).load(Ordering::Relaxed);
+        (
+            word(offset_of!(Allocations, timed)),
+            word(offset_of!(Allocations, timed_ticks)),
+        )
     }
 
     /// From now on what is reserved and not written is given up at once.
@@ -167,10 +176,6 @@ impl Memory {
             taken: 0,
             lost: homeless.swap(0, Ordering::Relaxed),
         };
-        let unattended = self.memory.word64(offset_of!(Allocations, unattended));
-        if unattended.load(Ordering::Relaxed) != 0 {
-            unattended.store(0, Ordering::Relaxed);
-        }
         for index in 0..self.rings.len() {
             self.drain_one(index, &mut drained, &mut each);
         }

@@ -6,9 +6,12 @@ use std::time::Instant;
 /// Whether and how allocations are followed.
 #[derive(Clone, Debug)]
 pub struct Objects {
-    /// Blocks of at least so many bytes are all followed. Smaller ones are followed in part
-    /// when there are very many: see [`AllocationEvent::weight`].
+    /// Blocks of at least so many bytes are all followed. Smaller ones are sampled when
+    /// there are very many: see [`AllocationEvent::weight`].
     pub every_from_bytes: u64,
+    /// Share of the program's CPU time that following its allocations may cost; sampling keeps
+    /// within it.
+    pub max_overhead: f64,
     /// Functions beside the usual ones that allocate as `malloc` does and free as `free`
     /// does: pairs of names.
     pub others: Vec<(String, String)>,
@@ -47,7 +50,8 @@ pub struct AllocationEvent {
     /// Call chain of the allocation, announced before by [`AllocationReceiver::chain`]; of no
     /// meaning when freed.
     pub chain: u32,
-    /// How many blocks of its kind it stands for (1 when all are followed).
+    /// How many blocks of its size and chain an allocation stands for: 1 divided by the probability
+    /// with which it was told of. Sums of weights are unbiased. Of no meaning when freed.
     pub weight: f32,
 }
 
@@ -90,24 +94,8 @@ pub trait AllocationReceiver: Send + Sync + std::fmt::Debug {
     /// Events that were lost since the last call.
     fn lost(&self, pid: u32, events: u64);
 
-    /// From now on fewer of the blocks below [`Objects::every_from_bytes`] are followed: of
-    /// those that were allocated before, the ones that are not among `kept` will be freed
-    /// without an event, and are best forgotten. Mappings are always kept.
-    fn narrowed(&self, pid: u32, kept: Kept);
-}
-
-/// Which small blocks are followed: a share of all addresses, the same for allocating and
-/// freeing. Of two shares, the smaller one is part of the larger one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// One block in 2 to this power.
-    pub(crate) level: u32,
-}
-
-impl Kept {
-    /// Whether a small block at `address` is followed.
-    #[must_use]
-    pub const fn contains(self, address: u64) -> bool {
-        membound_wire::allocation_level(address) >= self.level
-    }
+    /// Of the blocks below [`Objects::every_from_bytes`], some are or were sampled: `interval_bytes` of
+    /// allocated memory stand between two sampled points on average. Told again when an interval is
+    /// longer than any before; an event of that interval may come earlier or later than this.
+    fn sampled(&self, pid: u32, interval_bytes: u64);
 }

@@ -1,28 +1,28 @@
 //! Collects what programs tell of their allocations: rings are drained every few
-//! milliseconds, and small blocks followed in part while there are too many.
+//! milliseconds, and small blocks are sampled while following all of them costs too much.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use membound_platform::stat;
-use membound_wire::{ALLOCATION_LEVELS, AllocationKind};
+use membound_wire::{AllocationKind, allocation_interval};
 
 use crate::allocation_memory::{CHAIN_NUMBERS, Drained, Memory, Told};
-use crate::allocations::{
-    AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Kept, Objects,
-};
+use crate::allocations::{AllocationAction, AllocationEvent, AllocationReceiver, Objects};
 use crate::allocators::function_of;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
+use crate::pace::{self, Pace, Window};
+use crate::ticks;
 
 /// Between two looks into the rings: while nothing happens, while something does, and while so
-/// much does that the rings would not hold it.
+/// much does that blocks would be sampled lest the rings overflow.
 const POLL: [Duration; 3] = [
     Duration::from_millis(2),
     Duration::from_millis(1),
-    Duration::from_micros(100),
+    Duration::from_micros(300),
 ];
 /// Events between two looks that are much.
 const MUCH: u64 = 1000;
@@ -30,17 +30,12 @@ const MUCH: u64 = 1000;
 const FREE_EVERY: Duration = Duration::from_millis(100);
 /// Between two looks for programs that are gone.
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
-/// Between two decisions how many small blocks are followed.
+/// Between two decisions at which interval blocks are sampled.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Events of a program in a second above which, for long, fewer are followed, and below which
-/// more.
-const MOST: f64 = 1e6;
-const FEW: f64 = 2e5;
-/// Events beyond [`MOST`] that are followed all the same: programs that fill their tables when
-/// they begin have done so before it matters.
-const BURST: f64 = 2e6;
-/// Windows with few events before more are followed.
-const CALM: u32 = 10;
+/// CPU time of the program that an event is taken to cost until one was timed, in nanoseconds.
+const EVENT_NS: f64 = 70.0;
+/// Timed allocations that are enough to know what an event costs.
+const TIMED: u64 = 100;
 
 /// Everything that is followed.
 #[derive(Debug)]
@@ -63,14 +58,18 @@ struct Image {
     /// When it began, as long as the receiver does not know.
     begun: Option<Instant>,
     processes: Vec<Process>,
-    level: u32,
-    /// Since when events are counted, and how many there were.
-    window: Instant,
-    events: u64,
+    pace: Pace,
+    /// Mean bytes between sampled points that the receiver knows of.
+    known_interval: u64,
+    /// Since when events are counted, and what they came to.
+    since: Instant,
+    window: Window,
+    /// CPU time of all processes that have told of something, when the window began.
+    cpu_ns: u64,
+    /// Events lost in the window.
     lost: u64,
-    /// Events that may still come before fewer are followed.
-    allowance: f64,
-    calm: u32,
+    /// Time stamp counter and clock when the image began.
+    clock: (u64, Instant),
 }
 
 /// What is kept of a process.
@@ -124,12 +123,13 @@ impl Following {
             base,
             begun: Some(Instant::now()),
             processes: Vec::new(),
-            level: 0,
-            window: Instant::now(),
-            events: 0,
+            pace: Pace::new(self.objects.max_overhead),
+            known_interval: 0,
+            since: Instant::now(),
+            window: Window::default(),
+            cpu_ns: 0,
             lost: 0,
-            allowance: BURST,
-            calm: 0,
+            clock: (time_stamp(), Instant::now()),
         });
         Ok(())
     }
@@ -145,6 +145,7 @@ impl Following {
             let mut images = self.images();
             let free = now - freed >= FREE_EVERY;
             let mut found = 0;
+            let begun_ns = ticks::own_thread_cpu_ns();
             for image in images.iter_mut() {
                 if stop {
                     image.memory.finish();
@@ -154,6 +155,10 @@ impl Following {
                     image.free(&self.objects);
                 }
                 image.decide(now, &self.objects);
+            }
+            let reading_ns = ticks::own_thread_cpu_ns().saturating_sub(begun_ns);
+            for image in images.iter_mut() {
+                image.window.reading_ns += reading_ns as f64;
             }
             poll = match found {
                 0 => POLL[0],
@@ -192,44 +197,51 @@ impl Image {
         let Self {
             memory,
             base,
-            level,
+            window,
             processes,
             ..
         } = self;
-        let kept = Kept { level: *level };
         let mut current = 0;
+        let mut interval = 0;
         let drained = take(memory, &mut |told| {
             let Some(mut event) = event(told) else {
                 return;
             };
-            let allocated = event.action == AllocationAction::Allocated;
-            // A thread that had not seen the level yet: nobody will tell when it is freed.
-            let late = u32::from(told.what.level) < kept.level
-                && allocated
-                && event.function != AllocationFunction::Mmap
-                && event.size < objects.every_from_bytes
-                && !kept.contains(event.address);
-            if late {
-                return;
-            }
             // A ring is one thread's: the next event is nearly always of the same process.
             if processes.get(current).map(|it| it.number) != Some(told.process) {
                 current = index_of(processes, told.process);
             }
             let process = &mut processes[current];
-            if allocated && process.last_chain != Some(event.chain) {
-                process.last_chain = Some(event.chain);
-                if process.announced.insert(event.chain) {
-                    process.new_chains.push(event.chain);
+            if event.action == AllocationAction::Allocated {
+                interval = interval.max(allocation_interval(u32::from(told.what.level)));
+                window.add(event.size, f64::from(event.weight));
+                if process.last_chain != Some(event.chain) {
+                    process.last_chain = Some(event.chain);
+                    if process.announced.insert(event.chain) {
+                        process.new_chains.push(event.chain);
+                    }
                 }
             }
             event.chain = event.chain.wrapping_add(*base);
             process.batch.push(event);
         });
-        self.events += drained.taken;
+        self.window.events += (drained.taken + drained.lost) as f64;
         self.lost += drained.lost;
+        // Also where the program has sampled lest a ring overflowed.
+        self.sampled(objects, interval);
         self.pass_on(&*objects.receiver, drained.lost);
         drained.taken + drained.lost
+    }
+
+    /// Tells the receiver that blocks are sampled at this interval, if it does not know that.
+    fn sampled(&mut self, objects: &Objects, interval: u64) {
+        if interval <= self.known_interval {
+            return;
+        }
+        self.known_interval = interval;
+        for process in &self.processes {
+            objects.receiver.sampled(process.number, interval);
+        }
     }
 
     /// Tells the receiver.
@@ -252,41 +264,59 @@ impl Image {
         }
     }
 
-    /// Follows fewer or more of the small blocks.
+    /// Sets the interval at which small blocks are sampled.
     fn decide(&mut self, now: Instant, objects: &Objects) {
-        let passed = now - self.window;
+        let passed = now - self.since;
         if passed < WINDOW {
             return;
         }
-        let events = (self.events + self.lost) as f64;
-        let rate = events / passed.as_secs_f64();
-        let allowance = self.allowance + MOST * passed.as_secs_f64() - events;
-        self.allowance = allowance.clamp(0.0, BURST);
-        let crowded = allowance < 0.0 || self.lost > 0;
-        self.window = now;
-        self.events = 0;
+        let cpu_ns: u64 = self
+            .processes
+            .iter()
+            .filter_map(|process| ticks::cpu_ns(process.number))
+            .sum();
+        // Processes that have ended since are missing.
+        let took_ns = cpu_ns.saturating_sub(self.cpu_ns) as f64;
+        let mut window = std::mem::take(&mut self.window);
+        window.cpu_ns = took_ns.max(0.0);
+        window.event_ns = self.event_ns(now);
+        if self.lost > 0 {
+            // What was lost had its bytes as well.
+            let told = (window.events - self.lost as f64).max(1.0);
+            window.blocks *= window.events / told;
+            window.span_bytes *= window.events / told;
+        }
+        self.since = now;
+        self.cpu_ns = cpu_ns;
         self.lost = 0;
-        if crowded && self.level < ALLOCATION_LEVELS {
-            self.calm = 0;
-            self.level += 1;
-            self.memory.set_level(self.level);
-            // What was told before the level was raised is to come before this.
-            self.drain(objects);
-            let kept = Kept { level: self.level };
-            for process in &self.processes {
-                objects.receiver.narrowed(process.number, kept);
-            }
-        } else if rate < FEW && self.level > 0 {
-            self.calm += 1;
-            if self.calm >= CALM {
-                self.calm = 0;
-                self.level -= 1;
-                self.memory.set_level(self.level);
-            }
-        } else {
-            self.calm = 0;
+        let before = self.pace.level();
+        let level = self.pace.next(&window);
+        if level != before {
+            self.memory.set_level(level);
+            self.sampled(objects, allocation_interval(level));
         }
     }
+
+    /// CPU time that telling of an event takes of the program, in nanoseconds.
+    fn event_ns(&self, now: Instant) -> f64 {
+        let (timed, timed_ticks) = self.memory.timed();
+        let (begun_ticks, begun) = self.clock;
+        let ticks = time_stamp().saturating_sub(begun_ticks);
+        if timed < TIMED || ticks == 0 {
+            return EVENT_NS;
+        }
+        let ns_per_tick = (now - begun).as_nanos() as f64 / ticks as f64;
+        timed_ticks as f64 / timed as f64 * ns_per_tick
+    }
+}
+
+/// The time stamp counter, 0 where there is none.
+fn time_stamp() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction reads a counter and nothing else.
+    return unsafe { core::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
+    return 0;
 }
 
 /// Where a process stands, which is put there if it is new.
@@ -321,7 +351,7 @@ fn event(told: &Told) -> Option<AllocationEvent> {
         address: told.record.address,
         size: told.record.size,
         chain: told.record.chain,
-        weight: (1_u32 << told.what.level) as f32,
+        weight: pace::weight(told.record.size, u32::from(told.what.level)) as f32,
     })
 }
 

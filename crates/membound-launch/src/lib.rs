@@ -30,6 +30,7 @@ mod maps;
 mod memory;
 mod modules;
 mod object;
+mod pace;
 mod patching;
 mod perf_map;
 mod program;
@@ -52,7 +53,7 @@ mod unwind;
 mod withdraw;
 
 pub use allocations::{
-    AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Kept, Objects,
+    AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
 };
 pub use cache::{Cache, LIMIT_BYTES};
 pub use elf::Headers;

@@ -252,10 +252,18 @@ impl State {
 }
 
 /// CPU time of all threads that a process has had, in nanoseconds; `None` when it is gone.
-fn cpu_ns(pid: u32) -> Option<u64> {
+pub(crate) fn cpu_ns(pid: u32) -> Option<u64> {
     /// The scheduler's own count, of a whole process.
     const SCHEDULED: i32 = 2;
-    let clock = (!pid.cast_signed()) << 3 | SCHEDULED;
+    clock_ns((!pid.cast_signed()) << 3 | SCHEDULED)
+}
+
+/// CPU time of the calling thread, in nanoseconds.
+pub(crate) fn own_thread_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
+fn clock_ns(clock: i32) -> Option<u64> {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

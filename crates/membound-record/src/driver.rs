@@ -111,6 +111,8 @@ pub(crate) struct Driver {
     look_from: usize,
     /// Samples in the file.
     pub(crate) samples: u64,
+    /// Longest interval, in bytes, at which small blocks were sampled; 0: none were.
+    sampled_interval_bytes: u64,
     /// Timed accesses in the file.
     pub(crate) accesses: u64,
     /// Whether everything that was sampled has ended.
@@ -191,6 +193,7 @@ impl Driver {
             tidied_ns: 0,
             look_from: 0,
             samples: 0,
+            sampled_interval_bytes: 0,
             accesses: 0,
             over: false,
             elapsed: false,
@@ -347,11 +350,7 @@ impl Driver {
             let t_ns = self.clock.of_tsc(event.tsc);
             self.pending.push((t_ns, Happened::Allocated(pid, event)));
         }
-        for (pid, kept) in told.narrowed {
-            let process = crate::lock(&self.world).image(pid, now_ns);
-            let small = self.options.objects.unwrap_or(u64::MAX);
-            self.objects.narrow(process, small, now_ns, kept);
-        }
+        self.sampled_interval_bytes = self.sampled_interval_bytes.max(told.sampled_interval_bytes);
         for (pid, sample) in told.samples {
             let t_ns = self.clock.of_tsc(sample.tsc);
             let taken = crate::lock(&self.world).take_told(pid, &sample, t_ns);
@@ -571,6 +570,15 @@ impl Driver {
         let told = self.inbox.take();
         self.told(told, now_ns);
         self.settle(u64::MAX, usize::MAX);
+        if self.sampled_interval_bytes > 0 {
+            let from = self.options.objects.unwrap_or(u64::MAX);
+            let reason = format!(
+                "blocks below {from} bytes were sampled, on average once in up to {} bytes, because \
+                 there were too many to follow all: their counts and bytes are estimates",
+                self.sampled_interval_bytes
+            );
+            self.gaps.note("objects", reason, None);
+        }
         let unkept = self.objects.unkept();
         let reason = "there were too many blocks to keep";
         let remedy = Some("follow larger blocks only (--object-size)");

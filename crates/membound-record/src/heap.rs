@@ -34,6 +34,8 @@ pub(crate) struct Block {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) blocks: f64,
+    /// Variance of `blocks`, by Horvitz and Thompson; 0 where all blocks were told of.
+    pub(crate) blocks_variance: f64,
     pub(crate) bytes: f64,
     pub(crate) freed: f64,
     pub(crate) lifetime_ns: f64,
@@ -95,19 +97,6 @@ impl Heap {
         at(&mut self.mappings, address)
     }
 
-    /// Forgets blocks of fewer than `small` bytes that were allocated before `t_ns` and that
-    /// nobody will tell the end of.
-    pub(crate) fn narrow(&mut self, small: u64, t_ns: u64, kept: impl Fn(u64) -> bool) {
-        let totals = &mut self.totals;
-        self.blocks.retain(|start, block| {
-            let stays = block.size >= small || block.t_ns > t_ns || kept(*start);
-            if !stays && let Some(totals) = totals.get_mut(&(block.chain, block.function)) {
-                totals.live_bytes -= block.size as f64 * f64::from(block.weight);
-            }
-            stays
-        });
-    }
-
     fn put(&mut self, event: &AllocationEvent, t_ns: u64) {
         let totals = self
             .totals
@@ -116,6 +105,7 @@ impl Heap {
         let weight = f64::from(event.weight);
         let bytes = event.size as f64 * weight;
         totals.blocks += weight;
+        totals.blocks_variance += weight * (weight - 1.0);
         totals.bytes += bytes;
         let map = match event.function {
             AllocationFunction::Mmap => &mut self.mappings,
@@ -298,22 +288,6 @@ mod tests {
             starts(&mut heap, &[140, 160, 229, 300]),
             [None, Some(150), Some(150), Some(300)]
         );
-    }
-
-    #[test]
-    fn small_blocks_that_are_followed_no_longer_are_forgotten() {
-        use AllocationFunction::Malloc;
-        let mut heap = Heap::default();
-        let mut ended = Vec::new();
-        for (address, size, t_ns) in [(100, 8, 1), (200, 8, 1), (300, 800, 1), (1400, 8, 9)] {
-            heap.apply(&allocated(Malloc, address, size), t_ns, &mut ended);
-        }
-        heap.narrow(64, 5, |address| address == 200);
-        assert_eq!(
-            starts(&mut heap, &[100, 200, 300, 1400]),
-            [None, Some(200), Some(300), Some(1400)]
-        );
-        assert_eq!(heap.totals[&(3, Malloc)].live_bytes, 816.0);
     }
 
     #[test]

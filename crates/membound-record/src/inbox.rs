@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use membound_launch::{
-    Access, AllocationEvent, AllocationReceiver, Kept, Receiver, Source, TimerReceiver, TimerSample,
+    Access, AllocationEvent, AllocationReceiver, Receiver, Source, TimerReceiver, TimerSample,
 };
 
 /// Most of each kind that wait. The driver comes every few milliseconds.
@@ -31,8 +31,8 @@ pub(crate) struct Told {
     pub(crate) chains: Vec<(u32, u32, Vec<u64>)>,
     /// Allocations and frees, each with its process.
     pub(crate) allocations: Vec<(u32, AllocationEvent)>,
-    /// Small blocks that are no longer followed: process, and those that still are.
-    pub(crate) narrowed: Vec<(u32, Kept)>,
+    /// Longest interval, in bytes, at which small blocks are or were sampled; 0: none were.
+    pub(crate) sampled_interval_bytes: u64,
     /// Timer samples of the agent's, each with its process.
     pub(crate) samples: Vec<(u32, TimerSample)>,
     /// Where the agent's timers cannot be had: process, thread, reason.
@@ -121,8 +121,9 @@ impl AllocationReceiver for Inbox {
         self.state().told.lost.allocations += events;
     }
 
-    fn narrowed(&self, pid: u32, kept: Kept) {
-        self.state().told.narrowed.push((pid, kept));
+    fn sampled(&self, _: u32, interval_bytes: u64) {
+        let told = &mut self.state().told;
+        told.sampled_interval_bytes = told.sampled_interval_bytes.max(interval_bytes);
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction, Kept};
+use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
 use membound_run::{Allocations, Object, ObjectId, ObjectKind, ProcessId, StackId, ThreadId};
 
 use crate::heap::{Block, Ended, Heap};
@@ -89,13 +89,6 @@ impl Objects {
         }
         heap.apply(event, t_ns, &mut ended);
         self.finish(&ended);
-    }
-
-    /// Fewer small blocks of a process are followed from `t_ns` on.
-    pub(crate) fn narrow(&mut self, process: ProcessId, small: u64, t_ns: u64, kept: Kept) {
-        if let Some(heap) = self.heaps.get_mut(&process) {
-            heap.narrow(small, t_ns, |address| kept.contains(address));
-        }
     }
 
     fn finish(&mut self, ended: &[Ended]) {
@@ -327,6 +320,8 @@ impl Objects {
                     process: *process,
                     function: self.function(*function),
                     blocks: totals.blocks.round() as u64,
+                    blocks_variance: (totals.blocks_variance > 0.0)
+                        .then_some(totals.blocks_variance),
                     bytes: totals.bytes.round() as u64,
                     freed: totals.freed.round() as u64,
                     lifetime_ns: totals.lifetime_ns.round() as u64,

@@ -406,6 +406,7 @@ impl Parts {
                 .objects
                 .map(|every_from_bytes| membound_launch::Objects {
                     every_from_bytes,
+                    max_overhead: options.max_overhead,
                     others: options.allocators.clone(),
                     receiver: Arc::clone(&receiver) as Arc<dyn AllocationReceiver>,
                 }),

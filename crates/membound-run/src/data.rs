@@ -463,8 +463,10 @@ pub struct Allocations {
     pub process: ProcessId,
     /// `malloc`, `calloc`, `mmap`, …
     pub function: String,
-    /// Blocks.
+    /// Blocks; an estimate where they were sampled.
     pub blocks: u64,
+    /// Variance of `blocks` where they were sampled; `None`: all were counted.
+    pub blocks_variance: Option<f64>,
     /// Bytes.
     pub bytes: u64,
     /// Blocks that were freed.

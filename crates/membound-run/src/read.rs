@@ -135,7 +135,13 @@ impl Reader<'_> {
     }
 
     fn read_into<R: Record>(&self, rows: &mut Vec<R>, strange: &mut u64) -> rusqlite::Result<()> {
-        let mut statement = self.connection.prepare(&table::select::<R>())?;
+        let mut columns = self
+            .connection
+            .prepare("SELECT name FROM pragma_table_info(?1)")?;
+        let columns: Vec<String> = columns
+            .query_map([R::TABLE], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let mut statement = self.connection.prepare(&table::select::<R>(&columns))?;
         let mut found = statement.query([])?;
         while let Some(row) = found.next()? {
             match R::KEY {

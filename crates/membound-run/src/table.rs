@@ -227,6 +227,7 @@ record!(Allocations, "allocations", Order, "objects", {
     process: crate::ProcessId,
     function: String,
     blocks: u64,
+    blocks_variance: Option<f64>,
     bytes: u64,
     freed: u64,
     lifetime_ns: u64,
@@ -352,13 +353,20 @@ pub(crate) fn insert<R: Record>() -> String {
     )
 }
 
-/// The statement that reads all rows of `R` in their order.
-pub(crate) fn select<R: Record>() -> String {
+/// The statement that reads all rows of `R` in their order from a table with these columns: of a file
+/// that was written before there was a column, the column is absent in every row.
+pub(crate) fn select<R: Record>(present: &[String]) -> String {
     let id = match R::KEY {
         Key::Position => Some("\"id\"".to_owned()),
         Key::Order => None,
     };
-    let names = R::COLUMNS.iter().map(|(name, _)| format!("\"{name}\""));
+    let names = R::COLUMNS.iter().map(|(name, _)| {
+        if present.is_empty() || present.iter().any(|present| present == name) {
+            format!("\"{name}\"")
+        } else {
+            "NULL".to_owned()
+        }
+    });
     let names: Vec<String> = id.into_iter().chain(names).collect();
     format!(
         "SELECT {} FROM \"{}\" ORDER BY rowid",

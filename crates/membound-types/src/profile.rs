@@ -346,8 +346,14 @@ pub struct ObjectRow {
     pub size_bytes: u64,
     /// Call chain of the allocation, innermost first.
     pub alloc_stack: Vec<CallFrame>,
-    /// Blocks that were allocated.
+    /// Blocks that were allocated; an estimate where they were sampled.
     pub blocks: u64,
+    /// Fewest blocks that there were, with 95 % confidence, where they were sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_low: Option<u64>,
+    /// Most blocks that there were, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_high: Option<u64>,
     /// Bytes of all of them.
     pub total_bytes: u64,
     /// Average lifetime of a block in seconds, where it was freed.

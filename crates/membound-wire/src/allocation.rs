@@ -12,18 +12,20 @@
 //! threads that found none of their own: there a marker with the thread's number precedes
 //! every event, both reserved at once.
 //!
-//! A thread whose ring is full waits a little for the launcher to empty it. Where nobody does,
-//! it says so in [`Allocations::unattended`], and until that is taken back nobody waits: what is
-//! told then is counted as lost.
+//! A thread never waits for the launcher: an event that finds no room is counted in
+//! [`AllocationRing::lost`] and dropped.
 //!
 //! **Chains.** A chain is a word with its length (low 16 bits) and the upper half of its
 //! hash, then its return addresses, innermost first. Its number is the index of that word among
 //! the words of all chains. The index is an open hash table of words: the upper half of the hash,
 //! then the chain's number; 0 is free. A chain is complete before its number is in the index.
 //!
-//! **Levels.** When there are too many events, small blocks are followed in part: those whose
-//! address has an [`allocation_level`] not below the level. Allocating and freeing a block decide alike
-//! as long as the level stays; when it rises, the launcher says what is not followed any more.
+//! **Levels.** At level 0 every block is told of. At a level above 0 blocks below
+//! [`Allocations::every_from_bytes`] are sampled as heap profilers do it: points lie on the sequence
+//! of allocated bytes at random, [`allocation_interval`] bytes apart on average (a Poisson
+//! process), and a block is told of when a point lies in its [`allocation_span`]. Each event carries the
+//! level that decided, from which the launcher computes how many blocks the event stands for. The end of a
+//! block is told of if, and only if, the block was.
 
 /// Leads the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +35,8 @@ pub struct Allocations {
     pub rings: u32,
     /// How many of them, the last ones, are shared.
     pub shared_rings: u32,
-    /// Small blocks below this [`allocation_level`] are not followed.
+    /// What decides which small blocks are told of, 0 to [`ALLOCATION_LEVELS`]: see
+    /// [`allocation_interval`].
     pub level: u32,
     /// Most return addresses of a chain.
     pub depth: u32,
@@ -55,15 +58,17 @@ pub struct Allocations {
     pub homeless: u64,
     /// Chains that were not kept because there was no room.
     pub unkept: u64,
-    /// Whether nobody came to empty a full ring for as long as its thread would wait (1); the
-    /// launcher takes it back (0) at each look.
-    pub unattended: u64,
+    /// Time stamp ticks that the program's threads spent on telling of
+    /// [`Allocations::timed`] allocations, the allocating functions themselves included.
+    pub timed_ticks: u64,
+    /// Allocations that were timed: a few of all.
+    pub timed: u64,
     /// Fills up to the alignment of a ring.
-    pub rest: [u64; 4],
+    pub rest: [u64; 3],
 }
 
 /// Records a ring holds.
-pub const ALLOCATION_RECORDS: usize = 16384;
+pub const ALLOCATION_RECORDS: usize = 1 << 16;
 
 /// One event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +93,7 @@ pub struct AllocationWhat {
     pub function: u8,
     /// An [`AllocationKind`] as its number.
     pub kind: u8,
-    /// [`Allocations::level`] that was decided by; 0 of a block that is always followed.
+    /// Level that decided whether the block is told of; 0: it was certain.
     pub level: u8,
     /// Lap of the record's index: see [`AllocationWhat::lap_of`].
     pub lap: u16,
@@ -158,21 +163,26 @@ pub struct AllocationRing {
 /// Highest level.
 pub const ALLOCATION_LEVELS: u32 = 15;
 
-/// The levels up to which a small block at `address` is followed: half of all addresses have one
-/// of at least 1, a quarter one of at least 2, and so on.
+/// Mean distance in bytes of the points that decide which blocks are told of at a level; 0: every
+/// block is told of.
 #[must_use]
-pub const fn allocation_level(address: u64) -> u32 {
-    // Blocks lie at multiples of 16; the multiplier spreads them (Steele and Vigna 2021).
-    let spread = (address >> 4).wrapping_mul(0xd134_2543_de82_ef95);
-    let level = (spread ^ spread >> 32)
-        .wrapping_mul(0xaf25_1af3_b0f0_25b5)
-        .leading_zeros();
-    if level > ALLOCATION_LEVELS {
-        ALLOCATION_LEVELS
-    } else {
-        level
+pub const fn allocation_interval(level: u32) -> u64 {
+    match level {
+        0 => 0,
+        ALLOCATION_LEVELS.. => 32 << ALLOCATION_LEVELS,
+        level => 32 << level,
     }
 }
+
+/// Bytes that a block of `size` bytes takes of the sequence on which the points lie. Blocks of no
+/// bytes take some too, or none of them would ever be told of.
+#[must_use]
+pub const fn allocation_span(size: u64) -> u64 {
+    size.saturating_add(ALLOCATION_EXTRA_BYTES)
+}
+
+/// What [`allocation_span`] adds to a block's size.
+pub const ALLOCATION_EXTRA_BYTES: u64 = 16;
 
 /// What wrapped functions are, as the low half of the number that a plan gives to each; the high
 /// half is the number of the function in records.
@@ -292,21 +302,19 @@ mod tests {
     }
 
     #[test]
-    fn each_level_has_half_of_the_one_below() {
-        for stride in [16, 32, 48, 4096, 1 << 20] {
-            let mut found = [0_u32; ALLOCATION_LEVELS as usize + 1];
-            let blocks: u64 = 1 << 16;
-            for block in 0..blocks {
-                found[allocation_level(0x7f12_3456_0010 + block * stride) as usize] += 1;
-            }
-            let mut expected = blocks as f64;
-            let mut left = blocks as f64;
-            for level in 1..=6 {
-                left -= f64::from(found[level - 1]);
-                expected /= 2.0;
-                let deviation = (left - expected).abs() / expected;
-                assert!(deviation < 0.1, "{stride} {level}: {left} of {expected}");
-            }
+    fn each_level_tells_of_half_as_many_blocks_as_the_one_below() {
+        assert_eq!(allocation_interval(0), 0);
+        for level in 2..=ALLOCATION_LEVELS {
+            assert_eq!(
+                allocation_interval(level),
+                2 * allocation_interval(level - 1)
+            );
         }
+        assert_eq!(
+            allocation_interval(u32::MAX),
+            allocation_interval(ALLOCATION_LEVELS)
+        );
+        assert_eq!(allocation_span(0), ALLOCATION_EXTRA_BYTES);
+        assert_eq!(allocation_span(u64::MAX), u64::MAX);
     }
 }

@@ -26,8 +26,9 @@ mod times;
 mod unwind;
 
 pub use allocation::{
-    ALLOCATION_LEVELS, ALLOCATION_RECORDS, AllocationKind, AllocationRecord, AllocationRing,
-    AllocationWhat, Allocations, WrapKind, allocation_level,
+    ALLOCATION_EXTRA_BYTES, ALLOCATION_LEVELS, ALLOCATION_RECORDS, AllocationKind,
+    AllocationRecord, AllocationRing, AllocationWhat, Allocations, WrapKind, allocation_interval,
+    allocation_span,
 };
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};

@@ -117,6 +117,7 @@ fn hot_fields_show_over_all_blocks_of_a_group() {
         process: ProcessId(0),
         function: "malloc".to_owned(),
         blocks: 100_000,
+        blocks_variance: None,
         bytes: 9_600_000,
         freed: 50_000,
         lifetime_ns: 50_000_000_000_000,

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use membound_launch::{
-    AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Change,
-    Kept as Level, Objects, Options, Report,
+    AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Change, Objects,
+    Options, Report,
 };
 use membound_rewrite::patch::{self, Body, Hooks};
 use membound_testkit::skipped;
@@ -28,10 +28,9 @@ pub(crate) struct Kept {
     pub(crate) events: Vec<(u32, AllocationEvent)>,
     pub(crate) chains: HashMap<(u32, u32), Vec<u64>>,
     pub(crate) lost: u64,
-    pub(crate) narrowed: u64,
+    pub(crate) sampled: u64,
     pub(crate) begun: u64,
-    /// Blocks of the program that began last, as somebody keeps them who forgets what is not
-    /// followed any more.
+    /// Blocks of the program that began last.
     pub(crate) live: HashMap<u64, u64>,
 }
 
@@ -68,11 +67,8 @@ impl AllocationReceiver for Keep {
         self.kept().lost += events;
     }
 
-    fn narrowed(&self, _: u32, level: Level) {
-        let mut kept = self.kept();
-        kept.narrowed += 1;
-        kept.live
-            .retain(|address, size| *size >= FLOODED || level.contains(*address));
+    fn sampled(&self, _: u32, _: u64) {
+        self.kept().sampled += 1;
     }
 }
 
@@ -88,6 +84,7 @@ fn followed(fixture: &Fixture, keep: &Arc<Keep>) -> Options {
     options.objects = Some(Objects {
         // All of them, however many there are.
         every_from_bytes: 0,
+        max_overhead: 0.05,
         others: Vec::new(),
         receiver: Arc::clone(keep) as Arc<dyn AllocationReceiver>,
     });
@@ -120,7 +117,7 @@ fn blocks_sizes_and_chains_are_the_programs_own() {
     }
     assert_eq!(out, "done\n");
     let kept = keep.kept();
-    assert_eq!((kept.lost, kept.narrowed), (0, 0));
+    assert_eq!((kept.lost, kept.sampled), (0, 0));
     let mut found: BTreeMap<(String, u64), u64> = BTreeMap::new();
     for (pid, event) in &kept.events {
         if event.action == AllocationAction::Allocated {
@@ -264,7 +261,7 @@ fn a_thousand_threads_come_and_go() {
         return;
     };
     let kept = ran.keep.kept();
-    if kept.lost == 0 && kept.narrowed == 0 {
+    if kept.lost == 0 && kept.sampled == 0 {
         kept.replay();
     }
     let threads: BTreeSet<u32> = kept.events.iter().map(|(_, event)| event.thread).collect();
@@ -282,7 +279,7 @@ fn more_threads_at_once_than_rings_share_some() {
         return;
     };
     let kept = ran.keep.kept();
-    if kept.lost == 0 && kept.narrowed == 0 {
+    if kept.lost == 0 && kept.sampled == 0 {
         kept.replay();
     }
     let threads: BTreeSet<u32> = kept.events.iter().map(|(_, event)| event.thread).collect();
@@ -299,7 +296,7 @@ fn children_tell_of_their_own_blocks() {
         return;
     };
     let kept = ran.keep.kept();
-    assert_eq!((kept.lost, kept.narrowed), (0, 0));
+    assert_eq!((kept.lost, kept.sampled), (0, 0));
     kept.replay();
     assert_eq!(kept.of_size(4321), 1);
     assert_eq!(kept.of_size(7777), 20);
@@ -331,7 +328,7 @@ fn signals_come_while_blocks_are_told_of() {
         return;
     };
     let kept = ran.keep.kept();
-    if kept.lost == 0 && kept.narrowed == 0 {
+    if kept.lost == 0 && kept.sampled == 0 {
         kept.replay();
         // The shell that went before keeps a block for each of its environment's variables.
         let sizes: Vec<&u64> = kept.live.values().collect();
@@ -411,7 +408,7 @@ fn a_programs_own_allocator_may_be_entered_by_handlers_and_left_by_long_jumps() 
         for (_, event) in callocs {
             assert_eq!(event.function, AllocationFunction::Calloc);
         }
-        if kept.lost == 0 && kept.narrowed == 0 {
+        if kept.lost == 0 && kept.sampled == 0 {
             assert_eq!(kept.of_size(20), 50_000);
         }
     }
@@ -431,7 +428,7 @@ fn exceptions_pass_through_wrapped_operators() {
             return;
         };
         let kept = ran.keep.kept();
-        assert_eq!((kept.lost, kept.narrowed), (0, 0));
+        assert_eq!((kept.lost, kept.sampled), (0, 0));
         // Of the operators, not of malloc inside them.
         assert_eq!(kept.of_size(100), 100);
         assert_eq!(kept.of_size(101), 1000);
@@ -529,7 +526,7 @@ fn well_known_allocators_are_followed() {
             };
             let kept = ran.keep.kept();
             assert_eq!(kept.of_size(7123), 1, "{name}");
-            if kept.lost == 0 && kept.narrowed == 0 {
+            if kept.lost == 0 && kept.sampled == 0 {
                 kept.replay();
             }
         }
@@ -554,7 +551,7 @@ fn programs_of_musl_are_followed() {
         };
         let kept = ran.keep.kept();
         assert_eq!(kept.of_size(7123), 1, "{words:?}");
-        if kept.lost == 0 && kept.narrowed == 0 {
+        if kept.lost == 0 && kept.sampled == 0 {
             kept.replay();
         }
     }
@@ -575,7 +572,7 @@ fn where_there_are_too_many_some_are_followed_and_none_stays_for_ever() {
         return;
     }
     let kept = keep.kept();
-    if kept.narrowed == 0 {
+    if kept.sampled == 0 {
         skipped("the launcher kept up with the program");
         return;
     }
@@ -613,6 +610,6 @@ fn wrapped_functions_whose_every_access_is_patched_work_as_before() {
         assert_eq!(out.as_bytes(), alone.stdout);
         let kept = keep.kept();
         let told = kept.events.len();
-        assert!(told > 10_000, "{told} {} {}", kept.lost, kept.narrowed);
+        assert!(told > 10_000, "{told} {} {}", kept.lost, kept.sampled);
     }
 }

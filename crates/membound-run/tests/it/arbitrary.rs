@@ -495,14 +495,20 @@ fn allocations() -> impl Strategy<Value = Allocations> {
     (
         (any::<u32>(), any::<u32>(), text()),
         (number(), number(), number(), number(), number()),
+        option::of(0.0..1e12),
     )
         .prop_map(
-            |((stack, process, function), (blocks, bytes, freed, lifetime_ns, peak_bytes))| {
+            |(
+                (stack, process, function),
+                (blocks, bytes, freed, lifetime_ns, peak_bytes),
+                blocks_variance,
+            )| {
                 Allocations {
                     stack: StackId(stack),
                     process: ProcessId(process),
                     function,
                     blocks,
+                    blocks_variance,
                     bytes,
                     freed,
                     lifetime_ns,

@@ -6,6 +6,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod figures;
+mod floods;
 mod harvest;
 mod strangers;
 mod suite;

@@ -1,0 +1,198 @@
+//! Addresses of the blocks that were told of and are not freed yet: freeing one of them is told of,
+//! freeing another is not.
+//!
+//! Two tables of the process's own, which children of a fork inherit as they inherit the blocks. The
+//! stub looks into a **filter**, a byte for each stretch of addresses (taken modulo its size) with the
+//! number of blocks there; where that is 0, it lets the call pass. The **set** has the addresses
+//! themselves: a line of it is shared by the blocks of [`STRETCH_BITS`] address bits, so that blocks
+//! that are neighbours in memory are neighbours here.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+use crate::sys::{Errno, Protection, Scratch};
+use crate::tell::word32;
+
+/// Bytes of the filter.
+pub(crate) const FILTER_BYTES: usize = 1 << 22;
+/// Addresses of which so many low bits differ share a byte of the filter.
+pub(crate) const FILTER_SHIFT: u32 = 4;
+/// A byte of the filter that has come here says nothing any more: it stays.
+const FULL: u8 = u8::MAX;
+
+/// Lines of the set.
+const LINES: usize = 1 << 18;
+/// Words of a line.
+const WORDS: usize = 16;
+const WORD_BYTES: usize = 4;
+/// Low bits of addresses that share a line.
+const STRETCH_BITS: u32 = 8;
+/// Bits of addresses.
+const ADDRESS_BITS: u32 = 47;
+/// In a word: it holds an address; the address is not on its own line.
+const TAKEN: u32 = 1 << 31;
+const ELSEWHERE: u32 = 1 << 30;
+const _: () = assert!(ADDRESS_BITS - LINES.ilog2() <= 30);
+
+static FILTER: [AtomicU8; FILTER_BYTES] = [const { AtomicU8::new(0) }; FILTER_BYTES];
+/// For the stub.
+pub(crate) static FILTER_AT: &[AtomicU8; FILTER_BYTES] = &FILTER;
+static SET: AtomicUsize = AtomicUsize::new(0);
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// Makes the set, unless there is one.
+pub(crate) fn prepare() -> Result<(), Errno> {
+    if SET.load(Ordering::Acquire) != 0 {
+        return Ok(());
+    }
+    let table = Scratch::untouched(LINES * WORDS * WORD_BYTES, Protection::ReadWrite)?;
+    let address = table.address();
+    let made = SET.compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
+    if made.is_ok() {
+        table.keep();
+    }
+    Ok(())
+}
+
+/// How full the set is, in sixteenths.
+pub(crate) fn sixteenths() -> u32 {
+    COUNT.load(Ordering::Relaxed) / (LINES * WORDS / 16) as u32
+}
+
+/// The two lines where an address may stand, each with the word that it has there.
+fn lines(address: u64) -> Option<[(usize, u32); 2]> {
+    let set = SET.load(Ordering::Acquire);
+    if set == 0 || address >> ADDRESS_BITS != 0 {
+        return None;
+    }
+    let line = (address >> STRETCH_BITS) as usize % LINES;
+    let upper = (address >> STRETCH_BITS >> LINES.ilog2()) as u32;
+    let low = address as u32 & ((1 << STRETCH_BITS) - 1);
+    let word = upper << STRETCH_BITS | low | TAKEN;
+    // The line and the word together give the address again, here as there.
+    let other = line ^ ((upper.wrapping_mul(0x9e37_79b1) >> 8 | 1) as usize % LINES);
+    let at = |line: usize| set + line * WORDS * WORD_BYTES;
+    Some([(at(line), word), (at(other), word | ELSEWHERE)])
+}
+
+/// The places of a line, from the one that the address is likely to have on.
+fn places(line: usize, address: u64) -> impl Iterator<Item = usize> {
+    let first = (address >> FILTER_SHIFT) as usize;
+    (0..WORDS).map(move |turn| line + (first + turn) % WORDS * WORD_BYTES)
+}
+
+fn filter(address: u64) -> &'static AtomicU8 {
+    let index = (address >> FILTER_SHIFT) as usize % FILTER_BYTES;
+    FILTER.get(index).unwrap_or(&FILTER[0])
+}
+
+/// Adds `step` to a byte of the filter that is not full.
+fn count(address: u64, step: u8) {
+    let byte = filter(address);
+    let mut found = byte.load(Ordering::Relaxed);
+    while found != FULL {
+        let new = found.wrapping_add(step);
+        match byte.compare_exchange_weak(found, new, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(other) => found = other,
+        }
+    }
+}
+
+/// Remembers a block; whether there was room.
+pub(crate) fn insert(address: u64) -> bool {
+    let Some(lines) = lines(address) else {
+        return false;
+    };
+    if contains(address) {
+        // The last block there ended unseen.
+        return true;
+    }
+    let put = lines.into_iter().any(|(line, word)| {
+        places(line, address).any(|place| {
+            let place = word32(place);
+            place.load(Ordering::Relaxed) == 0
+                && place
+                    .compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+        })
+    });
+    if put {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        count(address, 1);
+    }
+    put
+}
+
+/// Whether a block is remembered.
+pub(crate) fn contains(address: u64) -> bool {
+    filter(address).load(Ordering::Relaxed) != 0 && find(address).is_some()
+}
+
+fn find(address: u64) -> Option<(usize, u32)> {
+    lines(address)?.into_iter().find_map(|(line, word)| {
+        let place =
+            places(line, address).find(|place| word32(*place).load(Ordering::Relaxed) == word)?;
+        Some((place, word))
+    })
+}
+
+/// Forgets a block; whether it was remembered.
+pub(crate) fn remove(address: u64) -> bool {
+    if filter(address).load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let removed = find(address).is_some_and(|(place, word)| {
+        word32(place)
+            .compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+    });
+    if removed {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        count(address, u8::MAX);
+    }
+    removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_is_taken_out_once() {
+        assert!(prepare().is_ok());
+        for step in [8, 16, 48, 4096, 1 << 20] {
+            let blocks = || (1..60_000).map(move |block| 0x7f00_0000_0000 + block * step);
+            for address in blocks() {
+                assert!(insert(address), "{step}: {address:x}");
+                assert!(insert(address), "{step}: {address:x}");
+            }
+            assert!(!remove(0x10));
+            for address in blocks() {
+                assert!(contains(address), "{step}: {address:x}");
+                assert!(!contains(address ^ 1), "{step}: {address:x}");
+                assert!(!remove(address ^ (1 << 40)), "{step}: {address:x}");
+                assert!(remove(address), "{step}: {address:x}");
+                assert!(!remove(address), "{step}: {address:x}");
+            }
+        }
+        assert!(!insert(1 << 47), "no address of a program's");
+        assert_eq!(sixteenths(), 0);
+    }
+
+    #[test]
+    fn the_filter_is_empty_again_when_all_blocks_are() {
+        let addresses = || (0..200).map(|turn| 0x3f1_2310 + turn * FILTER_BYTES as u64 * 16);
+        for address in addresses() {
+            count(address, 1);
+        }
+        assert_eq!(filter(0x3f1_2310).load(Ordering::Relaxed), 200);
+        for address in addresses() {
+            count(address, u8::MAX);
+        }
+        assert_eq!(filter(0x3f1_2310).load(Ordering::Relaxed), 0);
+        // Where there were too many, it stays.
+        (0..300).for_each(|_| count(0x3f4_5610, 1));
+        (0..300).for_each(|_| count(0x3f4_5610, u8::MAX));
+        assert_eq!(filter(0x3f4_5610).load(Ordering::Relaxed), FULL);
+    }
+}

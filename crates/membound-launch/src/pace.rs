@@ -1,0 +1,193 @@
+//! How many of a program's blocks are told of: as many as a share of its CPU time pays for.
+//!
+//! Every block is told of until that has cost [`ADVANCE_NS`] more than the share that the program has
+//! earned by then, so that programs with a modest number of allocations are followed exactly. From then
+//! on blocks are sampled: [`membound_wire::allocation_interval`] is set so that the cost of the
+//! last window, had it been sampled so, is the share. The window after next may be another; going
+//! back to shorter intervals therefore waits for several that permit it.
+
+use membound_wire::{ALLOCATION_LEVELS, allocation_interval, allocation_span};
+
+/// CPU time that may be spent ahead of the share, in nanoseconds.
+const ADVANCE_NS: f64 = 150e6;
+/// Windows in a row that permit a shorter interval before it is set.
+const CALM_WINDOWS: u32 = 10;
+/// Part of the share that following every block may cost before that is done again.
+const PART_FOR_ALL: f64 = 0.5;
+/// Events of a block: that it is allocated, and that it is freed.
+const EVENTS_A_BLOCK: f64 = 2.0;
+
+/// What happened in a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Window {
+    /// CPU time that the program took, in nanoseconds.
+    pub(crate) cpu_ns: f64,
+    /// Events that were told of or lost.
+    pub(crate) events: f64,
+    /// Blocks that were allocated, those that were not told of included.
+    pub(crate) blocks: f64,
+    /// Sum over all of them of [`allocation_span`].
+    pub(crate) span_bytes: f64,
+    /// CPU time that an event took of the program, in nanoseconds.
+    pub(crate) event_ns: f64,
+    /// CPU time that reading the events took, in nanoseconds.
+    pub(crate) reading_ns: f64,
+}
+
+impl Window {
+    /// Adds a block that stands for `weight` blocks of `size` bytes.
+    pub(crate) fn add(&mut self, size: u64, weight: f64) {
+        self.blocks += weight;
+        self.span_bytes += weight * allocation_span(size) as f64;
+    }
+}
+
+/// Sets a program's level.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Of the program's CPU time.
+    share: f64,
+    /// Nanoseconds spent beyond what was earned.
+    spent_ns: f64,
+    level: u32,
+    calm: u32,
+}
+
+impl Pace {
+    /// For a program whose allocations may cost this share of its CPU time.
+    pub(crate) fn new(share: f64) -> Self {
+        Self {
+            share,
+            spent_ns: 0.0,
+            level: 0,
+            calm: 0,
+        }
+    }
+
+    /// The level that holds.
+    pub(crate) fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// The level after a window.
+    pub(crate) fn next(&mut self, window: &Window) -> u32 {
+        let earned_ns = self.share * window.cpu_ns;
+        let cost_ns = window.events * window.event_ns;
+        self.spent_ns = (self.spent_ns + cost_ns - earned_ns).max(0.0);
+        let wanted = match self.level {
+            0 if self.spent_ns <= ADVANCE_NS => 0,
+            _ => level_within(window, earned_ns),
+        };
+        if wanted >= self.level {
+            self.calm = 0;
+            self.level = wanted;
+        } else {
+            self.calm += 1;
+            if self.calm >= CALM_WINDOWS {
+                self.calm = 0;
+                self.level = match wanted {
+                    0 => 0,
+                    _ => self.level - 1,
+                };
+            }
+        }
+        self.level
+    }
+}
+
+/// The lowest level at which following what was allocated in `window` costs no more than this.
+fn level_within(window: &Window, budget_ns: f64) -> u32 {
+    let each_ns = EVENTS_A_BLOCK * window.event_ns;
+    if window.blocks * each_ns <= PART_FOR_ALL * budget_ns {
+        return 0;
+    }
+    // Reading takes none of the program's time where a CPU is free; nobody knows whether one is.
+    let reading_ns = match window.events > 0.0 {
+        true => window.reading_ns / window.events,
+        false => 0.0,
+    };
+    let blocks = budget_ns / (each_ns + EVENTS_A_BLOCK * reading_ns);
+    (1..ALLOCATION_LEVELS)
+        .find(|level| window.span_bytes / allocation_interval(*level) as f64 <= blocks)
+        .unwrap_or(ALLOCATION_LEVELS)
+}
+
+/// How many blocks of its size an event stands for that this level decided.
+pub(crate) fn weight(size: u64, level: u32) -> f64 {
+    match allocation_interval(level) {
+        0 => 1.0,
+        interval => -1.0 / (-(allocation_span(size) as f64) / interval as f64).exp_m1(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window of 100 ms of CPU time in which a program allocates (and frees) so many blocks of 48
+    /// bytes, sampled at `level`.
+    fn window(blocks: f64, level: u32) -> Window {
+        let told = blocks / weight(48, level);
+        Window {
+            cpu_ns: 100e6,
+            events: told * 2.0,
+            blocks,
+            span_bytes: blocks * 64.0,
+            event_ns: 70.0,
+            reading_ns: told * 2.0 * 30.0,
+        }
+    }
+
+    /// The levels while a program goes on in one way.
+    fn run(pace: &mut Pace, blocks: f64, windows: u32) -> Vec<u32> {
+        (0..windows)
+            .map(|_| pace.next(&window(blocks, pace.level())))
+            .collect()
+    }
+
+    #[test]
+    fn a_modest_program_is_followed_exactly() {
+        // 300 000 a second, for a minute.
+        let mut pace = Pace::new(0.05);
+        assert!(
+            run(&mut pace, 30_000.0, 600)
+                .iter()
+                .all(|level| *level == 0)
+        );
+        // A million at once.
+        assert_eq!(run(&mut pace, 1e6, 1), [0]);
+    }
+
+    #[test]
+    fn a_flood_costs_its_share() {
+        let mut pace = Pace::new(0.05);
+        let levels = run(&mut pace, 1e6, 200);
+        let level = levels[199];
+        assert!(level > 0, "{levels:?}");
+        assert!(levels.iter().take_while(|level| **level == 0).count() <= 2);
+        let cost_ns = window(1e6, level).events * 100.0;
+        assert!(cost_ns <= 5e6 && cost_ns > 1e6, "{cost_ns} at {level}");
+        assert!(levels[2..].iter().all(|it| *it == level), "{levels:?}");
+        // When it is over, all blocks are told of again, but not at once.
+        let levels = run(&mut pace, 1000.0, 30);
+        assert_eq!((levels[0], levels[29]), (level, 0));
+    }
+
+    #[test]
+    fn nothing_is_within_no_budget() {
+        let mut pace = Pace::new(0.0);
+        let levels = run(&mut pace, 1e6, 3);
+        assert_eq!(levels[2], ALLOCATION_LEVELS);
+        // A program that does nothing costs nothing.
+        assert_eq!(Pace::new(0.0).next(&Window::default()), 0);
+    }
+
+    #[test]
+    fn a_block_is_told_of_by_its_bytes() {
+        assert_eq!(weight(100, 0), 1.0);
+        let interval = allocation_interval(6) as f64;
+        let small = weight(0, 6) / (interval / 16.0);
+        assert!((small - 1.0).abs() < 0.01, "{small}");
+        assert!((weight(1 << 20, 6) - 1.0).abs() < 1e-9);
+    }
+}
