@@ -24,7 +24,7 @@ const SPARE_SHARED: u64 = 2048;
 const SPARE_FOR_ENDS: u64 = 4096;
 /// The least level where a ring is as full as this, in sixteenths. Sampling in time loses no event
 /// and favours no block, as losing events would.
-const PRESSURE: [(u64, u32); 3] = [(14, 15), (13, 10), (11, 6)];
+const PRESSURE: [(u64, u32); 3] = [(14, 12), (13, 9), (11, 6)];
 /// Rings looked at for an owner that is gone.
 const SEARCHED: u32 = 16;
 
