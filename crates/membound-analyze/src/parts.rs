@@ -80,16 +80,24 @@ impl Parts {
                 times: tally.of(site),
                 touched: touches.counted(site, groups),
             };
-            let before = parts.len();
             division.divide(&mut parts);
+            starts.push(parts.len() as u32);
+        }
+        let parts = Self { parts, starts };
+        parts.sum_levels(costs);
+        parts
+    }
+
+    /// Sets each site's levels to the sum of those of its parts. A difference of sums would not do:
+    /// rounding could leave a level with less than nothing.
+    fn sum_levels(&self, costs: &mut [SiteCost]) {
+        for (index, cost) in costs.iter_mut().enumerate() {
             let mut levels = ByLevel::default();
-            for part in &parts[before..] {
+            for part in self.of(SiteId(index as u32)) {
                 levels += part.levels;
             }
             cost.stall.levels = levels;
-            starts.push(parts.len() as u32);
         }
-        Self { parts, starts }
     }
 
     /// Calls stalls on memory of objects that threads write and that fit a near cache what they
@@ -121,15 +129,12 @@ impl Parts {
                 Some(Served::L2) => &[Served::Dram],
                 _ => continue,
             };
-            let levels = &mut costs[part.site.index()].stall.levels;
             for &served in farther {
-                let moved = part.levels.get(served);
-                for sums in [&mut part.levels, &mut *levels] {
-                    sums.add(served, -moved);
-                    sums.add(Served::Remote, moved);
-                }
+                let moved = part.levels.take(served);
+                part.levels.add(Served::Remote, moved);
             }
         }
+        self.sum_levels(costs);
     }
 
     /// Position of the part of `site`, `thread` and `group`.

@@ -59,6 +59,11 @@ impl ByLevel {
         self.0[served as usize] += amount;
     }
 
+    /// Removes one of them, and returns how much it was.
+    pub const fn take(&mut self, served: Served) -> f64 {
+        std::mem::replace(&mut self.0[served as usize], 0.0)
+    }
+
     /// The sum.
     #[must_use]
     pub fn total(&self) -> f64 {
