@@ -11,8 +11,8 @@ use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, guest, handlers, lanes, listen, live, requests, sample,
-    sys, text, timers, unwind,
+    allocations, areas, assembly, entry, guest, handlers, lanes, listen, live, quiesce, requests,
+    sample, sys, text, timers, unwind,
 };
 
 /// What went wrong with a command.
@@ -51,17 +51,15 @@ pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
         if command.action == Action::Go as u32 {
             return Ok(());
         }
-        let reply = match obey(&command, descriptor.as_ref(), &mut quiet) {
-            Ok(count) => Reply {
-                count,
-                ..Reply::default()
-            },
-            Err(failure) => Reply {
-                errno: failure.errno.0,
-                detail: failure.refusal as u32,
-                count: 0,
-            },
-        };
+        let mut reply = Reply::default();
+        match obey(&command, descriptor.as_ref(), &mut quiet) {
+            Ok(count) => reply.count = count,
+            Err(failure) => {
+                reply.errno = failure.errno.0;
+                reply.detail = failure.refusal as u32;
+            }
+        }
+        reply.stop_ns = quiesce::take_longest_stop_ns();
         send(&socket, bytes_of(&reply))?;
     }
 }

@@ -13,8 +13,8 @@ use crate::start::settings;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, requests,
-    sample, start, threads, vectors, wrap,
+    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, quiesce,
+    requests, sample, start, vectors, wrap,
 };
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.
@@ -442,10 +442,7 @@ extern "C" fn on_syscall(frame: &mut Frame) {
             give_text_back(frame);
             frame.not_done();
         }
-        number::RT_SIGPROCMASK => {
-            threads::wait_for_change();
-            frame.made(masks::procmask(frame));
-        }
+        number::RT_SIGPROCMASK => frame.made(masks::procmask(frame)),
         number::SIGALTSTACK => frame.made(lanes::alternate::set(frame)),
         number::RT_SIGTIMEDWAIT => frame.made(masks::timedwait(frame)),
         number::SIGNALFD4 => frame.made(masks::signalfd(frame)),
@@ -458,7 +455,7 @@ extern "C" fn on_syscall(frame: &mut Frame) {
             frame.not_done();
         }
         number::CLONE | number::CLONE3 | number::FORK | number::VFORK => {
-            threads::wait_for_change();
+            quiesce::wait_for_change();
             frame.made(children::make(frame));
         }
         _ => frame.not_done(),

@@ -13,7 +13,7 @@ use membound_wire::Event;
 use crate::entry::Frame;
 use crate::masks::BlockedForExec;
 use crate::sys::{self, call, number};
-use crate::{assembly, control, handlers, lanes, listen, sample, threads, timers};
+use crate::{assembly, control, handlers, lanes, listen, quiesce, sample, threads, timers};
 
 /// Who is behind a filter; 0: nobody. [`ALL`] who have this memory, or a copy of it: a forked child has its
 /// parent's filters. A child of `vfork` has filters of its own: its number.
@@ -53,7 +53,7 @@ fn leave() {
     lanes::ending::end_guests();
     // Before all others, so that nothing is put into the text any more that would have to be taken out.
     listen::end();
-    threads::wait_for_change();
+    quiesce::wait_for_change();
     // Without a launcher, text stays as it is; nothing of it is recorded any more.
     let _ = control::converse(Event::Filtered, [0, u64::MAX]);
     // Whoever comes here from now on goes back without a call; those who came before are waited for.

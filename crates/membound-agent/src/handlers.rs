@@ -17,7 +17,7 @@ use crate::entry::{self, Frame, Inside};
 use crate::lanes::leave::Arrived;
 use crate::sys::{call, check, number};
 use crate::timers::{self, Use};
-use crate::{areas, lanes, masks, memory, threads, tick, trap};
+use crate::{areas, lanes, masks, memory, quiesce, tick, trap};
 
 pub(crate) mod vectors;
 
@@ -510,7 +510,7 @@ unsafe extern "C" fn enter(
     }
     lanes::on_handler(context, masks::now);
     // From here on what the handler is to have blocked is blocked.
-    threads::wait_for_change();
+    quiesce::wait_for_change();
     let place = context + REGISTERS_OFFSET;
     if tick::is_late(signal, information) {
         return 0;

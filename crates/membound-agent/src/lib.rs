@@ -48,6 +48,7 @@ mod live;
 mod masks;
 mod memory;
 mod own_thread;
+mod quiesce;
 mod requests;
 mod sample;
 mod stack;

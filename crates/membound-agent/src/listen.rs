@@ -11,7 +11,7 @@ use membound_wire::{Event, Refusal};
 
 use crate::control::{self, Failure};
 use crate::sys::{Scratch, call, check, number};
-use crate::{own_thread, sys, threads, timers};
+use crate::{own_thread, quiesce, sys, threads, timers};
 
 const STACK_BYTES: usize = 256 << 10;
 /// After how long to look whether the program has left the process to this thread: one that
@@ -98,6 +98,7 @@ fn set_mark() {
 pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     const AS_THREAD: usize = own_thread::THREAD | own_thread::SAME_DIRECTORY;
     DOORBELL.store(doorbell, Ordering::Release);
+    quiesce::adopt_process();
     if THREAD
         .compare_exchange(0, STARTING, Ordering::AcqRel, Ordering::Relaxed)
         .is_err()

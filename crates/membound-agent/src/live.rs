@@ -1,33 +1,39 @@
-//! Replacing text that threads may be running in.
+//! Replacing text that threads may be running in, while they run.
 //!
-//! 1. Every other thread is shown to be outside: it stands in a handler of ours (it was called
-//!    by a signal), or the kernel says that it is blocked and where.
+//! 1. The change is closed: no thread makes a child or blocks the signals of a change, and none is on its
+//!    way to doing so ([`quiesce`]).
 //! 2. `int3` is put on every instruction that begins inside the bytes to be overwritten, and every core is
-//!    serialised. From now on nobody gets in: a thread that is woken meanwhile traps, and goes on
-//!    in the trampoline.
-//! 3. The threads are looked at once more, for one that was woken between 1 and 2.
+//!    serialised. From now on no thread gets in: it traps, and goes on in the trampoline.
+//! 3. Every thread is seen once outside those bytes.
 //! 4. The bytes behind the first are written, cores serialised, then the first byte, cores serialised.
 //!
-//! A thread that stood at an instruction inside a group when it was stopped, or whose
-//! handler returns there, is moved when its handler ends ([`areas::inside`]); the kernel's
-//! signal frames are the only places where such an address can survive.
+//! A thread whose signal frame leads back inside a group is moved when its handler ends
+//! ([`areas::inside`](crate::areas::inside)); such frames are the only places where such an address
+//! can survive.
 //!
-//! A thread that is woken between 1 and 4 and meets an `int3` must be able to take its signal, and
-//! a child that it makes would keep such text for ever. Both wait for the end of the change
-//! ([`threads::wait_for_change`]).
+//! A large batch is applied in parts, each a change of its own, so that each is closed for a short time.
+//! A part that cannot be applied is tried again, and in the end left out.
 //!
-//! Taking back is the same: what is overwritten is then a jump, inside which no instruction begins.
+//! Taking back is the same without step 3: what is overwritten is then a jump, inside which no instruction
+//! begins.
 
 use membound_wire::{Refusal, TextEdit};
 
 use crate::control::Failure;
+use crate::quiesce::{self, Change};
 use crate::sys;
 use crate::sys::{Errno, Scratch};
 use crate::text::{Batch, Memory, Span, Spans, as_planned, group_of, span_room};
-use crate::threads::{self, Lineup};
-use crate::trap;
+use crate::{threads, trap};
 
 const INT3: u8 = 0xcc;
+/// Edits of a part, unless ones that share bytes stand at its end.
+const PART_EDITS: usize = 512;
+/// Time for which parts that cannot be applied are tried again. No thread waits between two tries.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// First and longest pause between two tries.
+const FIRST_PAUSE_NS: u64 = 1_000_000;
+const LONGEST_PAUSE_NS: u64 = 32_000_000;
 
 /// A step of the change, as what it writes into an edit's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +48,8 @@ enum Stage {
     Back,
 }
 
-/// A change under way.
-struct Change<'a> {
+/// A batch that is being applied.
+struct Edits<'a> {
     batch: &'a Batch,
     memory: Memory,
     room: Scratch,
@@ -51,47 +57,75 @@ struct Change<'a> {
     left_out: Scratch,
 }
 
+/// Indices of edits, from the first to the one after the last.
+type Part = (usize, usize);
+
 /// Applies the batch. Returns the number of edits applied.
+///
+/// # Errors
+/// Only where no edit was applied, and no thread can have been in a trampoline.
 pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
     if threads::traced() {
         return Err(Failure::new(Errno::EBUSY, Refusal::Traced));
     }
     sys::register_barrier().map_err(|errno| Failure::new(errno, Refusal::NoBarrier))?;
-    let mut lineup = Lineup::take().ok_or(Failure::new(Errno::EBUSY, Refusal::Occupied))?;
+    let mut change = Change::begin().ok_or(Failure::new(Errno::EBUSY, Refusal::Occupied))?;
     trap::install(&trap::OF_CHANGES)?;
-    let mut change = Change {
+    let mut edits = Edits {
         batch,
         memory: Memory::open()?,
         room: span_room()?,
         left_out: Scratch::new(batch.len().max(1))?,
     };
-    change.check()?;
-    if change.is_empty() {
-        // Whoever asks for what stands there already is not to have threads stopped for it.
-        return Ok(change.report());
+    edits.check()?;
+    let begin_ns = sys::monotonic_ns();
+    let mut trapped = false;
+    let mut pause_ns = FIRST_PAUSE_NS;
+    let mut part = part_from(batch, 0);
+    while part.0 < part.1 {
+        match edits.apply_part(&mut change, part, &mut trapped) {
+            Ok(()) => part = part_from(batch, part.1),
+            Err(failure) => {
+                let elapsed_ns = sys::monotonic_ns().saturating_sub(begin_ns);
+                let passes = failure.refusal == Refusal::ThreadUnknown;
+                if passes && elapsed_ns < PATIENCE_NS {
+                    sys::nap(pause_ns);
+                    pause_ns = (2 * pause_ns).min(LONGEST_PAUSE_NS);
+                    continue;
+                }
+                if !trapped {
+                    return Err(failure);
+                }
+                // The launcher would unmap trampolines that a thread may be in.
+                for index in part.0..batch.len() {
+                    mark(&mut edits.left_out, index);
+                }
+                break;
+            }
+        }
     }
-    threads::check_reachable()?;
-    // Nothing has been written yet, so a thread that cannot be stopped costs nothing.
-    lineup.stop(|_| true)?;
-    if let Err(failure) = change.close(&mut lineup) {
-        // Best effort: what cannot be written now could be written a moment ago.
-        change.write(Stage::Back)?;
-        barrier()?;
-        return Err(failure);
+    Ok(edits.report())
+}
+
+/// The part of a batch that begins at `first`.
+fn part_from(batch: &Batch, first: usize) -> Part {
+    let mut end_address = 0;
+    let mut last = first;
+    while let Some(edit) = batch.get(last) {
+        if last - first >= PART_EDITS && edit.address >= end_address {
+            return (first, last);
+        }
+        end_address = end_address.max(edit.address + u64::from(edit.group));
+        last += 1;
     }
-    change.write(Stage::Tails)?;
-    barrier()?;
-    change.write(Stage::Heads)?;
-    barrier()?;
-    drop(lineup);
-    Ok(change.report())
+    (first, batch.len())
 }
 
 fn barrier() -> Result<(), Failure> {
     sys::barrier().map_err(|errno| Failure::new(errno, Refusal::NoBarrier))
 }
 
-impl Change<'_> {
+impl Edits<'_> {
     /// Leaves out the edits whose text is not as planned.
     fn check(&mut self) -> Result<(), Failure> {
         for span in Spans::new(self.batch) {
@@ -112,23 +146,73 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Whether every edit is left out.
-    fn is_empty(&mut self) -> bool {
-        let marks = self.left_out.bytes().iter();
-        marks.take(self.batch.len()).all(|&mark| mark != 0)
+    /// Whether the edit is to be applied.
+    fn is_wanted(&mut self, index: usize) -> bool {
+        self.left_out.bytes().get(index) == Some(&0)
     }
 
-    /// Puts the traps up, and makes sure that nobody is behind them.
-    fn close(&mut self, lineup: &mut Lineup) -> Result<(), Failure> {
-        self.write(Stage::Traps)?;
+    /// Whether threads may stand at instructions inside what the part overwrites.
+    fn has_inside(&mut self, part: Part) -> bool {
+        (part.0..part.1).any(|index| {
+            let edit = self.batch.get(index).filter(|_| self.is_wanted(index));
+            edit.is_some_and(|edit| (1..usize::from(edit.length)).any(|at| begins(&edit, at)))
+        })
+    }
+
+    /// Applies a part, unless threads cannot all be seen now. Sets `trapped` once threads may have gone
+    /// into trampolines.
+    fn apply_part(
+        &mut self,
+        change: &mut Change,
+        part: Part,
+        trapped: &mut bool,
+    ) -> Result<(), Failure> {
+        // What stands there already needs no thread to be looked at.
+        if !(part.0..part.1).any(|index| self.is_wanted(index)) {
+            return Ok(());
+        }
+        quiesce::check_reachable()?;
+        change.close();
+        let done = self.apply_closed(change, part, trapped);
+        change.open();
+        done
+    }
+
+    fn apply_closed(
+        &mut self,
+        change: &mut Change,
+        part: Part,
+        trapped: &mut bool,
+    ) -> Result<(), Failure> {
+        change.gather(|_| true)?;
+        *trapped = true;
+        if let Err(failure) = self.close(change, part) {
+            // Best effort: what cannot be written now could be written a moment ago.
+            self.write(part, Stage::Back)?;
+            barrier()?;
+            return Err(failure);
+        }
+        self.write(part, Stage::Tails)?;
         barrier()?;
-        let batch = self.batch;
-        lineup.stop(|ip| !inside(batch, ip))
+        self.write(part, Stage::Heads)?;
+        barrier()
     }
 
-    /// Writes one stage for all edits that are not left out.
-    fn write(&mut self, stage: Stage) -> Result<(), Failure> {
-        for span in Spans::new(self.batch) {
+    /// Puts the traps up, and makes sure that no thread is behind them.
+    fn close(&mut self, change: &mut Change, part: Part) -> Result<(), Failure> {
+        self.write(part, Stage::Traps)?;
+        barrier()?;
+        if !self.has_inside(part) {
+            return Ok(());
+        }
+        change.trapped();
+        let batch = self.batch;
+        change.gather(|ip| !inside(batch, ip))
+    }
+
+    /// Writes one stage for all edits of a part that are not left out.
+    fn write(&mut self, part: Part, stage: Stage) -> Result<(), Failure> {
+        for span in Spans::of(self.batch, part) {
             let span = span?;
             let text = text_of(&mut self.room, span)?;
             let marks = self.left_out.bytes();

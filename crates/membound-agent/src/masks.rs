@@ -1,16 +1,19 @@
-//! Signal masks and sets of the program, in which the timers' signal must not stand: a thread
-//! that blocks all signals is to be sampled all the same, and nobody is to wait for ours.
+//! Signal masks and sets of the program, in which the agent's signals must not stand: those of the timers,
+//! so that a thread that blocks all signals is sampled all the same, and those of changes of text
+//! ([`trap::OF_CHANGES`]), so that a thread that sleeps with all signals blocked (an allocator's background
+//! thread, one in `sigwait`) does not keep text from being changed.
 //!
 //! What a thread believes to block is kept here, so that it reads back what it wrote. A
-//! program that names our signal alone, not among all others, means the number for itself, and
+//! program that names such a signal alone, not among all others, means the number for itself, and
 //! gets it.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::entry::Frame;
+use crate::handlers::MASK_OFFSET;
 use crate::sys::{self, call, number};
 use crate::timers::{self, Use};
-use crate::{children, lanes, memory, tick};
+use crate::{children, lanes, memory, quiesce, tick, trap};
 
 /// Threads whose beliefs can be kept.
 const MOST: usize = 4096;
@@ -20,6 +23,9 @@ const BLOCK: u64 = 0;
 const UNBLOCK: u64 = 1;
 const SETMASK: u64 = 2;
 const EFAULT: isize = -14;
+/// The signals of changes of text, as a mask; SIGTRAP of them.
+const OF_CHANGES: u64 = trap::mask(&trap::OF_CHANGES);
+const TRAP: u64 = 1 << 4;
 
 /// What a thread believes to block, though it does not.
 struct Belief {
@@ -66,15 +72,26 @@ fn believe(thread: u32, signals: u64) -> bool {
     if signals == 0 {
         return true;
     }
-    let taken = choices(thread).find(|belief| {
-        belief
-            .thread
-            .compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    });
+    let take = |belief: &&Belief, from: u32| {
+        let taken =
+            belief
+                .thread
+                .compare_exchange(from, thread, Ordering::AcqRel, Ordering::Relaxed);
+        taken.is_ok()
+    };
+    let mut taken = choices(thread).find(|belief| take(belief, 0));
+    if taken.is_some() {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    } else {
+        // Threads end with all signals blocked, which no system call of theirs takes back.
+        let process = sys::process();
+        taken = choices(thread).find(|belief| {
+            let owner = belief.thread.load(Ordering::Relaxed);
+            !sys::thread_exists(process, owner) && take(belief, owner)
+        });
+    }
     if let Some(belief) = taken {
         belief.signals.store(signals, Ordering::Relaxed);
-        COUNT.fetch_add(1, Ordering::Relaxed);
     }
     taken.is_some()
 }
@@ -115,6 +132,22 @@ fn change(how: u64, set: u64) {
     };
 }
 
+/// The signals that the calling thread is not to block among all others.
+fn needed() -> u64 {
+    let of_timers = if timers::own_process() {
+        timers::signal_bit()
+    } else {
+        0
+    };
+    // A child that shares our memory has a mask of its own, and its text is not changed.
+    let of_changes = if quiesce::is_own_process() {
+        OF_CHANGES
+    } else {
+        0
+    };
+    of_timers | of_changes
+}
+
 /// The kernel's `rt_sigprocmask`, with what the program gives it.
 fn as_asked(frame: &Frame) -> isize {
     let arguments = [frame.rdi, frame.rsi, frame.rdx, frame.r10].map(|it| it as usize);
@@ -124,34 +157,34 @@ fn as_asked(frame: &Frame) -> isize {
     unsafe { call(number::RT_SIGPROCMASK, [how, set, old, size, 0, 0]) }
 }
 
-/// `rt_sigprocmask` as the program calls it. `None`: nothing in it concerns the agent.
+/// `rt_sigprocmask` as the program calls it. `None`: the program asks only, and reads what holds.
+///
+/// The call is made here wherever it may change the mask: after its check for changes of text the thread
+/// must not return to the trampoline first.
 pub(crate) fn procmask(frame: &Frame) -> Option<isize> {
-    let made = procmask_beside_timers(frame);
-    // Who only asks changes nothing.
-    if frame.rsi == 0 {
-        return made;
+    if frame.rsi == 0 && COUNT.load(Ordering::Relaxed) == 0 {
+        return None;
     }
-    let Some(lane) = lanes::Block::own() else {
-        return made;
-    };
-    let made = made.unwrap_or_else(|| as_asked(frame));
-    lane.on_mask(now());
-    Some(made)
+    quiesce::wait_for_change();
+    let result = as_asked(frame);
+    if result == 0 {
+        keep_needed(frame);
+    }
+    if frame.rsi != 0
+        && let Some(lane) = lanes::Block::own()
+    {
+        lane.on_mask(now());
+    }
+    Some(result)
 }
 
-/// The same as far as the timers' signal is concerned.
-fn procmask_beside_timers(frame: &Frame) -> Option<isize> {
-    let ours = timers::signal_bit();
+/// After `rt_sigprocmask` as the program called it: unblocks what is needed, and shows and keeps what the
+/// thread believes.
+fn keep_needed(frame: &Frame) {
+    let needed = needed();
     let (how, set, old, size) = (frame.rdi, frame.rsi, frame.rdx, frame.r10);
-    if ours == 0 || size != 8 {
-        return None;
-    }
-    if set == 0 && COUNT.load(Ordering::Relaxed) == 0 {
-        return None;
-    }
-    let result = as_asked(frame);
-    if result != 0 {
-        return Some(result);
+    if needed == 0 || size != 8 {
+        return;
     }
     let mut wanted = 0_u64;
     if set != 0 && set != old {
@@ -161,17 +194,13 @@ fn procmask_beside_timers(frame: &Frame) -> Option<isize> {
         // The kernel has written the old mask over the new one; what holds now is the new.
         wanted = now();
     }
-    if how == SETMASK {
+    if how == SETMASK && timers::signal_bit() != 0 {
         // Who makes a thread blocks all signals meanwhile.
         children::look();
     }
-    let named = set != 0 && wanted & ours != 0;
-    if !named && COUNT.load(Ordering::Relaxed) == 0 {
-        return Some(result);
-    }
-    if !timers::own_process() {
-        // A child that shares our memory has a mask of its own, and no timers.
-        return Some(result);
+    let named = wanted & needed;
+    if named == 0 && COUNT.load(Ordering::Relaxed) == 0 {
+        return;
     }
     let thread = sys::thread();
     let before = believed(thread);
@@ -181,23 +210,58 @@ fn procmask_beside_timers(frame: &Frame) -> Option<isize> {
         // SAFETY: as above.
         unsafe { memory::put(old as usize, shown | before) };
     }
-    match how {
-        _ if set == 0 => {}
-        BLOCK | SETMASK if named && !is_broad(wanted) && before & ours == 0 => {
-            timers::give_up(u64::from(ours.trailing_zeros()) + 1, Use::Waits);
-        }
-        // Without room to keep it, it is blocked indeed.
-        BLOCK | SETMASK if named && !believe(thread, before | ours) => {}
-        BLOCK | SETMASK if named => change(UNBLOCK, ours),
-        UNBLOCK => {
-            believe(thread, before & !wanted);
-        }
-        SETMASK => {
-            believe(thread, before & wanted);
-        }
-        _ => {}
+    if set == 0 {
+        return;
     }
-    Some(result)
+    if how == UNBLOCK {
+        believe(thread, before & !wanted);
+        return;
+    }
+    // Named alone, a signal is the program's own, unless the thread believed so before.
+    let meant = if is_broad(wanted) { 0 } else { named & !before };
+    let of_timers = timers::signal_bit() & meant;
+    if of_timers != 0 {
+        timers::give_up(u64::from(of_timers.trailing_zeros()) + 1, Use::Waits);
+    }
+    let kept = named & !meant;
+    let belief = if how == SETMASK { kept } else { before | kept };
+    // Without room to keep it, it is blocked indeed.
+    if believe(thread, belief) && kept != 0 {
+        change(UNBLOCK, kept);
+    }
+}
+
+/// A signal has come that the calling thread believes to block: from now on it does, and the signal waits.
+/// Returns whether the thread believed so.
+pub(crate) fn make_true(signal: u64, information: usize, context: usize) -> bool {
+    const RT_TGSIGQUEUEINFO: usize = 297;
+    let bit = 1_u64 << (signal - 1);
+    let thread = sys::thread();
+    let before = believed(thread);
+    if before & bit == 0 {
+        return false;
+    }
+    believe(thread, before & !bit);
+    let place = context + MASK_OFFSET;
+    // SAFETY: the mask lies behind the registers and what belongs to them.
+    let mask: u64 = unsafe { memory::get(place) };
+    // SAFETY: as above.
+    unsafe { memory::put(place, mask | bit) };
+    // SAFETY: the kernel reads the siginfo that it has written.
+    let _ = unsafe {
+        call(
+            RT_TGSIGQUEUEINFO,
+            [
+                sys::process() as usize,
+                thread as usize,
+                signal as usize,
+                information,
+                0,
+                0,
+            ],
+        )
+    };
+    true
 }
 
 /// The mask as the kernel has it.
@@ -213,11 +277,13 @@ pub(crate) fn now() -> u64 {
     mask
 }
 
-/// The set at `address` without our signal, where it has that among all others; `None`:
-/// nothing is to be done.
+/// The set at `address` without the signals of ours that no thread of the program may wait for, where it has
+/// those among all others; `None`: nothing is to be done.
+///
+/// SIGTRAP stays: the kernel sends ours to running threads only, and the program may wait for its own.
 fn without_ours(address: u64, size: u64) -> Option<Result<u64, isize>> {
-    let ours = timers::signal_bit();
-    if ours == 0 || size != 8 {
+    let needed = needed() & !TRAP;
+    if needed == 0 || size != 8 {
         return None;
     }
     if !sys::readable(address) {
@@ -225,14 +291,17 @@ fn without_ours(address: u64, size: u64) -> Option<Result<u64, isize>> {
     }
     // SAFETY: the kernel could read it.
     let set: u64 = unsafe { memory::get(address as usize) };
-    if set & ours == 0 {
+    if set & needed == 0 {
         return None;
     }
     if !is_broad(set) {
-        timers::give_up(u64::from(ours.trailing_zeros()) + 1, Use::Waits);
+        let of_timers = set & needed & timers::signal_bit();
+        if of_timers != 0 {
+            timers::give_up(u64::from(of_timers.trailing_zeros()) + 1, Use::Waits);
+        }
         return None;
     }
-    Some(Ok(set & !ours))
+    Some(Ok(set & !needed))
 }
 
 /// `rt_sigtimedwait` as the program calls it: our signal is not to be what it waits for.

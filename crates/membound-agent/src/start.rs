@@ -12,7 +12,7 @@ use membound_wire::{CONTROL_VARIABLE, Event, PADDING_VARIABLE};
 
 use crate::control;
 use crate::memory::{self, Line};
-use crate::{assembly, lanes, sys};
+use crate::{assembly, lanes, quiesce, sys};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -72,6 +72,7 @@ pub(crate) fn settings() -> Option<&'static Settings> {
 
 extern "C" fn begin() {
     if prepare().is_some() {
+        quiesce::adopt_process();
         // What the launcher could not do it knows; the program runs in any case.
         let _ = control::converse(Event::Start, [0; 2]);
         if lanes::board().is_some() {

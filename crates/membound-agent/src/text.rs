@@ -146,11 +146,21 @@ pub(crate) struct Span {
 pub(crate) struct Spans<'a> {
     batch: &'a Batch,
     next: usize,
+    end: usize,
 }
 
 impl<'a> Spans<'a> {
     pub(crate) fn new(batch: &'a Batch) -> Self {
-        Self { batch, next: 0 }
+        Self::of(batch, (0, batch.len()))
+    }
+
+    /// Those of the edits from an index to before another.
+    pub(crate) fn of(batch: &'a Batch, (next, end): (usize, usize)) -> Self {
+        Self { batch, next, end }
+    }
+
+    fn upcoming(&self) -> Option<TextEdit> {
+        self.batch.get(self.next).filter(|_| self.next < self.end)
     }
 }
 
@@ -158,19 +168,19 @@ impl Iterator for Spans<'_> {
     type Item = Result<Span, Failure>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.next >= self.batch.len() {
+        if self.next >= self.end {
             return None;
         }
         let first = self.next;
-        let Some(edit) = self.batch.get(first) else {
-            self.next = self.batch.len();
+        let Some(edit) = self.upcoming() else {
+            self.next = self.end;
             return Some(Err(Failure::malformed()));
         };
         let address = edit.address;
         let mut end = address + u64::from(edit.group);
         let mut last = edit.address;
         self.next += 1;
-        while let Some(edit) = self.batch.get(self.next) {
+        while let Some(edit) = self.upcoming() {
             let edit_end = edit.address + u64::from(edit.group);
             // A page without edits between two spans stays the file's own.
             let near = edit.address <= end.saturating_add(PAGE_BYTES);

@@ -1,61 +1,17 @@
-//! Stopping the process's other threads for a moment.
-//!
-//! A running thread is called by a signal and stands in the handler ([`stand_still`]) until it is
-//! let go; one that the kernel has blocked stays where it is, and is known by its
-//! instruction pointer. Nothing here waits for a lock of the program's.
-
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+//! What the kernel says of the process's threads: where they are, what they block, whether they live.
 
 use membound_wire::Refusal;
 
 use crate::control::Failure;
 use crate::memory::{self, Line, number};
 use crate::sys::{self, Errno, Open, Scratch};
-use crate::{guest, lanes, trap};
 
-/// Most threads that can be stopped.
-const THREADS: usize = 16384;
-/// How long the other threads stand still at most while one that was called has not come. It is
-/// long only because a busy machine may leave a runnable thread without a CPU for that time.
-const LIMIT_NS: u64 = 1_000_000_000;
-/// How long a thread may sleep with the signals of a change blocked, or how much CPU time it may
-/// use so, before it counts as one that always blocks them. Handlers are shorter.
-const REACHABLE_NS: u64 = 2_000_000;
-/// Pause between two looks at such a thread.
-const REACHABLE_POLL_NS: u64 = 500_000;
-/// How long one waits for threads before looking again.
-const PATIENCE_NS: u64 = 5_000_000;
-/// The first time that is looked again without that anybody has come; each is twice as long as
-/// the one before.
-const FIRST_PATIENCE_NS: u64 = 30_000;
-/// Marks a thread's entry once it stands still.
-const STANDING: u32 = 1 << 31;
 /// SIGTRAP in a mask: the kernel kills a thread that traps while it blocks that.
 const TRAPS: u64 = 1 << 4;
-/// [`trap::CALL`] in a mask.
-const CALLS: u64 = 1 << (trap::CALL - 1);
-
-/// Process and thread that stops the others; 0: nobody.
-static OWNER: AtomicU64 = AtomicU64::new(0);
-/// Odd while threads are to stand still: they wait for it to change.
-static TURN: AtomicU32 = AtomicU32::new(0);
-/// Counts the threads that came to stand.
-static ARRIVED: AtomicU32 = AtomicU32::new(0);
-/// Threads that were called, with [`STANDING`] once they came.
-static ROLL: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
-static CALLED: AtomicU32 = AtomicU32::new(0);
-
-/// The right to stop threads, and those stopped by it. They run on when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Lineup {
-    room: Option<Scratch>,
-}
 
 /// Where a thread is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It came and stands.
-    Standing,
+pub(crate) enum State {
     /// It runs, or may be about to.
     Running,
     /// The kernel has it, with this instruction pointer.
@@ -64,89 +20,6 @@ enum State {
     Deaf,
     /// It has ended.
     Gone,
-}
-
-impl Lineup {
-    /// Takes the right to stop threads, unless another thread has it.
-    pub(crate) fn take() -> Option<Self> {
-        let process = u64::from(sys::process()) << 32;
-        let own = process | u64::from(sys::thread());
-        let found = OWNER.load(Ordering::Acquire);
-        // In a child of fork, what its parent's thread left is nobody's.
-        if found != 0 && found & !0xffff_ffff == process {
-            return None;
-        }
-        OWNER
-            .compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
-        CALLED.store(0, Ordering::Relaxed);
-        // Odd also if that thread of the parent's had stopped others.
-        let turn = TURN.load(Ordering::Relaxed);
-        TURN.store((turn | 1).wrapping_add((turn & 1) << 1), Ordering::Release);
-        Some(Self { room: None })
-    }
-
-    /// Stops every other thread, until each stands still or is blocked at an instruction
-    /// that `permitted` accepts.
-    ///
-    /// Guests' own threads run on: they are never in text that changes, which is the program's, and
-    /// where they get idle time only, the program would wait for them to come.
-    pub(crate) fn stop(&mut self, permitted: impl Fn(u64) -> bool) -> Result<(), Failure> {
-        let begin = sys::monotonic_ns();
-        let own = sys::thread();
-        let process = sys::process();
-        // A forked child has their numbers and not them.
-        let guests = lanes::here();
-        let mut patience = FIRST_PATIENCE_NS;
-        loop {
-            let arrived = ARRIVED.load(Ordering::Acquire);
-            let mut waiting = None;
-            let mut new = false;
-            self.each(|thread| {
-                if thread == own || (guests && guest::is_own_thread(thread)) {
-                    return Ok(());
-                }
-                match state(thread, process) {
-                    State::Standing | State::Gone => {}
-                    State::Blocked(ip) if permitted(ip) => {}
-                    // A call would wait for it, and be seen by the program that asks what waits.
-                    State::Running if blocks(thread, TRAPS | CALLS) => {
-                        waiting = Some(Refusal::TrapBlocked)
-                    }
-                    State::Running => {
-                        new |= call(thread)?;
-                        sys::queue_signal(process, thread, trap::CALL as u32, magic());
-                        waiting = Some(Refusal::ThreadUnknown);
-                    }
-                    State::Blocked(_) => waiting = Some(Refusal::ThreadUnknown),
-                    State::Deaf => waiting = Some(Refusal::TrapBlocked),
-                }
-                Ok(())
-            })?;
-            // A thread that was called may have made another one before it came.
-            if waiting.is_none() && !new {
-                return Ok(());
-            }
-            if let Some(refusal) = waiting
-                && sys::monotonic_ns().saturating_sub(begin) > LIMIT_NS
-            {
-                return Err(Failure::new(Errno::EBUSY, refusal));
-            }
-            // Who has just left a handler of ours, with all signals blocked in it, can be called
-            // a moment later: others that stand already are not to wait for long.
-            sys::wait_while(&ARRIVED, arrived, patience);
-            patience = (2 * patience).min(PATIENCE_NS);
-        }
-    }
-
-    /// Calls `visit` with every thread's number.
-    fn each(&mut self, visit: impl FnMut(u32) -> Result<(), Failure>) -> Result<(), Failure> {
-        let room = match &mut self.room {
-            Some(room) => room,
-            none => none.insert(room_for_threads()?),
-        };
-        each(room, visit)
-    }
 }
 
 /// Gives a signal that has come to a thread of the agent's to one of the program's: one that does not
@@ -218,81 +91,6 @@ pub(crate) fn each(
     }
 }
 
-impl Drop for Lineup {
-    fn drop(&mut self) {
-        TURN.fetch_add(1, Ordering::AcqRel);
-        sys::wake_all(&TURN);
-        OWNER.store(0, Ordering::Release);
-    }
-}
-
-/// What a signal of ours carries.
-fn magic() -> u64 {
-    (&raw const TURN) as u64
-}
-
-/// Puts `thread` on the roll; whether it was not there yet.
-fn call(thread: u32) -> Result<bool, Failure> {
-    let called = CALLED.load(Ordering::Relaxed) as usize;
-    let known = ROLL
-        .iter()
-        .take(called)
-        .any(|entry| entry.load(Ordering::Relaxed) & !STANDING == thread);
-    if known {
-        return Ok(false);
-    }
-    let entry = ROLL
-        .get(called)
-        .ok_or(Failure::new(Errno::ENOSPC, Refusal::ThreadUnknown))?;
-    entry.store(thread, Ordering::Relaxed);
-    CALLED.store(called as u32 + 1, Ordering::Release);
-    Ok(true)
-}
-
-fn entry_of(thread: u32) -> Option<&'static AtomicU32> {
-    ROLL.iter()
-        .take(CALLED.load(Ordering::Acquire) as usize)
-        .find(|entry| entry.load(Ordering::Relaxed) & !STANDING == thread)
-}
-
-/// Whether a signal with this information is a call to stand still.
-pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
-    sys::is_queued(code, process, value, magic())
-}
-
-/// In the signal handler: stands still until the owner lets go.
-pub(crate) fn stand_still() {
-    if TURN.load(Ordering::Acquire) & 1 == 0 {
-        // It came too late, and nobody waits.
-        return;
-    }
-    let thread = sys::thread();
-    let Some(entry) = entry_of(thread) else {
-        return;
-    };
-    if entry
-        .compare_exchange(
-            thread,
-            thread | STANDING,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        )
-        .is_err()
-    {
-        return;
-    }
-    // Read only now: the entry belongs to this turn, whatever went before.
-    let turn = TURN.load(Ordering::Acquire);
-    if turn & 1 == 0 {
-        return;
-    }
-    ARRIVED.fetch_add(1, Ordering::AcqRel);
-    sys::wake_all(&ARRIVED);
-    while TURN.load(Ordering::Acquire) == turn {
-        sys::wait_while(&TURN, turn, u64::MAX);
-    }
-}
-
 /// Whether the kernel has a thread in a system call that the program has made, and that waits.
 pub(crate) fn waits_in_call(thread: u32) -> bool {
     let mut text = [0_u8; 512];
@@ -334,82 +132,8 @@ pub(crate) fn left_with(beside: impl Fn(u32) -> bool) -> Option<u32> {
     exit_code(sys::process())
 }
 
-/// Waits until nobody changes text in this process.
-///
-/// While text is being changed, a thread that the kernel has woken meanwhile runs on, and may
-/// meet an `int3`. It must not do so with the signal of that blocked, nor leave a copy of the
-/// process with such text to a child, which nobody would ever mend: before it blocks signals
-/// or makes a child it comes here. All other threads stand still or have been called before
-/// the first `int3` is written, so that none of them can be behind this when it is.
-pub(crate) fn wait_for_change() {
-    loop {
-        let turn = TURN.load(Ordering::Acquire);
-        // In a child the parent's change is nobody's, also in one that shares its memory: for
-        // that one the change waits.
-        if turn & 1 == 0 || OWNER.load(Ordering::Acquire) >> 32 != u64::from(sys::process()) {
-            return;
-        }
-        sys::wait_while(&TURN, turn, u64::MAX);
-    }
-}
-
-/// Checks, before any thread is stopped, that every other thread can be: one that blocks the
-/// signals of a change (a thread in `sigwait`, a background thread of an allocator) would keep
-/// all the others standing until the limit, at every change. No thread waits for this check.
-///
-/// # Errors
-/// [`Refusal::TrapBlocked`] where a thread blocks them.
-pub(crate) fn check_reachable() -> Result<(), Failure> {
-    let own = sys::thread();
-    let process = sys::process();
-    // A forked child has the numbers of its parent's guests, and not their threads.
-    let guests = lanes::here();
-    let mut room = room_for_threads()?;
-    // Each thread by itself: of many threads one is always inside a handler for a moment.
-    each(&mut room, |thread| {
-        if thread == own || (guests && guest::is_own_thread(thread)) {
-            return Ok(());
-        }
-        let begin = sys::monotonic_ns();
-        let cpu_begin = sys::cpu_ns(thread);
-        while let Some(blocking) = blocking(thread, process) {
-            let waited = sys::monotonic_ns().saturating_sub(begin);
-            let lasted = match blocking {
-                Blocking::Asleep => waited,
-                // A thread that lost its CPU inside a handler blocks them until it runs again.
-                Blocking::Runnable => sys::cpu_ns(thread)
-                    .zip(cpu_begin)
-                    .map_or(waited, |(now, begin)| now.saturating_sub(begin)),
-            };
-            if lasted > REACHABLE_NS || waited > LIMIT_NS {
-                return Err(Failure::new(Errno::EBUSY, Refusal::TrapBlocked));
-            }
-            sys::nap(REACHABLE_POLL_NS);
-        }
-        Ok(())
-    })
-}
-
-/// How a thread is that blocks the signals of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blocking {
-    Asleep,
-    Runnable,
-}
-
-/// Whether a thread blocks the signals of a change: it can neither be called nor be let into a trap.
-fn blocking(thread: u32, process: u32) -> Option<Blocking> {
-    match state(thread, process) {
-        State::Deaf => Some(Blocking::Asleep),
-        State::Running => blocks(thread, TRAPS | CALLS).then_some(Blocking::Runnable),
-        State::Standing | State::Blocked(_) | State::Gone => None,
-    }
-}
-
-fn state(thread: u32, process: u32) -> State {
-    if entry_of(thread).is_some_and(|entry| entry.load(Ordering::Acquire) & STANDING != 0) {
-        return State::Standing;
-    }
+/// Where a thread of this process is.
+pub(crate) fn state(thread: u32, process: u32) -> State {
     let mut text = [0_u8; 512];
     let Some(text) = read_of(thread, b"/syscall", &mut text) else {
         // The file of a thread that lives can be read; make sure of it.
@@ -426,6 +150,9 @@ fn state(thread: u32, process: u32) -> State {
         // It talks to the launcher, with all signals blocked as long as it does: it may be
         // waiting for this very change to end. The mask that it had comes back before it
         // leaves the agent's text, which nobody changes.
+        // Where it does not make a system call, a page is being brought in for it: it may
+        // be in a handler that has decided already where the thread goes on.
+        State::Blocked(ip) if in_agent(ip) && text.starts_with(b"-1") => State::Running,
         State::Blocked(ip) if in_agent(ip) => state,
         State::Blocked(_) if blocks(thread, TRAPS) => State::Deaf,
         other => other,
@@ -433,7 +160,7 @@ fn state(thread: u32, process: u32) -> State {
 }
 
 /// Whether an instruction is the agent's own.
-fn in_agent(ip: u64) -> bool {
+pub(crate) fn in_agent(ip: u64) -> bool {
     let [start, end] = crate::assembly::own_range();
     (start..end).contains(&ip)
 }
@@ -457,7 +184,7 @@ fn blocked(text: &[u8]) -> State {
 }
 
 /// Whether the thread blocks one of `signals`.
-fn blocks(thread: u32, signals: u64) -> bool {
+pub(crate) fn blocks(thread: u32, signals: u64) -> bool {
     let mut text = [0_u8; 2048];
     let Some(text) = read_of(thread, b"/status", &mut text) else {
         return false;

@@ -12,7 +12,7 @@ use membound_wire::{
 };
 
 use crate::handlers::{self, Disposition, REGISTERS_OFFSET, Registers};
-use crate::sys::{self, call};
+use crate::sys;
 use crate::timers::{self, Ring, Use};
 use crate::unwind::{Begin, Registers as Frame, Stack, Walk};
 use crate::{areas, assembly, masks, memory};
@@ -31,7 +31,6 @@ const FRAME_POINTER: usize = 5;
 const JUST_NS: u64 = 50_000;
 const EINTR: u64 = (-4_i64).cast_unsigned();
 const RT_SIGTIMEDWAIT: u64 = 128;
-const MASK_OFFSET: usize = REGISTERS_OFFSET + 256;
 
 // The one waiting call that the agent makes for the program, at a known place.
 global_asm!(
@@ -346,35 +345,12 @@ fn make_again(place: usize, mut registers: Registers, state: &State) {
 
 /// A signal of our number that is none of ours.
 fn foreign(signal: u64, information: usize, context: usize) {
-    const RT_TGSIGQUEUEINFO: usize = 297;
-    let bit = 1_u64 << (signal - 1);
     timers::give_up(signal, Use::Waits);
-    let thread = sys::thread();
-    if masks::believed(thread) & bit == 0 {
+    if !masks::make_true(signal, information, context) {
         // Without a handler of the program's it is the end, as soon as the mask is gone.
         handlers::disposition(signal, Some(&Disposition::DEFAULT));
-        sys::send_signal(sys::process(), thread, signal as u32);
-        return;
+        sys::send_signal(sys::process(), sys::thread(), signal as u32);
     }
-    // The program believes to block it: from now on it does, and the signal waits.
-    // SAFETY: the mask lies behind the registers and what belongs to them.
-    let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
-    // SAFETY: as above.
-    unsafe { memory::put(context + MASK_OFFSET, mask | bit) };
-    // SAFETY: the kernel reads the siginfo that it has written.
-    let _ = unsafe {
-        call(
-            RT_TGSIGQUEUEINFO,
-            [
-                sys::process() as usize,
-                thread as usize,
-                signal as usize,
-                information,
-                0,
-                0,
-            ],
-        )
-    };
 }
 
 /// Whether a handler of the program's is entered for a tick of ours, which came late: after the

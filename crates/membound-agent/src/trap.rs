@@ -15,7 +15,7 @@ use crate::guest::Heard;
 use crate::handlers::{self, Disposition, IGNORE, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
-use crate::{areas, guest, lanes, memory, threads, tick};
+use crate::{areas, guest, lanes, masks, memory, quiesce, threads, tick};
 
 /// The signals, in the order in which the program's wishes are kept.
 const SIGNALS: [u64; 7] = [SIGTRAP, CALL, SYS, SEGV, BUS, FPE, ILL];
@@ -262,8 +262,10 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
         tick::again(place, registers);
         return 0;
     }
-    let go_on = if signal == CALL && threads::is_call(code, process, value) {
-        threads::stand_still();
+    let go_on = if signal == CALL && quiesce::is_call(code, process, value) {
+        // SAFETY: the mask lies behind the registers and what belongs to them.
+        let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
+        quiesce::answer(mask, registers.rip);
         Some(areas::inside(registers.rip).unwrap_or(registers.rip))
     } else if signal == SIGTRAP && code == SI_KERNEL {
         after_int3(registers.rip.wrapping_sub(1))
@@ -316,8 +318,14 @@ fn hand_over(arrived: Arrived, code: i32) -> u64 {
     let Some(kept) = users(signal) else {
         return 0;
     };
+    if code <= 0 && masks::make_true(signal, arrived.information, context) {
+        return 0;
+    }
     let users = kept.get();
-    match users.handler {
+    // The kernel ends a program that blocks the signal of its own fault.
+    let blocks = code > 0 && masks::believed(sys::thread()) & mask(&[signal]) != 0;
+    let handler = if blocks { DEFAULT } else { users.handler };
+    match handler {
         IGNORE if code <= 0 => 0,
         DEFAULT | IGNORE => {
             // The default is the end of the process, by this signal: it comes as soon as the

@@ -52,6 +52,7 @@ pub(crate) fn reply(bytes: &[u8; REPLY_BYTES]) -> Reply {
         errno: from.u32(),
         detail: from.u32(),
         count: from.u64(),
+        stop_ns: from.u64(),
     }
 }
 

@@ -9,7 +9,7 @@
 pub const HELLO_MAGIC: u32 = u32::from_ne_bytes(*b"mbnd");
 
 /// Both sides come out of one binary, so this only guards against a stale agent.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Why the agent speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,9 @@ pub struct Reply {
     pub detail: u32,
     /// See [`Action`].
     pub count: u64,
+    /// Longest time in nanoseconds that a thread of the program stood still or waited for changes of
+    /// text since the last reply that said so.
+    pub stop_ns: u64,
 }
 
 /// Why a command was refused where the kernel's error number alone does not say it; goes into

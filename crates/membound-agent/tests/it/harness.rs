@@ -348,6 +348,7 @@ impl Conversation {
             errno: word(0),
             detail: word(4),
             count: u64::from_ne_bytes(packet[8..16].try_into().unwrap()),
+            stop_ns: u64::from_ne_bytes(packet[16..24].try_into().unwrap()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use membound_wire::{Action, Command, Event, Protection, Reply, TextEdit, TextMode};
 
@@ -212,8 +213,13 @@ fn spinning_threads_are_not_stopped_for_one_that_blocks_all_signals() {
         return;
     };
     let pid = running.session.child.id();
-    let spinning = never_slept(pid);
-    assert!(spinning.len() >= 2, "{spinning:?}");
+    // The others sleep as soon as they have begun.
+    let mut spinning = never_slept(pid);
+    while spinning.len() > 2 {
+        std::thread::sleep(Duration::from_millis(1));
+        spinning = never_slept(pid);
+    }
+    assert_eq!(spinning.len(), 2, "{spinning:?}");
     for _ in 0..5 {
         let (reply, _) = running.edit(&running.edit);
         assert_ne!(reply.errno, 0);

@@ -7,11 +7,13 @@ use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::Analyst;
 use crate::{Gpr, RegisterSet};
 
-/// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `prctl`,
-/// `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
-const SEEN: [u32; 12] = [10, 13, 14, 56, 57, 58, 59, 157, 317, 322, 329, 435];
-/// `exit`, `rt_sigtimedwait`, `sigaltstack`, `exit_group`, `signalfd4`.
-const SEEN_TIMED: [u32; 5] = [60, 128, 131, 231, 289];
+/// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `rt_sigtimedwait`,
+/// `prctl`, `signalfd4`, `seccomp`, `execveat`, `pkey_mprotect`, `clone3`.
+const SEEN: [u32; 14] = [
+    10, 13, 14, 56, 57, 58, 59, 128, 157, 289, 317, 322, 329, 435,
+];
+/// `exit`, `sigaltstack`, `exit_group`.
+const SEEN_TIMED: [u32; 3] = [60, 131, 231];
 /// System calls that fail when a handler interrupts them and are as good as not made then, so
 /// that they can be made again: `read`, `write`, `poll`, `pread64`, `pwrite64`, `readv`,
 /// `writev`, `select`, `pause`, `nanosleep`, `connect`, `accept`, `sendto`, `recvfrom`,

@@ -1,0 +1,365 @@
+//! Quiescence: every other thread passes a point outside the text that is being changed, without all of
+//! them having to stand still at one moment.
+//!
+//! A change of text is *closed* while no thread may make a child or block the signals of a change
+//! ([`wait_for_change`]). It has two phases, and in each [`Change::gather`] sees every other thread once:
+//!
+//! 1. No text is changed yet. After this phase no thread is on its way from a check in the agent to the
+//!    system call that the check was for.
+//! 2. Traps stand on the instructions to be overwritten. A thread seen outside them now cannot get inside
+//!    any more: it meets a trap, and goes on in the trampoline. After this phase the bytes behind the
+//!    traps may be written.
+//!
+//! A thread that sleeps in the kernel is seen through `/proc`, and is not woken. A running thread is
+//! called by a signal and answers from the handler. It then gives its processor away for at most
+//! [`STAND_NS`], since threads that have not answered may be waiting for one; with a processor for each
+//! thread, phases end in microseconds. A thread that is called inside the agent or a trampoline in the
+//! first phase stands until the change is over. Where a thread has waited for [`WAIT_NS`] the change is abandoned, to be
+//! tried again later.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use membound_wire::Refusal;
+
+use crate::control::Failure;
+use crate::sys::{self, Errno, Scratch};
+use crate::threads::{self, State};
+use crate::{areas, guest, lanes, trap};
+
+/// Most threads that can be called.
+const THREADS: usize = 16384;
+/// Longest time that a thread which has answered leaves its processor to others.
+const STAND_NS: u64 = 1_000_000;
+/// Time after which a change is abandoned because a thread waits for its end.
+const WAIT_NS: u64 = 1_500_000;
+/// Longest phase where no thread waits: busy threads answer when they get a processor.
+const PHASE_NS: u64 = 20_000_000;
+/// First and longest pause between two looks at threads that have not answered.
+const FIRST_PAUSE_NS: u64 = 30_000;
+const LONGEST_PAUSE_NS: u64 = 250_000;
+/// How long a thread may sleep with the signals of a change blocked, or how much CPU time it may
+/// use so, before it counts as one that always blocks them. Handlers are shorter.
+const REACHABLE_NS: u64 = 2_000_000;
+/// As `REACHABLE_NS`, for a thread that does not get a processor.
+const REACHABLE_LIMIT_NS: u64 = 1_000_000_000;
+/// Pause between two looks at such a thread.
+const REACHABLE_POLL_NS: u64 = 500_000;
+/// Marks the roll entry of a thread that was seen in this phase.
+const SEEN: u32 = 1 << 31;
+
+/// Process and thread that changes text; 0 without one.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+/// Its lowest two bits are the phase: 0 while the change is open. Threads wait for it to change.
+static PHASE: AtomicU32 = AtomicU32::new(0);
+const PHASES: u32 = 4;
+const BEFORE_TRAPS: u32 = 1;
+/// Counts the threads that answered.
+static ANSWERS: AtomicU32 = AtomicU32::new(0);
+/// Threads that were called or seen in this phase, with [`SEEN`] once they were.
+static ROLL: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
+static CALLED: AtomicU32 = AtomicU32::new(0);
+/// When the first of the threads that wait for the end of the change began to; 0 without one.
+static WAITING_SINCE_NS: AtomicU64 = AtomicU64::new(0);
+/// Longest time that a thread stood or waited since it was last asked for.
+static LONGEST_STOP_NS: AtomicU64 = AtomicU64::new(0);
+/// The process whose text is changed; a child of `vfork` has our memory, but a number of its own.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Signals in a mask without which a thread can neither be called nor take a trap.
+const NEEDED: u64 = trap::mask(&trap::OF_CHANGES);
+
+/// The right to change text while other threads run. The change is over when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Change {
+    room: Option<Scratch>,
+}
+
+impl Change {
+    /// Takes the right, unless another thread has it.
+    pub(crate) fn begin() -> Option<Self> {
+        let process = u64::from(sys::process()) << 32;
+        let own = process | u64::from(sys::thread());
+        let found = OWNER.load(Ordering::Acquire);
+        // In a child of fork, the right that its parent's thread had is free.
+        if found != 0 && found & !0xffff_ffff == process {
+            return None;
+        }
+        OWNER
+            .compare_exchange(found, own, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        // The parent may have been in a phase.
+        open();
+        adopt_process();
+        Some(Self { room: None })
+    }
+
+    /// Begins the first phase: from now on threads wait in [`wait_for_change`].
+    pub(crate) fn close(&mut self) {
+        CALLED.store(0, Ordering::Relaxed);
+        PHASE.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Begins the second phase: the traps are written, and every processor has been serialised.
+    pub(crate) fn trapped(&mut self) {
+        CALLED.store(0, Ordering::Relaxed);
+        PHASE.fetch_add(1, Ordering::AcqRel);
+        sys::wake_all(&PHASE);
+    }
+
+    /// Ends the phases: no trap is left in the text.
+    pub(crate) fn open(&mut self) {
+        open();
+    }
+
+    /// Sees every other thread once: asleep at an instruction that `permitted` accepts, or answering
+    /// a call.
+    ///
+    /// Guests' own threads are left out: they are never in text that changes, which is the program's, and
+    /// where they get idle time only, the program would wait for them to answer.
+    ///
+    /// # Errors
+    /// [`Refusal::ThreadUnknown`] where the change is to be abandoned for now.
+    pub(crate) fn gather(&mut self, permitted: impl Fn(u64) -> bool) -> Result<(), Failure> {
+        let begin_ns = sys::monotonic_ns();
+        let own = sys::thread();
+        let process = sys::process();
+        // A forked child has their numbers and not them.
+        let guests = lanes::here();
+        let mut pause_ns = FIRST_PAUSE_NS;
+        loop {
+            let answers = ANSWERS.load(Ordering::Acquire);
+            let mut waiting = false;
+            let mut called = false;
+            self.each(|thread| {
+                if thread == own || (guests && guest::is_own_thread(thread)) {
+                    return Ok(());
+                }
+                let entry = entry_of(thread);
+                if entry.is_some_and(|entry| entry.load(Ordering::Acquire) & SEEN != 0) {
+                    return Ok(());
+                }
+                match threads::state(thread, process) {
+                    State::Gone => {}
+                    State::Blocked(ip) if permitted(ip) => enroll(entry, thread | SEEN)?,
+                    State::Blocked(_) | State::Deaf => waiting = true,
+                    // A call would wait for it, and be seen by a program that asks for pending signals.
+                    State::Running if entry.is_some() && threads::blocks(thread, NEEDED) => {
+                        waiting = true;
+                    }
+                    State::Running => {
+                        if entry.is_none() {
+                            enroll(None, thread)?;
+                            called = true;
+                        }
+                        sys::queue_signal(process, thread, trap::CALL as u32, magic());
+                        waiting = true;
+                    }
+                }
+                Ok(())
+            })?;
+            // A thread that was called may have made another one before it answered.
+            if !waiting && !called {
+                return Ok(());
+            }
+            if is_too_long(begin_ns) {
+                return Err(Failure::new(Errno::EBUSY, Refusal::ThreadUnknown));
+            }
+            sys::wait_while(&ANSWERS, answers, pause_ns);
+            pause_ns = (2 * pause_ns).min(LONGEST_PAUSE_NS);
+        }
+    }
+
+    /// Calls `visit` with every thread's number.
+    fn each(&mut self, visit: impl FnMut(u32) -> Result<(), Failure>) -> Result<(), Failure> {
+        let room = match &mut self.room {
+            Some(room) => room,
+            none => none.insert(threads::room_for_threads()?),
+        };
+        threads::each(room, visit)
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        open();
+        OWNER.store(0, Ordering::Release);
+    }
+}
+
+fn open() {
+    let phase = PHASE.load(Ordering::Relaxed);
+    if phase % PHASES != 0 {
+        PHASE.store((phase | (PHASES - 1)).wrapping_add(1), Ordering::Release);
+        sys::wake_all(&PHASE);
+    }
+    WAITING_SINCE_NS.store(0, Ordering::Release);
+}
+
+/// Makes the calling process the one whose text is changed.
+pub(crate) fn adopt_process() {
+    PROCESS.store(sys::process(), Ordering::Release);
+}
+
+/// Whether text may be changed in this process.
+pub(crate) fn is_own_process() -> bool {
+    PROCESS.load(Ordering::Acquire) == sys::process()
+}
+
+/// Whether a phase that began at `begin_ns` is to be abandoned now.
+fn is_too_long(begin_ns: u64) -> bool {
+    let now_ns = sys::monotonic_ns();
+    let since_ns = WAITING_SINCE_NS.load(Ordering::Acquire);
+    now_ns.saturating_sub(begin_ns) > PHASE_NS
+        || since_ns != 0 && now_ns.saturating_sub(since_ns) > WAIT_NS
+}
+
+/// The longest time in nanoseconds that a thread stood or waited for a change since this was called last.
+pub(crate) fn take_longest_stop_ns() -> u64 {
+    LONGEST_STOP_NS.swap(0, Ordering::AcqRel)
+}
+
+/// What a call carries.
+fn magic() -> u64 {
+    (&raw const PHASE) as u64
+}
+
+/// Puts a thread on the roll, or marks the entry that it has.
+fn enroll(entry: Option<&AtomicU32>, word: u32) -> Result<(), Failure> {
+    if let Some(entry) = entry {
+        entry.store(word, Ordering::Release);
+        return Ok(());
+    }
+    let called = CALLED.load(Ordering::Relaxed);
+    let free = ROLL
+        .get(called as usize)
+        .ok_or(Failure::new(Errno::ENOSPC, Refusal::ThreadUnknown))?;
+    free.store(word, Ordering::Relaxed);
+    CALLED.store(called + 1, Ordering::Release);
+    Ok(())
+}
+
+fn entry_of(thread: u32) -> Option<&'static AtomicU32> {
+    ROLL.iter()
+        .take(CALLED.load(Ordering::Acquire) as usize)
+        .find(|entry| entry.load(Ordering::Relaxed) & !SEEN == thread)
+}
+
+/// Whether a signal with this information is a call.
+pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
+    sys::is_queued(code, process, value, magic())
+}
+
+/// In the handler of a call: answers, and leaves the processor to threads that have not answered yet.
+/// `mask` and `ip` are those of the interrupted thread.
+pub(crate) fn answer(mask: u64, ip: u64) {
+    let phase = PHASE.load(Ordering::Acquire);
+    // It came too late, or a trap would kill the thread: the change waits until it would not.
+    if phase % PHASES == 0 || mask & NEEDED != 0 {
+        return;
+    }
+    let thread = sys::thread();
+    let Some(entry) = entry_of(thread) else {
+        return;
+    };
+    // The entry may belong to a later phase than the one just read: it is answered all the same.
+    if entry
+        .compare_exchange(thread, thread | SEEN, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    ANSWERS.fetch_add(1, Ordering::AcqRel);
+    sys::wake_all(&ANSWERS);
+    if phase % PHASES == BEFORE_TRAPS && (threads::in_agent(ip) || areas::find(ip).is_some()) {
+        // It may be about to make a system call that must not be made now.
+        wait_for_change();
+    } else {
+        let begin_ns = sys::monotonic_ns();
+        sys::wait_while(&PHASE, phase, STAND_NS);
+        note_stop(begin_ns);
+    }
+}
+
+fn note_stop(begin_ns: u64) {
+    let stop_ns = sys::monotonic_ns().saturating_sub(begin_ns);
+    LONGEST_STOP_NS.fetch_max(stop_ns, Ordering::AcqRel);
+}
+
+/// Waits until no change of text is closed in this process.
+///
+/// A thread that meets a trap must be able to take its signal, and a child that it makes would keep such
+/// text for ever, which no thread would mend: before it blocks signals or makes a child it comes here.
+pub(crate) fn wait_for_change() {
+    let mut begin_ns = 0;
+    loop {
+        let phase = PHASE.load(Ordering::Acquire);
+        // In a child the parent's change is over, also in one that shares its memory: for
+        // that one the change waits.
+        let process = u64::from(sys::process());
+        if phase % PHASES == 0 || OWNER.load(Ordering::Acquire) >> 32 != process {
+            break;
+        }
+        if begin_ns == 0 {
+            begin_ns = sys::monotonic_ns();
+        }
+        // The first to wait sets it; it is lost only where the change is over.
+        let _ = WAITING_SINCE_NS.compare_exchange(0, begin_ns, Ordering::AcqRel, Ordering::Relaxed);
+        sys::wait_while(&PHASE, phase, u64::MAX);
+    }
+    if begin_ns != 0 {
+        note_stop(begin_ns);
+    }
+}
+
+/// Checks, before a change is closed, that every other thread can be seen: one that always blocks the
+/// signals of a change (in `sigwait`, or a background thread of an allocator) would have every change
+/// abandoned. No thread waits for this check.
+///
+/// # Errors
+/// [`Refusal::TrapBlocked`] where a thread blocks them.
+pub(crate) fn check_reachable() -> Result<(), Failure> {
+    let own = sys::thread();
+    let process = sys::process();
+    // A forked child has the numbers of its parent's guests, and not their threads.
+    let guests = lanes::here();
+    let mut room = threads::room_for_threads()?;
+    // Each thread by itself: of many threads one is always inside a handler for a moment.
+    threads::each(&mut room, |thread| {
+        if thread == own || (guests && guest::is_own_thread(thread)) {
+            return Ok(());
+        }
+        let begin_ns = sys::monotonic_ns();
+        let cpu_begin_ns = sys::cpu_ns(thread);
+        while let Some(blocking) = blocking(thread, process) {
+            let waited_ns = sys::monotonic_ns().saturating_sub(begin_ns);
+            let lasted_ns = match blocking {
+                Blocking::Asleep => waited_ns,
+                // A thread that lost its CPU inside a handler blocks them until it runs again.
+                Blocking::Runnable => sys::cpu_ns(thread)
+                    .zip(cpu_begin_ns)
+                    .map_or(waited_ns, |(now, begin)| now.saturating_sub(begin)),
+            };
+            if lasted_ns > REACHABLE_NS || waited_ns > REACHABLE_LIMIT_NS {
+                return Err(Failure::new(Errno::EBUSY, Refusal::TrapBlocked));
+            }
+            sys::nap(REACHABLE_POLL_NS);
+        }
+        Ok(())
+    })
+}
+
+/// How a thread is that blocks the signals of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocking {
+    Asleep,
+    Runnable,
+}
+
+/// Whether a thread blocks the signals of a change: it can neither be called nor take a trap.
+fn blocking(thread: u32, process: u32) -> Option<Blocking> {
+    match threads::state(thread, process) {
+        State::Deaf => Some(Blocking::Asleep),
+        State::Running => threads::blocks(thread, NEEDED).then_some(Blocking::Runnable),
+        State::Blocked(_) | State::Gone => None,
+    }
+}
