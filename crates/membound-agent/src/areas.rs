@@ -191,6 +191,11 @@ pub(crate) fn find(ip: u64) -> Option<Area> {
         .find(|area| (area.code..area.end).contains(&ip))
 }
 
+/// Whether a thread at `ip` is in a trampoline that may lead to a system call which the agent sees.
+pub(crate) fn may_lead_to_call(ip: u64) -> bool {
+    find(ip).is_some_and(|area| area.header().hooks != 0)
+}
+
 /// Whether text that has trampolines lies in `start..end`.
 pub(crate) fn patched_text_in(start: u64, end: u64) -> bool {
     used()

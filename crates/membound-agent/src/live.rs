@@ -30,7 +30,9 @@ const INT3: u8 = 0xcc;
 /// Edits of a part, unless ones that share bytes stand at its end.
 const PART_EDITS: usize = 512;
 /// Time for which parts that cannot be applied are tried again. No thread waits between two tries.
-const PATIENCE_NS: u64 = 1_000_000_000;
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// The same while no part was applied and a thread blocks the signals of a change: most likely it always does.
+const BLOCKED_PATIENCE_NS: u64 = 20_000_000;
 /// First and longest pause between two tries.
 const FIRST_PAUSE_NS: u64 = 1_000_000;
 const LONGEST_PAUSE_NS: u64 = 32_000_000;
@@ -87,8 +89,12 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
             Ok(()) => part = part_from(batch, part.1),
             Err(failure) => {
                 let elapsed_ns = sys::monotonic_ns().saturating_sub(begin_ns);
-                let passes = failure.refusal == Refusal::ThreadUnknown;
-                if passes && elapsed_ns < PATIENCE_NS {
+                let patience_ns = match failure.refusal {
+                    Refusal::TrapBlocked if !trapped => BLOCKED_PATIENCE_NS,
+                    Refusal::TrapBlocked | Refusal::ThreadUnknown => PATIENCE_NS,
+                    _ => 0,
+                };
+                if elapsed_ns < patience_ns {
                     sys::nap(pause_ns);
                     pause_ns = (2 * pause_ns).min(LONGEST_PAUSE_NS);
                     continue;
@@ -185,6 +191,7 @@ impl Edits<'_> {
         trapped: &mut bool,
     ) -> Result<(), Failure> {
         change.gather(|_| true)?;
+        change.commit()?;
         *trapped = true;
         if let Err(failure) = self.close(change, part) {
             // Best effort: what cannot be written now could be written a moment ago.
@@ -205,7 +212,6 @@ impl Edits<'_> {
         if !self.has_inside(part) {
             return Ok(());
         }
-        change.trapped();
         let batch = self.batch;
         change.gather(|ip| !inside(batch, ip))
     }

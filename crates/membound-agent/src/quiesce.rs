@@ -33,7 +33,7 @@ const STAND_NS: u64 = 1_000_000;
 /// Time after which a change is abandoned because a thread waits for its end.
 const WAIT_NS: u64 = 1_500_000;
 /// Longest phase where no thread waits: busy threads answer when they get a processor.
-const PHASE_NS: u64 = 20_000_000;
+const PHASE_NS: u64 = 50_000_000;
 /// First and longest pause between two looks at threads that have not answered.
 const FIRST_PAUSE_NS: u64 = 30_000;
 const LONGEST_PAUSE_NS: u64 = 250_000;
@@ -49,10 +49,15 @@ const SEEN: u32 = 1 << 31;
 
 /// Process and thread that changes text; 0 without one.
 static OWNER: AtomicU64 = AtomicU64::new(0);
-/// Its lowest two bits are the phase: 0 while the change is open. Threads wait for it to change.
+/// Its lowest two bits are the phase. Threads wait for it to change.
 static PHASE: AtomicU32 = AtomicU32::new(0);
 const PHASES: u32 = 4;
+/// No change is closed.
+const OPEN: u32 = 0;
+/// The first phase. A thread that waits for its end may revoke it, and the change is abandoned.
 const BEFORE_TRAPS: u32 = 1;
+/// The second phase, and the writing before and after it.
+const TRAPPED: u32 = 2;
 /// Counts the threads that answered.
 static ANSWERS: AtomicU32 = AtomicU32::new(0);
 /// Threads that were called or seen in this phase, with [`SEEN`] once they were.
@@ -60,6 +65,8 @@ static ROLL: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
 static CALLED: AtomicU32 = AtomicU32::new(0);
 /// When the first of the threads that wait for the end of the change began to; 0 without one.
 static WAITING_SINCE_NS: AtomicU64 = AtomicU64::new(0);
+/// When the last change was over: threads that waited for it may run from then on.
+static OPENED_NS: AtomicU64 = AtomicU64::new(0);
 /// Longest time that a thread stood or waited since it was last asked for.
 static LONGEST_STOP_NS: AtomicU64 = AtomicU64::new(0);
 /// The process whose text is changed; a child of `vfork` has our memory, but a number of its own.
@@ -99,11 +106,23 @@ impl Change {
         PHASE.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Begins the second phase: the traps are written, and every processor has been serialised.
-    pub(crate) fn trapped(&mut self) {
-        CALLED.store(0, Ordering::Relaxed);
-        PHASE.fetch_add(1, Ordering::AcqRel);
+    /// Begins the second phase, before the traps are written.
+    ///
+    /// # Errors
+    /// [`Refusal::ThreadUnknown`] where a thread has revoked the first one.
+    pub(crate) fn commit(&mut self) -> Result<(), Failure> {
+        let phase = PHASE.load(Ordering::Acquire);
+        let committed = phase % PHASES == BEFORE_TRAPS
+            && PHASE
+                .compare_exchange(phase, phase + 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if !committed {
+            return Err(Failure::new(Errno::EBUSY, Refusal::ThreadUnknown));
+        }
+        // Answers to calls of the first phase say nothing of the second.
+        CALLED.store(0, Ordering::Release);
         sys::wake_all(&PHASE);
+        Ok(())
     }
 
     /// Ends the phases: no trap is left in the text.
@@ -187,12 +206,19 @@ impl Drop for Change {
 }
 
 fn open() {
-    let phase = PHASE.load(Ordering::Relaxed);
-    if phase % PHASES != 0 {
-        PHASE.store((phase | (PHASES - 1)).wrapping_add(1), Ordering::Release);
-        sys::wake_all(&PHASE);
+    let phase = PHASE.load(Ordering::Acquire);
+    if phase % PHASES != OPEN {
+        open_from(phase);
     }
     WAITING_SINCE_NS.store(0, Ordering::Release);
+}
+
+/// Opens the change if it is still in `phase`.
+fn open_from(phase: u32) {
+    OPENED_NS.store(sys::monotonic_ns(), Ordering::Release);
+    let opened = (phase | (PHASES - 1)).wrapping_add(1);
+    let _ = PHASE.compare_exchange(phase, opened, Ordering::AcqRel, Ordering::Relaxed);
+    sys::wake_all(&PHASE);
 }
 
 /// Makes the calling process the one whose text is changed.
@@ -209,7 +235,8 @@ pub(crate) fn is_own_process() -> bool {
 fn is_too_long(begin_ns: u64) -> bool {
     let now_ns = sys::monotonic_ns();
     let since_ns = WAITING_SINCE_NS.load(Ordering::Acquire);
-    now_ns.saturating_sub(begin_ns) > PHASE_NS
+    PHASE.load(Ordering::Acquire) % PHASES == OPEN
+        || now_ns.saturating_sub(begin_ns) > PHASE_NS
         || since_ns != 0 && now_ns.saturating_sub(since_ns) > WAIT_NS
 }
 
@@ -254,7 +281,7 @@ pub(crate) fn is_call(code: i32, process: u32, value: u64) -> bool {
 pub(crate) fn answer(mask: u64, ip: u64) {
     let phase = PHASE.load(Ordering::Acquire);
     // It came too late, or a trap would kill the thread: the change waits until it would not.
-    if phase % PHASES == 0 || mask & NEEDED != 0 {
+    if phase % PHASES == OPEN || mask & NEEDED != 0 {
         return;
     }
     let thread = sys::thread();
@@ -270,19 +297,21 @@ pub(crate) fn answer(mask: u64, ip: u64) {
     }
     ANSWERS.fetch_add(1, Ordering::AcqRel);
     sys::wake_all(&ANSWERS);
-    if phase % PHASES == BEFORE_TRAPS && (threads::in_agent(ip) || areas::find(ip).is_some()) {
+    if phase % PHASES == BEFORE_TRAPS && (threads::in_agent(ip) || areas::may_lead_to_call(ip)) {
         // It may be about to make a system call that must not be made now.
         wait_for_change();
     } else {
         let begin_ns = sys::monotonic_ns();
         sys::wait_while(&PHASE, phase, STAND_NS);
-        note_stop(begin_ns);
+        note_stop(begin_ns, begin_ns + STAND_NS);
     }
 }
 
-fn note_stop(begin_ns: u64) {
-    let stop_ns = sys::monotonic_ns().saturating_sub(begin_ns);
-    LONGEST_STOP_NS.fetch_max(stop_ns, Ordering::AcqRel);
+/// Counts a stop that began at `begin_ns` and could end at `end_ns`: what came after that the thread waited
+/// for a processor.
+fn note_stop(begin_ns: u64, end_ns: u64) {
+    let end_ns = sys::monotonic_ns().min(end_ns);
+    LONGEST_STOP_NS.fetch_max(end_ns.saturating_sub(begin_ns), Ordering::AcqRel);
 }
 
 /// Waits until no change of text is closed in this process.
@@ -296,7 +325,7 @@ pub(crate) fn wait_for_change() {
         // In a child the parent's change is over, also in one that shares its memory: for
         // that one the change waits.
         let process = u64::from(sys::process());
-        if phase % PHASES == 0 || OWNER.load(Ordering::Acquire) >> 32 != process {
+        if phase % PHASES == OPEN || OWNER.load(Ordering::Acquire) >> 32 != process {
             break;
         }
         if begin_ns == 0 {
@@ -304,10 +333,18 @@ pub(crate) fn wait_for_change() {
         }
         // The first to wait sets it; it is lost only where the change is over.
         let _ = WAITING_SINCE_NS.compare_exchange(0, begin_ns, Ordering::AcqRel, Ordering::Relaxed);
-        sys::wait_while(&PHASE, phase, u64::MAX);
+        if phase % PHASES == TRAPPED {
+            sys::wait_while(&PHASE, phase, u64::MAX);
+            continue;
+        }
+        // Nothing is written yet, and the thread that changes text may be without a processor.
+        sys::wait_while(&PHASE, phase, STAND_NS);
+        if sys::monotonic_ns().saturating_sub(begin_ns) >= STAND_NS {
+            open_from(phase);
+        }
     }
     if begin_ns != 0 {
-        note_stop(begin_ns);
+        note_stop(begin_ns, OPENED_NS.load(Ordering::Acquire));
     }
 }
 

@@ -233,6 +233,7 @@ impl TableHeader {
             entries: long(bytes, 72)?,
             calls_offset: long(bytes, 80)?,
             calls: long(bytes, 88)?,
+            hooks: long(bytes, 96)?,
         })
     }
 
@@ -516,6 +517,7 @@ mod tests {
             bytes.extend((offset as u64).to_ne_bytes());
             bytes.extend(count.to_ne_bytes());
         }
+        bytes.extend(0_u64.to_ne_bytes());
         bytes.extend(body);
         bytes
     }

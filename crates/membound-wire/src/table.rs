@@ -42,6 +42,8 @@ pub struct TableHeader {
     pub calls_offset: u64,
     /// Number of those.
     pub calls: u64,
+    /// 1 where trampolines may lead to system calls that the agent sees, else 0.
+    pub hooks: u64,
 }
 
 /// A system call in the original text whose number is known.

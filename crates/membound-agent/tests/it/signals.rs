@@ -76,6 +76,8 @@ pub(crate) fn steps_table(
         bytes.extend((*offset as u64).to_ne_bytes());
         bytes.extend((count as u64).to_ne_bytes());
     }
+    let no_hooks = 0_u64;
+    bytes.extend(no_hooks.to_ne_bytes());
     bytes.extend(body);
     bytes
 }

@@ -346,6 +346,7 @@ impl Assembly<'_> {
             undos: undos.len() as u64,
             entries: entries as u64,
             calls: calls.len() as u64,
+            hooks: u64::from(self.options.hooks != Hooks::LeaveOut),
             ..TableHeader::default()
         };
         header.shapes_offset = header.places_offset + size_of::<Place>() as u64 * header.places;
@@ -369,6 +370,7 @@ impl Assembly<'_> {
             header.entries,
             header.calls_offset,
             header.calls,
+            header.hooks,
         ] {
             out.extend_from_slice(&field.to_le_bytes());
         }

@@ -23,6 +23,15 @@ cases! { build(Compiler::Gcc, "faults.c", "-O2");
     a_handler_changes_registers: "context";
 }
 
+cases! { build(Compiler::Gcc, "masks.c", "-O2 -pthread");
+    masks_are_read_back_as_written: "read-back";
+    a_blocked_trap_waits: "trap".restless();
+    a_blocked_signal_of_the_agent_s_waits: "call".restless();
+    a_thread_that_waits_for_all_signals_gets_its_own: "waits".restless();
+    threads_that_sleep_with_all_signals_blocked_keep_them_blocked: "sleepers".restless();
+    children_inherit_the_mask: "children".restless();
+}
+
 #[test]
 fn faults_unoptimised() {
     let Some(program) = build(Compiler::Gcc, "faults.c", "-O0") else {

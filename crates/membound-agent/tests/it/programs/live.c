@@ -1,6 +1,7 @@
 // Threads that run in text that is changed under them, and check what it computes.
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -47,6 +48,16 @@ static void *spin(void *unused) {
         count += 1000;
     }
     atomic_fetch_add(&calls, count);
+    return unused;
+}
+
+static sem_t over;
+
+// Sleeps until the end, and wakes the next one.
+static void *waiter(void *unused) {
+    while (sem_wait(&over)) atomic_fetch_add(&wrong, 1);
+    check(7);
+    sem_post(&over);
     return unused;
 }
 
@@ -114,9 +125,11 @@ int main(int argc, char **argv) {
     struct kernel_action trap = {on_trap, SA_SIGINFO | 0x04000000, own_restorer, 0};
     own_sigaction(SIGTRAP, &trap, NULL, 8);
     int spinners = atoi(argv[1]), count = 0;
-    pthread_t threads[32];
+    pthread_t threads[256];
     for (int i = 0; i < spinners; i++) pthread_create(&threads[count++], NULL, spin, NULL);
     pthread_create(&threads[count++], NULL, sleeper, NULL);
+    if (argc > 2 && strstr(argv[2], "crowd"))
+        for (int i = 0; i < 200; i++) pthread_create(&threads[count++], NULL, waiter, NULL);
     if (argc > 2 && strstr(argv[2], "churn")) pthread_create(&threads[count++], NULL, churn, NULL);
     if (argc > 2 && strstr(argv[2], "fork")) pthread_create(&threads[count++], NULL, forker, NULL);
     if (argc > 2 && strstr(argv[2], "trap")) pthread_create(&threads[count++], NULL, trapper, NULL);
@@ -129,6 +142,7 @@ int main(int argc, char **argv) {
     puts("ready");
     getchar();
     atomic_store(&stop, 1);
+    sem_post(&over);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
     struct kernel_action now;
     own_sigaction(SIGTRAP, NULL, &now, 8);
