@@ -387,7 +387,7 @@ mod tests {
             calls_offset: header_bytes,
             ..TableHeader::default()
         };
-        let words: [u64; 12] = [
+        let words: [u64; 13] = [
             header.places_offset,
             header.places,
             header.shapes_offset,
@@ -400,6 +400,7 @@ mod tests {
             header.entries,
             header.calls_offset,
             header.calls,
+            header.hooks,
         ];
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         for at in entries {

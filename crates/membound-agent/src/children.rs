@@ -1,8 +1,10 @@
-//! The making of threads and processes, where those are sampled by timers.
+//! The making of threads and processes, where those are sampled by timers or the parent believes to block
+//! signals that it does not ([`masks`]).
 //!
 //! A child of a fork has neither timers nor a control thread: it is given a timer as soon as it is
-//! born, and a control thread when it begins to make threads. For the former the
-//! agent makes the call itself; the child comes back from it on its copy of the stack.
+//! born, and a control thread when it begins to make threads. For the former, and to have it block what
+//! its parent believes in, the agent makes the call itself; the child comes back from it on its copy of the
+//! stack.
 
 use crate::entry::Frame;
 use crate::sys::{self, call, number};
@@ -15,7 +17,8 @@ const CLONE_THREAD: u64 = 0x1_0000;
 /// make the call as it stands.
 pub(crate) fn make(frame: &Frame) -> Option<isize> {
     lanes::before_child();
-    if !timers::active() {
+    let parent = sys::thread();
+    if !timers::active() && masks::believed(parent) == 0 {
         return None;
     }
     let (flags, stack) = match frame.rax as usize {
@@ -32,7 +35,6 @@ pub(crate) fn make(frame: &Frame) -> Option<isize> {
     if flags & CLONE_VM != 0 || stack != 0 {
         return None;
     }
-    let parent = sys::thread();
     // SAFETY: the program asked for this call; the child has its own copy of all memory.
     let result = unsafe {
         call(
@@ -48,9 +50,13 @@ pub(crate) fn make(frame: &Frame) -> Option<isize> {
         )
     };
     if result == 0 {
-        listen::after_fork();
+        if timers::active() {
+            listen::after_fork();
+        }
         masks::after_fork(parent);
-        timers::after_fork();
+        if timers::active() {
+            timers::after_fork();
+        }
     }
     Some(result)
 }

@@ -106,12 +106,15 @@ pub(crate) fn forget(thread: u32) {
     believe(thread, 0);
 }
 
-/// The one thread of a forked child believes what its parent's did.
+/// The one thread of a forked child blocks what its parent's believed to, but for the timers' signal, of
+/// which it believes the same.
 pub(crate) fn after_fork(parent: u32) {
     let signals = believed(parent);
-    if signals != 0 {
-        believe(sys::thread(), signals);
+    let of_timers = signals & timers::signal_bit();
+    if of_timers != 0 {
+        believe(sys::thread(), of_timers);
     }
+    change(BLOCK, signals & !of_timers);
 }
 
 /// Whether a set is one of all signals or nearly so, rather than of a few that are meant.
@@ -223,7 +226,11 @@ fn keep_needed(frame: &Frame) {
     if of_timers != 0 {
         timers::give_up(u64::from(of_timers.trailing_zeros()) + 1, Use::Waits);
     }
-    let kept = named & !meant;
+    let mut kept = named & !meant;
+    // One that comes meanwhile must wait, which the handler sees to.
+    if kept & OF_CHANGES != 0 && trap::install_once(&trap::OF_CHANGES).is_err() {
+        kept &= !OF_CHANGES;
+    }
     let belief = if how == SETMASK { kept } else { before | kept };
     // Without room to keep it, it is blocked indeed.
     if believe(thread, belief) && kept != 0 {

@@ -32,8 +32,11 @@ const THREADS: usize = 16384;
 const STAND_NS: u64 = 1_000_000;
 /// Time after which a change is abandoned because a thread waits for its end.
 const WAIT_NS: u64 = 1_500_000;
-/// Longest phase where no thread waits: busy threads answer when they get a processor.
-const PHASE_NS: u64 = 50_000_000;
+/// CPU time that the process may use during a phase for whose end no thread waits: busy threads answer
+/// when they get a processor, and while other processes have all of them a phase costs nothing.
+const PHASE_CPU_NS: u64 = 50_000_000;
+/// Longest such phase.
+const PHASE_NS: u64 = 2_000_000_000;
 /// First and longest pause between two looks at threads that have not answered.
 const FIRST_PAUSE_NS: u64 = 30_000;
 const LONGEST_PAUSE_NS: u64 = 250_000;
@@ -139,7 +142,7 @@ impl Change {
     /// # Errors
     /// [`Refusal::ThreadUnknown`] where the change is to be abandoned for now.
     pub(crate) fn gather(&mut self, permitted: impl Fn(u64) -> bool) -> Result<(), Failure> {
-        let begin_ns = sys::monotonic_ns();
+        let begin = Moment::now();
         let own = sys::thread();
         let process = sys::process();
         // A forked child has their numbers and not them.
@@ -180,7 +183,7 @@ impl Change {
             if !waiting && !called {
                 return Ok(());
             }
-            if is_too_long(begin_ns) {
+            if begin.is_too_long_ago() {
                 return Err(Failure::new(Errno::EBUSY, Refusal::ThreadUnknown));
             }
             sys::wait_while(&ANSWERS, answers, pause_ns);
@@ -231,13 +234,29 @@ pub(crate) fn is_own_process() -> bool {
     PROCESS.load(Ordering::Acquire) == sys::process()
 }
 
-/// Whether a phase that began at `begin_ns` is to be abandoned now.
-fn is_too_long(begin_ns: u64) -> bool {
-    let now_ns = sys::monotonic_ns();
-    let since_ns = WAITING_SINCE_NS.load(Ordering::Acquire);
-    PHASE.load(Ordering::Acquire) % PHASES == OPEN
-        || now_ns.saturating_sub(begin_ns) > PHASE_NS
-        || since_ns != 0 && now_ns.saturating_sub(since_ns) > WAIT_NS
+/// When a phase began, by the clock and by the process's CPU time.
+struct Moment {
+    clock_ns: u64,
+    cpu_ns: u64,
+}
+
+impl Moment {
+    fn now() -> Self {
+        Self {
+            clock_ns: sys::monotonic_ns(),
+            cpu_ns: sys::process_cpu_ns(),
+        }
+    }
+
+    /// Whether the phase is to be abandoned now.
+    fn is_too_long_ago(&self) -> bool {
+        let now = Self::now();
+        let since_ns = WAITING_SINCE_NS.load(Ordering::Acquire);
+        PHASE.load(Ordering::Acquire) % PHASES == OPEN
+            || now.clock_ns.saturating_sub(self.clock_ns) > PHASE_NS
+            || now.cpu_ns.saturating_sub(self.cpu_ns) > PHASE_CPU_NS
+            || since_ns != 0 && now.clock_ns.saturating_sub(since_ns) > WAIT_NS
+    }
 }
 
 /// The longest time in nanoseconds that a thread stood or waited for a change since this was called last.

@@ -384,6 +384,12 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     clock_ns(THREAD_CPUTIME)
 }
 
+/// CPU time of all threads of the process, in nanoseconds.
+pub(crate) fn process_cpu_ns() -> u64 {
+    const PROCESS_CPUTIME: usize = 2;
+    clock_ns(PROCESS_CPUTIME)
+}
+
 /// What a clock of the kernel's says, in nanoseconds; 0 of one that it has not.
 pub(crate) fn clock_ns(clock: usize) -> u64 {
     read_clock(clock).unwrap_or(0)

@@ -188,6 +188,14 @@ pub(crate) fn install(signals: &[u64]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// As [`install`], where that was not done in this process.
+pub(crate) fn install_once(signals: &[u64]) -> Result<(), Failure> {
+    if signals.iter().all(|signal| owns(*signal)) {
+        return Ok(());
+    }
+    install(signals)
+}
+
 /// Whether `signal` is ours in this process, and what the program wishes is to be kept here.
 pub(crate) fn owns(signal: u64) -> bool {
     let process = PROCESS.load(Ordering::Acquire);
