@@ -146,6 +146,13 @@ impl Collector {
     }
 }
 
+/// Whether the agent is brought into the programs of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Agent {
+    Inside,
+    Absent,
+}
+
 /// What became of the command's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -162,8 +169,25 @@ impl Session {
     /// When the command cannot be run at all. One that cannot be patched is run as it is,
     /// and [`Report`] says why.
     pub fn start(program: &Program, options: Options) -> Result<Self, Error> {
+        Self::begin(program, options, Agent::Inside)
+    }
+
+    /// Starts `program` as [`Self::start`] does, but leaves it entirely alone: no agent is brought
+    /// into it, its environment stays as it is, and nothing in it is ever patched. For recordings
+    /// that need nothing from inside the program.
+    ///
+    /// # Errors
+    /// When the command cannot be run.
+    pub fn start_untouched(program: &Program, options: Options) -> Result<Self, Error> {
+        Self::begin(program, options, Agent::Absent)
+    }
+
+    fn begin(program: &Program, options: Options, presence: Agent) -> Result<Self, Error> {
         let mut path = program::find(&program.name, program.search.as_deref())?;
-        let mut obstacle = obstacle(&path);
+        let mut obstacle = match presence {
+            Agent::Inside => obstacle(&path),
+            Agent::Absent => None,
+        };
         let prepare = |error| Error::Prepare {
             directory: options.directory.clone(),
             error,
@@ -203,7 +227,7 @@ impl Session {
             })
         };
         let mut environment = program.environment.clone();
-        if !crate::AGENT.is_empty() {
+        if presence == Agent::Inside && !crate::AGENT.is_empty() {
             fs::write(&agent, crate::AGENT).map_err(prepare)?;
             let users = spawn::value(&environment, PRELOAD).map(OsStr::to_owned);
             spawn::set(
@@ -217,7 +241,7 @@ impl Session {
             }
         }
         let pid = start(program, &mut path, &environment)?;
-        if path == Path::new(SHELL) {
+        if presence == Agent::Inside && path == Path::new(SHELL) {
             obstacle = self::obstacle(&path);
         }
         let mut collectors = vec![Collector::start(&server, |server, stopped| {

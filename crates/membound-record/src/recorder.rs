@@ -93,6 +93,8 @@ pub struct Recorder {
     clock: Clock,
     duration: Option<Duration>,
     own_cpu_ns: u64,
+    /// The program runs without an agent, since nothing was asked for that needs one.
+    untouched: bool,
 }
 
 impl Recorder {
@@ -107,10 +109,20 @@ impl Recorder {
         let command = std::iter::once(&program.name).chain(&program.arguments);
         let command = command.map(|word| word.to_string_lossy().into_owned());
         let mut parts = Parts::begin(options, command.collect(), None, timer, gaps)?;
-        let session = Session::start(program, parts.session_options())?;
+        // Made before the program, so that it is sampled from its first instruction on.
+        let sampler = (timer == TimerKind::CpuClock)
+            .then(|| Sampler::for_children(&config(&parts.options)).ok())
+            .flatten();
+        let untouched = parts.needs_no_agent();
+        let session = if untouched {
+            Session::start_untouched(program, parts.session_options())?
+        } else {
+            Session::start(program, parts.session_options())?
+        };
+        let remote = (!untouched).then(|| session.remote());
         let mut sampling = None;
         if timer == TimerKind::CpuClock {
-            match parts.sample(session.pid(), Some(session.remote())) {
+            match parts.sample(session.pid(), sampler, remote) {
                 Ok(begun) => sampling = Some(begun),
                 Err(refused) => parts.not_sampled(&refused),
             }
@@ -140,7 +152,7 @@ impl Recorder {
         let timer = TimerKind::CpuClock;
         let mut parts = Parts::begin(options, Vec::new(), Some(pid), timer, Gaps::default())?;
         let sampling = parts
-            .sample(pid, None)
+            .sample(pid, None, None)
             .map_err(|error| refused(error.to_string()))?;
         let reason = "a process that runs already has no agent in it";
         let remedy = Some("start the program with membound profile -- COMMAND");
@@ -196,7 +208,7 @@ impl Recorder {
         // Only now: until then, patches are exchanged and counts read.
         let report = self.session.map(Session::finish);
         driver.drain();
-        if let Some(report) = &report {
+        if let Some(report) = report.as_ref().filter(|_| !self.untouched) {
             told_by(report, &mut driver);
         }
         let limit = self
@@ -420,12 +432,24 @@ impl Parts {
         }
     }
 
-    /// Begins to sample a process.
+    /// Whether nothing that is recorded comes from inside the program.
+    fn needs_no_agent(&self) -> bool {
+        self.meta.timer == TimerKind::CpuClock
+            && self.options.latencies == Latencies::Off
+            && self.options.objects.is_none()
+    }
+
+    /// Begins to sample a process, with events that it has inherited where there are some.
     fn sample(
         &mut self,
         pid: u32,
+        inherited: Option<Sampler>,
         remote: Option<membound_launch::Remote>,
     ) -> Result<Sampling, Refused> {
+        if let Some(sampler) = inherited {
+            let world = Arc::clone(&self.world);
+            return Ok(Sampling::begin(sampler, self.clock, world, remote)?);
+        }
         let sampler = Sampler::attach(pid, &config(&self.options))?;
         let world = Arc::clone(&self.world);
         {
@@ -459,9 +483,11 @@ impl Parts {
     ) -> Result<Recorder, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let over = Arc::new(AtomicBool::new(false));
-        let remote = session.as_ref().map(Session::remote);
+        let session_with_agent = session.as_ref().filter(|_| !self.needs_no_agent());
+        let remote = session_with_agent.map(Session::remote);
         let (path, duration) = (self.options.output.clone(), self.options.duration);
         let (clock, own_cpu_ns) = (self.clock, self.own_cpu_ns);
+        let untouched = self.needs_no_agent();
         let mut driver = Driver::new(
             self.options,
             self.clock,
@@ -493,6 +519,7 @@ impl Parts {
             clock,
             duration,
             own_cpu_ns,
+            untouched,
         })
     }
 }

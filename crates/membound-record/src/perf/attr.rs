@@ -24,6 +24,7 @@ const EXCLUDE_HV: u64 = 1 << 6;
 const MMAP: u64 = 1 << 8;
 const COMM: u64 = 1 << 9;
 const INHERIT_STAT: u64 = 1 << 11;
+const ENABLE_ON_EXEC: u64 = 1 << 12;
 const TASK: u64 = 1 << 13;
 const WATERMARK: u64 = 1 << 14;
 const SAMPLE_ID_ALL: u64 = 1 << 18;
@@ -154,6 +155,12 @@ impl Attr {
     /// Without the files' build-ids, which older kernels do not know.
     pub(crate) const fn without_build_ids(mut self) -> Self {
         self.flags &= !BUILD_ID;
+        self
+    }
+
+    /// Not running before the thread that has it, or one that inherited it, executes a program.
+    pub(crate) const fn from_exec_on(mut self) -> Self {
+        self.flags |= DISABLED | ENABLE_ON_EXEC;
         self
     }
 

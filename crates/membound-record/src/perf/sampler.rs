@@ -16,6 +16,8 @@ use super::{Attr, Config, Error, Event, Layout, PerfEvent, Ring, Target};
 
 /// The smallest ring that is of use: some samples of each size.
 const LEAST_RING_BYTES: usize = 64 << 10;
+/// The number by which a thread asks for events of its own.
+const CALLING_THREAD: u32 = 0;
 /// How often a thread is looked for in what its parent's events have told.
 const LOOKS: u32 = 5;
 /// How long between two looks.
@@ -66,23 +68,7 @@ impl Sampler {
     /// Each says what would help. Nothing is left open.
     pub fn attach(pid: u32, config: &Config) -> Result<Self, Error> {
         let (attr, kernel) = permitted(config)?;
-        let cpus = affinity::online(&Root::system());
-        let mut sampler = Self {
-            layout: Layout {
-                sample_type: attr.sample_type,
-            },
-            kernel,
-            cpus: cpus
-                .into_iter()
-                .map(|cpu| PerCpu {
-                    cpu: cpu.0,
-                    ring: None,
-                    events: Vec::new(),
-                })
-                .collect(),
-            threads: HashSet::new(),
-            batch: Batch::default(),
-        };
+        let mut sampler = Self::new(&attr, kernel);
         let mut ring_bytes = config.ring_bytes.max(LEAST_RING_BYTES);
         // Threads that are started meanwhile are inherited if their parent was there
         // already, and else found when looking again.
@@ -99,6 +85,43 @@ impl Sampler {
             return Err(Error::Gone { pid });
         }
         Ok(sampler)
+    }
+
+    /// Begins to sample what the calling thread starts from now on: each process from its first
+    /// `execve`, of which the kernel tells. The thread itself and others that it makes are not sampled.
+    ///
+    /// # Errors
+    /// Each says what would help. Nothing is left open.
+    pub fn for_children(config: &Config) -> Result<Self, Error> {
+        let (attr, kernel) = permitted(config)?;
+        let mut sampler = Self::new(&attr, kernel);
+        let pid = std::process::id();
+        let mut ring_bytes = config.ring_bytes.max(LEAST_RING_BYTES);
+        sampler.follow(pid, CALLING_THREAD, &attr.from_exec_on(), &mut ring_bytes)?;
+        if sampler.cpus.iter().all(|cpu| cpu.events.is_empty()) {
+            return Err(Error::Gone { pid });
+        }
+        Ok(sampler)
+    }
+
+    fn new(attr: &Attr, kernel: Kernel) -> Self {
+        let cpus = affinity::online(&Root::system());
+        Self {
+            layout: Layout {
+                sample_type: attr.sample_type,
+            },
+            kernel,
+            cpus: cpus
+                .into_iter()
+                .map(|cpu| PerCpu {
+                    cpu: cpu.0,
+                    ring: None,
+                    events: Vec::new(),
+                })
+                .collect(),
+            threads: HashSet::new(),
+            batch: Batch::default(),
+        }
     }
 
     /// Whether time in the kernel gives samples.

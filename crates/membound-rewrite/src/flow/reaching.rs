@@ -1,11 +1,13 @@
 //! Where the value of a general register at an instruction may come from.
 
+use std::cell::{OnceCell, RefCell};
+
 use super::backward::{Boundary, may_call_descriptor};
 use super::convention::CALLER_SAVED;
 use super::graph::Graph;
 use super::liveness::SystemV;
 use super::{Analyst, Conventions};
-use crate::code::{BlockEnd, Function};
+use crate::code::{Block, BlockEnd, Function};
 use crate::image::Convention;
 use crate::{Gpr, RegisterSet};
 
@@ -24,8 +26,12 @@ pub enum Definition {
 pub struct Reaching<'a> {
     function: &'a Function,
     graph: Graph,
-    /// By instruction: what it may write, and what it certainly overwrites.
-    written: Vec<(RegisterSet, RegisterSet)>,
+    /// What calls do, and what instructions do.
+    conventions: &'a Conventions<'a>,
+    analyst: RefCell<Analyst>,
+    /// By block, of those that a question came by: what each of its instructions may write, and
+    /// what it certainly overwrites.
+    written: Vec<OnceCell<Box<[(RegisterSet, RegisterSet)]>>>,
     /// By instruction: its block.
     block: Vec<u32>,
 }
@@ -33,48 +39,60 @@ pub struct Reaching<'a> {
 impl<'a> Reaching<'a> {
     /// Prepares for questions about `function`.
     #[must_use]
-    pub fn of(
-        function: &'a Function,
-        conventions: &Conventions<'_>,
-        analyst: &mut Analyst,
-    ) -> Self {
-        let graph = Graph::of(function);
-        let mut written: Vec<(RegisterSet, RegisterSet)> = function
-            .instructions
-            .iter()
-            .map(|instruction| {
-                let state = analyst.state(instruction);
-                (state.writes, state.kills)
-            })
-            .collect();
+    pub fn of(function: &'a Function, conventions: &'a Conventions<'a>) -> Self {
         let mut of_instruction = vec![u32::MAX; function.instructions.len()];
-        let trusted = conventions.convention == Convention::SystemV && !function.bounds.assembly;
-        let callees = SystemV {
-            function,
-            conventions,
-            clobbered: RegisterSet::EMPTY,
-        };
         for (number, block) in (0_u32..).zip(&function.blocks) {
             of_instruction[block.first as usize..block.end as usize].fill(number);
-            if !matches!(block.leaves_by, BlockEnd::Call { .. }) || block.first == block.end {
-                continue;
-            }
-            let (writes, kills) = &mut written[block.end as usize - 1];
-            if !trusted {
-                *writes = RegisterSet::ALL;
-                *kills = RegisterSet::EMPTY;
-                continue;
-            }
-            *writes = writes.union(CALLER_SAVED);
-            if !may_call_descriptor(function, block) {
-                *kills = kills.union(callees.callee(block).kills);
-            }
         }
         Self {
             function,
-            graph,
-            written,
+            graph: Graph::of(function),
+            conventions,
+            analyst: RefCell::new(Analyst::new()),
+            written: vec![OnceCell::new(); function.blocks.len()],
             block: of_instruction,
+        }
+    }
+
+    /// See [`Self::written`].
+    fn written(&self, number: usize) -> &[(RegisterSet, RegisterSet)] {
+        self.written[number].get_or_init(|| {
+            let block = &self.function.blocks[number];
+            let mut analyst = self.analyst.borrow_mut();
+            let instructions = self.function.block_instructions(block);
+            let states = instructions.iter().map(|it| {
+                let state = analyst.state(it);
+                (state.writes, state.kills)
+            });
+            let mut written: Box<[_]> = states.collect();
+            let calls = matches!(block.leaves_by, BlockEnd::Call { .. });
+            if let Some((writes, kills)) = written.last_mut().filter(|_| calls) {
+                self.call(block, writes, kills);
+            }
+            written
+        })
+    }
+
+    /// What the call at the end of a block does beside itself.
+    fn call(&self, block: &Block, writes: &mut RegisterSet, kills: &mut RegisterSet) {
+        let Self {
+            function,
+            conventions,
+            ..
+        } = self;
+        if conventions.convention != Convention::SystemV || function.bounds.assembly {
+            *writes = RegisterSet::ALL;
+            *kills = RegisterSet::EMPTY;
+            return;
+        }
+        *writes = writes.union(CALLER_SAVED);
+        if !may_call_descriptor(function, block) {
+            let callees = SystemV {
+                function,
+                conventions,
+                clobbered: RegisterSet::EMPTY,
+            };
+            *kills = kills.union(callees.callee(block).kills);
         }
     }
 
@@ -116,8 +134,13 @@ impl<'a> Reaching<'a> {
         pending: &mut Vec<usize>,
     ) {
         let first = self.function.blocks[block].first as usize;
+        let written = if first < end {
+            self.written(block)
+        } else {
+            &[]
+        };
         for at in (first..end).rev() {
-            let (writes, kills) = &self.written[at];
+            let (writes, kills) = &written[at - first];
             if writes.contains(set) {
                 found.push(Definition::Instruction(at));
             }

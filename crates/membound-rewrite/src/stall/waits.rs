@@ -302,7 +302,7 @@ fn fed(function: &Function, at: usize, share: f64, confidence: f64, found: &mut 
         convention: Convention::Unknown,
         summaries: &summaries,
     };
-    let reaching = Reaching::of(function, &conventions, &mut analyst);
+    let reaching = Reaching::of(function, &conventions);
     let mut layer = vec![at];
     let mut seen = layer.clone();
     let mut rest = share;

@@ -492,7 +492,7 @@ fn definitions_are_found_over_joins_and_loops() {
         convention: Convention::SystemV,
         summaries: &summaries,
     };
-    let reaching = Reaching::of(&code, &conventions, &mut Analyst::new());
+    let reaching = Reaching::of(&code, &conventions);
     use Definition::{Instruction, Outside};
     assert_eq!(
         reaching.definitions(5, Gpr::RAX),

@@ -274,7 +274,7 @@ fn definitions_are_those_that_flow_forward() {
     for _ in 0..150 {
         let program = Program::random(30, Shape::Any, &pool, &mut random);
         let (function, _) = program.function();
-        let reaching = Reaching::of(&function, &conventions, &mut analyst);
+        let reaching = Reaching::of(&function, &conventions);
         for register in Gpr::all() {
             let expected = forward(&function, &mut analyst, register);
             for (index, expected) in expected.iter().enumerate() {
