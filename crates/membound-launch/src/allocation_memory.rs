@@ -15,7 +15,7 @@ use membound_wire::{
 
 use crate::conversation::{Conversation, Failure};
 use crate::maps::Mapping;
-use crate::memory::Shared;
+use crate::memory::{Shared, UsedRings};
 
 const PAGE_BYTES: usize = 4096;
 /// Rings for threads of their own, and for those that find none. All of it together is what a
@@ -37,6 +37,8 @@ const PATIENCE: u32 = 25;
 pub(crate) struct Memory {
     pub(crate) memory: Shared,
     rings: Vec<Reader>,
+    /// Rings that were ever used.
+    used: UsedRings,
     /// The program's own number for its process, and this side's.
     founder: (u64, u32),
     /// The program numbers processes as this side does.
@@ -110,6 +112,7 @@ impl Memory {
                 };
                 OWN_RINGS + SHARED_RINGS
             ],
+            used: UsedRings::default(),
             founder: (u64::from(own_number), founder),
             same_numbers: own_number == founder,
             patience: PATIENCE,
@@ -176,10 +179,17 @@ impl Memory {
             taken: 0,
             lost: homeless.swap(0, Ordering::Relaxed),
         };
-        for index in 0..self.rings.len() {
+        for index in self.used() {
             self.drain_one(index, &mut drained, &mut each);
         }
         drained
+    }
+
+    fn used(&mut self) -> Vec<usize> {
+        let count = self.rings.len();
+        let bytes = size_of::<AllocationRing>();
+        let used = self.used.look(&self.memory, ring(0), bytes, count);
+        used.to_vec()
     }
 
     fn drain_one(&mut self, index: usize, drained: &mut Drained, each: &mut impl FnMut(&Told)) {
@@ -296,7 +306,10 @@ impl Memory {
         if !self.same_numbers {
             return drained;
         }
-        for index in 0..OWN_RINGS {
+        for index in self.used() {
+            if index >= OWN_RINGS {
+                continue;
+            }
             let at = ring(index) + offset_of!(AllocationRing, owner);
             let owner = self.memory.word32(at).load(Ordering::Acquire);
             if owner == 0 || exists(owner) {

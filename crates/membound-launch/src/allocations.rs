@@ -98,4 +98,10 @@ pub trait AllocationReceiver: Send + Sync + std::fmt::Debug {
     /// allocated memory stand between two sampled points on average. Told again when an interval is
     /// longer than any before; an event of that interval may come earlier or later than this.
     fn sampled(&self, pid: u32, interval_bytes: u64);
+
+    /// CPU time that was spent on what was received until now, in nanoseconds: it counts against
+    /// [`Objects::max_overhead`]. It never falls.
+    fn spent_ns(&self) -> u64 {
+        0
+    }
 }

@@ -14,7 +14,7 @@ use membound_rewrite::patch::{
 };
 use membound_wire::{Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
 
-use crate::conversation::{Conversation, Failure};
+use crate::conversation::{Conversation, Failure, Part};
 use crate::exchange::Pace;
 use crate::ledger;
 use crate::maps::{self, Mapping};
@@ -595,23 +595,6 @@ impl Mapped {
             0,
         );
         let file = memory::with("membound-code", &bytes)?;
-        conversation.map(&code, file.as_fd(), 0, common.code)?;
-        let rest = conversation
-            .map(&tables, file.as_fd(), layout.code_bytes, Protection::READ)
-            .and_then(|()| {
-                let shared = Protection::READ_WRITE | Protection::SHARED;
-                conversation
-                    .map(&data_at, data.as_fd(), 0, shared)
-                    .inspect_err(|_| {
-                        let _ = conversation.unmap(&tables);
-                    })
-            });
-        if let Err(failure) = rest {
-            if !matches!(failure, Failure::Gone(_)) {
-                conversation.unmap(&code)?;
-            }
-            return Err(failure);
-        }
         let trampolines = Arc::new(Trampolines {
             code: code.start + colour..code.end,
             base: placed.base,
@@ -619,7 +602,28 @@ impl Mapped {
             agent: conversation.agent(),
             islands: OnceLock::new(),
         });
-        conversation.register(&trampolines, tables.start + colour)?;
+        let tables_at = tables.start + colour;
+        let parts = [
+            Part {
+                at: code,
+                memory: file.as_fd(),
+                offset: 0,
+                protection: common.code,
+            },
+            Part {
+                at: tables,
+                memory: file.as_fd(),
+                offset: layout.code_bytes,
+                protection: Protection::READ,
+            },
+            Part {
+                at: data_at,
+                memory: data.as_fd(),
+                offset: 0,
+                protection: Protection::READ_WRITE | Protection::SHARED,
+            },
+        ];
+        conversation.map_area(&parts, &trampolines, tables_at)?;
         Ok(Self { trampolines })
     }
 }

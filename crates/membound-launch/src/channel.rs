@@ -78,6 +78,22 @@ impl Channel {
         Ok(codec::reply(&self.receive::<REPLY_BYTES>()?))
     }
 
+    /// Sends all of `commands` and then waits for all answers: the other side is woken once and not
+    /// once for each. They must be few enough to lie in a socket's buffer, and are carried out in
+    /// their order whatever becomes of those before.
+    pub(crate) fn ask_all(
+        &self,
+        commands: &[(Command, Option<BorrowedFd<'_>>)],
+    ) -> io::Result<Vec<Reply>> {
+        for (command, descriptor) in commands {
+            self.send(command, *descriptor)?;
+        }
+        let replies = commands
+            .iter()
+            .map(|_| Ok(codec::reply(&self.receive::<REPLY_BYTES>()?)));
+        replies.collect()
+    }
+
     /// Sends `command`.
     pub(crate) fn send(
         &self,

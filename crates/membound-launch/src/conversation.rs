@@ -80,6 +80,9 @@ const ATTEMPTS: u32 = 3;
 /// Between two of them: threads block signals for short whiles, when they start others.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Orders that are given in one go.
+const AT_ONCE: usize = 16;
+
 /// A conversation that has begun.
 #[derive(Debug)]
 pub(crate) struct Conversation {
@@ -123,19 +126,7 @@ impl Conversation {
         command: &Command,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<Reply, Failure> {
-        let reply = self.channel.ask(command, descriptor)?;
-        match i32::try_from(reply.errno) {
-            Ok(0) => Ok(reply),
-            Ok(errno) => Err(Failure::Refused {
-                what,
-                errno: Errno::from_raw_os_error(errno),
-                refusal: Refusal::ALL
-                    .into_iter()
-                    .find(|refusal| *refusal as u32 == reply.detail)
-                    .unwrap_or(Refusal::None),
-            }),
-            Err(_) => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
-        }
+        answer(what, self.channel.ask(command, descriptor)?)
     }
 
     /// Maps `at` from `offset` of `memory`, where nothing may be mapped yet.
@@ -146,20 +137,49 @@ impl Conversation {
         offset: u64,
         protection: u32,
     ) -> Result<(), Failure> {
-        let command = Command {
-            action: Action::Map as u32,
-            mode: protection,
-            address: at.start,
-            length: at.end - at.start,
-            offset,
-            ..Command::default()
-        };
-        let what = match protection & !Protection::FILLED {
-            Protection::READ_EXECUTE => "mapping code",
-            Protection::READ => "mapping tables",
-            _ => "mapping data",
-        };
+        let (what, command) = mapping(at, offset, protection);
         self.ask(what, &command, Some(memory)).map(drop)
+    }
+
+    /// Maps the parts of an area in one go, and then tells the agent of its trampolines, whose tables
+    /// lie at `tables`. When anything of it fails, nothing of it is there.
+    pub(crate) fn map_area(
+        &self,
+        parts: &[Part<'_>],
+        trampolines: &Arc<Trampolines>,
+        tables: u64,
+    ) -> Result<(), Failure> {
+        let (whats, commands): (Vec<_>, Vec<_>) = parts
+            .iter()
+            .map(|part| {
+                let (what, command) = mapping(&part.at, part.offset, part.protection);
+                (what, (command, Some(part.memory)))
+            })
+            .unzip();
+        let replies = self.channel.ask_all(&commands)?;
+        let mut mapped = Vec::new();
+        let mut done = Ok(());
+        for ((part, what), reply) in parts.iter().zip(whats).zip(replies) {
+            match answer(what, reply) {
+                Ok(_) => mapped.push(part),
+                Err(failure) => done = done.and(Err(failure)),
+            }
+        }
+        // The agent may read the tables as soon as it is told of them.
+        if done.is_ok() {
+            let command = registration(trampolines, tables);
+            done = self.ask("registering tables", &command, None).map(drop);
+        }
+        match &done {
+            Ok(()) => self.spaces.add(self.pid, trampolines),
+            Err(Failure::Gone(_)) => {}
+            Err(Failure::Refused { .. }) => {
+                for part in mapped {
+                    self.unmap(&part.at)?;
+                }
+            }
+        }
+        done
     }
 
     pub(crate) fn unmap(&self, range: &Range<u64>) -> Result<(), Failure> {
@@ -215,50 +235,42 @@ impl Conversation {
         Ok(indices)
     }
 
-    /// Tells the agent of trampolines with the tables at `tables`.
-    pub(crate) fn register(
-        &self,
-        trampolines: &Arc<Trampolines>,
-        tables: u64,
-    ) -> Result<(), Failure> {
-        let code = &trampolines.code;
-        let command = Command {
-            action: Action::Register as u32,
-            address: code.start,
-            length: code.end - code.start,
-            extra: tables,
-            base: trampolines.base,
-            ..Command::default()
-        };
-        self.ask("registering tables", &command, None)?;
-        self.spaces.add(self.pid, trampolines);
-        Ok(())
-    }
-
     /// Makes the agent forget the trampolines that begin at `code`.
     pub(crate) fn forget(&self, code: u64) -> Result<(), Failure> {
-        let command = Command {
-            action: Action::Forget as u32,
-            address: code,
-            ..Command::default()
-        };
-        self.ask("forgetting tables", &command, None)?;
+        self.ask("forgetting tables", &forgetting(code), None)?;
         self.spaces.remove(self.pid, code);
         Ok(())
     }
 
-    /// Makes the agent find callers in `text` by the unwind table at `table`.
-    pub(crate) fn unwind(&self, text: &Range<u64>, table: u64, base: u64) -> Result<(), Failure> {
-        let command = Command {
-            action: Action::Unwind as u32,
-            address: text.start,
-            length: text.end - text.start,
-            extra: table,
-            base,
-            ..Command::default()
-        };
-        self.ask("registering unwind tables", &command, None)
-            .map(drop)
+    /// Makes the agent find callers in each of these texts by its unwind table, at an address; whether
+    /// it does, of each.
+    pub(crate) fn unwind(&self, texts: &[(&Range<u64>, u64)]) -> Result<Vec<bool>, Failure> {
+        let mut known = Vec::with_capacity(texts.len());
+        for texts in texts.chunks(AT_ONCE) {
+            let commands: Vec<_> = texts
+                .iter()
+                .map(|(text, table)| {
+                    let command = Command {
+                        action: Action::Unwind as u32,
+                        address: text.start,
+                        length: text.end - text.start,
+                        extra: *table,
+                        base: text.start,
+                        ..Command::default()
+                    };
+                    (command, None)
+                })
+                .collect();
+            let what = "registering unwind tables";
+            for reply in self.channel.ask_all(&commands)? {
+                known.push(match answer(what, reply) {
+                    Ok(_) => true,
+                    Err(gone @ Failure::Gone(_)) => return Err(gone),
+                    Err(Failure::Refused { .. }) => false,
+                });
+            }
+        }
+        Ok(known)
     }
 
     /// Makes the agent tell of allocations in the memory at `address`.
@@ -367,5 +379,66 @@ impl Conversation {
         };
         // A program that has ended needs no permission.
         let _ = self.channel.send(&command, None);
+    }
+}
+
+/// A part of an area that is to be mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) at: Range<u64>,
+    pub(crate) memory: BorrowedFd<'a>,
+    pub(crate) offset: u64,
+    pub(crate) protection: u32,
+}
+
+fn answer(what: &'static str, reply: Reply) -> Result<Reply, Failure> {
+    match i32::try_from(reply.errno) {
+        Ok(0) => Ok(reply),
+        Ok(errno) => Err(Failure::Refused {
+            what,
+            errno: Errno::from_raw_os_error(errno),
+            refusal: Refusal::ALL
+                .into_iter()
+                .find(|refusal| *refusal as u32 == reply.detail)
+                .unwrap_or(Refusal::None),
+        }),
+        Err(_) => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
+    }
+}
+
+fn mapping(at: &Range<u64>, offset: u64, protection: u32) -> (&'static str, Command) {
+    let command = Command {
+        action: Action::Map as u32,
+        mode: protection,
+        address: at.start,
+        length: at.end - at.start,
+        offset,
+        ..Command::default()
+    };
+    let what = match protection & !Protection::FILLED {
+        Protection::READ_EXECUTE => "mapping code",
+        Protection::READ => "mapping tables",
+        _ => "mapping data",
+    };
+    (what, command)
+}
+
+fn registration(trampolines: &Trampolines, tables: u64) -> Command {
+    let code = &trampolines.code;
+    Command {
+        action: Action::Register as u32,
+        address: code.start,
+        length: code.end - code.start,
+        extra: tables,
+        base: trampolines.base,
+        ..Command::default()
+    }
+}
+
+fn forgetting(code: u64) -> Command {
+    Command {
+        action: Action::Forget as u32,
+        address: code,
+        ..Command::default()
     }
 }

@@ -36,6 +36,20 @@ impl Choice {
     }
 }
 
+impl Loaded {
+    /// Whether a choice is of this file.
+    fn is_of(&self, choice: &Choice) -> bool {
+        self.module.identity() == Some(&choice.file)
+    }
+}
+
+/// What of the choices for a module is not in it because nobody has planned it yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nothing,
+    Some,
+}
+
 /// How a site is sampled while it is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -171,15 +185,26 @@ impl Server {
         Some(sites.collect())
     }
 
-    /// Puts into a module that was just loaded what is chosen for it.
+    /// Puts into a module that was just loaded what is chosen for it, as far as that is planned: a
+    /// program that waits is not to wait for plans. What is left to its control thread.
     pub(crate) fn add_chosen(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         loaded: &Loaded,
-    ) -> Result<(), NotInstalled> {
+    ) -> Result<Left, NotInstalled> {
         let choices = Arc::clone(&self.choices());
-        for chosen in self.chosen(&choices, loaded) {
+        let mut left = Left::Nothing;
+        for choice in choices.iter().filter(|it| loaded.is_of(it)) {
+            let planned = self.plans().derived_before(&loaded.module, &choice.options);
+            let Some(module) = planned else {
+                left = Left::Some;
+                continue;
+            };
+            let chosen = Loaded {
+                module,
+                bias: loaded.bias,
+            };
             self.patch(
                 conversation,
                 maps,
@@ -188,7 +213,7 @@ impl Server {
                 Refused::GivenUp,
             )?;
         }
-        Ok(())
+        Ok(left)
     }
 
     /// Makes running text what is chosen.
@@ -246,7 +271,7 @@ impl Server {
     pub(crate) fn chosen(&self, choices: &[Choice], loaded: &Loaded) -> Vec<Loaded> {
         choices
             .iter()
-            .filter(|choice| loaded.module.identity() == Some(&choice.file))
+            .filter(|choice| loaded.is_of(choice))
             .map(|choice| Loaded {
                 module: self.planned(&loaded.module, &choice.options),
                 bias: loaded.bias,

@@ -52,6 +52,10 @@ struct Image {
     key: ProcessKey,
     /// Its process runs another program by now.
     left: bool,
+    /// Its process has ended or left it, and nothing was told since the last full look: only
+    /// children that it forked may still tell. Looked at every [`FREE_EVERY`] only, for there may
+    /// be hundreds.
+    quiet: bool,
     memory: Memory,
     /// What is added to numbers of chains, which begin anew in every image.
     base: u32,
@@ -119,6 +123,7 @@ impl Following {
         images.push(Image {
             key,
             left: false,
+            quiet: false,
             memory,
             base,
             begun: Some(Instant::now()),
@@ -139,6 +144,7 @@ impl Following {
         let mut freed = Instant::now();
         let mut closed = freed;
         let mut poll = POLL[0];
+        let mut receiver_ns = 0;
         loop {
             let stop = stopped(poll);
             let now = Instant::now();
@@ -146,18 +152,23 @@ impl Following {
             let free = now - freed >= FREE_EVERY;
             let mut found = 0;
             let begun_ns = ticks::own_thread_cpu_ns();
-            for image in images.iter_mut() {
+            let busy = |image: &&mut Image| free || stop || !image.quiet;
+            for image in images.iter_mut().filter(busy) {
                 if stop {
                     image.memory.finish();
                 }
-                found += image.drain(&self.objects);
+                let told = image.drain(&self.objects);
+                found += told;
                 if free {
                     image.free(&self.objects);
+                    image.quiet = told == 0 && image.is_over();
                 }
                 image.decide(now, &self.objects);
             }
-            let reading_ns = ticks::own_thread_cpu_ns().saturating_sub(begun_ns);
-            for image in images.iter_mut() {
+            let spent_ns = self.objects.receiver.spent_ns();
+            let receiving_ns = spent_ns - std::mem::replace(&mut receiver_ns, spent_ns);
+            let reading_ns = ticks::own_thread_cpu_ns().saturating_sub(begun_ns) + receiving_ns;
+            for image in images.iter_mut().filter(|image| !image.quiet) {
                 image.window.reading_ns += reading_ns as f64;
             }
             poll = match found {
@@ -180,6 +191,11 @@ impl Following {
 }
 
 impl Image {
+    /// Whether its process has ended, or runs another program.
+    fn is_over(&self) -> bool {
+        self.left || stat::started(self.key.pid).ok() != Some(self.key.started)
+    }
+
     /// Takes what was told; how much it was.
     fn drain(&mut self, objects: &Objects) -> u64 {
         self.take(objects, |memory, each| memory.drain(each))
@@ -278,6 +294,9 @@ impl Image {
         // Processes that have ended since are missing.
         let took_ns = cpu_ns.saturating_sub(self.cpu_ns) as f64;
         let mut window = std::mem::take(&mut self.window);
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let busy = took_ns / passed.as_nanos() as f64;
+        window.beside = pace::lost_beside(busy, cpus as f64);
         window.cpu_ns = took_ns.max(0.0);
         window.event_ns = self.event_ns(now);
         if self.lost > 0 {
@@ -357,14 +376,12 @@ fn event(told: &Told) -> Option<AllocationEvent> {
 
 /// Lets go of the memory of programs that have ended, with all the children that shared it.
 fn close(images: &mut Vec<Image>, objects: &Objects) {
-    let over =
-        |image: &Image| image.left || stat::started(image.key.pid).ok() != Some(image.key.started);
-    if !images.iter().any(over) {
+    if !images.iter().any(Image::is_over) {
         return;
     }
     let used = crate::server::used_inodes();
     images.retain_mut(|image| {
-        let keep = !over(image) || used.contains(&image.memory.memory.inode);
+        let keep = !image.is_over() || used.contains(&image.memory.memory.inode);
         if !keep {
             image.memory.finish();
             image.drain(objects);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use membound_wire::Protection;
 use memmap2::MmapRaw;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
 use rustix::io::Errno;
 
 use crate::conversation::{Conversation, Failure};
@@ -62,6 +62,13 @@ impl Shared {
     #[cfg(test)]
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         read(&self.file, offset, bytes)
+    }
+
+    /// The first offset from `offset` on at which somebody has touched the memory; `None`: nobody
+    /// has. Pages that nobody has touched take no memory, and would if they were looked at.
+    pub(crate) fn touched_from(&self, offset: usize) -> Option<usize> {
+        let found = rustix::fs::seek(&self.file, SeekFrom::Data(offset as u64)).ok()?;
+        usize::try_from(found).ok()
     }
 
     /// The word of 32 bits at `offset`.
@@ -129,9 +136,84 @@ pub(crate) fn read(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<()>
     file.read_exact_at(bytes, offset)
 }
 
+/// Finds those of many rings in one memory that were ever used, without touching the others.
+#[derive(Debug, Default)]
+pub(crate) struct UsedRings {
+    /// Their indices, sorted.
+    known: Vec<usize>,
+    looks: u32,
+}
+
+impl UsedRings {
+    /// Rings beyond which it is looked for others at every so many looks only.
+    const FEW: usize = 8;
+    const SELDOM: u32 = 4;
+
+    /// Looks for rings, each of `bytes` from `first` on, that are used since the last look; all that
+    /// are known.
+    pub(crate) fn look(
+        &mut self,
+        memory: &Shared,
+        first: usize,
+        bytes: usize,
+        count: usize,
+    ) -> &[usize] {
+        self.looks = self.looks.wrapping_add(1);
+        if self.known.len() > Self::FEW && !self.looks.is_multiple_of(Self::SELDOM) {
+            return &self.known;
+        }
+        let start = |index: usize| first + index * bytes;
+        // A ring is used from when a thread has put its number at the ring's start.
+        let mut next = 0;
+        while next < count
+            && let Some(touched) = memory.touched_from(start(next) & !(PAGE_BYTES - 1))
+        {
+            let page = touched & !(PAGE_BYTES - 1);
+            next = page.saturating_sub(first).div_ceil(bytes).max(next);
+            if next < count && start(next) < page + PAGE_BYTES {
+                if let Err(place) = self.known.binary_search(&next) {
+                    self.known.insert(place, next);
+                }
+                next += 1;
+            }
+        }
+        &self.known
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rings_that_nobody_used_stay_untouched() {
+        const BYTES: usize = 3 * PAGE_BYTES + 64;
+        const FIRST: usize = 64;
+        let memory = Shared::zeroed("test", FIRST + 40 * BYTES).unwrap();
+        let mut used = UsedRings::default();
+        let mut look = || used.look(&memory, FIRST, BYTES, 40).to_vec();
+        assert!(look().is_empty());
+        for index in [39, 0, 7, 8] {
+            let owner = memory.word32(FIRST + index * BYTES);
+            owner.store(1, Ordering::Relaxed);
+        }
+        assert_eq!(look(), [0, 7, 8, 39]);
+        // Records in the middle of a ring are none of another's.
+        memory
+            .word64(FIRST + 7 * BYTES + 2 * PAGE_BYTES)
+            .store(1, Ordering::Relaxed);
+        for index in [0, 7, 8, 39] {
+            memory.word32(FIRST + index * BYTES).load(Ordering::Relaxed);
+        }
+        assert_eq!(look(), [0, 7, 8, 39]);
+        for index in 10..20 {
+            memory
+                .word32(FIRST + index * BYTES)
+                .store(1, Ordering::Relaxed);
+        }
+        let looks: Vec<usize> = (0..5).map(|_| look().len()).collect();
+        assert_eq!(looks.last(), Some(&14));
+    }
 
     #[test]
     fn bytes_are_had_back() {

@@ -13,8 +13,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
 use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
 use memmap2::Mmap;
+use self_cell::self_cell;
 
 use crate::allocators::Allocators;
+use crate::background;
 use crate::cache::Cache;
 use crate::elf::Headers;
 use crate::maps::Mapping;
@@ -35,6 +37,8 @@ pub(crate) struct Module {
     pub(crate) plan: Result<Plan, Refused>,
     /// Addresses of the sites by their numbers, when they were asked for.
     numbered: OnceLock<Vec<Option<u64>>>,
+    /// The file, read, when that was first asked for; `None`: it cannot be.
+    image: OnceLock<Option<Parsed>>,
     /// What plans by choice have in common, when one was made.
     groundwork: OnceLock<Groundwork>,
     /// See [`Self::reads_exceptions`].
@@ -48,6 +52,17 @@ enum Bytes {
     File(Mmap),
     /// A piece of text, taken from a process.
     Piece(Vec<u8>),
+}
+
+self_cell! {
+    /// A file with what was read out of it, which takes long for large files.
+    struct Parsed {
+        owner: Arc<Bytes>,
+        #[not_covariant]
+        dependent: Image,
+    }
+
+    impl {Debug}
 }
 
 impl Deref for Bytes {
@@ -81,6 +96,7 @@ impl Module {
             chosen: None,
             plan: Ok(plan),
             numbered: OnceLock::new(),
+            image: OnceLock::new(),
             groundwork: OnceLock::new(),
             exceptions: OnceLock::new(),
         }
@@ -126,12 +142,16 @@ impl Module {
         matches!(*self.file, Bytes::Piece(_))
     }
 
+    /// Works with the file as it was read; `None` where it cannot be.
+    fn with_image<T>(&self, work: impl FnOnce(&Image<'_>) -> T) -> Option<T> {
+        let parse = || Parsed::try_new(Arc::clone(&self.file), |bytes| Image::parse(bytes)).ok();
+        let parsed = self.image.get_or_init(parse).as_ref()?;
+        Some(parsed.with_dependent(|_, image| work(image)))
+    }
+
     /// Whether it may read which floating-point exceptions there were.
     pub(crate) fn reads_exceptions(&self) -> bool {
-        let reads = || {
-            let image = Image::parse(&self.file);
-            image.map_or(true, |image| image.reads_exceptions())
-        };
+        let reads = || self.with_image(|it| it.reads_exceptions()).unwrap_or(true);
         *self.exceptions.get_or_init(reads)
     }
 
@@ -140,15 +160,15 @@ impl Module {
     /// # Errors
     /// In words, when it has one whose calls cannot be told.
     pub(crate) fn marked(&self, by: &RequestsBy) -> Result<Option<patch::Options>, String> {
-        let Ok(image) = Image::parse(&self.file) else {
-            return Ok(None);
-        };
-        let groundwork = || {
-            let options = patch::Options::bare(Hooks::LeaveOut);
-            self.groundwork
-                .get_or_init(|| Groundwork::of(&image, &options))
-        };
-        requests::marks(&image, by, groundwork)
+        let marked = self.with_image(|image| {
+            let groundwork = || {
+                let options = patch::Options::bare(Hooks::LeaveOut);
+                self.groundwork
+                    .get_or_init(|| Groundwork::of(image, &options))
+            };
+            requests::marks(image, by, groundwork)
+        });
+        marked.unwrap_or(Ok(None))
     }
 
     /// The bytes at the file's address `address`, as they were loaded.
@@ -158,14 +178,14 @@ impl Module {
 
     /// How callers are found from its code; empty where nothing says.
     pub(crate) fn unwind_table(&self) -> Vec<u8> {
-        let image = Image::parse(&self.file);
-        image.map_or_else(|_| Vec::new(), |image| image.unwind_table())
+        self.with_image(|image| image.unwind_table())
+            .unwrap_or_default()
     }
 
     /// Its functions with their names.
     pub(crate) fn functions(&self) -> Vec<FunctionBounds> {
-        let image = Image::parse(&self.file);
-        image.map_or_else(|_| Vec::new(), |image| image.functions().to_vec())
+        let functions = |image: &Image<'_>| image.functions().to_vec();
+        self.with_image(functions).unwrap_or_default()
     }
 }
 
@@ -207,6 +227,13 @@ impl FileKey {
 
 type Slot = Arc<OnceLock<Arc<Module>>>;
 
+#[derive(Debug)]
+struct Derived {
+    origin: Arc<Module>,
+    options: patch::Options,
+    made: Slot,
+}
+
 /// Makes plans, each file's once.
 #[derive(Debug)]
 pub(crate) struct Plans {
@@ -216,8 +243,8 @@ pub(crate) struct Plans {
     cache: Option<Cache>,
     revision: String,
     known: Mutex<HashMap<FileKey, Slot>>,
-    /// Files with plans that were chosen.
-    derived: Mutex<Vec<Arc<Module>>>,
+    /// Files with plans that were chosen: whose, what they are made with, and they.
+    derived: Mutex<Vec<Derived>>,
 }
 
 impl Plans {
@@ -268,6 +295,7 @@ impl Plans {
                 chosen: None,
                 plan,
                 numbered: OnceLock::new(),
+                image: OnceLock::new(),
                 groundwork: OnceLock::new(),
                 exceptions: OnceLock::new(),
             })
@@ -296,41 +324,59 @@ impl Plans {
     }
 
     /// The file of `module` with a plan by `options`; whoever asks for one that is being made
-    /// waits for it. Plans by choice are not kept on disk: there are too many of them.
+    /// waits for it. Plans by choice are not kept on disk: there are too many of them. They are
+    /// made in the background, since nothing but a window waits for them.
     pub(crate) fn derived(&self, module: &Arc<Module>, options: &patch::Options) -> Arc<Module> {
-        let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = derived.iter().find(|known| {
-            let (origin, made_with) = known
-                .chosen
-                .as_ref()
-                .expect("only modules with a chosen plan are kept here");
-            Arc::ptr_eq(origin, module) && made_with == options
-        });
-        if let Some(known) = known {
-            return Arc::clone(known);
-        }
-        let plan = Image::parse(&module.file)
-            .map(|image| {
-                let groundwork = || Groundwork::of(&image, options);
-                let groundwork = module.groundwork.get_or_init(groundwork);
-                groundwork.plan(&image, options)
-            })
-            .map_err(|error| Refused {
-                reason: error.to_string(),
+        let slot = self.slot(module, options);
+        let make = || {
+            let plan = background::run(|| {
+                module.with_image(|image| {
+                    let groundwork = || Groundwork::of(image, options);
+                    let groundwork = module.groundwork.get_or_init(groundwork);
+                    groundwork.plan(image, options)
+                })
+            });
+            let plan = plan.ok_or_else(|| Refused {
+                reason: "its file cannot be read".to_owned(),
                 taints: false,
             });
-        let made = Arc::new(Module {
-            path: module.path.clone(),
-            headers: module.headers.clone(),
-            file: Arc::clone(&module.file),
-            identity: module.identity.clone(),
-            chosen: Some((Arc::clone(module), options.clone())),
-            plan,
-            numbered: OnceLock::new(),
-            groundwork: OnceLock::new(),
-            exceptions: OnceLock::new(),
+            Arc::new(Module {
+                path: module.path.clone(),
+                headers: module.headers.clone(),
+                file: Arc::clone(&module.file),
+                identity: module.identity.clone(),
+                chosen: Some((Arc::clone(module), options.clone())),
+                plan,
+                numbered: OnceLock::new(),
+                image: OnceLock::new(),
+                groundwork: OnceLock::new(),
+                exceptions: OnceLock::new(),
+            })
+        };
+        Arc::clone(slot.get_or_init(make))
+    }
+
+    /// What [`Self::derived`] gives, where that was made before.
+    pub(crate) fn derived_before(
+        &self,
+        module: &Arc<Module>,
+        options: &patch::Options,
+    ) -> Option<Arc<Module>> {
+        self.slot(module, options).get().cloned()
+    }
+
+    fn slot(&self, module: &Arc<Module>, options: &patch::Options) -> Slot {
+        let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |it: &&Derived| Arc::ptr_eq(&it.origin, module) && it.options == *options;
+        if let Some(known) = derived.iter().find(is_it) {
+            return Arc::clone(&known.made);
+        }
+        let made = Slot::default();
+        derived.push(Derived {
+            origin: Arc::clone(module),
+            options: options.clone(),
+            made: Arc::clone(&made),
         });
-        derived.push(Arc::clone(&made));
         made
     }
 

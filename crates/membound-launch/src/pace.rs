@@ -30,8 +30,20 @@ pub(crate) struct Window {
     pub(crate) span_bytes: f64,
     /// CPU time that an event took of the program, in nanoseconds.
     pub(crate) event_ns: f64,
-    /// CPU time that reading the events took, in nanoseconds.
+    /// CPU time that reading the events and keeping account of blocks took, in nanoseconds.
     pub(crate) reading_ns: f64,
+    /// What part of that the program loses: see [`lost_beside`].
+    pub(crate) beside: f64,
+}
+
+/// What part of the CPU time that is spent beside a program it loses, when its threads keep `busy`
+/// of `cpus` processors busy. All of it where there is no other processor to spend it on. Where there
+/// is one, it may still be the other half of the program's core, and caches and memory are shared.
+#[must_use]
+pub fn lost_beside(busy: f64, cpus: f64) -> f64 {
+    const WHERE_FREE: f64 = 0.35;
+    let without_room = (busy - (cpus - 1.0)).clamp(0.0, 1.0);
+    WHERE_FREE + (1.0 - WHERE_FREE) * without_room
 }
 
 impl Window {
@@ -72,7 +84,7 @@ impl Pace {
     /// The level after a window.
     pub(crate) fn next(&mut self, window: &Window) -> u32 {
         let earned_ns = self.share * window.cpu_ns;
-        let cost_ns = window.events * window.event_ns;
+        let cost_ns = window.events * window.event_ns + window.beside * window.reading_ns;
         self.spent_ns = (self.spent_ns + cost_ns - earned_ns).max(0.0);
         let wanted = match self.level {
             0 if self.spent_ns <= ADVANCE_NS => 0,
@@ -97,16 +109,15 @@ impl Pace {
 
 /// The lowest level at which following what was allocated in `window` costs no more than this.
 fn level_within(window: &Window, budget_ns: f64) -> u32 {
-    let each_ns = EVENTS_A_BLOCK * window.event_ns;
+    let reading_ns = match window.events > 0.0 {
+        true => window.beside * window.reading_ns / window.events,
+        false => 0.0,
+    };
+    let each_ns = EVENTS_A_BLOCK * (window.event_ns + reading_ns);
     if window.blocks * each_ns <= PART_FOR_ALL * budget_ns {
         return 0;
     }
-    // Reading takes none of the program's time where a CPU is free; nobody knows whether one is.
-    let reading_ns = match window.events > 0.0 {
-        true => window.reading_ns / window.events,
-        false => 0.0,
-    };
-    let blocks = budget_ns / (each_ns + EVENTS_A_BLOCK * reading_ns);
+    let blocks = budget_ns / each_ns;
     (1..ALLOCATION_LEVELS)
         .find(|level| window.span_bytes / allocation_interval(*level) as f64 <= blocks)
         .unwrap_or(ALLOCATION_LEVELS)
@@ -135,6 +146,7 @@ mod tests {
             span_bytes: blocks * 64.0,
             event_ns: 70.0,
             reading_ns: told * 2.0 * 30.0,
+            beside: lost_beside(1.0, 2.0),
         }
     }
 
@@ -154,8 +166,8 @@ mod tests {
                 .iter()
                 .all(|level| *level == 0)
         );
-        // A million at once.
-        assert_eq!(run(&mut pace, 1e6, 1), [0]);
+        // Nearly a million at once.
+        assert_eq!(run(&mut pace, 9e5, 1), [0]);
     }
 
     #[test]
@@ -171,6 +183,25 @@ mod tests {
         // When it is over, all blocks are told of again, but not at once.
         let levels = run(&mut pace, 1000.0, 30);
         assert_eq!((levels[0], levels[29]), (level, 0));
+    }
+
+    #[test]
+    fn time_beside_a_program_counts_as_its_own_where_it_has_all_processors() {
+        assert_eq!(lost_beside(2.0, 2.0), 1.0);
+        assert_eq!(lost_beside(1.0, 1.0), 1.0);
+        assert!(lost_beside(1.0, 2.0) < 0.5 && lost_beside(0.0, 64.0) > 0.0);
+        // Events that are cheap for the program and dear to follow are sampled all the same.
+        let dear = |beside| Window {
+            reading_ns: 60_000.0 * 400.0,
+            beside,
+            ..window(30_000.0, 0)
+        };
+        let level = |beside| {
+            let mut pace = Pace::new(0.05);
+            (0..50).map(|_| pace.next(&dear(beside))).max()
+        };
+        assert_eq!(level(0.0), Some(0));
+        assert!(level(1.0) > Some(0));
     }
 
     #[test]

@@ -123,6 +123,11 @@ impl Server {
                 return Ok(Outcome::LeftAlone(reason));
             }
         };
+        if plan.is_empty() {
+            return Ok(Outcome::LeftAlone(
+                "there is nothing to patch in it".to_owned(),
+            ));
+        }
         let common = self.common(conversation);
         let records = self.records.as_ref();
         let number = records.map_or(0, |records| records.number(maps, &loaded.module));

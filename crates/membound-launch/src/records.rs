@@ -114,9 +114,20 @@ struct Image {
     key: ProcessKey,
     /// Its process runs another program by now.
     left: bool,
+    /// Its process has ended or left it, and nothing was written since the last full look: only
+    /// children that it forked may still write. Looked at every [`FREE_EVERY`] only, for there may
+    /// be hundreds.
+    quiet: bool,
     rings: Rings,
     /// Indices of [`State::modules`], by number less one.
     modules: Vec<usize>,
+}
+
+impl Image {
+    /// Whether its process has ended, or runs another program.
+    fn is_over(&self) -> bool {
+        self.left || stat::started(self.key.pid).ok() != Some(self.key.started)
+    }
 }
 
 impl Records {
@@ -151,6 +162,7 @@ impl Records {
             number,
             key,
             left: false,
+            quiet: false,
             rings,
             modules: Vec::new(),
         });
@@ -179,7 +191,8 @@ impl Records {
             maps.iter()
                 .any(|map| map.inode == image.rings.memory.inode && map.shared && map.deleted())
         };
-        let Some(image) = images.iter_mut().find(of_process) else {
+        // The one that was begun last is nearly always meant.
+        let Some(image) = images.iter_mut().rev().find(of_process) else {
             return 0;
         };
         if image.modules.len() >= usize::from(u16::MAX) {
@@ -206,7 +219,11 @@ impl Records {
                 self.turn(bursts, now, stop, &mut edge, &switch);
             }
             let mut state = self.state();
-            state.drain();
+            if stop {
+                state.each_image(|_| true, |rings, each| rings.drain(each));
+            } else {
+                state.drain();
+            }
             if now - freed >= FREE_EVERY {
                 freed = now;
                 state.free();
@@ -279,23 +296,29 @@ impl OfModule {
 
 impl State {
     fn drain(&mut self) {
-        self.each_image(|rings, each| rings.drain(each));
+        self.each_image(|image| !image.quiet, |rings, each| rings.drain(each));
     }
 
     fn free(&mut self) {
-        self.each_image(|rings, each| rings.free(each));
+        for image in &mut self.images {
+            image.quiet = image.is_over();
+        }
+        self.each_image(|image| image.quiet, |rings, each| rings.drain(each));
+        self.each_image(|_| true, |rings, each| rings.free(each));
     }
 
     fn each_image(
         &mut self,
+        wanted: impl Fn(&Image) -> bool,
         take: impl Fn(&mut Rings, &mut dyn FnMut(Origin, &Record)) -> Drained,
     ) {
         let mut images = std::mem::take(&mut self.images);
-        for image in &mut images {
+        for image in images.iter_mut().filter(|image| wanted(image)) {
             let (number, modules) = (image.number, &image.modules);
             let drained = take(&mut image.rings, &mut |origin, record| {
                 self.add(number, modules, origin, record);
             });
+            image.quiet &= drained.taken == 0;
             self.totals.recorded += drained.taken;
             self.totals.lost += drained.lost;
             self.totals.lost_in_bursts += drained.lost_in_bursts;
@@ -346,16 +369,13 @@ impl State {
     /// Lets go of the rings of programs that have ended, with all the children that shared
     /// them.
     fn close(&mut self) {
-        let over = |image: &Image| {
-            image.left || stat::started(image.key.pid).ok() != Some(image.key.started)
-        };
-        if !self.images.iter().any(over) {
+        if !self.images.iter().any(Image::is_over) {
             return;
         }
         let used: HashSet<u64> = crate::server::used_inodes();
         // What was written between the last look and the end is drained before it is let go.
-        self.drain();
+        self.each_image(|_| true, |rings, each| rings.drain(each));
         self.images
-            .retain(|image| !over(image) || used.contains(&image.rings.memory.inode));
+            .retain(|image| !image.is_over() || used.contains(&image.rings.memory.inode));
     }
 }

@@ -14,7 +14,7 @@ use membound_wire::{RECORDS, Record, Ring, RingSet};
 
 use crate::conversation::{Conversation, Failure};
 use crate::maps::Mapping;
-use crate::memory::Shared;
+use crate::memory::{Shared, UsedRings};
 
 /// Of a ring's lost records, those of bursts.
 const LOST_OF_BURSTS: usize = offset_of!(Ring, rest) + 2 * size_of::<u64>();
@@ -24,6 +24,8 @@ const LOST_OF_BURSTS: usize = offset_of!(Ring, rest) + 2 * size_of::<u64>();
 pub(crate) struct Rings {
     pub(crate) memory: Shared,
     count: usize,
+    /// Rings that were ever used.
+    used: UsedRings,
     /// Who owned each ring when it was looked at last.
     owners: Vec<Owner>,
     /// Process that answers for threads that nothing more is known of.
@@ -67,6 +69,7 @@ impl Rings {
         let rings = Self {
             memory: Shared::zeroed("membound-rings", bytes)?,
             count: threads,
+            used: UsedRings::default(),
             owners: vec![Owner::default(); threads],
             founder,
             elsewhere,
@@ -96,10 +99,16 @@ impl Rings {
             lost: homeless.swap(0, Ordering::Relaxed),
             lost_in_bursts: 0,
         };
-        for index in 0..self.count {
+        for index in self.used() {
             self.drain_one(index, &mut drained, &mut each);
         }
         drained
+    }
+
+    fn used(&mut self) -> Vec<usize> {
+        let (first, bytes) = (Self::ring(0), size_of::<Ring>());
+        let used = self.used.look(&self.memory, first, bytes, self.count);
+        used.to_vec()
     }
 
     fn drain_one(
@@ -182,7 +191,7 @@ impl Rings {
         if self.elsewhere {
             return drained;
         }
-        for index in 0..self.count {
+        for index in self.used() {
             let ring = Self::ring(index);
             let thread = self
                 .memory

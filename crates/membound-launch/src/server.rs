@@ -14,7 +14,7 @@ use membound_wire::{Event, TextMode};
 use crate::area::{self, Area, Bar, NotInstalled};
 use crate::channel::{Channel, Listener};
 use crate::conversation::{Conversation, Failure};
-use crate::exchange::{Choice, Paced};
+use crate::exchange::{Choice, Left, Paced};
 use crate::following::Following;
 use crate::harvest::Harvesting;
 use crate::ledger::{Ledger, ProcessKey};
@@ -302,8 +302,11 @@ impl Server {
                 Refused::GivenUp,
             )?;
         }
+        let mut left = Left::Nothing;
         for module in signals.iter().chain(&others) {
-            self.add_chosen(conversation, &mut maps, module)?;
+            if self.add_chosen(conversation, &mut maps, module)? == Left::Some {
+                left = Left::Some;
+            }
         }
         self.hook_loader(conversation, &mut maps);
         let all: Vec<&Loaded> = signals.iter().chain(&others).collect();
@@ -313,7 +316,9 @@ impl Server {
         }
         if self.live == Live::On || self.ticks.is_some() {
             self.listen(conversation, &mut maps)?;
-            self.settling.done(key, exchanged);
+            // Its control thread asks for what is chosen as soon as it runs.
+            let done = if left == Left::Nothing { exchanged } else { 0 };
+            self.settling.done(key, done);
         }
         self.ledger().settle(key, None);
         self.name_trampolines(conversation, Moment::Start)

@@ -134,13 +134,18 @@ impl Unwinding {
             })
             .collect();
         process.map(conversation, maps, &new)?;
-        for text in new {
-            let table = process.table(&text.source);
-            if let Some(table) = table {
-                conversation.unwind(&text.range, table, text.range.start)?;
-                process.registered.push((text.source, text.range));
-            }
-        }
+        let tables: Vec<(&Range<u64>, u64)> = new
+            .iter()
+            .filter_map(|text| Some((&text.range, process.table(&text.source)?)))
+            .collect();
+        let known = conversation.unwind(&tables)?;
+        let texts = new.iter().filter(|it| process.table(&it.source).is_some());
+        let registered: Vec<_> = texts
+            .zip(known)
+            .filter(|(_, known)| *known)
+            .map(|(text, _)| (text.source.clone(), text.range.clone()))
+            .collect();
+        process.registered.extend(registered);
         self.processes().insert(key, process);
         Ok(())
     }

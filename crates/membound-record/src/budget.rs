@@ -1,7 +1,8 @@
-//! What patches may cost the program, and what they are taken to cost.
+//! What recording may cost the program, and what it is taken to cost.
 //!
-//! The costs here are guesses on the high side. They decide only for how long and how often
-//! patches stand in the text; no figure of a run is computed from them.
+//! The costs of patches here are guesses on the high side. They decide only for how long and how
+//! often patches stand in the text; no figure of a run is computed from them. The recorder's own CPU
+//! time is measured. It counts as far as the program loses by it: see [`membound_launch::lost_beside`].
 
 use crate::groups::Threads;
 
@@ -16,6 +17,9 @@ const LOCKED_NS: f64 = 12.0;
 const TAKEN_NS: f64 = 250.0;
 /// Nanoseconds that may be spent before the program has run for long.
 const ADVANCE_NS: f64 = 40e6;
+/// The most that the recorder's own CPU time may take of what there is. The rest stays for windows:
+/// a recorder that is slow would otherwise find out nothing at all.
+const MOST_BESIDE: f64 = 0.6;
 
 /// What stands in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +52,8 @@ pub(crate) struct Budget {
     /// Share of the program's CPU time.
     share: f64,
     spent_ns: f64,
+    /// What the program has lost by the recorder's own CPU time.
+    beside_ns: f64,
 }
 
 impl Budget {
@@ -56,6 +62,7 @@ impl Budget {
         Self {
             share,
             spent_ns: 0.0,
+            beside_ns: 0.0,
         }
     }
 
@@ -64,7 +71,18 @@ impl Budget {
         if self.share <= 0.0 {
             return 0.0;
         }
-        ADVANCE_NS + self.share * cpu_ns as f64 - self.spent_ns
+        let earned_ns = ADVANCE_NS + self.share * cpu_ns as f64;
+        earned_ns - self.spent_ns - self.beside_ns.min(MOST_BESIDE * earned_ns)
+    }
+
+    /// What patches were taken to cost so far.
+    pub(crate) const fn spent_ns(&self) -> f64 {
+        self.spent_ns
+    }
+
+    /// The program has lost so much by what the recorder did beside it, in all.
+    pub(crate) const fn lost_beside(&mut self, lost_ns: f64) {
+        self.beside_ns = lost_ns;
     }
 
     /// CPU time of the programs, in nanoseconds, in which as much may be spent as this.
@@ -78,9 +96,73 @@ impl Budget {
     }
 }
 
+/// Follows what the recorder does beside the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    cpus: f64,
+    /// Time, CPU time of the programs and own CPU time at the last look.
+    last: Option<(u64, u64, u64)>,
+    lost_ns: f64,
+}
+
+impl Beside {
+    /// Between two looks: processes' clocks are too coarse for less.
+    const EVERY_NS: u64 = 20_000_000;
+
+    /// On a machine with so many processors.
+    pub(crate) const fn new(cpus: u32) -> Self {
+        Self {
+            cpus: cpus as f64,
+            last: None,
+            lost_ns: 0.0,
+        }
+    }
+
+    /// What the programs have lost until now, in nanoseconds, when they have taken `cpu_ns` and the
+    /// recorder `own_ns` of CPU time.
+    pub(crate) fn lost_ns(&mut self, t_ns: u64, cpu_ns: u64, own_ns: u64) -> f64 {
+        let (since_ns, cpu_before_ns, own_before_ns) = *self.last.get_or_insert((t_ns, cpu_ns, 0));
+        let passed_ns = t_ns.saturating_sub(since_ns);
+        if passed_ns >= Self::EVERY_NS {
+            let busy = cpu_ns.saturating_sub(cpu_before_ns) as f64 / passed_ns as f64;
+            let own_ns = own_ns.saturating_sub(own_before_ns) as f64;
+            self.lost_ns += own_ns * membound_launch::lost_beside(busy, self.cpus);
+            self.last = Some((t_ns, cpu_ns, own_ns as u64 + own_before_ns));
+        }
+        self.lost_ns
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_done_beside_a_program_counts_but_leaves_some_to_windows() {
+        let mut budget = Budget::new(0.05);
+        let all = budget.left_ns(1_000_000_000);
+        budget.lost_beside(10e6);
+        assert!((all - budget.left_ns(1_000_000_000) - 10e6).abs() < 1.0);
+        budget.lost_beside(1e12);
+        let left = budget.left_ns(1_000_000_000);
+        assert!(left > 0.0 && left < all / 2.0, "{left} of {all}");
+    }
+
+    #[test]
+    fn own_time_counts_more_where_the_program_has_all_processors() {
+        let lost = |busy: u64| {
+            let mut beside = Beside::new(2);
+            let look = |at: u64| (at * 50_000_000, at * 50_000_000 * busy, at * 10_000_000);
+            (0..=4)
+                .map(|at| {
+                    let (t_ns, cpu_ns, own_ns) = look(at);
+                    beside.lost_ns(t_ns, cpu_ns, own_ns)
+                })
+                .last()
+        };
+        assert_eq!(lost(2), Some(40e6));
+        assert!(lost(1) < Some(20e6) && lost(1) > Some(0.0));
+    }
 
     #[test]
     fn what_is_spent_comes_back_with_the_program_s_time() {

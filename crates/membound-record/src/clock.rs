@@ -133,6 +133,11 @@ pub(crate) fn own_cpu_ns() -> u64 {
     nanoseconds_of(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or(0)
 }
 
+/// CPU time that the calling thread has taken.
+pub(crate) fn own_thread_cpu_ns() -> u64 {
+    nanoseconds_of(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
 /// The time stamp counter; the kernel's clock where there is none.
 fn time_stamp() -> u64 {
     #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,7 @@
 //! until nothing earlier can come any more; only then are addresses looked up, so that a
 //! block that was freed a moment later is still found, and one that came later is not.
 
+mod pending;
 mod settle;
 
 use std::collections::{HashMap, HashSet};
@@ -18,10 +19,10 @@ use membound_launch::{Access, AllocationEvent, Remote};
 use membound_rewrite::stall::Effective;
 use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
 
-use crate::budget::Work;
+use crate::budget::{Beside, Work};
 use crate::bursts::Collector;
 use crate::chooser::Chooser;
-use crate::clock::{Clock, Reading};
+use crate::clock::{self, Clock, Reading};
 use crate::cpu_time::CpuTime;
 use crate::dilation::{Dilation, Telling, Waiting};
 use crate::file::RunFile;
@@ -42,6 +43,7 @@ use crate::watching::Watching;
 use crate::windows::{Closed, Now, Wants, Windows};
 use crate::world::World;
 use crate::{Blocks, Bursts, Latencies, Options, Watch};
+use pending::Pending;
 
 /// How long events wait for earlier ones that come later.
 const DELAY_NS: u64 = 50_000_000;
@@ -94,7 +96,10 @@ pub(crate) struct Driver {
     watching: Option<Watching>,
     chooser: Chooser,
     cpu_time: CpuTime,
-    pending: Vec<(u64, Happened)>,
+    /// What the program loses by what is done beside it, and own CPU time before that.
+    beside: Beside,
+    own_before_ns: u64,
+    pending: Pending<Happened>,
     sources: Vec<PathBuf>,
     source_modules: HashMap<usize, Arc<Module>>,
     /// When each thread was sampled last.
@@ -160,6 +165,7 @@ impl Driver {
         let line_bytes = caches.filter_map(|cache| cache.line_bytes).max();
         let watching =
             (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
+        let beside = Beside::new(meta.cpus);
         Self {
             options,
             clock,
@@ -180,7 +186,9 @@ impl Driver {
             watching,
             chooser: Chooser::default(),
             cpu_time: CpuTime::default(),
-            pending: Vec::new(),
+            beside,
+            own_before_ns: clock::own_cpu_ns(),
+            pending: Pending::default(),
             sources: Vec::new(),
             source_modules: HashMap::new(),
             recent: HashMap::new(),
@@ -344,11 +352,11 @@ impl Driver {
                 .find(|(of, event)| *of == pid && event.chain == number);
             let t_ns = first.map_or(now_ns, |(_, event)| self.clock.of_tsc(event.tsc));
             let chained = Happened::Chained(pid, number, addresses);
-            self.pending.push((t_ns, chained));
+            self.pending.push(t_ns, chained);
         }
         for (pid, event) in told.allocations {
             let t_ns = self.clock.of_tsc(event.tsc);
-            self.pending.push((t_ns, Happened::Allocated(pid, event)));
+            self.pending.push(t_ns, Happened::Allocated(pid, event));
         }
         self.sampled_interval_bytes = self.sampled_interval_bytes.max(told.sampled_interval_bytes);
         for (pid, sample) in told.samples {
@@ -358,7 +366,7 @@ impl Driver {
         }
         for access in told.accesses {
             let t_ns = self.clock.of_tsc(access.tsc);
-            self.pending.push((t_ns, Happened::Accessed(access)));
+            self.pending.push(t_ns, Happened::Accessed(access));
         }
     }
 
@@ -405,8 +413,9 @@ impl Driver {
             }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
         }
-        self.pending
-            .push((taken.t_ns, Happened::Sampled(Box::new(taken), effective)));
+        let t_ns = taken.t_ns;
+        let sampled = Happened::Sampled(Box::new(taken), effective);
+        self.pending.push(t_ns, sampled);
     }
 
     fn step_windows(&mut self, now_ns: u64) {
@@ -415,6 +424,11 @@ impl Driver {
             return;
         }
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
+        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
+        // Objects are kept within their own part.
+        let own_ns = own_ns.saturating_sub(self.inbox.spent_on_allocations_ns());
+        let lost_ns = self.beside.lost_ns(now_ns, now.cpu_ns, own_ns);
+        self.windows.lost_beside(lost_ns);
         let running = Running {
             remote,
             clock: self.clock,
@@ -542,6 +556,9 @@ impl Driver {
                 std::mem::take(&mut self.windows.unsettled),
             );
         }
+        let stuck = std::mem::take(&mut self.windows.stuck);
+        let reason = "patches were taken out early because programs made no progress with them";
+        self.gaps.count("latencies", reason, None, stuck);
         let blurred = std::mem::take(&mut self.windows.blurred);
         let reason = "counts of executions were read too late to be of use: the machine was busy";
         self.gaps.count("latencies", reason, None, blurred);

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -53,6 +54,8 @@ pub(crate) struct Lost {
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     told: Mutex<State>,
+    /// See [`AllocationReceiver::spent_ns`].
+    spent_on_allocations_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +68,17 @@ struct State {
 impl Inbox {
     fn state(&self) -> MutexGuard<'_, State> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So much CPU time more was spent on allocations.
+    pub(crate) fn spent_on_allocations(&self, cpu_ns: u64) {
+        self.spent_on_allocations_ns
+            .fetch_add(cpu_ns, Ordering::Relaxed);
+    }
+
+    /// What was spent on allocations until now, in nanoseconds of CPU time.
+    pub(crate) fn spent_on_allocations_ns(&self) -> u64 {
+        self.spent_on_allocations_ns.load(Ordering::Relaxed)
     }
 
     /// What was told since the last call.
@@ -124,6 +138,10 @@ impl AllocationReceiver for Inbox {
     fn sampled(&self, _: u32, interval_bytes: u64) {
         let told = &mut self.state().told;
         told.sampled_interval_bytes = told.sampled_interval_bytes.max(interval_bytes);
+    }
+
+    fn spent_ns(&self) -> u64 {
+        self.spent_on_allocations_ns()
     }
 }
 

@@ -49,8 +49,10 @@ impl Default for Config {
             // Enough for most chains; it is copied at each sample and room is taken for it
             // even where the stack is shallower.
             stack_bytes: 8192,
-            // What the kernel's default limit permits for each CPU without privileges.
-            ring_bytes: 512 << 10,
+            // Some 500 samples, as many as a processor takes in half a second: so long may whoever
+            // reads them be kept from it by a large file's call frame information, or by programs
+            // that have all processors. Without privileges the kernel permits 512 KiB.
+            ring_bytes: 4 << 20,
         }
     }
 }

@@ -418,7 +418,11 @@ impl Parts {
                 .objects
                 .map(|every_from_bytes| membound_launch::Objects {
                     every_from_bytes,
-                    max_overhead: options.max_overhead,
+                    // Patches have the other half.
+                    max_overhead: match options.latencies {
+                        Latencies::On => options.max_overhead / 2.0,
+                        Latencies::Off => options.max_overhead,
+                    },
                     others: options.allocators.clone(),
                     receiver: Arc::clone(&receiver) as Arc<dyn AllocationReceiver>,
                 }),

@@ -36,6 +36,17 @@ const PATIENCE_NS: u64 = 3_000_000_000;
 const MOST_PATIENCE_NS: u64 = 48_000_000_000;
 /// Between a closed window and the next.
 const PAUSE_NS: u64 = 5_000_000;
+/// The same after one that failed: at first, and at most, after others that failed before it.
+const PAUSE_AFTER_FAILURE_NS: u64 = 500_000_000;
+const MOST_PAUSE_NS: u64 = 60_000_000_000;
+/// A program has got stuck that takes less than this part of the CPU time that it took before patches
+/// were put in, for so long.
+const STUCK_PART: f64 = 0.25;
+const STUCK_NS: u64 = 40_000_000;
+/// Programs that took less of a processor than this before wait for others in any case.
+const LEAST_BUSY: f64 = 0.3;
+/// Time over which it is found out how busy programs are without patches.
+const BUSY_OVER_NS: u64 = 100_000_000;
 /// What an exchange is taken to cost at most: plans are made beside the program.
 const MOST_TAKEN_NS: u64 = 10_000_000;
 /// Groups in one window.
@@ -117,6 +128,41 @@ struct Part {
     paces: Vec<(u64, Pace)>,
 }
 
+/// Tells whether programs get on while patches stand in their text, or are put there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// CPU time in a second without patches.
+    busy: f64,
+    /// Since when that is found out, or since when patches were there: time and CPU time.
+    since: Option<(u64, u64)>,
+    was_clear: bool,
+}
+
+impl Progress {
+    /// Takes a look; whether programs have got stuck. `is_clear`: no patches are in the text.
+    fn is_stuck(&mut self, now: Now, is_clear: bool) -> bool {
+        let here = (now.t_ns, now.cpu_ns);
+        let (since_ns, cpu_ns) = match self.since {
+            Some(since) if self.was_clear == is_clear => since,
+            _ => here,
+        };
+        self.since = Some((since_ns, cpu_ns));
+        self.was_clear = is_clear;
+        let passed_ns = now.t_ns.saturating_sub(since_ns);
+        let least_ns = if is_clear { BUSY_OVER_NS } else { STUCK_NS };
+        if passed_ns < least_ns {
+            return false;
+        }
+        self.since = Some(here);
+        let busy = now.cpu_ns.saturating_sub(cpu_ns) as f64 / passed_ns as f64;
+        if is_clear {
+            self.busy = busy;
+            return false;
+        }
+        self.busy >= LEAST_BUSY && busy < STUCK_PART * self.busy
+    }
+}
+
 /// Opens and closes windows.
 #[derive(Debug)]
 pub(crate) struct Windows {
@@ -137,6 +183,12 @@ pub(crate) struct Windows {
     patience_ns: u64,
     /// CPU time that they took while they exchanged their patches, the last times.
     exchanges_ns: [u64; 3],
+    /// Windows that failed one after the other: refused, not exchanged in time, or closed because
+    /// programs made no progress.
+    failures: u32,
+    progress: Progress,
+    /// Windows that were closed because programs made no progress.
+    pub(crate) stuck: u64,
     /// Windows whose programs did not exchange their patches in time.
     pub(crate) unsettled: u64,
     /// Windows in which the machine was too busy to read counts in time.
@@ -160,6 +212,9 @@ impl Windows {
             clear_ns: (0, u64::MAX),
             patience_ns: PATIENCE_NS,
             exchanges_ns: [0; 3],
+            failures: 0,
+            progress: Progress::default(),
+            stuck: 0,
             unsettled: 0,
             blurred: 0,
             given_up: 0,
@@ -174,6 +229,16 @@ impl Windows {
     /// Patches have cost so much more than they were taken to.
     pub(crate) fn spend(&mut self, cost_ns: f64) {
         self.budget.spend(cost_ns);
+    }
+
+    /// The program has lost so much by what the recorder did beside it, in all.
+    pub(crate) const fn lost_beside(&mut self, lost_ns: f64) {
+        self.budget.lost_beside(lost_ns);
+    }
+
+    /// What patches were taken to cost so far, in nanoseconds.
+    pub(crate) const fn spent_ns(&self) -> f64 {
+        self.budget.spent_ns()
     }
 
     /// Whether patches stand in the text, or are about to.
@@ -203,6 +268,21 @@ impl Windows {
             self.clearing = None;
             self.clear_ns = (now.t_ns, u64::MAX);
         }
+        let is_clear = !self.is_open() && self.clearing.is_none();
+        if self.progress.is_stuck(now, is_clear) && self.is_open() {
+            self.stuck += 1;
+            let closed = match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
+                Phase::Open {
+                    from,
+                    before,
+                    window,
+                    ..
+                } => Some(self.end(patcher, from, now, &before, &window)),
+                Phase::Opening { .. } | Phase::Closed { .. } => None,
+            };
+            self.phase = self.fail(patcher, now);
+            return closed;
+        }
         match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
             Phase::Closed { until_ns } if now.t_ns < until_ns => {
                 self.phase = Phase::Closed { until_ns };
@@ -230,7 +310,7 @@ impl Windows {
                     // nothing of these groups, and the next time there is more patience.
                     self.unsettled += 1;
                     self.patience_ns = (2 * self.patience_ns).min(MOST_PATIENCE_NS);
-                    self.close(patcher, now)
+                    self.fail(patcher, now)
                 };
             }
             Phase::Open {
@@ -456,6 +536,7 @@ impl Windows {
         if placed.is_empty() {
             return self.close(patcher, now);
         }
+        self.failures = 0;
         let read = |part: &Part| Counts::read(patcher, &part.choice).unwrap_or_default();
         Phase::Open {
             from: now,
@@ -489,6 +570,16 @@ impl Windows {
         self.clearing = Some(patcher.exchange(Vec::new()));
         Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,
+        }
+    }
+
+    /// The same after something went wrong: the more often in a row, the later it is tried again.
+    fn fail(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
+        let pause_ns = PAUSE_AFTER_FAILURE_NS << self.failures.min(16);
+        self.failures += 1;
+        self.clearing = Some(patcher.exchange(Vec::new()));
+        Phase::Closed {
+            until_ns: now.t_ns + pause_ns.min(MOST_PAUSE_NS),
         }
     }
 
@@ -614,6 +705,55 @@ mod tests {
         fn now_ns(&self) -> u64 {
             0
         }
+    }
+
+    #[test]
+    fn a_program_that_gets_stuck_is_told_from_one_that_waits() {
+        let at = |t_ms: u64, cpu_ms: u64| Now {
+            t_ns: t_ms * 1_000_000,
+            cpu_ns: cpu_ms * 1_000_000,
+            threads: Threads::One,
+        };
+        let mut progress = Progress::default();
+        for t_ms in 0..300 {
+            assert!(!progress.is_stuck(at(t_ms, t_ms), true));
+        }
+        // Patches that slow it down to a half are none of that.
+        for t_ms in 300..400 {
+            assert!(!progress.is_stuck(at(t_ms, 300 + (t_ms - 300) / 2), false));
+        }
+        let stuck = (400..500).position(|t_ms| progress.is_stuck(at(t_ms, 350), false));
+        assert!(stuck.is_some_and(|ms| (20..=90).contains(&ms)), "{stuck:?}");
+        // One that waited before as well does not get on with patches either.
+        let mut progress = Progress::default();
+        for t_ms in 0..300 {
+            progress.is_stuck(at(t_ms, 5), true);
+        }
+        assert!(!(300..900).any(|t_ms| progress.is_stuck(at(t_ms, 5), false)));
+    }
+
+    #[test]
+    fn what_fails_again_and_again_is_tried_ever_more_seldom() {
+        let wants = Wants {
+            blocks: Wanted::No,
+            bursts: Wanted::No,
+        };
+        let programs = Programs::default();
+        let mut windows = Windows::new(0.05, wants);
+        let now = Now {
+            t_ns: 0,
+            cpu_ns: 0,
+            threads: Threads::One,
+        };
+        let mut pause = || match windows.fail(&programs, now) {
+            Phase::Closed { until_ns } => until_ns,
+            Phase::Opening { .. } | Phase::Open { .. } => 0,
+        };
+        let pauses: Vec<u64> = (0..40).map(|_| pause()).collect();
+        assert_eq!(pauses[0], PAUSE_AFTER_FAILURE_NS);
+        assert_eq!(pauses[1], 2 * PAUSE_AFTER_FAILURE_NS);
+        assert_eq!(pauses[39], MOST_PAUSE_NS);
+        assert!(pauses.is_sorted());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use membound_run::{FrameId, ProcessId, Sample, SiteId, ThreadId};
 
 use super::{Driver, Happened};
 use crate::bursts::Recorded;
+use crate::clock;
 use crate::dilation::Inside;
 use crate::sampling::{Patched, Taken, Whose};
 use crate::watch::{Seen, Wrote};
@@ -18,16 +19,13 @@ const LATEST_NS: u64 = 2_000_000_000;
 impl Driver {
     /// Goes on with what happened until `horizon_ns`, `most` events of it.
     pub(crate) fn settle(&mut self, horizon_ns: u64, most: usize) {
-        // Nearly sorted already, which this sort makes use of.
-        self.pending.sort_by_key(|(t_ns, _)| *t_ns);
-        let due = self
-            .pending
-            .partition_point(|(t_ns, _)| *t_ns <= horizon_ns);
-        let all = due <= most;
-        let due: Vec<(u64, Happened)> = self.pending.drain(..due.min(most)).collect();
+        let (due, all) = self.pending.take_until(horizon_ns, most);
+        let begun_ns = clock::own_thread_cpu_ns();
+        let (events, mut allocations) = (due.len(), 0_usize);
         for (t_ns, happened) in due {
             match happened {
                 Happened::Allocated(pid, event) => {
+                    allocations += 1;
                     let process = crate::lock(&self.world).image(pid, t_ns);
                     self.objects.apply(process, &event, t_ns);
                 }
@@ -37,6 +35,12 @@ impl Driver {
                 Happened::Sampled(taken, effective) => self.settle_sample(&taken, effective),
                 Happened::Accessed(access) => self.settle_access(&access, t_ns),
             }
+        }
+        if allocations > 0 {
+            let spent_ns = clock::own_thread_cpu_ns().saturating_sub(begun_ns);
+            let part = allocations as f64 / events as f64;
+            let spent_ns = (spent_ns as f64 * part) as u64;
+            self.inbox.spent_on_allocations(spent_ns);
         }
         if !all {
             return;

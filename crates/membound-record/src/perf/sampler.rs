@@ -18,6 +18,8 @@ use super::{Attr, Config, Error, Event, Layout, PerfEvent, Ring, Target};
 const LEAST_RING_BYTES: usize = 64 << 10;
 /// The number by which a thread asks for events of its own.
 const CALLING_THREAD: u32 = 0;
+/// Memory of the rings of all processors.
+const MOST_RINGS_BYTES: usize = 64 << 20;
 /// How often a thread is looked for in what its parent's events have told.
 const LOOKS: u32 = 5;
 /// How long between two looks.
@@ -69,7 +71,7 @@ impl Sampler {
     pub fn attach(pid: u32, config: &Config) -> Result<Self, Error> {
         let (attr, kernel) = permitted(config)?;
         let mut sampler = Self::new(&attr, kernel);
-        let mut ring_bytes = config.ring_bytes.max(LEAST_RING_BYTES);
+        let mut ring_bytes = sampler.ring_bytes(config);
         // Threads that are started meanwhile are inherited if their parent was there
         // already, and else found when looking again.
         loop {
@@ -96,12 +98,17 @@ impl Sampler {
         let (attr, kernel) = permitted(config)?;
         let mut sampler = Self::new(&attr, kernel);
         let pid = std::process::id();
-        let mut ring_bytes = config.ring_bytes.max(LEAST_RING_BYTES);
+        let mut ring_bytes = sampler.ring_bytes(config);
         sampler.follow(pid, CALLING_THREAD, &attr.from_exec_on(), &mut ring_bytes)?;
         if sampler.cpus.iter().all(|cpu| cpu.events.is_empty()) {
             return Err(Error::Gone { pid });
         }
         Ok(sampler)
+    }
+
+    fn ring_bytes(&self, config: &Config) -> usize {
+        let most = MOST_RINGS_BYTES / self.cpus.len().max(1);
+        config.ring_bytes.min(most).max(LEAST_RING_BYTES)
     }
 
     fn new(attr: &Attr, kernel: Kernel) -> Self {

@@ -224,6 +224,14 @@ impl Plan {
             && self.part(Section::Options) == options.key()
     }
 
+    /// Whether it has nothing to patch, and nothing to say of what it does not patch.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sites().next().is_none()
+            && self.hooks().next().is_none()
+            && self.wraps().next().is_none()
+    }
+
     /// Sizes of what it takes in the process.
     #[must_use]
     pub fn layout(&self) -> Layout {

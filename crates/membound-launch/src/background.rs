@@ -1,0 +1,50 @@
+//! Work that no program waits for: done by threads that give way to programs.
+//!
+//! On a machine whose processors are all busy such a thread gets about a twentieth of one, which
+//! is what a recording may cost by default. With the very lowest priority plans would not be made at
+//! all there, and whoever waits for one holds a conversation.
+
+use std::sync::OnceLock;
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// The nice value of the threads. The kernel weighs it with 56, and a usual thread with 1024.
+const NICE: i32 = 13;
+
+/// Runs `work`, and what it does in parallel, on background threads.
+pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    let pool = POOL.get_or_init(|| {
+        ThreadPoolBuilder::new()
+            .thread_name(|_| "planning".to_owned())
+            .start_handler(|_| give_way())
+            .build()
+            .ok()
+    });
+    match pool {
+        Some(pool) => pool.install(work),
+        None => work(),
+    }
+}
+
+/// Lets others go first, from now on.
+fn give_way() {
+    // Of the calling thread, which is what the kernel means by the process 0. A refusal changes
+    // nothing.
+    let _ = rustix::process::nice(NICE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_in_the_background_gives_way_and_its_caller_does_not() {
+        let own = || rustix::process::getpriority_process(None).unwrap();
+        let before = own();
+        let there = run(|| (own(), std::thread::current().name().map(str::to_owned)));
+        assert_eq!(there.1.as_deref(), Some("planning"));
+        assert!(there.0 >= before.max(NICE), "{} after {before}", there.0);
+        assert_eq!(own(), before);
+    }
+}
