@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, Thread, TimerKind};
-use membound_types::{MachineProfile, Missing, NotMeasured, Overhead, RunInfo};
+use membound_types::{MachineProfile, Missing, NotMeasured, Overhead, RunInfo, StopCount};
 
 /// Nanoseconds in seconds.
 pub(crate) fn seconds(ns: u64) -> f64 {
@@ -85,6 +85,15 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
         } else {
             inside as f64 / all as f64
         },
+        longest_stop_ms: run.meta.longest_stop_ns.map(|stop_ns| stop_ns as f64 / 1e6),
+        stops: (0_i32..)
+            .zip(&run.meta.stops)
+            .filter(|(_, changes)| **changes > 0)
+            .map(|(digits, changes)| StopCount {
+                below_ms: 2_f64.powi(digits) / 1e3,
+                changes: *changes,
+            })
+            .collect(),
         lost_samples: lost("samples"),
         lost_accesses: lost("latencies"),
         lost_allocations: lost("objects"),

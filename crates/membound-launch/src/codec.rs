@@ -109,7 +109,7 @@ mod tests {
             "the last field ends where the struct does"
         );
         let bytes: [u8; REPLY_BYTES] = std::array::from_fn(|at| at as u8);
-        assert_eq!(reply(&bytes).count.to_ne_bytes(), bytes[8..]);
+        assert_eq!(reply(&bytes).stop_ns.to_ne_bytes(), bytes[16..]);
     }
 
     #[test]

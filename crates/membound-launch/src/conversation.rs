@@ -13,6 +13,7 @@ use crate::channel::Channel;
 use crate::codec;
 use crate::memory;
 use crate::standing::{Spaces, Trampolines};
+use crate::stops::StopLog;
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -93,11 +94,17 @@ pub(crate) struct Conversation {
     pub(crate) hello: Hello,
     /// Are told where trampolines come and go.
     spaces: Arc<Spaces>,
+    /// Is told how long changes of text stopped threads.
+    stops: Arc<StopLog>,
 }
 
 impl Conversation {
     /// Listens to the agent's first words; `None` when it speaks another version.
-    pub(crate) fn begin(channel: Channel, spaces: Arc<Spaces>) -> io::Result<Option<Self>> {
+    pub(crate) fn begin(
+        channel: Channel,
+        spaces: Arc<Spaces>,
+        stops: Arc<StopLog>,
+    ) -> io::Result<Option<Self>> {
         let Some(hello) = channel.greeting()? else {
             return Ok(None);
         };
@@ -107,6 +114,7 @@ impl Conversation {
             pid,
             hello,
             spaces,
+            stops,
         }))
     }
 
@@ -214,7 +222,11 @@ impl Conversation {
         };
         let mut attempt = 0;
         let reply = loop {
-            match self.ask("replacing text", &command, Some(memory.as_fd())) {
+            let reply = self.channel.ask(&command, Some(memory.as_fd()))?;
+            if mode == TextMode::Live {
+                self.stops.note(reply.stop_ns);
+            }
+            match answer("replacing text", reply) {
                 Err(failure) if failure.passing() && attempt < ATTEMPTS => attempt += 1,
                 answer => break answer?,
             }

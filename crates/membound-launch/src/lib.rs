@@ -47,6 +47,7 @@ mod settling;
 pub mod slice;
 mod spawn;
 mod standing;
+mod stops;
 mod tick_memory;
 mod ticks;
 mod timers;
@@ -76,6 +77,7 @@ pub use samples::{Access, LINE_BYTES, Receiver, Samples, Source};
 pub use server::{Live, Wanted};
 pub use session::{Change, Error, Options, Program, Remote, Session};
 pub use spawn::environment;
+pub use stops::Stops;
 pub use timers::{Registers, Standing, TimerReceiver, TimerSample, Timers};
 pub use withdraw::YieldPlace;
 

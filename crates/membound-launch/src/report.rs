@@ -15,6 +15,7 @@ use crate::program::Unpatched;
 use crate::records::{OfModule, RecordTotals, Records};
 use crate::samples::Samples;
 use crate::server::Server;
+use crate::stops::Stops;
 
 /// Everything that was seen of a run.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct Report {
     pub records: Option<RecordTotals>,
     /// Files with names for perf, when they were asked for.
     pub perf_maps: Vec<PerfMap>,
+    /// How long live changes of text stopped threads.
+    pub stops: Stops,
 }
 
 /// One file over all programs, with one plan: a file with chosen plans has an entry for each.
@@ -110,6 +113,7 @@ impl Report {
             records: server.records.as_ref().map(Records::totals),
             missed: ledger.missed.iter().cloned().collect(),
             perf_maps: server.perf_maps(),
+            stops: server.stops.so_far(),
         }
     }
 }

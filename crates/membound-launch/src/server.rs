@@ -28,6 +28,7 @@ use crate::records::{Recording, Records};
 use crate::settling::{Refused, Settling};
 use crate::slice;
 use crate::standing::Spaces;
+use crate::stops::StopLog;
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing};
 use crate::unwind::Unwinding;
@@ -77,6 +78,7 @@ pub(crate) struct Server {
     paces: Mutex<VecDeque<Paced>>,
     pub(crate) settling: Settling,
     spaces: Arc<Spaces>,
+    pub(crate) stops: Arc<StopLog>,
     /// What programs tell of their allocations, if they do.
     pub(crate) following: Option<Following>,
     /// What programs sample of themselves, if they do.
@@ -109,6 +111,7 @@ impl Server {
             paces: Mutex::default(),
             settling: Settling::default(),
             spaces: Arc::default(),
+            stops: Arc::default(),
             following: None,
             ticks: None,
             unwinding: None,
@@ -179,7 +182,9 @@ impl Server {
 
     fn serve(&self, channel: Channel) {
         // Whoever does not speak our language is no agent of ours.
-        let Ok(Some(conversation)) = Conversation::begin(channel, Arc::clone(&self.spaces)) else {
+        let Ok(Some(conversation)) =
+            Conversation::begin(channel, Arc::clone(&self.spaces), Arc::clone(&self.stops))
+        else {
             return;
         };
         let pid = conversation.pid;

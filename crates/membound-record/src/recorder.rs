@@ -243,6 +243,8 @@ impl Recorder {
 
 /// Takes over what the launcher has seen.
 fn told_by(report: &Report, driver: &mut Driver) {
+    driver.meta.stops.clone_from(&report.stops.counts);
+    driver.meta.longest_stop_ns = Some(report.stops.longest_ns);
     if let Some(reason) = &report.unpatched {
         unpatched(&mut driver.gaps, reason);
     }

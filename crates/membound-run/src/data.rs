@@ -133,6 +133,13 @@ pub struct Meta {
     pub cpu_nodes: Vec<u16>,
     /// CPU time that membound itself took while the program ran, in nanoseconds.
     pub own_cpu_ns: u64,
+    /// Changes of running text by the longest time that a thread of the program stood still or waited for
+    /// each: element `i` counts those of `i` binary digits in microseconds.
+    #[serde(default)]
+    pub stops: Vec<u64>,
+    /// The longest of those times, in nanoseconds; `None` where no text was to be changed.
+    #[serde(default)]
+    pub longest_stop_ns: Option<u64>,
     /// The machine profile that levels and latencies are taken from.
     pub machine: Option<Box<MachineProfile>>,
 }

@@ -107,6 +107,8 @@ record!(Meta, "run", Position, "processes", {
     nodes: u32,
     cpu_nodes: Vec<u16>,
     own_cpu_ns: u64,
+    stops: Vec<u64>,
+    longest_stop_ns: Option<u64>,
 } without { machine });
 
 record!(Process, "processes", Position, "processes", {

@@ -166,7 +166,7 @@ macro_rules! lists {
     )+};
 }
 
-lists!(String, u16);
+lists!(String, u16, u64);
 
 impl Value for Vec<u8> {
     const SQL: &'static str = "BLOB";

@@ -573,18 +573,35 @@ pub struct Elsewhere {
 }
 
 /// What recording cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overhead {
     /// CPU time of membound's own process beside the program, in seconds.
     pub own_cpu_s: f64,
     /// Share of the program's samples that lay in membound's code inside it.
     pub inside_fraction: f64,
+    /// Longest time in milliseconds that a thread of the program stood still or waited for a change of
+    /// running text; absent where no text was to be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_stop_ms: Option<f64>,
+    /// Changes of running text by the longest stop of each; empty without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stops: Vec<StopCount>,
     /// Timer samples that were lost.
     pub lost_samples: u64,
     /// Timed accesses that were lost.
     pub lost_accesses: u64,
     /// Allocation events that were lost.
     pub lost_allocations: u64,
+}
+
+/// Changes of running text that stopped threads for about as long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StopCount {
+    /// The longest stop of each was shorter than this, in milliseconds, and not shorter than half of it
+    /// (unless it is the first of a histogram).
+    pub below_ms: f64,
+    /// Number of changes.
+    pub changes: u64,
 }
 
 /// Something that is not here.

@@ -431,11 +431,15 @@ pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
         ", no access timed".to_owned()
     });
     let overhead = &profile.overhead;
-    let cost = format!(
+    let mut cost = format!(
         "recording took {} of the program's CPU time and {} beside it",
         units::percent(overhead.inside_fraction),
         units::seconds(overhead.own_cpu_s)
     );
+    if let Some(stop_ms) = overhead.longest_stop_ms.filter(|stop_ms| *stop_ms > 0.0) {
+        let longest = units::seconds(stop_ms / 1e3);
+        cost.push_str(&format!(", and stopped no thread longer than {longest}"));
+    }
     let lost: Vec<String> = [
         (overhead.lost_samples, "sample", "samples"),
         (overhead.lost_accesses, "timed access", "timed accesses"),

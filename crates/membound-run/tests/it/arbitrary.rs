@@ -217,6 +217,8 @@ fn meta() -> impl Strategy<Value = Meta> {
         elapsed_ns: times.0,
         period_ns: times.1,
         own_cpu_ns: times.2,
+        stops: vec![times.1, times.2],
+        longest_stop_ns: times.3,
         objects_from_bytes: times.3,
         tsc_hz: times.4,
         complete: ends.0,
