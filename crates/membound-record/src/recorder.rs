@@ -462,6 +462,9 @@ impl Parts {
             // What was mapped before is not told any more.
             let now_ns = self.clock.now_ns();
             let mut world = crate::lock(&world);
+            if self.meta.attached.is_some() {
+                world.threads.begin_at_present(pid);
+            }
             let process = world.image(pid, now_ns);
             world.threads.look(process, pid, now_ns);
         }

@@ -15,6 +15,9 @@ pub(crate) struct Threads {
     changed: BTreeSet<ThreadId>,
     /// By process and first address: end, and whose it is.
     stacks: HashMap<ProcessId, BTreeMap<u64, (u64, ThreadId)>>,
+    /// CPU time that threads had taken when recording was attached to them, by process and
+    /// thread as the kernel numbers them.
+    before_ns: HashMap<(u32, u32), u64>,
 }
 
 #[derive(Debug)]
@@ -114,15 +117,36 @@ impl Threads {
         (address < *end).then_some(*thread)
     }
 
+    /// Recording begins now for all threads of a process that runs already: their CPU time
+    /// counts from here on.
+    pub(crate) fn begin_at_present(&mut self, pid: u32) {
+        for tid in tids(pid) {
+            if let Some(cpu_ns) = cpu_ns(pid, tid) {
+                self.before_ns.insert((pid, tid), cpu_ns);
+            }
+        }
+    }
+
+    /// CPU time of a thread since recording began, of what the kernel counts since its start.
+    fn recorded_ns(&mut self, pid: u32, tid: u32, cpu_ns: u64) -> u64 {
+        match self.before_ns.get(&(pid, tid)) {
+            Some(before_ns) if cpu_ns >= *before_ns => cpu_ns - before_ns,
+            Some(_) => {
+                // A thread that came later has the number of one that has ended.
+                self.before_ns.remove(&(pid, tid));
+                cpu_ns
+            }
+            None => cpu_ns,
+        }
+    }
+
     /// Asks the kernel what threads of a process are there and what they took.
     pub(crate) fn look(&mut self, process: ProcessId, pid: u32, t_ns: u64) {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task"));
-        for task in tasks.into_iter().flatten().flatten() {
-            let tid = task.file_name().to_str().and_then(|name| name.parse().ok());
-            let Some(tid) = tid else { continue };
+        for tid in tids(pid) {
             let Some(cpu_ns) = cpu_ns(pid, tid) else {
                 continue;
             };
+            let cpu_ns = self.recorded_ns(pid, tid, cpu_ns);
             let thread = self.of(process, pid, tid, t_ns);
             self.ran(thread, cpu_ns);
             if let Some(name) = name_of(pid, tid) {
@@ -147,7 +171,14 @@ impl Threads {
     }
 }
 
-/// CPU time of a thread in nanoseconds.
+/// The threads of a process, as the kernel numbers them.
+fn tids(pid: u32) -> impl Iterator<Item = u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
+}
+
+/// CPU time of a thread in nanoseconds since its start.
 fn cpu_ns(pid: u32, tid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     text.split_ascii_whitespace().next()?.parse().ok()
@@ -197,6 +228,20 @@ mod tests {
         assert_eq!(threads.on_stack(ProcessId(0), 150), Some(second));
         assert_eq!(threads.on_stack(ProcessId(1), 150), None);
         assert_eq!(threads.on_stack(ProcessId(0), 200), None);
+    }
+
+    #[test]
+    fn time_before_recording_was_attached_is_left_out() {
+        let pid = std::process::id();
+        let mut threads = Threads::default();
+        threads.before_ns.insert((pid, 7), 1_000);
+        assert_eq!(threads.recorded_ns(pid, 7, 1_250), 250);
+        assert_eq!(threads.recorded_ns(pid, 8, 1_250), 1_250);
+        // Another thread has the number now.
+        assert_eq!(threads.recorded_ns(pid, 7, 900), 900);
+        assert_eq!(threads.recorded_ns(pid, 7, 1_100), 1_100);
+        threads.begin_at_present(pid);
+        assert!(threads.before_ns.contains_key(&(pid, pid)));
     }
 
     #[test]
