@@ -41,6 +41,11 @@ const MODES: RegisterSet = RegisterSet::X87
 /// frames above, so it is alive wherever an exception may begin and nothing else reads it.
 pub(super) const CALLEE_SAVED: RegisterSet = gprs(&[3, 4, 5, 12, 13, 14, 15]).union(MODES);
 
+/// Whether a function gives `register` back as it was, by the convention of the platform.
+pub(crate) fn is_kept_by_calls(register: Gpr) -> bool {
+    CALLEE_SAVED.contains(RegisterSet::gpr(register))
+}
+
 /// What a callee may overwrite.
 pub(super) const CALLER_SAVED: RegisterSet = CALLEE_SAVED.complement();
 

@@ -26,6 +26,7 @@ mod summary;
 mod traits;
 
 pub use access::{Access, Addressing, Direction, Segment, access};
+pub(crate) use convention::is_kept_by_calls;
 pub use dominators::Dominators;
 pub use effects::{Analyst, Effects};
 pub use liveness::Liveness;

@@ -9,6 +9,7 @@ use iced_x86::{Formatter as _, Instruction, IntelFormatter};
 use self_cell::self_cell;
 
 use super::address::{Bases, Effective};
+use super::laps::{CodeLoop, LoopNest};
 use super::waits::Wait;
 use crate::code::{Function, Knowledge, Tables};
 use crate::flow::{self, Direction};
@@ -29,6 +30,8 @@ self_cell! {
 pub struct Code {
     source: Source,
     functions: RwLock<HashMap<u64, Arc<Function>>>,
+    /// By the function's first address.
+    nests: RwLock<HashMap<u64, Arc<LoopNest>>>,
 }
 
 enum Source {
@@ -99,6 +102,7 @@ impl Code {
         Self {
             source,
             functions: RwLock::default(),
+            nests: RwLock::default(),
         }
     }
 
@@ -151,6 +155,28 @@ impl Code {
             .iter()
             .filter(|it| flow::access(it).is_some());
         accesses.map(Instruction::ip).collect()
+    }
+
+    /// The loops of its function around the instruction at an address, from the innermost
+    /// outward.
+    #[must_use]
+    pub fn loops(&self, address: u64) -> Vec<Arc<CodeLoop>> {
+        let Some(function) = self.decoded(address) else {
+            return Vec::new();
+        };
+        let start = function.bounds.range.start;
+        let known = self
+            .nests
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&start)
+            .cloned();
+        let nest = known.unwrap_or_else(|| {
+            let nest = Arc::new(LoopNest::of(&function));
+            let mut nests = self.nests.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(nests.entry(start).or_insert(nest))
+        });
+        nest.around(&function, address)
     }
 
     /// The access of the instruction at an address; `None` where there is none.

@@ -4,8 +4,10 @@
 
 mod address;
 mod code;
+mod laps;
 mod waits;
 
 pub use address::{Bases, Effective};
 pub use code::{Code, CodeBlock, SiteInfo, SiteKind};
+pub use laps::{CodeLoop, LapRegister};
 pub use waits::Wait;

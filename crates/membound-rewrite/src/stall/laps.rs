@@ -1,0 +1,334 @@
+//! Loops whose laps registers count.
+//!
+//! Many loops add a constant to a register once a lap: an index, a pointer, a number that is
+//! counted down. Two samples of such a loop tell from that register alone how many laps lie between
+//! them, without anything that would have to be added to the loop. That matters for loops of few
+//! instructions, where a patch that counts takes longer than the lap that it counts.
+
+use std::sync::Arc;
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+use super::code::index_of;
+use crate::code::{BlockEnd, BlockId, Function};
+use crate::flow::{self, Analyst, Dominators, Loop, LoopId, Loops};
+use crate::{Gpr, RegisterSet};
+
+/// A register that tells laps of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LapRegister {
+    /// Its number in instructions.
+    pub register: u8,
+    /// What a lap adds to it.
+    pub step: i64,
+    /// How many of its low bits count: 32 or 64.
+    pub bits: u32,
+}
+
+impl LapRegister {
+    /// Laps from one value of the register to a later one; negative where it went the other way.
+    #[must_use]
+    pub fn laps(&self, from: u64, to: u64) -> f64 {
+        let moved = to.wrapping_sub(from);
+        let moved = if self.bits == 32 {
+            i64::from((moved as u32).cast_signed())
+        } else {
+            moved.cast_signed()
+        };
+        moved as f64 / self.step as f64
+    }
+}
+
+/// A loop around an instruction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeLoop {
+    /// Address of its first block, by which it is told from others.
+    pub start: u64,
+    /// The register that tells its laps, if there is one.
+    pub laps: Option<LapRegister>,
+    /// The accesses that run exactly once in each lap, ascending.
+    pub sites: Vec<u64>,
+}
+
+/// All loops of a function.
+#[derive(Debug)]
+pub(super) struct LoopNest {
+    loops: Loops,
+    /// By their numbers in `loops`.
+    described: Vec<Arc<CodeLoop>>,
+}
+
+impl LoopNest {
+    /// Those of `function`.
+    pub(super) fn of(function: &Function) -> Self {
+        let loops = Loops::of(function);
+        let dominators = Dominators::of(function);
+        let nest = Nest {
+            function,
+            loops: &loops,
+            dominators: &dominators,
+        };
+        let numbers = (0..loops.all().len()).filter_map(|number| u32::try_from(number).ok());
+        let described = numbers.map(|number| Arc::new(nest.describe(LoopId(number))));
+        Self {
+            described: described.collect(),
+            loops,
+        }
+    }
+
+    /// The loops around the instruction at `address`, from the innermost outward.
+    pub(super) fn around(&self, function: &Function, address: u64) -> Vec<Arc<CodeLoop>> {
+        let block = index_of(function, address).and_then(|index| block_of(function, index));
+        let around = block.into_iter().flat_map(|block| self.loops.around(block));
+        around
+            .map(|id| Arc::clone(&self.described[id.index()]))
+            .collect()
+    }
+}
+
+/// Whether one execution may access memory any number of times.
+fn repeats(instruction: &Instruction) -> bool {
+    instruction.has_rep_prefix() || instruction.has_repne_prefix()
+}
+
+fn block_of(function: &Function, index: usize) -> Option<BlockId> {
+    let inside =
+        |block: &crate::code::Block| (block.first as usize..block.end as usize).contains(&index);
+    let position = function.blocks.iter().position(inside)?;
+    Some(BlockId(u32::try_from(position).ok()?))
+}
+
+struct Nest<'a> {
+    function: &'a Function,
+    loops: &'a Loops,
+    dominators: &'a Dominators,
+}
+
+impl Nest<'_> {
+    fn describe(&self, id: LoopId) -> CodeLoop {
+        let it = self.loops.get(id);
+        let instructions = |block: &BlockId| {
+            self.function
+                .block_instructions(&self.function.blocks[block.index()])
+        };
+        let start = it
+            .entries
+            .first()
+            .and_then(|first| instructions(first).first());
+        let every_lap = self.every_lap(id);
+        let sites = every_lap
+            .iter()
+            .flat_map(instructions)
+            .filter(|instruction| flow::access(instruction).is_some() && !repeats(instruction))
+            .map(Instruction::ip);
+        let mut sites: Vec<u64> = sites.collect();
+        sites.sort_unstable();
+        CodeLoop {
+            start: start.map_or(0, Instruction::ip),
+            laps: self.lap_register(it, &every_lap),
+            sites,
+        }
+    }
+
+    /// The blocks that run exactly once in each lap of a loop: they are in no inner loop, and no
+    /// way leads back to the header that does not pass them. None of a loop of several entries.
+    fn every_lap(&self, id: LoopId) -> Vec<BlockId> {
+        let it = self.loops.get(id);
+        let Some(header) = it.header() else {
+            return Vec::new();
+        };
+        let leads_back = |block: &&BlockId| {
+            let successors = &self.function.blocks[block.index()].successors;
+            successors.contains(&header)
+        };
+        let latches: Vec<BlockId> = it.blocks.iter().filter(leads_back).copied().collect();
+        let runs_once = |block: &BlockId| {
+            self.loops.innermost(*block) == Some(id)
+                && latches
+                    .iter()
+                    .all(|latch| self.dominators.dominates(*block, *latch))
+        };
+        it.blocks.iter().copied().filter(runs_once).collect()
+    }
+
+    /// A register that each lap changes by the same amount.
+    fn lap_register(&self, it: &Loop, every_lap: &[BlockId]) -> Option<LapRegister> {
+        let mut analyst = Analyst::new();
+        let mut candidates: Vec<Candidate> = Gpr::all()
+            .filter(|register| *register != Gpr::RSP)
+            .map(|register| Candidate {
+                register,
+                step: 0,
+                bits: 64,
+                ruled_out: false,
+            })
+            .collect();
+        for &block in &it.blocks {
+            let once = every_lap.contains(&block);
+            let of_block = &self.function.blocks[block.index()];
+            let calls = matches!(of_block.leaves_by, BlockEnd::Call { .. });
+            for instruction in self.function.block_instructions(of_block) {
+                let writes = analyst.effects(instruction).writes;
+                for candidate in &mut candidates {
+                    if writes.contains(RegisterSet::gpr(candidate.register)) {
+                        candidate.written(instruction, once);
+                    }
+                }
+            }
+            if calls {
+                for candidate in &mut candidates {
+                    candidate.ruled_out |= !flow::is_kept_by_calls(candidate.register);
+                }
+            }
+        }
+        let fits = |it: &&Candidate| !it.ruled_out && it.step != 0;
+        // Small steps leave most laps until 32 bits are used up.
+        let best = candidates
+            .iter()
+            .filter(fits)
+            .min_by_key(|it| (64 - it.bits, it.step.unsigned_abs()))?;
+        Some(LapRegister {
+            register: best.register.number(),
+            step: best.step,
+            bits: best.bits,
+        })
+    }
+}
+
+struct Candidate {
+    register: Gpr,
+    step: i64,
+    bits: u32,
+    ruled_out: bool,
+}
+
+impl Candidate {
+    /// `instruction` writes the register.
+    fn written(&mut self, instruction: &Instruction, once: bool) {
+        match added(instruction) {
+            Some((target, by)) if once && number(target) == self.register.number() => {
+                self.step = self.step.wrapping_add(by);
+                if target.is_gpr32() {
+                    self.bits = 32;
+                }
+            }
+            _ => self.ruled_out = true,
+        }
+    }
+}
+
+fn number(register: Register) -> u8 {
+    u8::try_from(register.number()).unwrap_or(u8::MAX)
+}
+
+/// A register and the constant that `instruction` adds to it, where it does nothing else to it.
+fn added(instruction: &Instruction) -> Option<(Register, i64)> {
+    let target = instruction.op0_register();
+    let whole = target.is_gpr64() || target.is_gpr32();
+    if instruction.op0_kind() != OpKind::Register || !whole {
+        return None;
+    }
+    let constant = || match instruction.op1_kind() {
+        OpKind::Immediate8to64 | OpKind::Immediate32to64 => {
+            Some(instruction.immediate(1).cast_signed())
+        }
+        OpKind::Immediate8to32 | OpKind::Immediate32 => {
+            Some(i64::from((instruction.immediate(1) as u32).cast_signed()))
+        }
+        _ => None,
+    };
+    let by = match instruction.mnemonic() {
+        Mnemonic::Add => constant()?,
+        Mnemonic::Sub => constant()?.wrapping_neg(),
+        Mnemonic::Inc => 1,
+        Mnemonic::Dec => -1,
+        Mnemonic::Lea
+            if instruction.memory_base() == target
+                && instruction.memory_index() == Register::None =>
+        {
+            instruction.memory_displacement64().cast_signed()
+        }
+        _ => return None,
+    };
+    Some((target, by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: &[u8], address: u64) -> Vec<Arc<CodeLoop>> {
+        let function = Function::from_code(code, 0x1000);
+        LoopNest::of(&function).around(&function, address)
+    }
+
+    /// xor eax, eax; then a loop at 0x1002.
+    fn looped(body: &[u8]) -> Vec<u8> {
+        let mut code = vec![0x31, 0xc0];
+        code.extend(body);
+        // jne back to 0x1002, ret
+        let back = i8::try_from(body.len() + 2).unwrap().wrapping_neg();
+        code.extend([0x75, back.cast_unsigned(), 0xc3]);
+        code
+    }
+
+    #[test]
+    fn an_index_that_is_added_to_once_a_lap_tells_laps() {
+        // mov rcx, [rsi+8*rax]; add rax, 1; cmp rax, rdi
+        let code = looped(&[
+            0x48, 0x8b, 0x0c, 0xc6, 0x48, 0x83, 0xc0, 0x01, 0x48, 0x39, 0xf8,
+        ]);
+        let found = of(&code, 0x1006);
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].start, &found[0].sites[..]),
+            (0x1002, &[0x1002][..])
+        );
+        let laps = found[0].laps.unwrap();
+        assert_eq!((laps.register, laps.step, laps.bits), (0, 1, 64));
+        assert_eq!(laps.laps(1000, 5000), 4000.0);
+        assert_eq!(laps.laps(5000, 1000), -4000.0);
+        // Outside of it there is none.
+        assert!(of(&code, 0x1000).is_empty());
+    }
+
+    #[test]
+    fn steps_add_up_and_other_writes_rule_a_register_out() {
+        // add ecx, 3; sub ecx, 5; add rax, 8; mov rax, [rax]
+        let found = of(
+            &looped(&[
+                0x83, 0xc1, 0x03, 0x83, 0xe9, 0x05, 0x48, 0x83, 0xc0, 0x08, 0x48, 0x8b, 0x00,
+            ]),
+            0x1002,
+        );
+        let laps = found[0].laps.unwrap();
+        assert_eq!((laps.register, laps.step, laps.bits), (1, -2, 32));
+        assert_eq!(laps.laps(4, 0xffff_fffe), 3.0);
+        // A chase has nothing to tell laps by: mov rax, [rax]; test rax, rax.
+        let found = of(&looped(&[0x48, 0x8b, 0x00, 0x48, 0x85, 0xc0]), 0x1002);
+        assert_eq!(found[0].laps, None);
+        assert_eq!(found[0].sites, [0x1002]);
+    }
+
+    #[test]
+    fn what_a_lap_may_leave_out_neither_counts_nor_tells() {
+        // test dl, 1; je +4; add rax, 1; mov [rsi], rax before the end of the lap.
+        let code = looped(&[
+            0xf6, 0xc2, 0x01, 0x74, 0x04, 0x48, 0x83, 0xc0, 0x01, 0x48, 0x89, 0x06,
+        ]);
+        let found = of(&code, 0x1002);
+        assert_eq!(found[0].laps, None);
+        assert_eq!(found[0].sites, [0x100b]);
+    }
+
+    #[test]
+    fn a_call_leaves_only_what_it_keeps() {
+        // add rbx, 1; add rcx, 1; call 0x2000; test eax, eax
+        let code = looped(&[
+            0x48, 0x83, 0xc3, 0x01, 0x48, 0x83, 0xc1, 0x01, 0xe8, 0xf1, 0x0f, 0x00, 0x00, 0x85,
+            0xc0,
+        ]);
+        let laps = of(&code, 0x1002)[0].laps.unwrap();
+        assert_eq!((laps.register, laps.step), (3, 1));
+    }
+}
