@@ -205,6 +205,8 @@ fn code(run: &mut RunData) -> Vec<StackId> {
             to_ns: ELAPSED_NS / 10,
             count: ACCESSES * 1000 / u64::from(SITES),
             cpu_ns: ELAPSED_NS / 10 * u64::from(THREADS),
+            least_cpu_ns: None,
+            most_cpu_ns: None,
         });
         for way in 0..3 {
             let id = StackId(run.stacks.len() as u32);

@@ -43,11 +43,11 @@ impl<'a> Context<'a> {
         let waits = Waits::new(run);
         let tally = Tally::new(run, &waits, &groups);
         let windows = Windows::new(run);
-        let executed = executions::executed(run, &waits, &times, &windows);
+        let executed = executions::executed(run, &waits, &places, &windows);
         let touches = Touches::new(run, &windows, &executed, &machine);
         let thresholds = &options.thresholds;
         let fights = Fights::new(run, &machine, &waits, &touches, &executed, thresholds);
-        let counted = sites::counted(run, &machine, &places, &touches, &executed);
+        let counted = sites::counted(run, &machine, &places, &touches, &windows, &executed);
         let mut costs = sites::costs(run, &machine, counted, &times, &tally, &touches, &fights);
         let mut parts = Parts::new(&machine, &groups, &tally, &touches, &mut costs);
         parts.name_transfers(run, &machine, &groups, &mut costs);

@@ -1,38 +1,48 @@
-//! How often sites ran over the whole run, from windows in which they were counted.
+//! How often sites ran over the whole run, from windows in which they were counted and from laps
+//! of their loops.
+//!
+//! A count is carried over to the rest of the run by time, and not by all of it: by the time of the
+//! samples in the site's own **stratum**, the innermost loop around it (what that encloses
+//! included), or its function where it is in no loop. With n executions counted while the stratum
+//! had t nanoseconds, and T nanoseconds of it in samples outside of the windows, the whole is
+//! n + n ÷ t · T. So a phase stands for itself alone, and initialisation for nothing that
+//! comes later. Of t no more is known than the share of a window's samples that lay in the stratum
+//! and the window's CPU time without the patches', whose bounds the recorder tells.
+//!
+//! Laps need no patch: where a site's loop has a register that counts, n and t come from samples.
+//! Other sites of the same nest follow by their counts beside such a site's in the same windows,
+//! which no patch's cost enters.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use membound_model::stall::Executed;
-use membound_run::{Executions, RunData, SiteId};
+use membound_run::{Executions, FrameId, Laps, ModuleId, RunData, SiteId};
+use rustc_hash::FxHashMap;
 
 use crate::info;
+use crate::places::{FunctionId, Places};
 use crate::tally::Waits;
-use crate::time::Times;
 
-/// Samples of a site inside its windows (and as many outside) from which on the site's own
-/// time carries its count over to the rest of the run. A site's time follows its
-/// executions through a program's phases, which CPU time as such does not; but below this
-/// number chance is worse than phases.
-const ENOUGH_SAMPLES: f64 = 30.0;
+/// Standard errors of an estimate to the end of its 95 % interval.
+const Z95: f64 = 1.96;
 
-/// Error of a count that was carried over by CPU time from a single window: nothing tells
-/// how far the rate of that one is typical.
-const SINGLE_WINDOW_ERROR: f64 = 0.5;
+/// How far rates of a window are taken to be from the typical one before any others are seen, as a
+/// share of it. It counts as much as one window.
+const PRIOR_SPREAD: f64 = 0.2;
 
-/// Share of the CPU time from which on a window counts as the whole run.
-const WHOLE: f64 = 0.98;
+/// No interval reaches farther than by this factor: more would say nothing either.
+const MOST_WIDENING: f64 = 1e3;
 
-/// Time and samples of a site inside its windows.
-#[derive(Clone, Copy, Debug, Default)]
-struct Inside {
-    samples: u64,
-    time_ns: u128,
-}
+/// Samples of a stratum in windows below which a count of none says nothing.
+const FEWEST_IN_STRATUM: u64 = 3;
 
-impl Inside {
-    fn add(&mut self, weight_ns: u64) {
-        self.samples += 1;
-        self.time_ns += u128::from(weight_ns);
-    }
-}
+/// Samples of the program in a site's windows below which those in patches help to tell the
+/// stratum's share.
+const FEW: u64 = 10;
+
+/// Laps that are slower than this part of the rate in windows, which patches can only have made too
+/// low, are those of a loop that was left and entered again between samples.
+const TOO_SLOW: f64 = 0.8;
 
 /// Windows in which sites were counted.
 #[derive(Debug)]
@@ -72,84 +82,559 @@ impl Windows {
     }
 }
 
-/// Executions of each site over the whole run, by [`SiteId`]; `None` where it was not counted.
+/// Code that is executed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Stratum {
+    /// The loop that begins at an address of a module.
+    Loop(Option<ModuleId>, u64),
+    Function(FunctionId),
+}
+
+/// Samples in the order of time, with sums.
+#[derive(Debug, Default)]
+struct Series {
+    t_ns: Vec<u64>,
+    /// Weights of all before; one more than there are samples.
+    before_ns: Vec<u64>,
+}
+
+impl Series {
+    fn of(mut samples: Vec<(u64, u64)>) -> Self {
+        samples.sort_unstable();
+        let mut series = Self {
+            t_ns: Vec::with_capacity(samples.len()),
+            before_ns: vec![0],
+        };
+        let mut sum: u64 = 0;
+        for (t_ns, weight_ns) in samples {
+            sum = sum.saturating_add(weight_ns);
+            series.t_ns.push(t_ns);
+            series.before_ns.push(sum);
+        }
+        series
+    }
+
+    /// Samples from `from_ns` until before `to_ns`, and their time.
+    fn within(&self, from_ns: u64, to_ns: u64) -> (u64, u64) {
+        let from = self.t_ns.partition_point(|t_ns| *t_ns < from_ns);
+        let to = self.t_ns.partition_point(|t_ns| *t_ns < to_ns).max(from);
+        (
+            (to - from) as u64,
+            self.before_ns[to] - self.before_ns[from],
+        )
+    }
+
+    fn all(&self) -> (u64, u64) {
+        let last = self.before_ns.last().copied();
+        (self.t_ns.len() as u64, last.unwrap_or(0))
+    }
+}
+
+/// All samples of the program, and those of each stratum that a site is in.
+struct Strata {
+    of_site: Vec<Stratum>,
+    /// Those that each site's stratum lies in, itself included.
+    around_site: Vec<BTreeSet<Stratum>>,
+    /// Samples that lay in patches, by what they stood before.
+    patched: FxHashMap<Stratum, Series>,
+    plain: FxHashMap<Stratum, Series>,
+    all_plain: Series,
+    all_patched: Series,
+    /// CPU time between two samples of a thread.
+    period_ns: f64,
+}
+
+impl Strata {
+    fn new(run: &RunData, places: &Places<'_>) -> Self {
+        let mut loops: FxHashMap<FrameId, Vec<(u32, u64)>> = FxHashMap::default();
+        for around in &run.loops {
+            let of_frame = loops.entry(around.frame).or_default();
+            of_frame.push((around.level, around.start));
+        }
+        for of_frame in loops.values_mut() {
+            of_frame.sort_unstable();
+        }
+        // From the innermost outward.
+        let strata_of = |frame: FrameId| {
+            let module = run.frames[frame.index()].module;
+            let around = loops.get(&frame).into_iter().flatten();
+            around
+                .map(|(_, start)| Stratum::Loop(module, *start))
+                .chain([Stratum::Function(places.function_of(frame))])
+                .collect::<Vec<_>>()
+        };
+        let around: Vec<Vec<Stratum>> =
+            run.sites.iter().map(|site| strata_of(site.frame)).collect();
+        let of_site: Vec<Stratum> = around.iter().map(|strata| strata[0]).collect();
+        let wanted: BTreeSet<Stratum> = of_site.iter().copied().collect();
+        let mut known: FxHashMap<FrameId, Vec<Stratum>> = FxHashMap::default();
+        let mut patched: FxHashMap<Stratum, Vec<(u64, u64)>> = FxHashMap::default();
+        let mut plain: FxHashMap<Stratum, Vec<(u64, u64)>> = FxHashMap::default();
+        let (mut all_plain, mut all_patched) = (Vec::new(), Vec::new());
+        for sample in &run.samples {
+            let stack = &run.stacks[sample.stack.index()];
+            let own = info::is_own(run, stack.frame);
+            let caller = stack.parent.map(|parent| run.stacks[parent.index()].frame);
+            let frame = match caller {
+                // What a patch stands before is told as its caller.
+                Some(caller) if own && !info::is_own(run, caller) => caller,
+                _ if own => continue,
+                _ => stack.frame,
+            };
+            let at = (sample.t_ns, sample.weight_ns);
+            let (series, all) = if own {
+                (&mut patched, &mut all_patched)
+            } else {
+                (&mut plain, &mut all_plain)
+            };
+            all.push(at);
+            let strata = known.entry(frame).or_insert_with(|| {
+                let strata = strata_of(frame).into_iter();
+                strata.filter(|it| wanted.contains(it)).collect()
+            });
+            for stratum in strata {
+                series.entry(*stratum).or_default().push(at);
+            }
+        }
+        let in_order = |series: FxHashMap<Stratum, Vec<(u64, u64)>>| {
+            let series = series.into_iter();
+            series
+                .map(|(stratum, samples)| (stratum, Series::of(samples)))
+                .collect()
+        };
+        Self {
+            of_site,
+            around_site: around
+                .into_iter()
+                .map(|strata| strata.into_iter().collect())
+                .collect(),
+            patched: in_order(patched),
+            plain: in_order(plain),
+            all_plain: Series::of(all_plain),
+            all_patched: Series::of(all_patched),
+            period_ns: run.meta.period_ns.max(1) as f64,
+        }
+    }
+}
+
+/// A count in a stratum's time.
+#[derive(Clone, Copy, Debug)]
+struct Rated {
+    count: f64,
+    /// Time of the stratum, patches left out, with bounds.
+    ns: f64,
+    least_ns: f64,
+    most_ns: f64,
+    /// Variance of `ns` by the chance of sampling.
+    variance: f64,
+}
+
+/// Time of a stratum that a rate is carried over to.
+#[derive(Clone, Copy, Debug)]
+struct Outside {
+    ns: f64,
+    /// Standard error of it, as a share.
+    error: f64,
+    /// Time in patches before its instructions.
+    patched_ns: f64,
+}
+
+/// Rates of several windows, put together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    count: f64,
+    ns: f64,
+    /// Factors from `ns` to its bounds.
+    least: f64,
+    most: f64,
+    /// Standard error, as a share.
+    error: f64,
+}
+
+impl Rate {
+    fn of(windows: &[Rated]) -> Self {
+        let sum = |part: fn(&Rated) -> f64| windows.iter().map(part).sum::<f64>();
+        let (count, ns) = (sum(|it| it.count), sum(|it| it.ns));
+        if ns <= 0.0 {
+            return Self::default();
+        }
+        let typical = count / ns;
+        let mut squares = PRIOR_SPREAD * PRIOR_SPREAD;
+        let mut number = 0.0;
+        if typical > 0.0 {
+            for window in windows.iter().filter(|window| window.ns > 0.0) {
+                let apart = window.count / window.ns / typical - 1.0;
+                // A long window says more of what is typical than a short one.
+                let weight = window.ns / ns;
+                squares += weight * apart * apart * windows.len() as f64;
+                number += 1.0;
+            }
+        }
+        let number = f64::max(number, 1.0);
+        let spread = squares / (number * number);
+        let chance = sum(|it| it.variance) / (ns * ns);
+        Self {
+            count,
+            ns,
+            least: (sum(|it| it.least_ns) / ns).min(1.0),
+            most: (sum(|it| it.most_ns) / ns).max(1.0),
+            error: (spread + chance).sqrt(),
+        }
+    }
+
+    /// Carries the rate over to more time of the stratum, beside what was counted.
+    fn extended(&self, counted: f64, outside: Outside) -> Executed {
+        if self.ns <= 0.0 {
+            return exactly(counted);
+        }
+        let each = self.count / self.ns;
+        let factor = widening(self.error.hypot(outside.error));
+        // How much of the time in patches the program would have needed as well is not known.
+        let more = |part: f64| each * part.mul_add(outside.patched_ns, outside.ns);
+        Executed {
+            count: counted + more(0.5),
+            low: counted + more(0.0) / factor / self.most.min(MOST_WIDENING),
+            high: counted + more(1.0) * factor / self.least.max(MOST_WIDENING.recip()),
+        }
+    }
+}
+
+/// The factor from an estimate to the ends of its interval, from its standard error as a share.
+fn widening(error: f64) -> f64 {
+    (Z95 * error).exp().min(MOST_WIDENING)
+}
+
+const fn exactly(count: f64) -> Executed {
+    Executed {
+        count,
+        low: count,
+        high: count,
+    }
+}
+
+/// Executions of each site over the whole run, by [`SiteId`]; `None` where nothing tells.
 pub(crate) fn executed(
     run: &RunData,
     waits: &Waits,
-    times: &Times,
+    places: &Places<'_>,
     windows: &Windows,
 ) -> Vec<Option<Executed>> {
-    let mut inside = vec![Inside::default(); run.sites.len()];
-    let mut all = vec![Inside::default(); run.sites.len()];
-    if !windows.windows.is_empty() {
-        for sample in &run.samples {
-            let frame = run.stacks[sample.stack.index()].frame;
-            if info::is_own(run, frame) {
-                continue;
+    if run.executions.is_empty() && run.laps.is_empty() {
+        return vec![None; run.sites.len()];
+    }
+    let strata = Strata::new(run, places);
+    let mut laps: BTreeMap<SiteId, Vec<Laps>> = BTreeMap::new();
+    for row in &run.laps {
+        laps.entry(row.site).or_default().push(*row);
+    }
+    let waited = waited(run, waits);
+    let mut by_laps: BTreeMap<SiteId, Executed> = BTreeMap::new();
+    let mut executed: Vec<Option<Executed>> = (0..run.sites.len())
+        .map(|index| {
+            let site = SiteId(index as u32);
+            let one = OfSite {
+                strata: &strata,
+                site,
+                windows: windows.of(site),
+            };
+            let counted = one.counted(waited[index]);
+            let of_laps = laps.get(&site).and_then(|rows| one.lapped(rows, counted));
+            if let Some(of_laps) = of_laps {
+                by_laps.insert(site, of_laps);
             }
-            for wait in waits.of(frame) {
-                let index = wait.site.index();
-                all[index].add(sample.weight_ns);
-                if windows.at(wait.site, sample.t_ns).is_some() {
-                    inside[index].add(sample.weight_ns);
-                }
-            }
+            of_laps.or(counted)
+        })
+        .collect();
+    for (index, executed) in executed.iter_mut().enumerate() {
+        let site = SiteId(index as u32);
+        if executed.is_some() && !by_laps.contains_key(&site) {
+            let beside = beside(site, &strata, windows, &by_laps);
+            *executed = beside.or(*executed);
         }
     }
-    (0..run.sites.len())
-        .map(|index| {
-            let of_site = windows.of(SiteId(index as u32));
-            (!of_site.is_empty())
-                .then(|| extend(of_site, inside[index], all[index], times.total_ns))
-        })
-        .collect()
+    executed
 }
 
-/// Carries the counts of `windows` over to the whole run.
-fn extend(windows: &[Executions], inside: Inside, all: Inside, total_ns: f64) -> Executed {
-    let counted: f64 = windows.iter().map(|window| window.count as f64).sum();
-    let cpu_ns: f64 = windows.iter().map(|window| window.cpu_ns as f64).sum();
-    if cpu_ns >= WHOLE * total_ns {
-        return Executed {
-            count: counted,
-            relative_error: 0.0,
-        };
+/// Time of samples that waited for each site.
+fn waited(run: &RunData, waits: &Waits) -> Vec<u64> {
+    let mut waited = vec![0_u64; run.sites.len()];
+    for sample in &run.samples {
+        let frame = run.stacks[sample.stack.index()].frame;
+        for wait in waits.of(frame) {
+            let sum = &mut waited[wait.site.index()];
+            *sum = sum.saturating_add(sample.weight_ns);
+        }
     }
-    let within = inside.samples as f64;
-    let outside = all.samples.saturating_sub(inside.samples) as f64;
-    if within >= ENOUGH_SAMPLES && inside.time_ns > 0 {
-        let count = counted * all.time_ns as f64 / inside.time_ns as f64;
-        let extended = 1.0 - counted / count.max(1.0);
-        let error = (1.0 / within + 1.0 / outside.max(1.0)).sqrt();
-        return Executed {
+    waited
+}
+
+struct OfSite<'a> {
+    strata: &'a Strata,
+    site: SiteId,
+    windows: &'a [Executions],
+}
+
+impl OfSite<'_> {
+    fn stratum(&self) -> Stratum {
+        self.strata.of_site[self.site.index()]
+    }
+
+    /// Time of the stratum outside of the site's windows.
+    fn outside(&self) -> Outside {
+        let (all, _) = self.strata.all_plain.all();
+        let (mine, mine_ns) = self
+            .strata
+            .plain
+            .get(&self.stratum())
+            .map_or((0, 0), Series::all);
+        let (mut all, mut mine, mut mine_ns) = (all, mine, mine_ns);
+        for window in self.windows {
+            let (number, _) = self.strata.all_plain.within(window.from_ns, window.to_ns);
+            all = all.saturating_sub(number);
+            if let Some(series) = self.strata.plain.get(&self.stratum()) {
+                let (number, ns) = series.within(window.from_ns, window.to_ns);
+                mine = mine.saturating_sub(number);
+                mine_ns = mine_ns.saturating_sub(ns);
+            }
+        }
+        let share = mine as f64 / all.max(1) as f64;
+        let error = ((1.0 - share).max(0.0) / mine.max(1) as f64).sqrt();
+        // Patches stand in the text for a while before and after windows.
+        let mut patched_ns = 0;
+        if let Some(series) = self.strata.patched.get(&self.stratum()) {
+            patched_ns = series.all().1;
+            for window in self.windows {
+                let (_, ns) = series.within(window.from_ns, window.to_ns);
+                patched_ns = patched_ns.saturating_sub(ns);
+            }
+        }
+        Outside {
+            ns: mine_ns as f64,
+            error,
+            patched_ns: patched_ns as f64,
+        }
+    }
+
+    /// From the site's windows.
+    fn counted(&self, waited_ns: u64) -> Option<Executed> {
+        if self.windows.is_empty() {
+            return None;
+        }
+        let counted: f64 = self.windows.iter().map(|window| window.count as f64).sum();
+        let seen: Vec<Seen> = self
+            .windows
+            .iter()
+            .map(|window| self.seen(window))
+            .collect();
+        let sum = |part: fn(&Seen) -> u64| seen.iter().map(part).sum::<u64>();
+        let (mine, all) = (sum(|it| it.mine), sum(|it| it.all));
+        let (mine_patched, all_patched) = (sum(|it| it.mine_patched), sum(|it| it.all_patched));
+        let outside = self.outside();
+        if counted == 0.0 {
+            // Nothing is known of what ran at another time only.
+            let never = waited_ns == 0 && mine + mine_patched >= FEWEST_IN_STRATUM;
+            let over = outside.ns == 0.0;
+            return (never || over).then(|| exactly(0.0));
+        }
+        let with_patched = all < FEW;
+        let share = |mine: u64, mine_patched: u64, all: u64, all_patched: u64, pull: f64| {
+            let (mine, all) = if with_patched {
+                (mine + mine_patched, all + all_patched)
+            } else {
+                (mine, all)
+            };
+            (mine as f64 + pull, all as f64 + 1.0)
+        };
+        let (part, of) = share(mine, mine_patched, all, all_patched, 0.5);
+        // Without samples the whole window is as good a guess as any: it was executed there.
+        let usual = if of > 1.0 { (part / of).min(1.0) } else { 1.0 };
+        let rated: Vec<Rated> = self
+            .windows
+            .iter()
+            .zip(&seen)
+            .map(|(window, seen)| {
+                let (part, of) = share(
+                    seen.mine,
+                    seen.mine_patched,
+                    seen.all,
+                    seen.all_patched,
+                    usual,
+                );
+                let share = (part / of).clamp(0.0, 1.0);
+                let least = window.least_cpu_ns.unwrap_or(window.cpu_ns) as f64;
+                let most = window.most_cpu_ns.unwrap_or(window.cpu_ns) as f64;
+                let cpu_ns = window.cpu_ns as f64;
+                Rated {
+                    count: window.count as f64,
+                    ns: share * cpu_ns,
+                    least_ns: share * least.min(cpu_ns),
+                    most_ns: share * most.max(cpu_ns),
+                    variance: cpu_ns * cpu_ns * share * (1.0 - share) / of,
+                }
+            })
+            .collect();
+        let rate = Rate::of(&rated);
+        Some(rate.extended(counted, outside))
+    }
+
+    /// From laps of the site's loop, unless what windows counted shows them to be too few.
+    fn lapped(&self, rows: &[Laps], counted: Option<Executed>) -> Option<Executed> {
+        let rated: Vec<Rated> = rows
+            .iter()
+            .map(|row| {
+                let ns = row.cpu_ns as f64;
+                // What the kernel took of the time is known by samples.
+                let share = (ns / row.to_ns.saturating_sub(row.from_ns).max(1) as f64).min(1.0);
+                let samples = ns / self.strata.period_ns;
+                Rated {
+                    count: row.count as f64,
+                    ns,
+                    least_ns: ns,
+                    most_ns: ns,
+                    variance: ns * ns * (1.0 - share) / samples.max(1.0),
+                }
+            })
+            .collect();
+        let rate = Rate::of(&rated);
+        let inside: f64 = self.windows.iter().map(|window| window.count as f64).sum();
+        let all = rate.extended(inside, self.outside());
+        let least = counted.map_or(0.0, |counted| counted.low);
+        (rate.ns > 0.0 && all.count >= TOO_SLOW * least).then_some(all)
+    }
+
+    fn seen(&self, window: &Executions) -> Seen {
+        let within = |series: &Series| series.within(window.from_ns, window.to_ns).0;
+        let stratum = self.stratum();
+        Seen {
+            mine: self.strata.plain.get(&stratum).map_or(0, within),
+            mine_patched: self.strata.patched.get(&stratum).map_or(0, within),
+            all: within(&self.strata.all_plain),
+            all_patched: within(&self.strata.all_patched),
+        }
+    }
+}
+
+/// Samples in a window.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    mine: u64,
+    mine_patched: u64,
+    all: u64,
+    all_patched: u64,
+}
+
+/// From the counts of `site` beside those of another in the same windows whose executions are
+/// known by laps, where one's loop lies in the other's.
+fn beside(
+    site: SiteId,
+    strata: &Strata,
+    windows: &Windows,
+    by_laps: &BTreeMap<SiteId, Executed>,
+) -> Option<Executed> {
+    let mine = strata.of_site[site.index()];
+    let related = by_laps.iter().filter(|(other, _)| {
+        let others = strata.of_site[other.index()];
+        strata.around_site[site.index()].contains(&others)
+            || strata.around_site[other.index()].contains(&mine)
+    });
+    let candidates = related.filter_map(|(other, executed)| {
+        let mut rated = Vec::new();
+        for window in windows.of(site) {
+            let same = windows.of(*other).iter();
+            let same = same
+                .filter(|it| (it.from_ns, it.to_ns) == (window.from_ns, window.to_ns))
+                .max_by_key(|it| it.count);
+            let beside = same.map_or(0.0, |it| it.count as f64);
+            rated.push(Rated {
+                count: window.count as f64,
+                ns: beside,
+                least_ns: beside,
+                most_ns: beside,
+                variance: 0.0,
+            });
+        }
+        let ratio = Rate::of(&rated);
+        if ratio.ns <= 0.0 || rated.iter().any(|it| it.ns <= 0.0 && it.count > 0.0) {
+            return None;
+        }
+        let each = ratio.count / ratio.ns;
+        let factor = widening(ratio.error);
+        let found = Executed {
+            count: each * executed.count,
+            low: each * executed.low / factor,
+            high: each * executed.high * factor,
+        };
+        Some((ratio.ns, found))
+    });
+    candidates
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, found)| found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rated(count: f64, ns: f64) -> Rated {
+        Rated {
             count,
-            relative_error: error * extended.max(0.0),
-        };
+            ns,
+            least_ns: ns,
+            most_ns: ns,
+            variance: 0.0,
+        }
     }
-    let rate = if cpu_ns > 0.0 { counted / cpu_ns } else { 0.0 };
-    let count = counted + rate * (total_ns - cpu_ns).max(0.0);
-    Executed {
-        count,
-        relative_error: error_of_rate(windows, rate),
-    }
-}
 
-/// Standard error of the rate of `windows`, as a share of it: from how much they differ.
-fn error_of_rate(windows: &[Executions], rate: f64) -> f64 {
-    let rates: Vec<f64> = windows
-        .iter()
-        .filter(|window| window.cpu_ns > 0)
-        .map(|window| window.count as f64 / window.cpu_ns as f64)
-        .collect();
-    let n = rates.len() as f64;
-    if rates.len() < 2 || rate <= 0.0 {
-        return SINGLE_WINDOW_ERROR;
+    const NOTHING_PATCHED: Outside = Outside {
+        ns: 900.0,
+        error: 0.0,
+        patched_ns: 0.0,
+    };
+
+    #[test]
+    fn a_count_is_carried_over_by_the_stratum_s_time() {
+        let rate = Rate::of(&[rated(50.0, 50.0), rated(50.0, 50.0)]);
+        let all = rate.extended(100.0, NOTHING_PATCHED);
+        assert!((all.count - 1000.0).abs() < 1e-9);
+        assert!(all.low < 900.0 && all.low > 500.0, "{all:?}");
+        // More windows that agree say more.
+        let many: Vec<Rated> = (0..50).map(|_| rated(2.0, 2.0)).collect();
+        let surer = Rate::of(&many).extended(100.0, NOTHING_PATCHED);
+        assert!(surer.low > all.low && surer.high < all.high);
+        // Windows that do not agree say less.
+        let differing: Vec<Rated> = (0..50)
+            .map(|number| rated(f64::from(number % 2) * 4.0, 2.0))
+            .collect();
+        let less = Rate::of(&differing).extended(100.0, NOTHING_PATCHED);
+        assert!(less.low < surer.low && less.high > surer.high);
     }
-    let mean = rates.iter().sum::<f64>() / n;
-    let variance = rates
-        .iter()
-        .map(|rate| (rate - mean) * (rate - mean))
-        .sum::<f64>()
-        / (n - 1.0);
-    ((variance / n).sqrt() / mean).min(1.0)
+
+    #[test]
+    fn what_patches_may_have_taken_widens_the_interval_on_its_side() {
+        let slowed = Rated {
+            least_ns: 20.0,
+            ..rated(100.0, 100.0)
+        };
+        let all = Rate::of(&[slowed]).extended(100.0, NOTHING_PATCHED);
+        let plain = Rate::of(&[rated(100.0, 100.0)]).extended(100.0, NOTHING_PATCHED);
+        assert_eq!(all.count, plain.count);
+        assert_eq!(all.low, plain.low);
+        assert!(all.high > 4.0 * plain.high);
+        let patched = Outside {
+            patched_ns: 100.0,
+            ..NOTHING_PATCHED
+        };
+        let around = Rate::of(&[rated(100.0, 100.0)]).extended(100.0, patched);
+        assert!(around.count > plain.count && around.low == plain.low);
+        assert!(around.high > plain.high);
+    }
+
+    #[test]
+    fn samples_are_found_by_time() {
+        let series = Series::of(vec![(30, 3), (10, 1), (20, 2)]);
+        assert_eq!(series.within(10, 30), (2, 3));
+        assert_eq!(series.within(11, 31), (2, 5));
+        assert_eq!(series.within(31, 5), (0, 0));
+        assert_eq!(series.all(), (3, 6));
+    }
 }

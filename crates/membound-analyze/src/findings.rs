@@ -14,11 +14,20 @@ pub(crate) struct MisplacedObject {
     pub advice: String,
 }
 
-/// Findings from the finished tables of `profile`, which was recorded on a machine of so many
-/// `nodes`.
+/// Share of the stall at streams from which on advice is for streams.
+const STREAMING: f64 = 0.5;
+
+/// What to do about data that are gone through in order: blocks help only where it is used again.
+const OF_STREAMS: &str = "It is gone through in order: move fewer bytes (fuse loops that go \
+                          through the same data, make elements smaller). Blocks help only where \
+                          data are used again.";
+
+/// Findings from the finished tables of `profile`, `streamed` of whose stall lies at accesses that
+/// go through memory in order, and which was recorded on a machine of so many `nodes`.
 pub(crate) fn findings(
     profile: &Profile,
     misplaced: &[MisplacedObject],
+    streamed: f64,
     nodes: u32,
     thresholds: &Thresholds,
 ) -> Vec<Insight> {
@@ -47,7 +56,7 @@ pub(crate) fn findings(
         if object.share.stall_fraction >= thresholds.hot_object && !told && !nameless {
             found.push((
                 object.share.stall_fraction,
-                hot_object(profile, object, thresholds),
+                hot_object(profile, object, streamed, thresholds),
             ));
         }
     }
@@ -71,7 +80,7 @@ pub(crate) fn findings(
     }
     found.extend(near_limit);
     found.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then_with(|| of_a.text.cmp(&of_b.text)));
-    let mut verdict = verdict(profile, nodes, thresholds);
+    let mut verdict = verdict(profile, streamed, nodes, thresholds);
     let is_streaming = found
         .iter()
         .any(|(_, insight)| insight.kind == InsightKind::Bandwidth);
@@ -103,7 +112,7 @@ pub(crate) fn findings(
 }
 
 /// Whether the run is memory bound at all.
-fn verdict(profile: &Profile, nodes: u32, thresholds: &Thresholds) -> Insight {
+fn verdict(profile: &Profile, streamed: f64, nodes: u32, thresholds: &Thresholds) -> Insight {
     let bound = &profile.memory_bound;
     let interval = format!(
         "{} ({}–{}) of CPU time",
@@ -224,11 +233,12 @@ fn verdict(profile: &Profile, nodes: u32, thresholds: &Thresholds) -> Insight {
         kind: InsightKind::MemoryBound,
         text,
         advice: match level {
-            "DRAM" => {
+            "DRAM" if streamed < STREAMING => {
                 "Make hot data smaller, use it while it is in a cache, or touch it in \
                        order so that prefetchers bring it."
             }
             level if level == remote => apart,
+            _ if streamed >= STREAMING => OF_STREAMS,
             "" => "See the lines and objects below.",
             _ => "Work in blocks that fit a nearer cache.",
         }
@@ -304,7 +314,12 @@ fn sharing(line: &SharedLine, kind: InsightKind, thresholds: &Thresholds) -> Ins
     }
 }
 
-fn hot_object(profile: &Profile, object: &ObjectRow, thresholds: &Thresholds) -> Insight {
+fn hot_object(
+    profile: &Profile,
+    object: &ObjectRow,
+    streamed: f64,
+    thresholds: &Thresholds,
+) -> Insight {
     let stalled = profile.memory_bound.fraction.max(f64::MIN_POSITIVE);
     let latency = object.share.avg_latency_ns.map_or_else(String::new, |ns| {
         format!(", {} an access on average", nanoseconds(ns))
@@ -332,6 +347,7 @@ fn hot_object(profile: &Profile, object: &ObjectRow, thresholds: &Thresholds) ->
             "Place the blocks next to each other in the order of their use (an array, an arena), \
              keep hot fields together, or prefetch the next one."
         }
+        (false, _) if streamed >= STREAMING => OF_STREAMS,
         (false, true) => {
             "Go through it in order or in blocks that fit a cache; smaller elements, or hot \
              fields apart from cold ones, bring more of it in with each line."

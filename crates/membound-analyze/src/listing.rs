@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use iced_x86::{Decoder, DecoderOptions, Formatter as _, Instruction, IntelFormatter};
+use membound_model::stall::Executed;
 use membound_run::{Code, FrameId, ModuleId, RunData};
 use membound_types::{ListedInstruction, ListedLine, Listing};
 use rustc_hash::FxHashMap;
@@ -103,7 +104,7 @@ struct Figures {
     frame: Option<FrameId>,
     time_ns: f64,
     stall_ns: f64,
-    executions: Option<f64>,
+    executions: Option<Executed>,
 }
 
 /// Source and assembly of the functions that matter most.
@@ -194,7 +195,9 @@ fn assembly(
             line: figure.frame.and(line),
             time_fraction: context.times.share(figure.time_ns),
             stall_fraction: context.times.share(figure.stall_ns),
-            executions: figure.executions,
+            executions: figure.executions.map(|executed| executed.count),
+            executions_low: figure.executions.map(|executed| executed.low),
+            executions_high: figure.executions.map(|executed| executed.high),
         });
     }
     listed

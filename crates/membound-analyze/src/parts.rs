@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use membound_model::stall::{ByLevel, Estimate, Served, Stall};
+use membound_model::stall::{ByLevel, Estimate, Executed, Served, Stall};
 use membound_run::{Access, RunData, SiteId, ThreadId};
 
 use crate::groups::{GroupId, Groups};
@@ -45,7 +45,7 @@ pub(crate) struct Part {
     /// Sums to `stall_ns`.
     pub levels: ByLevel,
     /// Executions over the whole run, where they were counted.
-    pub executions: Option<f64>,
+    pub executions: Option<Executed>,
     /// Average latency, where it was timed, and what it weighs in an average.
     pub latency: Option<(f64, f64)>,
 }
@@ -292,6 +292,7 @@ impl Division<'_> {
                     .find(|(of, _)| *of == group)
                     .map_or(self.cost.stall.levels, |(_, levels)| *levels);
                 let count = executed.map(|count| count * runs_here);
+                let whole = self.cost.executed.map_or(0.0, |executed| executed.count);
                 let latency = of_group(counts, group).and_then(|counts| {
                     let mean_ns = self.cost.mixture.as_ref()?.mean_ns.value;
                     let apart = self.machine.ticks_ns(counts.mean()? - site_mean?);
@@ -310,7 +311,12 @@ impl Division<'_> {
                     } else {
                         ByLevel::default()
                     },
-                    executions: count,
+                    executions: self.cost.executed.zip(count).map(|(executed, count)| {
+                        match whole > 0.0 {
+                            true => executed.times(count / whole),
+                            false => executed,
+                        }
+                    }),
                     latency,
                 });
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_model::stall::{self, ByLevel, Served, Stall};
+use membound_model::stall::{self, ByLevel, Executed, Served, Stall};
 use membound_run::SiteId;
 use membound_types::{LevelShares, MemoryBound, Share};
 
@@ -22,8 +22,8 @@ pub(crate) struct Sum {
     /// Time of which it is not known whether it waited.
     pub unseen_ns: f64,
     pub levels: ByLevel,
-    pub loads: Option<f64>,
-    pub stores: Option<f64>,
+    pub loads: Option<Executed>,
+    pub stores: Option<Executed>,
     /// Σ latency · weight, Σ weight.
     latency: (f64, f64),
     /// Time, stall and levels of each site, in the order of sites.
@@ -41,10 +41,10 @@ impl Sum {
         let kind = context.run.sites[part.site.index()].kind;
         if let Some(count) = part.executions {
             if kind.loads() {
-                *self.loads.get_or_insert(0.0) += count;
+                add_up(&mut self.loads, count);
             }
             if kind.stores() {
-                *self.stores.get_or_insert(0.0) += count;
+                add_up(&mut self.stores, count);
             }
         }
         if let Some((ns, weight)) = part.latency {
@@ -117,8 +117,12 @@ impl Sum {
             stall_low: bound.low.min(stall_fraction),
             stall_high: bound.high.max(stall_fraction),
             levels: level_shares(&self.levels, context),
-            loads: self.loads,
-            stores: self.stores,
+            loads: self.loads.map(|loads| loads.count),
+            loads_low: self.loads.map(|loads| loads.low),
+            loads_high: self.loads.map(|loads| loads.high),
+            stores: self.stores.map(|stores| stores.count),
+            stores_low: self.stores.map(|stores| stores.low),
+            stores_high: self.stores.map(|stores| stores.high),
             avg_latency_ns,
             avg_latency_cycles: avg_latency_ns.and_then(|ns| context.machine.cycles(ns)),
             flagged: stall_fraction >= thresholds.row_stall
@@ -130,6 +134,19 @@ impl Sum {
             },
         }
     }
+}
+
+/// Adds executions to a sum. What one of them is off by the others mostly are too, since they were
+/// counted in the same windows: the ends add up as they are.
+fn add_up(sum: &mut Option<Executed>, more: Executed) {
+    let sum = sum.get_or_insert(Executed {
+        count: 0.0,
+        low: 0.0,
+        high: 0.0,
+    });
+    sum.count += more.count;
+    sum.low += more.low;
+    sum.high += more.high;
 }
 
 /// Stalled time by level as shares of all CPU time. Where the timer cannot tell the first

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use membound_model::stall::{self, Contended, Evidence, Executed, Mixture, Served, Stall, Stream};
-use membound_run::{RunData, SiteId, SiteKind};
+use membound_run::{Access, RunData, SiteId, SiteKind};
 use rayon::prelude::*;
 
+use crate::executions::Windows;
 use crate::info;
 use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
@@ -52,12 +53,13 @@ pub(crate) fn counted(
     machine: &Machine<'_>,
     places: &Places<'_>,
     touches: &Touches<'_>,
+    windows: &Windows,
     executed: &[Option<Executed>],
 ) -> Vec<Counted> {
     let busy = info::threads(run).min(run.meta.cpus.max(1) as usize) as u32;
     let mut streams: Vec<Option<Stream>> = (0..run.sites.len())
         .into_par_iter()
-        .map(|index| stream(run, machine, touches, SiteId(index as u32), busy))
+        .map(|index| stream(run, machine, touches, windows, SiteId(index as u32), busy))
         .collect();
     put_together(run, places, executed, &mut streams);
     let both = executed.iter().zip(streams);
@@ -159,17 +161,52 @@ fn put_together(
             stream.lines_per_execution * stream.line_ns,
         ));
     }
-    for of_function in by_function.values() {
+    let mut times: BTreeMap<FunctionId, u64> = BTreeMap::new();
+    if !by_function.is_empty() {
+        for sample in &run.samples {
+            let frame = run.stacks[sample.stack.index()].frame;
+            let time_ns = times.entry(places.function_of(frame)).or_default();
+            *time_ns = time_ns.saturating_add(sample.weight_ns);
+        }
+    }
+    for (function, of_function) in &by_function {
+        let function_ns = times.get(function).copied().unwrap_or(0) as f64;
         for &(index, count, _) in of_function {
             let beside = of_function.iter().filter(|(other, of_other, _)| {
                 *other != index && *of_other <= SAME_LOOP * count && count <= SAME_LOOP * of_other
             });
-            let beside_ns = beside.map(|(_, _, ns)| ns).sum();
+            let (number, beside_ns) =
+                beside.fold((0, 0.0), |(number, sum), (_, _, ns)| (number + 1, sum + ns));
             if let Some(stream) = &mut streams[index] {
                 stream.beside_ns = beside_ns;
+                stream.beside = number;
+                stream.function_ns = function_ns;
             }
         }
     }
+}
+
+/// The addresses of a thread's `accesses` in the window of `site` that has most of them, and the
+/// executions from one of these to the next. Timing may end before the window does, so that
+/// the count of the whole window is taken in proportion to the time.
+fn counted_window(
+    accesses: &[&Access],
+    windows: &Windows,
+    site: SiteId,
+) -> Option<(Vec<u64>, f64)> {
+    let window_of = |access: &&Access| windows.at(site, access.t_ns);
+    let most = accesses
+        .chunk_by(|a, b| window_of(a) == window_of(b))
+        .filter(|of_window| of_window.first().and_then(window_of).is_some())
+        .max_by_key(|of_window| of_window.len())?;
+    let window = &windows.of(site)[window_of(most.first()?)?];
+    let (first, last) = (most.first()?.t_ns, most.last()?.t_ns);
+    let between = most.len().checked_sub(1).filter(|between| *between > 0)?;
+    let length_ns = window.to_ns.saturating_sub(window.from_ns).max(1) as f64;
+    let passed = last.saturating_sub(first) as f64 / length_ns;
+    let period = window.count as f64 * passed.min(1.0) / between as f64;
+    let addresses = most.iter().map(|access| access.address).collect();
+    (period >= 1.0).then_some((addresses, period))
 }
 
 /// The stream that `site` is, by the accesses of the thread that most of them are of.
@@ -177,6 +214,7 @@ fn stream(
     run: &RunData,
     machine: &Machine<'_>,
     touches: &Touches<'_>,
+    windows: &Windows,
     site: SiteId,
     busy: u32,
 ) -> Option<Stream> {
@@ -189,9 +227,15 @@ fn stream(
         .take(ADVANCE_ACCESSES)
         .map(|access| access.address)
         .collect();
-    let period = f64::from(run.meta.site_period.max(1));
-    let advance =
-        stall::advance(&addresses, period).filter(|advance| advance.regularity >= REGULAR)?;
+    let usual = f64::from(run.meta.site_period.max(1));
+    let mut advance =
+        stall::advance(&addresses, usual).filter(|advance| advance.regularity >= REGULAR)?;
+    // Each window has a pace of its own: one that was counted tells how far an execution goes.
+    if let Some((addresses, period)) = counted_window(longest, windows, site)
+        && let Some(counted) = stall::advance(&addresses, period)
+    {
+        advance.bytes_per_execution = counted.bytes_per_execution;
+    }
     let served = machine.level_of(advance.span_bytes)?;
     let line_bytes = f64::from(machine.line_bytes);
     let lines = (advance.bytes_per_execution.abs() / line_bytes).min(1.0);
@@ -200,6 +244,8 @@ fn stream(
         lines_per_execution: if written_back { 2.0 * lines } else { lines },
         line_ns: machine.line_ns(served, busy)?,
         beside_ns: 0.0,
+        beside: 0,
+        function_ns: 0.0,
         served,
     })
 }

@@ -120,9 +120,25 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
         overhead: info::overhead(run),
         missing,
     };
-    profile.findings =
-        findings::findings(&profile, &misplaced, run.meta.nodes, &options.thresholds);
+    profile.findings = findings::findings(
+        &profile,
+        &misplaced,
+        streamed(&context),
+        run.meta.nodes,
+        &options.thresholds,
+    );
     Views { profile, detail }
+}
+
+/// Share of the stall at accesses that go through more than the caches hold in order.
+fn streamed(context: &Context<'_>) -> f64 {
+    let stall = |streams_only: bool| {
+        let costs = context.costs.iter();
+        let costs = costs.filter(|cost| cost.is_stream || !streams_only);
+        costs.map(|cost| cost.stall.stall_ns.value).sum::<f64>()
+    };
+    let all = stall(false);
+    if all > 0.0 { stall(true) / all } else { 0.0 }
 }
 
 fn time(context: &Context<'_>, whole: &Sum) -> TimeSplit {

@@ -16,9 +16,6 @@ use crate::Options;
 use crate::former::Former;
 use crate::options::passes_recent;
 
-/// Quantile of the normal distribution for a 95 % interval.
-const Z95: f64 = 1.96;
-
 /// A value this near to a threshold, as a share of it, is not decided by its interval either:
 /// intervals do not know what is systematically wrong.
 const MARGIN: f64 = 0.1;
@@ -190,13 +187,15 @@ fn each(candidate: &Candidate, executed: Executed) -> Estimate {
         return Estimate::exactly(0.0);
     }
     let value = candidate.beyond_ns / executed.count;
-    let count = (Z95 * executed.relative_error).ln_1p();
+    // More executions make each one's stall the shorter.
+    let fewer = (executed.count / executed.low.max(f64::MIN_POSITIVE)).ln();
+    let more = (executed.high / executed.count).ln();
     let below = (stall_ns.value / stall_ns.low.max(f64::MIN_POSITIVE)).ln();
     let above = (stall_ns.high / stall_ns.value).ln();
     Estimate::new(
         value,
-        value * (-below.hypot(count)).exp(),
-        value * above.hypot(count).exp(),
+        value * (-below.hypot(more)).exp(),
+        value * above.hypot(fewer).exp(),
     )
 }
 
@@ -216,7 +215,8 @@ mod tests {
             beyond_ns: stall_ms * 1e6,
             executed: Some(Executed {
                 count: millions * 1e6,
-                relative_error: 0.01,
+                low: millions * 0.98e6,
+                high: millions * 1.02e6,
             }),
             likelihood: Some(near(likelihood)),
             former: None,
@@ -382,7 +382,8 @@ mod tests {
                     likelihood: Some(near(likelihood)),
                     executed: Some(Executed {
                         count: millions * 1e6,
-                        relative_error: precision / 2.0,
+                        low: millions * 1e6 / (1.0 + precision),
+                        high: millions * 1e6 * (1.0 + precision),
                     }),
                     ..load(stall, millions, likelihood)
                 })

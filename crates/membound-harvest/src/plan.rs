@@ -271,6 +271,8 @@ fn of_load(
         }),
         undecided: decision.undecided,
         executions: access.executed.map(|executed| executed.count),
+        executions_low: access.executed.map(|executed| executed.low),
+        executions_high: access.executed.map(|executed| executed.high),
         lasts_ns: None,
         stall_fraction: access.stall_ns.value / cpu_ns,
         stall_ns: decision.stall_each_ns.map(figure),
@@ -349,6 +351,8 @@ impl Code<'_> {
                 lasts_ns: distance::lasts_ns(function, place.block),
                 symbol: origin.name.clone(),
                 executions: origin.counted[place.block].then_some(block.count),
+                executions_low: None,
+                executions_high: None,
                 ..HarvestSite::chosen(path, address, YieldKind::Scavenger, *every)
             }
         };

@@ -16,6 +16,8 @@ pub(crate) fn plan_for(path: &str, identity: String) -> HarvestPlan {
 pub(crate) fn site(path: &str, offset: u64, kind: YieldKind, every: u32) -> HarvestSite {
     HarvestSite {
         executions: Some(1e6),
+        executions_low: None,
+        executions_high: None,
         ..HarvestSite::chosen(path.to_owned(), offset, kind, every)
     }
 }

@@ -8,10 +8,15 @@
 //! share outside of windows and s inside, a part p = (s - g) / (1 - g) of the windows' time went into patches. A
 //! window has few samples, so those of all windows in which the same was patched go together, and
 //! windows wait for those that come soon after them.
+//!
+//! A core overlaps patches with the program, and a sample tells neither by how much. So each
+//! window's time comes with bounds: at most all of it was the program's, and at least what is left
+//! when the other instructions of the program are taken to have needed little longer than ever and
+//! an execution of a patch no longer than [`MOST_TIMES_COST`] allows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use membound_run::{BlockCount, Executions, SiteId};
+use membound_run::{BlockCount, Executions, FrameId, SiteId};
 
 use crate::budget::Work;
 
@@ -19,6 +24,12 @@ use crate::budget::Work;
 const FEWEST: u32 = 10;
 /// The largest part of a window's time that patches are taken to have had.
 const MOST: f64 = 0.95;
+/// An execution of a patch takes at most so many times the guess that the budget is kept by.
+const MOST_TIMES_COST: f64 = 3.0;
+/// Instructions between patches take up to so many times as long as without.
+const MOST_TIMES_SLOWER: f64 = 1.25;
+/// Standard errors of a share of samples to the end of its interval.
+const Z95: f64 = 1.96;
 /// How long windows wait for others that tell of the same.
 const HOLD_NS: u64 = 2_000_000_000;
 
@@ -36,6 +47,8 @@ pub(crate) struct Waiting {
     cost_ns: f64,
     at_patches_ns: f64,
     in_patches_ns: f64,
+    /// Time in trampolines at the program's own instructions, by these.
+    displaced_ns: BTreeMap<FrameId, f64>,
     all_ns: f64,
     samples: u32,
     /// Whether its samples are all there and among those of its kind.
@@ -62,6 +75,7 @@ impl Waiting {
             cost_ns,
             at_patches_ns: 0.0,
             in_patches_ns: 0.0,
+            displaced_ns: BTreeMap::new(),
             all_ns: 0.0,
             samples: 0,
             pooled: false,
@@ -70,12 +84,13 @@ impl Waiting {
 }
 
 /// Samples of all windows in which the same was patched.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Pool {
     samples: u32,
     all_ns: f64,
     at_patches_ns: f64,
     in_patches_ns: f64,
+    displaced_ns: BTreeMap<FrameId, f64>,
     cost_ns: f64,
 }
 
@@ -85,17 +100,29 @@ impl Pool {
         self.all_ns += window.all_ns;
         self.at_patches_ns += window.at_patches_ns;
         self.in_patches_ns += window.in_patches_ns;
+        for (frame, ns) in &window.displaced_ns {
+            *self.displaced_ns.entry(*frame).or_default() += ns;
+        }
         self.cost_ns += window.cost_ns;
     }
 }
 
-/// Whether a sample lay in membound's own code.
+/// In whose code a sample lay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inside {
-    /// It did.
-    Yes,
-    /// It did not.
-    No,
+    /// In membound's.
+    Patch,
+    /// In a trampoline, at an instruction of the program's.
+    Trampoline,
+    /// In the program's.
+    Program,
+}
+
+/// The part of a window's time that went into patches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Part {
+    likely: f64,
+    most: f64,
 }
 
 /// What samples tell of patches.
@@ -118,6 +145,8 @@ pub(crate) struct Dilation {
     unforeseen_ns: f64,
     /// By site that samples waited for, outside of windows.
     usual_ns: HashMap<SiteId, f64>,
+    /// The same by sampled instruction.
+    usual_at_ns: HashMap<FrameId, f64>,
     usual_all_ns: f64,
 }
 
@@ -130,6 +159,7 @@ impl Dilation {
             pools: HashMap::new(),
             unforeseen_ns: 0.0,
             usual_ns: HashMap::new(),
+            usual_at_ns: HashMap::new(),
             usual_all_ns: 0.0,
         }
     }
@@ -139,11 +169,11 @@ impl Dilation {
         self.waiting.push(window);
     }
 
-    /// A sample, and the site that it waited for; they come in the order of time.
+    /// A sample: the instruction and the site that it waited for; they come in the order of time.
     pub(crate) fn sample(
         &mut self,
         t_ns: u64,
-        waited: Option<SiteId>,
+        (leaf, waited): (FrameId, Option<SiteId>),
         weight_ns: u64,
         inside: Inside,
     ) {
@@ -152,19 +182,22 @@ impl Dilation {
         if let Some(window) = self.waiting.iter_mut().find(holds) {
             window.samples += 1;
             window.all_ns += weight;
-            if inside == Inside::Yes {
-                window.in_patches_ns += weight;
+            match inside {
+                Inside::Patch => window.in_patches_ns += weight,
+                Inside::Trampoline => *window.displaced_ns.entry(leaf).or_default() += weight,
+                Inside::Program => {}
             }
-            if inside == Inside::Yes || waited.is_some_and(|site| window.sites.contains(&site)) {
+            if inside == Inside::Patch || waited.is_some_and(|site| window.sites.contains(&site)) {
                 window.at_patches_ns += weight;
             }
-        } else if inside == Inside::Yes {
+        } else if inside == Inside::Patch {
             // On a busy machine patches stand in the text for long before a window and after it.
             self.unforeseen_ns += weight;
         } else {
             if let Some(site) = waited {
                 *self.usual_ns.entry(site).or_default() += weight;
             }
+            *self.usual_at_ns.entry(leaf).or_default() += weight;
             self.usual_all_ns += weight;
         }
     }
@@ -201,7 +234,10 @@ impl Dilation {
                 if enough || row.cpu_ns < sampled_ns {
                     row.cpu_ns = sampled_ns;
                 }
-                row.cpu_ns = (row.cpu_ns as f64 * (1.0 - part)) as u64;
+                let without = |part: f64| (row.cpu_ns as f64 * (1.0 - part)) as u64;
+                row.most_cpu_ns = Some(row.cpu_ns);
+                row.least_cpu_ns = Some(without(part.most));
+                row.cpu_ns = without(part.likely);
             }
         }
         done
@@ -213,28 +249,53 @@ impl Dilation {
     }
 
     /// The part of a window's time that is taken to have gone into patches.
-    fn part(&self, window: &Waiting) -> f64 {
+    fn part(&self, window: &Waiting) -> Part {
         let key = (window.work, window.sites.clone());
-        let pool = self.pools.get(&key).copied().unwrap_or_default();
+        let none = Pool::default();
+        let pool = self.pools.get(&key).unwrap_or(&none);
+        let length_ns = window.to_ns.saturating_sub(window.from_ns).max(1) as f64;
+        let cpu_ns = length_ns.max(window.all_ns);
+        let costliest = (MOST_TIMES_COST * window.cost_ns / cpu_ns).min(MOST);
         if pool.samples < FEWEST || self.usual_all_ns <= 0.0 {
-            return 0.0;
+            return Part {
+                likely: 0.0,
+                most: costliest,
+            };
         }
-        let usual: f64 = window
-            .sites
-            .iter()
-            .filter_map(|it| self.usual_ns.get(it))
-            .sum();
-        let usual = usual / self.usual_all_ns;
+        let usual_ns = window.sites.iter().filter_map(|it| self.usual_ns.get(it));
+        let usual = usual_ns.sum::<f64>() / self.usual_all_ns;
         let here = pool.at_patches_ns / pool.all_ns;
+        // What displaced instructions take beyond their usual time is the patches' as well: they
+        // wait for what these do before them.
+        let displaced = pool.displaced_ns.values().sum::<f64>() / pool.all_ns;
+        let usually = pool.displaced_ns.keys();
+        let usually = usually.filter_map(|it| self.usual_at_ns.get(it));
+        let usually = usually.sum::<f64>() / self.usual_all_ns;
         let most = match self.telling {
-            Telling::Patches => pool.in_patches_ns,
-            Telling::Instructions => pool.cost_ns,
+            Telling::Patches => pool.in_patches_ns / pool.all_ns + (displaced - usually).max(0.0),
+            Telling::Instructions => pool.cost_ns / pool.all_ns,
         };
-        let most = (most / pool.all_ns).min(MOST);
-        if usual >= 1.0 || most <= 0.0 {
-            return 0.0;
+        let most = most.min(MOST);
+        let samples = f64::from(pool.samples);
+        let likely = if usual >= 1.0 || most <= 0.0 {
+            0.0
+        } else {
+            likely(samples, here, usual, most)
+        };
+        // The other instructions went on at most this much slower.
+        let patched = (pool.in_patches_ns / pool.all_ns + displaced)
+            .max(here)
+            .min(1.0);
+        let before = usual.max(usually).min(1.0);
+        // Two more of each kind (Agresti and Coull, 1998): none seen does not mean never.
+        let share = (patched * samples + 2.0) / (samples + 4.0);
+        let high = share + Z95 * (share * (1.0 - share) / (samples + 4.0)).sqrt();
+        let progress = (1.0 - high).max(0.0) / (1.0 - before).max(1e-9);
+        let slower = (1.0 - progress / MOST_TIMES_SLOWER).clamp(0.0, MOST);
+        Part {
+            likely: likely.min(costliest),
+            most: slower.max(likely).min(costliest),
         }
-        likely(f64::from(pool.samples), here, usual, most)
     }
 }
 
@@ -267,6 +328,8 @@ mod tests {
             to_ns,
             count: 5,
             cpu_ns: 1000,
+            least_cpu_ns: None,
+            most_cpu_ns: None,
         };
         Waiting::new(
             Work::Count,
@@ -287,7 +350,7 @@ mod tests {
             let inside = (100..200).contains(&t_ns);
             let every = if inside { 2 } else { 10 };
             let leaf = SiteId(u32::from(t_ns % every == 0));
-            dilation.sample(t_ns, Some(leaf), 10, Inside::No);
+            dilation.sample(t_ns, (FrameId(leaf.0), Some(leaf)), 10, Inside::Program);
         }
         assert!(dilation.settle(150 + HOLD_NS).is_empty());
         let done = dilation.settle(200 + HOLD_NS);
@@ -306,11 +369,14 @@ mod tests {
         for t_ns in 0..20_000 {
             let turn = t_ns % 10;
             let (leaf, inside) = match t_ns % 1000 {
-                0..10 if turn < own => (SiteId(2), Inside::Yes),
-                0..10 => (SiteId(1 + u32::from(turn < own + elsewhere)), Inside::No),
-                _ => (SiteId(1 + u32::from(turn < 3)), Inside::No),
+                0..10 if turn < own => (SiteId(2), Inside::Patch),
+                0..10 => (
+                    SiteId(1 + u32::from(turn < own + elsewhere)),
+                    Inside::Program,
+                ),
+                _ => (SiteId(1 + u32::from(turn < 3)), Inside::Program),
             };
-            dilation.sample(t_ns, Some(leaf), 10, inside);
+            dilation.sample(t_ns, (FrameId(leaf.0), Some(leaf)), 10, inside);
         }
         let done = dilation.settle(u64::MAX);
         done.iter().map(|it| it.executions[0].cpu_ns).collect()
@@ -345,7 +411,7 @@ mod tests {
         let mut dilation = Dilation::new(Telling::Instructions);
         dilation.wait(window(100, 199));
         for t_ns in 0..105 {
-            dilation.sample(t_ns, Some(SiteId(1)), 10, Inside::No);
+            dilation.sample(t_ns, (FrameId(1), Some(SiteId(1))), 10, Inside::Program);
         }
         assert_eq!(dilation.settle(u64::MAX)[0].executions[0].cpu_ns, 1000);
     }

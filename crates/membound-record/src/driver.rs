@@ -29,6 +29,7 @@ use crate::file::RunFile;
 use crate::gaps::Gaps;
 use crate::groups::{Threads, Wanted};
 use crate::inbox::{Inbox, Told};
+use crate::laps::LapCounter;
 use crate::modules::Module;
 use crate::nodes::Nodes;
 use crate::objects::Objects;
@@ -67,7 +68,8 @@ const TOGETHER_NS: u64 = 500_000_000;
 /// Something that happened.
 #[derive(Debug)]
 enum Happened {
-    Sampled(Box<Taken>, Option<Effective>),
+    /// With the address that it waited for, and since when no patch stood in the text.
+    Sampled(Box<Taken>, Option<Effective>, Option<u64>),
     Accessed(Access),
     /// Process, number and return addresses of a call chain.
     Chained(u32, u32, Vec<u64>),
@@ -93,6 +95,7 @@ pub(crate) struct Driver {
     windows: Windows,
     dilation: Dilation,
     bursts: Collector,
+    laps: LapCounter,
     watching: Option<Watching>,
     chooser: Chooser,
     cpu_time: CpuTime,
@@ -183,6 +186,7 @@ impl Driver {
             windows,
             dilation: Dilation::new(telling),
             bursts: Collector::default(),
+            laps: LapCounter::default(),
             watching,
             chooser: Chooser::default(),
             cpu_time: CpuTime::default(),
@@ -413,8 +417,12 @@ impl Driver {
             }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
         }
+        let clear_since_ns = match taken.patched {
+            Patched::No => self.windows.clear_since_ns(taken.t_ns),
+            Patched::Trampoline | Patched::Agent => None,
+        };
         let t_ns = taken.t_ns;
-        let sampled = Happened::Sampled(Box::new(taken), effective);
+        let sampled = Happened::Sampled(Box::new(taken), effective, clear_since_ns);
         self.pending.push(t_ns, sampled);
     }
 
@@ -587,6 +595,7 @@ impl Driver {
         let told = self.inbox.take();
         self.told(told, now_ns);
         self.settle(u64::MAX, usize::MAX);
+        self.laps.end(&self.sites, &mut self.rows.laps);
         if self.sampled_interval_bytes > 0 {
             let from = self.options.objects.unwrap_or(u64::MAX);
             let reason = format!(

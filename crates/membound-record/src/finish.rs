@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::sync::Arc;
 
-use membound_run::{Code, Frame, FrameId, Gap, Location, ModuleId, ModuleKind};
+use membound_run::{Code, Frame, FrameId, Gap, Location, LoopAround, ModuleId, ModuleKind};
 use membound_symbolize::JitMap;
 
 use crate::driver::Driver;
@@ -37,6 +37,7 @@ impl Driver {
             }
         }
         self.code();
+        self.loops();
         for module in &modules {
             if let (ModuleKind::File | ModuleKind::Vdso, Some(why)) =
                 (module.kind, module.why_no_code())
@@ -130,6 +131,27 @@ impl Driver {
                 ..nameless(*frame)
             })
         }));
+    }
+
+    /// Adds the loops around instructions that were sampled or are sites.
+    fn loops(&mut self) {
+        let modules = crate::lock(&self.world).modules.all().to_vec();
+        let met: BTreeSet<(ModuleId, u64)> = self.sites.met().collect();
+        let mut rows = Vec::new();
+        for (id, address) in met {
+            let code = modules.get(id.index()).and_then(|module| module.code());
+            let around = code.map(|code| code.loops(address)).unwrap_or_default();
+            let frame = crate::lock(&self.world).interner.frame(Frame {
+                module: Some(id),
+                address,
+            });
+            rows.extend(around.iter().zip(0..).map(|(it, level)| LoopAround {
+                frame,
+                level,
+                start: it.start,
+            }));
+        }
+        self.file.put(|writer| writer.loops(&rows));
     }
 
     /// Adds the code of functions that were sampled or have sites.

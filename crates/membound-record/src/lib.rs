@@ -21,6 +21,7 @@ mod groups;
 mod heap;
 mod inbox;
 mod intern;
+mod laps;
 mod modules;
 pub mod nodes;
 mod objects;

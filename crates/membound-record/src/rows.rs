@@ -1,6 +1,6 @@
 //! Rows on their way into the run file.
 
-use membound_run::{Access, Executions, Sample, Watched};
+use membound_run::{Access, Executions, Laps, Sample, Watched};
 
 use crate::file::RunFile;
 use crate::objects::Objects;
@@ -13,6 +13,7 @@ pub(crate) struct Rows {
     pub(crate) samples: Vec<Sample>,
     pub(crate) accesses: Vec<Access>,
     pub(crate) executions: Vec<Executions>,
+    pub(crate) laps: Vec<Laps>,
     pub(crate) pages: Vec<membound_run::PageNode>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) blocks: Vec<membound_run::BlockCount>,
@@ -62,6 +63,7 @@ impl Rows {
         file.put(|writer| writer.samples(&self.samples));
         file.put(|writer| writer.accesses(&self.accesses));
         file.put(|writer| writer.executions(&self.executions));
+        file.put(|writer| writer.laps(&self.laps));
         file.put(|writer| writer.pages(&self.pages));
         file.put(|writer| writer.watched(&self.watched));
         file.put(|writer| writer.blocks(&self.blocks));
@@ -69,6 +71,7 @@ impl Rows {
         self.samples.clear();
         self.accesses.clear();
         self.executions.clear();
+        self.laps.clear();
         self.pages.clear();
         self.watched.clear();
         self.blocks.clear();

@@ -65,6 +65,17 @@ impl Sites {
         Some(number)
     }
 
+    /// The number of an access, where it has one.
+    pub(crate) fn known(&self, module: ModuleId, address: u64) -> Option<SiteId> {
+        self.numbers.get(&(module, address)).copied()
+    }
+
+    /// The instructions that were sampled and the accesses, by their addresses.
+    pub(crate) fn met(&self) -> impl Iterator<Item = (ModuleId, u64)> + '_ {
+        let accesses = self.numbers.keys().copied();
+        self.leaves.iter().copied().chain(accesses)
+    }
+
     /// Where an access is.
     pub(crate) fn place(&self, site: SiteId) -> Option<(&Arc<Module>, u64)> {
         self.places
@@ -112,6 +123,7 @@ impl Sites {
         if let Some(known) = self.waits.get(&sampled) {
             return Arc::clone(known);
         }
+        self.leaves.push((module.id, address));
         let found = module
             .code()
             .map(|code| code.waits(address))

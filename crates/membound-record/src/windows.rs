@@ -251,6 +251,12 @@ impl Windows {
         (self.clear_ns.0..self.clear_ns.1).contains(&t_ns)
     }
 
+    /// Since when no patch stood in any text, at a moment not long ago; `None` where one did,
+    /// as far as is known.
+    pub(crate) fn clear_since_ns(&self, t_ns: u64) -> Option<u64> {
+        self.was_clear(t_ns).then_some(self.clear_ns.0)
+    }
+
     /// When a window was opened in which everything is recorded, once for each.
     pub(crate) const fn take_burst(&mut self) -> Option<u64> {
         self.burst_since_ns.take()
@@ -635,6 +641,8 @@ impl Windows {
                             to_ns: after.at_ns,
                             count: *grown.get(address)?,
                             cpu_ns,
+                            least_cpu_ns: None,
+                            most_cpu_ns: None,
                         })
                     });
                     closed.executions.extend(rows);

@@ -211,6 +211,19 @@ pub fn short_count(value: f64) -> String {
     format!("{}{unit}", number(value * factor))
 }
 
+/// A count that was estimated, with its interval where that is wider than a tenth to a side:
+/// `1.24 G [0.9, 2.6 G]`.
+#[must_use]
+pub fn count_in_interval(value: f64, low: Option<f64>, high: Option<f64>) -> String {
+    let text = short_count(value);
+    match (low, high) {
+        (Some(low), Some(high)) if low < 0.9 * value || high > 1.1 * value => {
+            format!("{text} [{}, {}]", short_count(low), short_count(high))
+        }
+        _ => text,
+    }
+}
+
 /// A whole number with narrow groups of three, so that large counts can be read: `12 345`.
 #[must_use]
 pub fn count(value: u64) -> String {
@@ -361,6 +374,10 @@ mod tests {
         assert_eq!(short_count(812.0), "812");
         assert_eq!(short_count(12_400.0), "12.4 k");
         assert_eq!(short_count(1.24e9), "1.24 G");
+        let counted = |low, high| count_in_interval(1.24e9, Some(low), Some(high));
+        assert_eq!(counted(1.2e9, 1.3e9), "1.24 G");
+        assert_eq!(counted(0.9e9, 1.3e9), "1.24 G [900 M, 1.30 G]");
+        assert_eq!(count_in_interval(1.24e9, None, None), "1.24 G");
         assert_eq!(short_count(f64::NAN), NO_VALUE);
         assert_eq!(plural_of(2, "access", "accesses"), "2 accesses");
         assert_eq!(plural(1, "point"), "1 point");

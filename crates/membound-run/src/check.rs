@@ -76,6 +76,12 @@ fn rest(run: &mut RunData, there: &Present, gaps: &mut Vec<Gap>) {
     pick(&mut run.executions, gaps, |executions| {
         executions.site.index() < there.sites
     });
+    pick(&mut run.laps, gaps, |laps| {
+        laps.site.index() < there.sites && laps.thread.index() < there.threads
+    });
+    pick(&mut run.loops, gaps, |around| {
+        around.frame.index() < there.frames
+    });
     pick(&mut run.accesses, gaps, |access| {
         access.thread.index() < there.threads
             && access.site.index() < there.sites

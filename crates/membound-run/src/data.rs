@@ -63,6 +63,10 @@ pub struct RunData {
     pub attributions: Vec<Attribution>,
     /// How often sites ran.
     pub executions: Vec<Executions>,
+    /// Laps of loops, as executions of their sites, from registers that count them.
+    pub laps: Vec<Laps>,
+    /// Loops around frames and sites.
+    pub loops: Vec<LoopAround>,
     /// Single accesses that the latency sampler saw.
     pub accesses: Vec<Access>,
     /// Bursts in which every access of some sites was recorded.
@@ -356,8 +360,41 @@ pub struct Executions {
     pub to_ns: u64,
     /// How often it ran, over all processes.
     pub count: u64,
-    /// CPU time that all threads took meanwhile.
+    /// CPU time that all threads took meanwhile, without that of the patches which counted.
     pub cpu_ns: u64,
+    /// The least that this may have been: the patches took the most that samples permit.
+    pub least_cpu_ns: Option<u64>,
+    /// The most that it may have been: the patches took nothing.
+    pub most_cpu_ns: Option<u64>,
+}
+
+/// Executions of a site by one thread over a while in which nothing was patched, from a register
+/// to which each lap of the site's loop adds a constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Laps {
+    /// The site, which runs once in each lap.
+    pub site: SiteId,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Since when.
+    pub from_ns: u64,
+    /// Until when.
+    pub to_ns: u64,
+    /// How often it ran.
+    pub count: u64,
+    /// CPU time of the thread meanwhile, without what the kernel took of it.
+    pub cpu_ns: u64,
+}
+
+/// A loop around an instruction that was sampled or is a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoopAround {
+    /// The instruction.
+    pub frame: FrameId,
+    /// 0 for the innermost loop around it, 1 for the one around that, and so on.
+    pub level: u32,
+    /// Address of the loop's first block in the frame's module.
+    pub start: u64,
 }
 
 /// One access that the latency sampler saw.

@@ -98,6 +98,8 @@ impl Reader<'_> {
             sites: reader.rows(),
             attributions: reader.rows(),
             executions: reader.rows(),
+            laps: reader.rows(),
+            loops: reader.rows(),
             accesses: reader.rows(),
             bursts: reader.rows(),
             blocks: reader.rows(),
@@ -141,6 +143,9 @@ impl Reader<'_> {
         let columns: Vec<String> = columns
             .query_map([R::TABLE], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
+        if columns.is_empty() && table::LATER_TABLES.contains(&R::TABLE) {
+            return Ok(());
+        }
         let mut statement = self.connection.prepare(&table::select::<R>(&columns))?;
         let mut found = statement.query([])?;
         while let Some(row) = found.next()? {

@@ -6,9 +6,9 @@ use rusqlite::{Row, Statement};
 
 use crate::value::Value;
 use crate::{
-    Access, Allocations, Attribution, BlockCount, Burst, Code, Executions, Frame, Gap, Location,
-    Mapping, Meta, Module, Object, PageNode, Process, Sample, Site, Stack, Thread, Traffic,
-    Watched, burst,
+    Access, Allocations, Attribution, BlockCount, Burst, Code, Executions, Frame, Gap, Laps,
+    Location, LoopAround, Mapping, Meta, Module, Object, PageNode, Process, Sample, Site, Stack,
+    Thread, Traffic, Watched, burst,
 };
 
 /// Tells a run from other databases: SQLite's `application_id`.
@@ -187,6 +187,23 @@ record!(Executions, "executions", Order, "latencies", {
     to_ns: u64,
     count: u64,
     cpu_ns: u64,
+    least_cpu_ns: Option<u64>,
+    most_cpu_ns: Option<u64>,
+});
+
+record!(Laps, "laps", Order, "latencies", {
+    site: crate::SiteId,
+    thread: crate::ThreadId,
+    from_ns: u64,
+    to_ns: u64,
+    count: u64,
+    cpu_ns: u64,
+});
+
+record!(LoopAround, "loops", Order, "latencies", {
+    frame: crate::FrameId,
+    level: u32,
+    start: u64,
 });
 
 record!(Access, "accesses", Order, "latencies", {
@@ -392,6 +409,8 @@ macro_rules! each_table {
             Site,
             Attribution,
             Executions,
+            Laps,
+            LoopAround,
             Access,
             Burst,
             BlockCount,
@@ -406,6 +425,9 @@ macro_rules! each_table {
         )
     };
 }
+
+/// Tables that files of this layout may lack: of versions before there were such tables.
+pub(crate) const LATER_TABLES: [&str; 2] = [Laps::TABLE, LoopAround::TABLE];
 
 /// The statements that make all tables.
 pub(crate) fn create_all() -> Vec<String> {

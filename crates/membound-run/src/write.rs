@@ -18,9 +18,9 @@ use rustix::process::{Resource, getrlimit};
 use crate::table::{self, Key, Record};
 use crate::{
     APPLICATION, Access, Allocations, Attribution, BlockCount, Burst, Code, Error, Executions,
-    Frame, FrameId, Gap, LAYOUT, Location, Mapping, Meta, Module, ModuleId, Object, ObjectId,
-    PageNode, Process, ProcessId, RunData, Sample, Site, SiteId, Stack, StackId, Thread, ThreadId,
-    Traffic, Watched,
+    Frame, FrameId, Gap, LAYOUT, Laps, Location, LoopAround, Mapping, Meta, Module, ModuleId,
+    Object, ObjectId, PageNode, Process, ProcessId, RunData, Sample, Site, SiteId, Stack, StackId,
+    Thread, ThreadId, Traffic, Watched,
 };
 
 /// Bytes of a page. Rows are added at the ends of tables and read in their order, so that
@@ -159,6 +159,10 @@ impl Writer {
         attributions(Attribution);
         /// Adds counted executions.
         executions(Executions);
+        /// Adds laps of loops.
+        laps(Laps);
+        /// Adds loops around frames.
+        loops(LoopAround);
         /// Adds accesses.
         accesses(Access);
         /// Adds bursts.
@@ -340,6 +344,8 @@ pub fn write(path: &Path, run: &RunData) -> Result<(), Error> {
     writer.sites(SiteId(0), &run.sites)?;
     writer.attributions(&run.attributions)?;
     writer.executions(&run.executions)?;
+    writer.laps(&run.laps)?;
+    writer.loops(&run.loops)?;
     writer.accesses(&run.accesses)?;
     writer.bursts(&run.bursts)?;
     writer.blocks(&run.blocks)?;

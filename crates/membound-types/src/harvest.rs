@@ -190,6 +190,12 @@ pub struct HarvestSite {
     pub undecided: bool,
     /// Executions over the run, where they are known.
     pub executions: Option<f64>,
+    /// Lower end of their 95 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executions_low: Option<f64>,
+    /// Upper end of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executions_high: Option<f64>,
     /// Of a yield of the kind `scavenger`: how long the innermost loop around it runs each time that it is
     /// entered, in nanoseconds, where there is one and that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -229,6 +235,8 @@ impl HarvestSite {
             detail: None,
             undecided: false,
             executions: None,
+            executions_low: None,
+            executions_high: None,
             lasts_ns: None,
             stall_fraction: 0.0,
             stall_ns: None,

@@ -219,8 +219,20 @@ pub struct Share {
     pub levels: LevelShares,
     /// Executions of loads, where they were counted.
     pub loads: Option<f64>,
+    /// Lower end of their 95 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loads_low: Option<f64>,
+    /// Upper end of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loads_high: Option<f64>,
     /// Executions of stores, where they were counted.
     pub stores: Option<f64>,
+    /// Lower end of their 95 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stores_low: Option<f64>,
+    /// Upper end of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stores_high: Option<f64>,
     /// Average latency, where it was measured.
     pub avg_latency_ns: Option<f64>,
     /// The same in core clock cycles.
@@ -721,6 +733,10 @@ pub struct ListedInstruction {
     pub stall_fraction: f64,
     /// Executions, where they were counted.
     pub executions: Option<f64>,
+    /// Lower end of their 95 % interval.
+    pub executions_low: Option<f64>,
+    /// Upper end of it.
+    pub executions_high: Option<f64>,
 }
 
 /// `membound compare` of runs.

@@ -268,7 +268,7 @@ fn piece(part: &Part, share: f64) -> Part {
         sure_ns: part.sure_ns * share,
         stall_ns: part.stall_ns * share,
         levels: part.levels.times(share),
-        executions: part.executions.map(|count| count * share),
+        executions: part.executions.map(|executed| executed.times(share)),
         ..*part
     }
 }

@@ -101,6 +101,8 @@ fn nonsense(seed: u64, events: u64, machine: bool) -> RunData {
             to_ns: from_ns + random.below(100_000_000),
             count: random.below(1_000_000_000),
             cpu_ns: random.below(200_000_000),
+            least_cpu_ns: None,
+            most_cpu_ns: None,
         });
     }
     for thread in &mut run.threads {

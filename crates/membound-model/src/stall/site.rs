@@ -19,8 +19,31 @@ pub enum Touch {
 pub struct Executed {
     /// How often, over the whole run.
     pub count: f64,
-    /// Standard error of the count, as a share of it (counted in part of the run only).
-    pub relative_error: f64,
+    /// Lower end of its 95 % interval (counted in part of the run only).
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+impl Executed {
+    /// The count and its interval times a positive `factor`.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        Self {
+            count: self.count * factor,
+            low: self.low * factor,
+            high: self.high * factor,
+        }
+    }
+
+    /// The ends of its interval as shares of the count.
+    fn ends(self) -> (f64, f64) {
+        if self.count > 0.0 {
+            (self.low / self.count, self.high / self.count)
+        } else {
+            (1.0, 1.0)
+        }
+    }
 }
 
 /// Lines that a site moves in order.
@@ -36,6 +59,10 @@ pub struct Stream {
     /// for each execution of this one. They share the bandwidth, and samples of the loop lie
     /// behind whichever of its accesses waits.
     pub beside_ns: f64,
+    /// How many such accesses there are.
+    pub beside: u32,
+    /// CPU time of the function that the stream's loop is in, in nanoseconds.
+    pub function_ns: f64,
     /// Where the lines come from.
     pub served: Served,
 }
@@ -48,14 +75,40 @@ impl Stream {
                 .lines_per_execution
                 .mul_add(self.line_ns, self.beside_ns)
     }
+
+    /// How certain it is that the loop waits for bandwidth, 0 to 1, from the part of its time in
+    /// which so many executions' lines can be moved at all.
+    fn bound(&self, executions: f64) -> f64 {
+        if self.function_ns <= 0.0 {
+            return 0.0;
+        }
+        let used = self.moved_ns(executions) / self.function_ns;
+        ((used - UNBOUND_USE) / (BOUND_USE - UNBOUND_USE)).clamp(0.0, 1.0)
+    }
 }
 
 /// How much longer lines may take than at the machine's measured bandwidth.
 const HIGHEST_USE: f64 = 1.5;
 
+/// Part of the measured bandwidth up to which a loop may wait for something else, and from which
+/// on it waits for bandwidth.
+const UNBOUND_USE: f64 = 0.5;
+const BOUND_USE: f64 = 0.9;
+
 /// Part of a hit's latency that an access of a loop costs which goes through memory in order:
-/// such hits overlap. The value, and the least that instructions can be.
-const OVERLAPPED_HIT: (f64, f64) = (0.35, 0.15);
+/// such hits overlap. From a core that begins four of them in a cycle to one that computes with
+/// each; the value is that of copies, triads and stencils in the first cache.
+const OVERLAPPED_HIT: Overlap = Overlap {
+    least: 0.05,
+    usual: 0.1,
+    most: 0.2,
+};
+
+struct Overlap {
+    least: f64,
+    usual: f64,
+    most: f64,
+}
 
 /// Lines of a site that threads take from each other.
 ///
@@ -203,13 +256,9 @@ impl Costs {
 fn beyond_hits(evidence: &Evidence<'_>, executed: Executed, hit_ns: f64) -> Estimate {
     let time_ns = evidence.time_ns;
     let hits = executed.count * hit_ns;
-    let error = (Z95 * executed.relative_error).clamp(0.0, 1.0);
+    let (fewest, most) = executed.ends();
     let left = |hits: f64| (time_ns - hits).max(0.0);
-    Estimate::new(
-        left(hits),
-        left(hits * (1.0 + error)),
-        left(hits * (1.0 - error)),
-    )
+    Estimate::new(left(hits), left(hits * most), left(hits * fewest))
 }
 
 /// The stall of accesses that were counted and timed.
@@ -230,20 +279,25 @@ fn timed(
     let beyond = evidence
         .stream
         .filter(|stream| stream.served != Served::L1)
-        .map(|_| {
+        .map(|stream| {
             let hit_ns = costs.hit_ns(evidence.touch);
-            let beyond = |part: f64| beyond_hits(evidence, executed, part * hit_ns);
-            (
-                beyond(OVERLAPPED_HIT.0).value,
-                beyond(OVERLAPPED_HIT.1).high,
+            // The loop's work lies at its instructions as its time does.
+            let hits = hit_ns * f64::from(1 + stream.beside);
+            let loop_ns = stream.function_ns.max(time_ns).max(f64::MIN_POSITIVE);
+            let beyond =
+                |part: f64, count: f64| time_ns * (1.0 - part * count * hits / loop_ns).max(0.0);
+            Estimate::new(
+                beyond(OVERLAPPED_HIT.usual, executed.count),
+                beyond(OVERLAPPED_HIT.most, executed.high),
+                beyond(OVERLAPPED_HIT.least, executed.low),
             )
         });
     let wanted = beyond
-        .map_or(plain.value, |(value, _)| value)
+        .map_or(plain.value, |beyond| beyond.value)
         .max(overlapped);
-    let error = (Z95 * executed.relative_error).clamp(0.0, 1.0);
+    let (fewest, most) = executed.ends();
     let limit = mixture.excess_ns.times(executed.count);
-    let (least, most) = (limit.low * (1.0 - error), limit.high * (1.0 + error));
+    let (least, most) = (limit.low * fewest, limit.high * most);
     let of_latency = wanted.min(limit.value);
     let mut levels = by_level(mixture, costs).scaled_to(of_latency);
     let Some(stream) = evidence.stream else {
@@ -262,13 +316,15 @@ fn timed(
     let streamed = time_ns.min(own) * used;
     let value = wanted.min(limit.value.max(moved)).max(streamed);
     levels.add(stream.served, value - of_latency);
+    // Where its lines take all of the loop's time there is nothing else to wait for.
+    let bound = beyond.map_or(0.0, |beyond| beyond.low) * stream.bound(executed.count);
     let stall = Estimate::new(
         value,
-        plain.low.min(least.max(moved)),
+        plain.low.max(bound).min(least.max(moved)),
         plain
             .high
             .max(time_ns.min(moved))
-            .max(beyond.map_or(0.0, |(_, most)| most.min(HIGHEST_USE * moved))),
+            .max(beyond.map_or(0.0, |beyond| beyond.high.min(HIGHEST_USE * moved))),
     );
     (stall, levels)
 }
@@ -282,11 +338,7 @@ fn each_for_itself(
     executed: Executed,
     mixture: &Mixture,
 ) -> Option<Estimate> {
-    let error = (Z95 * executed.relative_error).clamp(0.0, 1.0);
-    let (fewest, most) = (
-        executed.count * (1.0 - error),
-        executed.count * (1.0 + error),
-    );
+    let (fewest, most) = (executed.low, executed.high);
     let latency = mixture.mean_ns;
     if time_ns < fewest * latency.low || time_ns > most * latency.high {
         return None;

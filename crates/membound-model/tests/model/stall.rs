@@ -255,7 +255,8 @@ fn site<'a>(
         confidence: 1.0,
         executed: Some(Executed {
             count: executions,
-            relative_error: 0.02,
+            low: 0.96 * executions,
+            high: 1.04 * executions,
         }),
         mixture: Some(mixture),
         stream: None,
@@ -274,7 +275,8 @@ fn a_count_that_is_not_known_well_does_not_spoil_what_latencies_tell() {
             let mut evidence = site(5.0, executions * factor, &mixture);
             evidence.executed = Some(Executed {
                 count: executions * factor,
-                relative_error: 0.3,
+                low: 0.41 * executions * factor,
+                high: 1.59 * executions * factor,
             });
             let stall = Stall::of(&evidence, &COSTS);
             let error = (stall.stall_ns.value - truth).abs() / 5e9;
@@ -394,6 +396,8 @@ fn a_stream_stalls_although_its_loads_look_fast() {
         lines_per_execution: 0.125,
         line_ns: 20.0,
         beside_ns: 0.0,
+        beside: 0,
+        function_ns: 4.0e9,
         served: Served::Dram,
     });
     let with = Stall::of(&evidence, &COSTS);
@@ -408,6 +412,8 @@ fn a_stream_stalls_although_its_loads_look_fast() {
             lines_per_execution: 0.125,
             line_ns: 2.5,
             beside_ns: 0.0,
+            beside: 0,
+            function_ns: seconds * 1e9,
             served: Served::Dram,
         });
         let found = Stall::of(&evidence, &COSTS).stall_ns;
@@ -429,6 +435,8 @@ fn a_triad_that_uses_all_bandwidth_stalls_for_all_but_its_work() {
         lines_per_execution: 0.125,
         line_ns: 2.5,
         beside_ns: 3.0 * 0.125 * 2.5,
+        beside: 3,
+        function_ns: seconds * 1e9,
         served: Served::Dram,
     });
     let stall = Stall::of(&evidence, &COSTS);

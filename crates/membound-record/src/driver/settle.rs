@@ -10,6 +10,7 @@ use super::{Driver, Happened};
 use crate::bursts::Recorded;
 use crate::clock;
 use crate::dilation::Inside;
+use crate::laps;
 use crate::sampling::{Patched, Taken, Whose};
 use crate::watch::{Seen, Wrote};
 
@@ -32,7 +33,10 @@ impl Driver {
                 Happened::Chained(pid, number, addresses) => {
                     self.settle_chain(pid, number, &addresses, t_ns);
                 }
-                Happened::Sampled(taken, effective) => self.settle_sample(&taken, effective),
+                Happened::Sampled(taken, effective, clear_since_ns) => {
+                    self.count_laps(&taken, clear_since_ns);
+                    self.settle_sample(&taken, effective);
+                }
                 Happened::Accessed(access) => self.settle_access(&access, t_ns),
             }
         }
@@ -76,8 +80,9 @@ impl Driver {
                 .at(&self.world, taken.process, it.address, taken.t_ns)
         });
         let inside = match taken.patched {
-            Patched::Agent => Inside::Yes,
-            Patched::No | Patched::Trampoline => Inside::No,
+            Patched::Agent => Inside::Patch,
+            Patched::Trampoline => Inside::Trampoline,
+            Patched::No => Inside::Program,
         };
         if let Some(address) = effective.filter(|it| it.exact).map(|it| it.address) {
             self.pages.accessed(taken.process, address);
@@ -86,8 +91,9 @@ impl Driver {
         let waited = self.sites.likeliest(taken.leaf);
         // The agent's own thread takes no time of the program's.
         if taken.whose == Whose::Program {
+            let at = (taken.leaf, waited);
             self.dilation
-                .sample(taken.t_ns, waited, taken.weight_ns, inside);
+                .sample(taken.t_ns, at, taken.weight_ns, inside);
         }
         self.samples += 1;
         self.rows.samples.push(Sample {
@@ -100,6 +106,25 @@ impl Driver {
             exact: effective.is_some_and(|it| it.exact),
             object,
         });
+    }
+
+    /// Compares a sample with the one before it. The kernel works for what the thread was at.
+    fn count_laps(&mut self, taken: &Taken, clear_since_ns: Option<u64>) {
+        if let Some((module, address, _)) = &taken.code {
+            let seen = laps::Seen {
+                t_ns: taken.t_ns,
+                thread: taken.thread,
+                weight_ns: taken.weight_ns,
+                leaf: taken.leaf,
+                module,
+                address: *address,
+                registers: &taken.registers.general,
+                clear_since_ns,
+            };
+            self.laps.sample(&seen, &self.sites, &mut self.rows.laps);
+        } else if taken.patched == Patched::No {
+            self.laps.in_kernel(taken.thread, taken.weight_ns);
+        }
     }
 
     /// A sample waited for an access of this address.

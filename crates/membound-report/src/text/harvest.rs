@@ -98,8 +98,12 @@ fn each(site: &HarvestSite) -> String {
     stall.unwrap_or_else(|| "–".to_owned())
 }
 
-fn count(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), units::short_count)
+fn executions(site: &HarvestSite) -> String {
+    let ends = (site.executions_low, site.executions_high);
+    site.executions.map_or_else(
+        || "–".to_owned(),
+        |count| units::count_in_interval(count, ends.0, ends.1),
+    )
 }
 
 fn mark(site: &HarvestSite) -> &'static str {
@@ -129,7 +133,7 @@ fn chosen(out: &mut Out, plan: &HarvestPlan) {
     for site in sites.iter().take(CHOSEN) {
         table.row([
             format!("{}{}", mark(site), place(site)),
-            count(site.executions),
+            executions(site),
             share(site),
             each(site),
             units::percent(site.stall_fraction),
@@ -223,7 +227,7 @@ fn bounding(out: &mut Out, plan: &HarvestPlan) {
                 0 | 1 => "time".to_owned(),
                 every => format!("{} times", units::count(u64::from(every))),
             };
-            table.row([place(site), count(site.executions), every]);
+            table.row([place(site), executions(site), every]);
         }
         out.table(&table);
         more(out, sites.len(), REFUSED, "yield");
@@ -320,6 +324,8 @@ mod tests {
             detail: None,
             undecided: reason == YieldReason::Hits,
             executions: Some(10.24e6),
+            executions_low: None,
+            executions_high: None,
             lasts_ns: None,
             stall_fraction: 0.31,
             stall_ns: figure(118.0),

@@ -23,7 +23,11 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
     );
     let time = (
         vec(sample(), 0..40),
-        vec(executions(), 0..8),
+        (
+            vec(executions(), 0..8),
+            vec(laps(), 0..8),
+            vec(around(), 0..8),
+        ),
         vec(access(), 0..40),
         vec(burst(), 0..4),
         vec(block(), 0..6),
@@ -40,7 +44,8 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
     );
     (meta(), code, time, rest).prop_map(|(meta, code, time, rest)| {
         let (processes, threads, modules, mappings, frames, stacks, sites, attributions) = code;
-        let (samples, executions, accesses, bursts, blocks, objects, allocations) = time;
+        let (samples, (executions, laps, loops), accesses, bursts, blocks, objects, allocations) =
+            time;
         let (locations, code, pages, traffic, watched, gaps) = rest;
         sound(RunData {
             meta,
@@ -54,6 +59,8 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
             sites,
             attributions,
             executions,
+            laps,
+            loops,
             accesses,
             bursts,
             blocks,
@@ -125,6 +132,9 @@ fn sound(mut run: RunData) -> RunData {
     });
     run.executions
         .retain_mut(|row| within(&mut row.site.0, sites));
+    run.laps
+        .retain_mut(|row| within(&mut row.site.0, sites) && within(&mut row.thread.0, threads));
+    run.loops.retain_mut(|row| within(&mut row.frame.0, frames));
     run.accesses.retain_mut(|row| {
         row.object = object(row.object);
         within(&mut row.thread.0, threads) && within(&mut row.site.0, sites)
@@ -389,15 +399,40 @@ fn sample() -> impl Strategy<Value = Sample> {
 }
 
 fn executions() -> impl Strategy<Value = Executions> {
-    (any::<u32>(), number(), number(), number(), number()).prop_map(
-        |(site, from_ns, to_ns, count, cpu_ns)| Executions {
+    let bounds = (option::of(number()), option::of(number()));
+    (any::<u32>(), number(), number(), number(), number(), bounds).prop_map(
+        |(site, from_ns, to_ns, count, cpu_ns, (least_cpu_ns, most_cpu_ns))| Executions {
             site: SiteId(site),
+            from_ns,
+            to_ns,
+            count,
+            cpu_ns,
+            least_cpu_ns,
+            most_cpu_ns,
+        },
+    )
+}
+
+fn laps() -> impl Strategy<Value = Laps> {
+    let times = (number(), number(), number());
+    (any::<u32>(), any::<u32>(), number(), times).prop_map(
+        |(site, thread, count, (from_ns, to_ns, cpu_ns))| Laps {
+            site: SiteId(site),
+            thread: ThreadId(thread),
             from_ns,
             to_ns,
             count,
             cpu_ns,
         },
     )
+}
+
+fn around() -> impl Strategy<Value = LoopAround> {
+    (any::<u32>(), any::<u32>(), number()).prop_map(|(frame, level, start)| LoopAround {
+        frame: FrameId(frame),
+        level,
+        start,
+    })
 }
 
 fn access() -> impl Strategy<Value = Access> {

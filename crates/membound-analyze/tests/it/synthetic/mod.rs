@@ -308,6 +308,8 @@ impl Synthetic {
             to_ns,
             count,
             cpu_ns: to_ns - from_ns,
+            least_cpu_ns: None,
+            most_cpu_ns: None,
         });
         for _ in 0..count / u64::from(SITE_PERIOD) {
             let (target, address) = self.target(like);

@@ -308,7 +308,16 @@ fn figures(share: &Share) -> Value {
         u8::from(share.flagged),
         rounded(share.stall_fraction),
         rounded(share.time_fraction),
+        ends(share.loads_low, share.loads_high),
+        ends(share.stores_low, share.stores_high),
     ])
+}
+
+/// The ends of an interval; `null` where there is none.
+fn ends(low: Option<f64>, high: Option<f64>) -> Value {
+    low.zip(high).map_or(Value::Null, |(low, high)| {
+        json!([rounded(low), rounded(high)])
+    })
 }
 
 fn object(row: &ObjectRow, inside: bool, names: &mut Names<'_>) -> Value {
@@ -414,7 +423,8 @@ fn listings(listings: &[Listing], names: &mut Names<'_>) -> Vec<Value> {
                     it.line,
                     rounded(it.time_fraction),
                     rounded(it.stall_fraction),
-                    it.executions.map(rounded)
+                    it.executions.map(rounded),
+                    ends(it.executions_low, it.executions_high)
                 ])
             })
             .collect();

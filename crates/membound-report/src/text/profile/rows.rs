@@ -230,7 +230,11 @@ fn shares(table: Table) -> Table {
 }
 
 fn figures(share: &Share) -> Vec<String> {
-    let executions = |count: Option<f64>| count.map_or_else(String::new, units::short_count);
+    let executions = |count: Option<f64>, low, high| {
+        count.map_or_else(String::new, |count| {
+            units::count_in_interval(count, low, high)
+        })
+    };
     vec![
         run::flagged_percent(share.stall_fraction, share.flagged),
         units::percent_interval(share.stall_low, share.stall_high),
@@ -239,8 +243,8 @@ fn figures(share: &Share) -> Vec<String> {
             .unwrap_or_default()
             .to_owned(),
         run::latency(share.avg_latency_ns),
-        executions(share.loads),
-        executions(share.stores),
+        executions(share.loads, share.loads_low, share.loads_high),
+        executions(share.stores, share.stores_low, share.stores_high),
     ]
 }
 

@@ -2,6 +2,8 @@
 //! `cargo test --release -p membound --test profile figures:: -- --test-threads 1`, which is a
 //! part of `cargo xtask test`.
 
+mod attached;
+mod executions;
 mod kernels;
 mod languages;
 mod objects;

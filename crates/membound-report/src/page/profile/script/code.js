@@ -51,9 +51,9 @@
       })));
     } else parts.push(make("p", { class: "note" }, "No source: the module has no line numbers, or the file could not be read."));
     if (listing.assembly.length) {
-      parts.push(table("assembly", ["stalled", "time", "", "", "instruction", "executed"], listing.assembly.map(([address, text, line, time, stall, executed]) => {
+      parts.push(table("assembly", ["stalled", "time", "", "", "instruction", "executed"], listing.assembly.map(([address, text, line, time, stall, executed, ends]) => {
         const row = make("tr", { class: line !== null && line === chosenLine ? "chosen" : "" }, ...cells(byAddress.get(`${listing.module} ${address}`), sum, addressMost, [time, stall]));
-        row.append(make("td", { class: "address" }, address), make("td", {}, make("code", {}, text)), make("td", {}, executed === null ? "" : m.short(executed)));
+        row.append(make("td", { class: "address" }, address), make("td", {}, make("code", {}, text)), make("td", {}, m.counted(executed, ends)));
         return row;
       })));
     }

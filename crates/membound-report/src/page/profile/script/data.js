@@ -75,7 +75,7 @@ const membound = (() => {
   const functionRows = figuresOf(raw.functions, (row) => `${row[0]} ${row[1]}`);
   const lineRows = figuresOf(raw.lines, (row) => `${row[0]} ${row[1]}`);
   const instructionRows = figuresOf(raw.instructions, (row) => `${row[0]} ${row[1]}`);
-  const noFigures = [0, 0, null, null, null, null, 0, null, null];
+  const noFigures = [0, 0, null, null, null, null, 0, null, null, null, null];
   const listed = new Map();
   raw.listings.forEach((listing) => {
     for (const row of listing.assembly) listed.set(`${listing.module} ${row[0]}`, row[1]);
@@ -210,6 +210,12 @@ const membound = (() => {
     if (size >= 1e-3) return `${number(value * 1e3)} ms`;
     return size >= 1e-6 ? `${number(value * 1e6)} µs` : `${number(value * 1e9)} ns`;
   };
+  // A number of executions, with its interval where that is wider than a tenth to a side.
+  const counted = (count, ends) => {
+    if (count === null) return "";
+    const wide = ends && (ends[0] < 0.9 * count || ends[1] > 1.1 * count);
+    return wide ? `${short(count)} [${short(ends[0])}, ${short(ends[1])}]` : short(count);
+  };
   const short = (value) => {
     for (const [least, unit] of [[1e12, " T"], [1e9, " G"], [1e6, " M"]]) if (value >= least) return number(value / least) + unit;
     return value >= 1e4 ? `${number(value / 1e3)} k` : value.toFixed(0);
@@ -285,5 +291,5 @@ const membound = (() => {
     else state.filter[kind] = key;
     update("filter");
   };
-  return { raw, of, by, kinds, state, sums, rows, lane, views, update, restore, toggle, filtered, whole, number, percent, seconds, short, color, make, bar, name, base, plain, groups, frames, stacks, span_s, current: () => last };
+  return { raw, of, by, kinds, state, sums, rows, lane, views, update, restore, toggle, filtered, whole, number, percent, seconds, short, counted, color, make, bar, name, base, plain, groups, frames, stacks, span_s, current: () => last };
 })();

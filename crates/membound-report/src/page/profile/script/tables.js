@@ -18,8 +18,8 @@
     { id: "time", title: "CPU time", value: (row) => row.weight, text: (row, sum) => m.percent(row.weight / sum.total) },
     { id: "seconds", title: "", text: (row) => m.seconds(row.weight) },
     { id: "latency", title: "latency", value: (row) => row.it.figures[4] || 0, text: (row) => (row.it.figures[4] === null ? "" : `${m.number(row.it.figures[4])} ns`) },
-    { id: "loads", title: "loads", value: (row) => row.it.figures[2] || 0, text: (row) => (row.it.figures[2] ? m.short(row.it.figures[2]) : "") },
-    { id: "stores", title: "stores", value: (row) => row.it.figures[3] || 0, text: (row) => (row.it.figures[3] ? m.short(row.it.figures[3]) : "") },
+    { id: "loads", title: "loads", value: (row) => row.it.figures[2] || 0, text: (row) => m.counted(row.it.figures[2], row.it.figures[9]) },
+    { id: "stores", title: "stores", value: (row) => row.it.figures[3] || 0, text: (row) => m.counted(row.it.figures[3], row.it.figures[10]) },
     { id: "name", title: "", value: (row) => row.it.name },
   ];
   const order = (rows) => {

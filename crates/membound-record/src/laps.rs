@@ -1,0 +1,256 @@
+//! Laps of loops, from registers that samples show.
+//!
+//! Where a loop adds a constant to a register once a lap, two samples of it tell how many laps a
+//! thread made between them, while nothing was patched. Counting patches slow loops of few
+//! instructions down manyfold, and are not needed there.
+//!
+//! A loop that is left and entered again between two samples shows too few laps, or a register
+//! that went back. Only samples that follow each other directly are compared, stretches must go on
+//! steadily, and those of loops whose registers went back often are not believed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use membound_rewrite::stall::CodeLoop;
+use membound_run::{FrameId, Laps, ModuleId, ThreadId};
+
+use crate::modules::Module;
+use crate::sites::Sites;
+
+/// Pairs of samples that a stretch has at least.
+const FEWEST_PAIRS: u32 = 5;
+/// Pairs for each time that the register went back, at least.
+const PAIRS_PER_RETURN: u32 = 8;
+/// A longer stretch is told in parts, so that phases show.
+const LONGEST_NS: u64 = 100_000_000;
+/// The rates of a stretch's pairs differ by this factor at most.
+const STEADY: f64 = 2.0;
+/// No processor makes more laps in a nanosecond.
+const MOST_LAPS_PER_NS: f64 = 8.0;
+/// Times that two samples may be apart, as multiples of the CPU time of the later one. Beyond,
+/// the thread was off the processor, or samples are missing.
+const APART: std::ops::Range<f64> = 0.5..1.5;
+
+/// A sample of the program's own code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    pub(crate) t_ns: u64,
+    pub(crate) thread: ThreadId,
+    pub(crate) weight_ns: u64,
+    pub(crate) leaf: FrameId,
+    pub(crate) module: &'a Arc<Module>,
+    pub(crate) address: u64,
+    /// By their numbers in instructions.
+    pub(crate) registers: &'a [u64; 16],
+    /// Since when no patch stands in the text; `None`: one does.
+    pub(crate) clear_since_ns: Option<u64>,
+}
+
+/// A loop of a module.
+type Place = (ModuleId, u64);
+
+/// Compares samples with those before them.
+#[derive(Debug, Default)]
+pub(crate) struct LapCounter {
+    around: HashMap<FrameId, Arc<[Arc<CodeLoop>]>>,
+    threads: HashMap<ThreadId, OfThread>,
+    loops: HashMap<Place, Trust>,
+}
+
+/// A thread's last sample, and the stretches that it is part of.
+#[derive(Debug, Default)]
+struct OfThread {
+    t_ns: u64,
+    /// CPU time in the kernel since then.
+    in_kernel_ns: u64,
+    clear_since_ns: u64,
+    open: Vec<Stretch>,
+}
+
+/// How often a loop's register went on and back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trust {
+    pairs: u32,
+    returns: u32,
+}
+
+#[derive(Debug)]
+struct Stretch {
+    module: Arc<Module>,
+    it: Arc<CodeLoop>,
+    value: u64,
+    from_ns: u64,
+    to_ns: u64,
+    laps: f64,
+    cpu_ns: u64,
+    pairs: u32,
+    slowest: f64,
+    fastest: f64,
+}
+
+impl Stretch {
+    fn begin(module: &Arc<Module>, it: &Arc<CodeLoop>, value: u64, t_ns: u64) -> Self {
+        Self {
+            module: Arc::clone(module),
+            it: Arc::clone(it),
+            value,
+            from_ns: t_ns,
+            to_ns: t_ns,
+            laps: 0.0,
+            cpu_ns: 0,
+            pairs: 0,
+            slowest: f64::INFINITY,
+            fastest: 0.0,
+        }
+    }
+
+    fn place(&self) -> Place {
+        (self.module.id, self.it.start)
+    }
+
+    /// Adds a pair, if its laps fit in with those before.
+    /// Of the time since the one before, `part` was spent in the loop and the rest in the kernel.
+    fn add(&mut self, value: u64, t_ns: u64, laps: f64, part: f64) -> bool {
+        let passed_ns = t_ns - self.to_ns;
+        let rate = laps / passed_ns as f64;
+        let (slowest, fastest) = (self.slowest.min(rate), self.fastest.max(rate));
+        if laps < 1.0 || rate > MOST_LAPS_PER_NS || fastest > STEADY * slowest {
+            return false;
+        }
+        (self.slowest, self.fastest) = (slowest, fastest);
+        self.value = value;
+        self.to_ns = t_ns;
+        self.laps += laps;
+        self.cpu_ns += (passed_ns as f64 * part) as u64;
+        self.pairs += 1;
+        true
+    }
+}
+
+impl LapCounter {
+    /// The kernel worked for a thread for so long, which interrupts no loop.
+    pub(crate) fn in_kernel(&mut self, thread: ThreadId, weight_ns: u64) {
+        if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.in_kernel_ns += weight_ns;
+        }
+    }
+
+    /// A sample of a thread, in the order of time. What came to an end by it goes into `out`.
+    pub(crate) fn sample(&mut self, seen: &Seen<'_>, sites: &Sites, out: &mut Vec<Laps>) {
+        let around = self.around.entry(seen.leaf).or_insert_with(|| {
+            let loops = seen.module.code().map(|code| code.loops(seen.address));
+            loops.unwrap_or_default().into()
+        });
+        let around = Arc::clone(around);
+        let thread = self.threads.entry(seen.thread).or_default();
+        let passed_ns = seen.t_ns.saturating_sub(thread.t_ns) as f64;
+        let worked_ns = seen.weight_ns + std::mem::take(&mut thread.in_kernel_ns);
+        let follows = seen.clear_since_ns == Some(thread.clear_since_ns)
+            && APART.contains(&(passed_ns / worked_ns.max(1) as f64));
+        let part = seen.weight_ns as f64 / worked_ns.max(1) as f64;
+        let mut before = std::mem::take(&mut thread.open);
+        thread.t_ns = seen.t_ns;
+        thread.clear_since_ns = seen.clear_since_ns.unwrap_or(u64::MAX);
+        let mut open = Vec::new();
+        for it in around.iter().filter(|_| seen.clear_since_ns.is_some()) {
+            let Some(register) = it.laps else { continue };
+            let value = seen.registers[usize::from(register.register)];
+            let begin = |t_ns| Stretch::begin(seen.module, it, value, t_ns);
+            let known = before
+                .iter()
+                .position(|stretch| stretch.place() == (seen.module.id, it.start));
+            let Some(mut stretch) = known.map(|at| before.swap_remove(at)) else {
+                open.push(begin(seen.t_ns));
+                continue;
+            };
+            let laps = register.laps(stretch.value, value);
+            let trust = self.loops.entry(stretch.place()).or_default();
+            if follows && stretch.add(value, seen.t_ns, laps, part) {
+                trust.pairs += 1;
+                if stretch.to_ns - stretch.from_ns < LONGEST_NS {
+                    open.push(stretch);
+                    continue;
+                }
+            } else if follows && laps <= 0.0 {
+                trust.returns += 1;
+            }
+            tell(&stretch, *trust, seen.thread, sites, out);
+            open.push(begin(seen.t_ns));
+        }
+        for stretch in before {
+            let trust = self.loops.get(&stretch.place()).copied();
+            tell(&stretch, trust.unwrap_or_default(), seen.thread, sites, out);
+        }
+        thread.open = open;
+    }
+
+    /// Nothing more comes.
+    pub(crate) fn end(&mut self, sites: &Sites, out: &mut Vec<Laps>) {
+        let mut threads: Vec<(ThreadId, OfThread)> =
+            std::mem::take(&mut self.threads).into_iter().collect();
+        threads.sort_by_key(|(thread, _)| *thread);
+        for (thread, of_thread) in threads {
+            for stretch in of_thread.open {
+                let trust = self.loops.get(&stretch.place()).copied();
+                tell(&stretch, trust.unwrap_or_default(), thread, sites, out);
+            }
+        }
+    }
+}
+
+/// What a stretch says of the loop's sites that are known.
+fn tell(stretch: &Stretch, trust: Trust, thread: ThreadId, sites: &Sites, out: &mut Vec<Laps>) {
+    if stretch.pairs < FEWEST_PAIRS || trust.pairs < PAIRS_PER_RETURN * trust.returns {
+        return;
+    }
+    let rows = stretch.it.sites.iter().filter_map(|address| {
+        Some(Laps {
+            site: sites.known(stretch.module.id, *address)?,
+            thread,
+            from_ns: stretch.from_ns,
+            to_ns: stretch.to_ns,
+            count: stretch.laps.round() as u64,
+            cpu_ns: stretch.cpu_ns,
+        })
+    });
+    out.extend(rows);
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_rewrite::stall::LapRegister;
+
+    use super::*;
+
+    fn stretch() -> Stretch {
+        let it = CodeLoop {
+            start: 0x40,
+            laps: Some(LapRegister {
+                register: 0,
+                step: 1,
+                bits: 64,
+            }),
+            sites: Vec::new(),
+        };
+        let module =
+            crate::modules::Modules::default().special("[test]", membound_run::ModuleKind::Agent);
+        Stretch::begin(&module, &Arc::new(it), 0, 1_000)
+    }
+
+    #[test]
+    fn a_steady_stretch_adds_up_and_others_do_not_belong_to_it() {
+        let mut stretch = stretch();
+        assert!(stretch.add(500, 2_000, 500.0, 1.0));
+        // Half of it was the kernel's.
+        assert!(stretch.add(900, 3_000, 400.0, 0.5));
+        assert_eq!(
+            (stretch.pairs, stretch.laps, stretch.cpu_ns),
+            (2, 900.0, 1_500)
+        );
+        // Back, far too slow, and faster than any processor.
+        assert!(!stretch.add(100, 4_000, -800.0, 1.0));
+        assert!(!stretch.add(950, 4_000, 50.0, 1.0));
+        assert!(!stretch.add(90_900, 4_000, 90_000.0, 1.0));
+        assert_eq!((stretch.pairs, stretch.to_ns), (2, 3_000));
+    }
+}
