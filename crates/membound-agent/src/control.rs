@@ -11,8 +11,8 @@ use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, guest, handlers, lanes, listen, live, quiesce, requests,
-    sample, sys, text, timers, unwind,
+    allocations, areas, assembly, entry, guest, handlers, hold, lanes, listen, live, quiesce,
+    requests, sample, sys, text, timers, unwind,
 };
 
 /// What went wrong with a command.
@@ -293,6 +293,8 @@ fn obey(
         lanes::begin(command).map(|()| 0)
     } else if is(Action::Requests) {
         requests::begin(command).map(|()| 0)
+    } else if is(Action::Hold) {
+        hold::run(command.address)
     } else if is(Action::Timers) {
         timers::begin(command, quiet)
     } else if is(Action::Rings) {

@@ -8,6 +8,7 @@
 use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE};
 
 use crate::entry::Frame;
+use crate::hold;
 use crate::masks::BlockedForExec;
 use crate::memory;
 use crate::start::{Settings, settings, value_of};
@@ -21,6 +22,7 @@ const STRING_BYTES: usize = 640;
 
 /// Makes the call. `None`: the trampoline is to make it as it stands.
 pub(crate) fn execute(frame: &Frame) -> Option<isize> {
+    hold::before_exec();
     let settings = settings()?;
     let at = frame.rax as usize == number::EXECVEAT;
     let (directory, path, environment, flags) = if at {

@@ -41,6 +41,7 @@ mod exec;
 mod filters;
 mod guest;
 mod handlers;
+mod hold;
 mod keep;
 mod lanes;
 mod listen;

@@ -15,7 +15,7 @@ use crate::guest::Heard;
 use crate::handlers::{self, Disposition, IGNORE, MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::lanes::leave::Arrived;
 use crate::sys::{self, Errno};
-use crate::{areas, guest, lanes, masks, memory, quiesce, threads, tick};
+use crate::{areas, guest, hold, lanes, masks, memory, quiesce, threads, tick};
 
 /// The signals, in the order in which the program's wishes are kept.
 const SIGNALS: [u64; 7] = [SIGTRAP, CALL, SYS, SEGV, BUS, FPE, ILL];
@@ -274,6 +274,10 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
         // SAFETY: the mask lies behind the registers and what belongs to them.
         let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
         quiesce::answer(mask, registers.rip);
+        Some(areas::inside(registers.rip).unwrap_or(registers.rip))
+    } else if signal == CALL && hold::is_call(code, process, value) {
+        hold::stand(&registers.state());
+        // Text may have been changed meanwhile.
         Some(areas::inside(registers.rip).unwrap_or(registers.rip))
     } else if signal == SIGTRAP && code == SI_KERNEL {
         after_int3(registers.rip.wrapping_sub(1))

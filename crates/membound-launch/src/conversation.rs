@@ -350,6 +350,17 @@ impl Conversation {
         self.ask("making timers", &command, None).map(drop)
     }
 
+    /// Has the program make the trial at `address`; how many spans were measured.
+    pub(crate) fn hold(&self, address: u64) -> Result<u64, Failure> {
+        let command = Command {
+            action: Action::Hold as u32,
+            address,
+            ..Command::default()
+        };
+        let reply = self.ask("holding threads", &command, None)?;
+        Ok(reply.count)
+    }
+
     /// Gives the program lanes, with the board at `address`.
     pub(crate) fn lanes(&self, address: u64, length: u64) -> Result<(), Failure> {
         let command = Command {

@@ -17,6 +17,7 @@ use crate::conversation::{Conversation, Failure};
 use crate::exchange::{Choice, Left, Paced};
 use crate::following::Following;
 use crate::harvest::Harvesting;
+use crate::hold::Trials;
 use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
@@ -87,6 +88,8 @@ pub(crate) struct Server {
     pub(crate) unwinding: Option<Unwinding>,
     /// What programs run inside the command, if any do.
     pub(crate) harvesting: Option<Harvesting>,
+    /// The trial that is to be made, or was.
+    pub(crate) trials: Trials,
 }
 
 impl Server {
@@ -116,6 +119,7 @@ impl Server {
             ticks: None,
             unwinding: None,
             harvesting: None,
+            trials: Trials::default(),
         }
     }
 
@@ -193,7 +197,7 @@ impl Server {
             turns.retain(|other, turn| *other == pid || Arc::strong_count(turn) > 1);
             Arc::clone(turns.entry(pid).or_default())
         };
-        let turn = own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = Some(own.lock().unwrap_or_else(PoisonError::into_inner));
         let Ok(started) = stat::started(pid) else {
             return;
         };
@@ -216,7 +220,7 @@ impl Server {
                 Err(error) if error.is_passing() && refused == Refused::Again => {
                     self.settling.refuse(key, exchanged);
                     conversation.go();
-                    drop(turn);
+                    drop(turn.take());
                     self.ask_again(exchanged);
                     return;
                 }
@@ -244,8 +248,13 @@ impl Server {
             && harvesting.is_in(key)
         {
             // Guests speak too, while the program waits for them.
-            drop(turn);
+            drop(turn.take());
             harvesting.await_guests();
+        }
+        if event == Event::Doorbell as u32 && done.is_ok() {
+            // Other threads of the program may speak meanwhile.
+            drop(turn.take());
+            self.try_hold(&conversation, key);
         }
         match done {
             Ok(()) => conversation.go(),

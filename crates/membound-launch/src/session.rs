@@ -25,6 +25,7 @@ use crate::channel::Listener;
 use crate::exchange::{Choice, Executed, Pace};
 use crate::following::Following;
 use crate::harvest::{Harvest, Harvested, Harvesting};
+use crate::hold::{Held, Holding};
 use crate::modules::Plans;
 use crate::program::{self, CannotRun, Unpatched};
 use crate::records::Recording;
@@ -436,6 +437,17 @@ impl Remote {
         if let Some(harvesting) = &self.0.harvesting {
             harvesting.set_turns(span_ns, skips);
         }
+    }
+
+    /// Has a process of a live session make a trial: see [`Holding`]. What comes of it is for [`Self::held`].
+    pub fn hold(&self, holding: Holding) {
+        self.0.hold(holding);
+    }
+
+    /// What came of the last trial, once, when it is over.
+    #[must_use]
+    pub fn held(&self) -> Option<Held> {
+        self.0.trials.take()
     }
 
     /// Executions of a choice's sites so far; `None` when it was placed nowhere yet, or its body

@@ -16,6 +16,7 @@ mod data;
 mod edit;
 mod guest;
 mod harvest;
+mod hold;
 mod message;
 mod request;
 mod ring;
@@ -36,6 +37,10 @@ pub use guest::{GuestRequest, GuestState};
 pub use harvest::{
     ASK, Board, CREDIT_UNITS_PER_NS, Context, EVERY_BIT, Idle, LINE_BYTES, Lane, NO_EXCEPTIONS,
     RECENT_FACTOR, RECENT_LINES, RECENT_OFFSET,
+};
+pub use hold::{
+    HOLD_BYTES, HOLD_FRAME_WORDS, HOLD_LIMIT_NS, HOLD_LINE_WORDS, HOLD_NONE, HOLD_REGISTERS,
+    HOLD_SPANS, HOLD_STACK_WORDS, HOLD_THREADS, HOLD_WORDS, Progress, Span, Trial,
 };
 pub use message::{
     Action, Command, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Protection, Refusal, Reply,

@@ -117,6 +117,10 @@ pub enum Action {
     /// mapped and shared, `count` nanoseconds between two samples. Needs the hooks of the
     /// system calls by which programs could see the signal, and adopted handlers.
     Timers = 20,
+    /// Makes the [`crate::Trial`] at `address`, mapped and shared: for spans of less than a
+    /// millisecond, threads are kept from running in the handler of the signal by which threads are
+    /// called. The reply's `count` is the number of spans measured.
+    Hold = 21,
 }
 
 /// How text is replaced.
