@@ -28,6 +28,7 @@ use crate::dilation::{Dilation, Telling, Waiting};
 use crate::file::RunFile;
 use crate::gaps::Gaps;
 use crate::groups::{Threads, Wanted};
+use crate::holding::Trials;
 use crate::inbox::{Inbox, Told};
 use crate::laps::LapCounter;
 use crate::modules::Module;
@@ -52,6 +53,8 @@ const DELAY_NS: u64 = 50_000_000;
 const TURN: Duration = Duration::from_millis(5);
 /// The same while a window is open or about to be: it is to close in time.
 const SHORT_TURN: Duration = Duration::from_millis(1);
+/// The same while the program makes a trial, which a turn would disturb.
+const TRIAL_TURN: Duration = Duration::from_millis(8);
 /// Events that are gone on with in a turn while a window is open.
 const SETTLED_AT_ONCE: usize = 500;
 /// Between two transactions.
@@ -97,6 +100,7 @@ pub(crate) struct Driver {
     bursts: Collector,
     laps: LapCounter,
     watching: Option<Watching>,
+    trials: Trials,
     chooser: Chooser,
     cpu_time: CpuTime,
     /// What the program loses by what is done beside it, and own CPU time before that.
@@ -166,6 +170,7 @@ impl Driver {
         let windows = Windows::new(options.max_overhead, wants);
         let caches = options.machine.iter().flat_map(|it| &it.machine.caches);
         let line_bytes = caches.filter_map(|cache| cache.line_bytes).max();
+        let trials = Trials::new(line_bytes.map(u64::from));
         let watching =
             (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
         let beside = Beside::new(meta.cpus);
@@ -188,6 +193,7 @@ impl Driver {
             bursts: Collector::default(),
             laps: LapCounter::default(),
             watching,
+            trials,
             chooser: Chooser::default(),
             cpu_time: CpuTime::default(),
             beside,
@@ -232,7 +238,9 @@ impl Driver {
 
     /// Lets some time pass, and takes what perf's samples have told meanwhile.
     fn wait(&mut self) {
-        let turn = if self.windows.is_open() {
+        let turn = if self.trials.is_trying() {
+            TRIAL_TURN
+        } else if self.windows.is_open() {
             SHORT_TURN
         } else {
             TURN
@@ -442,6 +450,7 @@ impl Driver {
             clock: self.clock,
         };
         if self.over {
+            self.trials.stop(&mut self.windows, now);
             if let Some(closed) = self.windows.stop(&running, now) {
                 self.closed(closed);
             }
@@ -452,6 +461,8 @@ impl Driver {
         if !self.windows.is_open() && !remote.takes_part() {
             return;
         }
+        let rows = &mut self.rows.holds;
+        self.trials.step(&running, &mut self.windows, now, rows);
         let hot = if self.windows.is_open() {
             Vec::new()
         } else {
@@ -528,10 +539,12 @@ impl Driver {
                 remote,
                 clock: self.clock,
             };
+            self.trials.stop(&mut self.windows, now);
             if let Some(closed) = self.windows.stop(&running, now) {
                 self.closed(closed);
             }
         }
+        self.trials.tell(&mut self.gaps);
         if let Some(sampling) = self.sampling.take() {
             let (counted_ns, batches) = sampling.end();
             for batch in batches {

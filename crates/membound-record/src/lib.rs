@@ -19,6 +19,7 @@ mod finish;
 mod gaps;
 mod groups;
 mod heap;
+mod holding;
 mod inbox;
 mod intern;
 mod laps;

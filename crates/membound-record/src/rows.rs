@@ -1,6 +1,6 @@
 //! Rows on their way into the run file.
 
-use membound_run::{Access, Executions, Laps, Sample, Watched};
+use membound_run::{Access, Executions, Hold, Laps, Sample, Watched};
 
 use crate::file::RunFile;
 use crate::objects::Objects;
@@ -16,6 +16,7 @@ pub(crate) struct Rows {
     pub(crate) laps: Vec<Laps>,
     pub(crate) pages: Vec<membound_run::PageNode>,
     pub(crate) watched: Vec<Watched>,
+    pub(crate) holds: Vec<Hold>,
     pub(crate) blocks: Vec<membound_run::BlockCount>,
     pub(crate) bursts: Vec<membound_run::Burst>,
     /// Modules that are in the file.
@@ -66,6 +67,7 @@ impl Rows {
         file.put(|writer| writer.laps(&self.laps));
         file.put(|writer| writer.pages(&self.pages));
         file.put(|writer| writer.watched(&self.watched));
+        file.put(|writer| writer.holds(&self.holds));
         file.put(|writer| writer.blocks(&self.blocks));
         file.put(|writer| writer.bursts(&self.bursts));
         self.samples.clear();
@@ -74,6 +76,7 @@ impl Rows {
         self.laps.clear();
         self.pages.clear();
         self.watched.clear();
+        self.holds.clear();
         self.blocks.clear();
         self.bursts.clear();
         file.put(membound_run::Writer::flush);

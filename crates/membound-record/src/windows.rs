@@ -94,6 +94,8 @@ pub(crate) struct Wants {
 enum Phase {
     /// Nothing is patched.
     Closed { until_ns: u64 },
+    /// The text is to stay as it is for a while ([`Windows::lend`]).
+    Lent,
     /// Programs exchange their patches.
     Opening { exchange: u64, window: Window },
     /// Patches are there.
@@ -243,7 +245,7 @@ impl Windows {
 
     /// Whether patches stand in the text, or are about to.
     pub(crate) const fn is_open(&self) -> bool {
-        !matches!(self.phase, Phase::Closed { .. })
+        !matches!(self.phase, Phase::Closed { .. } | Phase::Lent)
     }
 
     /// Whether no patch stood in any text at a moment not long ago, as far as is known.
@@ -260,6 +262,23 @@ impl Windows {
     /// When a window was opened in which everything is recorded, once for each.
     pub(crate) const fn take_burst(&mut self) -> Option<u64> {
         self.burst_since_ns.take()
+    }
+
+    /// Whether no patch stands in the text, or is about to.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.clearing.is_none() && matches!(self.phase, Phase::Closed { .. })
+    }
+
+    /// Opens no window until [`Self::give_back`]. The text must be clear.
+    pub(crate) fn lend(&mut self) {
+        self.phase = Phase::Lent;
+    }
+
+    /// Goes on with windows.
+    pub(crate) fn give_back(&mut self, now: Now) {
+        self.phase = Phase::Closed {
+            until_ns: now.t_ns + PAUSE_NS,
+        };
     }
 
     /// Goes on; what came of a window that was closed. `hot` are the sites that are worth it.
@@ -290,6 +309,7 @@ impl Windows {
             return closed;
         }
         match std::mem::replace(&mut self.phase, Phase::Closed { until_ns: 0 }) {
+            Phase::Lent => self.phase = Phase::Lent,
             Phase::Closed { until_ns } if now.t_ns < until_ns => {
                 self.phase = Phase::Closed { until_ns };
             }
@@ -361,7 +381,7 @@ impl Windows {
         let phase = std::mem::replace(&mut self.phase, Phase::Closed { until_ns: u64::MAX });
         let closed = match phase {
             Phase::Closed { .. } => return None,
-            Phase::Opening { .. } => None,
+            Phase::Opening { .. } | Phase::Lent => None,
             Phase::Open {
                 from,
                 before,

@@ -113,6 +113,9 @@ fn rest(run: &mut RunData, there: &Present, gaps: &mut Vec<Gap>) {
     pick(&mut run.watched, gaps, |hit| {
         hit.thread.index() < there.threads && hit.frame.index() < there.frames
     });
+    pick(&mut run.holds, gaps, |hold| {
+        hold.thread.index() < there.threads
+    });
 }
 
 /// Cuts rows off from the first on that does not satisfy `sound`; how many are left.

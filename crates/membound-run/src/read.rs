@@ -110,6 +110,7 @@ impl Reader<'_> {
             pages: reader.rows(),
             traffic: reader.rows(),
             watched: reader.rows(),
+            holds: reader.rows_if_any(),
             gaps: reader.rows(),
         }
     }
@@ -134,6 +135,19 @@ impl Reader<'_> {
             ),
         }
         rows
+    }
+
+    /// The same of a table that files of earlier versions do not have.
+    fn rows_if_any<R: Record>(&mut self) -> Vec<R> {
+        let there = self.connection.query_row(
+            "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1",
+            [R::TABLE],
+            |_| Ok(()),
+        );
+        match there {
+            Err(rusqlite::Error::QueryReturnedNoRows) => Vec::new(),
+            _ => self.rows(),
+        }
     }
 
     fn read_into<R: Record>(&self, rows: &mut Vec<R>, strange: &mut u64) -> rusqlite::Result<()> {

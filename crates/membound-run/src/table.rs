@@ -6,7 +6,7 @@ use rusqlite::{Row, Statement};
 
 use crate::value::Value;
 use crate::{
-    Access, Allocations, Attribution, BlockCount, Burst, Code, Executions, Frame, Gap, Laps,
+    Access, Allocations, Attribution, BlockCount, Burst, Code, Executions, Frame, Gap, Hold, Laps,
     Location, LoopAround, Mapping, Meta, Module, Object, PageNode, Process, Sample, Site, Stack,
     Thread, Traffic, Watched, burst,
 };
@@ -293,6 +293,17 @@ record!(Watched, "watched", Order, "watchpoints", {
     frame: crate::FrameId,
 });
 
+record!(Hold, "holds", Order, "holds", {
+    t_ns: u64,
+    trial: u32,
+    thread: crate::ThreadId,
+    line: u64,
+    alone: bool,
+    wall_ns: u64,
+    cpu_ns: u64,
+    progress: u64,
+});
+
 record!(Gap, "gaps", Order, "samples", {
     about: String,
     reason: String,
@@ -421,6 +432,7 @@ macro_rules! each_table {
             PageNode,
             Traffic,
             Watched,
+            Hold,
             Gap
         )
     };

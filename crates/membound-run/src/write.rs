@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::table::{self, Key, Record};
 use crate::{
     APPLICATION, Access, Allocations, Attribution, BlockCount, Burst, Code, Error, Executions,
-    Frame, FrameId, Gap, LAYOUT, Laps, Location, LoopAround, Mapping, Meta, Module, ModuleId,
+    Frame, FrameId, Gap, Hold, LAYOUT, Laps, Location, LoopAround, Mapping, Meta, Module, ModuleId,
     Object, ObjectId, PageNode, Process, ProcessId, RunData, Sample, Site, SiteId, Stack, StackId,
     Thread, ThreadId, Traffic, Watched,
 };
@@ -181,6 +181,8 @@ impl Writer {
         traffic(Traffic);
         /// Adds hits of watchpoints.
         watched(Watched);
+        /// Adds spans in which threads were held, or not.
+        holds(Hold);
         /// Adds gaps.
         gaps(Gap);
     }
@@ -356,6 +358,7 @@ pub fn write(path: &Path, run: &RunData) -> Result<(), Error> {
     writer.pages(&run.pages)?;
     writer.traffic(&run.traffic)?;
     writer.watched(&run.watched)?;
+    writer.holds(&run.holds)?;
     writer.gaps(&run.gaps)?;
     if run.meta.complete {
         writer.finish(&run.meta)

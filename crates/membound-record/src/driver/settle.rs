@@ -10,6 +10,7 @@ use super::{Driver, Happened};
 use crate::bursts::Recorded;
 use crate::clock;
 use crate::dilation::Inside;
+use crate::holding::Noted;
 use crate::laps;
 use crate::sampling::{Patched, Taken, Whose};
 use crate::watch::{Seen, Wrote};
@@ -137,7 +138,23 @@ impl Driver {
             return;
         };
         let wrote = if kind.stores() { Wrote::Yes } else { Wrote::No };
+        self.may_hold(process, thread, address, wrote);
         self.watch(process, thread, (address, bytes), wrote);
+    }
+
+    /// Takes an access into account where threads may fight over its line.
+    fn may_hold(&mut self, process: ProcessId, thread: ThreadId, address: u64, wrote: Wrote) {
+        let world = crate::lock(&self.world);
+        let Some(tid) = world.threads.row(thread).map(|row| row.tid) else {
+            return;
+        };
+        self.trials.note(Noted {
+            pid: world.row(process).pid,
+            tid,
+            thread,
+            address,
+            stores: wrote == Wrote::Yes,
+        });
     }
 
     /// Takes an access of so many bytes into account where lines are watched.
@@ -200,6 +217,7 @@ impl Driver {
         let cpu = self.stays.cpu(thread, t_ns);
         let bytes = self.sites.row(site).map_or(0, |site| site.bytes);
         let wrote = if access.store { Wrote::Yes } else { Wrote::No };
+        self.may_hold(process, thread, access.address, wrote);
         self.watch(process, thread, (access.address, bytes), wrote);
         self.accesses += u64::from(access.ticks.is_some());
         self.pages.accessed(process, access.address);

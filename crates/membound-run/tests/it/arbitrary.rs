@@ -40,13 +40,14 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
         vec(page(), 0..6),
         vec(traffic(), 0..4),
         vec(watched(), 0..6),
+        vec(hold(), 0..6),
         vec(gap(), 0..4),
     );
     (meta(), code, time, rest).prop_map(|(meta, code, time, rest)| {
         let (processes, threads, modules, mappings, frames, stacks, sites, attributions) = code;
         let (samples, (executions, laps, loops), accesses, bursts, blocks, objects, allocations) =
             time;
-        let (locations, code, pages, traffic, watched, gaps) = rest;
+        let (locations, code, pages, traffic, watched, holds, gaps) = rest;
         sound(RunData {
             meta,
             processes,
@@ -71,6 +72,7 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
             pages,
             traffic,
             watched,
+            holds,
             gaps,
         })
     })
@@ -159,6 +161,8 @@ fn sound(mut run: RunData) -> RunData {
         .retain_mut(|row| within(&mut row.module.0, modules));
     run.pages
         .retain_mut(|row| within(&mut row.process.0, processes));
+    run.holds
+        .retain_mut(|row| within(&mut row.thread.0, threads));
     run.watched
         .retain_mut(|row| within(&mut row.thread.0, threads) && within(&mut row.frame.0, frames));
     run
@@ -622,6 +626,24 @@ fn watched() -> impl Strategy<Value = Watched> {
             frame: FrameId(frame),
         },
     )
+}
+
+fn hold() -> impl Strategy<Value = Hold> {
+    let numbers = (number(), any::<u32>(), any::<u32>(), number());
+    let rest = (any::<bool>(), number(), number(), number());
+    (numbers, rest).prop_map(|((t_ns, trial, thread, line), rest)| {
+        let (alone, wall_ns, cpu_ns, progress) = rest;
+        Hold {
+            t_ns,
+            trial,
+            thread: ThreadId(thread),
+            line,
+            alone,
+            wall_ns,
+            cpu_ns,
+            progress,
+        }
+    })
 }
 
 fn gap() -> impl Strategy<Value = Gap> {

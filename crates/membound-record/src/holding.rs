@@ -1,0 +1,493 @@
+//! Trials that show what threads cost each other by using the same line: which lines, which
+//! threads, when, and how far a thread got.
+//!
+//! The spans are made inside the program (`agent/hold.rs`), while no window is open: a patch in a
+//! loop would change what its threads cost each other.
+
+use std::collections::{BTreeMap, HashMap};
+
+use membound_launch::{HOLD_LINE_WORDS, Held, HeldSpan, Holding};
+use membound_run::{Hold, ThreadId};
+
+use crate::clock::Clock;
+use crate::gaps::Gaps;
+use crate::patcher::Running;
+use crate::windows::{Now, Windows};
+
+/// Lines that are remembered.
+const MOST_LINES: usize = 4096;
+/// Threads of one trial.
+const MOST_THREADS: usize = membound_launch::HOLD_THREADS;
+/// Accesses of each thread, and turns of one thread after another, that make a line a candidate.
+const FEWEST_SEEN: u64 = 4;
+const FEWEST_TURNS: u64 = 4;
+/// Length of a span: with what it takes threads to come, below a millisecond.
+const SPAN_NS: u32 = 600_000;
+/// What a span takes, all in all.
+const SPAN_TAKES_NS: u64 = 900_000;
+/// Rounds in one trial: in each, every thread runs alone for a span, and all run in one.
+const ROUNDS: u32 = 8;
+/// Share of the time that a thread may be held.
+const DUTY: f64 = 0.02;
+/// How long the program is waited for.
+const PATIENCE_NS: u64 = 3_000_000_000;
+/// Spans of either kind that are needed to tell a word that counts.
+const FEWEST_SPANS: usize = 3;
+/// A word counts if by how much it grows in CPU time varies by this part, where threads are held.
+const STEADY: f64 = 0.1;
+/// … and grows by this much in a span, so that steps do not matter.
+const LEAST_GROWTH: f64 = 30.0;
+/// A word that grows with the clock as evenly as this tells the time.
+const CLOCK: f64 = 0.01;
+
+/// An access to a line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) thread: ThreadId,
+    pub(crate) address: u64,
+    pub(crate) stores: bool,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    turns: u64,
+    last: Option<ThreadId>,
+    threads: BTreeMap<ThreadId, User>,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    tid: u32,
+    seen: u64,
+    stores: u64,
+}
+
+/// A trial that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plan {
+    pid: u32,
+    line: u64,
+    threads: Vec<(ThreadId, u32)>,
+}
+
+/// Finds lines that threads fight over and has trials made.
+#[derive(Debug)]
+pub(crate) struct Trials {
+    line_bytes: u64,
+    lines: HashMap<(u32, u64), Line>,
+    /// How often a set of threads was tried.
+    tried: HashMap<Vec<ThreadId>, u64>,
+    /// What the program tries, and since when.
+    trying: Option<(Plan, u64)>,
+    due_ns: u64,
+    made: u32,
+    given_up: u64,
+    measured: u64,
+}
+
+impl Trials {
+    /// None yet; lines have so many bytes.
+    pub(crate) fn new(line_bytes: Option<u64>) -> Self {
+        const LINE_BYTES: u64 = 64;
+        Self {
+            line_bytes: line_bytes.unwrap_or(LINE_BYTES).next_power_of_two(),
+            lines: HashMap::new(),
+            tried: HashMap::new(),
+            trying: None,
+            due_ns: 0,
+            made: 0,
+            given_up: 0,
+            measured: 0,
+        }
+    }
+
+    /// Takes an access into account.
+    pub(crate) fn note(&mut self, noted: Noted) {
+        let key = (noted.pid, noted.address & !(self.line_bytes - 1));
+        if self.lines.len() >= MOST_LINES && !self.lines.contains_key(&key) {
+            // Those that threads took turns on stay.
+            self.lines.retain(|_, line| line.turns > 0);
+            if self.lines.len() >= MOST_LINES {
+                return;
+            }
+        }
+        let line = self.lines.entry(key).or_default();
+        line.turns += u64::from(line.last.is_some_and(|last| last != noted.thread));
+        line.last = Some(noted.thread);
+        let user = line.threads.entry(noted.thread).or_default();
+        user.tid = noted.tid;
+        user.seen += 1;
+        user.stores += u64::from(noted.stores);
+    }
+
+    /// Whether the program makes a trial: whoever wakes meanwhile takes a processor from it.
+    pub(crate) const fn is_trying(&self) -> bool {
+        self.trying.is_some()
+    }
+
+    /// Goes on; what was measured is appended to `rows`.
+    pub(crate) fn step(
+        &mut self,
+        running: &Running<'_>,
+        windows: &mut Windows,
+        now: Now,
+        rows: &mut Vec<Hold>,
+    ) {
+        let Some((plan, since_ns)) = self.trying.take() else {
+            self.begin(running, windows, now);
+            return;
+        };
+        let held = running.remote.held();
+        if held.is_none() && now.t_ns < since_ns.saturating_add(PATIENCE_NS) {
+            self.trying = Some((plan, since_ns));
+            return;
+        }
+        windows.give_back(now);
+        let cost_ns = self.end(&plan, held, &running.clock, rows);
+        windows.spend(cost_ns);
+    }
+
+    /// Ends what is going on.
+    pub(crate) fn stop(&mut self, windows: &mut Windows, now: Now) {
+        if self.trying.take().is_some() {
+            windows.give_back(now);
+        }
+    }
+
+    /// Says what could not be had.
+    pub(crate) fn tell(&self, gaps: &mut Gaps) {
+        if self.measured == 0 {
+            let reason = "threads that use the same line slept, or did not come in time, whenever \
+                          they were to be held";
+            gaps.count("holds", reason, None, self.given_up);
+        }
+    }
+
+    fn begin(&mut self, running: &Running<'_>, windows: &mut Windows, now: Now) {
+        // What threads are held for is bounded by itself, and windows are paid for after it.
+        if now.t_ns < self.due_ns || !windows.is_clear() {
+            return;
+        }
+        let Some(plan) = self.next_plan() else {
+            return;
+        };
+        let count = plan.threads.len() as u32;
+        let spans = (ROUNDS * (count + 1)).min(membound_launch::HOLD_SPANS as u32);
+        // In every round a thread is held while each of the others runs.
+        let held_ns = u64::from(spans * (count - 1) / (count + 1)) * SPAN_TAKES_NS;
+        windows.lend();
+        self.due_ns = now.t_ns + (held_ns as f64 / DUTY) as u64;
+        *self.tried.entry(plan.key()).or_default() += 1;
+        self.made += 1;
+        running.remote.hold(Holding {
+            pid: plan.pid,
+            tids: plan.threads.iter().map(|(_, tid)| *tid).collect(),
+            line: plan.line,
+            spans,
+            span_ns: SPAN_NS,
+            seed: self.made.wrapping_mul(0x9e37_79b9) | 1,
+        });
+        self.trying = Some((plan, now.t_ns));
+    }
+
+    /// The line that is to be tried next: one that two threads use in turns, of which one writes,
+    /// and that was tried least for what was seen of it.
+    fn next_plan(&self) -> Option<Plan> {
+        let mut best: Option<(f64, Plan)> = None;
+        for (&(pid, line), fought) in self.lines.iter().filter(|(_, line)| line.is_fought()) {
+            let plan = Plan {
+                pid,
+                line,
+                threads: fought.users(),
+            };
+            let tried = self.tried.get(&plan.key()).copied().unwrap_or(0);
+            let score = fought.turns as f64 / (tried + 1) as f64;
+            let better = best.as_ref().is_none_or(|(known, other)| {
+                score > *known || (score == *known && plan.line < other.line)
+            });
+            if better {
+                best = Some((score, plan));
+            }
+        }
+        best.map(|(_, plan)| plan)
+    }
+
+    /// Takes what came of a trial; what it is taken to have cost.
+    fn end(&mut self, plan: &Plan, held: Option<Held>, clock: &Clock, rows: &mut Vec<Hold>) -> f64 {
+        let (spans, given_up) = match held {
+            Some(Held::Measured(spans, given_up)) => (spans, given_up),
+            Some(Held::Refused(_)) | None => (Vec::new(), 1),
+        };
+        self.given_up += u64::from(given_up);
+        if spans.is_empty() {
+            // Threads that sleep, or have ended: other lines come first now.
+            *self.tried.entry(plan.key()).or_default() += 3;
+        }
+        let counting: Vec<Option<Word>> = (0..plan.threads.len())
+            .map(|thread| Word::that_counts(&spans, thread))
+            .collect();
+        self.measured += spans.len() as u64;
+        let mut cost_ns = 0.0;
+        for span in &spans {
+            let (Some(&(thread, _)), Some(word)) =
+                (plan.threads.get(span.thread), counting.get(span.thread))
+            else {
+                continue;
+            };
+            if span.alone {
+                cost_ns += span.wall_ns as f64;
+            }
+            rows.push(Hold {
+                t_ns: clock.of_tsc(span.tsc),
+                trial: self.made,
+                thread,
+                line: plan.line,
+                alone: span.alone,
+                wall_ns: span.wall_ns,
+                cpu_ns: span.cpu_ns,
+                progress: word.map_or(0, |word| word.growth(span).unsigned_abs()),
+            });
+        }
+        cost_ns
+    }
+}
+
+impl Plan {
+    fn key(&self) -> Vec<ThreadId> {
+        self.threads.iter().map(|(thread, _)| *thread).collect()
+    }
+}
+
+impl Line {
+    fn is_fought(&self) -> bool {
+        let writes = self.threads.values().any(|user| user.stores > 0);
+        self.turns >= FEWEST_TURNS && writes && self.users().len() >= 2
+    }
+
+    fn users(&self) -> Vec<(ThreadId, u32)> {
+        let often = self.threads.iter().filter(|it| it.1.seen >= FEWEST_SEEN);
+        let mut users: Vec<(&ThreadId, &User)> = often.collect();
+        users.sort_by_key(|(thread, user)| (std::cmp::Reverse(user.seen), **thread));
+        users.truncate(MOST_THREADS);
+        let mut users: Vec<(ThreadId, u32)> = users
+            .into_iter()
+            .map(|(thread, user)| (*thread, user.tid))
+            .collect();
+        users.sort_unstable();
+        users
+    }
+}
+
+/// A word by whose growth one sees how far a thread is: a loop's counter, a pointer that walks, a
+/// sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word {
+    index: usize,
+    part: Part,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Low,
+    High,
+}
+
+impl Word {
+    /// By how much it grew.
+    fn growth(self, span: &HeldSpan) -> i64 {
+        let word = span.words.get(self.index).copied().unwrap_or(0);
+        match self.part {
+            Part::Whole => word.cast_signed(),
+            Part::Low => i64::from((word as u32).cast_signed()),
+            Part::High => i64::from(((word >> 32) as u32).cast_signed()),
+        }
+    }
+
+    /// The word that grows most evenly with the CPU time of a thread; its own words first, since one
+    /// of the line may count for several threads.
+    fn that_counts(spans: &[HeldSpan], thread: usize) -> Option<Self> {
+        let own = |alone: bool| {
+            let of_thread = spans.iter().filter(move |it| it.thread == thread);
+            of_thread
+                .filter(move |it| it.alone == alone)
+                .collect::<Vec<_>>()
+        };
+        let (alone, together) = (own(true), own(false));
+        if alone.len() < FEWEST_SPANS || together.len() < FEWEST_SPANS {
+            return None;
+        }
+        let count = spans.first()?.words.len();
+        let parts = [Part::Whole, Part::Low, Part::High];
+        let words = |range: std::ops::Range<usize>| {
+            let words = range.flat_map(|index| parts.map(|part| Self { index, part }));
+            let judged = words.filter_map(|word| Some((word.unevenness(&alone, &together)?, word)));
+            let best = judged.min_by(|(one, _), (other, _)| one.total_cmp(other));
+            best.map(|(_, word)| word)
+        };
+        words(HOLD_LINE_WORDS..count).or_else(|| {
+            let word = words(0..HOLD_LINE_WORDS)?;
+            let others = spans.iter().filter(|it| it.alone && it.thread != thread);
+            let common = others
+                .map(|span| word.growth(span))
+                .any(|growth| growth != 0);
+            (!common).then_some(word)
+        })
+    }
+
+    /// How unevenly it grows with CPU time; `None` of one that does not count.
+    fn unevenness(self, alone: &[&HeldSpan], together: &[&HeldSpan]) -> Option<f64> {
+        let all = || alone.iter().chain(together);
+        let up = self.growth(alone.first()?) > 0;
+        let counts = all().all(|span| {
+            let growth = self.growth(span);
+            growth != 0 && (growth > 0) == up
+        });
+        if !counts {
+            return None;
+        }
+        let growths: Vec<f64> = all()
+            .map(|it| self.growth(it).unsigned_abs() as f64)
+            .collect();
+        let mean = growths.iter().sum::<f64>() / growths.len() as f64;
+        let by_clock: Vec<f64> = all()
+            .zip(&growths)
+            .map(|(span, growth)| growth / span.wall_ns.max(1) as f64)
+            .collect();
+        // A word of a clock grows with the time whatever the thread does.
+        let tells_time = by_clock.iter().all(|rate| (rate - 1.0).abs() < CLOCK);
+        if mean < LEAST_GROWTH || tells_time {
+            return None;
+        }
+        let uneven = |spans: &[&HeldSpan]| {
+            let rates = spans
+                .iter()
+                .map(|span| self.growth(span).unsigned_abs() as f64 / span.cpu_ns.max(1) as f64);
+            variation(&rates.collect::<Vec<f64>>())
+        };
+        let steady = uneven(alone);
+        (steady < STEADY).then(|| steady + uneven(together) / 4.0)
+    }
+}
+
+/// Standard deviation over mean.
+fn variation(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / count).sqrt() / mean.max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noted(thread: u32, address: u64, stores: bool) -> Noted {
+        Noted {
+            pid: 1,
+            tid: 100 + thread,
+            thread: ThreadId(thread),
+            address,
+            stores,
+        }
+    }
+
+    #[test]
+    fn a_line_is_fought_over_when_threads_take_turns_and_one_writes() {
+        let fought = |accesses: &[(u32, u64, bool)]| {
+            let mut trials = Trials::new(Some(64));
+            for _ in 0..6 {
+                for &(thread, address, stores) in accesses {
+                    trials.note(noted(thread, address, stores));
+                }
+            }
+            trials.next_plan().is_some()
+        };
+        assert!(fought(&[(1, 64, true), (2, 72, false)]));
+        assert!(!fought(&[(1, 64, false), (2, 72, false)]), "none writes");
+        assert!(!fought(&[(1, 64, true), (2, 128, true)]), "two lines");
+        assert!(!fought(&[(1, 64, true), (1, 72, true)]), "one thread");
+        let mut handed_over = Trials::new(Some(64));
+        for thread in [1, 2] {
+            for _ in 0..20 {
+                handed_over.note(noted(thread, 64, true));
+            }
+        }
+        assert_eq!(handed_over.next_plan(), None);
+    }
+
+    #[test]
+    fn lines_are_bounded_and_those_with_turns_stay() {
+        let mut trials = Trials::new(None);
+        for thread in [1, 2, 1, 2, 1, 2, 1, 2] {
+            trials.note(noted(thread, 8, true));
+        }
+        for number in 1..2 * MOST_LINES as u64 {
+            trials.note(noted(1, number * 64, true));
+        }
+        assert!(trials.lines.len() <= MOST_LINES);
+        assert_eq!(trials.next_plan().map(|plan| plan.line), Some(0));
+    }
+
+    /// Spans of a thread: alone or not, with these words behind those of the line.
+    fn spans(words: impl Fn(u64, bool) -> [u64; 4], line: u64) -> Vec<HeldSpan> {
+        let span = |number: u64| {
+            let alone = number.is_multiple_of(2);
+            let mut all = vec![0; HOLD_LINE_WORDS];
+            all[0] = line * number;
+            all.extend(words(number, alone));
+            HeldSpan {
+                tsc: number,
+                thread: 0,
+                alone,
+                wall_ns: 700_000 + number,
+                cpu_ns: 690_000 + 7 * number,
+                words: all,
+            }
+        };
+        (1..12).map(span).collect()
+    }
+
+    #[test]
+    fn a_word_counts_that_grows_evenly_with_cpu_time() {
+        let found = |words: &dyn Fn(u64, bool) -> [u64; 4]| {
+            let word = Word::that_counts(&spans(words, 0), 0)?;
+            Some((word.index - HOLD_LINE_WORDS, word.part))
+        };
+        // A random word, a clock, a constant, and a counter that is slower where all run.
+        let counter = |alone: bool| if alone { 50_000 } else { 20_000_u64 };
+        let mixed = |number: u64, alone: bool| {
+            let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            [random, 700_000 + number, 0, counter(alone)]
+        };
+        assert_eq!(found(&mixed), Some((3, Part::Whole)));
+        // Downwards, in the upper half of a word of which the lower one is noise.
+        let down = |number: u64, alone: bool| {
+            let noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let high = (counter(alone) as u32).wrapping_neg();
+            [u64::from(high) << 32 | noise, 0, 0, 0]
+        };
+        assert_eq!(found(&down).map(|it| it.0), Some(0));
+        // One that begins anew now and then tells nothing.
+        let again = |number: u64, _| [(number * 700) % 1024, 0, 0, 0];
+        assert_eq!(found(&again), None);
+        assert_eq!(found(&|_, _| [3, 0, 0, 0]), None, "too coarse");
+    }
+
+    #[test]
+    fn a_word_of_the_line_counts_for_one_thread_only() {
+        let mut spans: Vec<HeldSpan> = spans(|_, _| [0; 4], 0);
+        for span in &mut spans {
+            span.words[1] = 40_000;
+        }
+        assert!(Word::that_counts(&spans, 0).is_some());
+        let mut others = spans.clone();
+        for span in &mut others {
+            span.thread = 1;
+        }
+        spans.extend(others);
+        assert_eq!(Word::that_counts(&spans, 0), None);
+    }
+}
