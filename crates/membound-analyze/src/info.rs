@@ -220,7 +220,7 @@ fn table(about: &str) -> &str {
         "latencies" => "latency",
         "nodes" => "numa",
         "names" => "functions",
-        "watchpoints" => "false_sharing",
+        "watchpoints" | "holds" => "false_sharing",
         other => other,
     }
 }

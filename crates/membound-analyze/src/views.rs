@@ -95,14 +95,17 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
             missing.push(lacks);
         }
     }
+    let fights = sharing.false_sharing.iter().chain(&sharing.true_sharing);
+    let fought = fights.filter(|line| !line.held.is_empty());
+    let fought = fought.map(|line| line.stall_fraction).sum::<f64>().min(1.0);
     let mut profile = Profile {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Profile,
         incomplete: !run.meta.complete,
         run: info::run_info(run, context.machine.profile),
         elapsed_s: info::seconds(run.meta.elapsed_ns),
-        time: time(&context, &whole),
-        memory_bound: memory_bound(&context, &whole),
+        time: time(&context, &whole, fought),
+        memory_bound: memory_bound(&context, &whole, fought),
         unseen: unseen::unseen(&context),
         latency: latency(&context, &whole),
         findings: Vec::new(),
@@ -141,9 +144,9 @@ fn streamed(context: &Context<'_>) -> f64 {
     if all > 0.0 { stall(true) / all } else { 0.0 }
 }
 
-fn time(context: &Context<'_>, whole: &Sum) -> TimeSplit {
+fn time(context: &Context<'_>, whole: &Sum, fought: f64) -> TimeSplit {
     let cpu_s = context.times.total_ns * 1e-9;
-    let memory_stall_s = whole.stall_ns * 1e-9;
+    let memory_stall_s = (whole.stall_ns * 1e-9).max(fought * cpu_s);
     TimeSplit {
         idle_s: context.times.idle_ns * 1e-9,
         memory_stall_s,
@@ -152,9 +155,12 @@ fn time(context: &Context<'_>, whole: &Sum) -> TimeSplit {
     }
 }
 
-fn memory_bound(context: &Context<'_>, whole: &Sum) -> MemoryBound {
+/// `fought` is the share that threads were measured to cost each other, which latencies of single
+/// accesses show a part of only: the rest waits for other cores' caches too.
+fn memory_bound(context: &Context<'_>, whole: &Sum, fought: f64) -> MemoryBound {
     let bound = whole.bound(context);
-    let fraction = context.times.share(whole.stall_ns);
+    let waited = context.times.share(whole.stall_ns);
+    let fraction = waited.max(fought);
     let levels = rows::level_shares(&whole.levels, context);
     MemoryBound {
         fraction,
@@ -164,7 +170,7 @@ fn memory_bound(context: &Context<'_>, whole: &Sum) -> MemoryBound {
         l2: levels.l2,
         l3: levels.l3,
         dram: levels.dram,
-        remote: levels.remote,
+        remote: levels.remote + (fraction - waited),
         unknown: levels.unknown,
         unseen: bound.unseen,
         l1_and_l2_together: context.l1_and_l2_together(),

@@ -442,12 +442,29 @@ pub struct SharedLine {
     pub stall_fraction: f64,
     /// Share of the wall time that separating the data would save.
     pub predicted_gain: Option<Figure>,
+    /// What the threads cost each other, seen by holding all but one of them for a moment: then
+    /// the cost and the gain are measured. Empty where it was not tried, or told nothing.
+    #[serde(default)]
+    pub held: Vec<SharingCost>,
     /// What to do.
     pub advice: String,
     /// Hits of hardware watchpoints on it by thread; `None` when it was not watched.
     pub confirmed: Option<Vec<WatchedBytes>>,
     /// How sure it is, 0 to 1.
     pub confidence: f64,
+}
+
+/// What others cost a thread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SharingCost {
+    /// Its number.
+    pub tid: u32,
+    /// Share of its CPU time that it did not take while the others were held.
+    pub share: Figure,
+    /// CPU time in which it used the line while others did, in seconds.
+    pub cpu_s: f64,
+    /// Spans of time that tell it.
+    pub spans: u64,
 }
 
 /// A thread's part in a shared line.

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use membound_run::{ProcessId, SiteId, ThreadId};
+use membound_run::{ProcessId, SiteId, SiteKind, ThreadId};
 use membound_types::{
-    Basis as FigureBasis, Figure, SharedLine, SharingSite, SharingThread, WatchedBytes,
+    Basis as FigureBasis, Figure, SharedLine, SharingCost, SharingSite, SharingThread, WatchedBytes,
 };
 use rustc_hash::FxHashMap;
 
 use super::evidence::{Basis, Line, Observation};
+use super::held::{self, Cost, Trials};
 use super::judge::{Conflict, Fight, User};
 use crate::context::Context;
 use crate::groups::{GroupId, Groups, allocation_chain};
@@ -68,11 +69,17 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
         }
     }
     let mut sharing = Sharing::default();
+    let trials = Trials::new(context.run);
+    let weights = Weights::new(&findings);
     for ((process, kind, _), mut of_finding) in findings {
         of_finding.sort_by(|a, b| {
             (b.sum.stall_ns.total_cmp(&a.sum.stall_ns)).then(a.line.address.cmp(&b.line.address))
         });
-        let row = finding(context, process, kind, &of_finding);
+        let mut row = finding(context, process, kind, &of_finding);
+        if let Some(costs) = held_costs(context, &trials, &of_finding) {
+            let part = |thread| weights.part(&of_finding, thread);
+            measure(context, &mut row, kind, &costs, part);
+        }
         if row.stall_fraction < thresholds.sharing_cost {
             continue;
         }
@@ -93,6 +100,86 @@ pub(crate) fn sharing(context: &Context<'_>) -> Sharing {
         });
     }
     sharing
+}
+
+/// What a thread was seen to wait for at contended lines in all findings: of what trials tell of
+/// the thread, each finding has its part.
+struct Weights(BTreeMap<ThreadId, f64>);
+
+impl Weights {
+    fn new<K>(findings: &BTreeMap<K, Vec<Contended<'_>>>) -> Self {
+        let mut all: BTreeMap<ThreadId, f64> = BTreeMap::new();
+        for lines in findings.values() {
+            for (thread, weight) in Self::of(lines) {
+                *all.entry(thread).or_default() += weight;
+            }
+        }
+        Self(all)
+    }
+
+    /// By thread, the weight of one finding.
+    fn of(lines: &[Contended<'_>]) -> BTreeMap<ThreadId, f64> {
+        let mut weights: BTreeMap<ThreadId, f64> = BTreeMap::new();
+        for line in lines {
+            for user in &line.fight.users {
+                // Where latencies show nothing, what was seen counts all the same.
+                let stall_ns = line.by_thread.get(&user.thread).copied().unwrap_or(0.0);
+                *weights.entry(user.thread).or_default() += 1.0 + stall_ns;
+            }
+        }
+        weights
+    }
+
+    fn part(&self, lines: &[Contended<'_>], thread: ThreadId) -> f64 {
+        let all = self.0.get(&thread).copied().unwrap_or(0.0);
+        let own = Self::of(lines).get(&thread).copied().unwrap_or(0.0);
+        if all > 0.0 { own / all } else { 0.0 }
+    }
+}
+
+/// What trials tell of the threads that fight over `lines`.
+fn held_costs(
+    context: &Context<'_>,
+    trials: &Trials,
+    lines: &[Contended<'_>],
+) -> Option<BTreeMap<ThreadId, Cost>> {
+    let users = lines.iter().flat_map(|line| &line.fight.users);
+    let users: BTreeSet<ThreadId> = users.map(|user| user.thread).collect();
+    let lines: Vec<&Line> = lines.iter().map(|line| line.line).collect();
+    trials.costs(context, &lines, &users)
+}
+
+/// Puts what trials tell in the place of what latencies let one infer.
+fn measure(
+    context: &Context<'_>,
+    row: &mut SharedLine,
+    kind: Kind,
+    costs: &BTreeMap<ThreadId, Cost>,
+    part: impl Fn(ThreadId) -> f64,
+) {
+    let figure = |share: held::Share| Figure {
+        value: share.value,
+        low: share.low,
+        high: share.high,
+        basis: FigureBasis::Measured,
+    };
+    // The program's own time: it takes a while to be started under a profiler.
+    let times = || context.run.samples.iter().map(|sample| sample.t_ns);
+    let elapsed_ns = times().max().unwrap_or(0) - times().min().unwrap_or(0);
+    let elapsed_ns = elapsed_ns.max(1) as f64;
+    let (slowed_ns, gain) = held::saved(elapsed_ns, costs, part);
+    row.stall_fraction = context.times.share(slowed_ns);
+    row.predicted_gain = match kind {
+        Kind::False => Some(figure(gain)),
+        Kind::True => None,
+    };
+    let costs = costs.iter().map(|(thread, cost)| SharingCost {
+        tid: context.run.threads[thread.index()].tid,
+        share: figure(cost.share),
+        cpu_s: cost.time_ns * 1e-9,
+        spans: cost.spans,
+    });
+    row.held = costs.collect();
 }
 
 /// What tells findings of one process apart.
@@ -338,6 +425,7 @@ fn finding(
         avg_latency_cycles: avg_latency_ns.and_then(|ns| context.machine.cycles(ns)),
         l1_latency_ns: context.machine.l1_ns(),
         stall_fraction,
+        held: Vec::new(),
         predicted_gain: match kind {
             Kind::False => gain(context, &by_thread, relative),
             // What remains when data must be shared is the program's to say.
@@ -521,9 +609,21 @@ fn advice(context: &Context<'_>, kind: Kind, object: &str, lines: &[Contended<'_
                 names::list(&users, 3)
             )
         }
+        // Who has the lock needs what it protects.
+        Kind::True if is_locked(context, lines) => format!(
+            "Threads wait for each other at an atomic word of {object}: take that lock, or count \
+             there, less often or for less time, or give each thread one of its own; keep what a lock \
+             protects beside it, since padding between the two would cost another miss."
+        ),
         Kind::True => format!(
             "Several threads write the same bytes of {object}: let each gather in a variable \
              of its own and combine them once, or update it less often."
         ),
     }
+}
+
+/// Whether threads fight over a word that is changed by locked instructions.
+fn is_locked(context: &Context<'_>, lines: &[Contended<'_>]) -> bool {
+    let mut sites = lines.iter().flat_map(|line| line.by_site.keys());
+    sites.any(|site| context.run.sites[site.index()].kind == SiteKind::Locked)
 }

@@ -4,6 +4,7 @@
 mod evidence;
 mod fights;
 mod findings;
+mod held;
 mod judge;
 
 pub(crate) use fights::Fights;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use membound_run::{FrameId, RunData, SiteKind, ThreadId, Watched};
-use membound_types::{InsightKind, Profile, SharedLine};
+use membound_run::{FrameId, Hold, RunData, SiteKind, ThreadId, Watched};
+use membound_types::{Basis, InsightKind, Profile, SharedLine};
 
 use crate::synthetic::{From, Like, Place, Synthetic, Target};
 use crate::{near, views};
@@ -409,4 +409,59 @@ fn a_small_object_of_one_thread_may_come_from_memory() {
     let load = two.site(10, SiteKind::Load);
     two.work(0, load, 0.0..10.0, From::Dram, &object, 0..64);
     assert!(two.profile().memory_bound.dram > 0.5);
+}
+
+/// A run with trials of both threads on the first line that they fight over: a step takes them so many
+/// nanoseconds alone, and with the other one.
+fn tried(mut run: RunData, alone_ns: f64, both_ns: f64) -> RunData {
+    let line = only(&views(&run).profile.false_sharing).line_address;
+    for trial in 0..3_u32 {
+        for number in 0..6_u64 {
+            for (tid, alone) in [(4000, true), (4000, false), (4001, true), (4001, false)] {
+                let thread = run.threads.iter().position(|it| it.tid == tid);
+                let cpu_ns = 690_000 + 500 * number;
+                let step_ns = if alone { alone_ns } else { both_ns };
+                run.holds.push(Hold {
+                    t_ns: 1_000_000_000 * trial as u64 + 1_000_000 * number,
+                    trial,
+                    thread: ThreadId(thread.unwrap() as u32),
+                    line,
+                    alone,
+                    wall_ns: 700_000,
+                    cpu_ns,
+                    progress: (cpu_ns as f64 / step_ns * (trial + 1) as f64) as u64,
+                });
+            }
+        }
+    }
+    run
+}
+
+#[test]
+fn what_trials_tell_takes_the_place_of_what_latencies_suggest() {
+    let profile = views(&tried(summing(40, From::Core), 2.0, 5.0)).profile;
+    let line = only(&profile.false_sharing);
+    assert_eq!(line.held.len(), 2, "{line:?}");
+    for cost in &line.held {
+        assert!((cost.share.value - 0.6).abs() < 0.01, "{cost:?}");
+        assert!(cost.share.low < 0.6 && cost.share.high > 0.6, "{cost:?}");
+        assert_eq!(cost.share.basis, Basis::Measured);
+    }
+    let gain = line.predicted_gain.unwrap();
+    assert_eq!(gain.basis, Basis::Measured);
+    assert!((gain.value - 0.6).abs() < 0.05, "{gain:?}");
+    assert!(gain.low < 0.6 && gain.high > 0.6, "{gain:?}");
+    assert!((line.stall_fraction - 0.6).abs() < 0.05, "{line:?}");
+    assert!(profile.memory_bound.fraction >= line.stall_fraction);
+    assert_eq!(profile.findings[0].kind, InsightKind::FalseSharing);
+}
+
+#[test]
+fn no_saving_is_promised_where_threads_cost_each_other_nothing() {
+    let profile = views(&tried(summing(40, From::Core), 2.0, 2.0)).profile;
+    assert!(
+        profile.false_sharing.is_empty(),
+        "{:?}",
+        profile.false_sharing
+    );
 }

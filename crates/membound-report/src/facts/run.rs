@@ -283,6 +283,9 @@ pub(crate) fn shared_sites(line: &SharedLine) -> String {
     texts.join("; ")
 }
 
+/// Threads of which it is said what others cost them.
+const HELD_THREADS: usize = 4;
+
 /// The same without what to do.
 pub(crate) fn shared_where(line: &SharedLine) -> String {
     let mut text = line.object.clone();
@@ -302,6 +305,22 @@ pub(crate) fn shared_where(line: &SharedLine) -> String {
         line.threads.len(),
         units::percent(line.stall_fraction)
     ));
+    if !line.held.is_empty() {
+        let shares = line.held.iter().map(|cost| {
+            let share = &cost.share;
+            format!(
+                "{} [{}, {}]",
+                units::percent(share.value),
+                units::percent(share.low).trim_end_matches(" %"),
+                units::percent(share.high).trim_end_matches(" %")
+            )
+        });
+        let shares: Vec<String> = shares.take(HELD_THREADS).collect();
+        text.push_str(&format!(
+            " (measured by holding threads: alone, each takes less CPU time by {})",
+            shares.join(", ")
+        ));
+    }
     if let Some(ns) = line.avg_latency_ns {
         text.push_str(&format!(", {} an access", units::ns(ns)));
         if let Some(l1) = line.l1_latency_ns {

@@ -1,0 +1,367 @@
+//! What threads cost each other by using a line, as trials show it in which all of them but one were
+//! held for a moment: an effect of what was done, and no inference from latencies.
+//!
+//! A trial tells by which factor a thread is faster while it is alone. The time that this is a factor
+//! of is found by samples: when the thread was in the code that uses the line, and another one too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use membound_run::{Hold, RunData, ThreadId};
+use rustc_hash::FxHashSet;
+
+use crate::context::Context;
+use crate::places::FunctionId;
+use crate::sharing::evidence::Line;
+
+/// Spans of either kind that a thread must have.
+const FEWEST_SPANS: usize = 4;
+/// Spans of either kind in a trial that counts.
+const FEWEST_OF_TRIAL: usize = 3;
+/// A thread waits for those that are held if it has less than this part of the CPU time that it has
+/// without.
+const WAITS: f64 = 0.5;
+/// Pieces of time in which threads are taken to run together.
+const BIN_NS: u64 = 20_000_000;
+/// What a trial itself changes: calls of the thread, caches of the core, the clock.
+const TRIAL_ERROR: f64 = 0.01;
+/// Threads do not run together in the whole of a bin, and change the course of each other's fights.
+const COURSE_ERROR: f64 = 0.03;
+
+/// A share with the interval of 95 % that it lies in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Share {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+/// What others cost a thread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cost {
+    /// Of its CPU time while it fights.
+    pub share: Share,
+    /// CPU time in which it fights.
+    pub time_ns: f64,
+    /// When it was last seen to.
+    pub end_ns: f64,
+    pub spans: u64,
+}
+
+/// What all trials of a run tell.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trials {
+    /// By line and thread: the part of its CPU time that the thread would not take if it were alone,
+    /// and the spans that tell it.
+    shares: BTreeMap<(u64, ThreadId), (Share, u64)>,
+}
+
+impl Trials {
+    pub(crate) fn new(run: &RunData) -> Self {
+        let mut rows: BTreeMap<(u64, ThreadId), Vec<&Hold>> = BTreeMap::new();
+        for hold in run.holds.iter().filter(|it| it.wall_ns > 0) {
+            rows.entry((hold.line, hold.thread)).or_default().push(hold);
+        }
+        let shares = rows
+            .into_iter()
+            .filter_map(|(key, rows)| Some((key, share(&rows)?)))
+            .collect();
+        Self { shares }
+    }
+
+    /// What trials tell of the threads that use `lines`, of one finding; `None` where at least two
+    /// were in none.
+    pub(crate) fn costs(
+        &self,
+        context: &Context<'_>,
+        lines: &[&Line],
+        users: &BTreeSet<ThreadId>,
+    ) -> Option<BTreeMap<ThreadId, Cost>> {
+        let own: FxHashSet<u64> = lines.iter().map(|line| line.address).collect();
+        let of_own = |line: &u64| own.contains(line);
+        let known = |is_meant: &dyn Fn(&u64) -> bool| {
+            let mut found: BTreeMap<ThreadId, (Share, u64)> = BTreeMap::new();
+            for ((line, thread), told) in &self.shares {
+                if is_meant(line) && users.contains(thread) {
+                    let best = found.entry(*thread).or_insert(*told);
+                    if told.1 > best.1 {
+                        *best = *told;
+                    }
+                }
+            }
+            found
+        };
+        // Of lines that the same threads use, one stands for all in trials.
+        let mut shares = known(&of_own);
+        if shares.len() < 2 {
+            shares = known(&|_| true);
+        }
+        if shares.len() < 2 {
+            return None;
+        }
+        let times = together(context, lines, users);
+        let costs = shares.into_iter().map(|(thread, (share, spans))| {
+            let (time_ns, end_ns) = times.get(&thread).copied().unwrap_or_default();
+            let cost = Cost {
+                share,
+                time_ns,
+                end_ns,
+                spans,
+            };
+            (thread, cost)
+        });
+        Some(costs.collect())
+    }
+}
+
+/// What the spans of a thread tell, and how many these are.
+fn share(rows: &[&Hold]) -> Option<(Share, u64)> {
+    let busy = |alone: bool| {
+        let of_kind = rows.iter().filter(|row| row.alone == alone);
+        let (cpu, wall) = of_kind.fold((0, 0), |(cpu, wall), row| {
+            (cpu + row.cpu_ns, wall + row.wall_ns)
+        });
+        cpu as f64 / (wall as f64).max(1.0)
+    };
+    let usual = busy(false);
+    let stays =
+        |row: &&&Hold| !row.alone || row.cpu_ns as f64 >= WAITS * usual * row.wall_ns as f64;
+    let told: Vec<&Hold> = rows
+        .iter()
+        .filter(|row| row.progress > 0 && row.cpu_ns > 0)
+        .filter(stays)
+        .copied()
+        .collect();
+    let numbers: BTreeSet<u32> = told.iter().map(|row| row.trial).collect();
+    // By trial, the logarithm of the factor, and what its spans tell of its variance.
+    let mut factors: Vec<(f64, f64)> = Vec::new();
+    let mut spans = 0;
+    for number in numbers {
+        let rates = |alone: bool| -> Vec<f64> {
+            let of_kind = told
+                .iter()
+                .filter(|row| row.trial == number && row.alone == alone);
+            of_kind
+                .map(|row| row.cpu_ns as f64 / row.progress as f64)
+                .collect()
+        };
+        let (alone, all) = (rates(true), rates(false));
+        if alone.len() < FEWEST_OF_TRIAL || all.len() < FEWEST_OF_TRIAL {
+            continue;
+        }
+        // Where all run, each span counts as much as it got on: the mean of what a step takes.
+        let progress = |alone: bool| {
+            let of_kind = told
+                .iter()
+                .filter(|row| row.trial == number && row.alone == alone);
+            of_kind.fold((0.0, 0.0), |(cpu, steps), row| {
+                (cpu + row.cpu_ns as f64, steps + row.progress as f64)
+            })
+        };
+        let step_ns = |(cpu, steps): (f64, f64)| cpu / steps;
+        let factor = step_ns(progress(true)) / step_ns(progress(false));
+        factors.push((
+            factor.ln(),
+            variance_of_mean(&alone) + variance_of_mean(&all),
+        ));
+        spans += alone.len() + all.len();
+    }
+    if spans < 2 * FEWEST_SPANS {
+        return None;
+    }
+    let count = factors.len() as f64;
+    let mean = factors.iter().map(|(factor, _)| factor).sum::<f64>() / count;
+    let within = factors.iter().map(|(_, variance)| variance).sum::<f64>() / (count * count);
+    let between = if factors.len() >= 2 {
+        let squares: f64 = factors.iter().map(|(it, _)| (it - mean).powi(2)).sum();
+        squares / (count * (count - 1.0))
+    } else {
+        0.0
+    };
+    // Few trials say little of how much they differ.
+    let quantile = match factors.len() {
+        1 => 2.4,
+        2..5 => 2.8,
+        _ => 2.2,
+    };
+    let half = quantile * within.max(between).sqrt() + TRIAL_ERROR;
+    let at = |log: f64| (1.0 - log.exp()).clamp(0.0, 1.0);
+    let share = Share {
+        value: at(mean),
+        low: at(mean + half),
+        high: at(mean - half),
+    };
+    Some((share, spans as u64))
+}
+
+/// Relative variance of the mean.
+fn variance_of_mean(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    squares / (count * (count - 1.0)) / (mean * mean)
+}
+
+/// By thread, the CPU time in which it was in code that uses `lines` while another of `users` was
+/// too, and when that ended.
+fn together(
+    context: &Context<'_>,
+    lines: &[&Line],
+    users: &BTreeSet<ThreadId>,
+) -> BTreeMap<ThreadId, (f64, f64)> {
+    let run = context.run;
+    let seen = lines.iter().flat_map(|line| &line.seen);
+    let functions: BTreeSet<FunctionId> = seen
+        .map(|one| {
+            let site = &run.sites[one.site.index()];
+            context.places.function_of(site.frame)
+        })
+        .collect();
+    let mut uses: Vec<bool> = Vec::with_capacity(run.stacks.len());
+    for stack in &run.stacks {
+        let called = stack.parent.is_some_and(|parent| uses[parent.index()]);
+        let inside = functions.contains(&context.places.function_of(stack.frame));
+        uses.push(inside || called);
+    }
+    let mut bins: BTreeMap<u64, BTreeMap<ThreadId, u64>> = BTreeMap::new();
+    for sample in &run.samples {
+        if users.contains(&sample.thread) && uses[sample.stack.index()] {
+            let bin = bins.entry(sample.t_ns / BIN_NS).or_default();
+            *bin.entry(sample.thread).or_default() += sample.weight_ns;
+        }
+    }
+    let mut times: BTreeMap<ThreadId, (f64, f64)> = BTreeMap::new();
+    for (bin, threads) in bins {
+        if threads.len() < 2 {
+            continue;
+        }
+        for (thread, weight_ns) in threads {
+            let time = times.entry(thread).or_default();
+            let of_thread = context.times.thread(thread);
+            // The kernel counts what samples miss.
+            let scale = of_thread.cpu_ns as f64 / (of_thread.sampled_ns as f64).max(1.0);
+            time.0 += weight_ns as f64 * scale.max(1.0);
+            time.1 = ((bin + 1) * BIN_NS) as f64;
+        }
+    }
+    times
+}
+
+/// CPU time that the threads would not take, and the part of the wall time. The run ends when the
+/// last of the threads does; but which of them is slowed down more is mostly chance, so that
+/// this is the least that is saved, and what the one saves that is slowed down most is the most.
+pub(crate) fn saved(
+    elapsed_ns: f64,
+    costs: &BTreeMap<ThreadId, Cost>,
+    part: impl Fn(ThreadId) -> f64,
+) -> (f64, Share) {
+    let slowed = |of: fn(&Share) -> f64| -> Vec<(f64, f64)> {
+        let of_thread = costs.iter().map(|(thread, cost)| {
+            let ns = of(&cost.share) * cost.time_ns * part(*thread);
+            (cost.end_ns, ns)
+        });
+        of_thread.collect()
+    };
+    let end = costs.values().map(|cost| cost.end_ns).fold(0.0, f64::max);
+    let least = |of: fn(&Share) -> f64| {
+        let ends = slowed(of).into_iter().map(|(end, ns)| end - ns);
+        (end - ends.fold(0.0, f64::max)) / elapsed_ns.max(1.0)
+    };
+    let most = |of: fn(&Share) -> f64| {
+        let slowed = slowed(of).into_iter().map(|(_, ns)| ns);
+        slowed.fold(0.0, f64::max) / elapsed_ns.max(1.0)
+    };
+    let value = |share: &Share| share.value;
+    let share = Share {
+        value: f64::midpoint(least(value), most(value)).clamp(0.0, 1.0),
+        low: (least(|share| share.low) - COURSE_ERROR).clamp(0.0, 1.0),
+        high: (most(|share| share.high) + COURSE_ERROR).clamp(0.0, 1.0),
+    };
+    let cpu_ns = slowed(value).into_iter().map(|(_, ns)| ns).sum();
+    (cpu_ns, share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(trial: u32, alone: bool, cpu_ns: u64, progress: u64) -> Hold {
+        Hold {
+            t_ns: 0,
+            trial,
+            thread: ThreadId(0),
+            line: 64,
+            alone,
+            wall_ns: 700_000,
+            cpu_ns,
+            progress,
+        }
+    }
+
+    /// Spans of some trials, in each of which a step has a unit of its own.
+    fn rows(trials: u32, alone_ns: f64, all_ns: f64) -> Vec<Hold> {
+        let mut rows = Vec::new();
+        for trial in 0..trials {
+            let unit = f64::from(1 + trial);
+            for number in 0..5 {
+                let cpu = 690_000 + number * 100;
+                let steps = |step_ns: f64| (cpu as f64 / step_ns * unit) as u64;
+                rows.push(hold(trial, true, cpu, steps(alone_ns)));
+                rows.push(hold(trial, false, cpu, steps(all_ns)));
+            }
+        }
+        rows
+    }
+
+    fn shared(rows: &[Hold]) -> Option<Share> {
+        let rows: Vec<&Hold> = rows.iter().collect();
+        Some(share(&rows)?.0)
+    }
+
+    #[test]
+    fn the_share_is_what_a_step_takes_less_when_alone() {
+        let told = shared(&rows(3, 2.0, 8.0)).unwrap();
+        assert!((told.value - 0.75).abs() < 0.01, "{told:?}");
+        assert!(told.low < 0.75 && told.high > 0.75 && told.high - told.low < 0.1);
+        let none = shared(&rows(3, 2.0, 2.0)).unwrap();
+        assert!(none.value < 0.01 && none.low == 0.0, "{none:?}");
+        assert_eq!(shared(&rows(3, 2.0, 8.0)[..4]), None);
+    }
+
+    #[test]
+    fn spans_in_which_a_thread_waits_for_the_held_one_are_thrown_away() {
+        let mut waiting = rows(2, 2.0, 2.0);
+        for row in waiting.iter_mut().filter(|row| row.alone) {
+            row.cpu_ns /= 10;
+            row.progress /= 40;
+        }
+        assert_eq!(shared(&waiting), None);
+    }
+
+    #[test]
+    fn the_run_ends_when_the_last_thread_does() {
+        let share = |value| Share {
+            value,
+            low: value,
+            high: value,
+        };
+        let cost = |value, end_ns| Cost {
+            share: share(value),
+            time_ns: 600.0,
+            end_ns,
+            spans: 20,
+        };
+        let costs = BTreeMap::from([
+            (ThreadId(0), cost(0.2, 600.0)),
+            (ThreadId(1), cost(0.8, 1000.0)),
+        ]);
+        let (cpu_ns, wall) = saved(1000.0, &costs, |_| 1.0);
+        assert!((cpu_ns - 600.0).abs() < 1e-9);
+        assert!(
+            (wall.value - 0.48).abs() < 1e-9,
+            "the second one is the last: {wall:?}"
+        );
+        assert!(wall.low < 0.48 && wall.high > 0.48);
+        let (_, none) = saved(1000.0, &costs, |_| 0.0);
+        assert_eq!((none.value, none.low), (0.0, 0.0));
+    }
+}
