@@ -3,7 +3,7 @@
 //! A table stays mapped once it is in a process: a thread may be reading it when its module
 //! goes, and it serves again when the module comes back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -35,7 +35,13 @@ pub(crate) struct Unwinding {
     processes: Mutex<HashMap<ProcessKey, Process>>,
     /// Made from files, each once.
     tables: Mutex<Vec<(Arc<Module>, Table)>>,
+    /// Files of tables one behind the other, the latest last: programs that load the same libraries
+    /// map the same one.
+    files: Mutex<VecDeque<(Vec<Table>, Arc<File>)>>,
 }
+
+/// Files that are kept for programs that come later.
+const KEPT_FILES: usize = 16;
 
 /// One process's.
 #[derive(Debug, Default)]
@@ -133,7 +139,7 @@ impl Unwinding {
                 !process.registered.contains(&known)
             })
             .collect();
-        process.map(conversation, maps, &new)?;
+        process.map(conversation, maps, &new, self)?;
         let tables: Vec<(&Range<u64>, u64)> = new
             .iter()
             .filter_map(|text| Some((&text.range, process.table(&text.source)?)))
@@ -175,6 +181,30 @@ impl Unwinding {
             .collect()
     }
 
+    /// A file of these tables, each beginning behind the [`padded`] ones before it.
+    fn file(&self, tables: Vec<Table>) -> io::Result<Arc<File>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |known: &[Table]| {
+            let mut both = known.iter().zip(&tables);
+            known.len() == tables.len() && both.all(|(one, other)| Arc::ptr_eq(one, other))
+        };
+        if let Some((_, file)) = files.iter().find(|(known, _)| is_same(known)) {
+            return Ok(Arc::clone(file));
+        }
+        let mut bytes = Vec::new();
+        for table in &tables {
+            let end = bytes.len() + padded(table);
+            bytes.extend_from_slice(table);
+            bytes.resize(end, 0);
+        }
+        let file = Arc::new(memory::with("membound-unwind", &bytes)?);
+        files.push_back((tables, Arc::clone(&file)));
+        if files.len() > KEPT_FILES {
+            files.pop_front();
+        }
+        Ok(file)
+    }
+
     fn of_module(&self, module: &Arc<Module>) -> Table {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let known = tables.iter().find(|(it, _)| Arc::ptr_eq(it, module));
@@ -185,6 +215,11 @@ impl Unwinding {
         tables.push((Arc::clone(module), Arc::clone(&table)));
         table
     }
+}
+
+/// Bytes that a table takes among others.
+fn padded(table: &Table) -> usize {
+    table.len().next_multiple_of(16)
 }
 
 impl Process {
@@ -199,22 +234,24 @@ impl Process {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         texts: &[Text],
+        unwinding: &Unwinding,
     ) -> Result<(), Failure> {
-        let mut bytes = Vec::new();
+        let mut length = 0;
+        let mut tables = Vec::new();
         let mut places: Vec<(Source, u64)> = Vec::new();
         for text in texts {
             let twice = places.iter().any(|(source, _)| *source == text.source);
             if self.table(&text.source).is_none() && !twice {
-                places.push((text.source.clone(), bytes.len() as u64));
-                bytes.extend_from_slice(&text.table);
-                bytes.resize(bytes.len().next_multiple_of(16), 0);
+                places.push((text.source.clone(), length));
+                length += padded(&text.table) as u64;
+                tables.push(Arc::clone(&text.table));
             }
         }
-        if bytes.is_empty() {
+        if tables.is_empty() {
             return Ok(());
         }
-        let file = memory::with("membound-unwind", &bytes)?;
-        let length = (bytes.len() as u64).next_multiple_of(PAGE);
+        let file = unwinding.file(tables)?;
+        let length = length.next_multiple_of(PAGE);
         let at = map_near(conversation, maps, &conversation.agent(), length, |range| {
             conversation.map(range, file.as_fd(), 0, Protection::READ)
         })?;

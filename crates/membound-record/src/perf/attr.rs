@@ -159,7 +159,7 @@ impl Attr {
     }
 
     /// Not running before the thread that has it, or one that inherited it, executes a program.
-    pub(crate) const fn from_exec_on(mut self) -> Self {
+    pub(crate) const fn after_exec(mut self) -> Self {
         self.flags |= DISABLED | ENABLE_ON_EXEC;
         self
     }

@@ -20,6 +20,9 @@ pub enum Definition {
     Instruction(usize),
 }
 
+/// What each instruction of a block may write, and what it certainly overwrites.
+type Written = Box<[(RegisterSet, RegisterSet)]>;
+
 /// What every instruction of a function does to general registers, for asking where values
 /// come from.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ pub struct Reaching<'a> {
     analyst: RefCell<Analyst>,
     /// By block, of those that a question came by: what each of its instructions may write, and
     /// what it certainly overwrites.
-    written: Vec<OnceCell<Box<[(RegisterSet, RegisterSet)]>>>,
+    written: Vec<OnceCell<Written>>,
     /// By instruction: its block.
     block: Vec<u32>,
 }
@@ -64,7 +67,7 @@ impl<'a> Reaching<'a> {
                 let state = analyst.state(it);
                 (state.writes, state.kills)
             });
-            let mut written: Box<[_]> = states.collect();
+            let mut written: Written = states.collect();
             let calls = matches!(block.leaves_by, BlockEnd::Call { .. });
             if let Some((writes, kills)) = written.last_mut().filter(|_| calls) {
                 self.call(block, writes, kills);
