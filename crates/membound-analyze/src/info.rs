@@ -78,7 +78,13 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
             inside += weight;
         }
     }
+    // What the program's threads took, with and without what recording took of it.
+    let threads_ns = run.threads.iter().filter_map(|thread| thread.cpu_ns);
+    let cpu_ns = threads_ns.map(u128::from).sum::<u128>().max(all) as f64;
+    let lost_ns = run.meta.lost_cpu_ns as f64 + inside as f64;
+    let (held_ns, elapsed_ns) = (run.meta.held_ns as f64, run.meta.elapsed_ns as f64);
     Overhead {
+        cost_fraction: longer_by(lost_ns, cpu_ns) + longer_by(held_ns, elapsed_ns),
         own_cpu_s: seconds(run.meta.own_cpu_ns),
         inside_fraction: if all == 0 {
             0.0
@@ -98,6 +104,16 @@ pub(crate) fn overhead(run: &RunData) -> Overhead {
         lost_accesses: lost("latencies"),
         lost_allocations: lost("objects"),
     }
+}
+
+/// By how much longer something took of which so much was lost, of what it would have taken.
+fn longer_by(lost: f64, all: f64) -> f64 {
+    /// Programs that are hardly there but for recording are not given a number without end.
+    const LEAST: f64 = 1e-3;
+    if all <= 0.0 {
+        return 0.0;
+    }
+    lost / (all - lost).max(LEAST * all)
 }
 
 /// Whether `frame` lies in membound's own code inside the program.

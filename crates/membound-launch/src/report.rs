@@ -34,6 +34,9 @@ pub struct Report {
     pub perf_maps: Vec<PerfMap>,
     /// How long live changes of text stopped threads.
     pub stops: Stops,
+    /// Time for which programs were held when they began and when they loaded something, in
+    /// nanoseconds, together.
+    pub held_ns: u64,
 }
 
 /// One file over all programs, with one plan: a file with chosen plans has an entry for each.
@@ -114,6 +117,7 @@ impl Report {
             missed: ledger.missed.iter().cloned().collect(),
             perf_maps: server.perf_maps(),
             stops: server.stops.so_far(),
+            held_ns: server.held_ns(),
         }
     }
 }

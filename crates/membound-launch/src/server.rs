@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use membound_platform::stat;
 use membound_wire::{Event, TextMode};
@@ -75,6 +75,8 @@ pub(crate) struct Server {
     pub(crate) doorbells: Doorbells,
     pub(crate) perf_maps: Option<Mutex<PerfMaps>>,
     wanted: AtomicU32,
+    /// Time for which programs were held in conversations, in nanoseconds.
+    held_ns: AtomicU64,
     choices: Mutex<Arc<Vec<Choice>>>,
     paces: Mutex<VecDeque<Paced>>,
     pub(crate) settling: Settling,
@@ -110,6 +112,7 @@ impl Server {
             doorbells: Doorbells::default(),
             perf_maps: perf_maps.map(|directory| Mutex::new(PerfMaps::new(directory))),
             wanted: AtomicU32::new(Wanted::Patches as u32),
+            held_ns: AtomicU64::new(0),
             choices: Mutex::default(),
             paces: Mutex::default(),
             settling: Settling::default(),
@@ -184,7 +187,14 @@ impl Server {
         }
     }
 
+    /// Time for which programs were held until now, in nanoseconds: not when control threads spoke,
+    /// which hold nobody.
+    pub(crate) fn held_ns(&self) -> u64 {
+        self.held_ns.load(Ordering::Relaxed)
+    }
+
     fn serve(&self, channel: Channel) {
+        let begun = Instant::now();
         // Whoever does not speak our language is no agent of ours.
         let Ok(Some(conversation)) =
             Conversation::begin(channel, Arc::clone(&self.spaces), Arc::clone(&self.stops))
@@ -203,6 +213,12 @@ impl Server {
         };
         let key = ProcessKey { pid, started };
         let event = conversation.hello.event;
+        let hold = || {
+            if event != Event::Doorbell as u32 {
+                let held_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0);
+                self.held_ns.fetch_add(held_ns, Ordering::Relaxed);
+            }
+        };
         let done = if event == Event::Start as u32 {
             self.start(&conversation, key)
         } else if event == Event::Modules as u32 {
@@ -256,6 +272,7 @@ impl Server {
             drop(turn.take());
             self.try_hold(&conversation, key);
         }
+        hold();
         match done {
             Ok(()) => conversation.go(),
             // Nobody is there to be let go.

@@ -75,11 +75,6 @@ impl Budget {
         earned_ns - self.spent_ns - self.beside_ns.min(MOST_BESIDE * earned_ns)
     }
 
-    /// What patches were taken to cost so far.
-    pub(crate) const fn spent_ns(&self) -> f64 {
-        self.spent_ns
-    }
-
     /// The program has lost so much by what the recorder did beside it, in all.
     pub(crate) const fn lost_beside(&mut self, lost_ns: f64) {
         self.beside_ns = lost_ns;

@@ -106,6 +106,8 @@ pub(crate) struct Driver {
     /// What the program loses by what is done beside it, and own CPU time before that.
     beside: Beside,
     own_before_ns: u64,
+    /// What the program has lost by that until now.
+    lost_beside_ns: f64,
     pending: Pending<Happened>,
     sources: Vec<PathBuf>,
     source_modules: HashMap<usize, Arc<Module>>,
@@ -198,6 +200,7 @@ impl Driver {
             cpu_time: CpuTime::default(),
             beside,
             own_before_ns: clock::own_cpu_ns(),
+            lost_beside_ns: 0.0,
             pending: Pending::default(),
             sources: Vec::new(),
             source_modules: HashMap::new(),
@@ -440,11 +443,10 @@ impl Driver {
             return;
         }
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
         // Objects are kept within their own part.
-        let own_ns = own_ns.saturating_sub(self.inbox.spent_on_allocations_ns());
-        let lost_ns = self.beside.lost_ns(now_ns, now.cpu_ns, own_ns);
-        self.windows.lost_beside(lost_ns);
+        let on_objects_ns = self.inbox.spent_on_allocations_ns() as f64;
+        self.windows
+            .lost_beside((self.lost_beside_ns - on_objects_ns).max(0.0));
         let running = Running {
             remote,
             clock: self.clock,
@@ -510,7 +512,21 @@ impl Driver {
         self.dilation.wait(waiting);
     }
 
+    /// Takes into account what was done beside the programs.
+    fn look_beside(&mut self, now_ns: u64) {
+        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
+        let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
+        self.lost_beside_ns = self.beside.lost_ns(now_ns, now.cpu_ns, own_ns);
+    }
+
+    /// CPU time that programs have lost by what is done beside them and by being sampled, each
+    /// sample taking so much, in nanoseconds.
+    pub(crate) fn lost_cpu_ns(&self, sample_cost_ns: f64) -> u64 {
+        (self.lost_beside_ns + self.samples as f64 * sample_cost_ns) as u64
+    }
+
     fn tidy(&mut self, now_ns: u64) {
+        self.look_beside(now_ns);
         self.chooser.cool(now_ns);
         self.recent
             .retain(|_, (t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);
@@ -533,6 +549,7 @@ impl Driver {
     /// Ends what changes programs and what samples them.
     fn halt(&mut self) {
         let now_ns = self.clock.now_ns();
+        self.look_beside(now_ns);
         if let Some(remote) = &self.remote {
             let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
             let running = Running {

@@ -29,7 +29,7 @@ pub use error::Error;
 pub(crate) use open::{Event, Target, refused, refused_of};
 pub(crate) use parse::{Layout, Record};
 pub(crate) use ring::Ring;
-pub use sampler::{Kernel, Sampler, Waited};
+pub use sampler::{Kernel, Sampler, Waited, sample_cost_ns};
 
 /// What is asked of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,6 +95,8 @@ pub struct Recorder {
     own_cpu_ns: u64,
     /// The program runs without an agent, since nothing was asked for that needs one.
     untouched: bool,
+    /// CPU time that a sample takes of a thread, in nanoseconds.
+    sample_cost_ns: f64,
 }
 
 impl Recorder {
@@ -227,6 +229,8 @@ impl Recorder {
             Ended::Killed(signal) => driver.meta.signal = Some(signal),
             Ended::Detached => {}
         }
+        driver.meta.lost_cpu_ns = driver.lost_cpu_ns(self.sample_cost_ns);
+        driver.meta.held_ns = report.as_ref().map_or(0, |report| report.held_ns);
         driver.meta.own_cpu_ns = clock::own_cpu_ns().saturating_sub(self.own_cpu_ns);
         driver
             .file
@@ -339,6 +343,7 @@ struct Parts {
     gaps: Gaps,
     nodes: Nodes,
     own_cpu_ns: u64,
+    sample_cost_ns: f64,
 }
 
 impl Parts {
@@ -381,6 +386,10 @@ impl Parts {
             machine: options.machine.clone().map(Box::new),
             ..Meta::default()
         };
+        let sample_cost_ns = match timer {
+            TimerKind::CpuClock => perf::sample_cost_ns(&config(&options)).unwrap_or(0.0),
+            TimerKind::AgentTimer => 0.0,
+        };
         let file = create(&options.output, &meta)?;
         Ok(Self {
             options,
@@ -392,6 +401,7 @@ impl Parts {
             gaps,
             nodes,
             own_cpu_ns,
+            sample_cost_ns,
         })
     }
 
@@ -497,6 +507,7 @@ impl Parts {
         let (path, duration) = (self.options.output.clone(), self.options.duration);
         let (clock, own_cpu_ns) = (self.clock, self.own_cpu_ns);
         let untouched = self.needs_no_agent();
+        let sample_cost_ns = self.sample_cost_ns;
         let mut driver = Driver::new(
             self.options,
             self.clock,
@@ -529,6 +540,7 @@ impl Parts {
             duration,
             own_cpu_ns,
             untouched,
+            sample_cost_ns,
         })
     }
 }

@@ -238,11 +238,6 @@ impl Windows {
         self.budget.lost_beside(lost_ns);
     }
 
-    /// What patches were taken to cost so far, in nanoseconds.
-    pub(crate) const fn spent_ns(&self) -> f64 {
-        self.budget.spent_ns()
-    }
-
     /// Whether patches stand in the text, or are about to.
     pub(crate) const fn is_open(&self) -> bool {
         !matches!(self.phase, Phase::Closed { .. } | Phase::Lent)

@@ -146,6 +146,14 @@ pub struct Meta {
     /// The longest of those times, in nanoseconds; `None` where no text was to be changed.
     #[serde(default)]
     pub longest_stop_ns: Option<u64>,
+    /// CPU time that the programs lost by recording, in nanoseconds, beside what samples show in
+    /// membound's code inside them: an estimate.
+    #[serde(default)]
+    pub lost_cpu_ns: u64,
+    /// Time for which programs were held when they began and when they loaded something, in
+    /// nanoseconds.
+    #[serde(default)]
+    pub held_ns: u64,
     /// The machine profile that levels and latencies are taken from.
     pub machine: Option<Box<MachineProfile>>,
 }

@@ -109,6 +109,8 @@ record!(Meta, "run", Position, "processes", {
     own_cpu_ns: u64,
     stops: Vec<u64>,
     longest_stop_ns: Option<u64>,
+    lost_cpu_ns: u64,
+    held_ns: u64,
 } without { machine });
 
 record!(Process, "processes", Position, "processes", {

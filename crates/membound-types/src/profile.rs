@@ -604,6 +604,10 @@ pub struct Elsewhere {
 /// What recording cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overhead {
+    /// By how much longer the program took because it was recorded, as a share of what it would
+    /// have taken: an estimate.
+    #[serde(default)]
+    pub cost_fraction: f64,
     /// CPU time of membound's own process beside the program, in seconds.
     pub own_cpu_s: f64,
     /// Share of the program's samples that lay in membound's code inside it.

@@ -18,6 +18,10 @@ use super::{Attr, Config, Error, Event, Layout, PerfEvent, Ring, Target};
 const LEAST_RING_BYTES: usize = 64 << 10;
 /// The number by which a thread asks for events of its own.
 const CALLING_THREAD: u32 = 0;
+/// What the kernel's default limit permits for each CPU without privileges.
+const USUAL_RING_BYTES: usize = 512 << 10;
+/// More than there are in a few milliseconds.
+const SAMPLES_WITHOUT_END: u32 = 1 << 20;
 /// Memory of the rings of all processors.
 const MOST_RINGS_BYTES: usize = 64 << 20;
 /// How often a thread is looked for in what its parent's events have told.
@@ -99,7 +103,7 @@ impl Sampler {
         let mut sampler = Self::new(&attr, kernel);
         let pid = std::process::id();
         let mut ring_bytes = sampler.ring_bytes(config);
-        sampler.follow(pid, CALLING_THREAD, &attr.from_exec_on(), &mut ring_bytes)?;
+        sampler.follow(pid, CALLING_THREAD, &attr.after_exec(), &mut ring_bytes)?;
         if sampler.cpus.iter().all(|cpu| cpu.events.is_empty()) {
             return Err(Error::Gone { pid });
         }
@@ -254,6 +258,40 @@ impl Sampler {
         self.threads.insert(tid);
         Ok(())
     }
+}
+
+/// CPU time that each sample takes of a thread, in nanoseconds, as far as it shows here and now: the
+/// calling thread counts how far it gets in a millisecond while it is sampled, and while it is not.
+pub fn sample_cost_ns(config: &Config) -> Option<f64> {
+    const SPAN_NS: u64 = 1_000_000;
+    const PERIOD_NS: u64 = 50_000;
+    let config = Config {
+        period_ns: PERIOD_NS,
+        ..*config
+    };
+    let (attr, _) = permitted(&config).ok()?;
+    let own = Target {
+        tid: CALLING_THREAD,
+        cpu: None,
+    };
+    let event = Event::open(&attr.probe(), own).ok()?;
+    // So that samples are written as others are.
+    let _ring = Ring::map(&event, USUAL_RING_BYTES).ok()?;
+    let progress = || {
+        let begun_ns = super::now_ns();
+        let mut steps = 0_u32;
+        while super::now_ns().saturating_sub(begun_ns) < SPAN_NS {
+            steps += 1;
+        }
+        f64::from(steps)
+    };
+    let before = progress();
+    event.enable_for(SAMPLES_WITHOUT_END).ok()?;
+    let sampled = progress();
+    drop(event);
+    let free = progress().max(before);
+    let part = (1.0 - sampled / free).clamp(0.0, 1.0);
+    Some(part * PERIOD_NS as f64)
 }
 
 /// Why [`Sampler::wait`] returned.

@@ -451,7 +451,9 @@ pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
     });
     let overhead = &profile.overhead;
     let mut cost = format!(
-        "recording took {} of the program's CPU time and {} beside it",
+        "recording made the program take about {} longer: {} of its CPU time were spent inside it, \
+         and {} beside it",
+        units::percent(overhead.cost_fraction),
         units::percent(overhead.inside_fraction),
         units::seconds(overhead.own_cpu_s)
     );

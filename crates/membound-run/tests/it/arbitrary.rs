@@ -208,7 +208,15 @@ fn meta() -> impl Strategy<Value = Meta> {
         text(),
         text(),
     );
-    let times = (number(), number(), number(), option::of(number()), real());
+    let times = (
+        number(),
+        number(),
+        number(),
+        option::of(number()),
+        real(),
+        number(),
+        number(),
+    );
     let ends = (
         any::<bool>(),
         option::of(any::<i32>()),
@@ -233,6 +241,8 @@ fn meta() -> impl Strategy<Value = Meta> {
         own_cpu_ns: times.2,
         stops: vec![times.1, times.2],
         longest_stop_ns: times.3,
+        lost_cpu_ns: times.5,
+        held_ns: times.6,
         objects_from_bytes: times.3,
         tsc_hz: times.4,
         complete: ends.0,
