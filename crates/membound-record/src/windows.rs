@@ -298,7 +298,7 @@ impl Windows {
                     window,
                     ..
                 } => Some(self.end(patcher, from, now, &before, &window)),
-                Phase::Opening { .. } | Phase::Closed { .. } => None,
+                Phase::Opening { .. } | Phase::Closed { .. } | Phase::Lent => None,
             };
             self.phase = self.fail(patcher, now);
             return closed;
