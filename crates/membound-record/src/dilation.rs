@@ -110,8 +110,10 @@ impl Pool {
 /// In whose code a sample lay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Inside {
-    /// In membound's.
+    /// In a patch of a window, or in the agent while one is open.
     Patch,
+    /// In the agent while nothing is patched in a window: what that costs is no window's.
+    Hook,
     /// In a trampoline, at an instruction of the program's.
     Trampoline,
     /// In the program's.
@@ -185,7 +187,7 @@ impl Dilation {
             match inside {
                 Inside::Patch => window.in_patches_ns += weight,
                 Inside::Trampoline => *window.displaced_ns.entry(leaf).or_default() += weight,
-                Inside::Program => {}
+                Inside::Program | Inside::Hook => {}
             }
             if inside == Inside::Patch || waited.is_some_and(|site| window.sites.contains(&site)) {
                 window.at_patches_ns += weight;
@@ -193,7 +195,7 @@ impl Dilation {
         } else if inside == Inside::Patch {
             // On a busy machine patches stand in the text for long before a window and after it.
             self.unforeseen_ns += weight;
-        } else {
+        } else if inside == Inside::Program || inside == Inside::Trampoline {
             if let Some(site) = waited {
                 *self.usual_ns.entry(site).or_default() += weight;
             }
@@ -404,6 +406,15 @@ mod tests {
         assert!(likely(18.0, 1.0, 0.9, 0.02) <= 0.02);
         assert!(likely(1000.0, 0.1, 0.1, 0.95) < 0.05);
         assert!((likely(10_000.0, 0.5, 0.1, 0.95) - 0.444).abs() < 0.01);
+    }
+
+    #[test]
+    fn windows_are_not_charged_for_allocations() {
+        let mut dilation = Dilation::new(Telling::Patches);
+        dilation.sample(10, (FrameId(1), None), 5_000_000, Inside::Hook);
+        assert_eq!(dilation.take_unforeseen(), 0.0);
+        dilation.sample(20, (FrameId(1), None), 1_000_000, Inside::Patch);
+        assert_eq!(dilation.take_unforeseen(), 1e6);
     }
 
     #[test]

@@ -428,10 +428,7 @@ impl Driver {
             }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
         }
-        let clear_since_ns = match taken.patched {
-            Patched::No => self.windows.clear_since_ns(taken.t_ns),
-            Patched::Trampoline | Patched::Agent => None,
-        };
+        let clear_since_ns = self.windows.clear_since_ns(taken.t_ns);
         let t_ns = taken.t_ns;
         let sampled = Happened::Sampled(Box::new(taken), effective, clear_since_ns);
         self.pending.push(t_ns, sampled);

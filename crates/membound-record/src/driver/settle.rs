@@ -36,7 +36,7 @@ impl Driver {
                 }
                 Happened::Sampled(taken, effective, clear_since_ns) => {
                     self.count_laps(&taken, clear_since_ns);
-                    self.settle_sample(&taken, effective);
+                    self.settle_sample(&taken, effective, clear_since_ns);
                 }
                 Happened::Accessed(access) => self.settle_access(&access, t_ns),
             }
@@ -75,12 +75,19 @@ impl Driver {
         }
     }
 
-    fn settle_sample(&mut self, taken: &Taken, effective: Option<Effective>) {
+    fn settle_sample(
+        &mut self,
+        taken: &Taken,
+        effective: Option<Effective>,
+        clear_since_ns: Option<u64>,
+    ) {
         let object = effective.and_then(|it| {
             self.objects
                 .at(&self.world, taken.process, it.address, taken.t_ns)
         });
         let inside = match taken.patched {
+            // Allocations enter the agent whether anything is patched in windows or not.
+            Patched::Agent if clear_since_ns.is_some() => Inside::Hook,
             Patched::Agent => Inside::Patch,
             Patched::Trampoline => Inside::Trampoline,
             Patched::No => Inside::Program,
@@ -120,7 +127,7 @@ impl Driver {
                 module,
                 address: *address,
                 registers: &taken.registers.general,
-                clear_since_ns,
+                clear_since_ns: clear_since_ns.filter(|_| taken.patched == Patched::No),
             };
             self.laps.sample(&seen, &self.sites, &mut self.rows.laps);
         } else if taken.patched == Patched::No {
