@@ -770,7 +770,7 @@ mod tests {
         };
         let mut pause = || match windows.fail(&programs, now) {
             Phase::Closed { until_ns } => until_ns,
-            Phase::Opening { .. } | Phase::Open { .. } => 0,
+            Phase::Opening { .. } | Phase::Open { .. } | Phase::Lent => 0,
         };
         let pauses: Vec<u64> = (0..40).map(|_| pause()).collect();
         assert_eq!(pauses[0], PAUSE_AFTER_FAILURE_NS);

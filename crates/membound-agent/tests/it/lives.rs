@@ -137,7 +137,6 @@ impl Running {
         let mut refused = 0;
         for _ in 0..times {
             let (reply, left_out) = self.edit(&self.edit);
-            println!("longest stop {} us", reply.stop_ns / 1000);
             // Where the threads get no processor in time, it is refused or left out.
             if reply.errno != 0 || reply.count == 0 {
                 refused += 1;
