@@ -120,6 +120,22 @@ pub enum PerfEvent<'a> {
     Lost(u64),
 }
 
+impl PerfEvent<'_> {
+    /// The process that it is about, where it is about one.
+    #[must_use]
+    pub const fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Sample(sample) => Some(sample.pid),
+            Self::Mmap(map) => Some(map.pid),
+            Self::Fork { pid, .. }
+            | Self::Exit { pid, .. }
+            | Self::Comm { pid, .. }
+            | Self::Counted { pid, .. } => Some(*pid),
+            Self::Lost(_) => None,
+        }
+    }
+}
+
 /// Why a thread has a new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {

@@ -119,6 +119,7 @@ impl Reader {
             ..Batch::default()
         };
         let mut world = crate::lock(world);
+        let own = std::process::id();
         sampler.read(&mut |event| {
             let t_ns = |raw| clock.of_raw(raw);
             match event {
@@ -137,6 +138,8 @@ impl Reader {
                     batch.samples.push(world.take_seen(&seen, remote.as_ref()));
                 }
                 PerfEvent::Lost(count) => batch.lost += count,
+                // Threads that the one which started the program made later inherit its events.
+                other if other.pid() == Some(own) => {}
                 PerfEvent::Counted {
                     pid,
                     tid,
@@ -166,7 +169,8 @@ fn follow(world: &mut World, clock: &Clock, event: &PerfEvent<'_>) {
             ..
         } => {
             let t_ns = clock.of_raw(t_ns);
-            if pid == parent_pid {
+            // membound itself is no process of the run.
+            if pid == parent_pid || parent_pid == std::process::id() {
                 met(world, pid, tid, t_ns);
             } else {
                 let process = world.forked(parent_pid, pid, t_ns);

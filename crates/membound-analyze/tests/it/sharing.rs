@@ -424,7 +424,7 @@ fn tried(mut run: RunData, alone_ns: f64, both_ns: f64) -> RunData {
                 run.holds.push(Hold {
                     t_ns: 1_000_000_000 * trial as u64 + 1_000_000 * number,
                     trial,
-                    thread: ThreadId(thread.unwrap() as u32),
+                    thread: ThreadId(thread.expect("a thread has the number") as u32),
                     line,
                     alone,
                     wall_ns: 700_000,
