@@ -301,7 +301,10 @@ impl Driver {
             usize::MAX
         };
         self.settle(now_ns.saturating_sub(DELAY_NS), most);
-        if let Some(watching) = self.watching.as_mut().filter(|_| !self.elapsed) {
+        // In a trial threads read the line themselves, which is no access of the program's.
+        let may_begin = !self.trials.is_trying();
+        let watching = self.watching.as_mut().filter(|_| !self.elapsed);
+        if let Some(watching) = watching.filter(|it| may_begin || it.is_watching()) {
             watching.step(
                 &self.world,
                 &self.clock,
@@ -460,8 +463,11 @@ impl Driver {
         if !self.windows.is_open() && !remote.takes_part() {
             return;
         }
-        let rows = &mut self.rows.holds;
-        self.trials.step(&running, &mut self.windows, now, rows);
+        let is_watching = self.watching.as_ref().is_some_and(Watching::is_watching);
+        if self.trials.is_trying() || !is_watching {
+            let rows = &mut self.rows.holds;
+            self.trials.step(&running, &mut self.windows, now, rows);
+        }
         let hot = if self.windows.is_open() {
             Vec::new()
         } else {

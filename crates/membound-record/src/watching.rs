@@ -36,6 +36,11 @@ impl Watching {
         self.suspects.note(seen);
     }
 
+    /// Whether watchpoints are set.
+    pub(crate) const fn is_watching(&self) -> bool {
+        self.patrol.is_watching()
+    }
+
     /// Goes on; hits are appended.
     pub(crate) fn step(
         &mut self,

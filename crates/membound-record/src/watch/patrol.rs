@@ -32,6 +32,12 @@ enum State {
 }
 
 impl Patrol {
+    /// Whether watchpoints are set.
+    #[must_use]
+    pub const fn is_watching(&self) -> bool {
+        matches!(self.state, State::Watching { .. })
+    }
+
     /// Goes on: to be called every few milliseconds. `now_ns` is of the clock of
     /// [`crate::perf::now_ns`]. Tells the hits of a window that is over, and begins one when
     /// it is time.
