@@ -51,7 +51,7 @@ pub(crate) struct PlainRun {
 }
 
 /// The band of `truth`. `plain` are the entry's own runs without membound, `other` is
-/// [`other_command`]'s runs; of cachegrind, the first of them is native and the second's
+/// `other_command`'s runs; of cachegrind, the first of them is native and the second's
 /// stdout holds what cachegrind said.
 pub(crate) fn band(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Result<Band> {
     let all = |runs: &[PlainRun], expression: &str| -> Result<Vec<f64>> {
