@@ -203,6 +203,11 @@ impl Recorded {
         // Of a ratio of sums (Cochran 1977, 6.4).
         let squares = of_site().map(|it| (it.count as f64 - rate * it.cpu_ns as f64).powi(2));
         let windows = of_site().count() as f64;
+        if windows < 2.0 {
+            // Where the program has every processor, the budget may leave room for one window only,
+            // which does not show how windows differ.
+            return (rate * worked as f64, 1.0);
+        }
         let error = (squares.sum::<f64>() * windows / (windows - 1.0)).sqrt() / counted as f64;
         (rate * worked as f64, error)
     }
