@@ -53,7 +53,7 @@ fn leave() {
     lanes::ending::end_guests();
     // Before all others, so that nothing is put into the text any more that would have to be taken out.
     listen::end();
-    quiesce::wait_for_change();
+    quiesce::wait_until_idle();
     // Without a launcher, text stays as it is; nothing of it is recorded any more.
     let _ = control::converse(Event::Filtered, [0, u64::MAX]);
     // Whoever comes here from now on goes back without a call; those who came before are waited for.

@@ -367,6 +367,15 @@ pub(crate) fn wait_for_change() {
     }
 }
 
+/// Waits until no thread of this process changes text, without revoking the change: no call is on its way to
+/// the calling thread afterwards.
+pub(crate) fn wait_until_idle() {
+    const LOOK_NS: u64 = 100_000;
+    while OWNER.load(Ordering::Acquire) >> 32 == u64::from(sys::process()) {
+        sys::nap(LOOK_NS);
+    }
+}
+
 /// Checks, before a change is closed, that every other thread can be seen: one that always blocks the
 /// signals of a change (in `sigwait`, or a background thread of an allocator) would have every change
 /// abandoned. No thread waits for this check.
