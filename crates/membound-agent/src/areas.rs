@@ -231,12 +231,40 @@ pub(crate) fn entrance(ip: u64) -> Option<u64> {
 /// is asked: before `ip` there must be a jump into the area, or the trap that precedes one. Any
 /// byte of another plan's jump may look like that trap, so jumps are asked for first.
 pub(crate) fn inside(ip: u64) -> Option<u64> {
-    const FURTHEST: u64 = EDIT_BYTES as u64 - 1;
-    let starts = |area: Area| {
-        (1..=FURTHEST)
-            .filter_map(move |distance| ip.checked_sub(distance))
-            .filter(move |&start| area.entrance(start).is_some())
-    };
+    loop {
+        let first_bytes = first_bytes_before(ip);
+        let entrance = inside_now(ip);
+        // A trap that became a jump, or a jump that became a trap, may have been taken for neither.
+        if first_bytes_before(ip) == first_bytes {
+            return entrance;
+        }
+    }
+}
+
+/// Most bytes from an overwritten instruction back to the first byte of its group.
+const MAX_DISTANCE_BYTES: usize = EDIT_BYTES - 1;
+
+/// Addresses before `ip` at which a group may begin that overwrites the instruction at `ip`.
+fn starts_before(ip: u64) -> impl Iterator<Item = u64> {
+    (1..=MAX_DISTANCE_BYTES as u64).filter_map(move |distance| ip.checked_sub(distance))
+}
+
+/// The bytes at these addresses, where they lie in text with entries; 0 for the others.
+fn first_bytes_before(ip: u64) -> [u8; MAX_DISTANCE_BYTES] {
+    let mut bytes = [0; MAX_DISTANCE_BYTES];
+    for (byte, start) in bytes.iter_mut().zip(starts_before(ip)) {
+        if entrance(start).is_some() {
+            // SAFETY: an instruction with an entry lies in mapped text.
+            *byte = unsafe { core::ptr::read_volatile(start as *const u8) };
+        }
+    }
+    bytes
+}
+
+/// As [`inside`], for text that does not change meanwhile.
+fn inside_now(ip: u64) -> Option<u64> {
+    let starts =
+        |area: Area| starts_before(ip).filter(move |&start| area.entrance(start).is_some());
     let areas = || {
         used()
             .filter_map(snapshot)
@@ -463,5 +491,45 @@ mod tests {
             plans.into_iter().for_each(forget);
             assert_eq!(inside(at(10)), None);
         }
+    }
+
+    /// A thread that slept in a handler while its group's trap was put in place may wake while the
+    /// trap becomes the jump.
+    #[test]
+    fn a_thread_inside_a_group_is_led_on_while_the_trap_becomes_a_jump() {
+        use core::sync::atomic::AtomicU8;
+        use std::thread;
+
+        const TRAP: u8 = 0xcc;
+        const ROUNDS: usize = 20_000;
+        let text = Box::leak(Box::new([NOP; 32]));
+        text[8] = TRAP;
+        text[9..13].copy_from_slice(&0x100_i32.to_le_bytes());
+        let base = text.as_ptr() as u64;
+        let code = base + 13 + 0x100;
+        register(&area(code, &text[..], &[8, 10])).unwrap();
+        let round = AtomicUsize::new(0);
+        // SAFETY: the leaked array lives on, and only the two threads use it.
+        let first: &AtomicU8 = unsafe { AtomicU8::from_ptr(&raw mut text[8]) };
+        let mut missed = 0;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for wanted in 1..=ROUNDS {
+                    while round.load(Ordering::Acquire) < wanted {
+                        core::hint::spin_loop();
+                    }
+                    first.store(JUMP, Ordering::Release);
+                }
+            });
+            for now in 1..=ROUNDS {
+                first.store(TRAP, Ordering::Release);
+                round.store(now, Ordering::Release);
+                while first.load(Ordering::Acquire) == TRAP {
+                    missed += usize::from(inside(base + 10) != Some(code + 10));
+                }
+            }
+        });
+        assert_eq!(missed, 0);
+        forget(code);
     }
 }

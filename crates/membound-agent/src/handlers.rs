@@ -627,6 +627,25 @@ unsafe extern "C" fn leave(context: usize, kept: &Kept) {
     tick::returned(&registers.state());
 }
 
+/// Moves a thread that would return from its handler into overwritten text to the trampoline instead.
+///
+/// A thread that sleeps in a handler of the agent counts as outside the text that is being changed, so
+/// this is the last thing that such a handler does: no system call that may sleep comes after it.
+///
+/// # Safety
+///
+/// `context` is what the kernel passed to the handler.
+pub(crate) unsafe fn leave_overwritten_text(context: usize) {
+    let place = context + REGISTERS_OFFSET;
+    // SAFETY: the kernel put the registers there, and takes them back from there.
+    let mut registers: Registers = unsafe { memory::get(place) };
+    if let Some(entrance) = areas::inside(registers.rip) {
+        registers.rip = entrance;
+        // SAFETY: as above.
+        unsafe { memory::put(place, registers) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use membound_wire::STACK_POINTER;

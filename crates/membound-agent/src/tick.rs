@@ -88,6 +88,8 @@ unsafe extern "C" fn on_tick(signal: u64, information: usize, context: usize) {
         sample(ring, signal, &state);
     }
     again(place, registers);
+    // SAFETY: the context is the kernel's.
+    unsafe { handlers::leave_overwritten_text(context) };
 }
 
 /// Sends a thread that a signal of ours has called out of a system call back to it. `place` is

@@ -221,6 +221,21 @@ pub(crate) fn exchange(signal: u64, new: Option<&Disposition>) -> Disposition {
 ///
 /// Called by the handler with what the kernel passed to it.
 unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) -> u64 {
+    // SAFETY: the caller's condition.
+    let go_on = unsafe { respond(signal, information, context) };
+    if go_on == 0 {
+        // SAFETY: as above.
+        unsafe { handlers::leave_overwritten_text(context) };
+    }
+    go_on
+}
+
+/// Does what the signal asks for. Returns where to go on, as [`on_trap`] does.
+///
+/// # Safety
+///
+/// As of [`on_trap`].
+unsafe fn respond(signal: u64, information: usize, context: usize) -> u64 {
     const SI_KERNEL: i32 = 0x80;
     // SAFETY: the handler is installed with SA_SIGINFO; these are a siginfo's fields.
     let code: i32 = unsafe { memory::get(information + 8) };
@@ -274,11 +289,10 @@ unsafe extern "C" fn on_trap(signal: u64, information: usize, context: usize) ->
         // SAFETY: the mask lies behind the registers and what belongs to them.
         let mask: u64 = unsafe { memory::get(context + MASK_OFFSET) };
         quiesce::answer(mask, registers.rip);
-        Some(areas::inside(registers.rip).unwrap_or(registers.rip))
+        Some(registers.rip)
     } else if signal == CALL && hold::is_call(code, process, value) {
         hold::stand(&registers.state());
-        // Text may have been changed meanwhile.
-        Some(areas::inside(registers.rip).unwrap_or(registers.rip))
+        Some(registers.rip)
     } else if signal == SIGTRAP && code == SI_KERNEL {
         after_int3(registers.rip.wrapping_sub(1))
     } else {
