@@ -173,6 +173,11 @@ impl Allocators {
         Self { others }
     }
 
+    /// Everything but the file itself that [`Self::of`] depends on.
+    pub(crate) fn key(&self, path: &Path) -> String {
+        format!("{:?} {:?}", path.file_name(), self.others)
+    }
+
     /// What is to be wrapped in a module that its processes call `path`.
     pub(crate) fn of(&self, image: &Image<'_>, path: &Path) -> Vec<Wrapped> {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -225,6 +230,27 @@ impl Allocators {
     }
 }
 
+/// What is to be wrapped, as lines of number and name.
+pub(crate) fn to_bytes(wrapped: &[Wrapped]) -> Vec<u8> {
+    let lines = wrapped
+        .iter()
+        .map(|it| format!("{} {}\n", it.number, it.name));
+    lines.collect::<String>().into_bytes()
+}
+
+/// The reverse of [`to_bytes`]; `None` for anything else.
+pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Vec<Wrapped>> {
+    let lines = std::str::from_utf8(bytes).ok()?.lines();
+    let wrapped = lines.map(|line| {
+        let (number, name) = line.split_once(' ')?;
+        Some(Wrapped {
+            name: name.to_owned(),
+            number: number.parse().ok()?,
+        })
+    });
+    wrapped.collect()
+}
+
 /// The number of a function in records.
 const fn number_of(function: AllocationFunction) -> u16 {
     match function {
@@ -266,6 +292,20 @@ mod tests {
         let last = AllocationFunction::Other(u16::try_from(MOST_OTHERS).unwrap() - 1);
         assert_eq!(function_of(255), Some(last));
         assert_eq!(function_of(9), None);
+    }
+
+    #[test]
+    fn what_is_wrapped_is_read_as_it_was_written() {
+        let wrapped = ["malloc", "_ZdlPv"].map(|name| Wrapped {
+            name: name.to_owned(),
+            number: 7 << 16 | 3,
+        });
+        assert_eq!(
+            from_bytes(&to_bytes(&wrapped)).as_deref(),
+            Some(&wrapped[..])
+        );
+        assert_eq!(from_bytes(b""), Some(Vec::new()));
+        assert_eq!(from_bytes(b"x malloc\n"), None);
     }
 
     #[test]

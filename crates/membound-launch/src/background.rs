@@ -4,6 +4,7 @@
 //! is what a recording may cost by default. With the very lowest priority plans would not be made at
 //! all there, and whoever waits for one holds a conversation.
 
+use std::num::NonZero;
 use std::sync::OnceLock;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -11,20 +12,44 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// The nice value of the threads. The kernel weighs it with 56, and a usual thread with 1024.
 const NICE: i32 = 13;
 
-/// Runs `work`, and what it does in parallel, on background threads.
+/// Runs `work`, and what it does in parallel, on background threads, and waits for it.
 pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    match pool() {
+        Some(pool) => pool.install(work),
+        None => work(),
+    }
+}
+
+/// Runs `work` on a thread of its own that gets only what no other thread wants of the processors, and
+/// does not wait for it. Where such a thread cannot be made nothing is done.
+pub fn spawn_idle(name: &str, work: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let _ = thread.spawn(move || {
+        let none = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the kernel reads the parameters; 0 means the calling thread. A refusal changes nothing.
+        let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+        work();
+    });
+}
+
+/// The threads; `None` where the system permits no more.
+fn pool() -> Option<&'static ThreadPool> {
     static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
-    let pool = POOL.get_or_init(|| {
+    POOL.get_or_init(|| {
         ThreadPoolBuilder::new()
+            .num_threads(threads())
             .thread_name(|_| "planning".to_owned())
             .start_handler(|_| give_way())
             .build()
             .ok()
-    });
-    match pool {
-        Some(pool) => pool.install(work),
-        None => work(),
-    }
+    })
+    .as_ref()
+}
+
+/// One fewer than there are processors, so that a program with one busy thread has one to itself.
+fn threads() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (cpus - 1).max(1)
 }
 
 /// Lets others go first, from now on.

@@ -58,6 +58,7 @@ mod withdraw;
 pub use allocations::{
     AllocationAction, AllocationEvent, AllocationFunction, AllocationReceiver, Objects,
 };
+pub use background::spawn_idle;
 pub use cache::{Cache, LIMIT_BYTES};
 pub use elf::Headers;
 pub use exchange::{Choice, Executed, Pace};

@@ -1,5 +1,6 @@
 //! Executables and libraries as they lie in a process, and their plans.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -11,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
-use membound_rewrite::patch::{self, Groundwork, Hooks, Plan};
+use membound_rewrite::patch::{self, Groundwork, Hooks, Plan, Wrapped};
 use memmap2::Mmap;
 use self_cell::self_cell;
 
-use crate::allocators::Allocators;
+use crate::allocators::{self, Allocators};
 use crate::background;
 use crate::cache::Cache;
 use crate::elf::Headers;
@@ -304,23 +305,78 @@ impl Plans {
     }
 
     fn plan(&self, path: &Path, bytes: &[u8]) -> (Option<Identity>, Result<Plan, Refused>) {
-        match Image::parse(bytes) {
-            Ok(image) => {
-                let mut options = self.options.clone();
-                if let Some(allocators) = &self.allocators {
-                    options.wrapped.extend(allocators.of(&image, path));
-                }
-                let plan = plan(&image, &options, self.cache.as_ref(), &self.revision);
-                (Some(image.identity().clone()), Ok(plan))
-            }
-            Err(error) => {
-                let refused = Refused {
-                    taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
-                    reason: error.to_string(),
-                };
-                (None, Err(refused))
+        let refused = |error: image::Error| Refused {
+            taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
+            reason: error.to_string(),
+        };
+        let identity = match Image::identify(bytes) {
+            Ok(identity) => identity,
+            Err(error) => return (None, Err(refused(error))),
+        };
+        let parsed = OnceCell::new();
+        let image = || parsed.get_or_init(|| Image::parse(bytes)).as_ref();
+        let wrapped = match &self.allocators {
+            Some(allocators) => self.wrapped(allocators, path, &identity, image),
+            None => Ok(Vec::new()),
+        };
+        let plan = wrapped.and_then(|wrapped| {
+            let mut options = self.options.clone();
+            options.wrapped.extend(wrapped);
+            kept_plan(&identity, &options, self.cache.as_ref(), &self.revision)
+                .map_or_else(|| image().map(|it| self.new_plan(it, &options)), Ok)
+        });
+        match plan.map_err(ToString::to_string) {
+            Ok(plan) => (Some(identity), Ok(plan)),
+            Err(reason) => {
+                let taints = false;
+                (None, Err(Refused { reason, taints }))
             }
         }
+    }
+
+    fn new_plan(&self, image: &Image<'_>, options: &patch::Options) -> Plan {
+        plan(image, options, self.cache.as_ref(), &self.revision)
+    }
+
+    /// What is to be wrapped in a file: kept on disk as well, since a large file takes long to parse.
+    fn wrapped<'image, E>(
+        &self,
+        allocators: &Allocators,
+        path: &Path,
+        identity: &Identity,
+        image: impl FnOnce() -> Result<&'image Image<'image>, E>,
+    ) -> Result<Vec<Wrapped>, E> {
+        let Some(cache) = &self.cache else {
+            return Ok(allocators.of(image()?, path));
+        };
+        let own = crc32fast::hash(allocators.key(path).as_bytes());
+        let revision = format!("{} {own:08x} wrapped", self.revision);
+        let key = key(identity, &self.options, &revision);
+        let kept = cache.get(&key);
+        if let Some(wrapped) = kept.and_then(|it| allocators::from_bytes(it.as_ref())) {
+            return Ok(wrapped);
+        }
+        let wrapped = allocators.of(image()?, path);
+        cache.put(&key, &allocators::to_bytes(&wrapped));
+        Ok(wrapped)
+    }
+
+    /// How callers are found from the code of `module`; kept on disk like plans.
+    pub(crate) fn unwind_table(&self, module: &Module) -> Vec<u8> {
+        let (Some(cache), Some(identity)) = (&self.cache, module.identity()) else {
+            return module.unwind_table();
+        };
+        let key = key(
+            identity,
+            &self.options,
+            &format!("{} unwind", self.revision),
+        );
+        if let Some(kept) = cache.get(&key) {
+            return kept.as_ref().to_vec();
+        }
+        let table = module.unwind_table();
+        cache.put(&key, &table);
+        table
     }
 
     /// The file of `module` with a plan by `options`; whoever asks for one that is being made
@@ -489,19 +545,26 @@ pub fn plan(
     cache: Option<&Cache>,
     revision: &str,
 ) -> Plan {
-    let Some(cache) = cache else {
-        return Plan::make(image, options);
-    };
-    let key = key(image.identity(), options, revision);
-    let found = cache
-        .get(&key)
-        .and_then(|bytes| Plan::from_bytes(bytes).ok())
-        .filter(|plan| plan.is_for(image.identity(), options));
-    found.unwrap_or_else(|| {
+    kept_plan(image.identity(), options, cache, revision).unwrap_or_else(|| {
         let plan = Plan::make(image, options);
-        cache.put(&key, plan.as_bytes());
+        if let Some(cache) = cache {
+            let key = key(image.identity(), options, revision);
+            cache.put(&key, plan.as_bytes());
+        }
         plan
     })
+}
+
+/// The plan of a file that the cache has.
+fn kept_plan(
+    identity: &Identity,
+    options: &patch::Options,
+    cache: Option<&Cache>,
+    revision: &str,
+) -> Option<Plan> {
+    let bytes = cache?.get(&key(identity, options, revision))?;
+    let plan = Plan::from_bytes(bytes).ok()?;
+    plan.is_for(identity, options).then_some(plan)
 }
 
 /// A file name from everything that a plan depends on.

@@ -311,7 +311,7 @@ impl Server {
         }
         self.begin_records(conversation, &mut maps, key)?;
         if let Some(unwinding) = &self.unwinding {
-            let begun = unwinding.begin(conversation, &mut maps, key, &loaded);
+            let begun = unwinding.begin(&self.plans, conversation, &mut maps, key, &loaded);
             self.pass(key.pid, begun.map_err(Into::into))?;
         }
         if let Some(following) = &self.following {
@@ -411,7 +411,7 @@ impl Server {
             Arc::ptr_eq(origin, &module.module) && area.loaded.bias == module.bias
         };
         if let Some(unwinding) = &self.unwinding {
-            let updated = unwinding.update(conversation, &mut maps, key, &loaded);
+            let updated = unwinding.update(&self.plans, conversation, &mut maps, key, &loaded);
             self.pass(key.pid, updated.map_err(Into::into))?;
         }
         for area in &areas {

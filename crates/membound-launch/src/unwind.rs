@@ -20,7 +20,7 @@ use crate::ledger::ProcessKey;
 use crate::live::map_near;
 use crate::maps::{self, Mapping};
 use crate::memory;
-use crate::modules::{Loaded, Module};
+use crate::modules::{Loaded, Module, Plans};
 
 const PAGE: u64 = 4096;
 /// What the kernel calls its own code in lists of mappings.
@@ -90,6 +90,7 @@ impl Unwinding {
     /// A new program: nothing of what its process had is there any more.
     pub(crate) fn begin(
         &self,
+        plans: &Plans,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         key: ProcessKey,
@@ -98,12 +99,13 @@ impl Unwinding {
         self.processes().retain(|other, _| {
             *other != key && stat::started(other.pid).ok() == Some(other.started)
         });
-        self.update(conversation, maps, key, loaded)
+        self.update(plans, conversation, maps, key, loaded)
     }
 
     /// Makes the agent know the tables of all that is `loaded`, and no others.
     pub(crate) fn update(
         &self,
+        plans: &Plans,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         key: ProcessKey,
@@ -118,7 +120,7 @@ impl Unwinding {
                 Process::default()
             }
         };
-        let texts = self.texts(conversation, maps, loaded);
+        let texts = self.texts(plans, conversation, maps, loaded);
         let wanted = |source: &Source, range: &Range<u64>| {
             texts
                 .iter()
@@ -157,7 +159,13 @@ impl Unwinding {
     }
 
     /// What is to have a table, from what is loaded.
-    fn texts(&self, conversation: &Conversation, maps: &[Mapping], loaded: &[Loaded]) -> Vec<Text> {
+    fn texts(
+        &self,
+        plans: &Plans,
+        conversation: &Conversation,
+        maps: &[Mapping],
+        loaded: &[Loaded],
+    ) -> Vec<Text> {
         let first_page = |range: Range<u64>| range.start & !(PAGE - 1)..range.end;
         let agent = Text {
             source: Source::Agent,
@@ -172,7 +180,7 @@ impl Unwinding {
         let modules = loaded.iter().map(|loaded| Text {
             source: Source::Module(Arc::clone(&loaded.module)),
             range: first_page(loaded.span()),
-            table: self.of_module(&loaded.module),
+            table: self.of_module(plans, &loaded.module),
         });
         std::iter::once(agent)
             .chain(vdso)
@@ -205,13 +213,13 @@ impl Unwinding {
         Ok(file)
     }
 
-    fn of_module(&self, module: &Arc<Module>) -> Table {
+    fn of_module(&self, plans: &Plans, module: &Arc<Module>) -> Table {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let known = tables.iter().find(|(it, _)| Arc::ptr_eq(it, module));
         if let Some((_, table)) = known {
             return Arc::clone(table);
         }
-        let table = Arc::new(module.unwind_table());
+        let table = Arc::new(plans.unwind_table(module));
         tables.push((Arc::clone(module), Arc::clone(&table)));
         table
     }

@@ -16,11 +16,11 @@ use super::plan::{
     write_edit, write_function, write_pun,
 };
 use super::pun::{self, Terrain};
-use super::syscalls::is_made_again;
+use super::syscalls::{self, is_made_again};
 use super::table::Tables;
 use super::trampoline::{Chunk, Edit};
 use super::wraps;
-use super::{HookState, Hooks, Options, Refusal};
+use super::{HookState, Hooks, Options, Refusal, Sites};
 use crate::code::{Function, Knowledge};
 use crate::flow::{Analyst, Conventions, Direction, Liveness, Summaries, Summary};
 use crate::image::Image;
@@ -122,22 +122,14 @@ impl Plan {
     /// Plans a module. What cannot be patched is left out, with its reason.
     #[must_use]
     pub fn make(image: &Image<'_>, options: &Options) -> Self {
-        let (module, decoded) = Module::with_functions(image, options, KEPT_INSTRUCTIONS);
-        let mut decoded = decoded.into_iter();
-        let chunks: Vec<(usize, Vec<Option<Function>>)> = chunks(image)
-            .into_iter()
-            .map(|chunk| (chunk.start, decoded.by_ref().take(chunk.len()).collect()))
-            .collect();
         let wrapped: Arc<[(u64, u32)]> = wraps::resolve(image, &options.wrapped).into();
-        let parts: Vec<Part> = chunks
-            .into_par_iter()
-            .map_init(Analyst::new, |analyst, (first, decoded)| {
-                let mut chunk = Chunk::new(origin_of(image));
-                chunk.wrapped = Arc::clone(&wrapped);
-                part(image, &module, options, chunk, first, decoded, analyst)
-            })
-            .collect();
-        drop(module);
+        let parts = match is_empty(image, options, &wrapped) {
+            true => vec![Part {
+                chunk: Chunk::new(origin_of(image)),
+                found: Vec::new(),
+            }],
+            false => Self::parts(image, options, &wrapped),
+        };
         let assembly = Assembly {
             origin: origin_of(image),
             end: image.span().end,
@@ -149,6 +141,31 @@ impl Plan {
             image.bytes(start..start.checked_add(length as u64)?)
         })
     }
+
+    /// Plans every function.
+    fn parts(image: &Image<'_>, options: &Options, wrapped: &Arc<[(u64, u32)]>) -> Vec<Part> {
+        let (module, decoded) = Module::with_functions(image, options, KEPT_INSTRUCTIONS);
+        let mut decoded = decoded.into_iter();
+        let chunks: Vec<(usize, Vec<Option<Function>>)> = chunks(image)
+            .into_iter()
+            .map(|chunk| (chunk.start, decoded.by_ref().take(chunk.len()).collect()))
+            .collect();
+        chunks
+            .into_par_iter()
+            .map_init(Analyst::new, |analyst, (first, decoded)| {
+                let mut chunk = Chunk::new(origin_of(image));
+                chunk.wrapped = Arc::clone(wrapped);
+                part(image, &module, options, chunk, first, decoded, analyst)
+            })
+            .collect()
+    }
+}
+
+/// Whether there is nothing to patch, which need not be planned: a program would wait for that.
+fn is_empty(image: &Image<'_>, options: &Options, wrapped: &[(u64, u32)]) -> bool {
+    matches!(&options.sites, Sites::At(addresses) if addresses.is_empty())
+        && wrapped.is_empty()
+        && (options.hooks == Hooks::LeaveOut || !syscalls::may_occur(image))
 }
 
 /// Runs of functions with about as many bytes each.
@@ -656,5 +673,37 @@ mod tests {
         assert_eq!((&code[128..135], code[192]), (&[2; 7][..], 0x90));
         assert_eq!(code[193..198], [3; 5]);
         assert_eq!((code.len(), code[256]), (257, 0x90));
+    }
+
+    /// The files that this test is linked to: some make system calls, others do not.
+    #[test]
+    fn what_need_not_be_planned_has_nothing_to_patch() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let mut paths: Vec<&str> = maps
+            .lines()
+            .filter_map(|it| it.find('/').map(|at| &it[at..]))
+            .collect();
+        paths.dedup();
+        let options = Options::bare(Hooks::Plant);
+        let nothing_wrapped: Arc<[(u64, u32)]> = Arc::from([]);
+        let mut met = [0; 2];
+        for path in paths {
+            let Ok(bytes) = std::fs::read(path) else {
+                continue;
+            };
+            let Ok(image) = Image::parse(&bytes) else {
+                continue;
+            };
+            let is_empty = is_empty(&image, &options, &nothing_wrapped);
+            let parts = Plan::parts(&image, &options, &nothing_wrapped);
+            let found = parts.iter().flat_map(|part| &part.found);
+            let hooks: usize = found.map(|(_, found)| found.hooks.len()).sum();
+            assert!(!is_empty || hooks == 0, "{path}: {hooks}");
+            met[usize::from(is_empty)] += 1;
+            let plan = Plan::make(&image, &options);
+            assert_eq!(plan.hooks().count(), hooks, "{path}");
+            assert!(plan.is_for(image.identity(), &options));
+        }
+        assert!(met.iter().all(|count| *count > 0), "{met:?}");
     }
 }

@@ -1,10 +1,11 @@
 //! Which system call a `syscall` instruction makes, and whether the agent has to see it.
 
-use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::Hooks;
 use crate::code::{BlockEnd, BlockId, Function};
 use crate::flow::Analyst;
+use crate::image::Image;
 use crate::{Gpr, RegisterSet};
 
 /// `mprotect`, `rt_sigaction`, `rt_sigprocmask`, `clone`, `fork`, `vfork`, `execve`, `rt_sigtimedwait`,
@@ -29,6 +30,39 @@ const MADE_AGAIN: [u32; 42] = [
 const MAY_WAIT: [u32; 6] = [7, 35, 202, 230, 232, 281];
 /// Blocks looked at, back from the one with the instruction.
 const DEPTH: usize = 4;
+
+/// Whether a function of `image` may have a `syscall` instruction. Far cheaper than decoding all functions as
+/// plans do: only those are looked at that hold its two bytes, which rarely are an instruction in code
+/// that calls a C library.
+pub(super) fn may_occur(image: &Image<'_>) -> bool {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    image.text().iter().any(|range| {
+        let bytes = image.bytes(range.clone()).unwrap_or_default();
+        memchr::memmem::find_iter(bytes, &SYSCALL)
+            .any(|at| may_be_instruction(image, range.start + at as u64))
+    })
+}
+
+/// Whether an instruction may begin at `address`: its function, decoded from the start, has one there, or
+/// cannot be decoded up to there.
+fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
+    let Some(index) = image.function_at(address) else {
+        return false;
+    };
+    let range = image.functions()[index].range.clone();
+    let Some(bytes) = image.bytes(range.clone()) else {
+        return true;
+    };
+    let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() && decoder.ip() < address {
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            return true;
+        }
+    }
+    decoder.ip() == address
+}
 
 /// Whether the agent has to see the system call of this number; of an unknown number it
 /// decides when it is made.
