@@ -49,8 +49,12 @@ use pending::Pending;
 
 /// How long events wait for earlier ones that come later.
 const DELAY_NS: u64 = 50_000_000;
+/// CPU time in samples after which a program has run long enough for names to be read before its end.
+const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Between two turns.
 const TURN: Duration = Duration::from_millis(5);
+/// The same while programs are only sampled.
+const CALM_TURN: Duration = Duration::from_millis(40);
 /// The same while a window is open or about to be: it is to close in time.
 const SHORT_TURN: Duration = Duration::from_millis(1);
 /// The same while the program makes a trial, which a turn would disturb.
@@ -108,6 +112,8 @@ pub(crate) struct Driver {
     own_before_ns: u64,
     /// What the program has lost by that until now.
     lost_beside_ns: f64,
+    /// CPU time in samples at which the names of sampled modules are read next.
+    read_names_at_ns: u64,
     pending: Pending<Happened>,
     sources: Vec<PathBuf>,
     source_modules: HashMap<usize, Arc<Module>>,
@@ -169,7 +175,7 @@ impl Driver {
         };
         // Those of perf say how far they are.
         let sampled_until_ns = if sampling.is_some() { 0 } else { u64::MAX };
-        let windows = Windows::new(options.max_overhead, wants);
+        let windows = Windows::new(options.max_overhead * options.patches_share(), wants);
         let caches = options.machine.iter().flat_map(|it| &it.machine.caches);
         let line_bytes = caches.filter_map(|cache| cache.line_bytes).max();
         let trials = Trials::new(line_bytes.map(u64::from));
@@ -201,6 +207,7 @@ impl Driver {
             beside,
             own_before_ns: clock::own_cpu_ns(),
             lost_beside_ns: 0.0,
+            read_names_at_ns: FIRST_NAMES_NS,
             pending: Pending::default(),
             sources: Vec::new(),
             source_modules: HashMap::new(),
@@ -243,8 +250,10 @@ impl Driver {
     fn wait(&mut self) {
         let turn = if self.trials.is_trying() {
             TRIAL_TURN
-        } else if self.windows.is_open() {
+        } else if self.windows.is_open() || self.over {
             SHORT_TURN
+        } else if self.remote.is_none() {
+            CALM_TURN
         } else {
             TURN
         };
@@ -530,6 +539,10 @@ impl Driver {
 
     fn tidy(&mut self, now_ns: u64) {
         self.look_beside(now_ns);
+        if self.sampled_ns >= self.read_names_at_ns {
+            self.read_names_at_ns = 2 * self.sampled_ns;
+            self.read_names();
+        }
         self.chooser.cool(now_ns);
         self.recent
             .retain(|_, (t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS);

@@ -56,6 +56,29 @@ impl Driver {
         }
     }
 
+    /// Reads symbols and debug information of the modules that were sampled, in idle time: at the end
+    /// the user would wait for it.
+    pub(crate) fn read_names(&self) {
+        let modules = crate::lock(&self.world).modules.all().to_vec();
+        let mut seen = BTreeSet::new();
+        let mut sampled: Vec<(Arc<Module>, u64)> = Vec::new();
+        for Frame { module, address } in self.sites.sampled() {
+            if let Some(module) = module.filter(|id| seen.insert(*id))
+                && let Some(module) = modules.get(module.index())
+                && module.kind == ModuleKind::File
+            {
+                sampled.push((Arc::clone(module), address));
+            }
+        }
+        membound_launch::spawn_idle("names", move || {
+            for (module, address) in sampled {
+                if let Some(symbols) = module.symbols() {
+                    let _ = symbols.locate(address);
+                }
+            }
+        });
+    }
+
     /// Adds functions and lines of a module's frames.
     fn name(&mut self, module: &Arc<Module>, frames: &[(FrameId, u64)]) {
         let mut locations = Vec::new();

@@ -430,9 +430,8 @@ impl Parts {
                 .objects
                 .map(|every_from_bytes| membound_launch::Objects {
                     every_from_bytes,
-                    // Patches have the other half.
                     max_overhead: match options.latencies {
-                        Latencies::On => options.max_overhead / 2.0,
+                        Latencies::On => options.max_overhead * (1.0 - options.patches_share()),
                         Latencies::Off => options.max_overhead,
                     },
                     others: options.allocators.clone(),

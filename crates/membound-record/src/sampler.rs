@@ -18,6 +18,8 @@ use crate::world::World;
 
 /// How long samples may lie in their rings.
 const EVERY: Duration = Duration::from_millis(10);
+/// The same where no patch waits for what samples tell.
+const CALM_EVERY: Duration = Duration::from_millis(40);
 
 /// What the thread tells.
 #[derive(Debug, Default)]
@@ -93,7 +95,10 @@ impl Reader {
             let waited = if stopping {
                 Ok(perf::Waited::Elapsed)
             } else {
-                self.sampler.wait(EVERY)
+                self.sampler.wait(match self.remote {
+                    Some(_) => EVERY,
+                    None => CALM_EVERY,
+                })
             };
             let over = !matches!(waited, Ok(perf::Waited::Filled | perf::Waited::Elapsed));
             let mut batch = self.read();
