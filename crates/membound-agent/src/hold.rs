@@ -16,8 +16,8 @@ use membound_wire::{
 };
 
 use crate::control::Failure;
-use crate::memory::{self, Line};
-use crate::sys::{self, Errno, Open};
+use crate::memory;
+use crate::sys::{self, Errno};
 use crate::{assembly, threads, trap};
 
 /// How long the threads that were called may take to come.
@@ -343,7 +343,7 @@ impl Trying {
         };
         for (seat, _) in seats() {
             let thread = seat.thread.load(Ordering::Relaxed);
-            if !called || !runs(thread) {
+            if !called || !threads::is_running(thread) {
                 called = false;
                 break;
             }
@@ -393,42 +393,10 @@ fn put64(place: usize, value: u64) {
     unsafe { memory::put(place, value) };
 }
 
-/// Whether a thread runs or could: the kernel has it in no system call.
-fn runs(thread: u32) -> bool {
-    let mut text = [0_u8; 64];
-    read_of(thread, b"/syscall", &mut text).is_some_and(|text| text.starts_with(b"running"))
-}
-
-/// Whether a thread blocks the signal by which it would be called.
+/// Whether a thread blocks the signal by which it would be called; a thread that the kernel says nothing of
+/// counts as one.
 fn blocks_calls(thread: u32) -> bool {
-    const NAME: &[u8] = b"SigBlk:\t";
-    const DIGITS: usize = 16;
-    let mut text = [0_u8; 2048];
-    let Some(text) = read_of(thread, b"/status", &mut text) else {
-        return true;
-    };
-    let Some(at) = text.windows(NAME.len()).position(|window| window == NAME) else {
-        return true;
-    };
-    let digits = text.get(at + NAME.len()..).unwrap_or_default();
-    let mut mask = 0_u64;
-    for &digit in digits.iter().take(DIGITS) {
-        let Some(digit) = char::from(digit).to_digit(16) else {
-            return true;
-        };
-        mask = mask << 4 | u64::from(digit);
-    }
-    mask & CALLS != 0
-}
-
-fn read_of<'a>(thread: u32, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
-    let mut path = Line::<48>::new();
-    path.push(b"/proc/self/task/")?;
-    path.push_number(thread)?;
-    path.push(name)?;
-    let file = sys::open(path.as_c_str()?, Open::Read).ok()?;
-    let length = sys::read(&file, room).ok()?;
-    room.get(..length)
+    threads::blocked_signals(thread).is_none_or(|mask| mask & CALLS != 0)
 }
 
 #[cfg(test)]
@@ -446,9 +414,9 @@ mod tests {
     #[test]
     fn a_thread_that_blocks_calls_or_is_in_a_system_call_is_known() {
         // It is asked in a system call of its own.
-        assert!(!runs(sys::thread()));
+        assert!(!threads::is_running(sys::thread()));
         assert!(!blocks_calls(sys::thread()));
-        assert!(!runs(u32::MAX), "there is no such thread");
+        assert!(!threads::is_running(u32::MAX), "there is no such thread");
         assert!(blocks_calls(u32::MAX));
     }
 

@@ -183,17 +183,23 @@ fn blocked(text: &[u8]) -> State {
         .map_or(State::Running, State::Blocked)
 }
 
-/// Whether the thread blocks one of `signals`.
+/// Whether the thread blocks one of `signals`. The agent's own thread blocks all of them, runs nothing that
+/// is patched, and counts as blocking none.
 pub(crate) fn blocks(thread: u32, signals: u64) -> bool {
+    !crate::listen::is_own(thread)
+        && blocked_signals(thread).is_some_and(|mask| mask & signals != 0)
+}
+
+/// The mask of signals that a thread blocks; `None` where the kernel does not say.
+pub(crate) fn blocked_signals(thread: u32) -> Option<u64> {
     let mut text = [0_u8; 2048];
-    let Some(text) = read_of(thread, b"/status", &mut text) else {
-        return false;
-    };
-    // The agent's own thread blocks everything, and runs nothing that is patched.
-    if crate::listen::is_own(thread) {
-        return false;
-    }
-    field(text, b"SigBlk:").is_some_and(|mask| mask & signals != 0)
+    field(read_of(thread, b"/status", &mut text)?, b"SigBlk:")
+}
+
+/// Whether a thread runs or is ready to, in no system call.
+pub(crate) fn is_running(thread: u32) -> bool {
+    let mut text = [0_u8; 512];
+    read_of(thread, b"/syscall", &mut text).is_some_and(|text| text.starts_with(b"running"))
 }
 
 /// Whether the calling thread is the only one that is left: the first thread of a process
