@@ -91,7 +91,7 @@ pub enum VectorPart {
 }
 
 /// A set of state units. An ordinary value: `Copy`, 32 bytes.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RegisterSet {
     /// Bits 0–15 general registers, 16–21 arithmetic flags, 22 direction, 23 MXCSR,
     /// 24 x87/MMX, 25–32 mask registers.

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use iced_x86::Instruction;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::landing::{LandingPad, landing_pads};
 use super::noreturn::{self, Callee, NeverReturns};
@@ -12,7 +13,7 @@ use super::{Function, rseq, sweep};
 use crate::image::Image;
 
 /// Whether jump tables are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Tables {
     /// They are, and their entries become successors.
     Resolve,
@@ -21,7 +22,7 @@ pub enum Tables {
 }
 
 /// How sure it is that an address begins an instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Trust {
     /// Code jumps there, the kernel or an exception may.
     Jumped,
@@ -41,7 +42,7 @@ pub(super) struct FoundTables {
 }
 
 /// Facts about an image that its functions need of each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Knowledge {
     tables: Tables,
     /// Addresses inside functions that are reached from outside, sorted.
@@ -61,7 +62,7 @@ pub struct Knowledge {
 }
 
 /// A word of data that holds an address inside a function, not its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct CodePointer {
     pub(super) value: u64,
     /// Where the word lies.

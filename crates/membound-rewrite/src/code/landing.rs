@@ -7,11 +7,12 @@
 use std::ops::Range;
 
 use gimli::{DwEhPe, EndianSlice, LittleEndian, Reader as _};
+use serde::{Deserialize, Serialize};
 
 use crate::image::Image;
 
 /// Calls in `calls` (a call counts by its first byte) that throw go on at `pad`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct LandingPad {
     pub(super) start: u64,
     pub(super) end: u64,

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use iced_x86::{Code, FlowControl, Instruction};
+use serde::{Deserialize, Serialize};
 
 use super::Analyst;
 use super::backward::{Boundary, Callee, Scratch};
@@ -12,7 +13,7 @@ use crate::image::Convention;
 use crate::{RegisterSet, VectorPart};
 
 /// What one function does to state by its own instructions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// What any of its instructions may write, its callees not included.
     pub writes: RegisterSet,
@@ -174,6 +175,13 @@ pub struct Summaries {
 }
 
 impl Summaries {
+    /// All of them, each with where its function starts.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Summary)> {
+        self.by_start
+            .iter()
+            .map(|(start, summary)| (*start, summary))
+    }
+
     /// What is known of the function that starts at `address`.
     #[must_use]
     pub fn get(&self, address: u64) -> Option<&Summary> {

@@ -6,14 +6,15 @@
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::function::{self, Subject};
 use super::plan::{FunctionView, identity_bytes};
 use super::planner::{Assembly, Module, Part, bytes_of, origin_of};
 use super::trampoline::Chunk;
 use super::{Hooks, Options, Plan, wraps};
-use crate::code::{Function, Tables};
-use crate::flow::{Analyst, Liveness};
+use crate::code::{Function, Knowledge, Tables};
+use crate::flow::{Analyst, Liveness, Summary};
 use crate::image::Image;
 
 /// Functions that one worker plans at a time.
@@ -23,6 +24,14 @@ const AT_ONCE: usize = 16;
 pub struct Groundwork {
     tables: Tables,
     module: Module,
+}
+
+/// A groundwork as it is written and read.
+#[derive(Serialize, Deserialize)]
+struct Kept<K, S> {
+    tables: Tables,
+    knowledge: K,
+    summaries: S,
 }
 
 impl std::fmt::Debug for Groundwork {
@@ -39,6 +48,30 @@ impl Groundwork {
             tables: options.tables,
             module: Module::of(image, options),
         }
+    }
+
+    /// Everything that [`Self::of`] found, to be kept beside the image's identity and the program's version.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let kept = Kept {
+            tables: self.tables,
+            knowledge: &self.module.knowledge,
+            summaries: self.module.summaries.iter().collect::<Vec<_>>(),
+        };
+        rmp_serde::to_vec(&kept).expect("memory is all that it needs")
+    }
+
+    /// The reverse of [`Self::to_bytes`]; `None` for anything else.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let kept: Kept<Knowledge, Vec<(u64, Summary)>> = rmp_serde::from_slice(bytes).ok()?;
+        Some(Self {
+            tables: kept.tables,
+            module: Module {
+                knowledge: kept.knowledge,
+                summaries: kept.summaries.into_iter().collect(),
+            },
+        })
     }
 
     /// The function of this index in [`Image::functions`], decoded as plans see it.
@@ -138,7 +171,8 @@ mod tests {
         assert!(addresses.len() > 20, "{}", addresses.len());
         options.sites = Sites::At(addresses.clone());
         let whole = Plan::make(&image, &options);
-        let groundwork = Groundwork::of(&image, &options);
+        let groundwork = Groundwork::of(&image, &options).to_bytes();
+        let groundwork = Groundwork::from_bytes(&groundwork).unwrap();
         let few = groundwork.plan(&image, &options);
         assert!(few.is_for(image.identity(), &options));
         let sites = |plan: &Plan| -> Vec<_> {
