@@ -167,7 +167,8 @@ fn measure(
     let times = || context.run.samples.iter().map(|sample| sample.t_ns);
     let elapsed_ns = times().max().unwrap_or(0) - times().min().unwrap_or(0);
     let elapsed_ns = elapsed_ns.max(1) as f64;
-    let (slowed_ns, gain) = held::saved(elapsed_ns, costs, part);
+    let stretch = 1.0 + crate::info::overhead(context.run).cost_fraction;
+    let (slowed_ns, gain) = held::saved(elapsed_ns, stretch, costs, part);
     row.stall_fraction = context.times.share(slowed_ns);
     row.predicted_gain = match kind {
         Kind::False => Some(figure(gain)),

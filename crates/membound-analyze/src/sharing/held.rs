@@ -246,22 +246,26 @@ fn together(
     times
 }
 
-/// CPU time that the threads would not take, and the part of the wall time. The run ends when the
+/// CPU time that the threads would not take, and the part of the wall time, when the program took `elapsed_ns`
+/// and would have taken `stretch` times less without being recorded. The run ends when the
 /// last of the threads does; but which of them is slowed down more is mostly chance, so that
 /// this is the least that is saved, and what the one saves that is slowed down most is the most.
 pub(crate) fn saved(
     elapsed_ns: f64,
+    stretch: f64,
     costs: &BTreeMap<ThreadId, Cost>,
     part: impl Fn(ThreadId) -> f64,
 ) -> (f64, Share) {
+    let elapsed_ns = elapsed_ns / stretch;
     let slowed = |of: fn(&Share) -> f64| -> Vec<(f64, f64)> {
         let of_thread = costs.iter().map(|(thread, cost)| {
             let ns = of(&cost.share) * cost.time_ns * part(*thread);
-            (cost.end_ns, ns)
+            (cost.end_ns / stretch, ns)
         });
         of_thread.collect()
     };
-    let end = costs.values().map(|cost| cost.end_ns).fold(0.0, f64::max);
+    let ends = costs.values().map(|cost| cost.end_ns / stretch);
+    let end = ends.fold(0.0, f64::max);
     let least = |of: fn(&Share) -> f64| {
         let ends = slowed(of).into_iter().map(|(end, ns)| end - ns);
         (end - ends.fold(0.0, f64::max)) / elapsed_ns.max(1.0)
@@ -354,14 +358,27 @@ mod tests {
             (ThreadId(0), cost(0.2, 600.0)),
             (ThreadId(1), cost(0.8, 1000.0)),
         ]);
-        let (cpu_ns, wall) = saved(1000.0, &costs, |_| 1.0);
+        let (cpu_ns, wall) = saved(1000.0, 1.0, &costs, |_| 1.0);
         assert!((cpu_ns - 600.0).abs() < 1e-9);
         assert!(
             (wall.value - 0.48).abs() < 1e-9,
             "the second one is the last: {wall:?}"
         );
         assert!(wall.low < 0.48 && wall.high > 0.48);
-        let (_, none) = saved(1000.0, &costs, |_| 0.0);
+        let later = |cost: Cost| Cost {
+            end_ns: 1.25 * cost.end_ns,
+            ..cost
+        };
+        let costs: BTreeMap<_, _> = costs
+            .into_iter()
+            .map(|(it, cost)| (it, later(cost)))
+            .collect();
+        let (_, recorded) = saved(1250.0, 1.25, &costs, |_| 1.0);
+        assert!(
+            (recorded.value - wall.value).abs() < 1e-9,
+            "of what it takes without being recorded: {recorded:?}"
+        );
+        let (_, none) = saved(1000.0, 1.0, &costs, |_| 0.0);
         assert_eq!((none.value, none.low), (0.0, 0.0));
     }
 }
