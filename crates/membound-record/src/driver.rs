@@ -68,7 +68,7 @@ const TIDY_EVERY_NS: u64 = 100_000_000;
 /// Processes whose threads are looked at in one turn.
 const LOOKED_AT: usize = 64;
 /// Time in samples before sites are chosen for the first time.
-const FIRST_CHOICE_NS: u64 = 30_000_000;
+const FIRST_CHOICE_NS: u64 = 100_000_000;
 /// Threads that were sampled this long ago run at the same time as those sampled now.
 const TOGETHER_NS: u64 = 500_000_000;
 
@@ -175,7 +175,7 @@ impl Driver {
         };
         // Those of perf say how far they are.
         let sampled_until_ns = if sampling.is_some() { 0 } else { u64::MAX };
-        let windows = Windows::new(options.max_overhead * options.patches_share(), wants);
+        let windows = Windows::new(options.max_overhead, wants);
         let caches = options.machine.iter().flat_map(|it| &it.machine.caches);
         let line_bytes = caches.filter_map(|cache| cache.line_bytes).max();
         let trials = Trials::new(line_bytes.map(u64::from));

@@ -123,15 +123,6 @@ impl Options {
             membound_version: String::new(),
         }
     }
-
-    /// The share of [`Self::max_overhead`] that patches at hot sites may use; following allocations has
-    /// the rest.
-    pub(crate) fn patches_share(&self) -> f64 {
-        match self.objects {
-            Some(_) => 0.5,
-            None => 1.0,
-        }
-    }
 }
 
 /// From how many bytes on every block is followed, unless it is said otherwise: what is

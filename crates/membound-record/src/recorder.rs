@@ -30,6 +30,8 @@ const RECORDING_THREADS: u32 = 256;
 /// Accesses of a module that are recorded in one go, and how long until there may be more.
 const BURST_ACCESSES: u32 = 16_384;
 const BURSTS_ANEW: Duration = Duration::from_millis(50);
+/// Part of the overhead that following allocations may cost where hot accesses are patched as well.
+const OBJECTS_SHARE: f64 = 0.5;
 /// Between two looks of whoever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -431,7 +433,7 @@ impl Parts {
                 .map(|every_from_bytes| membound_launch::Objects {
                     every_from_bytes,
                     max_overhead: match options.latencies {
-                        Latencies::On => options.max_overhead * (1.0 - options.patches_share()),
+                        Latencies::On => options.max_overhead * OBJECTS_SHARE,
                         Latencies::Off => options.max_overhead,
                     },
                     others: options.allocators.clone(),
