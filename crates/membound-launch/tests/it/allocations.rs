@@ -266,7 +266,15 @@ fn a_thousand_threads_come_and_go() {
     }
     let threads: BTreeSet<u32> = kept.events.iter().map(|(_, event)| event.thread).collect();
     // The program's and one more for the shell's image, which is the same thread.
-    assert_eq!(threads.len(), 1001, "each with its own number");
+    // What was lost or not sampled may have been all that a thread allocated.
+    let all = kept.lost == 0 && kept.sampled == 0;
+    assert!(
+        threads.len() == 1001 || !all && threads.len() < 1001,
+        "each with its own number: {} ({} lost, {} sampled)",
+        threads.len(),
+        kept.lost,
+        kept.sampled
+    );
 }
 
 #[test]
