@@ -231,6 +231,8 @@ pub(crate) fn entrance(ip: u64) -> Option<u64> {
 /// is asked: before `ip` there must be a jump into the area, or the trap that precedes one. Any
 /// byte of another plan's jump may look like that trap, so jumps are asked for first.
 pub(crate) fn inside(ip: u64) -> Option<u64> {
+    // Most handlers return to text without an entry.
+    entrance(ip)?;
     loop {
         let first_bytes = first_bytes_before(ip);
         let entrance = inside_now(ip);

@@ -230,7 +230,7 @@ impl Allocators {
     }
 }
 
-/// What is to be wrapped, as lines of number and name.
+/// Writes functions that are to be wrapped as text: a line each, with the number and the name.
 pub(crate) fn to_bytes(wrapped: &[Wrapped]) -> Vec<u8> {
     let lines = wrapped
         .iter()

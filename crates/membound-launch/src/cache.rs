@@ -1,4 +1,5 @@
-//! Plans on disk, so that a library is planned once and not once a program.
+//! Plans, and what takes long to find out for them, on disk: a library is planned once and not once a
+//! program.
 //!
 //! A file is written whole or not at all, ends in a checksum of everything before it, and
 //! is touched when it is used; when all of them together exceed [`LIMIT_BYTES`], those that
@@ -62,6 +63,26 @@ impl Cache {
             let _ = fs::remove_file(&path);
         }
         found.map(|file| Cached { file })
+    }
+
+    /// What was put under `key`, as `read` understands it; else what `make` makes, which is put there as
+    /// `write` writes it.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn get_or_make<T, E>(
+        &self,
+        key: &str,
+        read: impl FnOnce(Cached) -> Option<T>,
+        make: impl FnOnce() -> Result<T, E>,
+        write: impl FnOnce(&T) -> Vec<u8>,
+    ) -> Result<T, E> {
+        if let Some(kept) = self.get(key).and_then(read) {
+            return Ok(kept);
+        }
+        let made = make()?;
+        self.put(key, &write(&made));
+        Ok(made)
     }
 
     /// Puts `plan` under `key`, if that can be done.
@@ -147,6 +168,21 @@ mod tests {
         assert!(cache.get("a").is_none());
         fs::write(&path, b"").unwrap();
         assert!(cache.get("a").is_none());
+    }
+
+    #[test]
+    fn what_is_kept_is_made_once() {
+        let place = tempfile::tempdir().unwrap();
+        let cache = Cache::at(place.path().to_owned());
+        let read = |bytes: Cached| (bytes.as_ref() != b"other").then(|| bytes.as_ref().to_vec());
+        let get = |made: Result<&[u8], ()>| {
+            cache.get_or_make("a", read, || made.map(<[u8]>::to_vec), Vec::clone)
+        };
+        assert_eq!(get(Err(())), Err(()), "a failure is not kept");
+        assert_eq!(get(Ok(b"first")).as_deref(), Ok(&b"first"[..]));
+        assert_eq!(get(Err(())).as_deref(), Ok(&b"first"[..]));
+        cache.put("a", b"other");
+        assert_eq!(get(Ok(b"second")).as_deref(), Ok(&b"second"[..]));
     }
 
     #[test]

@@ -32,8 +32,6 @@ const FREE_EVERY: Duration = Duration::from_millis(100);
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
 /// Between two decisions at which interval blocks are sampled.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The same where all blocks are told of and that has cost too much already.
-const SHORTEST_WINDOW: Duration = Duration::from_millis(5);
 /// CPU time of the program that an event is taken to cost until one was timed, in nanoseconds.
 const EVENT_NS: f64 = 70.0;
 /// Timed allocations that are enough to know what an event costs.
@@ -285,9 +283,7 @@ impl Image {
     /// Sets the interval at which small blocks are sampled.
     fn decide(&mut self, now: Instant, objects: &Objects) {
         let passed = now - self.since;
-        self.window.event_ns = self.event_ns(now);
-        let is_overspent = passed >= SHORTEST_WINDOW && self.pace.is_overspent(&self.window);
-        if passed < WINDOW && !is_overspent {
+        if passed < WINDOW {
             return;
         }
         let cpu_ns: u64 = self
@@ -302,6 +298,7 @@ impl Image {
         let busy = took_ns / passed.as_nanos() as f64;
         window.beside = pace::lost_beside(busy, cpus as f64);
         window.cpu_ns = took_ns.max(0.0);
+        window.event_ns = self.event_ns(now);
         if self.lost > 0 {
             // What was lost had its bytes as well.
             let told = (window.events - self.lost as f64).max(1.0);

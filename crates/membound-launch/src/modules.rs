@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{self, File, Metadata};
@@ -18,7 +19,7 @@ use self_cell::self_cell;
 
 use crate::allocators::{self, Allocators};
 use crate::background;
-use crate::cache::Cache;
+use crate::cache::{Cache, Cached};
 use crate::elf::Headers;
 use crate::maps::Mapping;
 use crate::requests::{self, RequestsBy};
@@ -322,8 +323,14 @@ impl Plans {
         let plan = wrapped.and_then(|wrapped| {
             let mut options = self.options.clone();
             options.wrapped.extend(wrapped);
-            kept_plan(&identity, &options, self.cache.as_ref(), &self.revision)
-                .map_or_else(|| image().map(|it| self.new_plan(it, &options)), Ok)
+            let make = || image().map(|it| Plan::make(it, &options));
+            kept_plan(
+                &identity,
+                &options,
+                self.cache.as_ref(),
+                &self.revision,
+                make,
+            )
         });
         match plan.map_err(ToString::to_string) {
             Ok(plan) => (Some(identity), Ok(plan)),
@@ -334,11 +341,8 @@ impl Plans {
         }
     }
 
-    fn new_plan(&self, image: &Image<'_>, options: &patch::Options) -> Plan {
-        plan(image, options, self.cache.as_ref(), &self.revision)
-    }
-
-    /// What is to be wrapped in a file: kept on disk as well, since a large file takes long to parse.
+    /// Finds the functions of a file that are to be wrapped. The list is kept on disk, because parsing a
+    /// large file takes long.
     fn wrapped<'image, E>(
         &self,
         allocators: &Allocators,
@@ -346,19 +350,14 @@ impl Plans {
         identity: &Identity,
         image: impl FnOnce() -> Result<&'image Image<'image>, E>,
     ) -> Result<Vec<Wrapped>, E> {
+        let make = || image().map(|image| allocators.of(image, path));
         let Some(cache) = &self.cache else {
-            return Ok(allocators.of(image()?, path));
+            return make();
         };
         let own = crc32fast::hash(allocators.key(path).as_bytes());
-        let revision = format!("{} {own:08x} wrapped", self.revision);
-        let key = key(identity, &self.options, &revision);
-        let kept = cache.get(&key);
-        if let Some(wrapped) = kept.and_then(|it| allocators::from_bytes(it.as_ref())) {
-            return Ok(wrapped);
-        }
-        let wrapped = allocators.of(image()?, path);
-        cache.put(&key, &allocators::to_bytes(&wrapped));
-        Ok(wrapped)
+        let key = self.key_of(identity, &format!("wrapped {own:08x}"));
+        let read = |bytes: Cached| allocators::from_bytes(bytes.as_ref());
+        cache.get_or_make(&key, read, make, |it| allocators::to_bytes(it))
     }
 
     /// How callers are found from the code of `module`; kept on disk like plans.
@@ -366,37 +365,36 @@ impl Plans {
         let (Some(cache), Some(identity)) = (&self.cache, module.identity()) else {
             return module.unwind_table();
         };
-        let key = key(
-            identity,
-            &self.options,
-            &format!("{} unwind", self.revision),
-        );
-        if let Some(kept) = cache.get(&key) {
-            return kept.as_ref().to_vec();
-        }
-        let table = module.unwind_table();
-        cache.put(&key, &table);
+        let key = self.key_of(identity, "unwind");
+        let read = |bytes: Cached| Some(bytes.as_ref().to_vec());
+        let make = || Ok(module.unwind_table());
+        let Ok(table) = cache.get_or_make::<_, Infallible>(&key, read, make, Vec::clone);
         table
     }
 
     /// What all plans of a file have in common: kept on disk, since it takes 0.1 µs a byte of text.
     fn groundwork(&self, image: &Image<'_>, options: &patch::Options) -> Groundwork {
-        let Some(cache) = &self.cache else {
-            return Groundwork::of(image, options);
+        let make = || Ok(Groundwork::of(image, options));
+        let made = match &self.cache {
+            Some(cache) => {
+                let what = format!("groundwork {:?}", options.tables);
+                let key = self.key_of(image.identity(), &what);
+                let read = |bytes: Cached| Groundwork::from_bytes(bytes.as_ref());
+                cache.get_or_make::<_, Infallible>(&key, read, make, Groundwork::to_bytes)
+            }
+            None => make(),
         };
-        let bare = patch::Options {
-            tables: options.tables,
-            ..patch::Options::bare(Hooks::LeaveOut)
-        };
-        let revision = format!("{} groundwork", self.revision);
-        let key = key(image.identity(), &bare, &revision);
-        let kept = cache.get(&key);
-        kept.and_then(|bytes| Groundwork::from_bytes(bytes.as_ref()))
-            .unwrap_or_else(|| {
-                let groundwork = Groundwork::of(image, options);
-                cache.put(&key, &groundwork.to_bytes());
-                groundwork
-            })
+        let Ok(groundwork) = made;
+        groundwork
+    }
+
+    /// The key in the cache of `what` was found out about a file.
+    fn key_of(&self, identity: &Identity, what: &str) -> String {
+        key(
+            identity,
+            &self.options,
+            &format!("{} {what}", self.revision),
+        )
     }
 
     /// The file of `module` with a plan by `options`; whoever asks for one that is being made
@@ -565,26 +563,28 @@ pub fn plan(
     cache: Option<&Cache>,
     revision: &str,
 ) -> Plan {
-    kept_plan(image.identity(), options, cache, revision).unwrap_or_else(|| {
-        let plan = Plan::make(image, options);
-        if let Some(cache) = cache {
-            let key = key(image.identity(), options, revision);
-            cache.put(&key, plan.as_bytes());
-        }
-        plan
-    })
+    let make = || Ok(Plan::make(image, options));
+    let Ok(plan) = kept_plan::<Infallible>(image.identity(), options, cache, revision, make);
+    plan
 }
 
-/// The plan of a file that the cache has.
-fn kept_plan(
+/// The plan of a file that the cache has, else what `make` makes.
+fn kept_plan<E>(
     identity: &Identity,
     options: &patch::Options,
     cache: Option<&Cache>,
     revision: &str,
-) -> Option<Plan> {
-    let bytes = cache?.get(&key(identity, options, revision))?;
-    let plan = Plan::from_bytes(bytes).ok()?;
-    plan.is_for(identity, options).then_some(plan)
+    make: impl FnOnce() -> Result<Plan, E>,
+) -> Result<Plan, E> {
+    let Some(cache) = cache else {
+        return make();
+    };
+    let read = |bytes: Cached| {
+        let plan = Plan::from_bytes(bytes).ok()?;
+        plan.is_for(identity, options).then_some(plan)
+    };
+    let key = key(identity, options, revision);
+    cache.get_or_make(&key, read, make, |plan| plan.as_bytes().to_vec())
 }
 
 /// A file name from everything that a plan depends on.

@@ -116,17 +116,22 @@ pub struct Image<'data> {
     convention: Convention,
 }
 
+/// The layout of a file whose code may be patched: not of one that was made by Go.
+fn patched_layout(data: &[u8]) -> Result<Layout<'_>, Error> {
+    let layout = Layout::parse(data)?;
+    if identity::is_go(&layout) {
+        return Err(Error::Unsupported(Unsupported::Go));
+    }
+    Ok(layout)
+}
+
 impl<'data> Image<'data> {
     /// Reads an ELF file.
     ///
     /// # Errors
     /// When it is malformed, or of a kind that is not patched.
     pub fn parse(data: &'data [u8]) -> Result<Self, Error> {
-        let layout = Layout::parse(data)?;
-        if identity::is_go(&layout) {
-            return Err(Error::Unsupported(Unsupported::Go));
-        }
-        Ok(Self::of_layout(layout))
+        patched_layout(data).map(Self::of_layout)
     }
 
     /// Reads only what the file is called by, as [`Self::identity`] does: much faster than [`Self::parse`].
@@ -134,11 +139,7 @@ impl<'data> Image<'data> {
     /// # Errors
     /// As of [`Self::parse`].
     pub fn identify(data: &[u8]) -> Result<Identity, Error> {
-        let layout = Layout::parse(data)?;
-        if identity::is_go(&layout) {
-            return Err(Error::Unsupported(Unsupported::Go));
-        }
-        Ok(identity::identity(&layout))
+        patched_layout(data).map(|layout| identity::identity(&layout))
     }
 
     /// Reads an ELF file whose code is only looked at: also one that is not patched because it
