@@ -65,6 +65,11 @@ impl Cache {
         found.map(|file| Cached { file })
     }
 
+    /// Whether something was put under `key`; whether it is whole is not looked at.
+    pub(crate) fn holds(&self, key: &str) -> bool {
+        self.path(key).exists()
+    }
+
     /// What was put under `key`, as `read` understands it; else what `make` makes, which is put there as
     /// `write` writes it.
     ///

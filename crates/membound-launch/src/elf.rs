@@ -115,6 +115,12 @@ impl Headers {
         file.get(range)
     }
 
+    /// Bytes of all executable segments.
+    pub(crate) fn text_bytes(&self) -> u64 {
+        let executable = self.loads.iter().filter(|load| load.executable);
+        executable.map(|load| load.file_bytes).sum()
+    }
+
     /// Lowest to highest address of the file, in whole pages.
     #[must_use]
     pub fn span(&self) -> Range<u64> {

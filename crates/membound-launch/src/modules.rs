@@ -10,7 +10,9 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
 use membound_rewrite::patch::{self, Groundwork, Hooks, Plan, Wrapped};
@@ -21,6 +23,7 @@ use crate::allocators::{self, Allocators};
 use crate::background;
 use crate::cache::{Cache, Cached};
 use crate::elf::Headers;
+use crate::live::Doorbells;
 use crate::maps::Mapping;
 use crate::requests::{self, RequestsBy};
 
@@ -35,6 +38,8 @@ pub(crate) struct Module {
     identity: Option<Identity>,
     /// The module whose file this is, where the plan was chosen, and what it was made with.
     chosen: Option<(Arc<Module>, patch::Options)>,
+    /// Whether it was planned while programs that use it ran.
+    late: bool,
     /// The plan, or why the file is left alone.
     pub(crate) plan: Result<Plan, Refused>,
     /// Addresses of the sites by their numbers, when they were asked for.
@@ -96,6 +101,7 @@ impl Module {
             file: Arc::new(Bytes::Piece(bytes.to_vec())),
             identity: None,
             chosen: None,
+            late: false,
             plan: Ok(plan),
             numbered: OnceLock::new(),
             image: OnceLock::new(),
@@ -137,6 +143,11 @@ impl Module {
     pub(crate) fn is_chosen(&self, file: &Identity, options: &patch::Options) -> bool {
         let by = self.chosen.as_ref().map(|(_, options)| options);
         by == Some(options) && self.identity.as_ref() == Some(file)
+    }
+
+    /// Whether it was planned while programs that use it ran.
+    pub(crate) const fn is_late(&self) -> bool {
+        self.late
     }
 
     /// Whether this is no file.
@@ -229,11 +240,49 @@ impl FileKey {
 
 type Slot = Arc<OnceLock<Arc<Module>>>;
 
+/// Before a large file is planned: most programs end before that, and need no plan.
+const EARLIEST_PLANNING: Duration = Duration::from_millis(100);
+
+/// How files are planned while their programs run.
+#[derive(Debug)]
+struct Later {
+    /// Bytes of text beyond which a file is.
+    large_text_bytes: u64,
+    /// Are rung when one is done.
+    doorbells: Arc<Doorbells>,
+    /// Files that are being planned, with what they are called as soon as that is known.
+    pending: Mutex<HashMap<FileKey, Option<Identity>>>,
+    /// Tells that something has left `pending`, or that a file's identity is known.
+    changed: Condvar,
+    /// Files that were planned so far.
+    done: AtomicUsize,
+}
+
+impl Later {
+    fn pending(&self) -> MutexGuard<'_, HashMap<FileKey, Option<Identity>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[derive(Debug)]
 struct Derived {
     origin: Arc<Module>,
     options: patch::Options,
     made: Slot,
+}
+
+/// Says when it is dropped that a file is not being planned any more, however that ended.
+struct Ended<'a> {
+    later: &'a Later,
+    key: FileKey,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.later.pending().remove(&self.key);
+        self.later.changed.notify_all();
+        self.later.doorbells.ring();
+    }
 }
 
 /// Makes plans, each file's once.
@@ -245,6 +294,8 @@ pub(crate) struct Plans {
     cache: Option<Cache>,
     revision: String,
     known: Mutex<HashMap<FileKey, Slot>>,
+    /// Large files are planned while their programs run, where there is something here.
+    later: Option<Later>,
     /// Files with plans that were chosen: whose, what they are made with, and they.
     derived: Mutex<Vec<Derived>>,
 }
@@ -257,6 +308,7 @@ impl Plans {
             cache,
             revision,
             known: Mutex::default(),
+            later: None,
             derived: Mutex::default(),
         }
     }
@@ -269,9 +321,25 @@ impl Plans {
         }
     }
 
-    /// The file with its plan; whoever asks for one that is being made waits for it.
-    /// `None` for what is no ELF file.
-    fn of(&self, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
+    /// Files with more text than this that were never planned before are planned while their programs run,
+    /// and `doorbells` rung when they are.
+    pub(crate) fn deferring(self, large_text_bytes: u64, doorbells: Arc<Doorbells>) -> Self {
+        let later = Later {
+            large_text_bytes,
+            doorbells,
+            pending: Mutex::default(),
+            changed: Condvar::new(),
+            done: AtomicUsize::new(0),
+        };
+        Self {
+            later: Some(later),
+            ..self
+        }
+    }
+
+    /// The file with its plan; waits for a plan that is being made.
+    /// `None` for what is no ELF file, and for a file that is planned later.
+    fn of(self: &Arc<Self>, path: &Path, file: &File) -> io::Result<Option<Arc<Module>>> {
         let found = file.metadata()?;
         let key = FileKey::of(&found);
         if found.len() == 0 || !found.is_file() {
@@ -287,22 +355,125 @@ impl Plans {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(known.entry(key).or_default())
         };
-        let module = slot.get_or_init(|| {
-            let (identity, plan) = self.plan(path, &bytes);
-            Arc::new(Module {
-                path: path.to_owned(),
-                headers,
-                file: Arc::new(Bytes::File(bytes)),
-                identity,
-                chosen: None,
-                plan,
-                numbered: OnceLock::new(),
-                image: OnceLock::new(),
-                groundwork: OnceLock::new(),
-                exceptions: OnceLock::new(),
-            })
-        });
+        if let Some(module) = slot.get() {
+            return Ok(Some(Arc::clone(module)));
+        }
+        if self.is_for_later(path, &headers, &bytes) {
+            self.plan_later(key, slot, path.to_owned(), headers, bytes);
+            return Ok(None);
+        }
+        let module = slot.get_or_init(|| self.module(path, headers, bytes, false));
         Ok(Some(Arc::clone(module)))
+    }
+
+    fn module(&self, path: &Path, headers: Headers, bytes: Mmap, late: bool) -> Arc<Module> {
+        let (identity, plan) = self.plan(path, &bytes);
+        Arc::new(Module {
+            path: path.to_owned(),
+            headers,
+            file: Arc::new(Bytes::File(bytes)),
+            identity,
+            chosen: None,
+            late,
+            plan,
+            numbered: OnceLock::new(),
+            image: OnceLock::new(),
+            groundwork: OnceLock::new(),
+            exceptions: OnceLock::new(),
+        })
+    }
+
+    /// Whether programs would wait too long for the file: it is large, and what is needed of it is not kept.
+    fn is_for_later(&self, path: &Path, headers: &Headers, bytes: &[u8]) -> bool {
+        let Some(later) = &self.later else {
+            return false;
+        };
+        if headers.text_bytes() <= later.large_text_bytes {
+            return false;
+        }
+        match Image::build_id(bytes) {
+            Ok(Some(identity)) => !self.keeps(path, &identity),
+            // Hashing its text takes long as well.
+            Ok(None) => true,
+            // It will not be patched.
+            Err(_) => false,
+        }
+    }
+
+    /// Whether everything is on disk that a program has to wait for.
+    fn keeps(&self, path: &Path, identity: &Identity) -> bool {
+        let Some(cache) = &self.cache else {
+            return false;
+        };
+        let mut options = self.options.clone();
+        if let Some(allocators) = &self.allocators {
+            let kept = cache.get(&self.wrapped_key(allocators, path, identity));
+            let Some(wrapped) = kept.and_then(|bytes| allocators::from_bytes(bytes.as_ref()))
+            else {
+                return false;
+            };
+            options.wrapped.extend(wrapped);
+        }
+        cache.holds(&self.key_of(identity, "unwind"))
+            && cache.holds(&key(identity, &options, &self.revision))
+    }
+
+    /// Plans a file in the background.
+    fn plan_later(
+        self: &Arc<Self>,
+        key: FileKey,
+        slot: Slot,
+        path: PathBuf,
+        headers: Headers,
+        bytes: Mmap,
+    ) {
+        let later = self.later.as_ref();
+        if later.is_none_or(|later| later.pending().insert(key, None).is_some()) {
+            return;
+        }
+        let plans = Arc::clone(self);
+        let work = move || {
+            std::thread::sleep(EARLIEST_PLANNING);
+            let Some(later) = &plans.later else { return };
+            let _ended = Ended { later, key };
+            let identity = Image::identify(&bytes).ok();
+            later.pending().insert(key, identity);
+            later.changed.notify_all();
+            background::run(|| {
+                let module = slot.get_or_init(|| plans.module(&path, headers, bytes, true));
+                // It will be asked for at once, and is kept on disk.
+                plans.unwind_table(module);
+            });
+            later.done.fetch_add(1, Ordering::Release);
+        };
+        let thread = std::thread::Builder::new().name("preparing".to_owned());
+        if let (Err(_), Some(later)) = (thread.spawn(work), &self.later) {
+            // The file stays as it is.
+            later.pending().remove(&key);
+        }
+    }
+
+    /// Whether any file was planned while its programs ran.
+    pub(crate) fn has_late(&self) -> bool {
+        let later = self.later.as_ref();
+        later.is_some_and(|later| later.done.load(Ordering::Acquire) > 0)
+    }
+
+    /// Waits until none of `files` is being planned.
+    pub(crate) fn await_late(&self, files: &[&Identity]) {
+        let Some(later) = &self.later else { return };
+        let is_awaited = |identity: &Option<Identity>| {
+            identity
+                .as_ref()
+                .is_none_or(|identity| files.contains(&identity))
+        };
+        let mut pending = later.pending();
+        while pending.values().any(is_awaited) {
+            pending = later
+                .changed
+                .wait(pending)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn plan(&self, path: &Path, bytes: &[u8]) -> (Option<Identity>, Result<Plan, Refused>) {
@@ -354,10 +525,14 @@ impl Plans {
         let Some(cache) = &self.cache else {
             return make();
         };
-        let own = crc32fast::hash(allocators.key(path).as_bytes());
-        let key = self.key_of(identity, &format!("wrapped {own:08x}"));
+        let key = self.wrapped_key(allocators, path, identity);
         let read = |bytes: Cached| allocators::from_bytes(bytes.as_ref());
         cache.get_or_make(&key, read, make, |it| allocators::to_bytes(it))
+    }
+
+    fn wrapped_key(&self, allocators: &Allocators, path: &Path, identity: &Identity) -> String {
+        let own = crc32fast::hash(allocators.key(path).as_bytes());
+        self.key_of(identity, &format!("wrapped {own:08x}"))
     }
 
     /// How callers are found from the code of `module`; kept on disk like plans.
@@ -420,6 +595,7 @@ impl Plans {
                 file: Arc::clone(&module.file),
                 identity: module.identity.clone(),
                 chosen: Some((Arc::clone(module), options.clone())),
+                late: false,
                 plan,
                 numbered: OnceLock::new(),
                 image: OnceLock::new(),
@@ -456,7 +632,12 @@ impl Plans {
 
     /// What is loaded in a process and can be looked at, in the order of addresses;
     /// `pid` is used to reach files that only it can name. Files are planned in parallel.
-    pub(crate) fn loaded(&self, pid: u32, maps: &[Mapping], agent: &Range<u64>) -> Vec<Loaded> {
+    pub(crate) fn loaded(
+        self: &Arc<Self>,
+        pid: u32,
+        maps: &[Mapping],
+        agent: &Range<u64>,
+    ) -> Vec<Loaded> {
         let mut files: Vec<(&OsStr, u64, Vec<&Mapping>)> = Vec::new();
         for map in maps {
             if !map.executable || !map.file() || agent.contains(&map.range.start) {
@@ -524,7 +705,7 @@ impl Plans {
     }
 
     /// The file behind `map`, if it is still the one that was mapped.
-    fn open(&self, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
+    fn open(self: &Arc<Self>, pid: u32, name: &OsStr, map: &Mapping) -> Option<Arc<Module>> {
         places(pid, name)?.into_iter().find_map(|place| {
             let file = File::open(place).ok()?;
             // Some file systems show another device number here than there.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use membound_platform::stat;
+use membound_rewrite::image::Identity;
 use membound_wire::{Event, TextMode};
 
 use crate::area::{self, Area, Bar, NotInstalled};
@@ -21,7 +22,7 @@ use crate::hold::Trials;
 use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
-use crate::modules::{Loaded, Plans};
+use crate::modules::{Loaded, Module, Plans};
 use crate::patching::sets_signal_handlers;
 use crate::perf_map::{Moment, PerfMap, PerfMaps};
 use crate::program::Unpatched;
@@ -64,7 +65,7 @@ pub enum Wanted {
 /// What all conversations share.
 #[derive(Debug)]
 pub(crate) struct Server {
-    plans: Plans,
+    plans: Arc<Plans>,
     live: Live,
     pub(crate) period: u32,
     /// Where programs record accesses, if they do.
@@ -72,11 +73,13 @@ pub(crate) struct Server {
     ledger: Mutex<Ledger>,
     /// Conversations of one process take turns.
     turns: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
-    pub(crate) doorbells: Doorbells,
+    pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) perf_maps: Option<Mutex<PerfMaps>>,
     wanted: AtomicU32,
     /// Time for which programs were held in conversations, in nanoseconds.
     held_ns: AtomicU64,
+    /// Files that were planned while their programs ran, and the programs that have been given them.
+    late: Mutex<Vec<(ProcessKey, Arc<Module>)>>,
     choices: Mutex<Arc<Vec<Choice>>>,
     paces: Mutex<VecDeque<Paced>>,
     pub(crate) settling: Settling,
@@ -96,7 +99,8 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(
-        plans: Plans,
+        plans: Arc<Plans>,
+        doorbells: Arc<Doorbells>,
         live: Live,
         period: u32,
         records: Option<Recording>,
@@ -109,7 +113,8 @@ impl Server {
             records: records.map(Records::new),
             ledger: Mutex::default(),
             turns: Mutex::default(),
-            doorbells: Doorbells::default(),
+            doorbells,
+            late: Mutex::default(),
             perf_maps: perf_maps.map(|directory| Mutex::new(PerfMaps::new(directory))),
             wanted: AtomicU32::new(Wanted::Patches as u32),
             held_ns: AtomicU64::new(0),
@@ -139,7 +144,7 @@ impl Server {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) const fn plans(&self) -> &Plans {
+    pub(crate) fn plans(&self) -> &Plans {
         &self.plans
     }
 
@@ -202,6 +207,10 @@ impl Server {
             return;
         };
         let pid = conversation.pid;
+        let event = conversation.hello.event;
+        if event == Event::Doorbell as u32 {
+            self.plan_ahead(&conversation);
+        }
         let own = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
             turns.retain(|other, turn| *other == pid || Arc::strong_count(turn) > 1);
@@ -212,7 +221,6 @@ impl Server {
             return;
         };
         let key = ProcessKey { pid, started };
-        let event = conversation.hello.event;
         let hold = || {
             if event != Event::Doorbell as u32 {
                 let held_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(0);
@@ -340,6 +348,7 @@ impl Server {
             }
         }
         self.hook_loader(conversation, &mut maps);
+        self.remember_late(key, &others);
         let all: Vec<&Loaded> = signals.iter().chain(&others).collect();
         self.begin_harvest(conversation, &mut maps, key, &path, &all)?;
         if let Some(ticks) = &self.ticks {
@@ -395,7 +404,7 @@ impl Server {
         if self.ledger().unpatched(key).is_some() {
             return Ok(());
         }
-        let mut maps = maps::of(key.pid)?;
+        let maps = maps::of(key.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
         // Guests' modules keep their trampolines for as long as they are there, and get no others.
         let (guests, loaded): (Vec<Loaded>, Vec<Loaded>) = self
@@ -405,37 +414,104 @@ impl Server {
                 let harvesting = self.harvesting.as_ref();
                 harvesting.is_some_and(|harvesting| harvesting.is_guests(module))
             });
-        let same = |area: &Area, module: &Loaded| {
-            let planned = &area.loaded.module;
-            let origin = planned.origin().unwrap_or(planned);
-            Arc::ptr_eq(origin, &module.module) && area.loaded.bias == module.bias
-        };
-        if let Some(unwinding) = &self.unwinding {
-            let updated = unwinding.update(&self.plans, conversation, &mut maps, key, &loaded);
-            self.pass(key.pid, updated.map_err(Into::into))?;
-        }
         for area in &areas {
             let mut there = loaded.iter().chain(&guests);
-            let gone = !there.any(|module| same(area, module));
+            let gone = !there.any(|module| is_in(area, module));
             if gone && !area.loaded.module.is_piece() {
                 area.unmap(conversation)?;
             }
         }
-        maps = maps::of(key.pid)?;
-        for module in &loaded {
-            if !areas.iter().any(|area| same(area, module)) {
-                self.patch(
-                    conversation,
-                    &mut maps,
-                    module,
-                    TextMode::Quiet,
-                    Refused::GivenUp,
-                )?;
-                self.add_chosen(conversation, &mut maps, module)?;
-                self.plant_primary(conversation, &mut maps, key, module)?;
+        self.add(
+            conversation,
+            key,
+            &loaded,
+            TextMode::Quiet,
+            Refused::GivenUp,
+        )
+    }
+
+    /// Patches what of `loaded` is not patched yet, and makes the agent find callers in all of it.
+    fn add(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        loaded: &[Loaded],
+        mode: TextMode,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        let mut maps = maps::of(key.pid)?;
+        let areas = area::inherited(&maps, &self.ledger().areas);
+        if let Some(unwinding) = &self.unwinding {
+            let updated = unwinding.update(&self.plans, conversation, &mut maps, key, loaded);
+            self.pass(key.pid, updated.map_err(Into::into))?;
+        }
+        for module in loaded {
+            if !areas.iter().any(|area| is_in(area, module)) {
+                self.patch(conversation, &mut maps, module, mode, refused)?;
+                if mode == TextMode::Quiet {
+                    self.add_chosen(conversation, &mut maps, module)?;
+                    self.plant_primary(conversation, &mut maps, key, module)?;
+                }
             }
         }
+        self.remember_late(key, loaded);
         self.name_trampolines(conversation, Moment::Later)
+    }
+
+    /// Patches files that were planned while the program ran.
+    fn add_late(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        maps: &[Mapping],
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        if !self.plans.has_late() {
+            return Ok(());
+        }
+        let loaded = self.loaded(conversation, maps);
+        let is_new = |it: &Loaded| {
+            it.module.is_late() && {
+                let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+                !late
+                    .iter()
+                    .any(|(by, known)| *by == key && Arc::ptr_eq(known, &it.module))
+            }
+        };
+        if !loaded.iter().any(is_new) {
+            return Ok(());
+        }
+        self.add(conversation, key, &loaded, TextMode::Live, refused)
+    }
+
+    /// Remembers which late files the program has been given.
+    fn remember_late(&self, key: ProcessKey, loaded: &[Loaded]) {
+        if !self.plans.has_late() {
+            return;
+        }
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let modules = loaded.iter().map(|it| &it.module);
+        for module in modules.filter(|module| module.is_late()) {
+            late.push((key, Arc::clone(module)));
+        }
+        late.retain(|(by, _)| *by == key || stat::started(by.pid).ok() == Some(by.started));
+    }
+
+    /// Makes the plans that the program's exchange needs, which may take seconds: before it has the process's
+    /// turn, since the program may be waiting for that.
+    fn plan_ahead(&self, conversation: &Conversation) {
+        let choices = Arc::clone(&self.choices());
+        if choices.is_empty() || self.harvesting.is_some() {
+            return;
+        }
+        let Ok(maps) = maps::of(conversation.pid) else {
+            return;
+        };
+        let files: Vec<&Identity> = choices.iter().map(|choice| &choice.file).collect();
+        self.plans.await_late(&files);
+        for loaded in self.loaded(conversation, &maps) {
+            self.chosen(&choices, &loaded);
+        }
     }
 
     /// Writes down for perf what is in the process, if that is wanted.
@@ -503,6 +579,7 @@ impl Server {
     ) -> Result<(), NotInstalled> {
         let wanted = self.wanted.load(Ordering::Relaxed);
         let maps = maps::of(conversation.pid)?;
+        self.add_late(conversation, key, &maps, refused)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
         for area in areas {
             let module = &area.loaded.module;
@@ -592,6 +669,13 @@ pub(crate) fn used_inodes() -> HashSet<u64> {
         .filter(|map| map.shared && map.deleted())
         .map(|map| map.inode)
         .collect()
+}
+
+/// Whether an area belongs to a module, by the session's own plan or by a choice.
+fn is_in(area: &Area, module: &Loaded) -> bool {
+    let planned = &area.loaded.module;
+    let origin = planned.origin().unwrap_or(planned);
+    Arc::ptr_eq(origin, &module.module) && area.loaded.bias == module.bias
 }
 
 fn taint(loaded: &Loaded) -> Option<Unpatched> {

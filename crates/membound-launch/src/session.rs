@@ -26,6 +26,7 @@ use crate::exchange::{Choice, Executed, Pace};
 use crate::following::Following;
 use crate::harvest::{Harvest, Harvested, Harvesting};
 use crate::hold::{Held, Holding};
+use crate::live::Doorbells;
 use crate::modules::Plans;
 use crate::program::{self, CannotRun, Unpatched};
 use crate::records::Recording;
@@ -52,6 +53,9 @@ pub struct Options {
     pub revision: String,
     /// Whether patches change while programs run.
     pub live: Live,
+    /// Bytes of text beyond which a file that was never planned is planned while its programs run;
+    /// `None`: programs wait for every file. What such a file does before it is planned is not seen.
+    pub large_text_bytes: Option<u64>,
     /// Mean number of executions between two samples of a site.
     pub period: u32,
     /// How accesses are collected that programs record; `None`: they record none.
@@ -206,8 +210,13 @@ impl Session {
         if let Some(objects) = &options.objects {
             plans = plans.wrapping(Allocators::new(&objects.others));
         }
+        let doorbells = Arc::new(Doorbells::default());
+        if let Some(large_text_bytes) = options.large_text_bytes {
+            plans = plans.deferring(large_text_bytes, Arc::clone(&doorbells));
+        }
         let mut server = Server::new(
-            plans,
+            Arc::new(plans),
+            doorbells,
             options.live,
             options.period,
             options.recording,

@@ -252,6 +252,7 @@ pub fn calibrate(
         cache: request.cache,
         revision: request.revision,
         live: Live::On,
+        large_text_bytes: None,
         period: PERIOD,
         recording: Some(Recording {
             receiver: Some(Arc::clone(&timed) as Arc<dyn Receiver>),

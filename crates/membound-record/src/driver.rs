@@ -370,14 +370,15 @@ impl Driver {
             let ask = |pid: u32| covered.get(&pid).copied();
             self.covered_ns = self.covered.of_with(covered.keys().copied(), ask);
         }
+        // A chain belongs to the program that allocated by it, which may have been started so
+        // lately that perf has not told of it yet.
+        let mut first: HashMap<(u32, u32), u64> = HashMap::new();
+        for (pid, event) in &told.allocations {
+            first.entry((*pid, event.chain)).or_insert(event.tsc);
+        }
         for (pid, number, addresses) in told.chains {
-            // It belongs to the program that allocated by it, which may have been started so
-            // lately that perf has not told of it yet.
-            let first = told
-                .allocations
-                .iter()
-                .find(|(of, event)| *of == pid && event.chain == number);
-            let t_ns = first.map_or(now_ns, |(_, event)| self.clock.of_tsc(event.tsc));
+            let first = first.get(&(pid, number));
+            let t_ns = first.map_or(now_ns, |tsc| self.clock.of_tsc(*tsc));
             let chained = Happened::Chained(pid, number, addresses);
             self.pending.push(t_ns, chained);
         }

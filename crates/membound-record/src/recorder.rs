@@ -32,6 +32,9 @@ const BURST_ACCESSES: u32 = 16_384;
 const BURSTS_ANEW: Duration = Duration::from_millis(50);
 /// Part of the overhead that following allocations may cost where hot accesses are patched as well.
 const OBJECTS_SHARE: f64 = 0.5;
+/// Bytes of text beyond which a file that was never planned is planned while the program runs: planning takes
+/// about 0.1 s a mebibyte, once a file.
+const LARGE_TEXT_BYTES: u64 = 4 << 20;
 /// Between two looks of whoever waits.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -415,6 +418,7 @@ impl Parts {
             cache: options.cache.clone(),
             revision: options.revision.clone(),
             live: Live::On,
+            large_text_bytes: Some(LARGE_TEXT_BYTES),
             period: FIRST_PERIOD,
             recording: (options.latencies == Latencies::On).then(|| Recording {
                 threads: RECORDING_THREADS,

@@ -152,3 +152,37 @@ fn a_forked_child_follows_the_exchanges_too() {
         assert!(patched && report.missed.is_empty(), "{:?}", report.missed);
     }
 }
+
+/// What is chosen in a file that is planned while its program runs waits for that plan, and what the session
+/// has to see in it is patched then.
+#[test]
+fn a_large_program_is_patched_while_it_runs() {
+    let large = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/fixtures/large.s");
+    let Some(fixture) = Fixture::build_with("walk.c", &[large]) else {
+        return;
+    };
+    let _busy = busy();
+    let (mut options, keys) = live(&fixture);
+    options.large_text_bytes = Some(2 << 20);
+    let (session, out) = fixture.start_reading(options, &["until", "4"], &keys);
+    let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
+    wait("the program begins", || {
+        fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let remote = session.remote();
+    let count = chosen(&fixture, Body::Count { exact: false });
+    remote.exchange(vec![count.clone()]);
+    wait("counts grow", || executed(&remote, &count) > 1000);
+    std::io::Write::write_all(&mut keys, b"\n").unwrap();
+    ends_well(&session);
+    let report = session.finish();
+    if could_be_patched(&report) {
+        assert_eq!(report.missed, [""; 0]);
+        let own = report
+            .modules
+            .iter()
+            .filter(|it| it.path == fixture.program);
+        let placed = own.filter(|it| it.outcome.as_ref().is_ok_and(|it| it.placements == 1));
+        assert_eq!(placed.count(), 2, "the session's own plan, and the choice");
+    }
+}

@@ -68,6 +68,7 @@ impl Fixture {
             cache: None,
             revision: String::new(),
             live: Live::Off,
+            large_text_bytes: None,
             period: 100,
             recording: None,
             objects: None,

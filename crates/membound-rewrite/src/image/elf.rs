@@ -208,6 +208,21 @@ impl<'data> Layout<'data> {
             .is_some_and(|segment| segment.executable && address < segment.backed.end)
     }
 
+    /// The code in an executable segment: from its first executable section to its last. Without such
+    /// sections, all that the file has of it. Linkers may put tables of symbols into the same segment.
+    pub(super) fn code_of(&self, segment: &Segment) -> Range<u64> {
+        let backed = &segment.backed;
+        let inside =
+            |section: &&Section<'_>| section.executable && backed.contains(&section.range.start);
+        let sections = || self.sections.iter().filter(inside);
+        let start = sections().map(|section| section.range.start).min();
+        let end = sections().map(|section| section.range.end).max();
+        match (start, end) {
+            (Some(start), Some(end)) => start..end,
+            _ => backed.clone(),
+        }
+    }
+
     /// The segment whose memory an address lies in.
     pub(super) fn segment_at(&self, address: u64) -> Option<&Segment> {
         let after = self

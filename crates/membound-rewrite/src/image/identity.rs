@@ -11,11 +11,18 @@ const NT_GO_BUILD_ID: u32 = 4;
 /// What Go's linker puts where `go version` looks for it.
 const GO_BUILD_INFO: &[u8] = b"\xff Go buildinf:";
 
+/// What the linker wrote into the file, if it did.
+pub(super) fn build_id(layout: &Layout<'_>) -> Option<Identity> {
+    let mut notes = layout.notes().into_iter();
+    let (_, _, contents) = notes.find(|(name, kind, contents)| {
+        *name == b"GNU" && *kind == NT_GNU_BUILD_ID && !contents.is_empty()
+    })?;
+    Some(Identity::BuildId(contents.to_vec()))
+}
+
 pub(super) fn identity(layout: &Layout<'_>) -> Identity {
-    for (name, kind, contents) in layout.notes() {
-        if name == b"GNU" && kind == NT_GNU_BUILD_ID && !contents.is_empty() {
-            return Identity::BuildId(contents.to_vec());
-        }
+    if let Some(build_id) = build_id(layout) {
+        return build_id;
     }
     let mut hash = Sha256::new();
     hash.update(object::pod::bytes_of_slice(layout.program_headers));

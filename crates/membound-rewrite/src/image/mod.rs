@@ -142,6 +142,14 @@ impl<'data> Image<'data> {
         patched_layout(data).map(|layout| identity::identity(&layout))
     }
 
+    /// Reads only the build-id, where the file has one: no other identity is known without reading all text.
+    ///
+    /// # Errors
+    /// As of [`Self::parse`].
+    pub fn build_id(data: &[u8]) -> Result<Option<Identity>, Error> {
+        patched_layout(data).map(|layout| identity::build_id(&layout))
+    }
+
     /// Reads an ELF file whose code is only looked at: also one that is not patched because it
     /// was made by Go.
     ///
@@ -155,8 +163,9 @@ impl<'data> Image<'data> {
         let text: Vec<Range<u64>> = layout
             .segments
             .iter()
-            .filter(|segment| segment.executable && !segment.backed.is_empty())
-            .map(|segment| segment.backed.clone())
+            .filter(|segment| segment.executable)
+            .map(|segment| layout.code_of(segment))
+            .filter(|range| !range.is_empty())
             .collect();
         let dynamic = symbols::DynamicSymbols::read(&layout);
         let relocations = relocations::Relocations::read(&layout, &dynamic);
@@ -193,7 +202,8 @@ impl<'data> Image<'data> {
         self.layout.bytes_from(address)
     }
 
-    /// The file-backed parts of executable segments, ascending.
+    /// The file-backed parts of executable segments, ascending; where sections say so, without what lies
+    /// before and behind the code in them.
     #[must_use]
     pub fn text(&self) -> &[Range<u64>] {
         &self.text

@@ -43,8 +43,8 @@ pub(super) fn may_occur(image: &Image<'_>) -> bool {
     })
 }
 
-/// Whether an instruction may begin at `address`: its function, decoded from the start, has one there, or
-/// cannot be decoded up to there.
+/// Whether an instruction may begin at `address`: its function, decoded from the start, has one there. Bytes
+/// that are no instruction are passed over, as tables between instructions are.
 fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
     let Some(index) = image.function_at(address) else {
         return false;
@@ -57,9 +57,6 @@ fn may_be_instruction(image: &Image<'_>, address: u64) -> bool {
     let mut instruction = Instruction::default();
     while decoder.can_decode() && decoder.ip() < address {
         decoder.decode_out(&mut instruction);
-        if instruction.is_invalid() {
-            return true;
-        }
     }
     decoder.ip() == address
 }

@@ -374,6 +374,7 @@ fn session_options(harvest: Harvest, live: Live) -> membound_launch::Options {
         cache: launching::cache(),
         revision: launching::revision(),
         live,
+        large_text_bytes: None,
         period: 1,
         recording: None,
         objects: None,
