@@ -14,9 +14,9 @@ use crate::control::Failure;
 use crate::countdown::{self, Counted, Mark};
 use crate::keep::{self, Thread};
 use crate::tell::{self, Event, Shared};
-use crate::unwind::{self, Begin, Registers, Walk};
+use crate::unwind::{self, Begin, Registers, Stack, Walk};
 use crate::wrap::{self, Course, WrapFrame};
-use crate::{assembly, chains, memory, told_blocks};
+use crate::{assembly, chains, memory, told_blocks, walked};
 
 /// Most return addresses of a chain.
 const DEEPEST: usize = 64;
@@ -29,6 +29,7 @@ pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
         keep::prepare()?;
         told_blocks::prepare()?;
     }
+    walked::forget();
     tell::set_memory(command.address);
     countdown::certain_from_bytes(match Shared::get() {
         Some(shared) => certain_from(shared),
@@ -366,18 +367,33 @@ fn callers_registers(frame: &WrapFrame) -> Registers {
 
 /// Number of the chain of calls that led to the wrapped one.
 fn chain(shared: Shared, thread: &Thread, frame: &WrapFrame) -> u32 {
+    let begin = callers_registers(frame);
+    let stack = thread.stack(begin.sp);
+    match walked::number(&begin, stack) {
+        Some(number) => number,
+        None => walk(shared, begin, stack),
+    }
+}
+
+/// Finds the callers, and the number of their chain.
+fn walk(shared: Shared, begin: Registers, stack: Stack) -> u32 {
     let mut addresses = [0; DEEPEST];
+    let mut slots = [0; walked::LONGEST];
     let depth = shared
         .half(offset_of!(Allocations, depth))
         .load(Ordering::Relaxed) as usize;
-    let begin = callers_registers(frame);
     let [first, rest @ ..] = &mut addresses;
     *first = begin.ip;
     let wanted = depth.saturating_sub(1).min(rest.len());
     let rest = rest.get_mut(..wanted).unwrap_or_default();
-    let stack = thread.stack(begin.sp);
-    let found = unwind::unwind(begin, Begin::Return, stack, rest);
-    chains::number(shared, addresses.get(..=found).unwrap_or_default())
+    let found = unwind::unwind(begin, Begin::Return, stack, rest, &mut slots);
+    let addresses = addresses.get(..=found).unwrap_or_default();
+    let number = chains::number(shared, addresses);
+    // Without room for the chain there may be some later.
+    if let (true, Some(slots), [_, callers @ ..]) = (number != 0, slots.get(..found), addresses) {
+        walked::keep(&begin, slots, callers, number);
+    }
+    number
 }
 
 /// What a wrapped call is inside of.

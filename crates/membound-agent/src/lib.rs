@@ -64,6 +64,7 @@ mod told_blocks;
 mod trap;
 mod unwind;
 mod vectors;
+mod walked;
 mod wrap;
 
 #[cfg(not(panic = "unwind"))]

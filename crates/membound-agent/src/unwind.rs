@@ -177,10 +177,15 @@ impl Module {
     }
 }
 
+/// Changes when rules may have changed.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Acquire)
+}
+
 /// The rule for the instruction at `ip`.
 fn rule_at(ip: u64) -> UnwindRule {
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let generation = u64::from(GENERATION.load(Ordering::Acquire));
+    let generation = u64::from(generation());
     let index = (ip.wrapping_mul(SPREAD) >> 52) as usize % CACHED;
     let Some(cached) = CACHE.get(index) else {
         return UnwindRule::STOP;
@@ -230,7 +235,7 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// The word at `address`, if it is whole.
-    fn word(&self, address: u64) -> Option<u64> {
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
         let inside = address >= self.low && address <= self.high.wrapping_sub(8);
         if !inside || self.high < 8 {
             return None;
@@ -248,6 +253,8 @@ pub(crate) struct Walk {
     stack: Stack,
     /// Address of the word behind the stack's end that the last step would have needed.
     beyond: Option<u64>,
+    /// Where the last step found the address that it gave.
+    slot: u64,
 }
 
 impl Walk {
@@ -257,6 +264,7 @@ impl Walk {
             begin,
             stack,
             beyond: None,
+            slot: 0,
         }
     }
 
@@ -311,8 +319,9 @@ impl Walk {
             CallersFrame::Below(bytes) => self.word(frame.wrapping_sub(u64::from(bytes)))?,
             CallersFrame::AtFrame => self.word(bp)?,
         };
+        self.slot = frame.wrapping_sub(8);
         self.registers = Registers {
-            ip: self.word(frame.wrapping_sub(8))?,
+            ip: self.word(self.slot)?,
             sp: frame,
             bp: callers,
         };
@@ -329,8 +338,9 @@ impl Walk {
         const SP: u64 = 40 + 15 * 8;
         const IP: u64 = 40 + 16 * 8;
         let context = self.registers.sp;
+        self.slot = context.wrapping_add(IP);
         let registers = Registers {
-            ip: self.word(context.wrapping_add(IP))?,
+            ip: self.word(self.slot)?,
             sp: self.word(context.wrapping_add(SP))?,
             bp: self.word(context.wrapping_add(BP))?,
         };
@@ -344,8 +354,14 @@ impl Walk {
 }
 
 /// Fills `out` with the return addresses above `registers`, innermost first, without those
-/// inside the agent; gives their number.
-pub(crate) fn unwind(registers: Registers, begin: Begin, stack: Stack, out: &mut [u64]) -> usize {
+/// inside the agent, and `slots` with their places on the stack; gives their number.
+pub(crate) fn unwind(
+    registers: Registers,
+    begin: Begin,
+    stack: Stack,
+    out: &mut [u64],
+    slots: &mut [u64],
+) -> usize {
     // Frames of the agent's beside those that are asked for.
     const OWN: usize = 16;
     let own = assembly::own_range();
@@ -362,6 +378,9 @@ pub(crate) fn unwind(registers: Registers, begin: Begin, stack: Stack, out: &mut
             break;
         };
         *place = caller.ip;
+        if let Some(place) = slots.get_mut(filled) {
+            *place = walk.slot;
+        }
         filled += 1;
     }
     filled
@@ -450,22 +469,32 @@ mod tests {
             bp: at(4),
         };
         let mut out = [0; 16];
-        let found = unwind(begin, Begin::Instruction, stack, &mut out);
+        let mut slots = [0; 16];
+        let found = unwind(begin, Begin::Instruction, stack, &mut out, &mut slots);
         let expected = [0x210, 0x310, 0x410, 0x500, 0x610].map(|offset| TEXT + offset);
         assert_eq!(out[..found], expected);
+        for (address, slot) in expected.iter().zip(slots) {
+            assert_eq!(stack.word(slot), Some(*address));
+        }
         let mut walk = Walk::new(begin, Begin::Instruction, stack);
         for (sp, bp) in [(at(2), at(4)), (at(6), at(10)), (at(14), 77), (at(50), 88)] {
             let step = walk.step().unwrap();
             assert_eq!((step.sp, step.bp), (sp, bp));
         }
         // Room for two.
-        assert_eq!(unwind(begin, Begin::Instruction, stack, &mut out[..2]), 2);
+        assert_eq!(
+            unwind(begin, Begin::Instruction, stack, &mut out[..2], &mut []),
+            2
+        );
         // Nothing beyond the bounds is read.
         let short = Stack {
             low: base,
             high: at(5),
         };
-        assert_eq!(unwind(begin, Begin::Instruction, short, &mut out), 1);
+        assert_eq!(
+            unwind(begin, Begin::Instruction, short, &mut out, &mut []),
+            1
+        );
         // Only a frame that the bounds cut off asks for more: one without a caller does not,
         // however far the stack goes on above it.
         let mut walk = Walk::new(begin, Begin::Instruction, short);
@@ -476,7 +505,10 @@ mod tests {
         assert_eq!(walk.beyond(), None);
         // A module that is gone is not remembered.
         forget(TEXT, TEXT + 1);
-        assert_eq!(unwind(begin, Begin::Instruction, stack, &mut out), 0);
+        assert_eq!(
+            unwind(begin, Begin::Instruction, stack, &mut out, &mut []),
+            0
+        );
     }
 
     #[test]
@@ -496,7 +528,7 @@ mod tests {
             low: base,
             high: base + 32,
         };
-        let found = unwind(registers, Begin::Instruction, stack, &mut [0; 4]);
+        let found = unwind(registers, Begin::Instruction, stack, &mut [0; 4], &mut []);
         assert_eq!(found, 0);
     }
 }

@@ -47,7 +47,9 @@ impl<'a> Context<'a> {
         let touches = Touches::new(run, &windows, &executed, &machine);
         let thresholds = &options.thresholds;
         let fights = Fights::new(run, &machine, &waits, &touches, &executed, thresholds);
-        let counted = sites::counted(run, &machine, &places, &touches, &windows, &executed);
+        let counted = sites::counted(
+            run, &machine, &places, &groups, &touches, &windows, &executed,
+        );
         let mut costs = sites::costs(run, &machine, counted, &times, &tally, &touches, &fights);
         let mut parts = Parts::new(&machine, &groups, &tally, &touches, &mut costs);
         parts.name_transfers(run, &machine, &groups, &mut costs);

@@ -2,24 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use membound_model::stall::{self, Contended, Evidence, Executed, Mixture, Served, Stall, Stream};
+use membound_model::stall::{
+    self, Advance, Contended, Evidence, Executed, Mixture, Served, Stall, Stream,
+};
 use membound_run::{Access, RunData, SiteId, SiteKind};
 use rayon::prelude::*;
 
 use crate::executions::Windows;
+use crate::groups::Groups;
 use crate::info;
 use crate::machine::Machine;
 use crate::places::{FunctionId, Places};
 use crate::sharing::Fights;
 use crate::tally::Tally;
 use crate::time::Times;
-use crate::touches::Touches;
+use crate::touches::{self, Touches};
 
 /// Accesses of one thread that are looked at for an order.
 const ADVANCE_ACCESSES: usize = 4096;
 
 /// Steps of which this share fits in with an advance make a stream.
 const REGULAR: f64 = 0.5;
+
+/// Times that a stream is seen to begin again from which on it goes through no more than was seen of it.
+const FEWEST_TURNS: usize = 3;
 
 /// What an access cost, over the whole run.
 #[derive(Debug)]
@@ -52,6 +58,7 @@ pub(crate) fn counted(
     run: &RunData,
     machine: &Machine<'_>,
     places: &Places<'_>,
+    groups: &Groups,
     touches: &Touches<'_>,
     windows: &Windows,
     executed: &[Option<Executed>],
@@ -59,7 +66,17 @@ pub(crate) fn counted(
     let busy = info::threads(run).min(run.meta.cpus.max(1) as usize) as u32;
     let mut streams: Vec<Option<Stream>> = (0..run.sites.len())
         .into_par_iter()
-        .map(|index| stream(run, machine, touches, windows, SiteId(index as u32), busy))
+        .map(|index| {
+            stream(
+                run,
+                machine,
+                groups,
+                touches,
+                windows,
+                SiteId(index as u32),
+                busy,
+            )
+        })
         .collect();
     put_together(run, places, executed, &mut streams);
     let both = executed.iter().zip(streams);
@@ -209,10 +226,27 @@ fn counted_window(
     (period >= 1.0).then_some((addresses, period))
 }
 
+/// Bytes that a stream goes through: those that its accesses span. Timed accesses of few windows span a part
+/// of that, so that an advance which was not seen to begin again goes through the whole object.
+fn stream_bytes(advance: &Advance, accesses: &[&Access], groups: &Groups) -> u64 {
+    if advance.turns >= FEWEST_TURNS {
+        return advance.span_bytes;
+    }
+    let of_object = |access: &&Access| match touches::group_of(access, groups) {
+        Groups::UNKNOWN => 0,
+        group => groups.get(group).size_bytes,
+    };
+    let mut sizes: Vec<u64> = accesses.iter().map(of_object).collect();
+    sizes.sort_unstable();
+    let usual = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
+    advance.span_bytes.max(usual)
+}
+
 /// The stream that `site` is, by the accesses of the thread that most of them are of.
 fn stream(
     run: &RunData,
     machine: &Machine<'_>,
+    groups: &Groups,
     touches: &Touches<'_>,
     windows: &Windows,
     site: SiteId,
@@ -236,7 +270,7 @@ fn stream(
     {
         advance.bytes_per_execution = counted.bytes_per_execution;
     }
-    let served = machine.level_of(advance.span_bytes)?;
+    let served = machine.level_of(stream_bytes(&advance, longest, groups))?;
     let line_bytes = f64::from(machine.line_bytes);
     let lines = (advance.bytes_per_execution.abs() / line_bytes).min(1.0);
     let written_back = run.sites[site.index()].kind.stores();

@@ -96,15 +96,14 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
         }
     }
     let fights = sharing.false_sharing.iter().chain(&sharing.true_sharing);
-    let fought = fights.filter(|line| !line.held.is_empty());
-    let fought = fought.map(|line| line.stall_fraction).sum::<f64>().min(1.0);
+    let fought = sharing::fought(fights);
     let mut profile = Profile {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Profile,
         incomplete: !run.meta.complete,
         run: info::run_info(run, context.machine.profile),
         elapsed_s: info::seconds(run.meta.elapsed_ns),
-        time: time(&context, &whole, fought),
+        time: time(&context, &whole, fought.value),
         memory_bound: memory_bound(&context, &whole, fought),
         unseen: unseen::unseen(&context),
         latency: latency(&context, &whole),
@@ -157,15 +156,15 @@ fn time(context: &Context<'_>, whole: &Sum, fought: f64) -> TimeSplit {
 
 /// `fought` is the share that threads were measured to cost each other, which latencies of single
 /// accesses show a part of only: the rest waits for other cores' caches too.
-fn memory_bound(context: &Context<'_>, whole: &Sum, fought: f64) -> MemoryBound {
+fn memory_bound(context: &Context<'_>, whole: &Sum, fought: sharing::Share) -> MemoryBound {
     let bound = whole.bound(context);
     let waited = context.times.share(whole.stall_ns);
-    let fraction = waited.max(fought);
+    let fraction = waited.max(fought.value);
     let levels = rows::level_shares(&whole.levels, context);
     MemoryBound {
         fraction,
-        low: bound.low.min(fraction),
-        high: bound.high.max(fraction),
+        low: bound.low.max(fought.low).min(fraction),
+        high: bound.high.max(fought.high).max(fraction),
         l1: levels.l1,
         l2: levels.l2,
         l3: levels.l3,

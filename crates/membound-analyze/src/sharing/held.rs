@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use membound_run::{Hold, RunData, ThreadId};
+use membound_types::{Figure, SharedLine};
 use rustc_hash::FxHashSet;
 
 use crate::context::Context;
@@ -33,6 +34,33 @@ pub(crate) struct Share {
     pub value: f64,
     pub low: f64,
     pub high: f64,
+}
+
+/// Share of all CPU time that the threads of `lines` were measured to cost each other.
+pub(crate) fn fought<'a>(lines: impl Iterator<Item = &'a SharedLine>) -> Share {
+    let mut sum = Share {
+        value: 0.0,
+        low: 0.0,
+        high: 0.0,
+    };
+    for line in lines {
+        let lost_s = |of: fn(&Figure) -> f64| -> f64 {
+            let of_thread = line.held.iter().map(|cost| of(&cost.share) * cost.cpu_s);
+            of_thread.sum()
+        };
+        let value_s = lost_s(|share| share.value);
+        if value_s > 0.0 {
+            let scaled = |of| line.stall_fraction * lost_s(of) / value_s;
+            sum.value += line.stall_fraction;
+            sum.low += (scaled(|share| share.low) - COURSE_ERROR).max(0.0);
+            sum.high += scaled(|share| share.high) + COURSE_ERROR;
+        }
+    }
+    Share {
+        value: sum.value.min(1.0),
+        low: sum.low.min(1.0),
+        high: sum.high.min(1.0),
+    }
 }
 
 /// What others cost a thread.

@@ -9,3 +9,4 @@ mod judge;
 
 pub(crate) use fights::Fights;
 pub(crate) use findings::sharing;
+pub(crate) use held::{Share, fought};

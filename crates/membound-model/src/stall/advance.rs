@@ -13,6 +13,8 @@ pub struct Advance {
     pub span_bytes: u64,
     /// Share of the steps that fit in with the advance, 0 to 1.
     pub regularity: f64,
+    /// Steps against the advance: how often it was seen to begin again.
+    pub turns: usize,
 }
 
 /// Steps that are needed to tell an order from chance.
@@ -56,6 +58,7 @@ pub fn advance(addresses: &[u64], period: f64) -> Option<Advance> {
         bytes_per_execution: sign * mean / period,
         span_bytes: span,
         regularity: fitting as f64 / steps.len() as f64,
+        turns: steps.len() - along.len(),
     })
 }
 
@@ -88,9 +91,11 @@ mod tests {
         let found = advance(&sampled(passes, 1000), 1000.0).unwrap();
         assert!((found.bytes_per_execution - 8.0).abs() < 1.0, "{found:?}");
         assert!(found.span_bytes > 700_000 && found.regularity > 0.9);
+        assert!((3..=6).contains(&found.turns), "{found:?}");
         let down = (0..300_000_u64).map(|index| 0x7000_0000 - 64 * index);
         let found = advance(&sampled(down, 500), 500.0).unwrap();
         assert!((found.bytes_per_execution + 64.0).abs() < 8.0, "{found:?}");
+        assert_eq!(found.turns, 0);
     }
 
     #[test]
