@@ -194,6 +194,8 @@ impl Memory {
 
     fn drain_one(&mut self, index: usize, drained: &mut Drained, each: &mut impl FnMut(&Told)) {
         const RECORDS: u64 = ALLOCATION_RECORDS as u64;
+        /// The program may use the place of these records again while others are still being read.
+        const FREED_TOGETHER: u64 = 4096;
         let ring = ring(index);
         let lost = self.memory.word32(ring + offset_of!(AllocationRing, lost));
         if lost.load(Ordering::Relaxed) != 0 {
@@ -229,11 +231,12 @@ impl Memory {
                 drained.lost += 1;
             }
             at = at.wrapping_add(1);
+            if at % FREED_TOGETHER == 0 {
+                tail.store(at, Ordering::Release);
+            }
         }
         self.rings[index] = reader;
-        self.memory
-            .word64(ring + offset_of!(AllocationRing, tail))
-            .store(at, Ordering::Release);
+        tail.store(at, Ordering::Release);
     }
 
     fn take(

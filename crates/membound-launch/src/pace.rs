@@ -1,15 +1,20 @@
 //! How many of a program's blocks are told of: as many as a share of its CPU time pays for.
 //!
-//! Every block is told of until that has cost [`ADVANCE_NS`] more than the share that the program has
+//! Every block is told of until that has cost [`EVERY_BLOCK_NS`] more than the share that the program has
 //! earned by then, so that programs with a modest number of allocations are followed exactly. From then
 //! on blocks are sampled: [`membound_wire::allocation_interval`] is set so that the cost of the
-//! last window, had it been sampled so, is the share. The window after next may be another; going
-//! back to shorter intervals therefore waits for several that permit it.
+//! last window, had it been sampled so, is the share, and at first a part of what is left of
+//! [`ADVANCE_NS`] as well: short programs, which end soon, are sampled closely. The window after next may
+//! be another; going back to shorter intervals therefore waits for several that permit it.
 
 use membound_wire::{ALLOCATION_LEVELS, allocation_interval, allocation_span};
 
 /// CPU time that may be spent ahead of the share, in nanoseconds.
-const ADVANCE_NS: f64 = 150e6;
+const ADVANCE_NS: f64 = 60e6;
+/// That part of it for which every block is told of.
+const EVERY_BLOCK_NS: f64 = 30e6;
+/// Part of what is left of it that a window may spend.
+const PART_OF_ADVANCE: f64 = 0.25;
 /// Windows in a row that permit a shorter interval before it is set.
 const CALM_WINDOWS: u32 = 10;
 /// Part of the share that following every block may cost before that is done again.
@@ -87,8 +92,11 @@ impl Pace {
         let cost_ns = window.events * window.event_ns + window.beside * window.reading_ns;
         self.spent_ns = (self.spent_ns + cost_ns - earned_ns).max(0.0);
         let wanted = match self.level {
-            0 if self.spent_ns <= ADVANCE_NS => 0,
-            _ => level_within(window, earned_ns),
+            0 if self.spent_ns <= EVERY_BLOCK_NS => 0,
+            _ => {
+                let left_ns = (ADVANCE_NS - self.spent_ns).max(0.0);
+                level_within(window, earned_ns + PART_OF_ADVANCE * left_ns)
+            }
         };
         if wanted >= self.level {
             self.calm = 0;
@@ -166,8 +174,8 @@ mod tests {
                 .iter()
                 .all(|level| *level == 0)
         );
-        // Nearly a million at once.
-        assert_eq!(run(&mut pace, 9e5, 1), [0]);
+        // Many at once.
+        assert_eq!(run(&mut pace, 2e5, 1), [0]);
     }
 
     #[test]
@@ -177,12 +185,27 @@ mod tests {
         let level = levels[199];
         assert!(level > 0, "{levels:?}");
         assert!(levels.iter().take_while(|level| **level == 0).count() <= 2);
-        let cost_ns = window(1e6, level).events * 100.0;
-        assert!(cost_ns <= 5e6 && cost_ns > 1e6, "{cost_ns} at {level}");
-        assert!(levels[2..].iter().all(|it| *it == level), "{levels:?}");
+        let cost_ns =
+            |level: &u32| window(1e6, *level).events * (70.0 + 30.0 * lost_beside(1.0, 2.0));
+        let all_ns: f64 = levels[1..].iter().map(cost_ns).sum();
+        let paid_ns = 200.0 * 5e6;
+        assert!(
+            (0.5 * paid_ns..=paid_ns + ADVANCE_NS).contains(&all_ns),
+            "{all_ns}"
+        );
         // When it is over, all blocks are told of again, but not at once.
         let levels = run(&mut pace, 1000.0, 30);
         assert_eq!((levels[0], levels[29]), (level, 0));
+    }
+
+    /// A short program's blocks are sampled more closely than the share alone pays for.
+    #[test]
+    fn what_is_left_of_the_advance_is_spent_bit_by_bit() {
+        let mut pace = Pace::new(0.05);
+        let levels = run(&mut pace, 3e5, 40);
+        let (first, last) = (levels[0], levels[39]);
+        assert!(first > 0 && first < levels[20], "{levels:?}");
+        assert!(last.abs_diff(levels[38]) <= 1, "{levels:?}");
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub struct Allocations {
 }
 
 /// Records a ring holds.
-pub const ALLOCATION_RECORDS: usize = 1 << 16;
+pub const ALLOCATION_RECORDS: usize = 1 << 17;
 
 /// One event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
