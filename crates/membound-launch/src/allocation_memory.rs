@@ -231,7 +231,7 @@ impl Memory {
                 drained.lost += 1;
             }
             at = at.wrapping_add(1);
-            if at % FREED_TOGETHER == 0 {
+            if at.is_multiple_of(FREED_TOGETHER) {
                 tail.store(at, Ordering::Release);
             }
         }

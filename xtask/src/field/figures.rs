@@ -119,6 +119,7 @@ pub(crate) fn judge(entries: &[Entry], rows: &[Row]) -> Vec<Figure> {
         met: different.is_empty(),
     });
     figures.extend(coverage(rows));
+    figures.extend(savings(rows));
     figures
 }
 
@@ -150,6 +151,34 @@ fn coverage(rows: &[Row]) -> Vec<Figure> {
         },
     ]
 }
+
+/// How far predicted savings are from those of mended builds.
+fn savings(rows: &[Row]) -> Option<Figure> {
+    let both: Vec<(&Row, (f64, f64))> = rows
+        .iter()
+        .filter_map(|row| Some((row, row.savings()?)))
+        .collect();
+    let is_off = |(promised, saved): (f64, f64)| {
+        let for_nothing = saved < NO_SAVING && promised >= NO_SAVING;
+        (promised - saved).abs() > 0.1 || for_nothing
+    };
+    let off = || both.iter().filter(|(_, savings)| is_off(*savings));
+    let share = off().count() as f64 / both.len() as f64;
+    (!both.is_empty()).then(|| Figure {
+        what: format!(
+            "savings more than 10 points from the mended build's, or promised where it has none, of {}",
+            both.len()
+        ),
+        limit: 0.1,
+        found: Some(share),
+        entry: off().next().map(|(row, _)| row.entry.clone()),
+        unit: "%",
+        met: share <= 0.1,
+    })
+}
+
+/// A mended build that saves less than this part of its time saves nothing.
+const NO_SAVING: f64 = 0.03;
 
 #[cfg(test)]
 mod tests {

@@ -117,8 +117,8 @@ fn text(entries: &[Entry], runs: &[Kept]) -> String {
         );
     }
     out.push_str("\n## What is said, and the truth\n\n");
-    out.push_str("| entry | share | interval | unknown | truth | source | held | error | top line | top object | not measured |\n");
-    out.push_str("|---|--:|---|--:|---|---|---|--:|---|---|---|\n");
+    out.push_str("| entry | share | interval | unknown | truth | source | held | error | saves: predicted | mended build | top line | top object | not measured |\n");
+    out.push_str("|---|--:|---|--:|---|---|---|--:|--:|--:|---|---|---|\n");
     for row in newest.values().map(|(row, _)| row) {
         if row.mode == Mode::All {
             add(&mut out, &said(row));
@@ -176,6 +176,9 @@ fn said(row: &Row) -> Vec<String> {
         },
         row.error
             .map_or_else(String::new, |error| format!("{:.1}", error * 100.0)),
+        row.savings()
+            .map_or_else(String::new, |(promised, _)| percent(promised)),
+        row.saved.map_or_else(String::new, percent),
         top(recorded.and_then(|it| it.top_line.as_ref())),
         top(recorded.and_then(|it| it.top_object.as_ref())),
         short(missing.first().map_or("", String::as_str), 80),

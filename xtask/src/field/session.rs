@@ -17,7 +17,7 @@ use super::place::{Place, stamp};
 use super::process::{Group, Left};
 use super::recorded::Recorded;
 use super::statistics::Interval;
-use super::truth::{Band, PlainRun, band};
+use super::truth::{Band, PlainRun, band, saved};
 use crate::campaign::outcome::Ending;
 use crate::run::stdout_of;
 
@@ -114,9 +114,21 @@ pub(crate) struct Row {
     pub(crate) truth_kind: Option<String>,
     pub(crate) held: Option<bool>,
     pub(crate) error: Option<f64>,
+    /// Part of its time that the mended build saves: see [`super::truth::saved`].
+    #[serde(default)]
+    pub(crate) saved: Option<f64>,
     /// Whether the function and object are those that are expected.
     pub(crate) expected: Option<bool>,
     pub(crate) trouble: Option<String>,
+}
+
+impl Row {
+    /// What the profile promises of mending, and what the mended build saves, at least nothing.
+    pub(crate) fn savings(&self) -> Option<(f64, f64)> {
+        let recorded = self.recorded.as_ref()?;
+        let promised = recorded.predicted_gain.unwrap_or(0.0);
+        Some((promised, self.saved?.max(0.0)))
+    }
 }
 
 /// An entry's rows, and the runs that they were computed from.
@@ -188,17 +200,22 @@ pub(crate) fn measure(entry: &Entry, place: &Place, plan: &Plan) -> Result<Found
         }
     }
     let mut other = Vec::new();
+    let mut saving = None;
     let truth = match &entry.truth {
         Some(truth) if plan.truths => {
             let plain: Vec<PlainRun> = alone.iter().map(Once::plain).collect();
             other = other_runs(entry, place, truth, plan.pairs)?;
+            saving = saved(truth, &plain, &other);
             Some(band(truth, &plain, &other))
         }
         _ => None,
     };
     let rows = with
         .iter()
-        .map(|(mode, runs)| row(entry, *mode, &alone, runs, truth.as_ref()))
+        .map(|(mode, runs)| Row {
+            saved: saving.filter(|_| *mode == Mode::All),
+            ..row(entry, *mode, &alone, runs, truth.as_ref())
+        })
         .collect();
     Ok(Found {
         rows,
@@ -554,6 +571,7 @@ fn row(
         truth_kind: entry.truth.as_ref().map(|it| it.name().to_owned()),
         held: judged.and_then(|truth| Some(truth.is_held_by(share?))),
         error: judged.and_then(|truth| Some(truth.error_of(share?))),
+        saved: None,
         recorded,
         trouble,
     }

@@ -110,6 +110,19 @@ pub(crate) fn band(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Res
     }
 }
 
+/// The part of its time that the mended build saves, negative where it takes longer; `None` where there is no
+/// such build.
+pub(crate) fn saved(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Option<f64> {
+    if !matches!(truth, Truth::PairedBuild { .. }) {
+        return None;
+    }
+    let middle = |runs: &[PlainRun]| {
+        let times: Vec<f64> = runs.iter().map(|run| run.program_s).collect();
+        median(&times)
+    };
+    Some(1.0 - middle(other)? / middle(plain)?)
+}
+
 /// The least and the largest.
 fn ends(values: &[f64]) -> Result<(f64, f64)> {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -191,6 +204,15 @@ mod tests {
             0.0,
             0.21,
         );
+    }
+
+    #[test]
+    fn a_mended_build_may_save_less_than_nothing() {
+        let paired: Truth = toml::from_str("kind = \"paired-build\"\nmended = [\"x\"]").unwrap();
+        let saved = saved(&paired, &[run("", 2.0)], &[run("", 2.5)]).unwrap();
+        assert!((saved + 0.25).abs() < 1e-9);
+        let own = toml::from_str("kind = \"own-stopwatch\"\nshare = 'share (\\S+)'").unwrap();
+        assert_eq!(super::saved(&own, &[run("", 2.0)], &[]), None);
     }
 
     #[test]
