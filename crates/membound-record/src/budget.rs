@@ -120,9 +120,11 @@ impl Beside {
         let passed_ns = t_ns.saturating_sub(since_ns);
         if passed_ns >= Self::EVERY_NS {
             let busy = cpu_ns.saturating_sub(cpu_before_ns) as f64 / passed_ns as f64;
-            let own_ns = own_ns.saturating_sub(own_before_ns) as f64;
-            self.lost_ns += own_ns * membound_launch::lost_beside(busy, self.cpus);
-            self.last = Some((t_ns, cpu_ns, own_ns as u64 + own_before_ns));
+            let spent_ns = own_ns.saturating_sub(own_before_ns) as f64;
+            // A program that is held, sleeps or has ended loses nothing meanwhile.
+            let beside_ns = spent_ns * busy.min(1.0);
+            self.lost_ns += beside_ns * membound_launch::lost_beside(busy, self.cpus);
+            self.last = Some((t_ns, cpu_ns, own_ns));
         }
         self.lost_ns
     }
@@ -157,6 +159,7 @@ mod tests {
         };
         assert_eq!(lost(2), Some(40e6));
         assert!(lost(1) < Some(20e6) && lost(1) > Some(0.0));
+        assert_eq!(lost(0), Some(0.0), "it does not run");
     }
 
     #[test]

@@ -28,6 +28,9 @@ const TRIAL_ERROR: f64 = 0.01;
 /// Threads do not run together in the whole of a bin, and change the course of each other's fights.
 const COURSE_ERROR: f64 = 0.03;
 
+/// How far the savings of two threads are apart at most that lose as much in the long run.
+const CHANCE: f64 = 0.25;
+
 /// A share with the interval of 95 % that it lies in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Share {
@@ -276,8 +279,10 @@ fn together(
 
 /// CPU time that the threads would not take, and the part of the wall time, when the program took `elapsed_ns`
 /// and would have taken `stretch` times less without being recorded. The run ends when the
-/// last of the threads does; but which of them is slowed down more is mostly chance, so that
-/// this is the least that is saved, and what the one saves that is slowed down most is the most.
+/// last of the threads does: this is the least that is saved, and what the one saves that is slowed down
+/// most is the most. Where the two are close, which thread is slowed down more is mostly chance, and the
+/// middle is meant. Where they are not, one thread loses little, and the other, which may only poll, makes
+/// nothing end sooner.
 pub(crate) fn saved(
     elapsed_ns: f64,
     stretch: f64,
@@ -303,8 +308,13 @@ pub(crate) fn saved(
         slowed.fold(0.0, f64::max) / elapsed_ns.max(1.0)
     };
     let value = |share: &Share| share.value;
+    let (fewest, largest) = (least(value), most(value));
+    let usual = match largest - fewest <= CHANCE {
+        true => f64::midpoint(fewest, largest),
+        false => fewest,
+    };
     let share = Share {
-        value: f64::midpoint(least(value), most(value)).clamp(0.0, 1.0),
+        value: usual.clamp(0.0, 1.0),
         low: (least(|share| share.low) - COURSE_ERROR).clamp(0.0, 1.0),
         high: (most(|share| share.high) + COURSE_ERROR).clamp(0.0, 1.0),
     };
@@ -406,6 +416,13 @@ mod tests {
             (recorded.value - wall.value).abs() < 1e-9,
             "of what it takes without being recorded: {recorded:?}"
         );
+        let poller = BTreeMap::from([
+            (ThreadId(0), cost(0.05, 600.0)),
+            (ThreadId(1), cost(0.8, 600.0)),
+        ]);
+        let (_, polled) = saved(600.0, 1.0, &poller, |_| 1.0);
+        assert!((polled.value - 0.05).abs() < 1e-9, "{polled:?}");
+        assert!(polled.low < 0.05 && polled.high > 0.8);
         let (_, none) = saved(1000.0, 1.0, &costs, |_| 0.0);
         assert_eq!((none.value, none.low), (0.0, 0.0));
     }
