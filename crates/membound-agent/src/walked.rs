@@ -41,7 +41,7 @@ static TABLE: [Entry; ENTRIES] = [const {
         ip: AtomicU64::new(0),
         sp: AtomicU64::new(0),
         bp: AtomicU64::new(0),
-        epoch: AtomicU64::new(u64::MAX),
+        epoch: AtomicU64::new(0),
         length_and_number: AtomicU64::new(0),
         frames: [const {
             Frame {
@@ -60,9 +60,11 @@ pub(crate) fn forget() {
     MEMORIES.fetch_add(1, Ordering::Release);
 }
 
-/// What entries hold for: the rules by which callers are found, and the memory with the numbers.
+/// What entries hold for: the rules by which callers are found, and the memory with the numbers. Never 0, which
+/// is that of an entry that was never written.
 fn epoch() -> u64 {
-    u64::from(MEMORIES.load(Ordering::Acquire)) << 32 | u64::from(unwind::generation())
+    let memories = u64::from(MEMORIES.load(Ordering::Acquire)) << 32;
+    (memories | u64::from(unwind::generation())).wrapping_add(1)
 }
 
 fn entry_of(begin: &Registers) -> Option<&'static Entry> {
