@@ -30,6 +30,10 @@ const Z95: f64 = 1.96;
 /// share of it. It counts as much as one window.
 const PRIOR_SPREAD: f64 = 0.2;
 
+/// Error of what patches are taken to have cost windows, as a share of these: all windows have the same, so
+/// that more of them do not make it less.
+const COST_ERROR: f64 = 0.04;
+
 /// No interval reaches farther than by this factor: more would say nothing either.
 const MOST_WIDENING: f64 = 1e3;
 
@@ -278,7 +282,7 @@ impl Rate {
             ns,
             least: (sum(|it| it.least_ns) / ns).min(1.0),
             most: (sum(|it| it.most_ns) / ns).max(1.0),
-            error: (spread + chance).sqrt(),
+            error: (spread + chance + COST_ERROR * COST_ERROR).sqrt(),
         }
     }
 

@@ -103,6 +103,8 @@ pub(crate) struct Beside {
 impl Beside {
     /// Between two looks: processes' clocks are too coarse for less.
     const EVERY_NS: u64 = 20_000_000;
+    /// Processors that a program uses which runs at all.
+    const HARDLY_BUSY: f64 = 0.1;
 
     /// On a machine with so many processors.
     pub(crate) const fn new(cpus: u32) -> Self {
@@ -122,8 +124,9 @@ impl Beside {
             let busy = cpu_ns.saturating_sub(cpu_before_ns) as f64 / passed_ns as f64;
             let spent_ns = own_ns.saturating_sub(own_before_ns) as f64;
             // A program that is held, sleeps or has ended loses nothing meanwhile.
-            let beside_ns = spent_ns * busy.min(1.0);
-            self.lost_ns += beside_ns * membound_launch::lost_beside(busy, self.cpus);
+            if busy >= Self::HARDLY_BUSY {
+                self.lost_ns += spent_ns * membound_launch::lost_beside(busy, self.cpus);
+            }
             self.last = Some((t_ns, cpu_ns, own_ns));
         }
         self.lost_ns
