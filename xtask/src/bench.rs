@@ -172,9 +172,20 @@ pub(crate) fn keep(kept: &Kept) -> Result<PathBuf> {
         "raw": kept.raw,
     })
     .to_string();
+    let home = std::env::var("HOME").unwrap_or_default();
+    let text = without_paths(&text, &root().to_string_lossy(), &home);
     std::fs::write(&path, text + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
+}
+
+/// `text` with paths relative to the checkout, and to the home directory as `~`.
+fn without_paths(text: &str, checkout: &str, home: &str) -> String {
+    let text = text.replace(&format!("{checkout}/"), "");
+    match home {
+        "" | "/" => text,
+        home => text.replace(&format!("{home}/"), "~/"),
+    }
 }
 
 /// `text` as a part of a file's name: lower-case letters and digits, single hyphens.
@@ -218,6 +229,14 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kept_results_name_no_directory_of_the_machine() {
+        let text = "a /src/checkout/x/y, b /home/me/.cache/z, c ./w";
+        let kept = without_paths(text, "/src/checkout", "/home/me");
+        assert_eq!(kept, "a x/y, b ~/.cache/z, c ./w");
+        assert_eq!(without_paths("/a", "/src", "/"), "/a");
+    }
 
     #[test]
     fn median_of_even_and_odd_counts() {
