@@ -226,8 +226,8 @@ fn counted_window(
     (period >= 1.0).then_some((addresses, period))
 }
 
-/// Bytes that a stream goes through: those that its accesses span. Timed accesses of few windows span a part
-/// of that, so that an advance which was not seen to begin again goes through the whole object.
+/// Bytes of memory that a stream reads or writes in one pass. Few timed accesses may cover only a part of an
+/// array. While the stream was not seen to start again, its size is therefore that of the whole object.
 fn stream_bytes(advance: &Advance, accesses: &[&Access], groups: &Groups) -> u64 {
     if advance.turns >= FEWEST_TURNS {
         return advance.span_bytes;

@@ -362,12 +362,22 @@ impl Plans {
             self.plan_later(key, slot, path.to_owned(), headers, bytes);
             return Ok(None);
         }
-        let module = slot.get_or_init(|| self.module(path, headers, bytes, false));
+        let module = slot.get_or_init(|| {
+            let identity = Image::identify(&bytes);
+            self.module(path, headers, bytes, identity, false)
+        });
         Ok(Some(Arc::clone(module)))
     }
 
-    fn module(&self, path: &Path, headers: Headers, bytes: Mmap, late: bool) -> Arc<Module> {
-        let (identity, plan) = self.plan(path, &bytes);
+    fn module(
+        &self,
+        path: &Path,
+        headers: Headers,
+        bytes: Mmap,
+        identity: Result<Identity, image::Error>,
+        late: bool,
+    ) -> Arc<Module> {
+        let (identity, plan) = self.plan(path, &bytes, identity);
         Arc::new(Module {
             path: path.to_owned(),
             headers,
@@ -436,11 +446,12 @@ impl Plans {
             std::thread::sleep(EARLIEST_PLANNING);
             let Some(later) = &plans.later else { return };
             let _ended = Ended { later, key };
-            let identity = Image::identify(&bytes).ok();
-            later.pending().insert(key, identity);
+            let identity = Image::identify(&bytes);
+            later.pending().insert(key, identity.as_ref().ok().cloned());
             later.changed.notify_all();
             background::run(|| {
-                let module = slot.get_or_init(|| plans.module(&path, headers, bytes, true));
+                let module =
+                    slot.get_or_init(|| plans.module(&path, headers, bytes, identity, true));
                 // It will be asked for at once, and is kept on disk.
                 plans.unwind_table(module);
             });
@@ -476,12 +487,17 @@ impl Plans {
         }
     }
 
-    fn plan(&self, path: &Path, bytes: &[u8]) -> (Option<Identity>, Result<Plan, Refused>) {
+    fn plan(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        identity: Result<Identity, image::Error>,
+    ) -> (Option<Identity>, Result<Plan, Refused>) {
         let refused = |error: image::Error| Refused {
             taints: matches!(error, image::Error::Unsupported(Unsupported::Go)),
             reason: error.to_string(),
         };
-        let identity = match Image::identify(bytes) {
+        let identity = match identity {
             Ok(identity) => identity,
             Err(error) => return (None, Err(refused(error))),
         };
