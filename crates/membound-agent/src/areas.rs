@@ -12,7 +12,7 @@ use membound_wire::{
 
 use crate::control::Failure;
 use crate::memory;
-use crate::sys::Errno;
+use crate::sys::{self, Errno};
 
 const AREAS: usize = 4096;
 
@@ -201,6 +201,13 @@ pub(crate) fn patched_text_in(start: u64, end: u64) -> bool {
     used()
         .filter_map(snapshot)
         .any(|area| area.text_start < end && start < area.text_end)
+}
+
+/// Whether text that has trampolines is not mapped any more.
+pub(crate) fn any_without_text() -> bool {
+    used()
+        .filter_map(snapshot)
+        .any(|area| area.text_end != 0 && !sys::readable(area.text_start))
 }
 
 /// The number of the system call that the instruction at `ip` makes, in the text or displaced in

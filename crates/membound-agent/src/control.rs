@@ -4,15 +4,16 @@
 //! finds neither a descriptor nor a half-told story.
 
 use membound_wire::{
-    Action, Command, Entry, Event, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Refusal, Reply, TextMode,
+    Action, Command, Entry, Event, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION, Refusal,
+    Reply, TextMode,
 };
 
 use crate::memory::{self, bytes_of};
 use crate::start::{self, settings};
 use crate::sys::{Descriptor, Errno, Quiet, call, check, number};
 use crate::{
-    allocations, areas, assembly, entry, guest, handlers, hold, lanes, listen, live, quiesce,
-    requests, sample, sys, text, timers, unwind,
+    allocations, areas, assembly, entry, guest, handlers, hold, lanes, listen, live, loader,
+    quiesce, requests, sample, sys, text, timers, unwind,
 };
 
 /// What went wrong with a command.
@@ -41,10 +42,15 @@ impl From<Errno> for Failure {
 /// Tells the launcher of `event` and does what it wants done. An error means that it could
 /// not be reached or went away.
 pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
+    tell(event, range, 0)
+}
+
+/// As [`converse`], with further [`HelloFlags`].
+pub(crate) fn tell(event: Event, range: [u64; 2], flags: u32) -> Result<(), Errno> {
     let settings = settings().ok_or(Errno::EINVAL)?;
     let mut quiet = Quiet::new();
     let socket = connect(settings.control_path())?;
-    let hello = hello(event, range, settings);
+    let hello = hello(event, range, flags, settings);
     send(&socket, bytes_of(&hello))?;
     loop {
         let (command, descriptor) = receive(&socket)?;
@@ -64,7 +70,7 @@ pub(crate) fn converse(event: Event, range: [u64; 2]) -> Result<(), Errno> {
     }
 }
 
-fn hello(event: Event, range: [u64; 2], settings: &start::Settings) -> Hello {
+fn hello(event: Event, range: [u64; 2], flags: u32, settings: &start::Settings) -> Hello {
     let hook = start::loader_state(settings).hook;
     let mut loader_hook_bytes = [0; 16];
     if hook != 0 {
@@ -76,7 +82,11 @@ fn hello(event: Event, range: [u64; 2], settings: &start::Settings) -> Hello {
         magic: HELLO_MAGIC,
         version: PROTOCOL_VERSION,
         event: event as u32,
-        flags: u32::from(start::many_threads()),
+        flags: if start::many_threads() {
+            flags | HelloFlags::THREADS
+        } else {
+            flags
+        },
         pid: sys::process(),
         tid: sys::thread(),
         loader_hook: hook,
@@ -274,6 +284,9 @@ fn obey(
         areas::forget(command.address);
         Ok(0)
     } else if is(Action::Listen) {
+        if command.mode != 0 {
+            loader::tell_by_control_thread();
+        }
         listen::start(command.address).map(|()| 0)
     } else if is(Action::AdoptSignals) {
         Ok(handlers::adopt())

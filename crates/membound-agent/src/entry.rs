@@ -9,12 +9,11 @@ use core::mem::offset_of;
 
 use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_FLAGS, CALL_FRAME_RETURN, Entry, Event, State};
 
-use crate::start::settings;
 use crate::sys::number;
 use crate::vectors::{restore_vectors, save_vectors};
 use crate::{
-    areas, assembly, children, control, exec, filters, handlers, lanes, masks, memory, quiesce,
-    requests, sample, start, vectors, wrap,
+    areas, assembly, children, control, exec, filters, handlers, lanes, loader, masks, memory,
+    quiesce, requests, sample, vectors, wrap,
 };
 
 /// What a stub saved, lowest address first, and what the trampoline left above it.
@@ -474,11 +473,7 @@ fn give_text_back(frame: &Frame) {
 
 /// [`Entry::Modules`].
 extern "C" fn on_modules(_: &mut Frame) {
-    let consistent = settings().is_some_and(|settings| start::loader_state(settings).consistent);
-    if consistent {
-        // Without a launcher, new modules stay as they are.
-        let _ = control::converse(Event::Modules, [0; 2]);
-    }
+    loader::announced();
 }
 
 /// [`Entry::Sample`].

@@ -46,6 +46,7 @@ mod keep;
 mod lanes;
 mod listen;
 mod live;
+mod loader;
 mod masks;
 mod memory;
 mod own_thread;

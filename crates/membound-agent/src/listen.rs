@@ -7,16 +7,18 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Event, Refusal};
+use membound_wire::{Event, HelloFlags, Refusal};
 
 use crate::control::{self, Failure};
 use crate::sys::{Scratch, call, check, number};
-use crate::{own_thread, quiesce, sys, threads, timers};
+use crate::{loader, own_thread, quiesce, sys, threads, timers};
 
 const STACK_BYTES: usize = 256 << 10;
 /// After how long to look whether the program has left the process to this thread: one that
 /// ends its only thread by the bare call, rather than the process, counts on being gone.
 const LOOK_NS: u64 = 100_000_000;
+/// Between a change of the loader's list and telling of it.
+const LOADER_PAUSE_NS: u64 = 2_000_000;
 
 /// Number of a control thread that is about to be there.
 const STARTING: u32 = u32::MAX;
@@ -45,6 +47,7 @@ pub(crate) fn is_here() -> bool {
 /// In a child of a fork, where it is not.
 pub(crate) fn after_fork() {
     THREAD.store(0, Ordering::Release);
+    loader::after_fork();
 }
 
 /// Starts the thread in a child of a fork.
@@ -121,10 +124,23 @@ pub(crate) fn start(doorbell: u64) -> Result<(), Failure> {
     })
 }
 
+/// Has the thread look at what is to be done. The control threads of other processes, which wait at the same
+/// doorbell, find nothing.
+pub(crate) fn wake() {
+    const FUTEX_WAKE: usize = 1;
+    let doorbell = DOORBELL.load(Ordering::Acquire) as usize;
+    // SAFETY: waking touches no memory.
+    let _ = unsafe {
+        call(
+            number::FUTEX,
+            [doorbell, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0],
+        )
+    };
+}
+
 /// Ends the thread, and comes back when it is gone: behind a filter for all threads its next call
 /// might end the program.
 pub(crate) fn end() {
-    const FUTEX_WAKE: usize = 1;
     const LIMIT_NS: u64 = 2_000_000_000;
     const PAUSE_NS: u64 = 1_000_000;
     let thread = THREAD.load(Ordering::Acquire);
@@ -132,9 +148,7 @@ pub(crate) fn end() {
         return;
     }
     ENDING.store(true, Ordering::Release);
-    let doorbell = DOORBELL.load(Ordering::Acquire) as usize;
-    // SAFETY: waking touches no memory.
-    let _ = unsafe { call(number::FUTEX, [doorbell, FUTEX_WAKE, 1, 0, 0, 0]) };
+    wake();
     let begin = sys::monotonic_ns();
     while sys::thread_exists(sys::process(), thread) {
         if sys::monotonic_ns().saturating_sub(begin) > LIMIT_NS {
@@ -176,10 +190,19 @@ extern "C" fn listen(doorbell: usize) -> ! {
         // SAFETY: the doorbell stays mapped for the session; the launcher writes it from
         // another process.
         let now = unsafe { core::ptr::read_volatile(doorbell as *const u32) };
-        if now != heard {
+        if loader::has_changed() {
+            // A program that loads one plugin after the other is told of many at once.
+            sys::nap(LOADER_PAUSE_NS);
+        }
+        let flags = if loader::take_changed() {
+            HelloFlags::MODULES
+        } else {
+            0
+        };
+        if now != heard || flags != 0 {
             heard = now;
             // When the launcher is gone, nobody will ring again.
-            alone = control::converse(Event::Doorbell, [0; 2]).is_err();
+            alone = control::tell(Event::Doorbell, [0; 2], flags).is_err();
         }
     }
 }

@@ -20,6 +20,7 @@
 use membound_wire::{Refusal, TextEdit};
 
 use crate::control::Failure;
+use crate::loader;
 use crate::quiesce::{self, Change};
 use crate::sys;
 use crate::sys::{Errno, Scratch};
@@ -55,6 +56,8 @@ struct Edits<'a> {
     batch: &'a Batch,
     memory: Memory,
     room: Scratch,
+    /// How often modules had been unmapped when the text was last checked.
+    unmappings: Option<u32>,
     /// A byte for each edit: 0 as long as it is to be applied.
     left_out: Scratch,
 }
@@ -77,9 +80,10 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
         batch,
         memory: Memory::open()?,
         room: span_room()?,
+        unmappings: None,
         left_out: Scratch::new(batch.len().max(1))?,
     };
-    edits.check()?;
+    edits.check_from(0)?;
     let begin_ns = sys::monotonic_ns();
     let mut trapped = false;
     let mut pause_ns = FIRST_PAUSE_NS;
@@ -132,9 +136,25 @@ fn barrier() -> Result<(), Failure> {
 }
 
 impl Edits<'_> {
-    /// Leaves out the edits whose text is not as planned.
-    fn check(&mut self) -> Result<(), Failure> {
-        for span in Spans::new(self.batch) {
+    /// Checks the text of the edits from `first` on, unless no module was unmapped since it was last checked.
+    ///
+    /// # Errors
+    /// [`Refusal::ThreadUnknown`] while the loader unmaps modules.
+    fn check_from(&mut self, first: usize) -> Result<(), Failure> {
+        let unmappings = loader::unmappings();
+        if unmappings.is_none() {
+            return Err(Failure::new(Errno::EBUSY, Refusal::ThreadUnknown));
+        }
+        if self.unmappings != unmappings {
+            self.check(first)?;
+            self.unmappings = unmappings;
+        }
+        Ok(())
+    }
+
+    /// Leaves out the edits, of those from `first` on, whose text is not as planned.
+    fn check(&mut self, first: usize) -> Result<(), Failure> {
+        for span in Spans::of(self.batch, (first, self.batch.len())) {
             let span = span?;
             let text = text_of(&mut self.room, span)?;
             let readable = self.memory.read(span.address, text).is_ok();
@@ -179,7 +199,9 @@ impl Edits<'_> {
         }
         quiesce::check_reachable()?;
         change.close();
-        let done = self.apply_closed(change, part, trapped);
+        let done = self
+            .check_from(part.0)
+            .and_then(|()| self.apply_closed(change, part, trapped));
         change.open();
         done
     }

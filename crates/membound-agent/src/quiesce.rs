@@ -106,7 +106,8 @@ impl Change {
     /// Begins the first phase: from now on threads wait in [`wait_for_change`].
     pub(crate) fn close(&mut self) {
         CALLED.store(0, Ordering::Relaxed);
-        PHASE.fetch_add(1, Ordering::AcqRel);
+        // Ordered with the loader, which unmaps modules: see `loader::unmappings`.
+        PHASE.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Begins the second phase, before the traps are written.
@@ -340,7 +341,7 @@ fn note_stop(begin_ns: u64, end_ns: u64) {
 pub(crate) fn wait_for_change() {
     let mut begin_ns = 0;
     loop {
-        let phase = PHASE.load(Ordering::Acquire);
+        let phase = PHASE.load(Ordering::SeqCst);
         // In a child the parent's change is over, also in one that shares its memory: for
         // that one the change waits.
         let process = u64::from(sys::process());

@@ -275,12 +275,22 @@ fn loader_record(auxiliary: &Auxiliary) -> Option<usize> {
     }
 }
 
-/// The loader's hook for debuggers, and whether its list is consistent.
+/// The loader's hook for debuggers, and what it does.
 pub(crate) struct LoaderState {
     /// Address of the function called on every change, 0 if unknown.
     pub(crate) hook: u64,
+    pub(crate) phase: LoaderPhase,
+}
+
+/// What the loader does with its list of modules (`r_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoaderPhase {
     /// Nothing is being added or removed.
-    pub(crate) consistent: bool,
+    Consistent,
+    /// It maps modules.
+    Adding,
+    /// It unmaps modules.
+    Deleting,
 }
 
 /// Reads `struct r_debug`.
@@ -288,7 +298,7 @@ pub(crate) fn loader_state(settings: &Settings) -> LoaderState {
     if settings.r_debug == 0 {
         return LoaderState {
             hook: 0,
-            consistent: true,
+            phase: LoaderPhase::Consistent,
         };
     }
     // SAFETY: the loader's record lives as long as the process.
@@ -297,7 +307,11 @@ pub(crate) fn loader_state(settings: &Settings) -> LoaderState {
     let state: u32 = unsafe { memory::get(settings.r_debug + 24) };
     LoaderState {
         hook,
-        consistent: state == 0,
+        phase: match state {
+            0 => LoaderPhase::Consistent,
+            2 => LoaderPhase::Deleting,
+            _ => LoaderPhase::Adding,
+        },
     }
 }
 

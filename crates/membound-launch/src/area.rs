@@ -149,7 +149,7 @@ impl Area {
                         seams: Seams::of(&placed.edits),
                     };
                     // Where the next module's trampolines go is found with this one in place.
-                    *maps = maps::of(conversation.pid)?;
+                    maps::add(maps, area.whole.clone(), area.inode);
                     return area.begin(conversation, maps, &placed, text);
                 }
                 Err(failure) if failure.occupied() && attempt < ATTEMPTS => {

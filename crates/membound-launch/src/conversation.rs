@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use membound_wire::{Action, Command, Hello, Protection, Refusal, Reply, TextEdit, TextMode};
+use membound_wire::{
+    Action, Command, Hello, HelloFlags, Protection, Refusal, Reply, TextEdit, TextMode,
+};
 use rustix::io::Errno;
 
 use crate::channel::Channel;
@@ -29,6 +31,15 @@ pub(crate) enum Failure {
         /// What the agent adds.
         refusal: Refusal,
     },
+}
+
+/// What the program does when the loader has mapped objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewModules {
+    /// It waits until they are patched.
+    HoldProgram = 0,
+    /// It goes on, and the control thread tells of them.
+    Later = 1,
 }
 
 impl Failure {
@@ -125,7 +136,12 @@ impl Conversation {
 
     /// Whether other threads run beside the one that speaks.
     pub(crate) const fn threaded(&self) -> bool {
-        self.hello.flags & 1 != 0
+        self.hello.flags & HelloFlags::THREADS != 0
+    }
+
+    /// Whether the loader has mapped or unmapped objects since the control thread, which speaks, last did.
+    pub(crate) const fn modules_changed(&self) -> bool {
+        self.hello.flags & HelloFlags::MODULES != 0
     }
 
     fn ask(
@@ -318,10 +334,11 @@ impl Conversation {
     }
 
     /// Starts the control thread with its doorbell at `doorbell`.
-    pub(crate) fn listen(&self, doorbell: u64) -> Result<(), Failure> {
+    pub(crate) fn listen(&self, doorbell: u64, modules: NewModules) -> Result<(), Failure> {
         let command = Command {
             action: Action::Listen as u32,
             address: doorbell,
+            mode: modules as u32,
             ..Command::default()
         };
         self.ask("starting the control thread", &command, None)

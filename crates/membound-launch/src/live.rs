@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -85,16 +86,12 @@ impl Doorbells {
         maps: &mut Vec<Mapping>,
     ) -> Result<u64, Failure> {
         let file = self.state().bell()?.file.try_clone()?;
-        map_near(
-            conversation,
-            maps,
-            &conversation.agent(),
-            PAGE_BYTES,
-            |range| {
-                let shared = Protection::READ_WRITE | Protection::SHARED;
-                conversation.map(range, file.as_fd(), 0, shared)
-            },
-        )
+        let inode = file.metadata()?.ino();
+        let near = conversation.agent();
+        map_near(conversation, maps, &near, PAGE_BYTES, inode, |range| {
+            let shared = Protection::READ_WRITE | Protection::SHARED;
+            conversation.map(range, file.as_fd(), 0, shared)
+        })
     }
 
     /// Wakes everybody, and whoever hangs it later.
@@ -108,12 +105,13 @@ impl Doorbells {
 }
 
 /// Finds room for `length` bytes near `near` and maps them there with `map`, as often as
-/// another thread of the program is faster.
+/// another thread of the program is faster. The file that `map` maps has the inode `inode`.
 pub(crate) fn map_near(
     conversation: &Conversation,
     maps: &mut Vec<Mapping>,
     near: &std::ops::Range<u64>,
     length: u64,
+    inode: u64,
     map: impl Fn(&std::ops::Range<u64>) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     const ATTEMPTS: usize = 8;
@@ -127,13 +125,15 @@ pub(crate) fn map_near(
         let Some(at) = room::find(maps, heap, &[], near, length) else {
             break;
         };
-        let mapped = map(&(at..at + length));
-        *maps = maps::of(conversation.pid)?;
-        match mapped {
-            Ok(()) => return Ok(at),
+        match map(&(at..at + length)) {
+            Ok(()) => {
+                maps::add(maps, at..at + length, inode);
+                return Ok(at);
+            }
             Err(failure) if failure.occupied() => last = failure,
             Err(failure) => return Err(failure),
         }
+        *maps = maps::of(conversation.pid)?;
     }
     Err(last)
 }

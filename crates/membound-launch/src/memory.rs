@@ -47,7 +47,7 @@ impl Shared {
     ) -> Result<u64, Failure> {
         let near = conversation.agent();
         let length = self.words.len() as u64;
-        map_near(conversation, maps, &near, length, |range| {
+        map_near(conversation, maps, &near, length, self.inode, |range| {
             let shared = Protection::READ_WRITE | Protection::SHARED;
             conversation.map(range, self.file.as_fd(), 0, shared)
         })

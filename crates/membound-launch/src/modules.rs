@@ -321,6 +321,11 @@ impl Plans {
         }
     }
 
+    /// Whether programs go on while what they load is planned and patched.
+    pub(crate) const fn is_deferring(&self) -> bool {
+        self.later.is_some()
+    }
+
     /// Files with more text than this that were never planned before are planned while their programs run,
     /// and `doorbells` rung when they are.
     pub(crate) fn deferring(self, large_text_bytes: u64, doorbells: Arc<Doorbells>) -> Self {

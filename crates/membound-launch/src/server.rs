@@ -14,7 +14,7 @@ use membound_wire::{Event, TextMode};
 
 use crate::area::{self, Area, Bar, NotInstalled};
 use crate::channel::{Channel, Listener};
-use crate::conversation::{Conversation, Failure};
+use crate::conversation::{Conversation, Failure, NewModules};
 use crate::exchange::{Choice, Left, Paced};
 use crate::following::Following;
 use crate::harvest::Harvesting;
@@ -80,6 +80,8 @@ pub(crate) struct Server {
     held_ns: AtomicU64,
     /// Files that were planned while their programs ran, and the programs that have been given them.
     late: Mutex<Vec<(ProcessKey, Arc<Module>)>>,
+    /// Programs that go on with modules which could not be patched yet: threads of theirs were in the way.
+    behind_loader: Mutex<HashSet<ProcessKey>>,
     choices: Mutex<Arc<Vec<Choice>>>,
     paces: Mutex<VecDeque<Paced>>,
     pub(crate) settling: Settling,
@@ -118,6 +120,7 @@ impl Server {
             perf_maps: perf_maps.map(|directory| Mutex::new(PerfMaps::new(directory))),
             wanted: AtomicU32::new(Wanted::Patches as u32),
             held_ns: AtomicU64::new(0),
+            behind_loader: Mutex::default(),
             choices: Mutex::default(),
             paces: Mutex::default(),
             settling: Settling::default(),
@@ -142,6 +145,11 @@ impl Server {
 
     pub(crate) fn choices(&self) -> MutexGuard<'_, Arc<Vec<Choice>>> {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn behind_loader(&self) -> MutexGuard<'_, HashSet<ProcessKey>> {
+        let behind = self.behind_loader.lock();
+        behind.unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn plans(&self) -> &Plans {
@@ -405,6 +413,18 @@ impl Server {
             return Ok(());
         }
         let maps = maps::of(key.pid)?;
+        self.follow_loader(conversation, key, maps, TextMode::Quiet, Refused::GivenUp)
+    }
+
+    /// Patches what the loader has mapped, and takes the trampolines away of what it has unmapped.
+    fn follow_loader(
+        &self,
+        conversation: &Conversation,
+        key: ProcessKey,
+        maps: Vec<Mapping>,
+        mode: TextMode,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
         let areas = area::inherited(&maps, &self.ledger().areas);
         // Guests' modules keep their trampolines for as long as they are there, and get no others.
         let (guests, loaded): (Vec<Loaded>, Vec<Loaded>) = self
@@ -421,13 +441,7 @@ impl Server {
                 area.unmap(conversation)?;
             }
         }
-        self.add(
-            conversation,
-            key,
-            &loaded,
-            TextMode::Quiet,
-            Refused::GivenUp,
-        )
+        self.add(conversation, key, maps, &loaded, mode, refused)
     }
 
     /// Patches what of `loaded` is not patched yet, and makes the agent find callers in all of it.
@@ -435,11 +449,11 @@ impl Server {
         &self,
         conversation: &Conversation,
         key: ProcessKey,
+        mut maps: Vec<Mapping>,
         loaded: &[Loaded],
         mode: TextMode,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
-        let mut maps = maps::of(key.pid)?;
         let areas = area::inherited(&maps, &self.ledger().areas);
         if let Some(unwinding) = &self.unwinding {
             let updated = unwinding.update(&self.plans, conversation, &mut maps, key, loaded);
@@ -463,13 +477,13 @@ impl Server {
         &self,
         conversation: &Conversation,
         key: ProcessKey,
-        maps: &[Mapping],
+        maps: Vec<Mapping>,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
         if !self.plans.has_late() {
             return Ok(());
         }
-        let loaded = self.loaded(conversation, maps);
+        let loaded = self.loaded(conversation, &maps);
         let is_new = |it: &Loaded| {
             it.module.is_late() && {
                 let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
@@ -481,7 +495,7 @@ impl Server {
         if !loaded.iter().any(is_new) {
             return Ok(());
         }
-        self.add(conversation, key, &loaded, TextMode::Live, refused)
+        self.add(conversation, key, maps, &loaded, TextMode::Live, refused)
     }
 
     /// Remembers which late files the program has been given.
@@ -501,7 +515,8 @@ impl Server {
     /// turn, since the program may be waiting for that.
     fn plan_ahead(&self, conversation: &Conversation) {
         let choices = Arc::clone(&self.choices());
-        if choices.is_empty() || self.harvesting.is_some() {
+        let wanted = !choices.is_empty() || conversation.modules_changed();
+        if !wanted || self.harvesting.is_some() {
             return;
         }
         let Ok(maps) = maps::of(conversation.pid) else {
@@ -579,7 +594,17 @@ impl Server {
     ) -> Result<(), NotInstalled> {
         let wanted = self.wanted.load(Ordering::Relaxed);
         let maps = maps::of(conversation.pid)?;
-        self.add_late(conversation, key, &maps, refused)?;
+        let behind = self.behind_loader().remove(&key);
+        if conversation.modules_changed() || behind {
+            let followed =
+                self.follow_loader(conversation, key, maps.clone(), TextMode::Live, refused);
+            if followed.as_ref().is_err_and(NotInstalled::is_passing) {
+                self.behind_loader().insert(key);
+            }
+            followed?;
+        } else {
+            self.add_late(conversation, key, maps.clone(), refused)?;
+        }
         let areas = area::inherited(&maps, &self.ledger().areas);
         for area in areas {
             let module = &area.loaded.module;
@@ -643,7 +668,12 @@ impl Server {
         maps: &mut Vec<Mapping>,
     ) -> Result<(), NotInstalled> {
         let at = self.doorbells.hang(conversation, maps)?;
-        conversation.listen(at)?;
+        let modules = if self.plans.is_deferring() {
+            NewModules::Later
+        } else {
+            NewModules::HoldProgram
+        };
+        conversation.listen(at, modules)?;
         Ok(())
     }
 

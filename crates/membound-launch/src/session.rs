@@ -54,7 +54,8 @@ pub struct Options {
     /// Whether patches change while programs run.
     pub live: Live,
     /// Bytes of text beyond which a file that was never planned is planned while its programs run;
-    /// `None`: programs wait for every file. What such a file does before it is planned is not seen.
+    /// `None`: programs wait for every file, also for those that they open later. What a file does that a
+    /// program does not wait for is not seen before it is patched.
     pub large_text_bytes: Option<u64>,
     /// Mean number of executions between two samples of a site.
     pub period: u32,

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use membound_platform::stat;
@@ -260,7 +260,9 @@ impl Process {
         }
         let file = unwinding.file(tables)?;
         let length = length.next_multiple_of(PAGE);
-        let at = map_near(conversation, maps, &conversation.agent(), length, |range| {
+        let inode = file.metadata()?.ino();
+        let near = conversation.agent();
+        let at = map_near(conversation, maps, &near, length, inode, |range| {
             conversation.map(range, file.as_fd(), 0, Protection::READ)
         })?;
         let placed = places

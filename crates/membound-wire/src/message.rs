@@ -43,7 +43,7 @@ pub struct Hello {
     pub version: u32,
     /// An [`Event`] as its number.
     pub event: u32,
-    /// Bit 0: the process has more than one thread.
+    /// [`HelloFlags`].
     pub flags: u32,
     /// The agent's view of its process number (a namespace may show the launcher another).
     pub pid: u32,
@@ -59,6 +59,18 @@ pub struct Hello {
     pub entries: [u64; 8],
     /// Start and end of the agent's own mapping: never to be patched.
     pub agent: [u64; 2],
+}
+
+/// Bits of [`Hello::flags`].
+#[derive(Clone, Copy, Debug)]
+pub struct HelloFlags;
+
+impl HelloFlags {
+    /// The process has more than one thread.
+    pub const THREADS: u32 = 1;
+    /// The loader has mapped or unmapped objects since the control thread last spoke
+    /// ([`Event::Doorbell`]).
+    pub const MODULES: u32 = 2;
 }
 
 /// What the launcher wants done.
@@ -86,7 +98,8 @@ pub enum Action {
     /// Forgets the trampolines whose code begins at `address`.
     Forget = 6,
     /// Starts the control thread, whose doorbell is the `u32` at `address` (mapped, shared
-    /// with the launcher; it waits while the value is unchanged). Live sessions only.
+    /// with the launcher; it waits while the value is unchanged). Live sessions only. `mode` 1: the control
+    /// thread tells of objects that the loader maps ([`HelloFlags::MODULES`]), and the program does not wait.
     Listen = 7,
     /// Wraps the signal handlers that the program has installed already, and from now on
     /// every one it installs. Needs the hook of `rt_sigaction` in place.

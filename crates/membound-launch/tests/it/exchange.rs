@@ -26,13 +26,13 @@ fn executed(remote: &Remote, choice: &Choice) -> u64 {
     executed.iter().map(|site| site.executions).sum()
 }
 
-/// The loads of `walk`, with this body.
-fn chosen(fixture: &Fixture, body: Body) -> Choice {
+/// The loads of a function, with this body.
+fn chosen(fixture: &Fixture, function: &str, body: Body) -> Choice {
     let bytes = fs::read(&fixture.program).expect("it was built");
     let image = Image::parse(&bytes).expect("the compiler writes ELF files");
     let mut options = patch::Options::new(body);
     options.accesses = Accesses::Loads;
-    options.sites = Sites::At(fixture.function("walk").range.collect());
+    options.sites = Sites::At(fixture.function(function).range.collect());
     Choice {
         file: image.identity().clone(),
         options,
@@ -67,7 +67,7 @@ fn patches_of_a_function_come_and_go_under_running_threads() {
         return;
     };
     let _busy = busy();
-    let choice = |body| chosen(&fixture, body);
+    let choice = |body| chosen(&fixture, "walk", body);
     let (options, keys) = live(&fixture);
     let (session, out) = fixture.start_reading(options, &["until", "4"], &keys);
     let mut keys = fs::OpenOptions::new().write(true).open(&keys).unwrap();
@@ -131,7 +131,7 @@ fn a_forked_child_follows_the_exchanges_too() {
     };
     wait("the program begins", || lines(1).is_some());
     let remote = session.remote();
-    let sample = chosen(&fixture, Body::Sample);
+    let sample = chosen(&fixture, "walk", Body::Sample);
     let number = remote.exchange(vec![sample]);
     wait("the patches stand", || remote.settled(number));
     std::io::Write::write_all(&mut keys, b"\n").unwrap();
@@ -170,7 +170,7 @@ fn a_large_program_is_patched_while_it_runs() {
         fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
     });
     let remote = session.remote();
-    let count = chosen(&fixture, Body::Count { exact: false });
+    let count = chosen(&fixture, "walk", Body::Count { exact: false });
     remote.exchange(vec![count.clone()]);
     wait("counts grow", || executed(&remote, &count) > 1000);
     std::io::Write::write_all(&mut keys, b"\n").unwrap();
@@ -185,4 +185,75 @@ fn a_large_program_is_patched_while_it_runs() {
         let placed = own.filter(|it| it.outcome.as_ref().is_ok_and(|it| it.placements == 1));
         assert_eq!(placed.count(), 2, "the session's own plan, and the choice");
     }
+}
+
+fn object(factor: u32) -> Option<Fixture> {
+    let factor = format!("-DFACTOR={factor}");
+    Fixture::build_with("multiple.c", &["-shared", "-fPIC", &factor])
+}
+
+/// Runs `plugins.c` in a session that does not hold its program, while `meanwhile` is done.
+fn with_plugins(rounds: &str, calls: &str, meanwhile: impl FnOnce(&Remote, &[Fixture; 2])) {
+    let built = (Fixture::build("plugins.c"), object(2), object(3));
+    let (Some(fixture), Some(first), Some(second)) = built else {
+        return;
+    };
+    let objects = [first, second];
+    let _busy = busy();
+    let (mut options, keys) = live(&fixture);
+    options.large_text_bytes = Some(2 << 20);
+    let paths = objects
+        .each_ref()
+        .map(|it| it.program.to_str().expect("the directory has a plain name"));
+    let words = [paths[0], paths[1], rounds, calls];
+    let (session, out) = fixture.start_reading(options, &words, &keys);
+    let mut keys = fs::OpenOptions::new()
+        .write(true)
+        .open(&keys)
+        .expect("the program reads it");
+    wait("the program begins", || {
+        fs::read_to_string(&out).is_ok_and(|text| text.ends_with('\n'))
+    });
+    let remote = session.remote();
+    meanwhile(&remote, &objects);
+    std::io::Write::write_all(&mut keys, b"\n").expect("the program reads it");
+    ends_well(&session);
+    let report = session.finish();
+    if could_be_patched(&report) {
+        assert_eq!(report.missed, [""; 0]);
+        let said = fs::read_to_string(&out).expect("the shell made it");
+        assert_eq!(said, "begun\nwrong 0\n");
+    }
+}
+
+/// The program goes on while the control thread tells of what it has opened.
+#[test]
+fn an_object_that_was_opened_is_patched_while_the_program_runs() {
+    with_plugins("1000000", "30000000", |remote, [first, second]| {
+        let counts = [first, second].map(|it| chosen(it, "multiple", Body::Count { exact: false }));
+        remote.exchange(counts.to_vec());
+        for count in &counts {
+            wait("counts grow", || executed(remote, count) > 1000);
+        }
+    });
+}
+
+/// Text is changed all the time in objects that are opened and closed all the time, at the same addresses:
+/// no byte that was meant for one may be written into the other.
+#[test]
+fn objects_come_and_go_while_their_text_changes() {
+    with_plugins("1000000", "20000", |remote, [first, second]| {
+        let count = |it| chosen(it, "multiple", Body::Count { exact: false });
+        let sample = |it| chosen(it, "multiple", Body::Sample);
+        let counts = vec![count(first), sample(second)];
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(3) {
+            remote.exchange(counts.clone());
+            sleep(Duration::from_millis(3));
+            remote.exchange(Vec::new());
+            sleep(Duration::from_millis(2));
+        }
+        let executed = counts.iter().map(|it| executed(remote, it));
+        assert!(executed.sum::<u64>() > 0, "nothing was ever patched");
+    });
 }

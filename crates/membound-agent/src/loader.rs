@@ -1,0 +1,89 @@
+//! What the dynamic loader maps and unmaps while the program runs.
+//!
+//! The loader announces a change before it makes it and again when its list is consistent, to debuggers and
+//! so to [`announced`]. Where there is a control thread that may tell of new modules, the program does not
+//! wait: a program that loads a hundred plugins would wait for a hundred conversations. It does wait where
+//! text with trampolines is gone, since the next module may be mapped in its place.
+//!
+//! No text is changed while the loader unmaps modules ([`unmappings`]): the change could be
+//! written into whatever is mapped there next.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use membound_wire::Event;
+
+use crate::start::{self, LoaderPhase, settings};
+use crate::{areas, control, listen, quiesce};
+
+/// Whether the control thread tells of new modules.
+static TOLD_BY_CONTROL_THREAD: AtomicBool = AtomicBool::new(false);
+/// Set when the list of modules changed since the control thread last spoke.
+static CHANGED: AtomicBool = AtomicBool::new(false);
+/// Number of unmappings so far, times two; odd while the loader unmaps modules.
+static UNMAPPINGS: AtomicU32 = AtomicU32::new(0);
+
+/// Has the control thread tell of new modules from now on.
+pub(crate) fn tell_by_control_thread() {
+    TOLD_BY_CONTROL_THREAD.store(true, Ordering::Release);
+}
+
+/// Whether the list of modules changed since [`take_changed`] was last asked.
+pub(crate) fn has_changed() -> bool {
+    CHANGED.load(Ordering::Acquire)
+}
+
+/// Whether the list of modules changed since this was last asked.
+pub(crate) fn take_changed() -> bool {
+    has_changed() && CHANGED.swap(false, Ordering::AcqRel)
+}
+
+/// Number of times that modules were unmapped; `None` while the loader unmaps some.
+///
+/// Sequentially consistent with the beginning of a change of text: either the change sees that the loader is
+/// about to unmap, or the loader sees the change and waits for it.
+pub(crate) fn unmappings() -> Option<u32> {
+    let count = UNMAPPINGS.load(Ordering::SeqCst);
+    count.is_multiple_of(2).then_some(count)
+}
+
+/// In a child of a fork, where the loader of the parent may have been at work.
+pub(crate) fn after_fork() {
+    end_of_unmapping();
+}
+
+/// The loader is about to change its list, or has changed it.
+pub(crate) fn announced() {
+    let Some(settings) = settings() else { return };
+    match start::loader_state(settings).phase {
+        LoaderPhase::Adding => {}
+        LoaderPhase::Deleting => {
+            if unmappings().is_some() {
+                UNMAPPINGS.fetch_add(1, Ordering::SeqCst);
+            }
+            quiesce::wait_for_change();
+        }
+        LoaderPhase::Consistent => {
+            let unmapped = end_of_unmapping();
+            let later = TOLD_BY_CONTROL_THREAD.load(Ordering::Acquire)
+                && listen::is_here()
+                && quiesce::is_own_process();
+            if later {
+                CHANGED.store(true, Ordering::Release);
+                listen::wake();
+            }
+            if !later || unmapped && areas::any_without_text() {
+                // Without a launcher, new modules stay as they are.
+                let _ = control::converse(Event::Modules, [0; 2]);
+            }
+        }
+    }
+}
+
+/// Whether the loader was unmapping.
+fn end_of_unmapping() -> bool {
+    let unmapped = unmappings().is_none();
+    if unmapped {
+        UNMAPPINGS.fetch_add(1, Ordering::SeqCst);
+    }
+    unmapped
+}
