@@ -1,7 +1,7 @@
-//! Chores of the workspace: `cargo xtask ci|test|schema|fuzz|bench|campaign|field`.
+//! Chores of the workspace: `cargo xtask ci|test|machines|schema|fuzz|bench|campaign|field`.
 //!
 //! `ci` is what the continuous integration runs, here and there alike. `test` also brings
-//! in what the tests need. `schema` writes the JSON Schemas under `docs/formats/` from the
+//! in what the tests need. `machines` builds and tries the command for other processors. `schema` writes the JSON Schemas under `docs/formats/` from the
 //! types. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
 //! command with its targets and keeps raw results; timing is judged nowhere else.
 //! `campaign` runs large programs with everything patched. `field` runs foreign programs under
@@ -13,6 +13,7 @@ mod ci;
 mod deny;
 mod field;
 mod fuzz;
+mod machines;
 mod needs;
 mod run;
 mod schema;
@@ -36,6 +37,8 @@ enum Chore {
     Ci(ci::Args),
     /// Install what the tests need, where that is permitted, and run them all.
     Test(tests::Args),
+    /// Build the command for aarch64 and powerpc64le, and try it under qemu.
+    Machines(machines::Args),
     /// Write the JSON Schemas of all documents to docs/formats/.
     Schema(schema::Args),
     /// Fuzz what reads files, guided by coverage.
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().chore {
         Chore::Ci(args) => ci::run(&args),
         Chore::Test(args) => tests::run(&args),
+        Chore::Machines(args) => machines::run(&args),
         Chore::Schema(args) => schema::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Bench(args) => bench::run(&args),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::machines;
 use crate::run::{note, on_path, program, root, stdout_of, succeed};
 
 /// Something that tests need, and the Debian packages that bring it.
@@ -18,7 +19,7 @@ struct Need {
     present: fn() -> bool,
 }
 
-const NEEDS: [Need; 8] = [
+const NEEDS: [Need; 9] = [
     Need {
         what: "a C compiler and its headers (fixtures)",
         packages: &["gcc", "libc6-dev"],
@@ -59,6 +60,11 @@ const NEEDS: [Need; 8] = [
         what: "a browser (the page is opened in it)",
         packages: &["chromium"],
         present: || on_path("chromium").is_some(),
+    },
+    Need {
+        what: "cross compilers and emulators (the command for other processors)",
+        packages: machines::PACKAGES,
+        present: machines::present,
     },
     Need {
         what: "an emulator (the two-node guest)",

@@ -105,6 +105,8 @@ impl CodeBuffer {
         // `Code` of it, because that would borrow `self`.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), self.start.as_ptr(), code.len()) };
         self.protect("make executable", MprotectFlags::READ | MprotectFlags::EXEC)?;
+        #[cfg(target_arch = "aarch64")]
+        synchronise(self.start, code.len());
         Ok(Code {
             entry: self.start,
             bytes: code.len(),
@@ -128,6 +130,36 @@ impl CodeBuffer {
             }
         })
     }
+}
+
+/// Makes instruction fetches see what was written as data: on aarch64 the two caches are not
+/// kept alike by the hardware. The sequence is that of the Arm Architecture Reference Manual
+/// (DDI 0487), section B2.4.4, which user code may execute on Linux.
+#[cfg(target_arch = "aarch64")]
+fn synchronise(start: NonNull<u8>, bytes: usize) {
+    use std::arch::asm;
+    let cache_type: u64;
+    // SAFETY: reads a register that Linux lets every process read.
+    unsafe {
+        asm!("mrs {}, ctr_el0", out(reg) cache_type, options(nomem, nostack, preserves_flags));
+    }
+    let first = start.as_ptr() as usize;
+    let lines = |log_words: u64| {
+        let line = 4_usize << (log_words & 15);
+        (first & !(line - 1)..first + bytes).step_by(line)
+    };
+    for line in lines(cache_type >> 16) {
+        // SAFETY: cleans a line of our own mapping; no data changes.
+        unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
+    }
+    // SAFETY: a barrier.
+    unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
+    for line in lines(cache_type) {
+        // SAFETY: discards a line that instruction fetches will bring again.
+        unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
+    }
+    // SAFETY: barriers.
+    unsafe { asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
 }
 
 impl Drop for CodeBuffer {
@@ -188,19 +220,32 @@ mod tests {
         assert!(matches!(buffer.load(&code), Err(Error::TooLarge { .. })));
     }
 
+    /// A function that returns `value`.
     #[cfg(target_arch = "x86_64")]
+    fn returning(value: u8) -> Vec<u8> {
+        // mov eax, value; ret
+        vec![0xb8, value, 0, 0, 0, 0xc3]
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn returning(value: u8) -> Vec<u8> {
+        use crate::a64::{Assembler, Instruction, X};
+        let mut assembler = Assembler::new();
+        assembler.constant(X(0), value.into());
+        assembler.push(Instruction::Return);
+        assembler.encode().unwrap()
+    }
+
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[test]
     fn loaded_code_runs_and_can_be_replaced() {
         let mut buffer = CodeBuffer::new(64).unwrap();
-        for (value, code) in [
-            (7_u64, [0xb8, 7, 0, 0, 0, 0xc3]),
-            (9, [0xb8, 9, 0, 0, 0, 0xc3]),
-        ] {
-            let code = buffer.load(&code).unwrap();
-            // SAFETY: the bytes are `mov eax, imm32; ret`, a function of no arguments.
-            let function: extern "sysv64" fn() -> u64 =
+        for value in [7, 9, 11] {
+            let code = buffer.load(&returning(value)).unwrap();
+            // SAFETY: the code is a function of no arguments that returns a number.
+            let function: extern "C" fn() -> u64 =
                 unsafe { std::mem::transmute(code.entry().as_ptr()) };
-            assert_eq!(function(), value);
+            assert_eq!(function(), u64::from(value));
         }
     }
 }

@@ -5,10 +5,11 @@
 //! makes them executable and hands out a [`Code`] that borrows the buffer, so that the
 //! code cannot be replaced while somebody may still call it.
 //!
-//! What is emitted is the caller's business; on x86-64 [`assemble`] wraps the assembler
-//! of `iced-x86` so that every caller reports errors alike. This crate knows nothing of
-//! kernels or patches.
+//! What is emitted is the caller's business. On x86-64 `assemble` wraps the assembler of
+//! `iced-x86` so that every caller reports errors alike; [`a64`] encodes instructions for
+//! aarch64, on every machine. This crate knows nothing of kernels or patches.
 
+pub mod a64;
 mod buffer;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -1,6 +1,5 @@
 //! A program that does nothing but yield: scavengers without a primary take turns with each other.
 
-use std::arch::global_asm;
 use std::time::{Duration, Instant};
 
 /// Yields between two looks whether anybody is left.
@@ -12,31 +11,35 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How the agent's own thread is called.
 const WARDEN: &str = "membound-lanes";
 
-// The first instruction is the load before which it yields.
-global_asm!(
-    ".pushsection .text.membound_host_load, \"ax\", @progbits",
-    ".p2align 4",
-    ".globl membound_host_load",
-    ".type membound_host_load, @function",
-    "membound_host_load:",
-    ".cfi_startproc",
-    "mov rax, [rdi]",
-    "nop dword ptr [rax + rax]",
-    "ret",
-    ".cfi_endproc",
-    ".size membound_host_load, . - membound_host_load",
-    ".popsection",
-);
+#[cfg(target_arch = "x86_64")]
+mod load {
+    // The first instruction is the load before which it yields.
+    std::arch::global_asm!(
+        ".pushsection .text.membound_host_load, \"ax\", @progbits",
+        ".p2align 4",
+        ".globl membound_host_load",
+        ".type membound_host_load, @function",
+        "membound_host_load:",
+        ".cfi_startproc",
+        "mov rax, [rdi]",
+        "nop dword ptr [rax + rax]",
+        "ret",
+        ".cfi_endproc",
+        ".size membound_host_load, . - membound_host_load",
+        ".popsection",
+    );
 
-unsafe extern "C" {
-    fn membound_host_load(word: *const u64) -> u64;
+    unsafe extern "C" {
+        pub(super) fn membound_host_load(word: *const u64) -> u64;
+    }
 }
 
 /// Address in this executable's file of the load before which [`host`] yields; `None` where it
-/// cannot be told.
+/// cannot be told, and where nothing is patched.
 #[must_use]
+#[cfg(target_arch = "x86_64")]
 pub fn host_load() -> Option<u64> {
-    let address = membound_host_load as *const () as u64;
+    let address = load::membound_host_load as *const () as u64;
     let path = std::env::current_exe().ok()?;
     let maps = crate::maps::of(std::process::id()).ok()?;
     let own = maps
@@ -47,14 +50,20 @@ pub fn host_load() -> Option<u64> {
     Some(address.wrapping_sub(bias))
 }
 
+/// Nothing is patched on this machine.
+#[must_use]
+#[cfg(not(target_arch = "x86_64"))]
+pub const fn host_load() -> Option<u64> {
+    None
+}
+
 /// Yields until no guest is left in this process.
 pub fn host() {
     let word = 0_u64;
     loop {
         let begun = Instant::now();
         for _ in 0..YIELDS {
-            // SAFETY: it reads the word.
-            std::hint::black_box(unsafe { membound_host_load(&raw const word) });
+            std::hint::black_box(yielding_read(&word));
         }
         if !guests_left() {
             return;
@@ -63,6 +72,15 @@ pub fn host() {
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+/// Reads a word, by the load before which a yield is planted.
+fn yielding_read(word: &u64) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: it reads the word.
+    return unsafe { load::membound_host_load(word) };
+    #[cfg(not(target_arch = "x86_64"))]
+    return *word;
 }
 
 fn guests_left() -> bool {
@@ -74,7 +92,7 @@ fn guests_left() -> bool {
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 

@@ -220,7 +220,7 @@ impl Spaces {
         inherited: impl Fn() -> Option<Vec<Arc<Trampolines>>>,
     ) -> Standing {
         let state = State {
-            general: registers.general,
+            general: *registers.x86_64(),
             ip: registers.ip,
             flags: 0,
         };
@@ -228,8 +228,10 @@ impl Spaces {
         let Some((standing, original)) = found else {
             return Standing::Program;
         };
-        registers.general = original.general;
-        registers.ip = original.ip;
+        *registers = Registers {
+            ip: original.ip,
+            ..Registers::from(original.general)
+        };
         standing
     }
 }

@@ -196,8 +196,8 @@ impl Memory {
             cpu: Some(head.cpu).filter(|cpu| *cpu != u16::MAX),
             weight_ns: word(2),
             registers: Registers {
-                general: std::array::from_fn(|register| word(3 + register)),
                 ip: word(19),
+                ..Registers::from(std::array::from_fn(|register| word(3 + register)))
             },
             callers: (TICK_HEAD_WORDS..length).map(word).collect(),
             inside: head.flags & TickHead::INSIDE != 0,

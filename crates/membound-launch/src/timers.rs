@@ -32,14 +32,42 @@ pub struct TimerSample {
     pub inside: bool,
 }
 
-/// General registers, by their numbers in instructions (rax, rcx, rdx, rbx, rsp, rbp, rsi,
-/// rdi, r8–r15), and the instruction pointer.
+/// General registers by their numbers in instructions, and the instruction pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15.
-    pub general: [u64; 16],
-    /// rip.
+    /// x86-64: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15, and sixteen zeroes.
+    /// aarch64: x0 … x30, sp.
+    pub general: [u64; Self::COUNT],
+    /// rip, or pc.
     pub ip: u64,
+}
+
+impl Registers {
+    /// As many as any machine has whose registers are read.
+    pub const COUNT: usize = 32;
+    /// Position of the stack pointer on this machine.
+    pub const STACK_POINTER: usize = if cfg!(target_arch = "aarch64") { 31 } else { 4 };
+
+    /// The stack pointer on this machine.
+    #[must_use]
+    pub const fn stack_pointer(&self) -> u64 {
+        self.general[Self::STACK_POINTER]
+    }
+
+    /// The registers of an x86-64 processor.
+    #[must_use]
+    pub fn x86_64(&self) -> &[u64; 16] {
+        self.general.first_chunk().expect("there are more")
+    }
+}
+
+impl From<[u64; 16]> for Registers {
+    /// Those of an x86-64 processor.
+    fn from(sixteen: [u64; 16]) -> Self {
+        let mut registers = Self::default();
+        registers.general[..16].copy_from_slice(&sixteen);
+        registers
+    }
 }
 
 /// Is told of timer samples, from one thread at a time.

@@ -4,8 +4,13 @@
 //! instruction set. The portable backend (plain Rust with volatile accesses) compiles
 //! and is tested everywhere; it stands in where no code can be emitted.
 
+// Emitted and looked at everywhere, executed on aarch64.
+#[cfg(any(target_arch = "aarch64", test))]
+mod aarch64;
 mod counter;
 mod portable;
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
 
@@ -103,6 +108,17 @@ fn check_mix(mix: TrafficMix) -> Result<(), Error> {
     )))
 }
 
+/// Refuses a window that is not made of whole lines, or that emitted code cannot count through.
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64", test))]
+fn check_window(window_bytes: u64) -> Result<(), Error> {
+    if window_bytes > 0 && window_bytes.is_multiple_of(64) && i32::try_from(window_bytes).is_ok() {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "a window of {window_bytes} bytes is not a multiple of 64 below 2 GiB"
+    )))
+}
+
 /// Seidl's loop: random aligned windows of an area, sign change of every double.
 pub trait WindowLoop: Send + Sync {
     /// Handles `windows` windows drawn with the generator state `seed`; returns the state.
@@ -133,13 +149,16 @@ pub trait MlpLoop: Send {
     /// Uops of the kernel itself that stand between the first load and the last.
     fn own_uops(&self) -> u32;
 
+    /// How the kernel is serialised where nothing else is asked for.
+    fn fence(&self) -> Fence;
+
     /// The counter that the kernel reads, now.
     fn counter(&self) -> u64;
 
     /// Emits `spec`; what was emitted before is gone.
     ///
     /// # Errors
-    /// When the kernel cannot be emitted.
+    /// When the kernel cannot be emitted, [`Error::Invalid`] for another processor's fence.
     fn load(&mut self, spec: &MlpSpec<'_>) -> Result<(), Error>;
 
     /// Executes the loaded kernel `executions` times, each time with another base among the
@@ -224,15 +243,19 @@ pub fn native() -> Box<dyn Backend> {
 /// [`native`], and beside the portable kernels why they are none that were emitted.
 #[must_use]
 pub fn native_or_why_not() -> (Box<dyn Backend>, Option<String>) {
+    #[cfg(target_arch = "aarch64")]
+    let emitted = aarch64::Emitted;
     #[cfg(target_arch = "x86_64")]
-    let why = {
-        let emitted = x86_64::Emitted;
-        match emitted.add_chain() {
-            Ok(_) => return (Box::new(emitted), None),
-            Err(error) => error.to_string(),
-        }
+    let emitted = x86_64::Emitted;
+    #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+    let why = match emitted.add_chain() {
+        Ok(_) => return (Box::new(emitted), None),
+        Err(error) => error.to_string(),
     };
-    #[cfg(not(target_arch = "x86_64"))]
-    let why = format!("there is no emission for {} yet", std::env::consts::ARCH);
+    #[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
+    let why = format!(
+        "kernels are emitted for x86-64 and aarch64, not for {}",
+        std::env::consts::ARCH
+    );
     (Box::new(Portable), Some(why))
 }

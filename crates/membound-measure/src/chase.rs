@@ -340,7 +340,21 @@ fn prefetch(address: *mut u8) {
         // SAFETY: a prefetch never faults, and every x86-64 processor has it.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "powerpc64")]
+    // SAFETY: a touch never faults.
+    unsafe {
+        std::arch::asm!("dcbt 0, {}", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(
+        target_arch = "aarch64",
+        target_arch = "powerpc64",
+        target_arch = "x86_64"
+    )))]
     let _ = address;
 }
 

@@ -35,8 +35,8 @@ pub struct MlpConfig {
     pub fillers: Option<Vec<u32>>,
     /// Filler of the cells. Windows are searched with every kind.
     pub filler: Filler,
-    /// Fence of the kernel.
-    pub fence: Fence,
+    /// Fence of the kernel; `None`: the one that is usual on this processor.
+    pub fence: Option<Fence>,
     /// Page kinds; the first is the main one.
     pub pages: Vec<PageKind>,
     /// Node policies; the first is the main one.
@@ -75,7 +75,7 @@ impl MlpConfig {
             loads: loads.to_vec(),
             fillers: None,
             filler: Filler::Nop,
-            fence: Fence::Lfence,
+            fence: None,
             pages: vec![page],
             nodes: vec![NodePolicy::LOCAL],
             area_bytes: effort.pick(512 << 20, 1 << 30, 1 << 30),
@@ -237,7 +237,7 @@ fn measure_setting(
         areas,
         page,
         node,
-        fence: config.fence,
+        fence: probe.fence(),
         others: Vec::new(),
         skipped: notes,
         elapsed_s: begun.elapsed().as_secs_f64(),

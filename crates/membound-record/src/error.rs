@@ -26,8 +26,8 @@ pub enum Error {
         /// Why not, with the remedy if there is one.
         reason: String,
     },
-    /// perf events were asked for and cannot be had.
-    #[error("cannot sample with perf events: {reason}")]
+    /// What was asked for to sample with cannot be had, or nothing can.
+    #[error("cannot sample: {reason}")]
     Timer {
         /// Why not, with the remedy if there is one.
         reason: String,

@@ -19,6 +19,7 @@ mod attr;
 mod error;
 mod open;
 mod parse;
+mod registers;
 mod ring;
 mod sampler;
 
@@ -28,6 +29,7 @@ pub(crate) use attr::{Attr, Breakpoint};
 pub use error::Error;
 pub(crate) use open::{Event, Target, refused, refused_of};
 pub(crate) use parse::{Layout, Record};
+pub(crate) use registers::RegisterSet;
 pub(crate) use ring::Ring;
 pub use sampler::{Kernel, Sampler, Waited, sample_cost_ns};
 
@@ -59,6 +61,10 @@ impl Default for Config {
 
 /// What perf events tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are samples, and each is handed on at once and never kept"
+)]
 pub enum PerfEvent<'a> {
     /// A thread used up its period.
     Sample(RawSample<'a>),
@@ -184,7 +190,8 @@ impl RawSample<'_> {
     /// Address of [`Self::stack`]'s first byte.
     #[must_use]
     pub fn stack_start(&self) -> u64 {
-        self.registers.map_or(0, |registers| registers.general[4])
+        self.registers
+            .map_or(0, |registers| registers.stack_pointer())
     }
 }
 

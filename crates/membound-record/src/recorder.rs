@@ -314,7 +314,12 @@ fn config(options: &Options) -> perf::Config {
 /// What takes samples: perf is tried on this process.
 fn timer(options: &Options, gaps: &mut Gaps) -> Result<TimerKind, Error> {
     if options.timer == TimerChoice::Agent {
-        return Ok(TimerKind::AgentTimer);
+        return match membound_launch::AGENT {
+            [] => Err(Error::Timer {
+                reason: membound_launch::Unpatched::NoAgent.to_string(),
+            }),
+            _ => Ok(TimerKind::AgentTimer),
+        };
     }
     match Sampler::attach(std::process::id(), &config(options)) {
         Ok(sampler) => {
@@ -326,9 +331,12 @@ fn timer(options: &Options, gaps: &mut Gaps) -> Result<TimerKind, Error> {
             }
             Ok(TimerKind::CpuClock)
         }
-        Err(error) if options.timer == TimerChoice::Perf => Err(Error::Timer {
-            reason: error.to_string(),
-        }),
+        // Without an agent there is nothing else that could sample.
+        Err(error) if options.timer == TimerChoice::Perf || membound_launch::AGENT.is_empty() => {
+            Err(Error::Timer {
+                reason: error.to_string(),
+            })
+        }
         Err(error) => {
             let reason = format!("samples are the agent's, coarser than perf's: {error}");
             gaps.note("samples", reason, None);

@@ -67,14 +67,11 @@ pub(crate) struct Seen<'a> {
     pub(crate) in_kernel: bool,
 }
 
-/// The number of the stack pointer among the general registers.
-const STACK_POINTER: usize = 4;
-
 impl World {
     /// Takes a sample from outside. `remote` knows where there are trampolines.
     pub(crate) fn take_seen(&mut self, seen: &Seen<'_>, remote: Option<&Remote>) -> Taken {
         let mut registers = seen.registers.unwrap_or_default();
-        let bottom = registers.general[STACK_POINTER];
+        let bottom = registers.stack_pointer();
         let read = |address: u64| word(seen.stack, bottom, address);
         let standing = match (remote, seen.registers) {
             (Some(remote), Some(_)) => remote.standing(seen.pid, &mut registers, &read),
@@ -147,7 +144,7 @@ impl World {
         callers: &[u64],
     ) -> Taken {
         let thread = self.threads.of(process, place.pid, place.tid, place.t_ns);
-        self.find_stack(place, process, thread, registers.general[STACK_POINTER]);
+        self.find_stack(place, process, thread, registers.stack_pointer());
         let t_ns = place.t_ns;
         let (mut frames, spot) = self.with_space(process, t_ns, |space, modules, interner| {
             let callers = space.callers(modules, interner, callers, t_ns);
@@ -270,7 +267,7 @@ mod tests {
             ..Registers::default()
         };
         let local = 0_u64;
-        registers.general[STACK_POINTER] = &raw const local as u64;
+        registers.general[Registers::STACK_POINTER] = &raw const local as u64;
         let mut seen = Seen {
             pid,
             tid: pid,

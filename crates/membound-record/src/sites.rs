@@ -239,7 +239,7 @@ pub(crate) fn effective(
     };
     module
         .code()?
-        .effective_address(wait.address, sampled, &registers.general, bases)
+        .effective_address(wait.address, sampled, registers.x86_64(), bases)
 }
 
 fn row(frame: FrameId, info: SiteInfo) -> Site {

@@ -11,8 +11,8 @@ use std::io;
 use rustix::param::page_size;
 
 use crate::perf::{
-    Attr, Breakpoint, Error, Event, Layout, PerfEvent, RawSample, Record, Ring, Target, refused,
-    refused_of,
+    Attr, Breakpoint, Error, Event, Layout, PerfEvent, RawSample, Record, RegisterSet, Ring,
+    Target, refused, refused_of,
 };
 
 pub use patrol::Patrol;
@@ -116,6 +116,12 @@ impl Watchpoints {
     /// [`Error::OtherUser`], [`Error::NotPermitted`] and the like, [`Error::Gone`] when no
     /// thread is left.
     pub fn set(pid: u32, tids: &[u32], points: &[Point]) -> Result<Self, Error> {
+        // Elsewhere the thread is seen before the access, not behind it.
+        if !cfg!(target_arch = "x86_64") {
+            return Err(Error::Unsupported {
+                reason: "watchpoints are used on x86-64 only".to_owned(),
+            });
+        }
         if points.is_empty() {
             return Err(Error::Unwatchable {
                 address: 0,
@@ -190,6 +196,7 @@ impl Watchpoints {
     pub fn read(&mut self, tell: &mut dyn FnMut(Hit<'_>)) -> u64 {
         let layout = Layout {
             sample_type: attr(self.points[0]).sample_type,
+            registers: RegisterSet::native_or_any(),
         };
         let mut lost = 0;
         for thread in &self.threads {

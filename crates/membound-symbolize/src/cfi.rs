@@ -6,6 +6,7 @@ use gimli::{
 };
 
 use crate::elf::Elf;
+use crate::machine::Machine;
 
 pub(crate) type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -18,6 +19,7 @@ pub(crate) struct Section {
     pub(crate) bytes: Vec<u8>,
     pub(crate) bases: BaseAddresses,
     pub(crate) kind: Kind,
+    pub(crate) machine: Machine,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +67,6 @@ pub(crate) struct Row {
     pub(crate) signal: Signal,
 }
 
-/// DWARF's number of the return address.
-pub(crate) const RETURN_ADDRESS: u16 = 16;
-
 impl Cfi {
     pub(crate) fn read(elf: &Elf<'_>) -> Self {
         let mut cfi = Self::default();
@@ -81,6 +80,7 @@ impl Cfi {
                 bytes,
                 bases: BaseAddresses::default(),
                 kind: Kind::Debug,
+                machine: elf.machine,
             });
         }
         // Where both speak of the same code, what the program itself unwinds by stands first.
@@ -140,12 +140,14 @@ impl Section {
     pub(crate) fn eh(&self) -> EhFrame<Slice<'_>> {
         let mut section = EhFrame::new(&self.bytes, LittleEndian);
         section.set_address_size(ADDRESS_BYTES);
+        section.set_vendor(self.machine.vendor());
         section
     }
 
     pub(crate) fn debug(&self) -> DebugFrame<Slice<'_>> {
         let mut section = DebugFrame::new(&self.bytes, LittleEndian);
         section.set_address_size(ADDRESS_BYTES);
+        section.set_vendor(self.machine.vendor());
         section
     }
 }
@@ -166,6 +168,7 @@ fn eh_frame(elf: &Elf<'_>) -> Option<Section> {
             bytes: elf.contents(section).ok()?,
             bases: bases.set_eh_frame(section.address),
             kind: Kind::Eh,
+            machine: elf.machine,
         });
     }
     let header = elf.frame_header.clone()?;
@@ -186,6 +189,7 @@ fn eh_frame(elf: &Elf<'_>) -> Option<Section> {
         bytes: elf.range(segment.file.start + offset..segment.file.end)?,
         bases: bases.set_eh_frame(address),
         kind: Kind::Eh,
+        machine: elf.machine,
     })
 }
 

@@ -18,6 +18,7 @@ use object::{LittleEndian, read};
 use sha2::{Digest as _, Sha256};
 
 use crate::Error;
+use crate::machine::Machine;
 
 const LE: LittleEndian = LittleEndian;
 
@@ -103,6 +104,7 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 pub(crate) struct Elf<'data> {
     pub(crate) name: String,
+    pub(crate) machine: Machine,
     source: Source<'data>,
     pub(crate) sections: Vec<Section>,
     pub(crate) segments: Vec<Segment>,
@@ -151,6 +153,7 @@ impl<'data> Elf<'data> {
         match contents {
             Ok(contents) => Ok(Self {
                 name,
+                machine: contents.machine,
                 source,
                 sections: contents.sections,
                 segments: contents.segments,
@@ -280,6 +283,7 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
 
 /// A table of contents, read.
 struct Contents {
+    machine: Machine,
     sections: Vec<Section>,
     segments: Vec<Segment>,
     frame_header: Option<Range<u64>>,
@@ -294,15 +298,15 @@ impl Contents {
         if header.e_ident.data != elf::ELFDATA2LSB || endian != LE {
             return Err("not a little-endian file".to_owned());
         }
-        if header.e_machine.get(LE) != elf::EM_X86_64 {
-            return Err("not x86-64 code".to_owned());
-        }
+        let machine = Machine::of(header.e_machine.get(LE));
+        let machine = machine.ok_or_else(|| "neither x86-64 nor aarch64 code".to_owned())?;
         // Files that hold only debug information may name segments that they do not have.
         let program_headers = header.program_headers(LE, data).unwrap_or_default();
         let length = data
             .len()
             .map_err(|()| "its length is unknown".to_owned())?;
         let mut contents = Self {
+            machine,
             sections: Vec::new(),
             segments: Vec::new(),
             frame_header: None,

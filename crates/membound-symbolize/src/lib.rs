@@ -22,6 +22,7 @@ mod demangle;
 mod dwarf;
 mod elf;
 mod jit;
+mod machine;
 mod plt;
 mod ranges;
 mod symbols;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::elf::{Elf, Section};
+use crate::machine::Machine;
 
 /// Sections of stubs.
 const SECTIONS: [&str; 5] = [".plt", ".plt.sec", ".plt.got", ".iplt", ".plt.bnd"];
@@ -34,7 +35,7 @@ pub(crate) fn stubs(
             continue;
         };
         let size = match section.entry_size {
-            8 | 16 => section.entry_size,
+            8 | 16 | 24 => section.entry_size,
             _ => STUB,
         };
         let starts = (section.address..).step_by(size as usize);
@@ -42,7 +43,12 @@ pub(crate) fn stubs(
             stubs.push(Stub {
                 start,
                 end: start.saturating_add(code.len() as u64),
-                target: target(start, code, slots, order),
+                target: match elf.machine {
+                    Machine::X86_64 => target(start, code, slots, order),
+                    Machine::Aarch64 => {
+                        slot_of_pages(start, code).and_then(|slot| slots.get(&slot).cloned())
+                    }
+                },
             });
         }
     }
@@ -52,6 +58,28 @@ pub(crate) fn stubs(
 fn is_linkage(section: &Section) -> bool {
     // Addresses of stubs shall not wrap.
     section.executable() && section.address.checked_add(section.size).is_some()
+}
+
+/// The slot that a stub of aarch64 jumps through: `adrp x16, PAGE; ldr x17, [x16, #OFFSET]`.
+fn slot_of_pages(start: u64, code: &[u8]) -> Option<u64> {
+    const PAGE: u64 = 4096;
+    let words = code
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|bytes| u32::from_le_bytes(*bytes));
+    let mut page = None;
+    for (at, word) in (start..).step_by(4).zip(words) {
+        if word & 0x9f00_001f == 0x9000_0010 {
+            // 21 bits with a sign, the lower two of them apart.
+            let pages = (word >> 5 & 0x7_ffff) << 2 | word >> 29 & 3;
+            let pages = i64::from((pages << 11).cast_signed() >> 11);
+            page = Some((at & !(PAGE - 1)).wrapping_add_signed(pages << 12));
+        } else if word & 0xffc0_03ff == 0xf940_0211 {
+            return Some(page?.wrapping_add(u64::from(word >> 10 & 0xfff) * 8));
+        }
+    }
+    None
 }
 
 /// By the slot that it jumps through, or the number that it pushes for the resolver.
@@ -83,4 +111,26 @@ fn target(
         return order.get(position).cloned().flatten();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_of_aarch64_lead_to_their_slots() {
+        let bytes = |words: &[u32]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        // As objdump shows it: 5b0: adrp x16, 1f000; ldr x17, [x16, #4000]; add; br x17.
+        let stub = bytes(&[0xf000_00f0, 0xf947_d211, 0x913e_8210, 0xd61f_0220]);
+        assert_eq!(slot_of_pages(0x5b0, &stub), Some(0x1_ffa0));
+        // A page below.
+        assert_eq!(
+            slot_of_pages(0x2_0000, &bytes(&[0xf0ff_fff0, 0xf947_d211])),
+            Some(0x1_ffa0)
+        );
+        assert_eq!(slot_of_pages(0, &bytes(&[0xf947_d211])), None);
+        assert_eq!(slot_of_pages(0, &[1, 2, 3]), None);
+    }
 }

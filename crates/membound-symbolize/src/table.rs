@@ -181,10 +181,13 @@ impl Table {
             }
         }
         let target = |relocation: &symtab::Relocation| match relocation.kind {
-            elf::R_X86_64_JUMP_SLOT | elf::R_X86_64_GLOB_DAT => dynamic
+            elf::R_X86_64_JUMP_SLOT
+            | elf::R_X86_64_GLOB_DAT
+            | elf::R_AARCH64_JUMP_SLOT
+            | elf::R_AARCH64_GLOB_DAT => dynamic
                 .name_at(relocation.symbol)
                 .map(|name| String::from_utf8_lossy(name).into_owned()),
-            elf::R_X86_64_IRELATIVE => resolvers
+            elf::R_X86_64_IRELATIVE | elf::R_AARCH64_IRELATIVE => resolvers
                 .get(&relocation.addend)
                 .and_then(|(_, name)| self.name(name)),
             _ => None,
@@ -219,6 +222,12 @@ impl Table {
     }
 }
 
+/// Whether a name only says where code and data begin: `$x` and `$d` of files for aarch64
+/// (ELF for the Arm 64-bit Architecture, section 5.5.4), perhaps with more behind a dot.
+fn is_mapping_symbol(name: &[u8]) -> bool {
+    matches!(name, [b'$', b'x' | b'd'] | [b'$', b'x' | b'd', b'.', ..])
+}
+
 /// Extents of sections of one kind, by their starts.
 fn sections(elf: &Elf<'_>, is: impl Fn(&Section) -> bool) -> Vec<Range<u64>> {
     let all = elf.sections.iter().take(MOST_SECTIONS);
@@ -241,7 +250,7 @@ struct Collected {
 
 impl Collected {
     fn add(&mut self, symbol: &Symbol, strings: u32, bytes: &[u8]) {
-        let Some(name) = string(bytes, symbol.name) else {
+        let Some(name) = string(bytes, symbol.name).filter(|name| !is_mapping_symbol(name)) else {
             return;
         };
         let start = symbol.value;

@@ -13,10 +13,12 @@ named! {
     /// How the kernel is serialised before and after.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
     pub enum Fence {
-        /// `cpuid`, as in the document; in a guest it traps.
+        /// `cpuid`, as in the document, on x86-64; in a guest it traps.
         Cpuid = "cpuid",
-        /// `lfence`.
+        /// `lfence`, on x86-64.
         Lfence = "lfence",
+        /// `dsb ld` and `isb`, on aarch64.
+        Isb = "isb",
     }
 }
 

@@ -247,7 +247,7 @@ pub(crate) struct MeasureArgs {
     /// nop, integer, vector [default: nop].
     #[arg(long, value_name = "FILLER", help_heading = "mlp")]
     pub(crate) filler: Option<Filler>,
-    /// cpuid (traps in a guest), lfence [default: lfence].
+    /// cpuid (traps in a guest), lfence; on aarch64 isb [default: lfence, isb].
     #[arg(long, value_name = "FENCE", help_heading = "mlp")]
     pub(crate) fence: Option<Fence>,
 

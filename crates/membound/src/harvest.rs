@@ -20,12 +20,21 @@ mod worth;
 
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use args::HarvestCommand;
 
 /// Runs what was asked for.
 pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
     match command {
         HarvestCommand::Plan(args) => plan::run(args),
-        HarvestCommand::Run(args) => run::run(args),
+        HarvestCommand::Run(args) => {
+            // Before anything is profiled or started.
+            ensure!(
+                !membound_launch::AGENT.is_empty(),
+                "nothing can be harvested here: {}",
+                membound_launch::Unpatched::NoAgent
+            );
+            run::run(args)
+        }
     }
 }

@@ -68,11 +68,11 @@ fn original(
     found: &libc::user_regs_struct,
 ) -> (Standing, Registers) {
     let mut registers = Registers {
-        general: [
+        ip: found.rip,
+        ..Registers::from([
             found.rax, found.rcx, found.rdx, found.rbx, found.rsp, found.rbp, found.rsi, found.rdi,
             found.r8, found.r9, found.r10, found.r11, found.r12, found.r13, found.r14, found.r15,
-        ],
-        ip: found.rip,
+        ])
     };
     let read = |address: u64| {
         let mut word = [0; 8];

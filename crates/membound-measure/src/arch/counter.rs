@@ -11,14 +11,29 @@ pub(crate) enum Counter {
         /// Whether the processor declares its rate constant.
         invariant: bool,
     },
+    /// The generic timer's virtual count, read between barriers.
+    #[cfg(target_arch = "aarch64")]
+    Cntvct,
+    /// The time base, read between barriers.
+    #[cfg(target_arch = "powerpc64")]
+    TimeBase,
     /// The kernel's raw monotonic clock, in nanoseconds.
+    #[cfg_attr(
+        all(any(target_arch = "aarch64", target_arch = "powerpc64"), not(test)),
+        expect(dead_code, reason = "there is always a finer one")
+    )]
     MonotonicRaw,
 }
 
 impl Counter {
     /// The time-stamp counter where the kernel itself trusts it or the processor declares
-    /// it invariant, else the kernel's clock.
+    /// it invariant, the generic timer or the time base, which architectures define to have
+    /// a constant rate, else the kernel's clock.
     pub(crate) fn best() -> Self {
+        #[cfg(target_arch = "aarch64")]
+        return Self::Cntvct;
+        #[cfg(target_arch = "powerpc64")]
+        return Self::TimeBase;
         #[cfg(target_arch = "x86_64")]
         {
             let invariant = tsc_is_invariant();
@@ -33,6 +48,7 @@ impl Counter {
                 return Self::Tsc { invariant };
             }
         }
+        #[cfg(not(any(target_arch = "aarch64", target_arch = "powerpc64")))]
         Self::MonotonicRaw
     }
 
@@ -40,6 +56,10 @@ impl Counter {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Tsc { .. } => "tsc",
+            #[cfg(target_arch = "aarch64")]
+            Self::Cntvct => "cntvct",
+            #[cfg(target_arch = "powerpc64")]
+            Self::TimeBase => "timebase",
             Self::MonotonicRaw => "clock_monotonic_raw",
         }
     }
@@ -48,6 +68,10 @@ impl Counter {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Tsc { invariant } => invariant,
+            #[cfg(target_arch = "aarch64")]
+            Self::Cntvct => true,
+            #[cfg(target_arch = "powerpc64")]
+            Self::TimeBase => true,
             Self::MonotonicRaw => true,
         }
     }
@@ -65,6 +89,38 @@ impl Counter {
                 let ticks = unsafe { _rdtsc() };
                 // SAFETY: as above.
                 unsafe { _mm_lfence() };
+                ticks
+            }
+            #[cfg(target_arch = "aarch64")]
+            Self::Cntvct => {
+                let ticks: u64;
+                // SAFETY: barriers, and a register that Linux lets every process read.
+                unsafe {
+                    std::arch::asm!(
+                        "dsb ld",
+                        "isb",
+                        "mrs {}, cntvct_el0",
+                        "isb",
+                        out(reg) ticks,
+                        options(nostack, preserves_flags)
+                    );
+                }
+                ticks
+            }
+            #[cfg(target_arch = "powerpc64")]
+            Self::TimeBase => {
+                let ticks: u64;
+                // SAFETY: barriers, and the time base, which every process may read.
+                unsafe {
+                    std::arch::asm!(
+                        "sync",
+                        "isync",
+                        "mfspr {}, 268",
+                        "isync",
+                        out(reg_nonzero) ticks,
+                        options(nostack, preserves_flags)
+                    );
+                }
                 ticks
             }
             Self::MonotonicRaw => {

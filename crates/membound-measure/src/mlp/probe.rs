@@ -49,6 +49,7 @@ impl<'s, 'a> Probe<'s, 'a> {
         node: NodePolicy,
     ) -> Result<Self, Error> {
         let kernel = session.backend.mlp()?;
+        let fence = config.fence.unwrap_or_else(|| kernel.fence());
         let ticks_per_tick = session
             .clock
             .ticks_per_tick_of(|| kernel.counter(), Duration::from_millis(10));
@@ -83,7 +84,7 @@ impl<'s, 'a> Probe<'s, 'a> {
             region,
             page,
             node,
-            fence: config.fence,
+            fence,
             executions: config.executions,
             batches: config.batches,
             seed: 0x6d6c_7002,
@@ -101,6 +102,10 @@ impl<'s, 'a> Probe<'s, 'a> {
 
     pub(super) const fn area(&self) -> *mut u8 {
         self.region.start()
+    }
+
+    pub(super) const fn fence(&self) -> Fence {
+        self.fence
     }
 
     pub(super) fn own_uops(&self) -> u32 {

@@ -145,9 +145,14 @@ fn steadiness(facts: &Facts<'_>) -> Capability {
     capability("steadiness", state, how, better)
 }
 
+/// Whether the measuring crate emits kernels for this processor.
+fn emits(facts: &Facts<'_>) -> bool {
+    ["x86_64", "aarch64"].contains(&facts.machine.cpu.architecture.as_str())
+}
+
 fn latency(facts: &Facts<'_>) -> Capability {
     let allowed = facts.machine.cpu.allowed.len();
-    if facts.machine.cpu.architecture == "x86_64" {
+    if emits(facts) {
         return capability(
             "latency",
             Full,
@@ -161,7 +166,7 @@ fn latency(facts: &Facts<'_>) -> Capability {
     capability(
         "latency",
         Reduced,
-        "compiled chains of dependent loads: kernels are emitted on x86-64 only",
+        "compiled chains of dependent loads: kernels are emitted on x86-64 and aarch64 only",
         None,
     )
 }
@@ -232,15 +237,17 @@ fn pool(facts: &Facts<'_>, what: &str, page_bytes: u64) -> Capability {
 }
 
 fn mlp(facts: &Facts<'_>) -> Capability {
-    if facts.machine.cpu.architecture != "x86_64" {
+    if !emits(facts) {
         return capability(
             "mlp",
             Absent,
-            "its kernels are emitted on x86-64 only",
+            "its kernels are emitted on x86-64 and aarch64 only",
             None,
         );
     }
-    let fence = if facts.is_guest() {
+    let fence = if facts.machine.cpu.architecture == "aarch64" {
+        "dsb and isb as the fence"
+    } else if facts.is_guest() {
         "lfence as the fence, because cpuid traps to the hypervisor here"
     } else {
         "lfence or cpuid as the fence"

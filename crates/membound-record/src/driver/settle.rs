@@ -126,7 +126,7 @@ impl Driver {
                 leaf: taken.leaf,
                 module,
                 address: *address,
-                registers: &taken.registers.general,
+                registers: taken.registers.x86_64(),
                 clear_since_ns: clear_since_ns.filter(|_| taken.patched == Patched::No),
             };
             self.laps.sample(&seen, &self.sites, &mut self.rows.laps);

@@ -1,5 +1,7 @@
 //! `struct perf_event_attr` of perf_event_open(2), as far as it is used.
 
+use super::registers::RegisterSet;
+
 /// Bytes of [`Attr`], by which the kernel knows which fields there are.
 const SIZE: u32 = size_of::<Attr>() as u32;
 
@@ -38,9 +40,6 @@ const BREAKPOINT_RW: u32 = 3;
 
 /// Stack that comes with a hit: enough to find out of a trampoline again.
 const WATCHED_STACK_BYTES: u32 = 512;
-
-/// rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip and r8 to r15, as the kernel numbers them.
-pub(crate) const REGISTERS: u64 = 0x1ff | 0xff << 16;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,7 +102,7 @@ impl Attr {
                 | SAMPLE_ID_ALL
                 | USE_CLOCKID,
             wakeup: u32::try_from(config.ring_bytes / 4).unwrap_or(u32::MAX),
-            sample_regs_user: REGISTERS,
+            sample_regs_user: RegisterSet::native_or_any().mask,
             sample_stack_user: config.stack_bytes,
             clockid: libc::CLOCK_MONOTONIC_RAW,
             ..Self::default()
@@ -135,7 +134,7 @@ impl Attr {
                 | SAMPLE_CPU
                 | SAMPLE_REGS_USER
                 | SAMPLE_STACK_USER,
-            sample_regs_user: REGISTERS,
+            sample_regs_user: RegisterSet::native_or_any().mask,
             sample_stack_user: WATCHED_STACK_BYTES,
             flags: DISABLED | EXCLUDE_KERNEL | EXCLUDE_HV | SAMPLE_ID_ALL | USE_CLOCKID,
             bp_type: BREAKPOINT_RW,

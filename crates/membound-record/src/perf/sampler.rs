@@ -12,7 +12,7 @@ use membound_platform::{Root, affinity};
 
 use super::open::{refused, refused_of};
 use super::parse::{Record, SAMPLE};
-use super::{Attr, Config, Error, Event, Layout, PerfEvent, Ring, Target};
+use super::{Attr, Config, Error, Event, Layout, PerfEvent, RegisterSet, Ring, Target};
 
 /// The smallest ring that is of use: some samples of each size.
 const LEAST_RING_BYTES: usize = 64 << 10;
@@ -120,6 +120,7 @@ impl Sampler {
         Self {
             layout: Layout {
                 sample_type: attr.sample_type,
+                registers: RegisterSet::native_or_any(),
             },
             kernel,
             cpus: cpus
@@ -359,9 +360,9 @@ impl Batch {
 
 /// The most that this kernel gives to this user.
 fn permitted(config: &Config) -> Result<(Attr, Kernel), Error> {
-    if !cfg!(target_arch = "x86_64") {
+    if RegisterSet::native().is_none() {
         return Err(Error::Unsupported {
-            reason: "registers are read on x86-64 only".to_owned(),
+            reason: "registers are read on x86-64 and aarch64 only".to_owned(),
         });
     }
     let own = Target { tid: 0, cpu: None };

@@ -2,8 +2,8 @@
 //!
 //! By call frame information ([`crate::cfi`]), which compilers write for every instruction,
 //! so that a thread may stand anywhere, in a prologue too, and no frame pointer is needed.
-//! All sixteen registers are followed: signal frames, realigned stacks and assembly find
-//! their callers by others than rsp and rbp. Code without such information is passed by
+//! All general registers are followed: signal frames, realigned stacks and assembly find
+//! their callers by others than stack and frame pointer. Code without such information is passed by
 //! reading it ([`walk`]), or by a frame pointer that may be there; what follows is marked.
 
 mod rule;
@@ -22,6 +22,7 @@ use self::walk::Gaps;
 use crate::Error;
 use crate::cfi::{Cfi, Signal};
 use crate::elf::Elf;
+use crate::machine::{Machine, REGISTERS};
 
 /// Most return addresses of a chain.
 const DEEPEST: usize = 256;
@@ -37,6 +38,7 @@ pub struct Frames(Arc<Module>);
 
 #[derive(Debug)]
 struct Module {
+    machine: Machine,
     cfi: Cfi,
     gaps: Gaps,
 }
@@ -62,7 +64,12 @@ impl Frames {
     fn of(elf: &Elf<'_>) -> Self {
         let cfi = Cfi::read(elf);
         let gaps = Gaps::read(elf, &cfi);
-        Self(Arc::new(Module { cfi, gaps }))
+        let machine = elf.machine;
+        Self(Arc::new(Module { machine, cfi, gaps }))
+    }
+
+    fn machine(&self) -> Machine {
+        self.0.machine
     }
 
     fn cfi(&self) -> &Cfi {
@@ -73,8 +80,9 @@ impl Frames {
 /// Registers of a thread that stands somewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// As instructions number them: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15.
-    pub general: [u64; 16],
+    /// As instructions number them. x86-64: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 … r15;
+    /// aarch64: x0 … x30, sp.
+    pub general: [u64; REGISTERS],
     /// The instruction at which it stands.
     pub ip: u64,
 }
@@ -172,7 +180,9 @@ impl Unwinder {
         out: &mut Vec<u64>,
     ) -> Chain {
         let first = out.len();
-        let mut state = State::new(registers);
+        let machine = self.modules.first();
+        let machine = machine.map_or(Machine::native(), |module| module.frames.machine());
+        let mut state = State::new(registers, machine);
         let mut standing = Standing::At;
         let mut certain = None;
         let end = loop {
@@ -193,8 +203,11 @@ impl Unwinder {
             if caller.ip == 0 {
                 break End::Complete;
             }
-            // Frames lie above each other; a signal handler's may be on a stack of its own.
-            if signal == Signal::No && caller.sp() <= state.sp() {
+            // Frames lie above each other; a signal handler's may be on a stack of its own. An
+            // innermost function whose return address is in a register may have none.
+            let may_have_none = standing == Standing::At && machine.link_register().is_some();
+            let above = caller.sp() > state.sp() || may_have_none && caller.sp() == state.sp();
+            if signal == Signal::No && !above {
                 break End::Lost;
             }
             standing = match signal {
@@ -256,11 +269,11 @@ impl Unwinder {
         let caller = walk::by_frame_pointer(state, read)?;
         // Code that a compiler made at run time calls such code, through frames that grow up
         // to the first, which has no frame above it.
-        let frame = caller.get(state::RBP);
+        let frame = caller.frame();
         let plausible = caller.ip == 0
             || module_at(&self.modules, caller.ip.wrapping_sub(1)).is_some()
             || frame == Some(0)
-            || frame > state.get(state::RBP);
+            || frame > state.frame();
         plausible
             .then_some(Step::Guessed(caller))
             .ok_or(Stop::Unknown)
@@ -345,8 +358,9 @@ mod tests {
             ip,
             ..Registers::default()
         };
-        registers.general[usize::from(state::RSP)] = sp;
-        registers.general[usize::from(state::RBP)] = frame;
+        let machine = Machine::native();
+        registers.general[usize::from(machine.stack_pointer())] = sp;
+        registers.general[usize::from(machine.frame_pointer())] = frame;
         registers
     }
 
@@ -393,10 +407,48 @@ mod tests {
     }
 
     #[test]
+    fn on_aarch64_what_a_signal_interrupted_is_found_in_the_kernels_frame() {
+        // mov x8, #139; svc #0, to which handlers return.
+        let code = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
+        let frames = Frames(Arc::new(Module {
+            machine: Machine::Aarch64,
+            cfi: Cfi::default(),
+            gaps: Gaps::of_code(Machine::Aarch64, 0x40, &code),
+        }));
+        let mut unwinder = Unwinder::new();
+        unwinder.add(0x7000..0x8000, 0x7000, &frames);
+        // Behind 128 bytes of siginfo and 176 of the context lie the fault's address, x0 to
+        // x30, sp and pc.
+        let saved = 0x1000 + 128 + 176 + 8;
+        let stack = [
+            (saved + 8 * 29, 0x3000),
+            (saved + 8 * 30, 0x7_0001),
+            (saved + 8 * 31, 0x2f00),
+            (saved + 8 * 32, 0xb000),
+            // The interrupted function's frame, and an address with a signature above it.
+            (0x3000, 0),
+            (0x3008, 0x5a_0000_0000_c000),
+        ];
+        let mut registers = Registers {
+            ip: 0x7044,
+            ..Registers::default()
+        };
+        registers.general[31] = 0x1000;
+        let (out, chain) = unwound(&mut unwinder, &registers, &stack);
+        assert_eq!(out, [0xb001, 0xc000]);
+        let expected = Chain {
+            end: End::Complete,
+            certain: 1,
+        };
+        assert_eq!(chain, expected);
+    }
+
+    #[test]
     fn modules_take_each_other_s_place() {
         let frames = Frames(Arc::new(Module {
+            machine: Machine::X86_64,
             cfi: Cfi::default(),
-            gaps: Gaps::default(),
+            gaps: Gaps::none(Machine::X86_64),
         }));
         let mut unwinder = Unwinder::new();
         unwinder.add(0x1000..0x3000, 0, &frames);

@@ -3,16 +3,16 @@
 use gimli::{CfaRule, Encoding, EvaluationResult, Expression, RegisterRule, Value};
 
 use super::Frames;
-use super::state::{Memory, PRESERVED, RSP, State, hardware};
-use crate::cfi::{Kind, RETURN_ADDRESS, Row, Signal, Slice};
+use super::state::{Memory, State};
+use crate::cfi::{Kind, Row, Signal, Slice};
+use crate::machine::{Machine, SIGNED_RETURN};
 
 /// Steps of an expression's evaluation, beyond those of any that compilers write. Expressions
 /// can loop.
 const MOST_STEPS: u32 = 1000;
 
-/// Registers that nearly every function's rules are about, by hardware number: rbx, rbp,
-/// r12–r15.
-const USUAL: [u8; 6] = [3, 5, 12, 13, 14, 15];
+/// Registers of [`Machine::usual`], at most.
+const MOST_USUAL: usize = 11;
 
 /// How a caller's registers are had.
 #[derive(Clone, Debug)]
@@ -29,9 +29,10 @@ pub(super) enum Rule {
 pub(super) struct Plain {
     base: u8,
     cfa: i32,
-    return_address: i32,
-    /// Of [`USUAL`]; the function left them as they were where there is none.
-    saved: [Option<i32>; USUAL.len()],
+    /// `None`: still in the register where the call left it.
+    return_address: Option<i32>,
+    /// Of [`Machine::usual`]; the function left them as they were where there is none.
+    saved: [Option<i32>; MOST_USUAL],
     signal: Signal,
 }
 
@@ -63,11 +64,14 @@ impl Rule {
                 .iter()
                 .find_map(|(register, rule)| (*register == number).then_some(rule))
         };
-        match rule(RETURN_ADDRESS) {
-            None | Some(RegisterRule::Undefined) => return Self::Outermost,
-            Some(_) => {}
+        let machine = frames.machine();
+        match rule(machine.return_address()) {
+            Some(RegisterRule::Undefined) => return Self::Outermost,
+            // Where calls leave it in a register it may still be there.
+            None if machine.link_register().is_none() => return Self::Outermost,
+            _ => {}
         }
-        match Plain::of(&row) {
+        match Plain::of(&row, machine) {
             Some(plain) => Self::Plain(plain),
             None => Self::Odd(Box::new(Odd {
                 frames: frames.clone(),
@@ -95,32 +99,35 @@ impl Rule {
 }
 
 impl Plain {
-    fn of(row: &Row) -> Option<Self> {
+    fn of(row: &Row, machine: Machine) -> Option<Self> {
         let CfaRule::RegisterAndOffset { register, offset } = &row.cfa else {
             return None;
         };
         let mut plain = Self {
-            base: hardware(register.0)?,
+            base: machine.hardware(register.0)?,
             cfa: i32::try_from(*offset).ok()?,
-            return_address: 0,
-            saved: [None; USUAL.len()],
+            return_address: None,
+            saved: [None; MOST_USUAL],
             signal: row.signal,
         };
         for (register, rule) in &row.registers {
+            if machine == Machine::Aarch64 && *register == SIGNED_RETURN {
+                continue;
+            }
             let offset = match rule {
                 RegisterRule::Offset(offset) => i32::try_from(*offset).ok()?,
                 RegisterRule::SameValue => continue,
                 _ => return None,
             };
-            if *register == RETURN_ADDRESS {
-                plain.return_address = offset;
+            if *register == machine.return_address() {
+                plain.return_address = Some(offset);
                 continue;
             }
-            let number = hardware(*register)?;
-            let position = USUAL.iter().position(|usual| *usual == number)?;
+            let number = machine.hardware(*register)?;
+            let position = machine.usual().iter().position(|usual| *usual == number)?;
             plain.saved[position] = Some(offset);
         }
-        (plain.return_address != 0).then_some(plain)
+        (plain.return_address.is_some() || machine.link_register().is_some()).then_some(plain)
     }
 
     fn apply(&self, state: &State, read: &mut Memory<'_>) -> Result<(State, Signal), Stop> {
@@ -128,45 +135,50 @@ impl Plain {
         let cfa = base.wrapping_add_signed(i64::from(self.cfa));
         let mut at = |offset: i32| read(cfa.wrapping_add_signed(i64::from(offset)));
         let mut caller = *state;
-        caller.ip = at(self.return_address).ok_or(Stop::Unread)?;
-        caller.keep(PRESERVED);
-        for (number, saved) in USUAL.into_iter().zip(self.saved) {
+        let return_address = match self.return_address {
+            Some(offset) => at(offset).ok_or(Stop::Unread)?,
+            None => linked(state).ok_or(Stop::Unknown)?,
+        };
+        caller.ip = state.machine.code_address(return_address);
+        caller.keep_preserved();
+        for (number, saved) in state.machine.usual().iter().zip(self.saved) {
             if let Some(offset) = saved {
                 // A stack that was cut off above still has the return address.
-                caller.set(number, at(offset));
+                caller.set(*number, at(offset));
             }
         }
-        caller.set(RSP, Some(cfa));
+        caller.set_sp(cfa);
         Ok((caller, self.signal))
     }
+}
+
+/// The return address where the call left it.
+fn linked(state: &State) -> Option<u64> {
+    state.get(state.machine.link_register()?)
 }
 
 impl Odd {
     fn apply(&self, state: &State, read: &mut Memory<'_>) -> Result<(State, Signal), Stop> {
         let cfa = match &self.cfa {
-            CfaRule::RegisterAndOffset { register, offset } => hardware(register.0)
-                .and_then(|number| state.get(number))
+            CfaRule::RegisterAndOffset { register, offset } => state
+                .dwarf(register.0)
                 .ok_or(Stop::Unknown)?
                 .wrapping_add_signed(*offset),
             CfaRule::Expression(expression) => self.evaluate(expression, None, state, read)?,
         };
         let mut caller = *state;
-        caller.keep(PRESERVED);
-        caller.set(RSP, Some(cfa));
-        let mut return_address = Err(Stop::Unknown);
+        caller.keep_preserved();
+        caller.set_sp(cfa);
+        let mut return_address = linked(state).ok_or(Stop::Unknown);
         for (register, rule) in &self.registers {
             let value = match rule {
                 RegisterRule::Undefined => Err(Stop::Unknown),
-                RegisterRule::SameValue => hardware(*register)
-                    .and_then(|number| state.get(number))
-                    .ok_or(Stop::Unknown),
+                RegisterRule::SameValue => state.dwarf(*register).ok_or(Stop::Unknown),
                 RegisterRule::Offset(offset) => {
                     read(cfa.wrapping_add_signed(*offset)).ok_or(Stop::Unread)
                 }
                 RegisterRule::ValOffset(offset) => Ok(cfa.wrapping_add_signed(*offset)),
-                RegisterRule::Register(from) => hardware(from.0)
-                    .and_then(|number| state.get(number))
-                    .ok_or(Stop::Unknown),
+                RegisterRule::Register(from) => state.dwarf(from.0).ok_or(Stop::Unknown),
                 RegisterRule::Expression(expression) => self
                     .evaluate(expression, Some(cfa), state, read)
                     .and_then(|address| read(address).ok_or(Stop::Unread)),
@@ -176,13 +188,13 @@ impl Odd {
                 RegisterRule::Constant(value) => Ok(*value),
                 _ => Err(Stop::Unknown),
             };
-            match hardware(*register) {
-                Some(number) => caller.set(number, value.ok()),
-                None if *register == RETURN_ADDRESS => return_address = value,
-                None => {}
+            if *register == state.machine.return_address() {
+                return_address = value;
+            } else if let Some(number) = state.machine.hardware(*register) {
+                caller.set(number, value.ok());
             }
         }
-        caller.ip = return_address?;
+        caller.ip = state.machine.code_address(return_address?);
         Ok((caller, self.signal))
     }
 
@@ -213,9 +225,11 @@ impl Odd {
             result = match result.map_err(|_| Stop::Unknown)? {
                 EvaluationResult::Complete => break,
                 EvaluationResult::RequiresRegister { register, .. } => {
-                    let value = match register.0 {
-                        RETURN_ADDRESS => Some(state.ip),
-                        number => hardware(number).and_then(|number| state.get(number)),
+                    let value = match state.machine {
+                        Machine::X86_64 if register.0 == Machine::X86_64.return_address() => {
+                            Some(state.ip)
+                        }
+                        _ => state.dwarf(register.0),
                     };
                     evaluation.resume_with_register(Value::Generic(value.ok_or(Stop::Unknown)?))
                 }

@@ -1,14 +1,7 @@
 //! A thread's registers, as far as they are known on the way outwards.
 
 use super::Registers;
-
-/// Position of rsp among the general registers.
-pub(super) const RSP: u8 = 4;
-/// Position of rbp among the general registers.
-pub(super) const RBP: u8 = 5;
-
-/// Those that a called function gives back as it got them: rbx, rsp, rbp, r12–r15.
-pub(super) const PRESERVED: u16 = 1 << 3 | 1 << RSP | 1 << RBP | 0xf000;
+use crate::machine::{Machine, REGISTERS, Set};
 
 /// Memory of the thread, eight bytes at a time.
 pub(super) type Memory<'a> = dyn FnMut(u64) -> Option<u64> + 'a;
@@ -16,52 +9,57 @@ pub(super) type Memory<'a> = dyn FnMut(u64) -> Option<u64> + 'a;
 /// Registers at some call of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
+    pub(super) machine: Machine,
     pub(super) ip: u64,
-    general: [u64; 16],
+    general: [u64; REGISTERS],
     /// A bit for each register whose value is known.
-    known: u16,
+    known: Set,
 }
 
 impl State {
-    pub(super) const fn new(registers: &Registers) -> Self {
+    pub(super) const fn new(registers: &Registers, machine: Machine) -> Self {
         Self {
+            machine,
             ip: registers.ip,
             general: registers.general,
-            known: u16::MAX,
+            known: Set::MAX,
         }
     }
 
     pub(super) fn get(&self, number: u8) -> Option<u64> {
         let known = self.known >> number & 1 != 0;
-        known.then(|| self.general[usize::from(number & 15)])
+        known.then(|| self.general[usize::from(number) % REGISTERS])
     }
 
     pub(super) fn set(&mut self, number: u8, value: Option<u64>) {
         match value {
             Some(value) => {
-                self.general[usize::from(number & 15)] = value;
+                self.general[usize::from(number) % REGISTERS] = value;
                 self.known |= 1 << number;
             }
             None => self.known &= !(1 << number),
         }
     }
 
-    /// Forgets all but these.
-    pub(super) const fn keep(&mut self, registers: u16) {
-        self.known &= registers;
+    /// Forgets what a call does not give back.
+    pub(super) const fn keep_preserved(&mut self) {
+        self.known &= self.machine.preserved();
     }
 
     pub(super) fn sp(&self) -> Option<u64> {
-        self.get(RSP)
+        self.get(self.machine.stack_pointer())
     }
-}
 
-/// The number that instructions use, of a register's number in DWARF.
-pub(super) const fn hardware(dwarf: u16) -> Option<u8> {
-    const FIRST: [u8; 8] = [0, 2, 1, 3, 6, 7, 5, 4];
-    match dwarf {
-        0..8 => Some(FIRST[dwarf as usize]),
-        8..16 => Some(dwarf as u8),
-        _ => None,
+    pub(super) fn set_sp(&mut self, value: u64) {
+        self.set(self.machine.stack_pointer(), Some(value));
+    }
+
+    pub(super) fn frame(&self) -> Option<u64> {
+        self.get(self.machine.frame_pointer())
+    }
+
+    /// The value of a register by its number in DWARF.
+    pub(super) fn dwarf(&self, number: u16) -> Option<u64> {
+        self.get(self.machine.hardware(number)?)
     }
 }

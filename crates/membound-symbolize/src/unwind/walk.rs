@@ -1,10 +1,10 @@
 //! Callers of code that has no call frame information: C libraries without any (musl),
 //! assembly, code of compilers at run time.
 //!
-//! The kernel's signal frames are known by the code that handlers return to. For other code
-//! the instructions from where the thread stands to a return are followed: what they do to
+//! The kernel's signal frames are known by the code that handlers return to. For other code of
+//! x86-64 the instructions from where the thread stands to a return are followed: what they do to
 //! the stack leads to the return address as the program itself would get there. Where that
-//! is not to be seen either, rbp may be a frame pointer.
+//! is not to be seen either, and on aarch64, rbp or x29 may be a frame pointer.
 
 use std::ops::Range;
 
@@ -14,9 +14,14 @@ use iced_x86::{
 };
 
 use super::rule::Stop;
-use super::state::{Memory, PRESERVED, RBP, RSP, State};
+use super::state::{Memory, State};
 use crate::cfi::Cfi;
 use crate::elf::Elf;
+use crate::machine::Machine;
+
+/// Numbers of rsp and rbp.
+const RSP: u8 = Machine::X86_64.stack_pointer();
+const RBP: u8 = Machine::X86_64.frame_pointer();
 
 /// Instructions on the way to a return, those of ways that led nowhere among them.
 const FARTHEST: usize = 1024;
@@ -29,19 +34,45 @@ const MOST_BRANCHES: usize = 32;
 const SHORTEST: usize = 16;
 const RET: u8 = 0xc3;
 
-/// What the kernel lets signal handlers return to: `rt_sigreturn` as C libraries write it.
-const RETURNS: [&[u8]; 2] = [
-    b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05",
-    b"\xb8\x0f\x00\x00\x00\x0f\x05",
-];
+/// What the kernel lets signal handlers return to: `rt_sigreturn` as C libraries and the vdso
+/// write it, with the bytes before the call of the kernel.
+fn returns(machine: Machine) -> &'static [(&'static [u8], usize)] {
+    match machine {
+        Machine::X86_64 => &[
+            (b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05", 7),
+            (b"\xb8\x0f\x00\x00\x00\x0f\x05", 5),
+        ],
+        // mov x8, #139; svc #0
+        Machine::Aarch64 => &[(b"\x68\x11\x80\xd2\x01\x00\x00\xd4", 4)],
+    }
+}
 
 /// Code of a module that has no call frame information.
-#[derive(Debug, Default)]
-pub(super) struct Gaps(Vec<(u64, Box<[u8]>)>);
+#[derive(Debug)]
+pub(super) struct Gaps {
+    machine: Machine,
+    /// First addresses and bytes.
+    pieces: Vec<(u64, Box<[u8]>)>,
+}
 
 impl Gaps {
+    /// Of a module whose code has rules everywhere.
+    pub(super) const fn none(machine: Machine) -> Self {
+        let pieces = Vec::new();
+        Self { machine, pieces }
+    }
+
+    /// Of a module that has nothing but this code.
+    #[cfg(test)]
+    pub(super) fn of_code(machine: Machine, address: u64, code: &[u8]) -> Self {
+        Self {
+            machine,
+            pieces: vec![(address, code.into())],
+        }
+    }
+
     pub(super) fn read(elf: &Elf<'_>, cfi: &Cfi) -> Self {
-        let mut gaps = Self::default();
+        let mut gaps = Self::none(elf.machine);
         // Segments that show the same bytes again and again are made to fill the memory.
         let mut left = elf.length().saturating_mul(2);
         for segment in elf.segments.iter().filter(|segment| segment.executable) {
@@ -70,7 +101,7 @@ impl Gaps {
                 }
             }
         }
-        gaps.0.sort_by_key(|(start, _)| *start);
+        gaps.pieces.sort_by_key(|(start, _)| *start);
         gaps
     }
 
@@ -81,9 +112,10 @@ impl Gaps {
         let Some(bytes) = range.and_then(|(start, end)| bytes.get(start..end)) else {
             return;
         };
-        let code = bytes.len() >= SHORTEST || bytes.contains(&RET);
+        let may_return = self.machine != Machine::X86_64 || bytes.contains(&RET);
+        let code = bytes.len() >= SHORTEST || may_return;
         if code && bytes.iter().any(|byte| !is_padding(*byte)) {
-            self.0.push((start, bytes.into()));
+            self.pieces.push((start, bytes.into()));
         }
     }
 
@@ -93,8 +125,8 @@ impl Gaps {
     }
 
     fn piece(&self, address: u64) -> Option<(usize, &[u8])> {
-        let behind = self.0.partition_point(|(start, _)| *start <= address);
-        let (start, bytes) = self.0.get(behind.checked_sub(1)?)?;
+        let behind = self.pieces.partition_point(|(start, _)| *start <= address);
+        let (start, bytes) = self.pieces.get(behind.checked_sub(1)?)?;
         let offset = usize::try_from(address - start).ok()?;
         (offset < bytes.len()).then_some((offset, bytes))
     }
@@ -104,15 +136,17 @@ impl Gaps {
         let Some((offset, bytes)) = self.piece(address) else {
             return false;
         };
-        RETURNS.iter().any(|code| {
-            let call = code.len() - 2;
+        returns(self.machine).iter().any(|(code, call)| {
             bytes[offset..].starts_with(code)
-                || (offset >= call && bytes[offset - call..].starts_with(code))
+                || (offset >= *call && bytes[offset - call..].starts_with(code))
         })
     }
 
     /// The caller's state, when the way from here to a return can be followed.
     pub(super) fn walk(&self, address: u64, state: &State, read: &mut Memory<'_>) -> Option<State> {
+        if self.machine == Machine::Aarch64 {
+            return self.through_stub(address, state);
+        }
         let mut walk = Walk {
             state: *state,
             pushed: Vec::new(),
@@ -164,6 +198,34 @@ impl Gaps {
             decoder = self.decoder(at);
         }
         jumped_away
+    }
+
+    /// The caller of a stub of aarch64, from any of its instructions: it computes an address and
+    /// jumps there, while the link register still holds the return address.
+    fn through_stub(&self, address: u64, state: &State) -> Option<State> {
+        /// Instructions of the longest stub.
+        const LONGEST: usize = 6;
+        let link = state.machine.link_register()?;
+        let words = self.code(address)?.as_chunks::<4>().0;
+        let words = words.iter().map(|word| u32::from_le_bytes(*word));
+        for word in words.take(LONGEST) {
+            // br; ret
+            if word & 0xffff_fc1f == 0xd61f_0000 || word == 0xd65f_03c0 {
+                let mut caller = *state;
+                caller.ip = state.machine.code_address(state.get(link)?);
+                return Some(caller);
+            }
+            // adr and adrp, ldr and add with an immediate: to a register that calls may change;
+            // and hints, such as bti.
+            let computes = word & 0x1f00_0000 == 0x1000_0000
+                || word & 0xffc0_0000 == 0xf940_0000
+                || word & 0xff80_0000 == 0x9100_0000;
+            let is_hint = word & 0xffff_f01f == 0xd503_201f;
+            if !(is_hint || computes && word & 31 <= 17) {
+                return None;
+            }
+        }
+        None
     }
 
     fn decoder(&self, address: u64) -> Option<Decoder<'_>> {
@@ -222,7 +284,7 @@ impl Walk {
             FlowControl::ConditionalBranch => Next::Either(instruction.near_branch_target()),
             // What is called gives back what it must.
             FlowControl::Call | FlowControl::IndirectCall => {
-                self.state.keep(PRESERVED);
+                self.state.keep_preserved();
                 Next::Following
             }
             FlowControl::Next => self
@@ -246,7 +308,7 @@ impl Walk {
             return false;
         };
         self.state.ip = address;
-        self.state.keep(PRESERVED);
+        self.state.keep_preserved();
         self.move_stack(i64::from(more)).is_some()
     }
 
@@ -398,29 +460,47 @@ fn general(register: Register) -> Option<u8> {
         .flatten()
 }
 
+/// Registers in the kernel's frame on the stack of a signal handler: bytes from the stack
+/// pointer to them, and their order, ip behind them.
+const fn signal_frame(machine: Machine) -> (u64, &'static [u8]) {
+    match machine {
+        // `struct ucontext` up to the registers of `struct sigcontext`.
+        Machine::X86_64 => (
+            40,
+            &[8, 9, 10, 11, 12, 13, 14, 15, 7, 6, RBP, 3, 2, 0, 1, RSP],
+        ),
+        // `siginfo`, `struct ucontext` up to `struct sigcontext`, and the fault's address.
+        Machine::Aarch64 => (
+            128 + 176 + 8,
+            &[
+                0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+                23, 24, 25, 26, 27, 28, 29, 30, 31,
+            ],
+        ),
+    }
+}
+
 /// The state that a signal interrupted, out of the kernel's frame on the stack.
 pub(super) fn from_signal(state: &State, read: &mut Memory<'_>) -> Result<State, Stop> {
-    /// Bytes before the registers in `struct ucontext`.
-    const BEFORE: u64 = 40;
-    /// Their order in `struct sigcontext`, ip behind them.
-    const ORDER: [u8; 16] = [8, 9, 10, 11, 12, 13, 14, 15, 7, 6, RBP, 3, 2, 0, 1, RSP];
-    let saved = state.sp().ok_or(Stop::Unknown)?.wrapping_add(BEFORE);
+    let (before, order) = signal_frame(state.machine);
+    let saved = state.sp().ok_or(Stop::Unknown)?.wrapping_add(before);
     let mut interrupted = *state;
-    for (at, number) in (0..).zip(ORDER) {
+    for (at, number) in (0..).zip(order) {
         let value = read(saved.wrapping_add(8 * at));
-        interrupted.set(number, value);
+        interrupted.set(*number, value);
     }
-    let ip = saved.wrapping_add(8 * ORDER.len() as u64);
+    let ip = saved.wrapping_add(8 * order.len() as u64);
     interrupted.ip = read(ip).ok_or(Stop::Unread)?;
     Ok(interrupted)
 }
 
-/// The caller's state, if rbp is a frame pointer.
+/// The caller's state, if rbp or x29 is a frame pointer: on both machines it leads to the
+/// caller's and the return address behind that.
 pub(super) fn by_frame_pointer(state: &State, read: &mut Memory<'_>) -> Result<State, Stop> {
-    let (Some(sp), Some(frame)) = (state.sp(), state.get(RBP)) else {
+    let (Some(sp), Some(frame)) = (state.sp(), state.frame()) else {
         return Err(Stop::Unknown);
     };
-    // So the ABI marks a thread's first frame.
+    // So the ABIs mark a thread's first frame.
     if frame == 0 {
         return Err(Stop::Outermost);
     }
@@ -428,9 +508,10 @@ pub(super) fn by_frame_pointer(state: &State, read: &mut Memory<'_>) -> Result<S
         return Err(Stop::Unknown);
     }
     let mut caller = *state;
-    caller.keep(PRESERVED);
-    caller.ip = read(frame.wrapping_add(8)).ok_or(Stop::Unread)?;
-    caller.set(RBP, read(frame));
-    caller.set(RSP, Some(frame.wrapping_add(16)));
+    caller.keep_preserved();
+    let return_address = read(frame.wrapping_add(8)).ok_or(Stop::Unread)?;
+    caller.ip = state.machine.code_address(return_address);
+    caller.set(state.machine.frame_pointer(), read(frame));
+    caller.set_sp(frame.wrapping_add(16));
     Ok(caller)
 }

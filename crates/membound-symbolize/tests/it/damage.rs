@@ -31,7 +31,7 @@ fn ask(bytes: &[u8]) {
         unwinder.add(0x10_0000..0x20_0000, 0x10_0000, &frames);
         for ip in (0x10_0000..0x10_6000).step_by(0x11) {
             let registers = Registers {
-                general: [0x7000_0000; 16],
+                general: [0x7000_0000; 32],
                 ip,
             };
             // A stack of which every word leads back into the file.

@@ -2,6 +2,7 @@
 
 mod build;
 mod damage;
+mod emulated;
 mod names;
 mod step;
 mod unwind;

@@ -138,14 +138,15 @@ impl Stepped {
         let result =
             unsafe { libc::ptrace(libc::PTRACE_GETREGS, self.pid, 0_usize, &raw mut found) };
         assert_eq!(result, 0, "a stopped tracee has registers");
-        Registers {
-            general: [
-                found.rax, found.rcx, found.rdx, found.rbx, found.rsp, found.rbp, found.rsi,
-                found.rdi, found.r8, found.r9, found.r10, found.r11, found.r12, found.r13,
-                found.r14, found.r15,
-            ],
+        let mut registers = Registers {
             ip: found.rip,
-        }
+            ..Registers::default()
+        };
+        registers.general[..16].copy_from_slice(&[
+            found.rax, found.rcx, found.rdx, found.rbx, found.rsp, found.rbp, found.rsi, found.rdi,
+            found.r8, found.r9, found.r10, found.r11, found.r12, found.r13, found.r14, found.r15,
+        ]);
+        registers
     }
 
     /// Bytes of its memory, as many as there are up to the length of `into`.

@@ -6,10 +6,14 @@ use std::path::{Path, PathBuf};
 use membound_symbolize::{Chain, End, Frames, Symbols, Unwinder};
 
 use crate::build::Workshop;
+use crate::emulated::Emulated;
 use crate::step::{After, Mapping, Stepped};
 
 /// Bytes of stack that are read at once.
 const STACK: usize = 32 << 10;
+
+/// The same through an emulator's stub, which is slow.
+const EMULATED_STACK: usize = 4 << 10;
 
 /// Unwinds a program that is stepped.
 struct Follower {
@@ -303,4 +307,82 @@ fn with_a_library_that_has_no_call_frame_information() {
 fn without_any_call_frame_information() {
     let flags = "-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables";
     check("gcc", flags, 2, Demand::ToMain);
+}
+
+/// Every `stride`th chain of a program for aarch64 that is compiled with `flags` is right to
+/// its end. The emulator's own signal frames lead to code that is in no file.
+fn check_aarch64(flags: &str, stride: usize) {
+    let workshop = Workshop::new();
+    let flags = format!("-static -DWITHOUT_SIGNALS {flags}");
+    let compiler = "aarch64-linux-gnu-gcc";
+    let Some(program) = workshop.compile(compiler, &flags, "chains.c", "chains") else {
+        return;
+    };
+    let Some(mut emulated) = Emulated::start(&program) else {
+        return;
+    };
+    let symbols = Symbols::open(&program).expect("it was just compiled");
+    let named = |addresses: &[u64]| -> Vec<String> {
+        let name = |address: &u64| symbols.function(*address).map(|function| function.name);
+        addresses
+            .iter()
+            .map(|it| name(it).unwrap_or_default())
+            .collect()
+    };
+    let mut unwinder = Unwinder::new();
+    let frames = Frames::open(&program).expect("it was just compiled");
+    unwinder.add(0..1 << 32, 0, &frames);
+    emulated.run_to(address_of_main(&program).expect("it has a main"));
+    let (mut compared, mut deepest, mut differing) = (0, 0, Vec::new());
+    for step in 0_usize.. {
+        if step % stride == 0 {
+            let registers = emulated.registers();
+            let base = registers.general[31];
+            let stack = emulated.memory(base, EMULATED_STACK);
+            let mut read = |address: u64| {
+                let offset = usize::try_from(address.checked_sub(base)?).ok()?;
+                let bytes = stack.get(offset..offset.checked_add(8)?)?;
+                Some(u64::from_le_bytes(bytes.try_into().ok()?))
+            };
+            let mut found = Vec::new();
+            let chain = unwinder.unwind(&registers, &mut read, &mut found);
+            let wanted = emulated.chain();
+            compared += 1;
+            deepest = deepest.max(wanted.len());
+            if !found.starts_with(&wanted) || chain.end != End::Complete {
+                differing.push(format!(
+                    "step {step} at {:?}: {chain:?}\n found {:?}\n calls {:?}",
+                    named(&[registers.ip]),
+                    named(&found),
+                    named(&wanted)
+                ));
+            }
+        }
+        if !emulated.step() {
+            break;
+        }
+    }
+    assert!(compared * stride > 1000, "only {compared} chains");
+    assert!(deepest >= 8, "{deepest} calls within each other");
+    assert!(
+        differing.is_empty(),
+        "{flags}: {} of {compared} chains differ, such as\n{}",
+        differing.len(),
+        differing[..differing.len().min(12)].join("\n")
+    );
+}
+
+#[test]
+fn on_aarch64_at_every_instruction() {
+    check_aarch64("-O2", 1);
+}
+
+#[test]
+fn on_aarch64_with_frame_pointers() {
+    check_aarch64("-O0", 7);
+}
+
+#[test]
+fn on_aarch64_with_signed_return_addresses() {
+    check_aarch64("-O2 -mbranch-protection=standard", 3);
 }

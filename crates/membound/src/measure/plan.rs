@@ -235,7 +235,7 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
         config.fillers = Some(distinct(&args.fillers));
     }
     config.filler = args.filler.unwrap_or(config.filler);
-    config.fence = args.fence.unwrap_or(config.fence);
+    config.fence = args.fence;
     if let Some(area) = args.areas.iter().max() {
         config.area_bytes = *area;
     }

@@ -116,34 +116,12 @@ impl InjectLoop for Inject {
 mod tests {
     use super::super::stream::widest;
     use super::*;
-    use crate::arch::{Backend, Portable};
-
-    #[repr(align(64))]
-    struct Lines([[f64; 8]; 64]);
-
-    fn check(inject: &dyn InjectLoop, mix: TrafficMix, rounds: usize, what: &str) {
-        let mut lines = Lines([[1.0; 8]; 64]);
-        // SAFETY: the mixes below fit: reads in the first 32 lines, writes in the others.
-        let half = unsafe { lines.0.as_mut_ptr().add(32) };
-        let start = lines.0.as_mut_ptr().cast();
-        // SAFETY: as above.
-        unsafe { inject.run(start, half.cast(), rounds as u64) };
-        let written = rounds * mix.writes as usize;
-        for (index, line) in lines.0.iter().enumerate() {
-            let expected = if (32..32 + written).contains(&index) {
-                3.0
-            } else {
-                1.0
-            };
-            assert_eq!(*line, [expected; 8], "{what} {mix:?} line {index}");
-        }
-    }
+    use crate::arch::tests::check_inject;
 
     #[test]
-    fn exactly_the_lines_of_the_mix_are_written() {
+    fn narrower_vectors_write_exactly_the_lines_of_the_mix_too() {
         for (reads, writes) in [(1, 0), (2, 1), (1, 1), (0, 1), (3, 4)] {
             let mix = TrafficMix { reads, writes };
-            check(&*Portable.inject(mix, 5).unwrap(), mix, 7, "portable");
             for vector in VectorWidth::ALL {
                 if bytes_of(vector) > bytes_of(widest()) {
                     println!(
@@ -154,19 +132,8 @@ mod tests {
                 }
                 for delay_steps in [0, 5, 256, 600] {
                     let inject = Inject::new(mix, delay_steps, vector).unwrap();
-                    check(&inject, mix, 7, "emitted");
+                    check_inject(&inject, mix, 7, "emitted");
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn a_mix_of_nothing_or_too_much_is_refused() {
-        for (reads, writes) in [(0, 0), (60, 5), (u32::MAX, u32::MAX)] {
-            let mix = TrafficMix { reads, writes };
-            for backend in [&Portable as &dyn Backend, &super::super::Emitted] {
-                let error = backend.inject(mix, 0).err().unwrap();
-                assert!(error.to_string().contains("lines a round"), "{error}");
             }
         }
     }

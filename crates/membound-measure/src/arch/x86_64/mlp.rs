@@ -58,11 +58,23 @@ impl MlpLoop for MlpKernel {
         0
     }
 
+    fn fence(&self) -> Fence {
+        Fence::Lfence
+    }
+
     fn counter(&self) -> u64 {
         Counter::Tsc { invariant: false }.read()
     }
 
     fn load(&mut self, spec: &MlpSpec<'_>) -> Result<(), Error> {
+        if spec.fence == Fence::Isb {
+            return Err(Error::Invalid(format!(
+                "{} is no instruction of this processor: use --fence {} or {}",
+                spec.fence,
+                Fence::Lfence,
+                Fence::Cpuid
+            )));
+        }
         assemble(&mut self.buffer, |a| emit(a, spec))?;
         Ok(())
     }
@@ -162,7 +174,7 @@ fn serialise(a: &mut CodeAssembler, fence: Fence) -> Result<(), IcedError> {
             a.xor(eax, eax)?;
             a.cpuid()
         }
-        Fence::Lfence => a.lfence(),
+        Fence::Lfence | Fence::Isb => a.lfence(),
     }
 }
 

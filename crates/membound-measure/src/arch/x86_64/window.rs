@@ -10,7 +10,7 @@ use membound_types::{VectorWidth, WindowKernel};
 
 use super::stream::widest;
 use crate::Error;
-use crate::arch::WindowLoop;
+use crate::arch::{WindowLoop, check_window};
 use crate::random::{INCREMENT, MULTIPLIER};
 
 /// The loop for one window size.
@@ -23,14 +23,7 @@ impl Window {
     const LINES_AHEAD: i32 = 4;
 
     pub(super) fn new(kernel: WindowKernel, window_bytes: u64) -> Result<Self, Error> {
-        if window_bytes == 0
-            || !window_bytes.is_multiple_of(64)
-            || i32::try_from(window_bytes).is_err()
-        {
-            return Err(Error::Invalid(format!(
-                "a window of {window_bytes} bytes is not a multiple of 64 below 2 GiB"
-            )));
-        }
+        check_window(window_bytes)?;
         let vector =
             matches!(kernel, WindowKernel::Vector | WindowKernel::VectorPrefetch).then(widest);
         let prefetches = matches!(
@@ -138,27 +131,6 @@ impl WindowLoop for Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::{Backend, Portable};
-
-    #[repr(align(64))]
-    struct Area([f64; 256]);
-
-    #[test]
-    fn every_kernel_does_what_the_portable_one_does() {
-        let portable = Portable.window(WindowKernel::Scalar, 256).unwrap();
-        let mut expected = Area(std::array::from_fn(|i| i as f64));
-        // SAFETY: eight windows of 256 bytes are the whole area.
-        let state = unsafe { portable.run(expected.0.as_mut_ptr().cast(), 8, 101, 42) };
-        assert!(expected.0.iter().any(|x| *x < 0.0));
-        for kernel in WindowKernel::ALL {
-            let window = Window::new(kernel, 256).unwrap();
-            let mut area = Area(std::array::from_fn(|i| i as f64));
-            // SAFETY: as above.
-            let end = unsafe { window.run(area.0.as_mut_ptr().cast(), 8, 101, 42) };
-            assert_eq!(area.0, expected.0, "{kernel:?}");
-            assert_eq!(end, state);
-        }
-    }
 
     #[test]
     fn odd_windows_are_refused() {

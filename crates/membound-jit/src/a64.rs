@@ -1,0 +1,123 @@
+//! Emission for aarch64 by an encoder of our own.
+//!
+//! A64 instructions are words of 32 bits, and kernels need some forty forms of them.
+//! [`Instruction`] is one such form with its operands: [`Instruction::encode`] gives the
+//! word, `Display` the text that an assembler turns into the same word, which the tests
+//! compare. Nothing here depends on the machine that it runs on, so that kernels are
+//! encoded and looked at everywhere and executed on aarch64.
+
+mod instruction;
+#[cfg(test)]
+mod tests;
+
+pub use instruction::{Barrier, Condition, Instruction, V, X};
+
+use crate::{CodeBuffer, Error, OwnedCode};
+
+/// A place in the code that branches lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(usize);
+
+/// A function that is being written.
+#[derive(Clone, Debug, Default)]
+pub struct Assembler {
+    instructions: Vec<Instruction>,
+}
+
+impl Assembler {
+    /// An empty function.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What has been written.
+    #[must_use]
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    /// Appends an instruction.
+    pub fn push(&mut self, instruction: Instruction) {
+        self.instructions.push(instruction);
+    }
+
+    /// The place of the next instruction.
+    #[must_use]
+    pub const fn here(&self) -> Label {
+        Label(self.instructions.len())
+    }
+
+    /// Branches back to `label` under a condition.
+    pub fn branch_if(&mut self, condition: Condition, label: Label) {
+        let words = label.0 as i64 - self.instructions.len() as i64;
+        self.push(Instruction::BranchIf { condition, words });
+    }
+
+    /// Puts a constant into a register, by as few moves of 16 bits as it takes.
+    pub fn constant(&mut self, to: X, value: u64) {
+        let mut written = false;
+        for part in 0..4_u8 {
+            let bits = (value >> (16 * part)) as u16;
+            if bits == 0 {
+                continue;
+            }
+            self.push(if written {
+                Instruction::MoveKeep { to, bits, part }
+            } else {
+                Instruction::MoveZero { to, bits, part }
+            });
+            written = true;
+        }
+        if !written {
+            let (bits, part) = (0, 0);
+            self.push(Instruction::MoveZero { to, bits, part });
+        }
+    }
+
+    /// `to = from + bytes`, for any number of bytes below 16 MiB.
+    pub fn add_bytes(&mut self, to: X, from: X, bytes: u32) {
+        let (low, high) = (bytes & 0xfff, bytes >> 12);
+        if high > 0 {
+            let (immediate, shifted) = (high, true);
+            self.push(Instruction::AddImmediate {
+                to,
+                from,
+                immediate,
+                shifted,
+            });
+        }
+        if low > 0 || high == 0 {
+            self.push(Instruction::AddImmediate {
+                to,
+                from: if high > 0 { to } else { from },
+                immediate: low,
+                shifted: false,
+            });
+        }
+    }
+
+    /// The function as bytes.
+    ///
+    /// # Errors
+    /// [`Error::Assemble`] for an operand that its instruction cannot hold.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::with_capacity(4 * self.instructions.len());
+        for instruction in &self.instructions {
+            bytes.extend(instruction.encode()?.to_le_bytes());
+        }
+        Ok(bytes)
+    }
+}
+
+/// Assembles what `emit` writes into pages of its own.
+///
+/// # Errors
+/// [`Error::Assemble`] for an operand that its instruction cannot hold, else as
+/// [`CodeBuffer::load`].
+pub fn assemble_owned(emit: impl FnOnce(&mut Assembler)) -> Result<OwnedCode, Error> {
+    let mut assembler = Assembler::new();
+    emit(&mut assembler);
+    let code = assembler.encode()?;
+    OwnedCode::new(CodeBuffer::new(code.len())?, &code)
+}

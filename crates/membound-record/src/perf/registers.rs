@@ -1,0 +1,95 @@
+//! Which registers the kernel is asked for on each architecture, and in which order it gives
+//! them: by their numbers in `asm/perf_regs.h`.
+
+/// Stands in [`RegisterSet::order`] for the instruction pointer.
+const IP: usize = usize::MAX;
+
+/// The registers of one architecture.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RegisterSet {
+    /// A bit for each that is asked for.
+    pub(crate) mask: u64,
+    /// Where each goes in `Registers::general`, in the kernel's order.
+    order: &'static [usize],
+}
+
+/// rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip, and, behind flags and segments, r8 to r15.
+const X86_64: RegisterSet = RegisterSet {
+    mask: 0x1ff | 0xff << 16,
+    order: &[0, 3, 1, 2, 6, 7, 5, 4, IP, 8, 9, 10, 11, 12, 13, 14, 15],
+};
+
+/// x0 to x30, sp, pc.
+const AARCH64: RegisterSet = RegisterSet {
+    mask: (1 << 33) - 1,
+    order: &[
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24,
+        25, 26, 27, 28, 29, 30, 31, IP,
+    ],
+};
+
+impl RegisterSet {
+    /// This machine's; `None` where registers are not read.
+    pub(crate) const fn native() -> Option<&'static Self> {
+        if cfg!(target_arch = "x86_64") {
+            Some(&X86_64)
+        } else if cfg!(target_arch = "aarch64") {
+            Some(&AARCH64)
+        } else {
+            None
+        }
+    }
+
+    /// This machine's, or those of another where there are none, whose events the kernel then
+    /// refuses.
+    pub(crate) const fn native_or_any() -> &'static Self {
+        match Self::native() {
+            Some(set) => set,
+            None => &X86_64,
+        }
+    }
+
+    /// Takes registers as the kernel gives them, each with `next`.
+    pub(crate) fn read(
+        &self,
+        mut next: impl FnMut() -> Option<u64>,
+    ) -> Option<membound_launch::Registers> {
+        let mut registers = membound_launch::Registers::default();
+        for place in self.order {
+            match *place {
+                IP => registers.ip = next()?,
+                number => registers.general[number] = next()?,
+            }
+        }
+        Some(registers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_register_that_is_asked_for_has_a_place_of_its_own() {
+        for set in [X86_64, AARCH64] {
+            assert_eq!(set.mask.count_ones() as usize, set.order.len());
+            let mut places = set.order.to_vec();
+            places.sort_unstable();
+            places.dedup();
+            assert_eq!(places.len(), set.order.len());
+            let mut count = 0..;
+            assert!(set.read(|| count.next()).is_some());
+            assert_eq!(count.next(), Some(set.order.len() as u64));
+            assert_eq!(set.read(|| None), None);
+        }
+    }
+
+    #[test]
+    fn registers_of_aarch64_come_by_their_numbers() {
+        let mut values = 100..;
+        let registers = AARCH64.read(|| values.next()).unwrap();
+        let expected: Vec<u64> = (100..132).collect();
+        assert_eq!(registers.general.as_slice(), expected);
+        assert_eq!(registers.ip, 132);
+    }
+}

@@ -1,0 +1,395 @@
+//! `cargo xtask machines`: the command for other processors is built, linked and tried.
+//!
+//! Debian's cross compilers link it for aarch64 and powerpc64le, qemu's user emulation runs
+//! the tests that execute kernels, and then the command itself: everything that must work
+//! there, and what only x86-64 has and must be refused with a reason. What the emulator
+//! takes is no figure of any machine, so only what is said is looked at.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::run::{cargo, note, on_path, program, root, say, shown, stdout_of, succeed};
+
+/// The profile in which everything is built: quickly.
+const PROFILE: &str = "emulated";
+
+/// Arguments of `machines`.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// A kind of machine that can be emulated.
+struct Machine {
+    target: &'static str,
+    /// Begins the names of Debian's cross tools and of the directory of its libraries.
+    triple: &'static str,
+    emulator: &'static str,
+    timer: &'static str,
+    kernels: Kernels,
+}
+
+/// What measures there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernels {
+    Emitted,
+    Portable,
+}
+
+const MACHINES: [Machine; 2] = [
+    Machine {
+        target: "aarch64-unknown-linux-gnu",
+        triple: "aarch64-linux-gnu",
+        emulator: "qemu-aarch64",
+        timer: "cntvct",
+        kernels: Kernels::Emitted,
+    },
+    Machine {
+        target: "powerpc64le-unknown-linux-gnu",
+        triple: "powerpc64le-linux-gnu",
+        emulator: "qemu-ppc64le",
+        timer: "timebase",
+        kernels: Kernels::Portable,
+    },
+];
+
+/// Debian packages that bring the tools of all of them.
+pub(crate) const PACKAGES: &[&str] = &[
+    "gcc-aarch64-linux-gnu",
+    "libc6-dev-arm64-cross",
+    "gcc-powerpc64le-linux-gnu",
+    "libc6-dev-ppc64el-cross",
+    "qemu-user",
+];
+
+/// Whether everything is there that [`PACKAGES`] bring.
+pub(crate) fn present() -> bool {
+    MACHINES.iter().all(|machine| machine.missing().is_none())
+}
+
+pub(crate) fn run(_: &Args) -> Result<ExitCode> {
+    check()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds for every machine whose tools are here, and tries what was built.
+pub(crate) fn check() -> Result<()> {
+    let mut here = Vec::new();
+    for machine in &MACHINES {
+        match machine
+            .missing()
+            .or_else(|| machine.without_standard_library())
+        {
+            Some(reason) => say(format_args!("skipped: {}: {reason}", machine.target)),
+            None => here.push(machine),
+        }
+    }
+    if here.is_empty() {
+        return Ok(());
+    }
+    let targets = here.iter().map(|it| format!("--target={}", it.target));
+    let targets: Vec<String> = targets.collect();
+    let with_tools = |mut command: Command| {
+        here.iter()
+            .for_each(|machine| machine.name_tools(&mut command));
+        command
+    };
+    let build = cargo([
+        "build",
+        "--locked",
+        "--package=membound",
+        "--profile",
+        PROFILE,
+    ]);
+    succeed(with_tools(build).args(&targets))?;
+    // What executes emitted code, or reads the processor's counter.
+    let test = cargo([
+        "test",
+        "--locked",
+        "--package=membound-jit",
+        "--package=membound-measure",
+        "--lib",
+        "--profile",
+        PROFILE,
+    ]);
+    let tests = ["--", "buffer::", "arch::", "clock::tests::every"];
+    succeed(with_tools(test).args(&targets).args(tests))?;
+    for machine in here {
+        note(format_args!(
+            "── {} under {}",
+            machine.target, machine.emulator
+        ));
+        Trial::new(machine)?.everything()?;
+    }
+    Ok(())
+}
+
+impl Machine {
+    /// Which tool is not there.
+    fn missing(&self) -> Option<String> {
+        let tools = [format!("{}-gcc", self.triple), self.emulator.to_owned()];
+        let absent = tools.into_iter().find(|tool| on_path(tool).is_none());
+        let absent = absent.or_else(|| {
+            let library = self.libraries().join("lib/libc.so.6");
+            (!library.exists()).then(|| library.display().to_string())
+        })?;
+        Some(format!(
+            "no {absent} (Debian packages {})",
+            PACKAGES.join(", ")
+        ))
+    }
+
+    /// Why there is no standard library for it, after one was asked for.
+    fn without_standard_library(&self) -> Option<String> {
+        let is_there = || {
+            let find = ["--print", "target-libdir", "--target", self.target];
+            let found = stdout_of(program("rustc").args(find)).ok();
+            found.is_some_and(|directory| Path::new(directory.trim()).is_dir())
+        };
+        if is_there() {
+            return None;
+        }
+        let added = succeed(program("rustup").args(["target", "add", self.target]));
+        match added {
+            Ok(()) if is_there() => None,
+            Ok(()) => Some("rustup added a target that rustc does not find".to_owned()),
+            Err(error) => Some(format!("no standard library: {error:#}")),
+        }
+    }
+
+    fn libraries(&self) -> PathBuf {
+        Path::new("/usr").join(self.triple)
+    }
+
+    /// Tells cargo, and the build scripts that compile C, what to use for this machine.
+    fn name_tools(&self, command: &mut Command) {
+        let compiler = format!("{}-gcc", self.triple);
+        let name = self.target.replace('-', "_");
+        let key = name.to_uppercase();
+        command
+            .env(format!("CC_{name}"), &compiler)
+            .env(format!("CARGO_TARGET_{key}_LINKER"), &compiler)
+            .env(
+                format!("CARGO_TARGET_{key}_RUNNER"),
+                format!("{} -L {}", self.emulator, self.libraries().display()),
+            );
+    }
+}
+
+/// The command on an emulated machine.
+struct Trial<'a> {
+    machine: &'a Machine,
+    binary: PathBuf,
+    /// Where it writes.
+    place: PathBuf,
+}
+
+impl<'a> Trial<'a> {
+    fn new(machine: &'a Machine) -> Result<Self> {
+        let built = root().join("target").join(machine.target).join(PROFILE);
+        let place = built.join("trial");
+        // What an earlier run left.
+        drop(fs::remove_dir_all(&place));
+        fs::create_dir_all(&place).with_context(|| format!("cannot make {}", place.display()))?;
+        Ok(Self {
+            machine,
+            binary: built.join("membound"),
+            place,
+        })
+    }
+
+    fn everything(&self) -> Result<()> {
+        self.doctor()?;
+        self.latency()?;
+        self.mlp()?;
+        self.bandwidth()?;
+        self.model_and_comparison()?;
+        self.refusals()
+    }
+
+    fn doctor(&self) -> Result<()> {
+        let found = self.document(&["doctor"])?;
+        let timer = &found["timer"]["name"];
+        ensure!(timer == self.machine.timer, "the timer is {timer}");
+        let expected = match self.machine.kernels {
+            Kernels::Emitted => "full",
+            Kernels::Portable => "reduced",
+        };
+        let all = found["capabilities"].as_array();
+        let latency = all.into_iter().flatten().find(|it| it["what"] == "latency");
+        let state = latency.map(|it| &it["state"]);
+        ensure!(
+            state.is_some_and(|state| state == expected),
+            "latency is measured {state:?}, not {expected}"
+        );
+        Ok(())
+    }
+
+    /// Chains of dependent loads, as the chase, its patterns and lat_mem_rd's columns show them.
+    fn latency(&self) -> Result<()> {
+        let small = [
+            "measure",
+            "latency",
+            "--quick",
+            "--page=4k",
+            "--sizes=16K,256K",
+        ];
+        let mut words = small.to_vec();
+        words.extend([
+            "--strides=64",
+            "--pattern=random,stride",
+            "--access=clean,dirty",
+        ]);
+        let found = self.document(&words)?;
+        let points = found["points"].as_array().context("there are no points")?;
+        ensure!(points.len() == 8, "{} points instead of 8", points.len());
+        for point in points {
+            let ns = point["ns"].as_f64().unwrap_or_default();
+            ensure!(ns > 0.0, "a load takes no time: {point}");
+        }
+        let told = &found["machine"]["conditions"]["labels"]["kernels"];
+        ensure!(
+            told.is_string() == (self.machine.kernels == Kernels::Portable),
+            "the kernels are {told}"
+        );
+        words = small.to_vec();
+        words.extend(["--strides=64", "--format=lat_mem_rd"]);
+        let text = self.output(&words)?;
+        ensure!(
+            text.starts_with("\"stride=64\n0.01562 "),
+            "lat_mem_rd's columns are\n{text}"
+        );
+        Ok(())
+    }
+
+    /// Document 000's kernel, where it can be emitted.
+    fn mlp(&self) -> Result<()> {
+        let words = ["measure", "mlp", "--quick", "--page=4k"];
+        if self.machine.kernels == Kernels::Portable {
+            return self.refused(&words, "must be emitted instruction by instruction");
+        }
+        let mut small = words.to_vec();
+        small.extend(["--areas=1M", "--loads=1,2,20", "--fillers=0,64"]);
+        let found = self.document(&small)?;
+        let fence = &found["fence"];
+        ensure!(fence == "isb", "the fence is {fence}");
+        let cells = found["cells"].as_array().map_or(0, Vec::len);
+        ensure!(cells >= 6, "{cells} cells instead of 6 or more");
+        let mut other = words.to_vec();
+        other.push("--fence=lfence");
+        self.refused(&other, "lfence is no instruction of this processor")
+    }
+
+    fn bandwidth(&self) -> Result<()> {
+        let words = [
+            "measure",
+            "bandwidth",
+            "--quick",
+            "--page=4k",
+            "--sizes=64K",
+        ];
+        let with = |kernels: &'static str| -> Vec<&str> {
+            words
+                .iter()
+                .copied()
+                .chain(["--threads=1", kernels])
+                .collect()
+        };
+        let (kernels, count) = match self.machine.kernels {
+            Kernels::Emitted => ("--kernel=read,write,nt-write,copy,triad", 5),
+            Kernels::Portable => ("--kernel=read,write,copy,triad", 4),
+        };
+        let found = self.document(&with(kernels))?;
+        let points = found["points"].as_array().map_or(0, Vec::len);
+        ensure!(points == count, "{points} kernels instead of {count}");
+        if self.machine.kernels == Kernels::Portable {
+            self.refused(&with("--kernel=nt-write"), "no non-temporal stores")?;
+        }
+        Ok(())
+    }
+
+    fn model_and_comparison(&self) -> Result<()> {
+        let window = self.place.join("window.json");
+        let into = format!("--json={}", window.display());
+        let sizes = ["--windows=256,1K", "--areas=16K,256K,1M"];
+        let mut words = vec!["measure", "window", "--quick", "--page=4k"];
+        words.extend(sizes);
+        words.push(&into);
+        self.output(&words)?;
+        let window = window.display().to_string();
+        let series = "--series=scalar, 4k";
+        let fitted = self.document(&["model", "fit", &window, series, "--topology=plain"]);
+        // What is found depends on the emulator; that a document comes of it does not.
+        if let Ok(fitted) = fitted {
+            ensure!(fitted["kind"] == "model", "a fit is a {}", fitted["kind"]);
+        }
+        let shown = self.output(&["model", "show", "origin2000"])?;
+        ensure!(shown.contains("Origin2000"), "the model shown is\n{shown}");
+        let compared = self.document(&["compare", &window, &window])?;
+        ensure!(
+            compared["kind"] == "comparison",
+            "a comparison is a {}",
+            compared["kind"]
+        );
+        Ok(())
+    }
+
+    /// What only x86-64 has, and what the emulator has not.
+    fn refusals(&self) -> Result<()> {
+        let run = self.place.join("run").display().to_string();
+        self.refused(
+            &["profile", "-o", &run, "--", "/bin/true"],
+            "cannot sample: ",
+        )?;
+        let harvest = ["harvest", "run", "--scavenger=/bin/true", "--", "/bin/true"];
+        self.refused(&harvest, "programs are patched on x86-64 Linux only")?;
+        let told = self.document(&["measure", "calibration"])?;
+        let reason = &told["not_measured"]["reason"];
+        ensure!(
+            reason == "programs are patched on x86-64 only",
+            "calibration says {reason}"
+        );
+        Ok(())
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = program(self.machine.emulator);
+        command
+            .arg("-L")
+            .arg(self.machine.libraries())
+            .arg(&self.binary)
+            .args(words)
+            // Profiles of the machine that this runs on are none of the emulated one's.
+            .env("XDG_CACHE_HOME", self.place.join("cache"))
+            .env("XDG_DATA_HOME", self.place.join("data"));
+        command
+    }
+
+    fn output(&self, words: &[&str]) -> Result<String> {
+        stdout_of(&mut self.command(words))
+    }
+
+    /// What a command writes with `--json -`.
+    fn document(&self, words: &[&str]) -> Result<Value> {
+        let words: Vec<&str> = words.iter().copied().chain(["--json", "-"]).collect();
+        let text = self.output(&words)?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("`{}` wrote no document", words.join(" ")))
+    }
+
+    /// The command must fail in one line that has `reason` in it.
+    fn refused(&self, words: &[&str], reason: &str) -> Result<()> {
+        let mut command = self.command(words);
+        let name = shown(&command);
+        let output = command
+            .output()
+            .with_context(|| format!("cannot start `{name}`"))?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() || !told.lines().any(|line| line.contains(reason)) {
+            bail!("`{name}` says `{}` instead of `{reason}`", told.trim());
+        }
+        Ok(())
+    }
+}
