@@ -129,6 +129,9 @@ fn executable(path: &Path) -> Result<(), CannotRun> {
 /// What is known before `path` is started of why the agent will not be in it.
 #[must_use]
 pub fn examine(path: &Path) -> Option<Unpatched> {
+    if crate::AGENT.is_empty() {
+        return Some(Unpatched::NoAgent);
+    }
     let mut path = path.to_owned();
     for _ in 0..DEEPEST {
         if privileged(&path) {

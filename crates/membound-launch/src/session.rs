@@ -191,7 +191,7 @@ impl Session {
     fn begin(program: &Program, options: Options, presence: Agent) -> Result<Self, Error> {
         let mut path = program::find(&program.name, program.search.as_deref())?;
         let mut obstacle = match presence {
-            Agent::Inside => obstacle(&path),
+            Agent::Inside => program::examine(&path),
             Agent::Absent => None,
         };
         let prepare = |error| Error::Prepare {
@@ -253,7 +253,7 @@ impl Session {
         }
         let pid = start(program, &mut path, &environment)?;
         if presence == Agent::Inside && path == Path::new(SHELL) {
-            obstacle = self::obstacle(&path);
+            obstacle = program::examine(&path);
         }
         let mut collectors = vec![Collector::start(&server, |server, stopped| {
             server.collect(stopped);
@@ -493,14 +493,6 @@ fn start(
             spawn::spawn(path, &words, environment).map_err(|error| refused(path, &error))
         }
         Err(error) => Err(refused(path, &error)),
-    }
-}
-
-fn obstacle(path: &Path) -> Option<Unpatched> {
-    if crate::AGENT.is_empty() {
-        Some(Unpatched::NoAgent)
-    } else {
-        program::examine(path)
     }
 }
 

@@ -12,7 +12,7 @@
 //! loads that end a page, by comparison with a walk that goes on to another page instead.
 //!
 //! Where prefetchers can be switched, everything is repeated with all of them off and with
-//! each one off.
+//! each one off; on POWER, with every depth and kind of stream.
 
 mod control;
 mod ground;
@@ -28,7 +28,7 @@ use membound_types::{
 use crate::sampling::{Sampled, Slot, run_rounds};
 use crate::stats::Summary;
 use crate::{Effort, Error, Session};
-pub use control::{PrefetchControl, SwitchedOff};
+pub use control::{InSettings, PrefetchControl, SwitchedOff, in_settings};
 use ground::Ground;
 use order::{Field, Walk};
 
@@ -122,47 +122,26 @@ pub fn measure(
         },
         ..Prefetch::default()
     };
-    let states = states(names.as_deref().unwrap_or_default());
-    for (at, (state, off)) in states.iter().enumerate() {
-        if session.cancelled() {
-            break;
-        }
-        let share = |within: f64| (at as f64 + within) / states.len() as f64;
-        let switched = match (&control, off) {
-            (Ok(control), Some(off)) => {
-                let which: Vec<&str> = off.iter().map(String::as_str).collect();
-                match control.switch_off(&which) {
-                    Ok(switched) => Some(switched),
-                    Err(reason) => {
-                        prefetch.skipped.push(format!(
-                            "{} off: {}",
-                            off.join(", "),
-                            with_remedy(&reason)
-                        ));
-                        continue;
-                    }
-                }
-            }
-            _ => None,
-        };
-        let points = with_state(session, config, &mut ground, state, &share);
-        if let Some(Err(reason)) = switched.map(SwitchedOff::restore) {
-            prefetch.skipped.push(format!(
-                "putting prefetchers back: {}",
-                with_remedy(&reason)
-            ));
-        }
-        prefetch.points.extend(points?);
+    let mut settings = vec![PrefetchState::Default];
+    if let Ok(control) = &control {
+        settings.extend(control.settings());
+    }
+    let count = settings.len() as f64;
+    let found = in_settings(
+        session,
+        control.as_ref().map(|control| *control),
+        &settings,
+        |setting, number| {
+            let share = |within: f64| (number as f64 + within) / count;
+            with_state(session, config, &mut ground, setting, &share)
+        },
+    )?;
+    prefetch.skipped.extend(found.skipped);
+    for (_, points) in found.measured {
+        prefetch.points.extend(points);
     }
     prefetch.elapsed_s = begun.elapsed().as_secs_f64();
     Ok(prefetch)
-}
-
-fn with_remedy(reason: &NotMeasured) -> String {
-    match &reason.remedy {
-        Some(remedy) => format!("{} ({remedy})", reason.reason),
-        None => reason.reason.clone(),
-    }
 }
 
 fn check(config: &PrefetchConfig) -> Result<(), Error> {
@@ -191,24 +170,6 @@ fn check(config: &PrefetchConfig) -> Result<(), Error> {
         )));
     }
     Ok(())
-}
-
-/// States to measure in, each with the names that are off.
-fn states(names: &[String]) -> Vec<(PrefetchState, Option<Vec<String>>)> {
-    let mut states = vec![(PrefetchState::Default, None)];
-    if !names.is_empty() {
-        states.push((PrefetchState::Off, Some(names.to_vec())));
-    }
-    // With one prefetcher, "all off" says it all.
-    if names.len() > 1 {
-        states.extend(names.iter().map(|name| {
-            (
-                PrefetchState::Without(name.clone()),
-                Some(vec![name.clone()]),
-            )
-        }));
-    }
-    states
 }
 
 /// What has to be walked for the patterns of `config`, the reference first.
@@ -240,12 +201,13 @@ fn with_state(
     let doing = match state {
         PrefetchState::Default => "prefetch: as found".to_owned(),
         PrefetchState::Off => "prefetch: all off".to_owned(),
+        PrefetchState::Dscr(dscr) => format!("prefetch: {dscr}"),
         PrefetchState::Without(name) => format!("prefetch: {name} off"),
     };
     let mut slots: Vec<Slot<Walk>> = walks(config).into_iter().map(Slot::time).collect();
     let budget = match state {
         PrefetchState::Default => config.budget,
-        PrefetchState::Off | PrefetchState::Without(_) => config.budget / 4,
+        _ => config.budget / 4,
     };
     run_rounds(
         session,

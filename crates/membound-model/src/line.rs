@@ -108,7 +108,12 @@ fn curves(points: &[LatencyPoint]) -> Vec<Vec<&LatencyPoint>> {
     for point in points {
         let usable = match point.pattern {
             Pattern::Random | Pattern::Indexed => true,
-            Pattern::Stride => point.prefetch == PrefetchState::Off,
+            Pattern::Stride => match point.prefetch {
+                PrefetchState::Off => true,
+                // No depth, and no other kind of stream.
+                PrefetchState::Dscr(dscr) => dscr.value() == 1,
+                PrefetchState::Default | PrefetchState::Without(_) => false,
+            },
             Pattern::PageRandom => false,
         };
         if !(usable && point.ns > 0.0 && point.ns.is_finite()) {

@@ -3,7 +3,8 @@
 //! Intel: MSR 0x1A4, a set bit is off. AMD: MSR 0xC000_0108 where CPUID says so, a set bit
 //! is off. POWER: the data stream control register behind `/sys/devices/system/cpu`.
 //!
-//! What is changed is put back when [`Restore`] is dropped, and by a guard process when
+//! A setting is one of [`Controls::settings`], or any set of names for
+//! [`Controls::switch_off`]. What is changed is put back when [`Restore`] is dropped, and by a guard process when
 //! this process ends without having done so; see [`guard`].
 
 mod family;
@@ -11,7 +12,7 @@ pub mod guard;
 
 use std::collections::BTreeMap;
 
-use membound_types::{Cpu, CpuId, NotMeasured, Outcome};
+use membound_types::{Cpu, CpuId, Dscr, NotMeasured, Outcome, PrefetchState};
 
 use family::{Control, Family};
 use guard::{Change, Guard, GuardCommand};
@@ -95,18 +96,67 @@ impl Controls {
         guard: &GuardCommand,
     ) -> Result<Restore, Error> {
         let chosen = self.chosen(which)?;
+        let mask = chosen.iter().fold(0, |mask, control| mask | control.mask);
+        self.change(mask, cpus, guard, |former| {
+            chosen
+                .iter()
+                .fold(former, |value, control| control.off(value))
+        })
+    }
+
+    /// Every setting beside the machine's own, for [`Controls::set`].
+    #[must_use]
+    pub fn settings(&self) -> Vec<PrefetchState> {
+        self.family.settings()
+    }
+
+    /// Brings about one of [`Controls::settings`] on `cpus`; [`PrefetchState::Default`] is the
+    /// machine's own, for which nothing is written.
+    ///
+    /// # Errors
+    /// As [`Controls::switch_off`]; [`Error::NoSuchPrefetcher`] for a setting of another
+    /// kind of processor.
+    pub fn set(
+        &self,
+        setting: &PrefetchState,
+        cpus: &[CpuId],
+        guard: &GuardCommand,
+    ) -> Result<Restore, Error> {
+        match setting {
+            PrefetchState::Default => self.change(0, &[], guard, |former| former),
+            PrefetchState::Off => self.switch_off(&[], cpus, guard),
+            PrefetchState::Without(name) => self.switch_off(&[name], cpus, guard),
+            PrefetchState::Dscr(dscr) if self.family.is_register() => {
+                Err(Error::NoSuchPrefetcher {
+                    name: dscr.to_string(),
+                    known: self.names().join(", "),
+                })
+            }
+            PrefetchState::Dscr(dscr) => {
+                let value = u64::from(dscr.value());
+                let mask = u64::from(Dscr::MOST);
+                self.change(mask, cpus, guard, |former| former & !mask | value)
+            }
+        }
+    }
+
+    /// Writes what `wanted` makes of each CPU's value, in the bits of `mask`.
+    fn change(
+        &self,
+        mask: u64,
+        cpus: &[CpuId],
+        guard: &GuardCommand,
+        wanted: impl Fn(u64) -> u64,
+    ) -> Result<Restore, Error> {
         let mut changes = Vec::with_capacity(cpus.len());
         for &cpu in cpus {
             let place = self.family.place(&self.root, cpu);
             let former = place.read()?;
-            let wanted = chosen
-                .iter()
-                .fold(former, |value, control| control.off(value));
             changes.push(Change {
-                mask: chosen.iter().fold(0, |mask, control| mask | control.mask),
+                mask,
                 place,
                 former,
-                wanted,
+                wanted: wanted(former),
             });
         }
         let guard = Guard::spawn(guard, &changes)?;

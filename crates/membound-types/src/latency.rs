@@ -49,18 +49,87 @@ pub enum PrefetchState {
     Default,
     /// All that can be controlled are off.
     Off,
+    /// The data stream control register of a POWER processor has this value.
+    #[serde(untagged)]
+    Dscr(Dscr),
     /// The named one is off.
     #[serde(untagged)]
     Without(String),
 }
 
+/// A value of the data stream control register of POWER processors, `dscr=N` in documents: the
+/// prefetch depth in the low three bits (0 the processor's own, 1 none, 2 shallowest … 7
+/// deepest), 8 for store streams, 16 for strides of more than a line (Power ISA).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct Dscr(u8);
+
+impl Dscr {
+    /// The largest value whose bits are all meant here.
+    pub const MOST: u8 = 31;
+
+    /// `None` for a value with other bits.
+    #[must_use]
+    pub fn new(value: u8) -> Option<Self> {
+        (value <= Self::MOST).then_some(Self(value))
+    }
+
+    /// The register's value.
+    #[must_use]
+    pub const fn value(self) -> u8 {
+        self.0
+    }
+}
+
+impl fmt::Display for Dscr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "dscr={}", self.0)
+    }
+}
+
+impl From<Dscr> for String {
+    fn from(dscr: Dscr) -> Self {
+        dscr.to_string()
+    }
+}
+
+impl TryFrom<String> for Dscr {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let value = text.strip_prefix("dscr=").and_then(|it| it.parse().ok());
+        value
+            .and_then(Self::new)
+            .ok_or_else(|| format!("`{text}` is not dscr=0 to dscr={}", Self::MOST))
+    }
+}
+
+impl PrefetchState {
+    /// The state of a name in documents and on the command line.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        match name {
+            "default" => Self::Default,
+            "off" => Self::Off,
+            other => match Dscr::try_from(other.to_owned()) {
+                Ok(dscr) => Self::Dscr(dscr),
+                Err(_) => Self::Without(other.to_owned()),
+            },
+        }
+    }
+}
+
 impl fmt::Display for PrefetchState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Default => "default",
-            Self::Off => "off",
-            Self::Without(name) => name,
-        })
+        match self {
+            Self::Default => f.pad("default"),
+            Self::Off => f.pad("off"),
+            Self::Dscr(dscr) => f.pad(&dscr.to_string()),
+            Self::Without(name) => f.pad(name),
+        }
     }
 }
 
@@ -142,4 +211,32 @@ pub struct Latency {
     pub skipped: Vec<String>,
     /// Wall time of this part in seconds.
     pub elapsed_s: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_of_prefetchers_are_their_names_in_documents() {
+        let seven = Dscr::new(7).unwrap();
+        for (state, name) in [
+            (PrefetchState::Default, "default"),
+            (PrefetchState::Off, "off"),
+            (PrefetchState::Dscr(seven), "dscr=7"),
+            (
+                PrefetchState::Without("l2-streamer".to_owned()),
+                "l2-streamer",
+            ),
+            // Not a value of the register.
+            (PrefetchState::Without("dscr=32".to_owned()), "dscr=32"),
+        ] {
+            assert_eq!(state.to_string(), name);
+            assert_eq!(PrefetchState::of_name(name), state);
+            let json = serde_json::to_string(&state).unwrap();
+            assert_eq!(json, format!("\"{name}\""));
+            assert_eq!(serde_json::from_str::<PrefetchState>(&json).unwrap(), state);
+        }
+        assert_eq!(Dscr::new(32), None);
+    }
 }

@@ -44,7 +44,7 @@ pub use figure::{Basis, Figure, NotMeasured, Outcome};
 pub use harvest::*;
 pub use harvest_run::*;
 pub use latency::{
-    Access, CoreDifference, Latency, LatencyPoint, Pattern, PrefetchState, PrefetchTaint,
+    Access, CoreDifference, Dscr, Latency, LatencyPoint, Pattern, PrefetchState, PrefetchTaint,
 };
 pub use loaded::{Loaded, LoadedPoint, TrafficMix};
 pub use machine::{

@@ -211,6 +211,16 @@ pub(crate) struct MeasureArgs {
         help_heading = "Where"
     )]
     pub(crate) prefetch_off: Vec<String>,
+    /// Repeat the latencies in each of these prefetch settings, overlaid in one result: all;
+    /// off or the name of one that is off; on POWER dscr=0 to dscr=7, dscr=15, dscr=16, dscr=31.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        conflicts_with = "prefetch_off",
+        help_heading = "Where"
+    )]
+    pub(crate) prefetch_settings: Vec<String>,
 
     /// Sizes in bytes (latency, bandwidth) [default: a grid, denser where the curve bends].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "latency")]
@@ -312,6 +322,11 @@ impl MeasureArgs {
             ),
             ("--threads", !self.threads.is_empty(), &[Latency, Bandwidth]),
             ("--spread", self.spread.is_some(), &[Latency, Bandwidth]),
+            (
+                "--prefetch-settings",
+                !self.prefetch_settings.is_empty(),
+                &[Latency],
+            ),
             ("--loads", !self.loads.is_empty(), &[Mlp]),
             ("--fillers", !self.fillers.is_empty(), &[Mlp]),
             ("--filler", self.filler.is_some(), &[Mlp]),

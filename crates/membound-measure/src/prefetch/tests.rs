@@ -26,8 +26,16 @@ impl PrefetchControl for Fake {
         vec!["streamer".to_owned(), "stride".to_owned()]
     }
 
-    fn switch_off(&self, which: &[&str]) -> Result<Box<dyn SwitchedOff>, NotMeasured> {
-        let which = which.join("+");
+    fn settings(&self) -> Vec<PrefetchState> {
+        let names = self.names().into_iter().map(PrefetchState::Without);
+        std::iter::once(PrefetchState::Off).chain(names).collect()
+    }
+
+    fn set(&self, setting: &PrefetchState) -> Result<Box<dyn SwitchedOff>, NotMeasured> {
+        let which = match setting {
+            PrefetchState::Off => self.names().join("+"),
+            other => other.to_string(),
+        };
         if self.refuses == Some(&which) {
             return Err(NotMeasured {
                 reason: format!("{which} does not stay off"),
@@ -332,11 +340,62 @@ fn nothing_is_measured_when_cancelled_before_the_first_visit() {
 }
 
 #[test]
-fn one_prefetcher_is_all_of_them() {
-    let names = ["only".to_owned()];
-    let found: Vec<PrefetchState> = states(&names).into_iter().map(|(state, _)| state).collect();
-    assert_eq!(found, [PrefetchState::Default, PrefetchState::Off]);
-    assert_eq!(states(&[]).len(), 1);
+fn settings_are_had_in_turn_and_those_that_cannot_be_had_are_named() {
+    with_session(&Silent, |session, cancel| {
+        let fake = Fake {
+            refuses: Some("dscr=5"),
+            ..Fake::default()
+        };
+        let named = |names: &[&str]| -> Vec<PrefetchState> {
+            names
+                .iter()
+                .map(|name| PrefetchState::of_name(name))
+                .collect()
+        };
+        let settings = named(&["default", "dscr=1", "dscr=5", "dscr=16"]);
+        let log = Rc::clone(&fake.log);
+        let found = in_settings(session, Ok(&fake), &settings, |setting, number| {
+            log.borrow_mut().push(format!("{number} {setting}"));
+            Ok::<_, Error>(number)
+        })
+        .unwrap();
+        assert_eq!(
+            *fake.log.borrow(),
+            [
+                "0 default",
+                "off dscr=1",
+                "1 dscr=1",
+                "on dscr=1",
+                "off dscr=16",
+                "3 dscr=16",
+                "on dscr=16"
+            ]
+        );
+        let measured: Vec<usize> = found.measured.iter().map(|(_, number)| *number).collect();
+        assert_eq!(measured, [0, 1, 3]);
+        assert_eq!(
+            found.skipped,
+            ["dscr=5: dscr=5 does not stay off (ask the host)"]
+        );
+        // An error ends it, with everything back.
+        fake.log.borrow_mut().clear();
+        let failed = in_settings(session, Ok(&fake), &settings, |setting, _| match setting {
+            PrefetchState::Default => Ok(()),
+            _ => Err("no memory"),
+        });
+        assert_eq!(failed.unwrap_err(), "no memory");
+        assert_eq!(*fake.log.borrow(), ["off dscr=1", "on dscr=1"]);
+        // Without switches the machine's own setting is still to be had.
+        let found = in_settings(session, Err(&no_control()), &settings[..2], |_, number| {
+            Ok::<_, Error>(number)
+        })
+        .unwrap();
+        assert_eq!(found.measured.len(), 1);
+        assert_eq!(found.skipped, ["dscr=1: no such register"]);
+        cancel.store(true, Ordering::Relaxed);
+        let found = in_settings(session, Ok(&fake), &settings, |_, _| Ok::<_, Error>(()));
+        assert!(found.unwrap().measured.is_empty());
+    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use membound_types::{Cpu, CpuId, NotMeasured};
+use membound_types::{Cpu, CpuId, Dscr, NotMeasured, PrefetchState};
 
 use super::guard::Place;
 use crate::Root;
@@ -135,6 +135,26 @@ impl Family {
         }
     }
 
+    /// Every setting that is worth measuring beside the machine's own: all switches off and each
+    /// alone off; on POWER every depth, the deepest with store streams, and streams of
+    /// strides with the processor's own depth and, with everything, the deepest.
+    pub(super) fn settings(self) -> Vec<PrefetchState> {
+        match self {
+            Self::Dscr | Self::DscrDefault => {
+                let values = (0..8).chain([15, 16, 31]);
+                values
+                    .filter_map(Dscr::new)
+                    .map(PrefetchState::Dscr)
+                    .collect()
+            }
+            Self::Intel | Self::Amd => {
+                let each = self.controls().iter();
+                let each = each.map(|control| PrefetchState::Without(control.name.to_owned()));
+                std::iter::once(PrefetchState::Off).chain(each).collect()
+            }
+        }
+    }
+
     /// Whether the switches are model-specific registers.
     pub(super) fn is_register(self) -> bool {
         matches!(self, Self::Intel | Self::Amd)
@@ -170,6 +190,23 @@ fn amd_has_register(root: &Root, cpu: &Cpu) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_are_all_switches_each_switch_and_every_depth() {
+        let named = |family: Family| -> Vec<String> {
+            let settings = family.settings();
+            settings.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(
+            named(Family::Intel),
+            ["off", "l2-streamer", "l2-adjacent-line", "dcu", "dcu-ip"]
+        );
+        assert_eq!(named(Family::Amd).len(), 1 + AMD.len());
+        assert_eq!(
+            named(Family::Dscr).join(" "),
+            "dscr=0 dscr=1 dscr=2 dscr=3 dscr=4 dscr=5 dscr=6 dscr=7 dscr=15 dscr=16 dscr=31"
+        );
+    }
 
     #[test]
     fn a_set_bit_is_off_on_x86() {

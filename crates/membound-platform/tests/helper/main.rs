@@ -1,8 +1,8 @@
 //! The other processes of the integration tests: the guard, and a victim that switches
 //! prefetchers of a tree off and then ends in the way that it is told.
 //!
-//! `helper guard` is the guard. `helper victim ROOT ARCHITECTURE WAY` says `changed` when
-//! the prefetchers are off. `helper denied` installs a filter that denies what a container
+//! `helper guard` is the guard. `helper victim ROOT ARCHITECTURE WAY [SETTING]` says `changed`
+//! when the prefetchers are set, to `off` where nothing else is given. `helper denied` installs a filter that denies what a container
 //! denies, and says what the library makes of that.
 
 mod denied;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use membound_platform::Root;
 use membound_platform::prefetcher::Controls;
 use membound_platform::prefetcher::guard::{GuardCommand, restore_main};
-use membound_types::{Cpu, CpuId, Outcome};
+use membound_types::{Cpu, CpuId, Outcome, PrefetchState};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -24,12 +24,13 @@ fn main() -> ExitCode {
             ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
         }
         ["denied"] => denied::main(),
-        ["victim", root, architecture, way] => victim(root, architecture, way),
+        ["victim", root, architecture, way] => victim(root, architecture, way, "off"),
+        ["victim", root, architecture, way, setting] => victim(root, architecture, way, setting),
         _ => ExitCode::from(2),
     }
 }
 
-fn victim(root: &str, architecture: &str, way: &str) -> ExitCode {
+fn victim(root: &str, architecture: &str, way: &str, setting: &str) -> ExitCode {
     let cpu = Cpu {
         architecture: architecture.to_owned(),
         vendor: if architecture == "x86_64" {
@@ -49,7 +50,8 @@ fn victim(root: &str, architecture: &str, way: &str) -> ExitCode {
     };
     let program = std::env::current_exe().expect("a program on Linux knows its own path");
     let guard = GuardCommand::new(program, ["guard"]);
-    let restore = match controls.switch_off(&[], &cpu.online, &guard) {
+    let setting = PrefetchState::of_name(setting);
+    let restore = match controls.set(&setting, &cpu.online, &guard) {
         Ok(restore) => restore,
         Err(error) => return say(&error.to_string(), 4),
     };

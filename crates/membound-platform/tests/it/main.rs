@@ -5,3 +5,5 @@
 mod denied;
 #[cfg(test)]
 mod prefetcher_restore;
+#[cfg(test)]
+mod prefetcher_settings;

@@ -189,6 +189,99 @@ pub(crate) fn stride_families(latency: &Latency) -> Vec<StrideFamily<'_>> {
     out
 }
 
+/// Curves that differ in nothing but the prefetch setting.
+#[derive(Clone, Debug)]
+pub(crate) struct SettingFamily<'a> {
+    pub(crate) label: String,
+    /// Title of each setting and its points by size, in the order of the document: as found
+    /// comes first.
+    pub(crate) settings: Vec<(String, Vec<&'a LatencyPoint>)>,
+}
+
+/// Families with at least two prefetch settings, by stride.
+pub(crate) fn setting_families(latency: &Latency) -> Vec<SettingFamily<'_>> {
+    let mut families: BTreeMap<CurveKey, Vec<(String, Vec<&LatencyPoint>)>> = BTreeMap::new();
+    for point in &latency.points {
+        let key = CurveKey {
+            prefetch: String::new(),
+            ..CurveKey::of(point)
+        };
+        let title = prefetch_state_title(&point.prefetch);
+        let settings = families.entry(key).or_default();
+        match settings.iter_mut().find(|(known, _)| *known == title) {
+            Some((_, points)) => points.push(point),
+            None => settings.push((title, vec![point])),
+        }
+    }
+    families.retain(|_, settings| settings.len() > 1);
+    let keys: Vec<CurveKey> = families.keys().cloned().collect();
+    families
+        .into_iter()
+        .map(|(key, mut settings)| {
+            for (_, points) in &mut settings {
+                points.sort_by_key(|point| point.size_bytes);
+            }
+            let stride = units::bytes(key.stride_bytes);
+            SettingFamily {
+                label: format!("stride {stride}, {}", label_always(&key, &keys)),
+                settings,
+            }
+        })
+        .collect()
+}
+
+impl SettingFamily<'_> {
+    /// Sizes that every setting has.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let has = |points: &[&LatencyPoint], size| points.iter().any(|p| p.size_bytes == size);
+        let (_, first) = &self.settings[0];
+        let sizes = first.iter().map(|point| point.size_bytes);
+        sizes
+            .filter(|size| self.settings.iter().all(|(_, points)| has(points, *size)))
+            .collect()
+    }
+
+    /// The point of each setting at a size that all have.
+    pub(crate) fn at(&self, size_bytes: u64) -> Vec<(&str, &LatencyPoint)> {
+        let at = self.settings.iter();
+        at.filter_map(|(title, points)| {
+            let point = points.iter().find(|point| point.size_bytes == size_bytes)?;
+            Some((title.as_str(), *point))
+        })
+        .collect()
+    }
+
+    /// What the settings come to at the largest size: which differ from the first one by more
+    /// than the intervals of both.
+    pub(crate) fn reading(&self) -> String {
+        let Some(size) = self.sizes().last().copied() else {
+            return "no size was measured in every setting".to_owned();
+        };
+        let all = self.at(size);
+        let (first_title, first) = all[0];
+        let slower = |(_, point): &&(&str, &LatencyPoint)| point.ns_low > first.ns_high;
+        let faster = |(_, point): &&(&str, &LatencyPoint)| point.ns_high < first.ns_low;
+        let by_time =
+            |a: &&(&str, &LatencyPoint), b: &&(&str, &LatencyPoint)| a.1.ns.total_cmp(&b.1.ns);
+        let said = |found: Option<&(&str, &LatencyPoint)>, what: &str| {
+            found.map(|(title, point)| {
+                let part = units::number(point.ns / first.ns);
+                format!("{title} is the {what}, {part} of {first_title}")
+            })
+        };
+        let fastest = said(all.iter().filter(faster).min_by(by_time), "fastest");
+        let slowest = said(all.iter().filter(slower).max_by(by_time), "slowest");
+        let said: Vec<String> = [fastest, slowest].into_iter().flatten().collect();
+        let place = units::bytes(size);
+        if said.is_empty() {
+            return format!(
+                "at {place} no setting differs from {first_title} beyond the intervals"
+            );
+        }
+        format!("at {place} {}", said.join("; "))
+    }
+}
+
 /// Pattern and page kind, and of the rest what differs within `all`.
 fn label_always(key: &CurveKey, all: &[CurveKey]) -> String {
     let mut words = vec![

@@ -16,7 +16,9 @@ pub(crate) mod run;
 mod titles;
 
 pub(crate) use calibration::{deciles, longest};
-pub(crate) use curves::{Curve, StrideFamily, latency_curves, stride_families};
+pub(crate) use curves::{
+    Curve, SettingFamily, StrideFamily, latency_curves, setting_families, stride_families,
+};
 pub(crate) use disturbed::{Disturbed, disturbed_points, reason, two_modes};
 pub(crate) use functions::plain;
 pub(crate) use gaps::{gaps, missing_text, none_measured};

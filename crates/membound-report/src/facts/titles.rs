@@ -1,6 +1,6 @@
 //! What a person reads where the name in documents is too short or does not exist.
 
-use membound_types::{Mlp, PrefetchPattern, PrefetchState, TrafficMix, VectorWidth};
+use membound_types::{Dscr, Mlp, PrefetchPattern, PrefetchState, TrafficMix, VectorWidth};
 
 use crate::units;
 
@@ -12,8 +12,31 @@ pub(crate) fn prefetch_state_title(state: &PrefetchState) -> String {
     match state {
         PrefetchState::Default => "as found".to_owned(),
         PrefetchState::Off => "all off".to_owned(),
+        PrefetchState::Dscr(dscr) => dscr_title(*dscr),
         PrefetchState::Without(name) => format!("without {name}"),
     }
+}
+
+/// The depth by the name that the Power ISA gives it, and the kinds of streams that are on.
+fn dscr_title(dscr: Dscr) -> String {
+    const DEPTHS: [&str; 8] = [
+        "usual depth",
+        "none",
+        "shallowest",
+        "shallow",
+        "medium",
+        "deep",
+        "deeper",
+        "deepest",
+    ];
+    let mut words = vec![format!("{dscr} {}", DEPTHS[usize::from(dscr.value() & 7)])];
+    if dscr.value() & 8 != 0 {
+        words.push("store streams".to_owned());
+    }
+    if dscr.value() & 16 != 0 {
+        words.push("stride-N".to_owned());
+    }
+    words.join(", ")
 }
 
 pub(crate) fn prefetch_pattern_title(pattern: PrefetchPattern) -> String {
@@ -48,4 +71,18 @@ pub(crate) fn mix_title(mix: TrafficMix) -> String {
 /// The conditions of one run of the part `mlp`, to tell it from the others.
 pub(crate) fn mlp_title(mlp: &Mlp) -> String {
     format!("{} pages, node {}", mlp.page, mlp.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_the_stream_register_are_said_in_words() {
+        let title = |name| prefetch_state_title(&PrefetchState::of_name(name));
+        assert_eq!(title("dscr=1"), "dscr=1 none");
+        assert_eq!(title("dscr=15"), "dscr=15 deepest, store streams");
+        assert_eq!(title("dscr=16"), "dscr=16 usual depth, stride-N");
+        assert_eq!(title("dcu"), "without dcu");
+    }
 }

@@ -8,7 +8,7 @@ use super::Detail;
 use super::out::Out;
 use super::plot::{self, SizePlot};
 use super::table::Table;
-use crate::facts::{self, Curve};
+use crate::facts::{self, Curve, SettingFamily};
 use crate::units;
 
 /// Curves beside each other in the table.
@@ -49,6 +49,9 @@ pub(super) fn write(
     if detail == Detail::Full {
         table(out, &curves);
         strides(out, latency);
+        for family in facts::setting_families(latency) {
+            settings(out, &family);
+        }
         if latency.points.iter().any(|p| p.prefetch_taint.is_some()) {
             taint(out, latency);
         }
@@ -193,6 +196,37 @@ fn strides(out: &mut Out, latency: &Latency) {
         table.row(row);
     }
     out.table(&table);
+}
+
+/// A row for each prefetch setting, and what they come to.
+fn settings(out: &mut Out, family: &SettingFamily<'_>) {
+    let sizes = family.sizes();
+    let step = sizes.len().div_ceil(COLUMNS - 1).max(1);
+    let columns: Vec<u64> = sizes.iter().rev().step_by(step).rev().copied().collect();
+    out.heading("ns by prefetch setting", &family.label);
+    let mut table = Table::new().words("setting");
+    for size in &columns {
+        table = table.figures(&units::bytes(*size));
+    }
+    table = table.figures("last : first");
+    let first = columns
+        .last()
+        .and_then(|size| Some(family.at(*size).first()?.1.ns));
+    for (title, points) in &family.settings {
+        let at = |size: &u64| points.iter().find(|point| point.size_bytes == *size);
+        let mut row = vec![title.clone()];
+        for size in &columns {
+            row.push(at(size).map(|p| units::number(p.ns)).unwrap_or_default());
+        }
+        let last = columns.last().and_then(at).map(|point| point.ns);
+        let part = last
+            .zip(first)
+            .map(|(last, first)| units::number(last / first));
+        row.push(part.unwrap_or_default());
+        table.row(row);
+    }
+    out.table(&table);
+    out.note(&family.reading());
 }
 
 fn taint(out: &mut Out, latency: &Latency) {

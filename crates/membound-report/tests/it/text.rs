@@ -1,7 +1,9 @@
 //! Text for a terminal, at 80 columns and at others.
 
 use membound_report::text::{self, Style};
-use membound_types::{Document, Kind, MachineProfile, Outcome, SCHEMA_VERSION};
+use membound_types::{
+    Document, Kind, LatencyPoint, MachineProfile, Outcome, PrefetchState, SCHEMA_VERSION,
+};
 use textwrap::core::display_width;
 
 use crate::fixture::{self, Extent};
@@ -65,6 +67,78 @@ fn at_eighty_columns() {
     for (name, shown) in all(&fixture::two_nodes(8), Style::default()) {
         insta::assert_snapshot!(name, shown);
     }
+}
+
+/// The first curve in three settings of POWER's register: without prefetch twice as slow, with
+/// streams of strides as it was found.
+fn in_three_settings() -> MachineProfile {
+    let mut profile = fixture::two_nodes(8);
+    let Outcome::Known(latency) = &mut profile.latency else {
+        panic!("the fixture has latencies");
+    };
+    let first = latency.points[0].clone();
+    let alike = |point: &LatencyPoint| {
+        (
+            point.pattern,
+            point.page,
+            point.access,
+            point.threads,
+            point.stride_bytes,
+        ) == (
+            first.pattern,
+            first.page,
+            first.access,
+            first.threads,
+            first.stride_bytes,
+        )
+    };
+    latency.points.retain(alike);
+    let found = latency.points.clone();
+    for (name, times) in [("dscr=1", 2.0), ("dscr=16", 1.0)] {
+        latency
+            .points
+            .extend(found.iter().cloned().map(|point| LatencyPoint {
+                prefetch: PrefetchState::of_name(name),
+                ns: times * point.ns,
+                ns_low: times * point.ns_low,
+                ns_high: times * point.ns_high,
+                ..point
+            }));
+    }
+    profile
+}
+
+#[test]
+fn prefetch_settings_stand_side_by_side() {
+    let profile = in_three_settings();
+    let document = document(&profile, Kind::Latency, &profile.latency);
+    let shown = text::latency(&document, &profile.levels, Style::default());
+    let at = shown
+        .find("ns by prefetch setting")
+        .expect("the settings have a table");
+    let lines: Vec<&str> = shown[at..].lines().collect();
+    let row = |title: &str| -> Vec<&str> {
+        let line = lines.iter().find(|line| line.starts_with(title));
+        line.expect("each setting has a row")
+            .split_whitespace()
+            .collect()
+    };
+    assert_eq!(row("as found").last(), Some(&"1.00"));
+    assert_eq!(row("dscr=1 none").last(), Some(&"2.00"));
+    assert_eq!(row("dscr=16 usual depth, stride-N").last(), Some(&"1.00"));
+    let said = lines.join(" ");
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        said.contains("dscr=1 none is the slowest, 2.00 of as found"),
+        "{said}"
+    );
+    assert!(!said.contains("is the fastest"), "{said}");
+    let page = membound_report::page::render(&profile);
+    assert!(page.contains("Prefetch settings over size"));
+    assert!(page.contains("dscr=16 usual depth, stride-N"));
+    // With one setting there is nothing to compare.
+    let usual = fixture::two_nodes(8);
+    assert!(!membound_report::page::render(&usual).contains("Prefetch settings over size"));
 }
 
 #[test]

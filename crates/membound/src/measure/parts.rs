@@ -1,12 +1,12 @@
 //! One part: plan, measure, put into the profile.
 
 use membound_measure::c2c::CoreToCoreConfig;
-use membound_measure::prefetch::{self, PrefetchConfig, PrefetchControl};
+use membound_measure::prefetch::{self, PrefetchConfig, PrefetchControl, in_settings};
 use membound_measure::{Session, bandwidth, c2c, latency, loaded, mlp, numa, tlb, window};
 use membound_model::{CurvePoint, suggest_refinement};
 use membound_types::{Latency, MachineProfile, Outcome, PrefetchState, Window};
 
-use super::switches::Switches;
+use super::switches::{self, Switches};
 use super::{calibration, plan};
 use crate::args::{MeasureArgs, Part};
 
@@ -21,10 +21,15 @@ pub(super) fn measure(
 ) -> anyhow::Result<()> {
     match part {
         Part::Latency => {
-            let mut measured = latencies(session, args, everything)?;
-            for point in &mut measured.points {
-                point.prefetch = state.clone();
-            }
+            let measured = if args.prefetch_settings.is_empty() {
+                let mut measured = latencies(session, args, everything)?;
+                for point in &mut measured.points {
+                    point.prefetch = state.clone();
+                }
+                measured
+            } else {
+                overlaid(session, args, everything, profile)?
+            };
             profile.latency = Outcome::Known(measured);
             // Later parts choose their sizes by the levels.
             membound_model::interpret(profile);
@@ -63,6 +68,37 @@ pub(super) fn measure(
         }
     }
     Ok(())
+}
+
+/// The same latencies in every prefetch setting that was asked for, as one part.
+fn overlaid(
+    session: &Session<'_>,
+    args: &MeasureArgs,
+    everything: bool,
+    profile: &MachineProfile,
+) -> anyhow::Result<Latency> {
+    let switches = switches::required(session, &profile.machine.cpu)?;
+    let settings = switches::settings(&switches, &args.prefetch_settings)?;
+    let found = in_settings(session, Ok(&switches), &settings, |_, _| {
+        latencies(session, args, everything)
+    })?;
+    let mut all = Latency {
+        skipped: found.skipped,
+        ..Latency::default()
+    };
+    for (setting, part) in found.measured {
+        all.elapsed_s += part.elapsed_s;
+        for text in part.skipped {
+            if !all.skipped.contains(&text) {
+                all.skipped.push(text);
+            }
+        }
+        all.points.extend(part.points.into_iter().map(|mut point| {
+            point.prefetch = setting.clone();
+            point
+        }));
+    }
+    Ok(all)
 }
 
 /// All latency plans, merged.

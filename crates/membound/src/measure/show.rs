@@ -70,7 +70,11 @@ pub(super) fn json(profile: &MachineProfile, parts: &[Part]) -> anyhow::Result<S
         kind: Kind,
         outcome: &Outcome<P>,
     ) -> anyhow::Result<String> {
-        let document = document(profile, kind, outcome).context("nothing was measured")?;
+        let document =
+            document(profile, kind, outcome).with_context(|| match outcome.why_missing() {
+                Some(why) => format!("nothing was measured: {}", why.reason),
+                None => "nothing was measured".to_owned(),
+            })?;
         output::json(&document)
     }
     match parts {

@@ -47,8 +47,12 @@ impl PrefetchControl for Switches {
             .collect()
     }
 
-    fn switch_off(&self, which: &[&str]) -> Result<Box<dyn SwitchedOff>, NotMeasured> {
-        let restore = self.controls.switch_off(which, &self.cpus, &self.guard)?;
+    fn settings(&self) -> Vec<PrefetchState> {
+        self.controls.settings()
+    }
+
+    fn set(&self, setting: &PrefetchState) -> Result<Box<dyn SwitchedOff>, NotMeasured> {
+        let restore = self.controls.set(setting, &self.cpus, &self.guard)?;
         Ok(Box::new(Off(restore)))
     }
 }
@@ -62,6 +66,59 @@ impl SwitchedOff for Off {
     }
 }
 
+/// A reason and its remedy as one error.
+fn explain(not_measured: NotMeasured) -> anyhow::Error {
+    let remedy = not_measured
+        .remedy
+        .map(|text| format!(" ({text})"))
+        .unwrap_or_default();
+    anyhow::anyhow!("{}{remedy}", not_measured.reason)
+}
+
+/// The settings that `--prefetch-settings` names, the machine's own first; `all` is every one
+/// that this machine has.
+///
+/// # Errors
+/// For a name that this machine has no setting of, with those that it has.
+pub(super) fn settings(
+    switches: &dyn PrefetchControl,
+    names: &[String],
+) -> anyhow::Result<Vec<PrefetchState>> {
+    let known = switches.settings();
+    let mut settings = vec![PrefetchState::Default];
+    for name in names {
+        let setting = PrefetchState::of_name(name);
+        if name == "all" {
+            settings.extend(known.iter().cloned());
+        } else if known.contains(&setting) {
+            settings.push(setting);
+        } else if setting != PrefetchState::Default {
+            let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+            bail!(
+                "there is no prefetch setting `{name}` here: use all, default, or some of {}",
+                known.join(", ")
+            );
+        }
+    }
+    let mut once: Vec<PrefetchState> = Vec::new();
+    for setting in settings {
+        if !once.contains(&setting) {
+            once.push(setting);
+        }
+    }
+    Ok(once)
+}
+
+/// The switches that `--prefetch-settings` needs.
+///
+/// # Errors
+/// Why there are none here.
+pub(super) fn required(session: &Session<'_>, cpu: &Cpu) -> anyhow::Result<Switches> {
+    Switches::detect(session, cpu)
+        .map_err(explain)
+        .context("prefetchers cannot be set")
+}
+
 /// Switches prefetchers off for a whole run, where `--prefetch-off` asks for it.
 pub(super) fn hold(
     session: &Session<'_>,
@@ -71,13 +128,6 @@ pub(super) fn hold(
     if args.prefetch_off.is_empty() {
         return Ok((PrefetchState::Default, None));
     }
-    let explain = |not_measured: NotMeasured| {
-        let remedy = not_measured
-            .remedy
-            .map(|text| format!(" ({text})"))
-            .unwrap_or_default();
-        anyhow::anyhow!("{}{remedy}", not_measured.reason)
-    };
     let place = "prefetchers cannot be switched off";
     let switches = Switches::detect(session, cpu)
         .map_err(explain)
@@ -101,13 +151,61 @@ pub(super) fn hold(
         args.prefetch_off.iter().map(String::as_str).collect()
     };
     let off = switches
-        .switch_off(&names)
-        .map_err(explain)
+        .controls
+        .switch_off(&names, &switches.cpus, &switches.guard)
+        .map_err(|error| explain(error.not_measured()))
         .context(place)?;
     let state = if all {
         PrefetchState::Off
     } else {
         PrefetchState::Without(names.join("+"))
     };
-    Ok((state, Some(off)))
+    Ok((state, Some(Box::new(Off(off)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Power;
+
+    impl PrefetchControl for Power {
+        fn names(&self) -> Vec<String> {
+            Vec::new()
+        }
+
+        fn settings(&self) -> Vec<PrefetchState> {
+            ["dscr=0", "dscr=1", "dscr=7", "dscr=16"]
+                .map(PrefetchState::of_name)
+                .to_vec()
+        }
+
+        fn set(&self, _: &PrefetchState) -> Result<Box<dyn SwitchedOff>, NotMeasured> {
+            unreachable!("nothing is set here")
+        }
+    }
+
+    #[test]
+    fn settings_are_named_once_and_the_machines_own_is_the_first() {
+        let given = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            settings(&Power, &names).map(|all| {
+                let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+                all.join(" ")
+            })
+        };
+        assert_eq!(
+            given(&["all"]).unwrap(),
+            "default dscr=0 dscr=1 dscr=7 dscr=16"
+        );
+        assert_eq!(
+            given(&["dscr=16", "default", "dscr=16"]).unwrap(),
+            "default dscr=16"
+        );
+        assert_eq!(
+            given(&["dcu"]).unwrap_err().to_string(),
+            "there is no prefetch setting `dcu` here: use all, default, or some of dscr=0, \
+             dscr=1, dscr=7, dscr=16"
+        );
+    }
 }

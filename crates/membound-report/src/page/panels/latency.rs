@@ -4,8 +4,9 @@ use maud::{Markup, html};
 use membound_types::{Latency, LatencyPoint, Level};
 
 use super::{level_marks, number_axis, size_axis, skipped, tip};
+use crate::facts::{self, SettingFamily};
 use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
-use crate::{facts, units};
+use crate::units;
 
 const DEFAULT_LINE: u64 = 64;
 
@@ -39,6 +40,9 @@ pub(super) fn body(latency: &Latency, levels: &[Level]) -> Markup {
     html! {
         @if latency.points.is_empty() { p.missing { "not measured: the part holds no points" } }
         (chart.markup())
+        @for (index, family) in facts::setting_families(latency).iter().enumerate() {
+            (settings(index, family))
+        }
         @for crowd in &latency.crowding {
             p.note {
                 b { (crowd.threads) " copies at once: " }
@@ -49,6 +53,34 @@ pub(super) fn body(latency: &Latency, levels: &[Level]) -> Markup {
         (tainted(latency))
         (skipped(&latency.skipped))
     }
+}
+
+/// All prefetch settings over size, in one plot.
+fn settings(index: usize, family: &SettingFamily<'_>) -> Markup {
+    let reading = family.reading();
+    let series = family.settings.iter().enumerate();
+    let chart = Chart {
+        id: format!("latency-settings-{index}"),
+        title: format!("Prefetch settings over size ({}).", family.label),
+        reading: format!(
+            "The distance to the first curve is what the setting is worth; {reading}."
+        ),
+        extent: Extent::Full,
+        x: size_axis("bytes of the buffer"),
+        y: number_axis("ns per load", Scale::Log10),
+        marks: Vec::new(),
+        series: series
+            .map(|(rank, (title, points))| Series {
+                label: title.clone(),
+                look: Look::category(rank),
+                shown: true,
+                points: points.iter().map(|p| point(p)).collect(),
+            })
+            .collect(),
+        rules: Vec::new(),
+        end_labels: false,
+    };
+    chart.markup()
 }
 
 /// A latency point over its size.
