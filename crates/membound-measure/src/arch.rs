@@ -136,12 +136,15 @@ pub struct MlpSpec<'a> {
     pub displacements: &'a [u32],
     /// Fillers before the last load, or before every load but the first.
     pub fillers: u32,
-    /// Kind of filler.
-    pub filler: Filler,
+    /// Kinds of the fillers, in turns; `nop` where it is empty. `mixed` stands for no
+    /// instruction and must not be among them.
+    pub pattern: &'a [Filler],
     /// Fillers between all loads instead of before the last only.
     pub separate_all: bool,
     /// How the kernel is serialised.
     pub fence: Fence,
+    /// Whether each execution's ticks are kept, for [`MlpLoop::run_each`].
+    pub each: bool,
 }
 
 /// Document 000's kernel: serialise, N−1 loads, K fillers, one load, stop.
@@ -151,6 +154,9 @@ pub trait MlpLoop: Send {
 
     /// How the kernel is serialised where nothing else is asked for.
     fn fence(&self) -> Fence;
+
+    /// Kinds of filler that the kernel can be emitted with on this processor.
+    fn fillers(&self) -> Vec<Filler>;
 
     /// The counter that the kernel reads, now.
     fn counter(&self) -> u64;
@@ -175,6 +181,19 @@ pub trait MlpLoop: Send {
         seed: &mut u64,
         executions: u64,
     ) -> f64;
+
+    /// As [`MlpLoop::run`], once for each of `ticks`, which become the ticks of each
+    /// execution.
+    ///
+    /// # Safety
+    /// As for [`MlpLoop::run`]; the kernel must have been loaded with [`MlpSpec::each`].
+    unsafe fn run_each(
+        &mut self,
+        area: *mut u8,
+        base_lines: u64,
+        seed: &mut u64,
+        ticks: &mut [u32],
+    );
 }
 
 /// A chain of dependent additions, one core cycle each.

@@ -11,6 +11,7 @@
 
 mod misses;
 mod probe;
+mod reorder;
 mod windows;
 
 use std::time::Instant;
@@ -18,7 +19,7 @@ use std::time::Instant;
 use membound_platform::affinity::Pinned;
 use membound_types::{
     Access, AreaPoint, Fence, Filler, Mlp, MlpCell, MlpMode, NodePolicy, Outcome, PageKind,
-    Pattern, Samples, Stopped, ThroughputPoint, WindowLimit,
+    Pattern, Samples, Stopped, ThroughputPoint,
 };
 
 use crate::{Chase, ChaseConfig, Effort, Error, Session, stats};
@@ -33,8 +34,9 @@ pub struct MlpConfig {
     /// Fillers of the parallel cells (K); `None` for a coarse grid around the window that
     /// was found.
     pub fillers: Option<Vec<u32>>,
-    /// Filler of the cells. Windows are searched with every kind.
-    pub filler: Filler,
+    /// Filler of the cells; `None` for the one that shows the reorder buffer. Windows are
+    /// searched with every kind.
+    pub filler: Option<Filler>,
     /// Fence of the kernel; `None`: the one that is usual on this processor.
     pub fence: Option<Fence>,
     /// Page kinds; the first is the main one.
@@ -74,7 +76,7 @@ impl MlpConfig {
         Self {
             loads: loads.to_vec(),
             fillers: None,
-            filler: Filler::Nop,
+            filler: None,
             fence: None,
             pages: vec![page],
             nodes: vec![NodePolicy::LOCAL],
@@ -143,10 +145,7 @@ pub fn measure(session: &Session<'_>, config: &MlpConfig) -> Result<Mlp, Error> 
             break;
         }
         let share = |within: f64| (index as f64 + within) / settings.len() as f64;
-        let known = found
-            .as_ref()
-            .map_or(&[][..], |first| first.windows.as_slice());
-        match measure_setting(session, config, page, node, known, &share) {
+        match measure_setting(session, config, page, node, found.as_ref(), &share) {
             Ok(mlp) => match &mut found {
                 None => found = Some(mlp),
                 Some(first) => first.others.push(mlp),
@@ -176,31 +175,33 @@ fn measure_setting(
     config: &MlpConfig,
     page: PageKind,
     node: NodePolicy,
-    known: &[WindowLimit],
+    known: Option<&Mlp>,
     share: &dyn Fn(f64) -> f64,
 ) -> Result<Mlp, Error> {
     let begun = Instant::now();
     let doing = format!("mlp: {page} pages");
     session.progress.at(share(0.0), &doing);
     let mut probe = Probe::new(session, config, page, node)?;
-    let rounds = if known.is_empty() {
-        session.effort.pick(3, 5, 9)
-    } else {
-        1
+    let found = match known {
+        None => windows::find_all(&mut probe, session.effort.pick(2, 4, 8)),
+        Some(first) => Found {
+            windows: windows::find_again(&mut probe, &first.windows),
+            evidence: first.reorder_evidence.clone(),
+            notes: Vec::new(),
+        },
     };
-    let Found { windows, notes } = windows::find_all(&mut probe, rounds, known);
-    let reorder = windows
-        .iter()
-        .find(|window| window.filler == Filler::Nop)
+    let reorder = found
+        .reorder()
         .map(|window| (window.cliff_fillers, window.entries.value));
+    let filling = Filling::choose(config.filler, &found)?;
     session.progress.at(share(0.2), &doing);
-    let mut cells = parallel_cells(&mut probe, config, reorder, &|within| {
+    let mut cells = parallel_cells(&mut probe, config, &filling, &|within| {
         session.progress.at(share(0.2 + 0.5 * within), &doing);
     })?;
-    let outside = reorder.map(|(cliff, _)| cliff + windows::MARGIN);
-    let sequential_pair_cycles = match outside {
-        Some(fillers) if !session.cancelled() => {
-            cells.extend(sequential_cells(&mut probe, fillers)?);
+    let sequential_pair_cycles = match filling.cliff {
+        Some(cliff) if !session.cancelled() => {
+            let fillers = cliff + windows::MARGIN;
+            cells.extend(sequential_cells(&mut probe, fillers, &filling)?);
             pair_of(&cells)
         }
         _ => Outcome::missing("no cliff was found, so no load can be put outside the window"),
@@ -225,7 +226,9 @@ fn measure_setting(
                 "two loads take as long with few fillers as with many: no cliff was found",
             ),
         },
-        windows,
+        reorder_evidence: found.evidence,
+        filler: filling.filler,
+        windows: found.windows,
         mlp_rule: Outcome::missing("the rule has not been applied yet"),
         mlp_rule_interval: Outcome::missing("the rule has not been applied yet"),
         mlp_rule_between: None,
@@ -239,22 +242,60 @@ fn measure_setting(
         node,
         fence: probe.fence(),
         others: Vec::new(),
-        skipped: notes,
+        skipped: found.notes,
         elapsed_s: begun.elapsed().as_secs_f64(),
     })
+}
+
+/// What fills the plane and keeps sequential loads apart.
+struct Filling {
+    filler: Filler,
+    pattern: Vec<Filler>,
+    /// Most of them with which two loads still overlap; `None` where no cliff was found.
+    cliff: Option<u32>,
+}
+
+impl Filling {
+    /// The filler that was asked for, else the one that shows the reorder buffer.
+    fn choose(asked: Option<Filler>, found: &Found) -> Result<Self, Error> {
+        let window = match asked {
+            None => found.reorder(),
+            Some(filler) => found.windows.iter().find(|window| window.filler == filler),
+        };
+        if let (Some(Filler::Mixed), None) = (asked, window) {
+            return Err(Error::Invalid(
+                "no mix of fillers shows the reorder buffer on this core: use another `--filler`"
+                    .to_owned(),
+            ));
+        }
+        let filler = asked
+            .or(window.map(|window| window.filler))
+            .unwrap_or(Filler::Nop);
+        Ok(Self {
+            filler,
+            pattern: match window {
+                Some(window) if !window.pattern.is_empty() => window.pattern.clone(),
+                _ => vec![filler],
+            },
+            cliff: window.map(|window| window.cliff_fillers),
+        })
+    }
 }
 
 /// The N × K plane. K runs on a coarse grid from none to a quarter beyond the cliff.
 fn parallel_cells(
     probe: &mut Probe<'_, '_>,
     config: &MlpConfig,
-    reorder: Option<(u32, f64)>,
+    filling: &Filling,
     progress: &dyn Fn(f64),
 ) -> Result<Vec<MlpCell>, Error> {
-    let fillers = config.fillers.clone().unwrap_or_else(|| match reorder {
-        Some((cliff, _)) => coarse_grid(cliff, probe.session.effort.pick(8, 14, 20)),
-        None => vec![0, 8, 16, 32, 64, 128, 256, 512],
-    });
+    let fillers = config
+        .fillers
+        .clone()
+        .unwrap_or_else(|| match filling.cliff {
+            Some(cliff) => coarse_grid(cliff, probe.session.effort.pick(8, 14, 20)),
+            None => vec![0, 8, 16, 32, 64, 128, 256, 512],
+        });
     let mut cells = Vec::new();
     for (index, &loads) in config.loads.iter().enumerate() {
         progress(index as f64 / config.loads.len() as f64);
@@ -262,11 +303,12 @@ fn parallel_cells(
             if probe.session.cancelled() {
                 return Ok(cells);
             }
-            let Some(timed) = unless_interrupted(probe.parallel(loads, fillers, config.filler, 1))?
+            let Some(timed) =
+                unless_interrupted(probe.parallel(loads, fillers, &filling.pattern, 1))?
             else {
                 return Ok(cells);
             };
-            cells.push(probe.cell(MlpMode::Parallel, loads, fillers, config.filler, &timed));
+            cells.push(probe.cell(MlpMode::Parallel, loads, fillers, filling.filler, &timed));
         }
     }
     Ok(cells)
@@ -290,14 +332,19 @@ fn coarse_grid(cliff: u32, count: u32) -> Vec<u32> {
 
 /// T_seq(n), n = 1…12: each load outside the window of the one before. Measured upwards
 /// and downwards, so that a drift of the machine does not become a slope.
-fn sequential_cells(probe: &mut Probe<'_, '_>, fillers: u32) -> Result<Vec<MlpCell>, Error> {
+fn sequential_cells(
+    probe: &mut Probe<'_, '_>,
+    fillers: u32,
+    filling: &Filling,
+) -> Result<Vec<MlpCell>, Error> {
     const MOST: u32 = 12;
     let mut passes: Vec<(u32, Timed)> = Vec::new();
     for loads in (1..=MOST).chain((1..=MOST).rev()) {
         if probe.session.cancelled() {
             break;
         }
-        let Some(timed) = unless_interrupted(probe.sequential(loads, fillers))? else {
+        let Some(timed) = unless_interrupted(probe.sequential(loads, fillers, &filling.pattern))?
+        else {
             break;
         };
         passes.push((loads, timed));
@@ -312,13 +359,13 @@ fn sequential_cells(probe: &mut Probe<'_, '_>, fillers: u32) -> Result<Vec<MlpCe
             ticks: both.iter().map(|timed| timed.ticks).sum::<f64>() / both.len() as f64,
             ..(*both.first()?).clone()
         };
-        Some(probe.cell(MlpMode::Sequential, loads, fillers, Filler::Nop, &timed))
+        Some(probe.cell(MlpMode::Sequential, loads, fillers, filling.filler, &timed))
     });
     Ok(cells.collect())
 }
 
 /// `None` for a cell in whose middle the session was cancelled: those before it are kept.
-fn unless_interrupted(timed: Result<Timed, Error>) -> Result<Option<Timed>, Error> {
+fn unless_interrupted<T>(timed: Result<T, Error>) -> Result<Option<T>, Error> {
     match timed {
         Ok(timed) => Ok(Some(timed)),
         Err(Error::Interrupted) => Ok(None),
@@ -405,8 +452,13 @@ fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoin
                 return Ok(points);
             };
             let cycles = probe.session.cycles(timed.ticks);
+            let mut ticks = Vec::new();
             if loads == 1 {
                 one = cycles;
+                match unless_interrupted(probe.single_ticks(area_bytes))? {
+                    Some(single) => ticks = single,
+                    None => return Ok(points),
+                }
             }
             points.push(AreaPoint {
                 area_bytes,
@@ -419,6 +471,8 @@ fn area_sweep(probe: &mut Probe<'_, '_>, most_loads: u32) -> Result<Vec<AreaPoin
                     f64::from(loads)
                 },
                 expected: Vec::new(),
+                hits: Outcome::missing("not interpreted yet"),
+                ticks,
                 misses: timed.misses,
             });
         }
@@ -457,13 +511,18 @@ mod tests {
             Err(error) => panic!("{error}"),
         };
         let rows = Cell::new(0);
-        let cells = parallel_cells(&mut probe, &config, None, &|_| {
+        let filling = Filling {
+            filler: Filler::Nop,
+            pattern: vec![Filler::Nop],
+            cliff: None,
+        };
+        let cells = parallel_cells(&mut probe, &config, &filling, &|_| {
             rows.set(rows.get() + 1);
             cancel.store(rows.get() > 2, Ordering::Relaxed);
         });
         let loads: Vec<u32> = cells.unwrap().iter().map(|cell| cell.loads).collect();
         assert_eq!(loads, [1, 2]);
-        let error = probe.parallel(1, 0, Filler::Nop, 1).unwrap_err();
+        let error = probe.parallel(1, 0, &[Filler::Nop], 1).unwrap_err();
         assert!(matches!(error, Error::Interrupted), "{error}");
     }
 

@@ -12,7 +12,7 @@ use membound_types::{
 
 use crate::levels::{CurvePoint, LevelOptions, Levels, find_levels};
 use crate::mlp::Run;
-use crate::{area, crowding, declared, line, mlp, reach, stats, taint, tlb, walks};
+use crate::{area, crowding, declared, hits, line, mlp, reach, stats, taint, tlb, walks};
 
 /// Fewest points of a curve that levels are looked for in.
 const LEAST_POINTS: usize = 8;
@@ -48,6 +48,7 @@ pub fn interpret(profile: &mut MachineProfile) {
     let levels = &profile.levels;
     if let Outcome::Known(part) = &mut profile.mlp {
         interpret_mlp(part, levels);
+        hits::fill(part, levels, &profile.machine.caches);
     }
     if let Outcome::Known(part) = &mut profile.bandwidth {
         interpret_bandwidth(part, levels, &profile.machine.caches);

@@ -25,6 +25,7 @@ pub mod compare;
 pub mod crowding;
 pub mod declared;
 pub mod hierarchy;
+pub mod hits;
 pub mod interpret;
 pub mod levels;
 pub mod line;

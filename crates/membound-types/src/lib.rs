@@ -52,8 +52,9 @@ pub use machine::{
     ThpState, Timer,
 };
 pub use mlp::{
-    AreaPoint, ExpectedHits, Fence, Filler, Misses, Mlp, MlpCell, MlpMode, PageWalks, RuleBracket,
-    RuleTime, SequentialLine, ThroughputPoint, WindowLimit,
+    AreaPoint, ExpectedHits, Fence, Filler, FillerCliff, LevelHits, Misses, Mlp, MlpCell, MlpMode,
+    PageWalks, ReorderEvidence, RuleBracket, RuleTime, SequentialLine, ThroughputPoint,
+    WindowLimit,
 };
 pub use model::*;
 pub use numa::{Numa, NumaPair};

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{Figure, NodePolicy, Outcome, PageKind, Samples};
+use crate::{Figure, NodePolicy, Outcome, PageKind, Samples, TickCount};
 
 named! {
     /// How the kernel is serialised before and after.
@@ -23,15 +23,38 @@ named! {
 }
 
 named! {
-    /// What stands between the loads.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    /// What stands between the loads. Each kind takes, besides its place in the reorder
+    /// buffer, the one thing that its description names.
+    #[derive(
+        Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+    )]
     pub enum Filler {
-        /// One-byte no-operations: only the reorder buffer holds them.
+        /// One-byte no-operations: nothing else. Some cores keep several in one entry.
         Nop = "nop",
-        /// Register additions: each takes an integer register too.
+        /// Additions to registers that set no flags: an integer register.
         Integer = "integer",
-        /// Vector additions: each takes a vector register too.
+        /// Vector additions: a vector register.
         Vector = "vector",
+        /// Tests of a register: the flags, which are a register of their own on some cores.
+        Flags = "flags",
+        /// Logic on mask registers (AVX-512): a mask register.
+        Mask = "mask",
+        /// Copies of an integer register: nothing where the core eliminates them.
+        Move = "move",
+        /// Registers set to zero by `xor`: nothing where the core knows the idiom.
+        Zero = "zero",
+        /// Branches that are never taken: an entry of the branch order buffer.
+        Branch = "branch",
+        /// x87 no-operations: nothing else.
+        X87 = "x87",
+        /// Loads that hit the first level: an integer register and an entry of the load queue.
+        Load = "load",
+        /// Stores that hit the first level: an entry of the store queue.
+        Store = "store",
+        /// Additions that wait for the first load: an entry of a scheduler.
+        Dependent = "dependent",
+        /// Kinds in turns, as the search found them on this core: see `pattern` of the window.
+        Mixed = "mixed",
     }
 }
 
@@ -89,16 +112,56 @@ pub struct MlpCell {
 pub struct WindowLimit {
     /// Filler that found it.
     pub filler: Filler,
-    /// `reorder buffer`, `integer registers` or `vector registers`.
+    /// Kinds in the order in which they stand, over and over, of a `mixed` filler.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pattern: Vec<Filler>,
+    /// What ran out: `reorder buffer`, `integer registers`, `vector registers`, `flag
+    /// registers`, `mask registers`, `branches in flight`, `load queue`, `store queue`,
+    /// `scheduler`, or one of these with how many fillers share an entry.
     pub limited_by: String,
     /// Most fillers with which the two loads still overlap.
     pub cliff_fillers: u32,
-    /// Entries: `cliff_fillers` + loads + the kernel's own counted uops.
+    /// Fillers that share an entry of the reorder buffer: 1, or more where the core fuses
+    /// them.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub fillers_per_entry: f64,
+    /// Entries of what ran out: `cliff_fillers` ÷ `fillers_per_entry`, and the two loads
+    /// where they take an entry too. Of registers those beyond the architecture's own.
     pub entries: Figure,
     /// Cycles of the two loads inside the window.
     pub inside_cycles: f64,
     /// Cycles of the two loads outside it.
     pub outside_cycles: f64,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_one(fillers: &f64) -> bool {
+    (*fillers - 1.0).abs() < f64::EPSILON
+}
+
+/// By which fillers the entries of the reorder buffer were found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReorderEvidence {
+    /// Every filler, single or mixed, whose cliff lies at the same number of instructions.
+    pub agreeing: Vec<FillerCliff>,
+    /// All others that were tried.
+    pub others: Vec<FillerCliff>,
+}
+
+/// Where one filler's cliff lies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FillerCliff {
+    /// Kinds in the order in which they stand, over and over.
+    pub pattern: Vec<Filler>,
+    /// Instructions in the window at the cliff: fillers and the two loads.
+    pub instructions: u32,
 }
 
 /// Parallel chases at once.
@@ -123,6 +186,16 @@ pub struct ExpectedHits {
     pub share: f64,
 }
 
+/// How many of the N accesses one level served.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LevelHits {
+    /// Level's name; two joined by `+` where the machine counts only their sum.
+    pub level: String,
+    /// Accesses, 0 to N. `measured` by counters, else `estimated` from the times of single
+    /// accesses.
+    pub hits: Figure,
+}
+
 /// One point of the area sweep (the document's chapter 5).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AreaPoint {
@@ -139,6 +212,13 @@ pub struct AreaPoint {
     /// Expected share of hits per level; empty until levels are known.
     #[serde(default)]
     pub expected: Vec<ExpectedHits>,
+    /// Accesses, of the N, that each level served, innermost first.
+    #[serde(default)]
+    pub hits: Outcome<Vec<LevelHits>>,
+    /// Ticks of single accesses, the timing's own with them: one histogram for each draw of
+    /// displacements, at N = 1 only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ticks: Vec<Vec<TickCount>>,
     /// Misses per execution.
     pub misses: Outcome<Misses>,
 }
@@ -214,6 +294,10 @@ pub struct PageWalks {
     pub walks_by_chases: Option<f64>,
 }
 
+const fn nop() -> Filler {
+    Filler::Nop
+}
+
 /// The part `mlp`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mlp {
@@ -221,6 +305,13 @@ pub struct Mlp {
     pub cells: Vec<MlpCell>,
     /// Entries of the reorder buffer.
     pub rob_size: Outcome<f64>,
+    /// By which fillers they were found, and what the other fillers found; missing where no
+    /// fillers of different kinds agree.
+    #[serde(default)]
+    pub reorder_evidence: Outcome<ReorderEvidence>,
+    /// Filler of the N × K plane and of the loads in sequence.
+    #[serde(default = "nop")]
+    pub filler: Filler,
     /// Every window found, with interval.
     pub windows: Vec<WindowLimit>,
     /// Memory-level parallelism by the document's rule, with the fraction between.

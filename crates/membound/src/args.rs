@@ -254,7 +254,9 @@ pub(crate) struct MeasureArgs {
     /// Fillers before the last load (K) [default: a coarse grid around the cliff].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "mlp")]
     pub(crate) fillers: Vec<u32>,
-    /// nop, integer, vector [default: nop].
+    /// nop, integer, vector, flags, mask, move, zero, branch, x87, load, store, dependent, mixed
+    /// (the kinds in turns that show the reorder buffer on this core) [default: nop where it
+    /// shows the reorder buffer, else mixed].
     #[arg(long, value_name = "FILLER", help_heading = "mlp")]
     pub(crate) filler: Option<Filler>,
     /// cpuid (traps in a guest), lfence; on aarch64 isb [default: lfence, isb].
@@ -426,6 +428,24 @@ mod tests {
         for part in Part::value_variants() {
             let name = part.to_possible_value().unwrap().get_name().to_owned();
             assert!(name.parse::<Kind>().is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_command_of_the_page_about_the_documents_is_understood() {
+        let page = include_str!("../../../docs/documents.md");
+        let commands: Vec<&str> = page
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|code| code.starts_with("membound "))
+            .collect();
+        assert!(commands.len() >= 15, "{commands:?}");
+        for command in commands {
+            if let Err(error) = Cli::try_parse_from(command.split_whitespace()) {
+                let kind = error.kind();
+                assert_eq!(kind, clap::error::ErrorKind::DisplayHelp, "{command}");
+            }
         }
     }
 

@@ -222,6 +222,20 @@ mod tests {
     }
 
     #[test]
+    fn the_page_about_the_documents_names_parts_that_there_are() {
+        let page = include_str!("../../../docs/documents.md");
+        let named: Vec<&str> = page
+            .split("`cargo xtask bench harvest ")
+            .skip(1)
+            .filter_map(|rest| rest.split(['`', ' ']).next())
+            .collect();
+        assert!(named.len() >= 5, "{named:?}");
+        for name in named {
+            assert!(Part::ALL.iter().any(|part| part.name() == name), "{name}");
+        }
+    }
+
+    #[test]
     fn reasons_are_broken_between_words() {
         assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
         assert_eq!(wrapped("a-long-word b", 4), ["a-long-word", "b"]);

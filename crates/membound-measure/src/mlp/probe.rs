@@ -1,8 +1,11 @@
 //! Runs the kernel over an area, with several draws of displacements, less the empty one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use membound_types::{Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
+use membound_types::{
+    Fence, Filler, Misses, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, TickCount,
+};
 
 use super::MlpConfig;
 use super::misses::MissCounter;
@@ -127,15 +130,25 @@ impl<'s, 'a> Probe<'s, 'a> {
         &mut self,
         loads: u32,
         fillers: u32,
-        filler: Filler,
+        pattern: &[Filler],
         effort: u32,
     ) -> Result<Timed, Error> {
-        self.time(loads, fillers, filler, false, self.area_bytes(), effort)
+        self.time(loads, fillers, pattern, false, self.area_bytes(), effort)
     }
 
     /// N loads with fillers between all of them, anywhere in the area.
-    pub(super) fn sequential(&mut self, loads: u32, fillers: u32) -> Result<Timed, Error> {
-        self.time(loads, fillers, Filler::Nop, true, self.area_bytes(), 2)
+    pub(super) fn sequential(
+        &mut self,
+        loads: u32,
+        fillers: u32,
+        pattern: &[Filler],
+    ) -> Result<Timed, Error> {
+        self.time(loads, fillers, pattern, true, self.area_bytes(), 2)
+    }
+
+    /// Kinds of filler that there are on this processor.
+    pub(super) fn fillers(&self) -> Vec<Filler> {
+        self.kernel.fillers()
     }
 
     /// N loads at once in the first `area_bytes` of the area, warmed where a cache may hold
@@ -146,7 +159,56 @@ impl<'s, 'a> Probe<'s, 'a> {
             self.warm(area_bytes);
         }
         let effort = if area_bytes <= 16 << 20 { 3 } else { 1 };
-        self.time(loads, 0, Filler::Nop, false, area_bytes, effort)
+        self.time(loads, 0, &[], false, area_bytes, effort)
+    }
+
+    /// Ticks of single accesses into the first `area_bytes` of the area, which
+    /// [`Probe::in_area`] has warmed: a histogram for each draw of displacements.
+    pub(super) fn single_ticks(&mut self, area_bytes: u64) -> Result<Vec<Vec<TickCount>>, Error> {
+        let executions = self.session.effort.pick(2_000, 4_000, 10_000);
+        let Spread { lines, span } = self.spread(area_bytes);
+        let mut ticks = vec![0_u32; executions];
+        let mut histograms = Vec::new();
+        let draws = std::mem::take(&mut self.draws);
+        let result = draws.iter().try_for_each(|draw| -> Result<(), Error> {
+            if self.session.cancelled() {
+                return Err(Error::Interrupted);
+            }
+            let spec = MlpSpec {
+                displacements: &displacements(draw, 1, span),
+                fillers: 0,
+                pattern: &[],
+                separate_all: false,
+                fence: self.fence,
+                each: true,
+            };
+            self.kernel.load(&spec)?;
+            let (area, bases) = (self.region.start(), lines - span);
+            for part in [executions.min(64), executions] {
+                // SAFETY: bases lie in the first `lines - span` lines and displacements below
+                // `span` lines, so every load lies inside the area. The first run warms the code.
+                unsafe {
+                    self.kernel
+                        .run_each(area, bases, &mut self.seed, &mut ticks[..part])
+                };
+            }
+            histograms.push(histogram(&ticks));
+            Ok(())
+        });
+        self.draws = draws;
+        result.map(|()| histograms)
+    }
+
+    /// Base and displacements share the area so that their sum covers it nearly evenly: a
+    /// short span of displacements under a base that roams.
+    fn spread(&self, area_bytes: u64) -> Spread {
+        let lines = (area_bytes / Self::LINE).max(2);
+        let span = if area_bytes == self.area_bytes() {
+            lines / 2
+        } else {
+            (lines / 16).max(1)
+        };
+        Spread { lines, span }
     }
 
     /// A cell of the document from a time.
@@ -183,9 +245,10 @@ impl<'s, 'a> Probe<'s, 'a> {
         let spec = MlpSpec {
             displacements: &[],
             fillers: 0,
-            filler: Filler::Nop,
+            pattern: &[],
             separate_all: false,
             fence: self.fence,
+            each: false,
         };
         self.kernel.load(&spec)?;
         let executions = 4 * self.executions;
@@ -204,20 +267,12 @@ impl<'s, 'a> Probe<'s, 'a> {
         &mut self,
         loads: u32,
         fillers: u32,
-        filler: Filler,
+        pattern: &[Filler],
         separate_all: bool,
         area_bytes: u64,
         effort: u32,
     ) -> Result<Timed, Error> {
-        // Base and displacements share the area so that their sum covers it nearly evenly:
-        // a short span of displacements under a base that roams.
-        let lines = (area_bytes / Self::LINE).max(2);
-        let whole = area_bytes == self.area_bytes();
-        let span = if whole {
-            lines / 2
-        } else {
-            (lines / 16).max(1)
-        };
+        let Spread { lines, span } = self.spread(area_bytes);
         let mut medians = Vec::new();
         let mut all = Vec::new();
         let draws = std::mem::take(&mut self.draws);
@@ -226,16 +281,14 @@ impl<'s, 'a> Probe<'s, 'a> {
             if self.session.cancelled() {
                 return Err(Error::Interrupted);
             }
-            let displacements: Vec<u32> = draw[..(loads as usize).min(Self::MOST_LOADS)]
-                .iter()
-                .map(|x| (((x * span) >> 32) * Self::LINE) as u32)
-                .collect();
+            let displacements = displacements(draw, loads, span);
             let spec = MlpSpec {
                 displacements: &displacements,
                 fillers,
-                filler,
+                pattern,
                 separate_all,
                 fence: self.fence,
+                each: false,
             };
             self.kernel.load(&spec)?;
             let (area, bases) = (self.region.start(), lines - span);
@@ -269,5 +322,52 @@ impl<'s, 'a> Probe<'s, 'a> {
             spread_ticks: stats::half_iqr(&all),
             misses: self.misses.take(),
         })
+    }
+}
+
+/// How the accesses of a kernel are spread over an area.
+#[derive(Clone, Copy)]
+struct Spread {
+    /// Lines of the area.
+    lines: u64,
+    /// Lines that displacements reach over; bases stand in the others.
+    span: u64,
+}
+
+/// Displacements of `loads` accesses in bytes, below `span` lines.
+fn displacements(draw: &[u64], loads: u32, span: u64) -> Vec<u32> {
+    draw.iter()
+        .take(loads as usize)
+        .map(|x| (((x * span) >> 32) * Probe::LINE) as u32)
+        .collect()
+}
+
+fn histogram(ticks: &[u32]) -> Vec<TickCount> {
+    let mut counts = BTreeMap::new();
+    for ticks in ticks {
+        *counts.entry(*ticks).or_insert(0) += 1;
+    }
+    counts
+        .into_iter()
+        .map(|(ticks, count)| TickCount { ticks, count })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_counts_every_access() {
+        let found = histogram(&[52, 78, 52, 104, 52]);
+        let found: Vec<(u32, u64)> = found.iter().map(|it| (it.ticks, it.count)).collect();
+        assert_eq!(found, [(52, 3), (78, 1), (104, 1)]);
+    }
+
+    #[test]
+    fn displacements_stay_below_their_span() {
+        let draw = [0, (1 << 32) - 1, 1 << 31];
+        assert_eq!(displacements(&draw, 3, 16), [0, 15 * 64, 8 * 64]);
+        assert_eq!(displacements(&draw, 1, 16), [0]);
     }
 }

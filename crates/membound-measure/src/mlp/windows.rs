@@ -1,8 +1,9 @@
 //! Windows of the core by bisection on the fillers between two loads.
 
-use membound_types::{Basis, Figure, Filler, WindowLimit};
+use membound_types::{Basis, Figure, Filler, FillerCliff, Outcome, ReorderEvidence, WindowLimit};
 
 use super::probe::Probe;
+use super::reorder::{self, Agreement, Ended};
 use crate::{Error, stats};
 
 /// Fillers beyond the cliff at which a load is surely outside the window.
@@ -14,150 +15,308 @@ const MOST_FILLERS: u32 = 4096;
 /// The windows that were found, and what else was seen.
 pub(super) struct Found {
     pub(super) windows: Vec<WindowLimit>,
+    /// By which fillers the reorder buffer was found.
+    pub(super) evidence: Outcome<ReorderEvidence>,
     pub(super) notes: Vec<String>,
 }
 
+impl Found {
+    /// The window that shows the reorder buffer with one filler an entry: the document's nop
+    /// where it does, else the mix. Without an agreement, whatever the nops found.
+    pub(super) fn reorder(&self) -> Option<&WindowLimit> {
+        let of = |filler: Filler| self.windows.iter().find(|window| window.filler == filler);
+        match of(Filler::Nop) {
+            Some(nop) if nop.fillers_per_entry <= 1.0 => Some(nop),
+            nop => of(Filler::Mixed).or(nop),
+        }
+    }
+}
+
+/// A cliff: where the time of two loads steps up as fillers push them apart.
+#[derive(Clone, Debug)]
+struct Step {
+    pattern: Vec<Filler>,
+    /// Most fillers with which the loads still overlap, with the interval.
+    fillers: (u32, u32, u32),
+    inside_cycles: f64,
+    outside_cycles: f64,
+}
+
+impl Step {
+    const fn cliff(&self) -> u32 {
+        self.fillers.0
+    }
+
+    const fn instructions(&self) -> u32 {
+        self.cliff() + reorder::LOADS
+    }
+
+    /// Width of the step in fillers.
+    fn width(&self) -> f64 {
+        f64::from(self.fillers.2) - f64::from(self.fillers.1)
+    }
+
+    fn agrees(&self, other: &Self) -> bool {
+        same(self.instructions(), other.instructions())
+    }
+
+    fn window(&self, filler: Filler, ended: Ended, own_uops: u32) -> WindowLimit {
+        let each = ended.fillers_per_entry();
+        let entries =
+            |fillers: u32| f64::from(fillers) / each + f64::from(ended.loads() + own_uops);
+        let (cliff, low, high) = self.fillers;
+        WindowLimit {
+            filler,
+            pattern: if filler == Filler::Mixed {
+                self.pattern.clone()
+            } else {
+                Vec::new()
+            },
+            limited_by: ended.name(filler),
+            cliff_fillers: cliff,
+            fillers_per_entry: each,
+            entries: Figure {
+                value: entries(cliff),
+                low: entries(low),
+                high: entries(high),
+                basis: Basis::Measured,
+            },
+            inside_cycles: self.inside_cycles,
+            outside_cycles: self.outside_cycles,
+        }
+    }
+}
+
 /// Every window that shows a cliff, each searched for in `rounds` rounds, and up to three
-/// times as many while the answers differ.
+/// times as many while the answers differ; then the mixes that tell which of them is the
+/// reorder buffer ([`reorder`]).
 ///
 /// A busy hardware thread on the same core takes its part of every window, often half, and
 /// in a guest it may be a stranger's. So the largest window that two searches agree on
-/// counts, and smaller ones are noted. `known` are windows found under other conditions
-/// of memory, which do not change what the core has. A search that fails leaves its
-/// window out.
-pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32, known: &[WindowLimit]) -> Found {
-    let mut candidates: Vec<WindowLimit> = Vec::new();
-    for round in 0..3 * rounds {
-        let settled = Filler::ALL
-            .iter()
-            .all(|filler| largest_two_agree(&candidates, *filler));
-        if round >= rounds && settled {
+/// counts, and smaller ones are noted. A search that fails leaves its window out.
+pub(super) fn find_all(probe: &mut Probe<'_, '_>, rounds: u32) -> Found {
+    let kinds = probe.fillers();
+    let patterns: Vec<Vec<Filler>> = kinds.iter().map(|kind| vec![*kind]).collect();
+    let mut notes = Vec::new();
+    let singles = search(probe, &patterns, rounds, &mut notes);
+    let mut cliffs: Vec<FillerCliff> = singles
+        .iter()
+        .map(|step| FillerCliff {
+            pattern: step.pattern.clone(),
+            instructions: step.instructions(),
+        })
+        .collect();
+    if let Some(levels) = singles.first() {
+        cliffs.extend(mixed_cliffs(probe, levels, &reorder::mixes(&kinds)));
+    }
+    let agreed = reorder::agreement(&cliffs);
+    let mixed = agreed
+        .as_ref()
+        .and_then(|agreed| refined(probe, agreed, rounds, &mut notes));
+    let entries = agreed.as_ref().map(|agreed| agreed.instructions);
+    let own_uops = probe.own_uops();
+    let mut windows: Vec<WindowLimit> = singles
+        .iter()
+        .filter_map(|step| {
+            let filler = *step.pattern.first()?;
+            let ended = reorder::ended(filler, step.instructions(), entries, &cliffs);
+            Some(step.window(filler, ended, own_uops))
+        })
+        .collect();
+    windows
+        .extend(mixed.map(|step| step.window(Filler::Mixed, Ended::ReorderBuffer(1.0), own_uops)));
+    Found {
+        windows,
+        evidence: evidence(agreed, cliffs),
+        notes,
+    }
+}
+
+/// The windows in `known` under other conditions of memory, which change times and not what
+/// the core has: the larger of both counts.
+pub(super) fn find_again(probe: &mut Probe<'_, '_>, known: &[WindowLimit]) -> Vec<WindowLimit> {
+    let mut windows = known.to_vec();
+    for window in &mut windows {
+        if probe.session.cancelled() {
             break;
         }
-        for filler in Filler::ALL {
+        let pattern = if window.pattern.is_empty() {
+            vec![window.filler]
+        } else {
+            window.pattern.clone()
+        };
+        if let Ok(Some(step)) = find(probe, &pattern) {
+            window.inside_cycles = step.inside_cycles;
+            window.outside_cycles = step.outside_cycles;
+        }
+    }
+    windows
+}
+
+/// Searches for the cliff of each pattern; those without one are left out.
+fn search(
+    probe: &mut Probe<'_, '_>,
+    patterns: &[Vec<Filler>],
+    rounds: u32,
+    notes: &mut Vec<String>,
+) -> Vec<Step> {
+    let mut found: Vec<Vec<Step>> = vec![Vec::new(); patterns.len()];
+    for round in 0..3 * rounds {
+        for (pattern, steps) in patterns.iter().zip(&mut found) {
+            let settled = round >= rounds.min(2) && largest_two_agree(steps);
+            if settled || probe.session.cancelled() {
+                continue;
+            }
+            if let Ok(Some(step)) = find(probe, pattern) {
+                steps.push(step);
+            }
+        }
+    }
+    found
+        .iter()
+        .filter_map(|steps| {
+            let step = largest_agreed(steps)?;
+            let smallest = steps.iter().map(Step::instructions).min()?;
+            if f64::from(smallest) < 0.9 * f64::from(step.instructions()) {
+                notes.push(format!(
+                    "a search with {} fillers ended at {smallest} instructions instead of {}: another hardware thread had its part of the core, or something else disturbed it",
+                    names(&step.pattern),
+                    step.instructions()
+                ));
+            }
+            Some(step)
+        })
+        .collect()
+}
+
+/// `branch and x87`.
+fn names(pattern: &[Filler]) -> String {
+    let names: Vec<&str> = pattern.iter().map(|filler| filler.name()).collect();
+    names.join(", ")
+}
+
+/// Cliffs of many mixes between the levels that a single kind has shown: the largest that two
+/// of three bisections agree on.
+fn mixed_cliffs(
+    probe: &mut Probe<'_, '_>,
+    levels: &Step,
+    patterns: &[Vec<Filler>],
+) -> Vec<FillerCliff> {
+    const ROUNDS: u32 = 3;
+    let ticks = 1.0 / probe.session.cycles(1.0);
+    let mut found: Vec<Vec<u32>> = vec![Vec::new(); patterns.len()];
+    for _ in 0..ROUNDS {
+        for (pattern, cliffs) in patterns.iter().zip(&mut found) {
             if probe.session.cancelled() {
                 break;
             }
-            if let Ok(Some(window)) = find(probe, filler) {
-                candidates.push(window);
+            let mut cliff = Cliff {
+                probe,
+                pattern,
+                inside: levels.inside_cycles * ticks,
+                outside: levels.outside_cycles * ticks,
+            };
+            if let Ok(fillers) = bisect(&mut cliff, 0, MOST_FILLERS / 2) {
+                cliffs.push(fillers + reorder::LOADS);
             }
         }
     }
-    choose(&candidates, known)
-}
-
-/// One window for each filler out of all that searches found.
-fn choose(candidates: &[WindowLimit], known: &[WindowLimit]) -> Found {
-    let mut windows: Vec<WindowLimit> = Vec::new();
-    let mut notes = Vec::new();
-    for filler in Filler::ALL {
-        let of_filler = || candidates.iter().filter(|window| window.filler == filler);
-        let here: Vec<WindowLimit> = of_filler().cloned().collect();
-        let elsewhere = known.iter().find(|window| window.filler == filler);
-        let Some(mut window) = largest_agreed(&here) else {
-            continue;
-        };
-        if let Some(elsewhere) = elsewhere
-            && !agree(elsewhere, &window)
-            && elsewhere.cliff_fillers > window.cliff_fillers
-        {
-            window = elsewhere.clone();
-        }
-        if let Some(smallest) = of_filler()
-            .map(|window| window.entries.value)
-            .reduce(f64::min)
-            && smallest < 0.9 * window.entries.value
-        {
-            notes.push(format!(
-                "a search with {} fillers found {smallest:.0} entries instead of {:.0}: another hardware thread had its part of the core, or something else disturbed it",
-                filler.name(),
-                window.entries.value
-            ));
-        }
-        let reorder = windows.iter().find(|window| window.filler == Filler::Nop);
-        window.limited_by = limited_by(filler, &window, reorder).to_owned();
-        windows.push(window);
-    }
-    Found { windows, notes }
-}
-
-/// Whether two searches found the same window.
-fn agree(a: &WindowLimit, b: &WindowLimit) -> bool {
-    const SAME: f64 = 0.02;
-    (a.entries.value / b.entries.value).ln().abs() < SAME
-}
-
-/// Whether the two largest windows found with `filler` are the same, or there is none: a
-/// search more would hardly change the answer.
-fn largest_two_agree(found: &[WindowLimit], filler: Filler) -> bool {
-    let mut sorted: Vec<&WindowLimit> = found
+    patterns
         .iter()
-        .filter(|window| window.filler == filler)
-        .collect();
-    sorted.sort_by_key(|window| std::cmp::Reverse(window.cliff_fillers));
+        .zip(found)
+        .filter_map(|(pattern, mut cliffs)| {
+            cliffs.sort_unstable();
+            let pair = cliffs.windows(2).rev().find(|pair| same(pair[0], pair[1]));
+            let instructions = match pair {
+                Some(pair) => pair[1],
+                None => *cliffs.get(cliffs.len() / 2)?,
+            };
+            Some(FillerCliff {
+                pattern: pattern.clone(),
+                instructions,
+            })
+        })
+        .collect()
+}
+
+/// The step of the mix that was chosen, searched for as those of single kinds are.
+fn refined(
+    probe: &mut Probe<'_, '_>,
+    agreed: &Agreement,
+    rounds: u32,
+    notes: &mut Vec<String>,
+) -> Option<Step> {
+    search(probe, std::slice::from_ref(&agreed.mix), rounds, notes).pop()
+}
+
+fn evidence(agreed: Option<Agreement>, cliffs: Vec<FillerCliff>) -> Outcome<ReorderEvidence> {
+    match agreed {
+        Some(Agreement { agreeing, .. }) => Outcome::Known(ReorderEvidence {
+            others: cliffs
+                .into_iter()
+                .filter(|cliff| !agreeing.contains(cliff))
+                .collect(),
+            agreeing,
+        }),
+        None => {
+            Outcome::missing("no fillers of different kinds end at the same number of instructions")
+        }
+    }
+}
+
+/// Whether two searches found the same number of instructions.
+fn same(a: u32, b: u32) -> bool {
+    const SAME: f64 = 0.02;
+    (f64::from(a) / f64::from(b)).ln().abs() < SAME
+}
+
+/// Whether the two largest windows found are the same, or there is none: a search more
+/// would hardly change the answer.
+fn largest_two_agree(found: &[Step]) -> bool {
+    let mut sorted: Vec<&Step> = found.iter().collect();
+    sorted.sort_by_key(|step| std::cmp::Reverse(step.cliff()));
     match sorted.as_slice() {
         [] => true,
-        [largest, second, ..] => agree(largest, second),
+        [largest, second, ..] => largest.agrees(second),
         [_] => false,
     }
 }
 
 /// The largest window that another search agrees with; without any two that agree, the
 /// median of those with a sharp step, else of all.
-fn largest_agreed(found: &[WindowLimit]) -> Option<WindowLimit> {
-    let mut sorted: Vec<&WindowLimit> = found.iter().collect();
-    sorted.sort_by_key(|window| window.cliff_fillers);
-    let pair = sorted.windows(2).rev().find(|pair| agree(pair[0], pair[1]));
+fn largest_agreed(found: &[Step]) -> Option<Step> {
+    let mut sorted: Vec<&Step> = found.iter().collect();
+    sorted.sort_by_key(|step| step.cliff());
+    let pair = sorted.windows(2).rev().find(|pair| pair[0].agrees(pair[1]));
     if let Some([first, second]) = pair {
-        return Some(
-            if width(first) <= width(second) {
-                first
-            } else {
-                second
-            }
-            .to_owned()
-            .clone(),
-        );
+        let sharper = if first.width() <= second.width() {
+            first
+        } else {
+            second
+        };
+        return Some((*sharper).clone());
     }
-    let sharp: Vec<&WindowLimit> = sorted
+    let sharp: Vec<&Step> = sorted
         .iter()
         .copied()
-        .filter(|window| width(window) <= 0.03 * window.entries.value)
+        .filter(|step| step.width() <= 0.03 * f64::from(step.instructions()))
         .collect();
     let choice = if sharp.is_empty() { &sorted } else { &sharp };
-    choice.get(choice.len() / 2).map(|window| (*window).clone())
-}
-
-fn width(window: &WindowLimit) -> f64 {
-    window.entries.high - window.entries.low
-}
-
-/// Fillers that write a register meet the smaller of two limits: their register file when
-/// its cliff comes clearly before the one of fillers that write none.
-fn limited_by(filler: Filler, window: &WindowLimit, reorder: Option<&WindowLimit>) -> &'static str {
-    const CLEARLY: f64 = 0.97;
-    let earlier = reorder.is_none_or(|reorder| {
-        f64::from(window.cliff_fillers) < CLEARLY * f64::from(reorder.cliff_fillers)
-    });
-    match filler {
-        Filler::Integer if earlier => "integer registers",
-        Filler::Vector if earlier => "vector registers",
-        _ => "reorder buffer",
-    }
+    choice.get(choice.len() / 2).map(|step| (*step).clone())
 }
 
 /// Times of two loads with K fillers between them; `share` is how far a time has climbed
 /// from the inner level to the outer.
 struct Cliff<'p, 's, 'a> {
     probe: &'p mut Probe<'s, 'a>,
-    filler: Filler,
+    pattern: &'p [Filler],
     inside: f64,
     outside: f64,
 }
 
 impl Cliff<'_, '_, '_> {
     fn ticks(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
-        Ok(self.probe.parallel(2, fillers, self.filler, effort)?.ticks)
+        Ok(self.probe.parallel(2, fillers, self.pattern, effort)?.ticks)
     }
 
     fn share(&mut self, fillers: u32, effort: u32) -> Result<f64, Error> {
@@ -166,11 +325,10 @@ impl Cliff<'_, '_, '_> {
     }
 }
 
-fn find(probe: &mut Probe<'_, '_>, filler: Filler) -> Result<Option<WindowLimit>, Error> {
-    let own_uops = probe.own_uops();
+fn find(probe: &mut Probe<'_, '_>, pattern: &[Filler]) -> Result<Option<Step>, Error> {
     let mut cliff = Cliff {
         probe,
-        filler,
+        pattern,
         inside: 0.0,
         outside: f64::INFINITY,
     };
@@ -191,27 +349,17 @@ fn find(probe: &mut Probe<'_, '_>, filler: Filler) -> Result<Option<WindowLimit>
             Crossing::Above | Crossing::Below => break,
         }
     }
-    let Some((cliff_fillers, low, high)) = crossed else {
-        return Ok(None);
-    };
-    let entries = |fillers: u32| f64::from(fillers + 2 + own_uops);
     let cycles = |ticks: f64| cliff.probe.session.cycles(ticks);
-    Ok(Some(WindowLimit {
-        filler,
-        limited_by: String::new(),
-        cliff_fillers,
-        entries: Figure {
-            value: entries(cliff_fillers),
-            low: entries(low),
-            high: entries(high),
-            basis: Basis::Measured,
-        },
-        inside_cycles: cycles(cliff.inside),
-        outside_cycles: cycles(cliff.outside),
+    let (inside_cycles, outside_cycles) = (cycles(cliff.inside), cycles(cliff.outside));
+    Ok(crossed.map(|fillers| Step {
+        pattern: pattern.to_vec(),
+        fillers,
+        inside_cycles,
+        outside_cycles,
     }))
 }
 
-/// Doubles the fillers up to [`MOST_FILLERS`], twice, and looks for the step. The two
+/// Doubles the fillers up to [`MOST_FILLERS`], three times, and looks for the step. The two
 /// levels beside it become the cliff's; the first pass also warms the translations.
 fn bracket(cliff: &mut Cliff<'_, '_, '_>) -> Result<Option<(u32, u32)>, Error> {
     let mut grid = vec![0];
@@ -373,61 +521,63 @@ mod tests {
         );
     }
 
-    fn window(filler: Filler, cliff_fillers: u32) -> WindowLimit {
-        let value = f64::from(cliff_fillers + 2);
-        WindowLimit {
-            filler,
-            limited_by: String::new(),
-            cliff_fillers,
-            entries: Figure {
-                value,
-                low: value,
-                high: value,
-                basis: Basis::Measured,
-            },
-            inside_cycles: 0.0,
-            outside_cycles: 0.0,
-        }
+    fn found(cliffs: &[u32]) -> Vec<Step> {
+        let step = |cliff: &u32| Step {
+            pattern: vec![Filler::Nop],
+            fillers: (*cliff, *cliff, *cliff),
+            inside_cycles: 650.0,
+            outside_cycles: 1300.0,
+        };
+        cliffs.iter().map(step).collect()
     }
 
     #[test]
     fn a_search_goes_on_while_the_largest_stand_alone() {
-        let found = |cliffs: &[u32]| -> Vec<WindowLimit> {
-            cliffs
-                .iter()
-                .map(|cliff| window(Filler::Nop, *cliff))
-                .collect()
-        };
-        assert!(largest_two_agree(&found(&[222, 446, 445]), Filler::Nop));
-        assert!(!largest_two_agree(&found(&[222, 222, 446]), Filler::Nop));
-        assert!(!largest_two_agree(&found(&[446]), Filler::Nop));
-        assert!(largest_two_agree(&[], Filler::Nop));
+        assert!(largest_two_agree(&found(&[222, 446, 445])));
+        assert!(!largest_two_agree(&found(&[222, 222, 446])));
+        assert!(!largest_two_agree(&found(&[446])));
+        assert!(largest_two_agree(&[]));
     }
 
     #[test]
     fn a_shared_core_does_not_halve_the_window() {
-        let found = [446, 222, 445, 222].map(|cliff| window(Filler::Nop, cliff));
-        assert!((445..=446).contains(&largest_agreed(&found).unwrap().cliff_fillers));
-        let stray = [446, 446, 2296].map(|cliff| window(Filler::Nop, cliff));
-        assert_eq!(largest_agreed(&stray).unwrap().cliff_fillers, 446);
-        let none_agree = [222, 446, 2296].map(|cliff| window(Filler::Nop, cliff));
-        assert_eq!(largest_agreed(&none_agree).unwrap().cliff_fillers, 446);
-        assert!(largest_agreed(&[]).is_none());
+        let largest = |cliffs: &[u32]| largest_agreed(&found(cliffs)).map(|step| step.cliff());
+        assert!(matches!(largest(&[446, 222, 445, 222]), Some(445 | 446)));
+        assert_eq!(largest(&[446, 446, 2296]), Some(446));
+        assert_eq!(largest(&[222, 446, 2296]), Some(446));
+        assert_eq!(largest(&[]), None);
     }
 
     #[test]
-    fn register_files_are_named_when_their_cliff_comes_first() {
-        let reorder = window(Filler::Nop, 446);
-        assert_eq!(limited_by(Filler::Nop, &reorder, None), "reorder buffer");
-        let integer = window(Filler::Integer, 205);
-        assert_eq!(
-            limited_by(Filler::Integer, &integer, Some(&reorder)),
-            "integer registers"
-        );
-        let vector = window(Filler::Vector, 445);
-        assert_eq!(
-            limited_by(Filler::Vector, &vector, Some(&reorder)),
-            "reorder buffer"
-        );
+    fn entries_count_the_loads_where_they_take_one_and_fused_fillers_together() {
+        let step = &found(&[1272])[0];
+        let fused = step.window(Filler::Nop, Ended::ReorderBuffer(4.0), 0);
+        assert_eq!(fused.entries.value, 320.0);
+        assert_eq!(fused.cliff_fillers, 1272);
+        let stores = found(&[64])[0].window(Filler::Store, Ended::StoreQueue, 0);
+        assert_eq!(stores.entries.value, 64.0);
+    }
+
+    #[test]
+    fn the_reorder_buffer_is_the_nops_unless_the_core_fuses_them() {
+        let window = |filler, each, fillers: u32| {
+            found(&[fillers])[0].window(filler, Ended::ReorderBuffer(each), 0)
+        };
+        let of = |windows| Found {
+            windows,
+            evidence: Outcome::default(),
+            notes: Vec::new(),
+        };
+        let plain = of(vec![
+            window(Filler::Nop, 1.0, 222),
+            window(Filler::Mixed, 1.0, 221),
+        ]);
+        assert_eq!(plain.reorder().unwrap().filler, Filler::Nop);
+        let fused = of(vec![
+            window(Filler::Nop, 4.0, 1272),
+            window(Filler::Mixed, 1.0, 318),
+        ]);
+        assert_eq!(fused.reorder().unwrap().entries.value, 320.0);
+        assert!(of(Vec::new()).reorder().is_none());
     }
 }

@@ -197,6 +197,8 @@ fn mlp() -> Mlp {
     Mlp {
         cells,
         rob_size: Outcome::Known(192.0),
+        reorder_evidence: Outcome::default(),
+        filler: Filler::Nop,
         windows: vec![],
         mlp_rule: Outcome::default(),
         mlp_rule_interval: Outcome::default(),
@@ -218,6 +220,8 @@ fn mlp() -> Mlp {
             spread: 1.0,
             ratio: 1.0,
             expected: vec![],
+            hits: Outcome::default(),
+            ticks: Vec::new(),
             misses: Outcome::missing("no counters"),
         }],
         page: PageKind::Thp,

@@ -24,8 +24,9 @@ pub(crate) use functions::plain;
 pub(crate) use gaps::{gaps, missing_text, none_measured};
 pub(crate) use headline::{dram_bandwidth, identity, level_bandwidth, mlp_conditions, timer_steps};
 pub(crate) use parallel::{
-    cache_size, reach_rows, reach_text, rule, rule_between, runs, walks, walks_at_once,
-    walks_reading, with_interval,
+    cache_size, hits, hits_source, only_level, plane_filler, plane_window, reach_rows, reach_text,
+    reorder_evidence, rule, rule_between, runs, walks, walks_at_once, walks_reading, window_filler,
+    with_interval,
 };
 pub(crate) use titles::{
     mix_title, mlp_title, prefetch_pattern_title, prefetch_state_title, vector_title,

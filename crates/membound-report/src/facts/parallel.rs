@@ -1,8 +1,11 @@
 //! What the parallelism, the line of sequential loads, page walks and the TLB's reach are
 //! called where people read them.
 
-use membound_types::{Basis, Figure, Mlp, Outcome, PageWalks, Tlb, TlbReach};
+use membound_types::{
+    AreaPoint, Basis, Figure, Filler, Mlp, Outcome, PageWalks, Tlb, TlbReach, WindowLimit,
+};
 
+use super::missing_text;
 use crate::units;
 
 /// A value with its interval: `168 [150, 186]`.
@@ -65,6 +68,133 @@ pub(crate) fn walks(mlp: &Mlp) -> Vec<(&Mlp, &PageWalks)> {
     runs(mlp)
         .filter_map(|run| Some((run, run.page_walks.known()?)))
         .collect()
+}
+
+/// A pattern as people read it: `nop`, `branch, x87 in turns`.
+fn pattern(kinds: &[Filler]) -> String {
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+    if names.len() > 1 {
+        format!("{} in turns", names.join(", "))
+    } else {
+        names.concat()
+    }
+}
+
+/// The filler of a window, with the kinds of a mix: `integer`, `branch, x87 in turns`.
+pub(crate) fn window_filler(window: &WindowLimit) -> String {
+    if window.pattern.is_empty() {
+        window.filler.to_string()
+    } else {
+        pattern(&window.pattern)
+    }
+}
+
+/// The window of the filler that stands in the N × K plane.
+pub(crate) fn plane_window(mlp: &Mlp) -> Option<&WindowLimit> {
+    mlp.windows.iter().find(|it| it.filler == mlp.filler)
+}
+
+/// The filler of the N × K plane, with the kinds of a mix.
+pub(crate) fn plane_filler(mlp: &Mlp) -> String {
+    plane_window(mlp).map_or_else(|| mlp.filler.to_string(), window_filler)
+}
+
+/// By which fillers the reorder buffer was found: `9 fillers without a kind in common end at
+/// 318 to 321 instructions in the window: branch; x87; …`.
+pub(crate) fn reorder_evidence(mlp: &Mlp) -> Option<String> {
+    let evidence = match &mlp.reorder_evidence {
+        Outcome::Known(evidence) => evidence,
+        // A document of before the search tried mixes has no reason worth showing.
+        Outcome::Missing { not_measured } => {
+            return mlp.windows.iter().any(|it| it.filler == Filler::Branch).then(|| {
+                format!(
+                    "{}: the reorder buffer is what nops show, and may be less where they are fused",
+                    not_measured.reason
+                )
+            });
+        }
+    };
+    let instructions = || evidence.agreeing.iter().map(|cliff| cliff.instructions);
+    let names: Vec<String> = evidence
+        .agreeing
+        .iter()
+        .map(|cliff| {
+            cliff
+                .pattern
+                .iter()
+                .map(|kind| kind.name())
+                .collect::<Vec<_>>()
+                .join("+")
+        })
+        .collect();
+    Some(format!(
+        "{} fillers without a kind in common end at {} to {} instructions in the window: {}",
+        names.len(),
+        instructions().min()?,
+        instructions().max()?,
+        names.join(", ")
+    ))
+}
+
+/// Accesses of a point that each level served, with their intervals where they are estimated:
+/// `L1 5.5 [5.4, 5.6], L2 5.5 [5.4, 5.6]`. Levels that served hardly any are left out; empty
+/// where nothing is known.
+pub(crate) fn hits(point: &AreaPoint) -> String {
+    const HARDLY: f64 = 0.005;
+    let least = HARDLY * f64::from(point.loads);
+    let Some(hits) = point.hits.known() else {
+        return String::new();
+    };
+    let parts: Vec<String> = hits
+        .iter()
+        .filter(|level| level.hits.value > least)
+        .map(|level| match level.hits.basis {
+            Basis::Measured => format!("{} {}", level.level, units::number(level.hits.value)),
+            _ => format!("{} {}", level.level, with_interval(&level.hits)),
+        })
+        .collect();
+    parts.join(", ")
+}
+
+/// The level that serves all accesses of all `points`, but for one in a hundred.
+pub(crate) fn only_level<'a>(points: &[&'a AreaPoint]) -> Option<&'a str> {
+    const ALL: f64 = 0.99;
+    let only = |point: &&'a AreaPoint| {
+        point
+            .hits
+            .known()?
+            .iter()
+            .find(|level| level.hits.value >= ALL * f64::from(point.loads))
+            .map(|level| level.level.as_str())
+    };
+    let first = points.first().and_then(only)?;
+    points
+        .iter()
+        .all(|point| only(point) == Some(first))
+        .then_some(first)
+}
+
+/// Where the hits of a sweep come from, or why there are none.
+pub(crate) fn hits_source(points: &[AreaPoint]) -> Option<String> {
+    let basis = |basis| {
+        points
+            .iter()
+            .filter_map(|point| point.hits.known())
+            .flatten()
+            .any(|it| it.hits.basis == basis)
+    };
+    if basis(Basis::Measured) {
+        return Some("by the counters of the machine".to_owned());
+    }
+    if basis(Basis::Estimated) {
+        return Some(
+            "from the times of single accesses: N of them are served as one is, N times".to_owned(),
+        );
+    }
+    points
+        .iter()
+        .find_map(|point| point.hits.why_missing())
+        .map(|why| format!("not known: {}", missing_text(why)))
 }
 
 /// Walks at once as a figure, or the least that is known: `1.0 [1.0, 1.3]`, `at least 4.4`.
@@ -136,6 +266,8 @@ mod tests {
         Mlp {
             cells: Vec::new(),
             rob_size: Outcome::default(),
+            reorder_evidence: Outcome::default(),
+            filler: Filler::Nop,
             windows: Vec::new(),
             mlp_rule: Outcome::Known(4.36),
             mlp_rule_interval: Outcome::default(),

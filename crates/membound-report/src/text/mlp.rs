@@ -1,6 +1,8 @@
 //! `mlp` on a terminal: the windows of the core and its memory-level parallelism.
 
-use membound_types::{Filler, MachineInfo, Mlp, MlpCell, MlpMode, Outcome, PageWalks};
+use membound_types::{
+    AreaPoint, Filler, MachineInfo, Mlp, MlpCell, MlpMode, Outcome, PageWalks, WindowLimit,
+};
 
 use super::Detail;
 use super::latency::skipped;
@@ -37,7 +39,7 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
     if detail == Detail::Full {
         out.blank();
     }
-    windows(out, mlp);
+    windows(out, mlp, detail);
     conditions(out, mlp);
     if detail == Detail::Brief {
         for (run, walks) in facts::walks(mlp) {
@@ -50,6 +52,7 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
         sequential(out, mlp);
         page_walks(out, mlp);
         areas(out, mlp);
+        hits(out, mlp);
         skipped(out, &mlp.skipped);
     }
 }
@@ -92,18 +95,24 @@ fn walk_line(run: &Mlp, walks: &PageWalks) -> String {
     )
 }
 
-fn windows(out: &mut Out, mlp: &Mlp) {
+/// What ended each filler; briefly the reorder buffer and the two register files alone.
+fn windows(out: &mut Out, mlp: &Mlp, detail: Detail) {
     let mut table = Table::new()
-        .words("window")
         .words("filler")
+        .words("ended by")
         .figures("entries")
         .column("interval", Align::Right, 1)
         .column("cycles inside", Align::Right, 2)
         .column("outside", Align::Right, 2);
-    for window in &mlp.windows {
+    let shown = |window: &&WindowLimit| {
+        detail == Detail::Full
+            || window.filler == mlp.filler
+            || matches!(window.filler, Filler::Integer | Filler::Vector)
+    };
+    for window in mlp.windows.iter().filter(shown) {
         table.row([
+            facts::window_filler(window),
             window.limited_by.clone(),
-            window.filler.to_string(),
             units::compact(window.entries.value),
             units::interval(window.entries.low, window.entries.high),
             units::number(window.inside_cycles),
@@ -112,6 +121,9 @@ fn windows(out: &mut Out, mlp: &Mlp) {
     }
     if !table.is_empty() {
         out.table(&table);
+    }
+    if let (Detail::Full, Some(evidence)) = (detail, facts::reorder_evidence(mlp)) {
+        out.note(&evidence);
     }
 }
 
@@ -146,7 +158,7 @@ fn parallel(out: &mut Out, mlp: &Mlp) {
         .iter()
         .filter(|cell| {
             cell.mode == MlpMode::Parallel
-                && cell.filler == Filler::Nop
+                && cell.filler == mlp.filler
                 && cell.page == mlp.page
                 && cell.node == mlp.node
         })
@@ -324,4 +336,45 @@ fn areas(out: &mut Out, mlp: &Mlp) {
         ]);
     }
     out.table(&table);
+}
+
+/// Hits by level for each area and N. Areas that one level serves alone have one row.
+fn hits(out: &mut Out, mlp: &Mlp) {
+    let Some(source) = facts::hits_source(&mlp.areas) else {
+        return;
+    };
+    out.heading("hits of N accesses by level", &source);
+    let mut table = Table::new().figures("area").figures("N").words("hits");
+    let mut areas: Vec<u64> = mlp.areas.iter().map(|point| point.area_bytes).collect();
+    areas.sort_unstable();
+    areas.dedup();
+    for area in areas {
+        let mut points: Vec<&AreaPoint> = mlp
+            .areas
+            .iter()
+            .filter(|point| point.area_bytes == area && point.hits.known().is_some())
+            .collect();
+        points.sort_by_key(|point| point.loads);
+        let (Some(first), Some(last)) = (points.first(), points.last()) else {
+            continue;
+        };
+        if let Some(level) = facts::only_level(&points) {
+            table.row([
+                units::bytes(area),
+                format!("{}…{}", first.loads, last.loads),
+                format!("all {level}"),
+            ]);
+            continue;
+        }
+        for point in &points {
+            table.row([
+                units::bytes(area),
+                point.loads.to_string(),
+                facts::hits(point),
+            ]);
+        }
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
 }

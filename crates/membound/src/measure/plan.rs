@@ -234,7 +234,7 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
     if !args.fillers.is_empty() {
         config.fillers = Some(distinct(&args.fillers));
     }
-    config.filler = args.filler.unwrap_or(config.filler);
+    config.filler = args.filler.or(config.filler);
     config.fence = args.fence;
     if let Some(area) = args.areas.iter().max() {
         config.area_bytes = *area;

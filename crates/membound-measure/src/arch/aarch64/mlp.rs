@@ -19,6 +19,9 @@ use crate::Error;
 use crate::arch::{MlpLoop, MlpSpec};
 use crate::random::{INCREMENT, MULTIPLIER};
 
+/// Kinds of filler that are emitted here.
+const FILLERS: [Filler; 3] = [Filler::Nop, Filler::Integer, Filler::Vector];
+
 /// Registers that hold displacements during the whole function, the last load's first.
 const DISPLACEMENTS: [X; 15] = [
     X(15),
@@ -104,6 +107,10 @@ impl MlpLoop for MlpKernel {
         Fence::Isb
     }
 
+    fn fillers(&self) -> Vec<Filler> {
+        FILLERS.to_vec()
+    }
+
     fn counter(&self) -> u64 {
         #[cfg(target_arch = "aarch64")]
         return crate::arch::Counter::Cntvct.read();
@@ -117,6 +124,11 @@ impl MlpLoop for MlpKernel {
                 "{} is no instruction of this processor: leave --fence out, or use {}",
                 spec.fence,
                 Fence::Isb
+            )));
+        }
+        if let Some(other) = spec.pattern.iter().find(|it| !FILLERS.contains(it)) {
+            return Err(Error::Invalid(format!(
+                "there is no filler {other} on this processor: use --filler nop, integer or vector"
             )));
         }
         let mut assembler = Assembler::new();
@@ -146,6 +158,19 @@ impl MlpLoop for MlpKernel {
         unsafe { run(&raw mut frame) };
         *seed = frame.seed;
         frame.ticks as f64 / executions as f64
+    }
+
+    unsafe fn run_each(
+        &mut self,
+        area: *mut u8,
+        base_lines: u64,
+        seed: &mut u64,
+        ticks: &mut [u32],
+    ) {
+        for ticks in ticks {
+            // SAFETY: the caller promises the same for as many executions.
+            *ticks = unsafe { self.run(area, base_lines, seed, 1) } as u32;
+        }
     }
 }
 
@@ -274,9 +299,14 @@ fn serialise(a: &mut Assembler) {
 }
 
 fn emit_fillers(a: &mut Assembler, spec: &MlpSpec<'_>) {
-    for index in 0..spec.fillers as usize {
-        match spec.filler {
-            Filler::Nop => a.push(I::Nop),
+    let pattern = if spec.pattern.is_empty() {
+        &[Filler::Nop]
+    } else {
+        spec.pattern
+    };
+    let fillers = pattern.iter().cycle().take(spec.fillers as usize);
+    for (index, filler) in fillers.enumerate() {
+        match filler {
             // Additions that leave the flags alone, whose own file would be another limit.
             Filler::Integer => {
                 let register = FILLED[index % FILLED.len()];
@@ -290,6 +320,7 @@ fn emit_fillers(a: &mut Assembler, spec: &MlpSpec<'_>) {
                     right: V(31),
                 });
             }
+            _ => a.push(I::Nop),
         }
     }
 }
@@ -303,9 +334,10 @@ mod tests {
         MlpSpec {
             displacements,
             fillers: 5,
-            filler: Filler::Nop,
+            pattern: &[],
             separate_all,
             fence: Fence::Isb,
+            each: false,
         }
     }
 
@@ -371,13 +403,24 @@ mod tests {
         assert!(error.starts_with("lfence is no instruction"), "{error}");
     }
 
+    #[test]
+    fn a_filler_that_is_not_emitted_here_is_refused() {
+        let mut kernel = MlpKernel::new().unwrap();
+        let masks = MlpSpec {
+            pattern: &[Filler::Nop, Filler::Mask],
+            ..spec(&[0], false)
+        };
+        let error = kernel.load(&masks).unwrap_err().to_string();
+        assert!(error.starts_with("there is no filler mask"), "{error}");
+    }
+
     #[cfg(target_arch = "aarch64")]
     #[test]
     fn the_kernel_runs_with_every_filler_and_carries_its_generator_on() {
         let mut kernel = MlpKernel::new().unwrap();
         let mut area = vec![0_u8; 1 << 16];
         let many: Vec<u32> = (0..40).map(|load| 64 * load).collect();
-        for filler in Filler::ALL {
+        for filler in FILLERS {
             for (displacements, separate_all) in [
                 (&[][..], false),
                 (&[0, 4096][..], false),
@@ -385,7 +428,7 @@ mod tests {
                 (&many[..], false),
             ] {
                 let spec = MlpSpec {
-                    filler,
+                    pattern: &[filler],
                     ..spec(displacements, separate_all)
                 };
                 let mut seed = 5;

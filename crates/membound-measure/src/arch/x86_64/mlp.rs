@@ -6,8 +6,9 @@
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::{
-    CodeAssembler, dword_ptr, eax, ptr, r8, r9, r10, r11, r12, r13, r14, r15, r15d, rax, rbp, rbx,
-    rcx, rdi, rdx, rsi, xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7, xmm15,
+    CodeAssembler, dword_ptr, eax, ebp, ecx, edx, k1, k2, k3, k4, ptr, qword_ptr, r8, r8d, r9, r10,
+    r11, r12, r13, r14, r15, r15d, rax, rbp, rbx, rcx, rdi, rdx, rsi, rsp, xmm0, xmm1, xmm2, xmm3,
+    xmm4, xmm5, xmm6, xmm7, xmm15,
 };
 use membound_jit::{CodeBuffer, assemble};
 use membound_types::{Fence, Filler};
@@ -35,6 +36,8 @@ struct Frame {
     executions: u64,
     /// Ticks between the two readings, summed.
     ticks: u64,
+    /// Where the next execution's ticks are to be kept.
+    each: *mut u32,
 }
 
 impl MlpKernel {
@@ -62,6 +65,18 @@ impl MlpLoop for MlpKernel {
         Fence::Lfence
     }
 
+    fn fillers(&self) -> Vec<Filler> {
+        let has_mask = std::arch::is_x86_feature_detected!("avx512f");
+        Filler::ALL
+            .into_iter()
+            .filter(|filler| match filler {
+                Filler::Mask => has_mask,
+                Filler::Mixed => false,
+                _ => true,
+            })
+            .collect()
+    }
+
     fn counter(&self) -> u64 {
         Counter::Tsc { invariant: false }.read()
     }
@@ -86,20 +101,57 @@ impl MlpLoop for MlpKernel {
         seed: &mut u64,
         executions: u64,
     ) -> f64 {
-        let entry = self.buffer.address() as *const u8;
-        // SAFETY: the loaded code is a function of one pointer to a frame.
-        let run: unsafe extern "sysv64" fn(*mut Frame) = unsafe { std::mem::transmute(entry) };
-        let mut frame = Frame {
+        let frame = Frame {
             area,
             base_lines,
             seed: *seed,
             executions,
             ticks: 0,
+            each: std::ptr::null_mut(),
         };
+        // SAFETY: the caller promises the area and a loaded kernel that keeps no ticks.
+        let ticks = unsafe { self.enter(frame, seed) };
+        ticks as f64 / executions as f64
+    }
+
+    unsafe fn run_each(
+        &mut self,
+        area: *mut u8,
+        base_lines: u64,
+        seed: &mut u64,
+        ticks: &mut [u32],
+    ) {
+        if ticks.is_empty() {
+            return;
+        }
+        let frame = Frame {
+            area,
+            base_lines,
+            seed: *seed,
+            executions: ticks.len() as u64,
+            ticks: 0,
+            each: ticks.as_mut_ptr(),
+        };
+        // SAFETY: the caller promises the area and a loaded kernel that keeps as many ticks
+        // as there are executions.
+        unsafe { self.enter(frame, seed) };
+    }
+}
+
+impl MlpKernel {
+    /// Executes the loaded kernel and returns the ticks of all executions.
+    ///
+    /// # Safety
+    /// As for [`MlpLoop::run`]; `frame.each` must have room for a value an execution where the
+    /// kernel keeps them.
+    unsafe fn enter(&mut self, mut frame: Frame, seed: &mut u64) -> u64 {
+        let entry = self.buffer.address() as *const u8;
+        // SAFETY: the loaded code is a function of one pointer to a frame.
+        let run: unsafe extern "sysv64" fn(*mut Frame) = unsafe { std::mem::transmute(entry) };
         // SAFETY: the caller promises the area and a loaded kernel; the frame is alive.
         unsafe { run(&raw mut frame) };
         *seed = frame.seed;
-        frame.ticks as f64 / executions as f64
+        frame.ticks
     }
 }
 
@@ -156,6 +208,11 @@ fn emit(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedError> {
     a.or(rax, rdx)?;
     a.sub(rax, r13)?;
     a.add(r14, rax)?;
+    if spec.each {
+        a.mov(rcx, ptr(rdi + 40))?;
+        a.mov(dword_ptr(rcx), eax)?;
+        a.add(qword_ptr(rdi + 40), 4)?;
+    }
     serialise(a, spec.fence)?;
     a.dec(r12)?;
     a.jnz(top)?;
@@ -178,22 +235,49 @@ fn serialise(a: &mut CodeAssembler, fence: Fence) -> Result<(), IcedError> {
     }
 }
 
+/// A branch to the next instruction on the carry flag, which nothing between the counter's
+/// reading and the last load sets.
+const BRANCH_NEVER_TAKEN: [u8; 2] = [0x72, 0x00];
+
 fn emit_fillers(a: &mut CodeAssembler, spec: &MlpSpec<'_>) -> Result<(), IcedError> {
-    let integers = [rax, rcx, rdx, r8];
-    let vectors = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7];
-    for index in 0..spec.fillers as usize {
-        match spec.filler {
-            Filler::Nop => a.nop()?,
-            // An address computation writes a register and no flags, whose own file would
-            // be a limit of its own.
-            Filler::Integer => {
-                let register = integers[index % integers.len()];
-                a.lea(register, ptr(register + rbp))?;
-            }
-            Filler::Vector => a.paddd(vectors[index % vectors.len()], xmm15)?,
-        }
+    let pattern = if spec.pattern.is_empty() {
+        &[Filler::Nop]
+    } else {
+        spec.pattern
+    };
+    let mut emitted = [0_usize; Filler::ALL.len()];
+    for &filler in pattern.iter().cycle().take(spec.fillers as usize) {
+        let index = &mut emitted[filler as usize];
+        emit_filler(a, filler, *index)?;
+        *index += 1;
     }
     Ok(())
+}
+
+/// The `index`th filler of its kind. Results go to registers in turns, so that no filler
+/// waits for another.
+fn emit_filler(a: &mut CodeAssembler, filler: Filler, index: usize) -> Result<(), IcedError> {
+    let integer = [rax, rcx, rdx, r8][index % 4];
+    let half = [eax, ecx, edx, r8d][index % 4];
+    let vector = [xmm0, xmm1, xmm2, xmm3, xmm4, xmm5, xmm6, xmm7][index % 8];
+    // Below the stack pointer are 128 bytes that belong to a function that calls nothing.
+    let slot = [-64, -60, -56, -52][index % 4];
+    match filler {
+        Filler::Nop | Filler::Mixed => a.nop(),
+        // An address computation writes a register and no flags.
+        Filler::Integer => a.lea(integer, ptr(integer + rbp)),
+        Filler::Vector => a.paddd(vector, xmm15),
+        // rbp is 1, so that the carry flag is clear afterwards.
+        Filler::Flags => a.test(rbp, rbp),
+        Filler::Mask => a.kandw([k2, k3, k4][index % 3], k1, k1),
+        Filler::Move => a.mov(integer, rbp),
+        Filler::Zero => a.xor(half, half),
+        Filler::Branch => a.db(&BRANCH_NEVER_TAKEN),
+        Filler::X87 => a.fnop(),
+        Filler::Load => a.mov(half, dword_ptr(rsp + slot)),
+        Filler::Store => a.mov(dword_ptr(rsp + slot), ebp),
+        Filler::Dependent => a.add(integer, r15),
+    }
 }
 
 #[cfg(test)]
@@ -205,7 +289,7 @@ mod tests {
         let mut kernel = MlpKernel::new().unwrap();
         let mut area = vec![0_u8; 1 << 16];
         for fence in [Fence::Lfence, Fence::Cpuid] {
-            for filler in Filler::ALL {
+            for filler in kernel.fillers() {
                 for (displacements, separate_all) in [
                     (&[][..], false),
                     (&[0, 4096][..], false),
@@ -214,9 +298,10 @@ mod tests {
                     let spec = MlpSpec {
                         displacements,
                         fillers: 11,
-                        filler,
+                        pattern: &[filler, Filler::Nop],
                         separate_all,
                         fence,
+                        each: false,
                     };
                     let mut seed = 5;
                     kernel.load(&spec).unwrap();
@@ -239,9 +324,10 @@ mod tests {
         let spec = MlpSpec {
             displacements: &[64, 128, 192],
             fillers: 5,
-            filler: Filler::Nop,
+            pattern: &[],
             separate_all: false,
             fence: Fence::Lfence,
+            each: false,
         };
         emit(&mut assembler, &spec).unwrap();
         let text: Vec<String> = assembler
@@ -259,5 +345,55 @@ mod tests {
         assert_eq!(window.iter().filter(|line| *line == "nop").count(), 5);
         assert_eq!(text[first - 1], "lfence");
         assert_eq!(text[last + 1], "rdtscp");
+    }
+
+    #[test]
+    fn kinds_stand_in_turns() {
+        let mut assembler = CodeAssembler::new(64).unwrap();
+        let spec = MlpSpec {
+            displacements: &[64, 128],
+            fillers: 5,
+            pattern: &[Filler::X87, Filler::Integer, Filler::Vector],
+            separate_all: false,
+            fence: Fence::Lfence,
+            each: false,
+        };
+        emit(&mut assembler, &spec).unwrap();
+        let text: Vec<String> = assembler
+            .instructions()
+            .iter()
+            .map(|instruction| format!("{instruction}"))
+            .collect();
+        let first = text.iter().position(|line| line.contains("r15d,")).unwrap();
+        assert_eq!(
+            text[first + 1..first + 6],
+            [
+                "fnop",
+                "lea rax,[rax+rbp]",
+                "paddd xmm0,xmm15",
+                "fnop",
+                "lea rcx,[rcx+rbp]",
+            ]
+        );
+    }
+
+    #[test]
+    fn each_execution_leaves_its_ticks() {
+        let mut kernel = MlpKernel::new().unwrap();
+        let mut area = vec![0_u8; 1 << 16];
+        let spec = MlpSpec {
+            displacements: &[64],
+            fillers: 0,
+            pattern: &[],
+            separate_all: false,
+            fence: Fence::Lfence,
+            each: true,
+        };
+        kernel.load(&spec).unwrap();
+        let mut ticks = [0; 33];
+        // SAFETY: 64 lines and 64 bytes more are well inside the area.
+        unsafe { kernel.run_each(area.as_mut_ptr(), 64, &mut 5, &mut ticks[..32]) };
+        assert!(ticks[..32].iter().all(|ticks| *ticks > 0), "{ticks:?}");
+        assert_eq!(ticks[32], 0);
     }
 }

@@ -22,14 +22,19 @@ pub(super) fn mlp(profile: &ProfileView, out: &mut Figures) {
             worse,
             noise,
         };
+        let fused = part
+            .windows
+            .iter()
+            .any(|window| window.filler == Filler::Nop && window.fillers_per_entry > 1.0);
         for window in &part.windows {
+            // The mix stands for the reorder buffer where the nops show it fused.
             let what = match window.filler {
-                Filler::Nop => "rob_entries",
-                Filler::Integer => "integer_entries",
-                Filler::Vector => "vector_entries",
+                Filler::Nop if !fused => "rob_entries".to_owned(),
+                Filler::Mixed if fused => "rob_entries".to_owned(),
+                other => format!("{other}_entries"),
             };
             out.add(
-                label(what, &window.limited_by, "", Worse::Any, Noise::Window),
+                label(&what, &window.limited_by, "", Worse::Any, Noise::Window),
                 window.entries.value,
                 Some((window.entries.low, window.entries.high)),
             );

@@ -204,7 +204,9 @@ fn mlp(entries: f64, noisy: &mut impl FnMut(f64, f64) -> f64) -> MlpView {
         page: PageKind::Thp,
         windows: vec![WindowLimit {
             filler: Filler::Nop,
+            pattern: Vec::new(),
             limited_by: "reorder buffer".to_owned(),
+            fillers_per_entry: 1.0,
             cliff_fillers: entries as u32 - 4,
             entries: Figure {
                 value: entries,

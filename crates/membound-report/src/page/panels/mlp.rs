@@ -25,6 +25,7 @@ pub(super) fn body(mlp: &Mlp, levels: &[Level]) -> Markup {
             (area_cycles(mlp, levels))
             (area_ratios(mlp, levels))
         }
+        @if let Some(source) = facts::hits_source(&mlp.areas) { p.note { "Hits by level, in the points of the two plots over the area: " (source) "." } }
         (lines(mlp))
         (page_walks(mlp))
         (conditions(mlp))
@@ -42,7 +43,7 @@ fn figures(mlp: &Mlp) -> Markup {
                     @for window in &mlp.windows {
                         tr {
                             th scope="row" { (window.limited_by) }
-                            td { (window.filler) }
+                            td { (facts::window_filler(window)) }
                             td { b { (units::compact(window.entries.value)) } " " small { (units::interval(window.entries.low, window.entries.high)) " " (window.entries.basis) } }
                             td { (units::cycles(window.inside_cycles)) }
                             td { (units::cycles(window.outside_cycles)) }
@@ -52,6 +53,7 @@ fn figures(mlp: &Mlp) -> Markup {
                 }
             }
         }
+        @if let Some(evidence) = facts::reorder_evidence(mlp) { p.note { (evidence) "." } }
         p.note {
             "Two loads in sequence take " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
             "; " (facts::mlp_title(mlp)) "; " (mlp.fence) " as the fence."
@@ -137,14 +139,14 @@ fn pair_rule(mlp: &Mlp) -> Vec<Rule> {
 }
 
 fn plane(mlp: &Mlp) -> Markup {
-    let lines = by_loads(plane_cells(mlp, Filler::Nop));
+    let lines = by_loads(plane_cells(mlp, mlp.filler));
     let last = lines.len().saturating_sub(1).max(1) as f64;
     let chart = Chart {
         id: "mlp-plane".into(),
         title: "N loads, K fillers.".into(),
         reading: "A line jumps where its last load no longer fits into the reorder buffer beside the others; a line that is above two in sequence from the start has more loads than the core can keep in flight.".into(),
         extent: Extent::Full,
-        x: number_axis("K: fillers (nop) before the last load", Scale::Linear),
+        x: number_axis(&format!("K: fillers ({}) before the last load", facts::plane_filler(mlp)), Scale::Linear),
         y: number_axis("core cycles for all N loads", Scale::Linear),
         series: lines
             .iter()
@@ -156,10 +158,8 @@ fn plane(mlp: &Mlp) -> Markup {
                 points: cells.iter().map(|c| cell_point(c.fillers, &format!("K={}", c.fillers), c)).collect(),
             })
             .collect(),
-        marks: mlp
-            .windows
-            .iter()
-            .filter(|window| window.filler == Filler::Nop)
+        marks: facts::plane_window(mlp)
+            .into_iter()
             .map(|window| Mark {
                 kind: MarkKind::Found,
                 x: f64::from(window.cliff_fillers),
@@ -195,7 +195,7 @@ fn fillers(mlp: &Mlp) -> Markup {
     let chart = Chart {
         id: "mlp-fillers".into(),
         title: "Two loads, each filler.".into(),
-        reading: "Each filler's cliff names what runs out: nothing but the reorder buffer for nop, a register file for the others.".into(),
+        reading: "Each filler's cliff names what runs out: the reorder buffer, a file of registers, or a queue.".into(),
         extent: Extent::Half,
         x: number_axis("K: fillers", Scale::Linear),
         y: number_axis("core cycles", Scale::Linear),
@@ -207,7 +207,7 @@ fn fillers(mlp: &Mlp) -> Markup {
                 x: f64::from(window.cliff_fillers),
                 interval: None,
                 name: units::compact(window.entries.value),
-                detail: window.filler.to_string(),
+                detail: facts::window_filler(window),
             })
             .collect(),
         rules: pair_rule(mlp),
@@ -231,7 +231,7 @@ fn parallel(mlp: &Mlp) -> Markup {
     let series = facts::runs(mlp)
         .enumerate()
         .map(|(index, run)| {
-            let points = by_loads(plane_cells(run, Filler::Nop))
+            let points = by_loads(plane_cells(run, run.filler))
                 .into_values()
                 .filter_map(|cells| cells.first().copied())
                 .map(|c| cell_point(c.loads, &format!("N={} (K={})", c.loads, c.fillers), c))
@@ -510,17 +510,19 @@ fn area_series(
                     .into_iter()
                     .map(|p| {
                         let (y, text) = value(p);
-                        let hits: Vec<String> = p
+                        let expected: Vec<String> = p
                             .expected
                             .iter()
                             .filter(|hits| hits.share > 0.005)
                             .map(|hits| format!("{} {}", hits.level, units::percent(hits.share)))
                             .collect();
-                        let hits = if hits.is_empty() {
-                            String::new()
-                        } else {
-                            format!("; expected hits: {}", hits.join(", "))
-                        };
+                        let mut hits = String::new();
+                        if p.hits.known().is_some() {
+                            hits.push_str(&format!("; hits: {}", facts::hits(p)));
+                        }
+                        if !expected.is_empty() {
+                            hits.push_str(&format!("; expected hits: {}", expected.join(", ")));
+                        }
                         Point {
                             x: p.area_bytes as f64,
                             y,

@@ -1,0 +1,538 @@
+//! How many of N accesses into an area each level served (document 000, chapter 5).
+//!
+//! Where the machine counts misses, from the counters. Elsewhere from times: single accesses
+//! into the same area were timed one by one, and their ticks are a mixture of what each
+//! level's accesses take. What one level's accesses take is seen where an area lies mostly
+//! in that level; the rest of such an area is taken off as the levels' sizes say. The
+//! accesses of a kernel fall into the area independently of each other, so that N of them
+//! are served as one is, N times.
+//!
+//! Sizes decide only which areas show a level; the shares come from the ticks.
+
+use membound_types::{
+    AreaPoint, Basis, Cache, CacheKind, CalibratedLevel, Calibration, Figure, Level, LevelHits,
+    LevelKind, Misses, Mlp, Outcome, TickCount,
+};
+
+use crate::area::expected_hits;
+use crate::stall::{Mixer, collected};
+use crate::stats::student_95;
+
+/// Identifies the kernel's histograms to the mixer, which compares it with itself.
+const KERNEL: &str = "mlp";
+
+/// Fills the hits of every area and N, of `part` and of the same under other conditions.
+/// Without `levels` the declared `caches` stand in for them.
+pub fn fill(part: &mut Mlp, levels: &[Level], caches: &[Cache]) {
+    let known = if levels.is_empty() {
+        declared_levels(caches)
+    } else {
+        levels.to_vec()
+    };
+    fill_points(&mut part.areas, &known);
+    for other in &mut part.others {
+        fill(other, levels, caches);
+    }
+}
+
+/// The same for the points of one sweep.
+pub fn fill_points(points: &mut [AreaPoint], levels: &[Level]) {
+    let timed = shares_by_times(points, levels);
+    for point in points {
+        let counted = point
+            .misses
+            .known()
+            .and_then(|misses| by_counters(point.loads, misses, levels));
+        point.hits = match (counted, &timed) {
+            (Some(hits), _) => Outcome::Known(hits),
+            (None, Ok(areas)) => match areas.iter().find(|(area, _)| *area == point.area_bytes) {
+                Some((_, shares)) => Outcome::Known(times(point.loads, shares)),
+                None => Outcome::missing("no single accesses were timed in this area"),
+            },
+            (None, Err(why)) => Outcome::missing(why.clone()),
+        };
+    }
+}
+
+/// Levels as the machine declares them, memory last; empty without caches.
+fn declared_levels(caches: &[Cache]) -> Vec<Level> {
+    let mut data: Vec<&Cache> = caches
+        .iter()
+        .filter(|cache| cache.kind != CacheKind::Instruction)
+        .collect();
+    data.sort_by_key(|cache| cache.level);
+    data.dedup_by_key(|cache| cache.level);
+    let level = |name: String, kind, size_bytes| Level {
+        name,
+        kind,
+        size_bytes,
+        size_low_bytes: None,
+        size_high_bytes: None,
+        latency_ns: 1.0,
+        latency_low_ns: 1.0,
+        latency_high_ns: 1.0,
+        latency_cycles: 1.0,
+        line_bytes: None,
+        line_basis: None,
+        declared_bytes: size_bytes,
+        note: None,
+    };
+    let mut levels: Vec<Level> = data
+        .into_iter()
+        .map(|cache| {
+            level(
+                format!("L{}", cache.level),
+                LevelKind::Cache,
+                Some(cache.size_bytes),
+            )
+        })
+        .collect();
+    if !levels.is_empty() {
+        levels.push(level("DRAM".to_owned(), LevelKind::Memory, None));
+    }
+    levels
+}
+
+/// Hits by counted misses: what one cache missed and the next did not was served by the
+/// next. Levels between two counters are told together. `None` where the first cache's
+/// misses or all others are not counted.
+fn by_counters(loads: u32, misses: &Misses, levels: &[Level]) -> Option<Vec<LevelHits>> {
+    let caches = levels
+        .iter()
+        .filter(|level| level.kind == LevelKind::Cache)
+        .count();
+    // Misses behind each cache; the last one's counter is `l3` however many there are.
+    let behind = |cache: usize| match cache {
+        _ if cache + 1 == caches => misses.l3.known(),
+        0 => misses.l1.known(),
+        1 => misses.l2.known(),
+        _ => None,
+    };
+    if caches < 2 || misses.l1.known().is_none() || misses.l3.known().is_none() {
+        return None;
+    }
+    let mut hits = Vec::new();
+    let mut arriving = f64::from(loads);
+    let mut names: Vec<&str> = Vec::new();
+    for (index, level) in levels.iter().enumerate() {
+        names.push(&level.name);
+        let passed = if index + 1 == levels.len() {
+            Some(0.0)
+        } else {
+            // The kernel's own accesses and prefetches are counted too.
+            behind(index).map(|count| count.clamp(0.0, arriving))
+        };
+        if let Some(passed) = passed {
+            let value = arriving - passed;
+            hits.push(LevelHits {
+                level: names.join("+"),
+                hits: Figure {
+                    value,
+                    low: value,
+                    high: value,
+                    basis: Basis::Measured,
+                },
+            });
+            arriving = passed;
+            names.clear();
+        }
+    }
+    Some(hits)
+}
+
+/// The share of one level with the ends of its 95 % interval.
+struct Share {
+    level: String,
+    value: f64,
+    low: f64,
+    high: f64,
+}
+
+fn times(loads: u32, shares: &[Share]) -> Vec<LevelHits> {
+    let n = f64::from(loads);
+    shares
+        .iter()
+        .map(|share| LevelHits {
+            level: share.level.clone(),
+            hits: Figure {
+                value: n * share.value,
+                low: n * share.low,
+                high: n * share.high,
+                basis: Basis::Estimated,
+            },
+        })
+        .collect()
+}
+
+/// The shares of every area in which single accesses were timed, or why there are none.
+fn shares_by_times(
+    points: &[AreaPoint],
+    levels: &[Level],
+) -> Result<Vec<(u64, Vec<Share>)>, String> {
+    let timed: Vec<&AreaPoint> = points
+        .iter()
+        .filter(|point| point.loads == 1 && !point.ticks.is_empty())
+        .collect();
+    if timed.is_empty() {
+        return Err("there are no counters, and no single accesses were timed".to_owned());
+    }
+    let calibration = references(&timed, levels)?;
+    let mixer = Mixer::new(&calibration, KERNEL).map_err(|why| why.to_string())?;
+    Ok(timed
+        .iter()
+        .map(|point| (point.area_bytes, shares(&mixer, point)))
+        .collect())
+}
+
+/// Each draw of displacements gives its own answer: their mean, and Student's interval.
+fn shares(mixer: &Mixer, point: &AreaPoint) -> Vec<Share> {
+    let draws: Vec<Vec<(String, f64)>> = point
+        .ticks
+        .iter()
+        .filter_map(|ticks| mixer.fit(ticks))
+        .map(|mixture| {
+            let mut shares: Vec<(String, f64)> = mixture
+                .levels
+                .into_iter()
+                .map(|level| (level.name, level.share.value))
+                .collect();
+            // What took longer than any level had to wait for memory and more.
+            if let Some((_, outermost)) = shares.last_mut() {
+                *outermost += mixture.beyond.value;
+            }
+            shares
+        })
+        .collect();
+    let Some(first) = draws.first() else {
+        return Vec::new();
+    };
+    let n = draws.len() as f64;
+    first
+        .iter()
+        .enumerate()
+        .map(|(index, (level, _))| {
+            let of_draws = || draws.iter().map(|draw| draw[index].1);
+            let value = of_draws().sum::<f64>() / n;
+            let variance =
+                of_draws().map(|share| (share - value).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+            let half = if draws.len() > 1 {
+                student_95(draws.len() - 1) * (variance / n).sqrt()
+            } else {
+                1.0
+            };
+            Share {
+                level: level.clone(),
+                value,
+                low: (value - half).max(0.0),
+                high: (value + half).min(1.0),
+            }
+        })
+        .collect()
+}
+
+/// What single accesses of each level take, innermost first.
+fn references(timed: &[&AreaPoint], levels: &[Level]) -> Result<Calibration, String> {
+    if levels.len() < 2 {
+        return Err("the levels of the hierarchy are not known".to_owned());
+    }
+    let mut found: Vec<CalibratedLevel> = Vec::new();
+    for (index, level) in levels.iter().enumerate() {
+        let Some((anchor, share)) = anchor(timed, levels, index) else {
+            return Err(format!("no area lies mostly in {}", level.name));
+        };
+        let weighted = |entry: &TickCount| (entry.ticks, entry.count as f64);
+        let all = collected(anchor.ticks.iter().flatten().map(weighted).collect());
+        let total = total(&all);
+        // The accesses that inner levels served are taken off.
+        let inner: Vec<(&CalibratedLevel, f64)> = expected_hits(anchor.area_bytes, levels)
+            .into_iter()
+            .take(index)
+            .filter_map(|hit| {
+                let level = found.iter().find(|level| level.name == hit.level)?;
+                Some((level, hit.share * total / total_of(level)))
+            })
+            .collect();
+        let ticks: Vec<TickCount> = all
+            .iter()
+            .map(|entry| {
+                let theirs: f64 = inner
+                    .iter()
+                    .map(|(level, scale)| scale * count_at(level, entry.ticks))
+                    .sum();
+                TickCount {
+                    ticks: entry.ticks,
+                    count: (entry.count as f64 - theirs).max(0.0).round() as u64,
+                }
+            })
+            .filter(|entry| entry.count > 0)
+            .collect();
+        let count: u64 = ticks.iter().map(|entry| entry.count).sum();
+        if (count as f64) < 0.5 * share * total {
+            return Err(format!(
+                "the area of {} bytes does not show {}",
+                anchor.area_bytes, level.name
+            ));
+        }
+        found.push(CalibratedLevel {
+            name: level.name.clone(),
+            area_bytes: anchor.area_bytes,
+            latency_ns: level.latency_ns.max(f64::MIN_POSITIVE),
+            count,
+            ticks,
+            hit_ticks: None,
+            drain_ticks: None,
+        });
+    }
+    Ok(Calibration {
+        levels: found,
+        tick_hz: 1e9,
+        patch: KERNEL.to_owned(),
+        ..Calibration::default()
+    })
+}
+
+/// The area that shows level `index` best, and the share that it serves there: the largest
+/// that lies well inside the level, because a cache holds less of what is as large as
+/// itself; for memory the largest of all.
+fn anchor<'a>(
+    timed: &[&'a AreaPoint],
+    levels: &[Level],
+    index: usize,
+) -> Option<(&'a AreaPoint, f64)> {
+    const MOSTLY: f64 = 0.5;
+    let share = |point: &AreaPoint| {
+        expected_hits(point.area_bytes, levels)
+            .get(index)
+            .map_or(0.0, |hit| hit.share)
+    };
+    let largest_within = |bytes: u64, least: f64| {
+        timed
+            .iter()
+            .copied()
+            .filter(|point| point.area_bytes <= bytes && share(point) >= least)
+            .max_by_key(|point| point.area_bytes)
+    };
+    let level = &levels[index];
+    let found = match (level.kind, level.size_bytes) {
+        (LevelKind::Cache, Some(size)) => {
+            largest_within(size / 4, 0.7).or_else(|| largest_within(size / 2, MOSTLY))
+        }
+        _ => largest_within(u64::MAX, MOSTLY),
+    };
+    found.map(|point| (point, share(point)))
+}
+
+fn total(ticks: &[TickCount]) -> f64 {
+    ticks.iter().map(|entry| entry.count as f64).sum()
+}
+
+fn total_of(level: &CalibratedLevel) -> f64 {
+    total(&level.ticks).max(1.0)
+}
+
+fn count_at(level: &CalibratedLevel, ticks: u32) -> f64 {
+    level
+        .ticks
+        .binary_search_by_key(&ticks, |entry| entry.ticks)
+        .map_or(0.0, |at| level.ticks[at].count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::level;
+
+    /// A set-associative cache that evicts the line not used for longest.
+    struct SimulatedCache {
+        ways: usize,
+        sets: Vec<Vec<u64>>,
+    }
+
+    impl SimulatedCache {
+        fn new(bytes: u64, ways: usize) -> Self {
+            let sets = bytes as usize / 64 / ways;
+            Self {
+                ways,
+                sets: vec![Vec::new(); sets],
+            }
+        }
+
+        /// Whether `line` was there; it is afterwards.
+        fn access(&mut self, line: u64) -> bool {
+            let index = (line % self.sets.len() as u64) as usize;
+            let set = &mut self.sets[index];
+            let hit = set.iter().position(|held| *held == line);
+            match hit {
+                Some(at) => {
+                    set.remove(at);
+                }
+                None if set.len() == self.ways => {
+                    set.remove(0);
+                }
+                None => {}
+            }
+            set.push(line);
+            hit.is_some()
+        }
+    }
+
+    const L1: u64 = 32 << 10;
+    const L2: u64 = 256 << 10;
+    const L3: u64 = 2 << 20;
+
+    fn levels() -> Vec<Level> {
+        vec![
+            level("L1", Some(L1)),
+            level("L2", Some(L2)),
+            level("L3", Some(L3)),
+            level("DRAM", None),
+        ]
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            ((u128::from(self.0) * u128::from(bound)) >> 64) as u64
+        }
+    }
+
+    /// Random accesses into `area` through simulated caches: what each level served, and
+    /// histograms of times whose timer moves in steps of `step` ticks.
+    fn simulated(area: u64, step: u32) -> (Vec<f64>, AreaPoint) {
+        const ACCESSES: usize = 10_000;
+        const DRAWS: usize = 5;
+        const TICKS: [u64; 4] = [52, 60, 90, 420];
+        let mut caches = [
+            SimulatedCache::new(L1, 8),
+            SimulatedCache::new(L2, 8),
+            SimulatedCache::new(L3, 16),
+        ];
+        let mut random = Random(area);
+        let mut served = vec![0.0; 4];
+        let lines = area / 64;
+        let mut access = |random: &mut Random| {
+            let line = random.below(lines);
+            let hits: Vec<bool> = caches.iter_mut().map(|cache| cache.access(line)).collect();
+            hits.iter().position(|hit| *hit).unwrap_or(3)
+        };
+        for _ in 0..4 * lines.max(1000) {
+            access(&mut random);
+        }
+        let mut ticks = Vec::new();
+        for _ in 0..DRAWS {
+            let mut draw = Vec::new();
+            for _ in 0..ACCESSES {
+                let level = access(&mut random);
+                served[level] += 1.0 / (ACCESSES * DRAWS) as f64;
+                let noise = random.below(6) + random.below(6);
+                let begin = random.below(u64::from(step));
+                let taken = (begin + TICKS[level] + noise) / u64::from(step);
+                draw.push((taken as u32 * step, 1.0));
+            }
+            ticks.push(collected(draw));
+        }
+        let point = AreaPoint {
+            area_bytes: area,
+            loads: 1,
+            cycles: 0.0,
+            spread: 0.0,
+            ratio: 1.0,
+            expected: Vec::new(),
+            hits: Outcome::default(),
+            ticks,
+            misses: Outcome::missing("no counters"),
+        };
+        (served, point)
+    }
+
+    /// Fills `points` and compares with what the caches served, N = 8 from N = 1.
+    fn check(step: u32, within: f64) {
+        let areas = (10..=24).map(|power| 1_u64 << power);
+        let (truth, mut points): (Vec<Vec<f64>>, Vec<AreaPoint>) =
+            areas.map(|area| simulated(area, step)).unzip();
+        let eight: Vec<AreaPoint> = points
+            .iter()
+            .map(|point| AreaPoint {
+                loads: 8,
+                ticks: Vec::new(),
+                ..point.clone()
+            })
+            .collect();
+        points.extend(eight);
+        fill_points(&mut points, &levels());
+        for (index, point) in points.iter().enumerate() {
+            let truth = &truth[index % truth.len()];
+            let hits = point.hits.known().unwrap_or_else(|| panic!("{point:?}"));
+            for (level, truth) in hits.iter().zip(truth) {
+                let share = level.hits.value / f64::from(point.loads);
+                assert!(
+                    (share - truth).abs() < within,
+                    "{} of {} bytes, N = {}: {share:.3} instead of {truth:.3}",
+                    level.level,
+                    point.area_bytes,
+                    point.loads
+                );
+                assert_eq!(level.hits.basis, Basis::Estimated);
+            }
+        }
+    }
+
+    #[test]
+    fn times_alone_give_what_simulated_caches_served() {
+        check(1, 0.03);
+    }
+
+    #[test]
+    fn so_they_do_where_the_timer_moves_in_steps_of_26_ticks() {
+        check(26, 0.08);
+    }
+
+    fn counted(loads: u32, l1: f64, l2: Outcome<f64>, l3: f64) -> Vec<(String, f64)> {
+        let misses = Misses {
+            l1: Outcome::Known(l1),
+            l2,
+            l3: Outcome::Known(l3),
+            tlb: Outcome::missing("not asked for"),
+        };
+        by_counters(loads, &misses, &levels())
+            .unwrap()
+            .into_iter()
+            .map(|hit| (hit.level, hit.hits.value))
+            .collect()
+    }
+
+    #[test]
+    fn counters_give_the_hits_of_chapter_five() {
+        // 64 KiB: of ten accesses five hit the first cache and five the second.
+        let hits = counted(10, 5.0, Outcome::Known(0.0), 0.0);
+        assert_eq!(hits[0], ("L1".to_owned(), 5.0));
+        assert_eq!(hits[1], ("L2".to_owned(), 5.0));
+        assert_eq!(hits[3], ("DRAM".to_owned(), 0.0));
+        // 128 KiB: of eight two and six.
+        let hits = counted(8, 6.0, Outcome::Known(0.0), 0.0);
+        assert_eq!((hits[0].1, hits[1].1), (2.0, 6.0));
+        // Without the second cache's counter, two levels are told together.
+        let hits = counted(10, 9.0, Outcome::missing("refused"), 4.0);
+        assert_eq!(hits[1], ("L2+L3".to_owned(), 5.0));
+        assert_eq!(hits[2], ("DRAM".to_owned(), 4.0));
+    }
+
+    #[test]
+    fn without_counters_and_times_the_reason_is_told() {
+        let (_, mut point) = simulated(1 << 10, 1);
+        point.ticks.clear();
+        let mut points = [point];
+        fill_points(&mut points, &levels());
+        let why = points[0].hits.why_missing().unwrap();
+        assert!(why.reason.contains("no single accesses"), "{why:?}");
+        let (_, point) = simulated(1 << 10, 1);
+        let mut points = [point];
+        fill_points(&mut points, &[]);
+        assert!(points[0].hits.known().is_none());
+    }
+}
