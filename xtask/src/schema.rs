@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
     Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestPlan, HarvestRun,
-    Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Profile, RewriteCheck,
-    RewritePlan, RunComparison, Tlb, TopologyDocument, Window,
+    Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Processors, Profile,
+    RewriteCheck, RewritePlan, RunComparison, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -59,6 +59,10 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
         (
             "machine",
             schema::<MachineProfile>("membound machine profile"),
+        ),
+        (
+            "processors",
+            schema::<Processors>("membound measure of several CPUs"),
         ),
         ("doctor", schema::<Doctor>("membound doctor")),
         ("latency", part::<Latency>("latency")),

@@ -98,7 +98,7 @@ pub trait InjectLoop: Send + Sync {
 pub const MOST_LINES_PER_ROUND: u32 = 64;
 
 /// Refuses a mix that injects nothing or has too many lines in a round.
-fn check_mix(mix: TrafficMix) -> Result<(), Error> {
+pub(crate) fn check_mix(mix: TrafficMix) -> Result<(), Error> {
     let lines = u64::from(mix.reads) + u64::from(mix.writes);
     if (1..=u64::from(MOST_LINES_PER_ROUND)).contains(&lines) {
         return Ok(());

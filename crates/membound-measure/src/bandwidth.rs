@@ -66,7 +66,16 @@ impl BandwidthConfig {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Holds the values to what makes sense, and to the CPUs, the vectors and the memory that
+    /// there are.
+    ///
+    /// # Errors
+    /// As those of [`measure`].
+    pub fn check(&self, session: &Session<'_>) -> Result<(), Error> {
+        Plan::new(session, self).map(drop)
+    }
+
+    fn check_values(&self) -> Result<(), Error> {
         if self.kernels.is_empty() || self.threads.is_empty() {
             return Err(Error::Invalid(
                 "no kernel or no number of threads was given: give one of each at least".to_owned(),
@@ -128,17 +137,7 @@ struct Key {
 /// itself when no combination at all could be had.
 pub fn measure(session: &Session<'_>, config: &BandwidthConfig) -> Result<Bandwidth, Error> {
     let begun = Instant::now();
-    config.check()?;
-    session.cpus_for(config.most_threads(), config.spread)?;
-    let vector = config
-        .vector
-        .unwrap_or_else(|| session.backend.widest_vector());
-    let (streams, skipped) = streams(session, config, vector)?;
-    let plan = Plan {
-        sizes: sizes(session, config, &streams)?,
-        vector,
-        streams,
-    };
+    let (plan, skipped) = Plan::new(session, config)?;
     let mut bandwidth = Bandwidth {
         counting: COUNTING.to_owned(),
         skipped,
@@ -179,6 +178,24 @@ struct Plan {
     streams: Streams,
     vector: VectorWidth,
     sizes: Vec<u64>,
+}
+
+impl Plan {
+    /// What `config` comes to here, and what of it cannot be had.
+    fn new(session: &Session<'_>, config: &BandwidthConfig) -> Result<(Self, Vec<String>), Error> {
+        config.check_values()?;
+        session.cpus_for(config.most_threads(), config.spread)?;
+        let vector = config
+            .vector
+            .unwrap_or_else(|| session.backend.widest_vector());
+        let (streams, skipped) = streams(session, config, vector)?;
+        let plan = Self {
+            sizes: sizes(session, config, &streams)?,
+            vector,
+            streams,
+        };
+        Ok((plan, skipped))
+    }
 }
 
 /// The kernels that can be made here, and why the others cannot.

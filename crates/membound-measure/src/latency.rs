@@ -47,6 +47,10 @@ pub struct LatencyConfig {
     pub series_budget: Duration,
     /// Sizes added between rounds at most, per series.
     pub refinements: usize,
+    /// How often each size is visited; `None` until it is known well or the time is spent.
+    pub repetitions: Option<u32>,
+    /// Work that wakes the core up before each series.
+    pub warm_up: Duration,
 }
 
 impl LatencyConfig {
@@ -70,6 +74,8 @@ impl LatencyConfig {
             spread: Spread::Cores,
             series_budget: Duration::from_millis(effort.pick(3_000, 9_500, 40_000)),
             refinements: effort.pick(12, 24, 48),
+            repetitions: None,
+            warm_up: Duration::ZERO,
         }
     }
 
@@ -207,7 +213,12 @@ pub fn measure(
     }
 }
 
-fn check(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
+/// Holds the values to what makes sense, and to the CPUs and the memory that there are.
+///
+/// # Errors
+/// [`Error::Invalid`] for values that make no sense, [`Error::TooManyThreads`],
+/// [`Error::Memory`] for given sizes that do not fit.
+pub fn check(session: &Session<'_>, config: &LatencyConfig) -> Result<(), Error> {
     for (pattern, access, stride_bytes) in shapes(config) {
         ChaseConfig {
             pattern,

@@ -15,7 +15,7 @@ use membound_types::{
     Access, CpuId, Disturbance, Loaded, LoadedPoint, NodePolicy, PageKind, Pattern, TrafficMix,
 };
 
-use crate::arch::InjectLoop;
+use crate::arch::{InjectLoop, check_mix};
 use crate::ones::region_of_ones;
 use crate::sampling::{Slot, Visit, add_disturbance, run_rounds, take_batches_if};
 use crate::threads::{joined, spawned};
@@ -84,13 +84,18 @@ impl LoadedConfig {
         delays
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Holds the values to what makes sense.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], which names the value.
+    pub fn check(&self) -> Result<(), Error> {
         let invalid = |text: String| Err(Error::Invalid(text));
         if self.mixes.is_empty() || self.delays.as_ref().is_some_and(Vec::is_empty) {
             return invalid(
                 "no traffic mix or no delay was given: give one of each at least".to_owned(),
             );
         }
+        self.mixes.iter().try_for_each(|mix| check_mix(*mix))?;
         if self.injectors == Some(0) {
             return invalid("0 injectors load nothing: use 1 or more".to_owned());
         }

@@ -10,6 +10,7 @@
 //! Here are the times. What they mean (the rule, shares of hits) is `membound-model`'s.
 
 mod misses;
+mod placements;
 mod probe;
 mod reorder;
 mod windows;
@@ -47,6 +48,8 @@ pub struct MlpConfig {
     pub area_bytes: u64,
     /// Most accesses in the area sweep; 0 for no sweep.
     pub sweep_loads: u32,
+    /// How often the times of a few loads are measured again, on new pages each time.
+    pub placements: u32,
     /// Chains of the throughput series.
     pub chains: Vec<u32>,
     /// Executions a batch.
@@ -82,6 +85,7 @@ impl MlpConfig {
             nodes: vec![NodePolicy::LOCAL],
             area_bytes: effort.pick(512 << 20, 1 << 30, 1 << 30),
             sweep_loads: 11,
+            placements: 0,
             chains: vec![
                 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128,
             ],
@@ -90,7 +94,11 @@ impl MlpConfig {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Holds the values to what makes sense.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], which names the value.
+    pub fn check(&self) -> Result<(), Error> {
         const MOST_LOADS: u32 = 1024;
         const MOST_FILLERS: u32 = 8192;
         if let Some(loads) = self
@@ -210,6 +218,9 @@ fn measure_setting(
     let throughput = throughput(&mut probe, &config.chains)?;
     session.progress.at(share(0.85), &doing);
     let areas = area_sweep(&mut probe, config.sweep_loads)?;
+    let placements = placements::measure(probe, config, outside, &|within| {
+        session.progress.at(share(0.85 + 0.15 * within), &doing);
+    })?;
     let mlp_throughput = throughput
         .iter()
         .map(|point| point.parallelism)
@@ -233,11 +244,13 @@ fn measure_setting(
         mlp_rule_interval: Outcome::missing("the rule has not been applied yet"),
         mlp_rule_between: None,
         mlp_throughput,
+        mlp_throughput_interval: Outcome::missing("the batches have not been looked at yet"),
         throughput,
         sequential_pair_cycles,
         sequential_line: Outcome::missing("no line has been fitted yet"),
         page_walks: Outcome::missing("page kinds have not been compared yet"),
         areas,
+        placements,
         page,
         node,
         fence: probe.fence(),

@@ -272,9 +272,37 @@ pub(crate) fn run_rounds<K>(
     session: &Session<'_>,
     budget: Duration,
     slots: &mut Vec<Slot<K>>,
+    visit: impl FnMut(&K, Turn) -> Result<Vec<Visit>, Error>,
+    between: impl FnMut(u64, &mut Vec<Slot<K>>),
+) -> Result<(), Error> {
+    let rounds = Rounds {
+        budget,
+        exactly: None,
+    };
+    run_rounds_as(session, rounds, slots, visit, between)
+}
+
+/// How many rounds are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rounds {
+    /// Time that they may take.
+    pub(crate) budget: Duration,
+    /// Their number, whatever time that takes and however well the points are known.
+    pub(crate) exactly: Option<u32>,
+}
+
+/// [`run_rounds`] with a number of rounds that may be given.
+///
+/// # Errors
+/// Whatever `visit` fails with.
+pub(crate) fn run_rounds_as<K>(
+    session: &Session<'_>,
+    rounds: Rounds,
+    slots: &mut Vec<Slot<K>>,
     mut visit: impl FnMut(&K, Turn) -> Result<Vec<Visit>, Error>,
     mut between: impl FnMut(u64, &mut Vec<Slot<K>>),
 ) -> Result<(), Error> {
+    let Rounds { budget, exactly } = rounds;
     let begun = Instant::now();
     let span = LEAST_SPAN.min(budget / 4);
     let mut longest_round = 0.0_f64;
@@ -283,14 +311,14 @@ pub(crate) fn run_rounds<K>(
         // all that it saw.
         let due =
             span * u32::try_from(round).unwrap_or(u32::MAX).min(ROUNDS_IN_SPAN) / ROUNDS_IN_SPAN;
-        while begun.elapsed() < due && !session.cancelled() {
+        while exactly.is_none() && begun.elapsed() < due && !session.cancelled() {
             // Work, not sleep, so that the core keeps its clock.
             let _awake = session.core.measure(&session.clock, 1);
         }
         let round_begun = Instant::now();
         let early = begun.elapsed() < span;
         let mut order: Vec<usize> = (0..slots.len())
-            .filter(|at| early || !slots[*at].converged())
+            .filter(|at| early || exactly.is_some() || !slots[*at].converged())
             .collect();
         if round % 2 == 1 {
             order.reverse();
@@ -307,9 +335,14 @@ pub(crate) fn run_rounds<K>(
             } else {
                 0.0
             };
+            let within = round as f64 + done as f64 / visits as f64;
+            let share = exactly.map_or_else(
+                || spent.max(in_first_round),
+                |rounds| within / f64::from(rounds.max(1)),
+            );
             let turn = Turn {
                 round,
-                done: spent.max(in_first_round).min(1.0),
+                done: share.min(1.0),
             };
             let seen = visit(&slots[at].key, turn)?;
             slots[at].add(seen);
@@ -318,7 +351,11 @@ pub(crate) fn run_rounds<K>(
         between(round, slots);
         let spent = begun.elapsed().as_secs_f64();
         let over = spent + longest_round * 0.7 > budget.as_secs_f64();
-        if session.cancelled() || visits == 0 || (over && round >= 1) {
+        let enough = match exactly {
+            Some(rounds) => round + 1 >= u64::from(rounds),
+            None => over && round >= 1,
+        };
+        if session.cancelled() || visits == 0 || enough {
             return Ok(());
         }
     }

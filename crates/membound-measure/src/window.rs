@@ -72,7 +72,13 @@ impl WindowConfig {
         }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Holds the values to what makes sense, and the CPU or node that initialises to what the
+    /// machine has.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], which names the value; why the CPU or the node cannot be used.
+    pub fn check(&self, session: &Session<'_>) -> Result<(), Error> {
+        initialiser(session, self)?;
         if self.windows.is_empty() || self.kernels.is_empty() {
             return Err(Error::Invalid(
                 "no window size or no kernel was given: give one of each at least".to_owned(),
@@ -87,6 +93,14 @@ impl WindowConfig {
             return Err(Error::Invalid(
                 "the list of areas is empty: leave it out for half-octaves from 16 KiB".to_owned(),
             ));
+        }
+        let largest = self.areas.iter().flatten().max();
+        if let (Some(largest), Some(least)) = (largest, self.windows.iter().min())
+            && largest < least
+        {
+            return Err(Error::Invalid(format!(
+                "no area is as large as a window (largest area: {largest} bytes)"
+            )));
         }
         Ok(())
     }
@@ -145,7 +159,7 @@ fn keys(kernels: &[WindowKernel], windows: &[u64], areas: &[u64]) -> Vec<Key> {
 /// fit; the reason when the pages or the node are not to be had.
 pub fn measure(session: &Session<'_>, config: &WindowConfig) -> Result<Window, Error> {
     let begun = Instant::now();
-    config.check()?;
+    config.check(session)?;
     let init_cpu = initialiser(session, config)?;
     let areas = areas(session, config, init_cpu);
     // Before memory is touched, so that a kernel that cannot be made costs nothing.

@@ -166,6 +166,7 @@ fn interpret_run(part: &mut Mlp, levels: &[Level]) {
         Outcome::Missing { not_measured } => Outcome::Missing { not_measured },
     };
     part.mlp_throughput = mlp::throughput(&part.throughput);
+    part.mlp_throughput_interval = mlp::throughput_interval(&part.throughput);
     for point in &mut part.areas {
         point.expected = area::expected_hits(point.area_bytes, levels);
     }

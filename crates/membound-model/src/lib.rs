@@ -10,7 +10,7 @@
 //! - [`line`](mod@line): the line size from stride curves;
 //! - [`taint`]: what prefetchers shortened;
 //! - [`crowding`]: a cache as one copy sees it and as several do;
-//! - [`mlp`], [`area`]: document 000's rules;
+//! - [`mlp`], [`area`]: document 000's rules; [`mod@bend`]: whether a line holds;
 //! - [`walks`]: page walks, their cost and how many overlap;
 //! - [`tlb`]: entries, reach and cost of a miss; [`reach`](mod@reach): the caches beside it;
 //! - [`hierarchy`]: the model of document 002, fitted to windows and to latency curves;
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod area;
+pub mod bend;
 pub mod compare;
 pub mod crowding;
 pub mod declared;

@@ -5,15 +5,17 @@
 
 pub mod document_000;
 mod run;
+mod sequence;
 
 use membound_types::{
     Basis, Figure, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, RuleBracket, RuleTime,
-    SequentialLine, ThroughputPoint,
+    ThroughputPoint,
 };
 
 pub(crate) use run::Run;
+pub use sequence::{sequential_fit, two_point_line};
 
-use crate::stats::{isotonic_median, median, robust_line, robust_sigma, student_95};
+use crate::stats::{isotonic_median, median, median_error, robust_sigma};
 
 /// Half the width of a 95 % interval in standard deviations of a normal distribution.
 const NORMAL_95: f64 = 1.96;
@@ -302,6 +304,47 @@ fn half_width(value: f64) -> f64 {
 /// reference makes such points) is left out. Missing without a usable point.
 #[must_use]
 pub fn throughput(points: &[ThroughputPoint]) -> Outcome<f64> {
+    most_parallel(points).map_or_else(
+        || Outcome::missing("no parallel chases were measured"),
+        |point| Outcome::Known(point.parallelism),
+    )
+}
+
+/// [`throughput`] with its 95 % interval: that of the quotient of the two medians, from the
+/// scatter of their batches. Missing where the batches of one of them are too few.
+#[must_use]
+pub fn throughput_interval(points: &[ThroughputPoint]) -> Outcome<Figure> {
+    let Some(best) = most_parallel(points) else {
+        return Outcome::missing("no parallel chases were measured");
+    };
+    let error = |point: &ThroughputPoint| {
+        let middle = median(&point.batches.raw).filter(|middle| *middle > 0.0)?;
+        median_error(&point.batches.raw).map(|error| error / middle)
+    };
+    let alone = points.iter().find(|point| point.chains == 1);
+    let errors = alone.and_then(error).zip(error(best));
+    errors.map_or_else(
+        || Outcome::missing("too few batches of the chases say how far they scatter"),
+        |(alone, best_error)| {
+            // One chain against itself is 1, whatever its scatter.
+            let relative = if best.chains == 1 {
+                0.0
+            } else {
+                alone.hypot(best_error)
+            };
+            let half_width = NORMAL_95 * relative * best.parallelism;
+            Outcome::Known(Figure {
+                value: best.parallelism,
+                low: best.parallelism - half_width,
+                high: best.parallelism + half_width,
+                basis: Basis::Estimated,
+            })
+        },
+    )
+}
+
+/// The point that [`throughput`] takes.
+fn most_parallel(points: &[ThroughputPoint]) -> Option<&ThroughputPoint> {
     points
         .iter()
         .filter(|point| {
@@ -310,88 +353,7 @@ pub fn throughput(points: &[ThroughputPoint]) -> Outcome<f64> {
                 && point.parallelism > 0.0
                 && point.parallelism <= f64::from(point.chains) * 1.05
         })
-        .map(|point| point.parallelism)
-        .max_by(f64::total_cmp)
-        .map_or_else(
-            || Outcome::missing("no parallel chases were measured"),
-            Outcome::Known,
-        )
-}
-
-/// Fits T(n) = n·M + C to (n, cycles) of sequential loads (chapter 3.2 of the document).
-///
-/// Ordinary least squares, after times far off the line of all others are left out
-/// ([`robust_line`]); intervals are Student's for the times that remain. Missing with fewer
-/// than three different n: two give M and C, which are in the reason, but leave no error to
-/// state.
-#[must_use]
-pub fn sequential_fit(series: &[(u32, f64)]) -> Outcome<SequentialLine> {
-    const REMEDY: &str = "measure n = 1…12";
-    let points: Vec<(f64, f64)> = series
-        .iter()
-        .filter(|(_, cycles)| cycles.is_finite())
-        .map(|(loads, cycles)| (f64::from(*loads), *cycles))
-        .collect();
-    let mut lengths: Vec<u32> = series
-        .iter()
-        .filter(|(_, cycles)| cycles.is_finite())
-        .map(|(loads, _)| *loads)
-        .collect();
-    lengths.sort_unstable();
-    lengths.dedup();
-    let line = if lengths.len() < 3 {
-        None
-    } else {
-        robust_line(&points)
-    };
-    let Some(line) = line else {
-        let reason = match two_point_line(series) {
-            Some((load, overhead)) if lengths.len() == 2 => format!(
-                "two lengths of sequential loads give M = {load:.0} and C = {overhead:.0} cycles, but no error"
-            ),
-            _ => "a line with errors needs at least three lengths of sequential loads".to_owned(),
-        };
-        return Outcome::missing_with(reason, REMEDY);
-    };
-    let quantile = student_95(line.points.saturating_sub(2));
-    let figure = |value: f64, error: f64| Figure {
-        value,
-        low: value - quantile * error,
-        high: value + quantile * error,
-        basis: Basis::Estimated,
-    };
-    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Outcome::Known(SequentialLine {
-        load_cycles: figure(line.slope, line.slope_error),
-        load_error: line.slope_error,
-        overhead_cycles: figure(line.intercept, line.intercept_error),
-        overhead_error: line.intercept_error,
-        scatter_cycles: line.scatter,
-        points: count(line.points),
-        left_out: count(points.len() - line.points),
-    })
-}
-
-/// M and C through the median times of the smallest and the largest n, as the document
-/// reckons them from one and two loads: C = 2·T(1) − T(2). `None` with a single n.
-#[must_use]
-pub fn two_point_line(series: &[(u32, f64)]) -> Option<(f64, f64)> {
-    let finite = || series.iter().filter(|(_, cycles)| cycles.is_finite());
-    let fewest = finite().map(|(loads, _)| *loads).min()?;
-    let most = finite().map(|(loads, _)| *loads).max()?;
-    if fewest == most {
-        return None;
-    }
-    let time = |n: u32| {
-        let times: Vec<f64> = finite()
-            .filter(|(loads, _)| *loads == n)
-            .map(|(_, cycles)| *cycles)
-            .collect();
-        median(&times)
-    };
-    let (first, last) = (time(fewest)?, time(most)?);
-    let load = (last - first) / f64::from(most - fewest);
-    Some((load, first - load * f64::from(fewest)))
+        .max_by(|one, other| one.parallelism.total_cmp(&other.parallelism))
 }
 
 /// Finds the step in (K, cycles): the split into two runs with the smallest sum of
@@ -565,75 +527,52 @@ mod tests {
         ];
         assert_eq!(throughput(&points), Outcome::Known(31.0));
         assert!(throughput(&[]).known().is_none());
+        let why = throughput_interval(&points);
+        assert!(
+            why.why_missing()
+                .unwrap()
+                .reason
+                .contains("too few batches")
+        );
     }
 
     #[test]
-    fn sequential_loads_give_one_load_and_the_overhead() {
-        let series: Vec<(u32, f64)> = (1..=12)
-            .map(|n| {
-                (
-                    n,
-                    45.0 + 290.0 * f64::from(n) + if n % 3 == 0 { 2.0 } else { -1.0 },
-                )
+    fn the_interval_of_the_throughput_holds_the_truth() {
+        let mut random = Draws::new(31);
+        let inside = (0..400)
+            .filter(|_| {
+                let mut point = |chains: u32, cycles: f64, alone: f64| {
+                    let raw: Vec<f64> = (0..9)
+                        .map(|_| cycles * (1.0 + 0.02 * random.normal()))
+                        .collect();
+                    let cycles_per_load = median(&raw).unwrap();
+                    ThroughputPoint {
+                        chains,
+                        cycles_per_load,
+                        parallelism: alone / cycles_per_load,
+                        batches: Samples {
+                            raw,
+                            ..Samples::default()
+                        },
+                    }
+                };
+                let alone = point(1, 400.0, 400.0);
+                let many = point(64, 20.0, alone.cycles_per_load);
+                let points = [
+                    ThroughputPoint {
+                        parallelism: 1.0,
+                        ..alone
+                    },
+                    many,
+                ];
+                let found = throughput_interval(&points);
+                let found = found.known().unwrap();
+                assert!(found.high - found.low < 2.0, "{found:?}");
+                found.low <= 20.0 && 20.0 <= found.high
             })
-            .collect();
-        let fit = sequential_fit(&series);
-        let fit = fit.known().unwrap();
-        assert!(
-            (fit.load_cycles.value - 290.0).abs() < 3.0 * fit.load_error,
-            "{fit:?}"
-        );
-        assert!(
-            (fit.overhead_cycles.value - 45.0).abs() < 3.0 * fit.overhead_error,
-            "{fit:?}"
-        );
-        assert!(
-            fit.overhead_error > 0.1 && fit.overhead_error < 3.0,
-            "{fit:?}"
-        );
-        assert_eq!((fit.points, fit.left_out), (12, 0));
-        // Ten degrees of freedom.
-        let half = fit.load_cycles.high - fit.load_cycles.value;
-        assert!(
-            (half / fit.load_error - 2.228_138_85).abs() < 1e-7,
-            "{fit:?}"
-        );
-
-        let two = sequential_fit(&[(1, 330.0), (2, 600.0), (2, 602.0), (2, 598.0)]);
-        let reason = &two.why_missing().unwrap().reason;
-        assert!(reason.contains("M = 270 and C = 60"), "{reason}");
-        assert!(two.why_missing().unwrap().remedy.is_some());
-        assert!(sequential_fit(&[(3, 900.0)]).known().is_none());
-        assert!(sequential_fit(&[]).known().is_none());
-    }
-
-    #[test]
-    fn the_intervals_of_the_line_hold_the_truth_nineteen_times_in_twenty() {
-        let mut random = Draws::new(5);
-        let (mut load, mut overhead) = (0, 0);
-        for _ in 0..1000 {
-            let series: Vec<(u32, f64)> = (1..=12)
-                .map(|n| (n, 45.0 + 290.0 * f64::from(n) + 8.0 * random.normal()))
-                .collect();
-            let fit = sequential_fit(&series);
-            let fit = fit.known().unwrap();
-            load += u32::from((fit.load_cycles.low..=fit.load_cycles.high).contains(&290.0));
-            overhead +=
-                u32::from((fit.overhead_cycles.low..=fit.overhead_cycles.high).contains(&45.0));
-        }
-        assert!(load >= 930 && overhead >= 930, "{load} {overhead}");
-    }
-
-    #[test]
-    fn a_disturbed_length_is_left_out_and_counted() {
-        let mut series: Vec<(u32, f64)> = (1..=12)
-            .map(|n| (n, 45.0 + 290.0 * f64::from(n) + f64::from(n * 5 % 7)))
-            .collect();
-        series[8].1 += 700.0;
-        let fit = sequential_fit(&series);
-        let fit = fit.known().unwrap();
-        assert_eq!((fit.points, fit.left_out), (11, 1));
-        assert!((fit.load_cycles.value - 290.0).abs() < 1.0, "{fit:?}");
+            .count();
+        // The median's error is itself estimated from nine batches.
+        assert!(inside >= 340, "{inside} of 400");
     }
 
     #[test]

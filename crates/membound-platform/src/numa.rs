@@ -4,7 +4,7 @@ mod placement;
 
 use membound_types::{CpuId, NamedPolicy, NodeId, NodePolicy};
 
-pub use placement::{permitted, place, placed_share};
+pub use placement::{inherited, permitted, place, placed_share};
 
 use crate::{Error, Root, affinity, list};
 

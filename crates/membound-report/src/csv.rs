@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use membound_types::{FitData, Latency, Model, Outcome, Prediction, Window};
+use membound_types::{FitData, Latency, Mlp, Model, Outcome, Prediction, Window};
 
+use crate::facts;
 use crate::facts::model::deviation;
 
 /// Every latency point: `size_bytes,ns,ns_low,ns_high,cycles,…`.
@@ -43,12 +44,36 @@ pub fn latency(latency: &Latency) -> String {
     out
 }
 
+/// Every cell of the N × K planes and of the loads in sequence, of all conditions:
+/// `mode,loads,fillers,filler,cycles,spread,…`.
+#[must_use]
+pub fn mlp(mlp: &Mlp) -> String {
+    let mut out = String::from("mode,loads,fillers,filler,cycles,spread,area_bytes,page,node\n");
+    for cell in facts::runs(mlp).flat_map(|run| &run.cells) {
+        row(
+            &mut out,
+            &[
+                &cell.mode,
+                &cell.loads,
+                &cell.fillers,
+                &cell.filler,
+                &number(cell.cycles),
+                &number(cell.spread),
+                &cell.area_bytes,
+                &cell.page,
+                &cell.node,
+            ],
+        );
+    }
+    out
+}
+
 /// Every window point: `window_bytes,area_bytes,seconds_per_window,…`.
 #[must_use]
 pub fn window(window: &Window) -> String {
     let mut out = String::from(
         "window_bytes,area_bytes,seconds_per_window,seconds_low,seconds_high,kernel,page,node,\
-         cpu,init_cpu,disturbed\n",
+         cpu,init_cpu,disturbed,mflops\n",
     );
     for point in &window.points {
         let init_cpu = point
@@ -69,6 +94,7 @@ pub fn window(window: &Window) -> String {
                 &point.cpu,
                 &init_cpu,
                 &point.batches.disturbed.any(),
+                &number(facts::windows::mflops(point)),
             ],
         );
     }

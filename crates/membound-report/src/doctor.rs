@@ -1,4 +1,4 @@
-//! What `membound doctor` found, for a terminal of 80 columns.
+//! What `membound doctor` found, for a terminal.
 //!
 //! Facts come first, group by group, then what membound does here and how. What is not
 //! known carries its reason, and a remedy stands behind an arrow.
@@ -8,19 +8,25 @@ use std::fmt::Write;
 use membound_types::{Capability, CapabilityState, Doctor, Finding, Outcome};
 use textwrap::Options;
 
-const WIDTH: usize = 80;
+use crate::text::Style;
+
+/// Columns that a text beside its name has at least.
+const LEAST_TEXT: usize = 20;
+/// Columns without which names and texts do not stand beside each other.
+const NARROWEST: usize = 60;
 /// Columns of a finding's name, and of a capability's state and name together.
 const NAME: usize = 21;
 const STATE: usize = 9;
 /// Columns before a remedy's arrow.
 const REMEDY: usize = 18;
 
-/// The whole document as text, with ANSI escapes where `color` says so.
+/// The whole document as text.
 #[must_use]
-pub fn text(doctor: &Doctor, color: bool) -> String {
+pub fn text(doctor: &Doctor, style: Style) -> String {
     let mut page = Page {
         text: String::new(),
-        color,
+        color: style.color,
+        width: style.width.max(NARROWEST),
     };
     page.title(doctor);
     let mut group = None;
@@ -80,6 +86,7 @@ impl Ink {
 struct Page {
     text: String,
     color: bool,
+    width: usize,
 }
 
 impl Page {
@@ -92,7 +99,7 @@ impl Page {
         if let Some(hypervisor) = &machine.conditions.hypervisor {
             let _ = write!(title, ", a guest of {hypervisor}");
         }
-        for line in wrap(&title, WIDTH) {
+        for line in wrap(&title, self.width) {
             self.line("", &line, Ink::Bold);
         }
         self.line("", &machine.date, Ink::Dim);
@@ -162,8 +169,8 @@ impl Page {
             self.line("", label, Ink::Plain);
             before = " ".repeat(NAME + 2);
         }
-        let indent = indent.min(WIDTH / 2);
-        for line in wrap(value, WIDTH - indent) {
+        let indent = indent.min(self.width - LEAST_TEXT);
+        for line in wrap(value, self.width - indent) {
             self.line(&before, &line, ink);
             before = " ".repeat(indent);
         }
@@ -284,7 +291,7 @@ mod tests {
 
     #[test]
     fn plain_text() {
-        insta::assert_snapshot!(text(&document(), false), @r"
+        insta::assert_snapshot!(text(&document(), Style::default()), @r"
         membound 0.1.0 on box, Linux 6.12.0, a guest of KVM
         2026-01-02T03:04:05Z
 
@@ -307,13 +314,23 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_the_terminal_and_escapes_are_only_for_colour() {
-        let plain = text(&document(), false);
-        assert!(!plain.contains('\x1b'));
-        for line in plain.lines() {
-            assert!(line.chars().count() <= WIDTH, "{line}");
-            assert_eq!(line, line.trim_end());
+        for width in [60, 80, 120] {
+            let style = Style {
+                color: false,
+                width,
+            };
+            for line in text(&document(), style).lines() {
+                assert!(line.chars().count() <= width, "{line}");
+                assert_eq!(line, line.trim_end());
+            }
         }
-        let coloured = text(&document(), true);
+        let plain = text(&document(), Style::default());
+        assert!(!plain.contains('\x1b'));
+        let style = Style {
+            color: true,
+            ..Style::default()
+        };
+        let coloured = text(&document(), style);
         let mut stripped = String::new();
         let mut rest = coloured.as_str();
         while let Some(at) = rest.find('\x1b') {
@@ -329,7 +346,7 @@ mod tests {
         let mut document = document();
         document.machine.host = "evil\x1b[2Jhost\n".to_owned();
         document.findings[0].key = "a\x07_key_that_is_longer_than_its_column".to_owned();
-        let shown = text(&document, false);
+        let shown = text(&document, Style::default());
         assert!(!shown.contains('\x1b') && !shown.contains('\x07'));
         assert!(shown.contains("key that is longer than its column\n"));
     }

@@ -223,6 +223,9 @@ pub struct ConditionRow {
     pub effective_mlp: Outcome<ComparedValue>,
     /// The same by throughput.
     pub throughput_mlp: Outcome<f64>,
+    /// The same with its 95 % interval, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput_interval: Option<ComparedValue>,
     /// One load, in core clock cycles.
     pub one_load_cycles: Outcome<ComparedValue>,
     /// Two loads in sequence, in core clock cycles.
@@ -234,6 +237,49 @@ pub struct ConditionRow {
     /// One load here minus one load in the first row, in core clock cycles; missing in the
     /// first row, which the others are measured against.
     pub overhead_cycles: Outcome<ComparedValue>,
+}
+
+/// A point of an overlaid curve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OverlayPoint {
+    /// Place.
+    pub x: f64,
+    /// Value.
+    pub y: f64,
+    /// Lower end of what it scatters over, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// Upper end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+}
+
+/// A curve under one condition of one profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OverlayCurve {
+    /// Name of the profile.
+    pub profile: String,
+    /// The condition in words: labels of the run, pages and node.
+    pub condition: String,
+    /// Short name, different for each curve of an overlay.
+    pub label: String,
+    /// Points, by place.
+    pub points: Vec<OverlayPoint>,
+}
+
+/// The same curve under every condition of all profiles.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Overlay {
+    /// `parallel`, `sequential`, `throughput`, `placements` or `latency`.
+    pub name: String,
+    /// Name for people.
+    pub title: String,
+    /// Unit of the places: `loads`, `chains`, `bytes`.
+    pub x_unit: String,
+    /// Unit of the values: `cycles`, `loads`, `ns`.
+    pub y_unit: String,
+    /// Curves, in the order of the profiles.
+    pub curves: Vec<OverlayCurve>,
 }
 
 /// The distribution of a figure over profiles with the same processor.
@@ -412,6 +458,9 @@ pub struct Comparison {
     pub curves: Vec<ComparedCurve>,
     /// Document 000's Table 6.1 over all profiles.
     pub conditions: Vec<ConditionRow>,
+    /// Curves of all conditions, to be drawn over each other.
+    #[serde(default)]
+    pub overlays: Vec<Overlay>,
     /// Fleets of directories, one for each processor.
     #[serde(default)]
     pub fleets: Vec<FleetGroup>,

@@ -17,6 +17,8 @@ named! {
         Doctor = "doctor",
         /// A machine profile: several parts of `measure`.
         Machine = "machine",
+        /// `measure --cpu 0,1`: a machine profile for each CPU.
+        Processors = "processors",
         /// `measure latency`.
         Latency = "latency",
         /// `measure mlp`.

@@ -49,12 +49,12 @@ pub use latency::{
 pub use loaded::{Loaded, LoadedPoint, TrafficMix};
 pub use machine::{
     Cache, CacheKind, Conditions, Cpu, Level, LevelKind, LineSize, MachineInfo, MachineProfile,
-    ThpState, Timer,
+    Processors, ThpState, Timer,
 };
 pub use mlp::{
     AreaPoint, ExpectedHits, Fence, Filler, FillerCliff, LevelHits, Misses, Mlp, MlpCell, MlpMode,
-    PageWalks, ReorderEvidence, RuleBracket, RuleTime, SequentialLine, ThroughputPoint,
-    WindowLimit,
+    PageWalks, PlacementPoint, Placements, ReorderEvidence, RuleBracket, RuleTime, SequentialBend,
+    SequentialLine, SequentialPart, ThroughputPoint, WindowLimit,
 };
 pub use model::*;
 pub use numa::{Numa, NumaPair};

@@ -258,6 +258,21 @@ pub struct MachineProfile {
     pub core_clock_hz: Option<Figure>,
 }
 
+/// What several CPUs of a machine measured, one after the other, in one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Processors {
+    /// [`crate::SCHEMA_VERSION`] of the writer.
+    pub schema_version: u32,
+    /// Always [`Kind::Processors`].
+    pub kind: Kind,
+    /// Cut short, or a part failed on one of them.
+    #[serde(default)]
+    pub incomplete: bool,
+    /// A profile for each, in the order in which they were asked for; its label `cpu` says
+    /// which one measured.
+    pub profiles: Vec<MachineProfile>,
+}
+
 impl MachineProfile {
     /// One of this machine in which no part was asked for.
     #[must_use]

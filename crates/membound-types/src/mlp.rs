@@ -261,6 +261,42 @@ pub struct SequentialLine {
     pub points: u32,
     /// Times that were left out because they lie far off the line of all others.
     pub left_out: u32,
+    /// Probability that times on a line bend by chance as much as these do; absent where too
+    /// few were measured to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bend_p_value: Option<f64>,
+    /// Where the line does not hold: two lines that meet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bend: Option<SequentialBend>,
+}
+
+/// Times of loads in sequence that do not lie on one line: two lines that meet at a number
+/// of loads.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SequentialBend {
+    /// n at which they meet.
+    pub at_loads: u32,
+    /// The line up to there.
+    pub before: SequentialPart,
+    /// The line from there on.
+    pub after: SequentialPart,
+    /// Standard deviation of the times around both, in cycles.
+    pub scatter_cycles: f64,
+    /// Times that were left out because they lie far off both.
+    pub left_out: u32,
+}
+
+/// A part of T(n) on which it is a line.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SequentialPart {
+    /// First n of the part.
+    pub from_loads: u32,
+    /// Last n of the part.
+    pub to_loads: u32,
+    /// M on this part: core clock cycles of one more load.
+    pub load_cycles: Figure,
+    /// C of this part: its line carried on to no load at all.
+    pub overhead_cycles: Figure,
 }
 
 /// What page walks cost, and how many are under way at once: T(N) with these pages against
@@ -298,6 +334,40 @@ const fn nop() -> Filler {
     Filler::Nop
 }
 
+/// A time measured again on new pages each time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlacementPoint {
+    /// Parallel or sequential.
+    pub mode: MlpMode,
+    /// Loads (N or n).
+    pub loads: u32,
+    /// Core clock cycles, one for each placement.
+    pub cycles: Vec<f64>,
+    /// Their median.
+    pub median_cycles: f64,
+    /// The least of them.
+    pub low_cycles: f64,
+    /// The most of them.
+    pub high_cycles: f64,
+    /// Robust standard deviation between placements, as a share of the median.
+    pub between: f64,
+    /// What the batches of one placement scatter over (half the width of their middle half,
+    /// the median over placements), as a share of the median.
+    pub within: f64,
+}
+
+/// What the choice of pages does to figures: the same measurement on new pages, again and
+/// again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Placements {
+    /// How often.
+    pub times: u32,
+    /// Bytes of the area each time.
+    pub area_bytes: u64,
+    /// The times.
+    pub points: Vec<PlacementPoint>,
+}
+
 /// The part `mlp`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mlp {
@@ -324,6 +394,9 @@ pub struct Mlp {
     pub mlp_rule_between: Option<RuleBracket>,
     /// Memory-level parallelism by throughput: the largest over the chains tried.
     pub mlp_throughput: Outcome<f64>,
+    /// The same with its 95 % interval.
+    #[serde(default)]
+    pub mlp_throughput_interval: Outcome<Figure>,
     /// Parallel chases.
     pub throughput: Vec<ThroughputPoint>,
     /// Cycles of two loads, the second outside the window of the first.
@@ -338,6 +411,9 @@ pub struct Mlp {
     /// Area sweep.
     #[serde(default)]
     pub areas: Vec<AreaPoint>,
+    /// The same on new pages each time, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placements: Option<Placements>,
     /// Pages behind the main area.
     pub page: PageKind,
     /// Where the main area lies.

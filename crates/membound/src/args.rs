@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use membound_types::{
     Access, BandwidthKernel, CpuId, Fence, Filler, NodeId, NodePolicy, PageKind, Pattern,
@@ -12,6 +13,7 @@ use membound_types::{
 
 use crate::compare::CompareArgs;
 use crate::harvest::args::HarvestCommand;
+use crate::lat_mem_rd::LatMemRdArgs;
 use crate::measure::calibration::{ChaseArgs, PROGRAM};
 use crate::model::args::ModelCommand;
 use crate::profile::args::ProfileArgs;
@@ -37,6 +39,9 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Measure the memory hierarchy: everything, or the parts named.
     Measure(Box<MeasureArgs>),
+    /// Load latency over sizes and strides, as lmbench's lat_mem_rd measures and prints it.
+    #[command(name = "lat_mem_rd")]
+    LatMemRd(LatMemRdArgs),
     /// Fit, show and ask a model of the memory hierarchy.
     #[command(subcommand)]
     Model(Box<ModelCommand>),
@@ -131,7 +136,7 @@ pub(crate) enum Format {
     Text,
     /// The document that `--json` writes.
     Json,
-    /// Points as comma-separated values (latency and window).
+    /// Points as comma-separated values (latency, mlp and window).
     Csv,
     /// The two columns of lat_mem_rd (latency).
     #[value(name = "lat_mem_rd")]
@@ -148,7 +153,7 @@ pub(crate) enum SpreadArg {
 }
 
 /// Arguments of `measure`. Lists are comma-separated; sizes take K, M and G.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct MeasureArgs {
     /// Parts to measure; none means everything.
     #[arg(value_enum, value_name = "PART")]
@@ -173,9 +178,10 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = condition)]
     pub(crate) cond: Vec<(String, String)>,
 
-    /// CPU that measures [default: the last one permitted].
-    #[arg(long, value_name = "N", value_parser = cpu, help_heading = "Where")]
-    pub(crate) cpu: Option<CpuId>,
+    /// CPU that measures; several are measured one after the other and shown side by side
+    /// [default: the last one permitted].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cpu, help_heading = "Where")]
+    pub(crate) cpu: Vec<CpuId>,
     /// Page kinds: 4k, thp, 2m, 1g [default: thp and 4k].
     #[arg(
         long,
@@ -263,6 +269,11 @@ pub(crate) struct MeasureArgs {
     #[arg(long, value_name = "FENCE", help_heading = "mlp")]
     pub(crate) fence: Option<Fence>,
 
+    /// Measure a few loads again, so many times, on new pages each time: the scatter that
+    /// the choice of pages makes.
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(2..=1000), help_heading = "mlp")]
+    pub(crate) placements: Option<u32>,
+
     /// Window sizes in bytes [default: 1K,2K,4K].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size, help_heading = "window")]
     pub(crate) windows: Vec<u64>,
@@ -333,6 +344,7 @@ impl MeasureArgs {
             ("--fillers", !self.fillers.is_empty(), &[Mlp]),
             ("--filler", self.filler.is_some(), &[Mlp]),
             ("--fence", self.fence.is_some(), &[Mlp]),
+            ("--placements", self.placements.is_some(), &[Mlp]),
             ("--windows", !self.windows.is_empty(), &[Window]),
             ("--areas", !self.areas.is_empty(), &[Window, Mlp]),
             ("--window-kernel", !self.window_kernel.is_empty(), &[Window]),
@@ -349,11 +361,12 @@ impl MeasureArgs {
     }
 }
 
-/// Parses the command line; help and version go to stdout, a usage error becomes one line
-/// and exit code 2.
+/// Parses the command line; help and version go to stdout, also where a command is asked for
+/// that needs a subcommand; a usage error becomes one line and exit code 2.
 pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Cli, ExitCode> {
     Cli::try_parse_from(args).map_err(|error| {
-        if error.use_stderr() {
+        let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        if error.use_stderr() && !is_help {
             let text = error.render().to_string();
             let line = text
                 .lines()
@@ -377,7 +390,7 @@ fn condition(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn cpu(text: &str) -> Result<CpuId, String> {
+pub(crate) fn cpu(text: &str) -> Result<CpuId, String> {
     text.parse()
         .map(CpuId)
         .map_err(|_| format!("`{text}` is no CPU number"))

@@ -21,7 +21,7 @@ use membound_model::compare::{self, Fleet, NamedProfile, Reading};
 use membound_report::text::{self, Shown};
 use membound_types::{Comparison, GuardHit, SkippedFile};
 
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 
 /// A profile of a fleet stands out when a figure is off by more than this share.
 const OUTLIER_SHARE: f64 = 0.05;
@@ -65,37 +65,35 @@ pub(crate) struct CompareArgs {
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let (directories, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
         args.paths.iter().partition(|path| path.is_dir());
-    if directories.is_empty()
-        && let [file] = files.as_slice()
-        && file.exists()
-    {
-        output::complain(&format!(
-            "{} alone has nothing to be compared with: name a second one, or a directory of profiles \
-             (see `membound compare --help`)",
-            file.display()
-        ));
-        return Ok(ExitCode::from(2));
-    }
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
-    let mut html = args.html.as_deref().map(Target::open).transpose()?;
-    if html.as_ref().is_some_and(Target::is_stdout) {
-        bail!("--html needs a file");
-    }
+    let mut html = args.html.as_deref().map(Target::page).transpose()?;
     if files.iter().any(|path| runs::is_run(path)) {
+        if let [file] = args.paths.as_slice() {
+            return Err(alone(file));
+        }
         return runs::compare(args, json.as_mut(), html.as_mut());
     }
-    let profiles = files
-        .iter()
-        .map(|path| {
-            Ok(NamedProfile {
-                file: path.display().to_string(),
-                view: read::file(path)?,
-            })
-        })
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut profiles = Vec::new();
+    for path in &files {
+        profiles.extend(read::file(path)?);
+    }
     let comparison = compare(args, &directories, &profiles)?;
+    if directories.is_empty() && profiles.len() == 1 && comparison.conditions.len() < 2 {
+        return Err(alone(files[0]));
+    }
     show(args, &comparison, json.as_mut(), html.as_mut())?;
     Ok(verdict(&comparison))
+}
+
+/// Why one file is not compared that has nothing to be compared with in itself, such as
+/// parallel loads under several conditions.
+fn alone(file: &Path) -> anyhow::Error {
+    Usage(format!(
+        "{} alone has nothing to be compared with: name a second one, or a directory of profiles \
+         (see `membound compare --help`)",
+        file.display()
+    ))
+    .into()
 }
 
 fn compare(

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         Some(target) => {
             target.write(&output::json(&doctor)?)?;
         }
-        None => output::print(&membound_report::doctor::text(&doctor, output::colors())),
+        None => output::print(&membound_report::doctor::text(&doctor, output::style())),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ mod doctor;
 mod documents;
 mod harvest;
 mod job;
+mod lat_mem_rd;
 mod launching;
 mod machines;
 mod measure;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Measure(args) => measure::run(&args),
+        Command::LatMemRd(args) => lat_mem_rd::run(&args),
         Command::Model(command) => model::run(&command),
         Command::Compare(args) => compare::run(&args),
         Command::Profile(args) => profile::run(&args),

@@ -1,8 +1,10 @@
 //! `membound measure`: the parts in turn, then what they mean, then files and text.
 
 pub(crate) mod calibration;
+mod check;
 mod parts;
 mod plan;
+mod processors;
 mod show;
 mod switches;
 
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
@@ -23,23 +25,27 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::args::{Format, MeasureArgs, Part};
 use crate::machines::Store;
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 use crate::progress::Bar;
 
 /// Measures what was asked for, shows it and writes it.
 pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     let parts = parts_of(args);
     if let Some(complaint) = usage(args, &parts) {
-        output::complain(&complaint);
-        return Ok(ExitCode::from(2));
+        return Err(Usage(complaint).into());
     }
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
-    let mut html = args.html.as_deref().map(Target::open).transpose()?;
-    let measured = measure(args, &parts)?;
-    let profile = &measured.profile;
-    if let (Some(error), [_]) = (&measured.failure, parts.as_slice()) {
-        bail!("{error:#}");
+    let mut html = args.html.as_deref().map(Target::page).transpose()?;
+    if args.cpu.len() > 1 {
+        return processors::run(args, &parts, json, html);
     }
+    let mut measured = measure(args, &parts)?;
+    if let [_] = parts.as_slice()
+        && let Some(error) = measured.failure.take()
+    {
+        return Err(error);
+    }
+    let profile = &measured.profile;
     let shown = show::stdout(profile, &parts, args);
     let written = write_files(profile, &parts, &mut json, &mut html);
     if !json.as_ref().is_some_and(Target::is_stdout) {
@@ -105,8 +111,9 @@ fn measure(args: &MeasureArgs, parts: &[Part]) -> anyhow::Result<Measured> {
     let root = Root::system();
     let bar = Bar::new();
     let effort = effort(args);
-    let session = Session::new(&root, args.cpu, effort, &cancel, &bar)?;
+    let session = Session::new(&root, args.cpu.first().copied(), effort, &cancel, &bar)?;
     let mut profile = empty_profile(&session, args);
+    check::everything(&session, args, parts, &profile)?;
     let (prefetch, held) = switches::hold(&session, args, &profile.machine.cpu)?;
     // Only a run of several parts is a machine profile that later commands may rely on.
     let store = (parts.len() > 1).then(|| Store::open(&profile.machine.host));
@@ -161,12 +168,15 @@ fn usage(args: &MeasureArgs, parts: &[Part]) -> Option<String> {
         }
     }
     let only = |wanted: &[Part]| matches!(parts, [part] if wanted.contains(part));
+    if args.cpu.len() > 1 && matches!(args.format, Some(Format::Csv | Format::LatMemRd)) {
+        return Some("--format csv and lat_mem_rd show one CPU: name one with --cpu".to_owned());
+    }
     match args.format {
         Some(Format::LatMemRd) if !only(&[Part::Latency]) => {
             Some("--format lat_mem_rd shows the part `latency` only".to_owned())
         }
-        Some(Format::Csv) if !only(&[Part::Latency, Part::Window]) => {
-            Some("--format csv shows one of the parts `latency` and `window`".to_owned())
+        Some(Format::Csv) if !only(&[Part::Latency, Part::Mlp, Part::Window]) => {
+            Some("--format csv shows one of the parts `latency`, `mlp` and `window`".to_owned())
         }
         _ => None,
     }
@@ -181,7 +191,7 @@ const fn effort(args: &MeasureArgs) -> Effort {
 }
 
 /// A flag that Ctrl-C and its like set; the second time ends the process at once.
-fn interruptible() -> anyhow::Result<Arc<AtomicBool>> {
+pub(crate) fn interruptible() -> anyhow::Result<Arc<AtomicBool>> {
     let cancel = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&cancel))

@@ -1,15 +1,37 @@
 //! Files that are found writable before anything is measured, stdout, and complaints.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use membound_report::text::Style;
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 use tempfile::NamedTempFile;
+
+/// Columns of text where neither `COLUMNS` nor a terminal says how many there are.
+const USUAL_WIDTH: usize = 80;
+/// Columns that text has at least.
+const NARROWEST_WIDTH: usize = 60;
+/// Columns that text has at most: longer lines are hard to read.
+const WIDEST_WIDTH: usize = 160;
+
+/// A request that makes no sense on any machine: exit code 2, as for what clap refuses.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// A place that a document goes to.
 ///
@@ -57,8 +79,22 @@ impl Target {
                 parent.display()
             );
         }
-        beside(path).with_context(place)?;
+        beside(path)
+            .map_err(|error| takes_no_files(error, parent))
+            .with_context(place)?;
         Ok(Self::File(path.to_owned()))
+    }
+
+    /// As [`Target::open`], for a page, which is no text for a terminal.
+    ///
+    /// # Errors
+    /// [`Usage`] for standard output, else as [`Target::open`].
+    pub(crate) fn page(path: &Path) -> anyhow::Result<Self> {
+        let target = Self::open(path)?;
+        if target.is_stdout() {
+            return Err(Usage("--html needs a file".to_owned()).into());
+        }
+        Ok(target)
     }
 
     /// Whether this is standard output.
@@ -104,7 +140,30 @@ pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 /// A file beside `path`, which goes when it is dropped.
 fn beside(path: &Path) -> io::Result<NamedTempFile> {
     // The whole error would name the temporary file, which means nothing to the user.
-    NamedTempFile::new_in(directory(path)).map_err(|error| io::Error::from(error.kind()))
+    NamedTempFile::new_in(directory(path)).map_err(|error| of_the_system(&error))
+}
+
+/// The system's own error behind one that names a temporary file.
+fn of_the_system(error: &io::Error) -> io::Error {
+    let mut inner: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = inner {
+        let code = cause.downcast_ref::<io::Error>();
+        if let Some(code) = code.and_then(io::Error::raw_os_error) {
+            return io::Error::from_raw_os_error(code);
+        }
+        inner = cause.source();
+    }
+    io::Error::from(error.kind())
+}
+
+/// `error` in words where it would say that the directory, which is there, is not: file
+/// systems of the kernel's, such as /proc, answer so.
+fn takes_no_files(error: io::Error, directory: &Path) -> io::Error {
+    if error.kind() == io::ErrorKind::NotFound && directory.is_dir() {
+        let why = format!("no file can be made in {}", directory.display());
+        return io::Error::new(error.kind(), why);
+    }
+    error
 }
 
 /// What a new file gets under the usual umask; temporary files are private otherwise.
@@ -156,10 +215,14 @@ pub(crate) fn tell(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// One line for an error and its causes.
+/// One line for an error and its causes; the exit code says whether it is one of usage.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     complain(&format!("{error:#}").replace('\n', " "));
-    ExitCode::FAILURE
+    if error.is::<Usage>() {
+        ExitCode::from(2)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// A document as it is written to files and to stdout.
@@ -172,14 +235,36 @@ pub(crate) fn json<T: Serialize>(document: &T) -> anyhow::Result<String> {
 pub(crate) fn style() -> Style {
     Style {
         color: colors(),
-        width: 80,
+        width: width(io::stdout()),
     }
 }
 
 /// How text on stderr looks.
 pub(crate) fn error_style() -> Style {
-    let color = io::stderr().is_terminal() && wants_colors();
-    Style { color, width: 80 }
+    Style {
+        color: io::stderr().is_terminal() && wants_colors(),
+        width: width(io::stderr()),
+    }
+}
+
+/// Columns of text on `stream`: what `COLUMNS` says, else the terminal's.
+fn width(stream: impl AsFd) -> usize {
+    let asked = std::env::var("COLUMNS").ok();
+    let terminal = tcgetwinsize(stream).ok().map(|size| size.ws_col);
+    columns(asked.as_deref(), terminal)
+}
+
+/// Columns by `COLUMNS` (what is no positive number does not count) and the terminal, of
+/// which 0 means that it does not know.
+fn columns(asked: Option<&str>, terminal: Option<u16>) -> usize {
+    let asked = asked.and_then(|text| text.trim().parse::<usize>().ok());
+    asked
+        .or(terminal.map(usize::from))
+        .filter(|columns| *columns > 0)
+        .or(terminal.map(usize::from).filter(|columns| *columns > 0))
+        .map_or(USUAL_WIDTH, |columns| {
+            columns.clamp(NARROWEST_WIDTH, WIDEST_WIDTH)
+        })
 }
 
 /// Whether the user wants colours at all.
@@ -228,6 +313,40 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         Target::open(&place.path().join("new.json")).unwrap();
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_width_is_what_was_asked_for_else_the_terminals_within_reason() {
+        for (asked, terminal, expected) in [
+            (None, None, 80),
+            (None, Some(132), 132),
+            (Some("72"), Some(132), 72),
+            (Some("72"), None, 72),
+            (Some("0"), Some(100), 100),
+            (Some("wide"), Some(100), 100),
+            (Some("wide"), None, 80),
+            (None, Some(0), 80),
+            (Some("20"), None, 60),
+            (None, Some(40), 60),
+            (Some("100000"), None, 160),
+        ] {
+            assert_eq!(columns(asked, terminal), expected, "{asked:?} {terminal:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_files_is_named_as_the_cause() {
+        let error = format!("{:#}", Target::open(Path::new("/proc/x.json")).unwrap_err());
+        assert_eq!(
+            error,
+            "cannot write /proc/x.json: no file can be made in /proc"
+        );
+    }
+
+    #[test]
+    fn a_usage_error_is_told_apart_however_it_is_wrapped() {
+        let error = anyhow::Error::new(Usage("no".to_owned())).context("where");
+        assert!(error.is::<Usage>());
     }
 
     #[test]

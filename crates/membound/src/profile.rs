@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::job::{self, End, Job};
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 use crate::{launching, report};
 use args::{ProfileArgs, SamplerArg};
 
@@ -24,8 +24,8 @@ use args::{ProfileArgs, SamplerArg};
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     // Found out before the machine is measured and the program runs.
     if Target::open(&args.output)?.is_stdout() {
-        output::complain("a run is a database and goes into a file: name one with -o");
-        return Ok(ExitCode::from(2));
+        let why = "a run is a database and goes into a file: name one with -o";
+        return Err(Usage(why.to_owned()).into());
     }
     if let Some(name) = args.command.first()
         && let Err(error) = membound_launch::find(name, std::env::var_os("PATH").as_deref())
@@ -165,6 +165,13 @@ fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCo
     };
     let summary = recorder.finish(ended).with_context(|| kept(&path))?;
     tell(&summary, telling);
+    // There is no exit code of a program's that says more.
+    ensure!(
+        summary.samples > 0,
+        "{}: {}",
+        path.display(),
+        report::NO_SAMPLES
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use membound_analyze::{Options, OtherMachine, Sources, Views};
 use membound_report::export::{self, Weight};
@@ -12,8 +12,13 @@ use membound_report::text::Style;
 use membound_report::{By, page, text};
 use membound_types::{MachineProfile, Profile};
 
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
+use crate::profile::args::USUAL_RUN;
 use crate::profile::machine;
+
+/// What is wrong with a run that has nothing to show.
+pub(crate) const NO_SAMPLES: &str =
+    "no sample was taken: the program used too little CPU time while it was recorded";
 
 /// How a run is shown on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -47,7 +52,7 @@ pub(crate) enum WeightArg {
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
     /// The run file.
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", default_value = USUAL_RUN)]
     run: PathBuf,
     /// summary, function, object, line, instruction, thread, level, node, bandwidth-domain.
     #[arg(long, value_name = "G", default_value_t, hide_default_value = true)]
@@ -75,14 +80,15 @@ pub(crate) struct ReportArgs {
 /// Reads a run and shows it.
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     if args.format == ReportFormat::Pprof && std::io::stdout().is_terminal() {
-        output::complain("pprof files are binary: send stdout into a file");
-        return Ok(ExitCode::from(2));
+        let why = "pprof files are binary: send stdout into a file";
+        return Err(Usage(why.to_owned()).into());
     }
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
-    let mut html = args.html.as_deref().map(Target::open).transpose()?;
-    if html.as_ref().is_some_and(Target::is_stdout) {
-        bail!("--html needs a file");
-    }
+    let mut html = args.html.as_deref().map(Target::page).transpose()?;
+    ensure!(
+        args.run.exists() || args.run != Path::new(USUAL_RUN),
+        "there is no {USUAL_RUN} here: name a run (`membound profile -- CMD` records one)"
+    );
     let elsewhere = args
         .machine
         .iter()
@@ -94,6 +100,9 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         show(args, &views)?;
     }
     written?;
+    if views.profile.run.samples == 0 {
+        bail!("{}: {NO_SAMPLES}", args.run.display());
+    }
     Ok(ExitCode::SUCCESS)
 }
 

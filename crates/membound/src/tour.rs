@@ -25,7 +25,7 @@ pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
         ..MeasureArgs::default()
     };
     // Found out before the minute, not after it.
-    Target::open(&args.html)?;
+    Target::page(&args.html)?;
     let second = beside(&args.html);
     let mut second = (Target::open(&second)?, second);
     output::complain("measuring this machine's memory hierarchy; this takes about a minute");

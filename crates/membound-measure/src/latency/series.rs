@@ -1,13 +1,14 @@
 //! One curve: rounds over sizes until every point is narrow or the time is spent.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use membound_types::{Access, LatencyPoint, NodePolicy, PageKind, Pattern, PrefetchState};
 
 use super::copy::{Arena, Copy};
 use super::{LatencyConfig, Refine, align};
 use crate::gate::Gate;
-use crate::sampling::{Sampled, Slot, Visit, run_rounds};
+use crate::sampling::{Rounds, Sampled, Slot, Visit, run_rounds_as};
 use crate::threads::{joined, spawned};
 use crate::{Error, Session};
 
@@ -57,10 +58,18 @@ pub(super) fn measure(
         key.page,
         key.stride
     );
+    let begun = Instant::now();
+    while begun.elapsed() < config.warm_up && !session.cancelled() {
+        let _awake = session.core.measure(&session.clock, 1);
+    }
     let mut refined = 0;
-    run_rounds(
+    let rounds = Rounds {
+        budget: config.series_budget,
+        exactly: config.repetitions,
+    };
+    run_rounds_as(
         session,
-        config.series_budget,
+        rounds,
         &mut slots,
         |size, turn| {
             session.progress.at(share(turn.done), &name);

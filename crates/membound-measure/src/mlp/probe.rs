@@ -103,6 +103,14 @@ impl<'s, 'a> Probe<'s, 'a> {
         self.region.len() as u64
     }
 
+    pub(super) const fn page(&self) -> PageKind {
+        self.page
+    }
+
+    pub(super) const fn node(&self) -> NodePolicy {
+        self.node
+    }
+
     pub(super) const fn area(&self) -> *mut u8 {
         self.region.start()
     }

@@ -3,7 +3,8 @@
 //! [`ProfileView`] is what is read of a profile. [`compare`] sets several against the
 //! first: every figure ([`figures`]) with its difference and whether that is more than
 //! noise ([`noise`]), every curve with how it follows from the first's ([`relation`]), and
-//! document 000's summary table ([`table`]). [`Fleet`] takes any number of profiles, one
+//! document 000's summary table ([`table`]). Curves of all conditions are there to be
+//! overlaid. [`Fleet`] takes any number of profiles, one
 //! after the other, keeps their figures only, and names those that stand out. [`guard`]
 //! says whether anything is worse than is allowed.
 
@@ -13,6 +14,7 @@ mod fleet;
 pub mod guard;
 mod hints;
 pub mod noise;
+mod overlays;
 pub mod relation;
 mod side_by_side;
 pub mod table;

@@ -10,7 +10,7 @@ use membound_types::{
 use super::figures::{ProfileFigure, figures};
 use super::noise::{Test, Uncertain, benjamini_hochberg, test};
 use super::view::ProfileView;
-use super::{FALSE_DISCOVERY_RATE, curves, method, table};
+use super::{FALSE_DISCOVERY_RATE, curves, method, overlays, table};
 
 /// A profile and the file it was read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,7 @@ pub fn compare(
         .flat_map(|(profile, name)| table::rows(name, &profile.view))
         .collect();
     table::finish(&mut conditions);
+    let overlays = overlays::overlays(profiles, &names);
     if let Some((profile, figures)) = reference {
         heads.insert(0, profile);
         tables.insert(0, figures);
@@ -74,6 +75,7 @@ pub fn compare(
         figures: compared,
         curves: compared_curves,
         conditions,
+        overlays,
         fleets: Vec::new(),
         skipped: Vec::new(),
         guard: None,

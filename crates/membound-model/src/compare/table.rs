@@ -135,6 +135,13 @@ pub fn rows(profile: &str, view: &ProfileView) -> Vec<ConditionRow> {
                 node: part.node,
                 effective_mlp: cells.rule.clone(),
                 throughput_mlp: part.mlp_throughput.clone(),
+                throughput_interval: part.mlp_throughput_interval.known().map(|found| {
+                    ComparedValue {
+                        value: found.value,
+                        low: Some(found.low),
+                        high: Some(found.high),
+                    }
+                }),
                 one_load_cycles: known(cells.one, "one load"),
                 pair_cycles: known(cells.pair, "two loads in sequence"),
                 below,
@@ -166,7 +173,7 @@ pub fn finish(rows: &mut [ConditionRow]) {
 }
 
 /// The labels of the run, then pages and node where they say more.
-fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) -> String {
+pub(super) fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) -> String {
     let mut words = label_words(&view.conditions().labels);
     words.push(format!("{page} pages"));
     if node != NodePolicy::LOCAL {

@@ -6,8 +6,9 @@
 
 use membound_types::{
     Access, BandwidthKernel, Conditions, Cpu, CpuId, Figure, Kind, Level, LineSize, MlpCell,
-    NodeId, NodePolicy, NotMeasured, NumaPair, Outcome, PageKind, Pattern, PrefetchPattern,
-    PrefetchState, ThroughputPoint, TlbLevel, TlbOverlap, TrafficMix, WindowKernel, WindowLimit,
+    NodeId, NodePolicy, NotMeasured, NumaPair, Outcome, PageKind, Pattern, Placements,
+    PrefetchPattern, PrefetchState, ThroughputPoint, TlbLevel, TlbOverlap, TrafficMix,
+    WindowKernel, WindowLimit,
 };
 use serde::Deserialize;
 
@@ -226,6 +227,8 @@ pub struct MlpView {
     pub mlp_rule_interval: Outcome<Figure>,
     /// Parallelism by throughput.
     pub mlp_throughput: Outcome<f64>,
+    /// The same with its interval.
+    pub mlp_throughput_interval: Outcome<Figure>,
     /// Parallel chases.
     pub throughput: Vec<ThroughputPoint>,
     /// Cycles of two loads in sequence.
@@ -234,6 +237,8 @@ pub struct MlpView {
     pub page: PageKind,
     /// Where it lies.
     pub node: NodePolicy,
+    /// The same on new pages each time.
+    pub placements: Option<Placements>,
     /// The same under other conditions.
     pub others: Vec<MlpView>,
 }
@@ -248,10 +253,12 @@ impl Default for MlpView {
             mlp_rule: Outcome::default(),
             mlp_rule_interval: Outcome::default(),
             mlp_throughput: Outcome::default(),
+            mlp_throughput_interval: Outcome::default(),
             throughput: Vec::new(),
             sequential_pair_cycles: Outcome::default(),
             page: PageKind::Base,
             node: NodePolicy::LOCAL,
+            placements: None,
             others: Vec::new(),
         }
     }

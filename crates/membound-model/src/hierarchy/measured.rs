@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use membound_types::{
-    FitData, FitMethod, Kind, Level, MachineProfile, Model, ModelSource, NodePolicy, Observation,
-    Outcome, PageKind, ParameterRole, SCHEMA_VERSION, SizeMode, Tlb, TlbTerm, Topology,
-    TopologyLevel, WindowKernel, WindowPoint,
+    Cache, FitData, FitMethod, Kind, Level, MachineProfile, Model, ModelSource, NodePolicy,
+    Observation, Outcome, PageKind, ParameterRole, SCHEMA_VERSION, SizeMode, Tlb, TlbTerm,
+    Topology, TopologyLevel, WindowKernel, WindowPoint,
 };
 
 use super::misfit::{Miss, misfit};
@@ -15,7 +15,7 @@ use super::robust::fit_robustly;
 use super::thin::{thin_curve, thin_windows};
 use super::topology::constant_symbol;
 use super::window_levels::{TLB_NOTE, levels_of_windows};
-use super::{fit, from_levels};
+use super::{fit, from_levels, level_names};
 use crate::interpret::level_curves;
 use crate::levels::{CurvePoint, LevelOptions, find_levels};
 use crate::stats::median;
@@ -43,6 +43,8 @@ pub struct Known {
     pub levels: Vec<Level>,
     /// Its TLB for the pages of the values.
     pub tlb: Vec<TlbTerm>,
+    /// Its caches as declared, which levels that windows alone show are named after.
+    pub caches: Vec<Cache>,
 }
 
 /// Fits values to a topology made of the levels that are `known`, or that the values show.
@@ -70,7 +72,7 @@ pub fn fit_measured<E: From<FitError>>(
         fit_levels(adjust(topology)?, data, observations, choice, options).map_err(E::from)
     };
     let shown = || {
-        let (levels, selection) = levels_of(data, observations, &known.tlb);
+        let (levels, selection) = levels_of(data, observations, known);
         Choice {
             levels,
             selection,
@@ -347,10 +349,12 @@ fn no_levels(
 fn levels_of(
     data: FitData,
     observations: &[Observation],
-    tlb: &[TlbTerm],
+    known: &Known,
 ) -> (Vec<Level>, &'static str) {
     if data == FitData::Window {
-        return levels_of_windows(observations, tlb);
+        let (mut levels, selection) = levels_of_windows(observations, &known.tlb);
+        level_names::name(&mut levels, &known.caches);
+        return (levels, selection);
     }
     let thinned = thin_curve(observations);
     let curve: Vec<CurvePoint> = thinned.iter().map(CurvePoint::from).collect();
@@ -422,6 +426,7 @@ pub fn fit_profile(profile: &MachineProfile) -> Outcome<Model> {
             .known()
             .map(|tlb| tlb_terms(tlb, page))
             .unwrap_or_default(),
+        caches: profile.machine.caches.clone(),
     };
     let fitted: Result<Model, FitError> = fit_measured(
         data,

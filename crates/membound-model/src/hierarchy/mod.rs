@@ -9,6 +9,7 @@ mod file;
 mod fit;
 mod free;
 mod identify;
+mod level_names;
 mod linear;
 mod measured;
 mod misfit;

@@ -193,6 +193,7 @@ fn windows_move_the_sizes_that_they_show_and_leave_the_others_to_the_latency_cur
             page_bytes: 2 << 20,
             miss_ns: None,
         }],
+        ..Known::default()
     };
     let model = fitted(FitData::Window, &windows(&known, 0.01, 5), &known);
     let sizes: Vec<Option<u64>> = model.levels.iter().map(|level| level.size_bytes).collect();
@@ -246,6 +247,7 @@ fn levels_of_a_disturbed_latency_curve_give_way_to_those_that_the_windows_show()
             page_bytes: 2 << 20,
             miss_ns: None,
         }],
+        ..Known::default()
     };
     let values = windows(&sound, 0.01, 6);
     // As a run found them while a neighbour held the third-level cache.

@@ -204,6 +204,7 @@ fn mlp() -> Mlp {
         mlp_rule_interval: Outcome::default(),
         mlp_rule_between: None,
         mlp_throughput: Outcome::default(),
+        mlp_throughput_interval: Outcome::default(),
         throughput: vec![ThroughputPoint {
             chains: 16,
             cycles_per_load: 20.0,
@@ -224,6 +225,7 @@ fn mlp() -> Mlp {
             ticks: Vec::new(),
             misses: Outcome::missing("no counters"),
         }],
+        placements: None,
         page: PageKind::Thp,
         node: NodePolicy::LOCAL,
         fence: Fence::Lfence,

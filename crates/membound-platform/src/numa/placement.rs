@@ -8,8 +8,11 @@ use membound_types::{NamedPolicy, NodeId, NodePolicy};
 use super::Topology;
 use crate::{Error, Root, list};
 
+const MPOL_PREFERRED: libc::c_int = 1;
 const MPOL_BIND: libc::c_int = 2;
 const MPOL_INTERLEAVE: libc::c_int = 3;
+/// Mode bits that say what the kernel makes of the nodes, not what the policy is.
+const MPOL_MODE_FLAGS: libc::c_int = 0xe000;
 
 /// The most pages that [`placed_share`] looks at.
 const MOST_SAMPLES: usize = 1024;
@@ -86,6 +89,47 @@ pub fn permitted() -> Result<(), Error> {
         return Err(Error::last_call("get_mempolicy"));
     }
     Ok(())
+}
+
+/// The policy that this thread inherited for all its memory, as `numactl --membind` and
+/// `--interleave` leave it. `None` for the kernel's own (local), for one that names several
+/// nodes without interleaving them, and where a filter forbids to ask.
+#[must_use]
+pub fn inherited() -> Option<NodePolicy> {
+    /// Nodes that any kernel may have.
+    const MOST_NODES: usize = 1024;
+    let mut mode: libc::c_int = 0;
+    let mut mask = [0_u64; MOST_NODES / 64];
+    // SAFETY: the kernel writes the mode and at most so many bits of the mask.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            mask.as_mut_ptr(),
+            MOST_NODES,
+            std::ptr::null_mut::<libc::c_void>(),
+            0,
+        )
+    };
+    (result == 0).then(|| policy_of(mode, &mask)).flatten()
+}
+
+/// The policy of a mode and its nodes.
+fn policy_of(mode: libc::c_int, mask: &[u64]) -> Option<NodePolicy> {
+    let nodes: Vec<u32> = (0..)
+        .zip(mask)
+        .flat_map(|(word, bits)| {
+            let set = (0..64_u32).filter(move |bit| bits >> bit & 1 == 1);
+            set.map(move |bit| word * 64 + bit)
+        })
+        .collect();
+    match (mode & !MPOL_MODE_FLAGS, nodes.as_slice()) {
+        (MPOL_BIND | MPOL_PREFERRED | MPOL_INTERLEAVE, [node]) => {
+            Some(NodePolicy::Node(NodeId(*node)))
+        }
+        (MPOL_INTERLEAVE, [_, _, ..]) => Some(NodePolicy::INTERLEAVE),
+        _ => None,
+    }
 }
 
 /// The share of the pages of `len` bytes at `start` that lie on one of `wanted`, 0 to 1,
@@ -181,6 +225,26 @@ impl NodeMask {
 mod tests {
     use super::*;
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+    #[test]
+    fn policies_of_numactl_are_understood() {
+        const STATIC_NODES: libc::c_int = 1 << 15;
+        let node = |id| Some(NodePolicy::Node(NodeId(id)));
+        for (mode, mask, expected) in [
+            (0, [0, 0], None),
+            (MPOL_BIND, [0b1000, 0], node(3)),
+            (MPOL_BIND | STATIC_NODES, [0, 1], node(64)),
+            (MPOL_PREFERRED, [0b10, 0], node(1)),
+            (MPOL_INTERLEAVE, [0b11, 0], Some(NodePolicy::INTERLEAVE)),
+            (MPOL_INTERLEAVE, [0b1, 0], node(0)),
+            // Which of both it takes is the kernel's choice.
+            (MPOL_BIND, [0b11, 0], None),
+        ] {
+            assert_eq!(policy_of(mode, &mask), expected, "{mode} {mask:?}");
+        }
+        // Tests run without numactl.
+        assert_eq!(inherited(), None);
+    }
 
     /// Runs `f` on a fresh private mapping of `pages` base pages.
     fn with_mapping(pages: usize, f: impl FnOnce(*mut u8, usize)) {

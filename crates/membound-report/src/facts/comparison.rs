@@ -2,7 +2,7 @@
 
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedValue, Comparison, ConditionRow, CurveVerdict, Figure,
-    FigureDifference, FigureVerdict, FleetFigure, LoadsTime, OddProfile, Outcome,
+    FigureDifference, FigureVerdict, FleetFigure, LoadsTime, OddProfile, Outcome, Overlay,
 };
 
 use textwrap::core::display_width;
@@ -228,6 +228,8 @@ fn scattered(value: &ComparedValue) -> String {
 pub(crate) struct ConditionText {
     /// `4.4 (4–5)`, with the two numbers that were measured around it, or a whole number.
     pub(crate) mlp: String,
+    /// Its 95 % interval, where it has one.
+    pub(crate) interval: String,
     pub(crate) throughput: String,
     /// One load, cycles.
     pub(crate) one: String,
@@ -291,15 +293,32 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
     };
     ConditionText {
         mlp,
-        throughput: row
-            .throughput_mlp
-            .known()
-            .map_or_else(dash, |value| units::number(*value)),
+        interval: interval(row.effective_mlp.known()).trim().to_owned(),
+        throughput: row.throughput_mlp.known().map_or_else(dash, |value| {
+            units::number(*value) + &interval(row.throughput_interval.as_ref())
+        }),
         one: known(&row.one_load_cycles),
         pair: known(&row.pair_cycles),
         loads,
         time: times,
         overhead,
+    }
+}
+
+/// ` [9.6, 10.4]` behind a value, or nothing where it has no interval.
+fn interval(value: Option<&ComparedValue>) -> String {
+    let ends = value.and_then(|value| value.low.zip(value.high));
+    ends.map_or_else(String::new, |(low, high)| {
+        format!(" {}", units::interval(low, high))
+    })
+}
+
+/// What an overlay's curves scatter over, in words; empty where nothing is known of it.
+pub(crate) fn overlay_remark(overlay: &Overlay) -> String {
+    let what = format!("{} over {}", overlay.y_unit, overlay.x_unit);
+    match overlay.name.as_str() {
+        "placements" => format!("{what}; the median of all placements between least and most"),
+        _ => what,
     }
 }
 

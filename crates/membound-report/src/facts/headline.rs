@@ -144,7 +144,8 @@ pub(crate) struct MlpCondition {
 
 /// A row for each condition that was measured.
 pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
-    let text = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), units::number);
+    let none = || "–".to_owned();
+    let text = |value: Option<f64>| value.map_or_else(none, units::number);
     let known = |outcome: &Outcome<f64>| text(outcome.known().copied());
     let first = one_load(mlp);
     std::iter::once(mlp)
@@ -155,8 +156,8 @@ pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
                 label: mlp_title(run),
                 one: text(one),
                 pair: known(&run.sequential_pair_cycles),
-                rule: known(&run.mlp_rule),
-                throughput: known(&run.mlp_throughput),
+                rule: super::rule(run).unwrap_or_else(none),
+                throughput: super::throughput(run).unwrap_or_else(none),
                 overhead: one.zip(first).map_or_else(
                     || "–".to_owned(),
                     |(one, first)| units::compact(one - first),

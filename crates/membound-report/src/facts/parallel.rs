@@ -2,7 +2,8 @@
 //! called where people read them.
 
 use membound_types::{
-    AreaPoint, Basis, Figure, Filler, Mlp, Outcome, PageWalks, Tlb, TlbReach, WindowLimit,
+    AreaPoint, Basis, Figure, Filler, Mlp, MlpCell, MlpMode, Outcome, PageWalks, PlacementPoint,
+    SequentialLine, Tlb, TlbReach, WindowLimit,
 };
 
 use super::missing_text;
@@ -23,6 +24,117 @@ pub(crate) fn rule(mlp: &Mlp) -> Option<String> {
         Outcome::Known(figure) => Some(with_interval(figure)),
         Outcome::Missing { .. } => mlp.mlp_rule.known().map(|rule| units::number(*rule)),
     }
+}
+
+/// The throughput with its interval, or without where there is none.
+pub(crate) fn throughput(mlp: &Mlp) -> Option<String> {
+    match &mlp.mlp_throughput_interval {
+        Outcome::Known(figure) => Some(with_interval(figure)),
+        Outcome::Missing { .. } => {
+            let known = mlp.mlp_throughput.known();
+            known.map(|throughput| units::number(*throughput))
+        }
+    }
+}
+
+/// Entries of the reorder buffer with their interval: `447 [445, 449]`.
+pub(crate) fn reorder_buffer(mlp: &Mlp) -> Option<String> {
+    let entries = units::compact(*mlp.rob_size.known()?);
+    Some(match reorder_buffer_interval(mlp) {
+        Some(interval) => format!("{entries} {interval}"),
+        None => entries,
+    })
+}
+
+/// The interval of the window that the entries of the reorder buffer come from.
+pub(crate) fn reorder_buffer_interval(mlp: &Mlp) -> Option<String> {
+    let entries = mlp.rob_size.known()?;
+    let found = mlp
+        .windows
+        .iter()
+        .find(|window| (window.entries.value - entries).abs() < 0.5)?;
+    Some(units::interval(found.entries.low, found.entries.high))
+}
+
+/// Cells of the N × K plane with one filler: parallel, under the run's own pages and node.
+pub(crate) fn plane_cells(mlp: &Mlp, filler: Filler) -> impl Iterator<Item = &MlpCell> {
+    mlp.cells.iter().filter(move |cell| {
+        cell.mode == MlpMode::Parallel
+            && cell.filler == filler
+            && cell.page == mlp.page
+            && cell.node == mlp.node
+    })
+}
+
+/// Whether T(n) is a line, in words, and what is to be said where it is not.
+pub(crate) fn line_verdict(line: &SequentialLine) -> String {
+    let p_value = |p: f64| {
+        if p < 0.001 {
+            "p < 0.001".to_owned()
+        } else {
+            format!("p = {p:.2}")
+        }
+    };
+    match (&line.bend, line.bend_p_value) {
+        (Some(bend), Some(p)) => format!("bends at n = {} ({})", bend.at_loads, p_value(p)),
+        (Some(bend), None) => format!("bends at n = {}", bend.at_loads),
+        (None, Some(p)) => format!("holds ({})", p_value(p)),
+        (None, None) => "not tested: too few n".to_owned(),
+    }
+}
+
+/// One line that a run's loads in sequence lie on, with the n that it holds for.
+pub(crate) struct SequenceRow<'a> {
+    /// `n = 1…4`; empty where it holds for all.
+    pub(crate) range: String,
+    pub(crate) load: &'a Figure,
+    pub(crate) overhead: &'a Figure,
+}
+
+/// The line, or both parts of it where it bends.
+pub(crate) fn sequence_rows(line: &SequentialLine) -> Vec<SequenceRow<'_>> {
+    match &line.bend {
+        Some(bend) => [&bend.before, &bend.after]
+            .into_iter()
+            .map(|part| SequenceRow {
+                range: format!("n = {}…{}", part.from_loads, part.to_loads),
+                load: &part.load_cycles,
+                overhead: &part.overhead_cycles,
+            })
+            .collect(),
+        None => vec![SequenceRow {
+            range: String::new(),
+            load: &line.load_cycles,
+            overhead: &line.overhead_cycles,
+        }],
+    }
+}
+
+/// What a bend means, as a sentence.
+pub(crate) fn bend_reading(run: &str, line: &SequentialLine) -> Option<String> {
+    let bend = line.bend?;
+    let [before, after] = [bend.before, bend.after].map(|part| part.load_cycles.value);
+    Some(format!(
+        "{run}: T(n) = n·M + C does not hold for all n: up to n = {} one more load takes {} \
+         cycles, from there on {}. M and C are those of each part; the C of the second is no \
+         cost of an execution",
+        bend.at_loads,
+        units::number(before),
+        units::number(after),
+    ))
+}
+
+/// What the columns of placement noise mean.
+pub(crate) const PLACEMENTS: &str = "cycles; between: standard deviation between placements, \
+    within: half of what the middle half of one placement's batches scatters over";
+
+/// `4 at once`, `2 in sequence`.
+pub(crate) fn placement_title(point: &PlacementPoint) -> String {
+    let how = match point.mode {
+        MlpMode::Parallel => "at once",
+        MlpMode::Sequential => "in sequence",
+    };
+    format!("{} {how}", point.loads)
 }
 
 /// Document 000's own form of the answer: `between 19 and 21: 20 loads at once take 1266
@@ -273,11 +385,13 @@ mod tests {
             mlp_rule_interval: Outcome::default(),
             mlp_rule_between: between,
             mlp_throughput: Outcome::default(),
+            mlp_throughput_interval: Outcome::default(),
             throughput: Vec::new(),
             sequential_pair_cycles: Outcome::Known(520.0),
             sequential_line: Outcome::default(),
             page_walks: Outcome::default(),
             areas: Vec::new(),
+            placements: None,
             page: PageKind::Base,
             node: NodePolicy::LOCAL,
             fence: Fence::Cpuid,

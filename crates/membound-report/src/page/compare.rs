@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedProfile, Comparison, ComparisonSummary, CurveVerdict,
-    FleetFigure, FleetGroup, OddProfile, Outlier,
+    FleetFigure, FleetGroup, OddProfile, Outlier, Overlay,
 };
 
 use super::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
@@ -34,6 +34,11 @@ pub(super) fn document(comparison: &Comparison) -> Markup {
             "Parallel loads by condition",
             !comparison.conditions.is_empty(),
         ),
+        (
+            "overlays",
+            "Conditions over each other",
+            !comparison.overlays.is_empty(),
+        ),
         ("fleet", "Fleet", fleets),
         ("method", "How it was judged", true),
     ];
@@ -44,6 +49,9 @@ pub(super) fn document(comparison: &Comparison) -> Markup {
         @if !comparison.curves.is_empty() { (section("curves", "Curves", &curves(comparison))) }
         @if !comparison.conditions.is_empty() {
             (section("conditions", "Parallel loads by condition", &conditions(comparison)))
+        }
+        @if !comparison.overlays.is_empty() {
+            (section("overlays", "Conditions over each other", &overlays(comparison)))
         }
         @if fleets {
             section.card id="fleet" {
@@ -70,6 +78,7 @@ fn title(comparison: &Comparison) -> String {
     let profiles: usize = comparison.fleets.iter().map(|group| group.profiles).sum();
     match comparison.profiles.as_slice() {
         [] => units::plural(profiles, "profile"),
+        [only] => only.name.clone(),
         [first, second] => format!("{} and {}", first.name, second.name),
         [first, others @ ..] => format!("{} and {} more", first.name, others.len()),
     }
@@ -378,7 +387,7 @@ fn conditions(comparison: &Comparison) -> Markup {
                         tr {
                             td { (row.profile) }
                             th scope="row" { (row.condition) }
-                            td { b { (text.mlp) } }
+                            td { b { (text.mlp) } " " small { (text.interval) } }
                             td { (text.throughput) }
                             td { (text.one) } td { (text.pair) } td { (text.loads) } td { (text.time) } td { (text.overhead) }
                         }
@@ -387,6 +396,68 @@ fn conditions(comparison: &Comparison) -> Markup {
             }
         }
     }
+}
+
+/// Each curve under all conditions, as document 000's figures 3.1 to 4.1 in one.
+fn overlays(comparison: &Comparison) -> Markup {
+    html! {
+        p.reading { "The same curve under every condition of all profiles. A shift of one against another is a cost that every execution has once; another slope is a cost of every access." }
+        div.pair { @for overlay in &comparison.overlays { (overlaid(overlay)) } }
+    }
+}
+
+fn overlaid(overlay: &Overlay) -> Markup {
+    let sizes = overlay.x_unit == "bytes";
+    let place = |x: f64| {
+        if sizes { size(x) } else { units::compact(x) }
+    };
+    let series = overlay
+        .curves
+        .iter()
+        .enumerate()
+        .map(|(index, curve)| Series {
+            label: curve.label.clone(),
+            look: Look::category(index),
+            shown: true,
+            points: curve
+                .points
+                .iter()
+                .map(|point| Point {
+                    x: point.x,
+                    y: point.y,
+                    interval: point.low.zip(point.high),
+                    tip: format!(
+                        "{}, {}: {} {}",
+                        curve.label,
+                        place(point.x),
+                        units::number(point.y),
+                        overlay.y_unit
+                    ),
+                    hollow: false,
+                })
+                .collect(),
+        });
+    let chart = Chart {
+        id: format!("overlay-{}", overlay.name),
+        title: format!("{}.", overlay.title),
+        reading: format!("{}.", facts::overlay_remark(overlay)),
+        extent: Extent::Half,
+        x: Axis {
+            title: overlay.x_unit.clone(),
+            scale: if sizes { Scale::Log2 } else { Scale::Linear },
+            format: if sizes { size } else { units::compact },
+        },
+        y: Axis {
+            title: overlay.y_unit.clone(),
+            scale: if sizes { Scale::Log10 } else { Scale::Linear },
+            format: units::compact,
+        },
+        series: series.collect(),
+        marks: Vec::new(),
+        rules: Vec::new(),
+        end_labels: false,
+    };
+    chart.markup()
 }
 
 fn fleet(group: &FleetGroup) -> Markup {

@@ -2,7 +2,7 @@
 //! seconds.
 
 use maud::{Markup, html};
-use membound_types::{Level, LevelKind, MachineProfile, Outcome, ThpState};
+use membound_types::{Figure, Level, LevelKind, MachineProfile, Outcome, ThpState};
 
 use super::parts::{self, fact};
 use crate::{facts, units};
@@ -209,11 +209,16 @@ fn tiles(profile: &MachineProfile) -> Markup {
             not_measured: not_measured.clone(),
         },
     };
-    let published = profile
-        .machine
-        .cpu
-        .published_rob
-        .map_or_else(String::new, |entries| format!("published: {entries}"));
+    let part = profile.mlp.known();
+    let published = profile.machine.cpu.published_rob;
+    let published = published.map(|entries| format!("published: {entries}"));
+    let entries = part.and_then(facts::reorder_buffer_interval);
+    let reorder: Vec<String> = entries.into_iter().chain(published).collect();
+    let reorder = reorder.join("; ");
+    let interval = |field: fn(&membound_types::Mlp) -> &Outcome<Figure>| {
+        let known = part.and_then(|part| field(part).known());
+        known.map_or_else(String::new, |it| units::interval(it.low, it.high))
+    };
     let dram = facts::dram_bandwidth(profile);
     let detail = dram.known().map_or_else(String::new, |point| {
         format!(
@@ -224,9 +229,9 @@ fn tiles(profile: &MachineProfile) -> Markup {
     });
     html! {
         div.tiles {
-            (tile("reorder buffer", "entries", &mlp(|m| &m.rob_size), &published))
-            (tile("parallel misses, by throughput", "loads", &mlp(|m| &m.mlp_throughput), ""))
-            (tile("parallel misses, two-load rule", "loads", &mlp(|m| &m.mlp_rule), ""))
+            (tile("reorder buffer", "entries", &mlp(|m| &m.rob_size), &reorder))
+            (tile("parallel misses, by throughput", "loads", &mlp(|m| &m.mlp_throughput), &interval(|m| &m.mlp_throughput_interval)))
+            (tile("parallel misses, two-load rule", "loads", &mlp(|m| &m.mlp_rule), &interval(|m| &m.mlp_rule_interval)))
             (tile("main memory, most", "GB/s", &dram.map(|point| point.gb_s), &detail))
         }
     }

@@ -2,11 +2,12 @@
 
 use membound_types::{
     ComparedCurve, ComparedFigure, ComparedProfile, Comparison, CurveVerdict, FleetGroup,
-    OddProfile,
+    OddProfile, Overlay, OverlayPoint,
 };
 
 use super::Style;
 use super::out::Out;
+use super::plot::{self, Across, Look, Picture, Up};
 use super::table::{Align, Table};
 use crate::facts::comparison as facts;
 use crate::units;
@@ -18,6 +19,9 @@ const ODD: usize = 12;
 const OUTLIERS: usize = 5;
 /// Later profiles that get tables of their own; of the others only the count is told.
 const PROFILES: usize = 8;
+
+/// Curves of one picture: more cannot be told apart.
+const OVERLAID: usize = 8;
 
 /// Longest name that stands over a column of its own.
 const NAME: usize = 16;
@@ -62,6 +66,9 @@ pub fn comparison(comparison: &Comparison, shown: Shown, style: Style) -> String
     }
     curves(&mut out, comparison, shown);
     conditions(&mut out, comparison);
+    for overlay in &comparison.overlays {
+        overlaid(&mut out, overlay);
+    }
     for group in &comparison.fleets {
         fleet(&mut out, group, shown);
     }
@@ -262,6 +269,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         .words("")
         .words("condition")
         .figures("MLP")
+        .column("interval", Align::Right, 3)
         .figures("one load")
         .column("pair", Align::Right, 2)
         .column("N", Align::Right, 1)
@@ -273,6 +281,7 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
             column_letter(comparison, &row.profile),
             row.condition.clone(),
             text.mlp,
+            text.interval,
             text.one,
             text.pair,
             text.loads,
@@ -281,6 +290,61 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         ]);
     }
     out.table(&table);
+}
+
+/// The same curve under every condition, in one picture.
+fn overlaid(out: &mut Out, overlay: &Overlay) {
+    let sizes = overlay.x_unit == "bytes";
+    let mut drawn = Vec::new();
+    for (ink, curve) in overlay.curves.iter().take(OVERLAID).enumerate() {
+        let values = |of: fn(&OverlayPoint) -> Option<f64>| -> Vec<(f64, f64)> {
+            let points = curve.points.iter();
+            points
+                .filter_map(|point| Some((point.x, of(point)?)))
+                .collect()
+        };
+        drawn.push(plot::Curve {
+            name: curve.label.clone(),
+            points: values(|point| Some(point.y)),
+            look: Look::Line,
+            ink,
+        });
+        // Of placements the scatter is what the picture is about.
+        if overlay.name == "placements" {
+            for end in [values(|point| point.low), values(|point| point.high)] {
+                drawn.push(plot::Curve {
+                    name: String::new(),
+                    points: end,
+                    look: Look::Dots,
+                    ink,
+                });
+            }
+        }
+    }
+    out.blank();
+    out.heading(&overlay.title, &facts::overlay_remark(overlay));
+    plot::write(
+        out,
+        &Picture {
+            unit: &overlay.y_unit,
+            remark: "",
+            across: if sizes {
+                Across::Sizes
+            } else {
+                Across::Numbers
+            },
+            up: if sizes { Up::Logarithmic } else { Up::FromZero },
+            curves: &drawn,
+            rules: &[],
+            ends: &[],
+        },
+    );
+    if overlay.curves.len() > OVERLAID {
+        out.note(&format!(
+            "… and {} more, on the page (--html)",
+            units::plural(overlay.curves.len() - OVERLAID, "condition")
+        ));
+    }
 }
 
 fn fleet(out: &mut Out, group: &FleetGroup, shown: Shown) {

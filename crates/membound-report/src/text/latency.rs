@@ -6,7 +6,7 @@ use membound_types::{Latency, Level, MachineInfo};
 
 use super::Detail;
 use super::out::Out;
-use super::plot::{self, SizePlot};
+use super::plot::{self, Across, Look, Picture, Up};
 use super::table::Table;
 use crate::facts::{self, Curve, SettingFamily};
 use crate::units;
@@ -75,18 +75,25 @@ pub(super) fn skipped(out: &mut Out, texts: &[String]) {
 }
 
 fn plot(out: &mut Out, curve: &Curve<'_>, levels: &[Level]) {
-    let points: Vec<(f64, f64)> = curve
-        .points
-        .iter()
-        .map(|p| (p.size_bytes as f64, p.ns))
-        .collect();
+    let drawn = plot::Curve {
+        name: String::new(),
+        points: curve
+            .points
+            .iter()
+            .map(|p| (p.size_bytes as f64, p.ns))
+            .collect(),
+        look: Look::Line,
+        ink: 0,
+    };
     plot::write(
         out,
-        &SizePlot {
+        &Picture {
             unit: "ns",
             remark: &curve.label,
-            joined: &[points],
-            single: &[],
+            across: Across::Sizes,
+            up: Up::Logarithmic,
+            curves: &[drawn],
+            rules: &[],
             ends: &levels
                 .iter()
                 .filter_map(|level| Some((level.size_bytes?, level.name.as_str())))

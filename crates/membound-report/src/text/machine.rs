@@ -141,33 +141,30 @@ pub(super) fn write_levels(out: &mut Out, levels: &[Level], profile: Option<&Mac
 
 fn write_headline(out: &mut Out, profile: &MachineProfile) {
     out.blank();
-    let figure = |outcome: &Outcome<f64>| match outcome {
-        Outcome::Known(value) => units::number(*value),
-        Outcome::Missing { not_measured } => facts::missing_text(not_measured),
-    };
     if let Some(mlp) = profile.mlp.known() {
         let published = profile
             .machine
             .cpu
             .published_rob
             .map_or_else(String::new, |entries| format!(" (published: {entries})"));
-        match &mlp.rob_size {
-            Outcome::Known(size) => {
-                let size = units::compact(*size);
-                out.line(&format!("reorder buffer: {size} entries{published}"));
-            }
-            Outcome::Missing { not_measured } => {
-                let why = facts::missing_text(not_measured);
-                out.line(&format!("reorder buffer: {why}{published}"));
-            }
+        let figure = |text: Option<String>, outcome: &Outcome<f64>| {
+            let why = outcome.why_missing().map(facts::missing_text);
+            text.or(why).unwrap_or_default()
+        };
+        match facts::reorder_buffer(mlp) {
+            Some(size) => out.line(&format!("reorder buffer: {size} entries{published}")),
+            None => out.line(&format!(
+                "reorder buffer: {}{published}",
+                figure(None, &mlp.rob_size)
+            )),
         }
         out.line(&format!(
             "parallel misses by throughput: {}",
-            figure(&mlp.mlp_throughput)
+            figure(facts::throughput(mlp), &mlp.mlp_throughput)
         ));
         out.line(&format!(
             "parallel misses by the two-load rule: {}",
-            figure(&mlp.mlp_rule)
+            figure(facts::rule(mlp), &mlp.mlp_rule)
         ));
     }
     if let Some(model) = profile.model.known() {

@@ -1,16 +1,14 @@
 //! `mlp` on a terminal: the windows of the core and its memory-level parallelism.
 
-use membound_types::{
-    AreaPoint, Filler, MachineInfo, Mlp, MlpCell, MlpMode, Outcome, PageWalks, WindowLimit,
-};
+use membound_types::{AreaPoint, Filler, MachineInfo, Mlp, Outcome, PageWalks, WindowLimit};
 
-use super::Detail;
 use super::latency::skipped;
 use super::out::Out;
 use super::table::{Align, Table};
+use super::{Detail, plane, sequence};
 use crate::{facts, units};
 
-/// Chains, loads or areas that a table may show.
+/// Chains or areas that a table may show.
 const ROWS: usize = 14;
 
 pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Detail) {
@@ -24,16 +22,24 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
         ),
     );
     if detail == Detail::Full {
-        figure(out, "reorder buffer (entries)", &mlp.rob_size);
+        let entries = facts::reorder_buffer(mlp);
+        figure(out, "reorder buffer (entries)", entries, &mlp.rob_size);
         if let Some(published) = machine.cpu.published_rob {
             out.note(&format!("published for this processor: {published}"));
         }
         rule(out, mlp);
-        figure(out, "parallel loads by throughput", &mlp.mlp_throughput);
+        figure(
+            out,
+            "parallel loads by throughput",
+            facts::throughput(mlp),
+            &mlp.mlp_throughput,
+        );
+        let pair = &mlp.sequential_pair_cycles;
         figure(
             out,
             "two loads in sequence (cycles)",
-            &mlp.sequential_pair_cycles,
+            pair.known().map(|cycles| units::number(*cycles)),
+            pair,
         );
     }
     if detail == Detail::Full {
@@ -47,32 +53,29 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
         }
     }
     if detail == Detail::Full {
-        parallel(out, mlp);
+        plane::write(out, mlp);
         throughput(out, mlp);
-        sequential(out, mlp);
+        sequence::write(out, mlp);
         page_walks(out, mlp);
         areas(out, mlp);
         hits(out, mlp);
+        placements(out, mlp);
         skipped(out, &mlp.skipped);
     }
 }
 
-fn figure(out: &mut Out, what: &str, outcome: &Outcome<f64>) {
-    match outcome {
-        Outcome::Known(value) => out.line(&format!("{what}: {}", units::number(*value))),
-        Outcome::Missing { not_measured } => {
-            out.warning(&format!("{what}: {}", facts::missing_text(not_measured)));
-        }
+/// A figure as text, or why there is none.
+fn figure(out: &mut Out, what: &str, text: Option<String>, outcome: &Outcome<f64>) {
+    match (text, outcome.why_missing()) {
+        (Some(text), _) => out.line(&format!("{what}: {text}")),
+        (None, Some(why)) => out.warning(&format!("{what}: {}", facts::missing_text(why))),
+        (None, None) => {}
     }
 }
 
 fn rule(out: &mut Out, mlp: &Mlp) {
     let what = "parallel loads by the two-load rule";
-    match (facts::rule(mlp), mlp.mlp_rule.why_missing()) {
-        (Some(text), _) => out.line(&format!("{what}: {text}")),
-        (None, Some(why)) => out.warning(&format!("{what}: {}", facts::missing_text(why))),
-        (None, None) => {}
-    }
+    figure(out, what, facts::rule(mlp), &mlp.mlp_rule);
     if let Some(between) = facts::rule_between(mlp) {
         out.note(&between);
         if let Some(why) = mlp.mlp_rule_interval.why_missing() {
@@ -135,7 +138,7 @@ fn conditions(out: &mut Out, mlp: &Mlp) {
     let mut table = Table::new()
         .words("condition")
         .figures("one load")
-        .figures("pair")
+        .column("pair", Align::Right, 2)
         .figures("MLP rule")
         .figures("throughput")
         .column("overhead", Align::Right, 1);
@@ -147,40 +150,6 @@ fn conditions(out: &mut Out, mlp: &Mlp) {
             row.rule,
             row.throughput,
             row.overhead,
-        ]);
-    }
-    out.table(&table);
-}
-
-fn parallel(out: &mut Out, mlp: &Mlp) {
-    let mut cells: Vec<&MlpCell> = mlp
-        .cells
-        .iter()
-        .filter(|cell| {
-            cell.mode == MlpMode::Parallel
-                && cell.filler == mlp.filler
-                && cell.page == mlp.page
-                && cell.node == mlp.node
-        })
-        .collect();
-    cells.sort_by_key(|cell| (cell.loads, cell.fillers));
-    cells.dedup_by_key(|cell| cell.loads);
-    if cells.is_empty() {
-        return;
-    }
-    out.heading("T(N): loads at once, inside the window", "");
-    let pair = mlp.sequential_pair_cycles.known().copied();
-    let mut table = Table::new().figures("N").figures("cycles").words("");
-    let step = cells.len().div_ceil(ROWS).max(1);
-    for cell in cells.iter().step_by(step) {
-        let mark = match pair {
-            Some(pair) if cell.cycles >= pair => "reaches two in sequence",
-            _ => "",
-        };
-        table.row([
-            cell.loads.to_string(),
-            units::number(cell.cycles),
-            mark.to_owned(),
         ]);
     }
     out.table(&table);
@@ -207,43 +176,6 @@ fn throughput(out: &mut Out, mlp: &Mlp) {
         }
     }
     out.table(&table);
-}
-
-fn sequential(out: &mut Out, mlp: &Mlp) {
-    out.heading(
-        "loads in sequence: T(n) = n·M + C",
-        "cycles, with 95 % intervals",
-    );
-    let mut table = Table::new()
-        .words("condition")
-        .figures("M")
-        .figures("interval")
-        .figures("C")
-        .figures("interval")
-        .column("times", Align::Right, 1);
-    for run in facts::runs(mlp) {
-        match &run.sequential_line {
-            Outcome::Known(line) => table.row([
-                facts::mlp_title(run),
-                units::number(line.load_cycles.value),
-                units::interval(line.load_cycles.low, line.load_cycles.high),
-                units::number(line.overhead_cycles.value),
-                units::interval(line.overhead_cycles.low, line.overhead_cycles.high),
-                match line.left_out {
-                    0 => line.points.to_string(),
-                    left_out => format!("{} of {}", line.points, line.points + left_out),
-                },
-            ]),
-            Outcome::Missing { not_measured } => out.warning(&format!(
-                "{}: {}",
-                facts::mlp_title(run),
-                facts::missing_text(not_measured)
-            )),
-        }
-    }
-    if !table.is_empty() {
-        out.table(&table);
-    }
 }
 
 fn page_walks(out: &mut Out, mlp: &Mlp) {
@@ -376,5 +308,41 @@ fn hits(out: &mut Out, mlp: &Mlp) {
     }
     if !table.is_empty() {
         out.table(&table);
+    }
+}
+
+/// What the choice of pages does: each time on all placements, and how far they are apart.
+fn placements(out: &mut Out, mlp: &Mlp) {
+    for run in facts::runs(mlp) {
+        let Some(placements) = &run.placements else {
+            continue;
+        };
+        out.heading(
+            "placement noise",
+            &format!(
+                "{}, {} times on new pages",
+                facts::mlp_title(run),
+                placements.times
+            ),
+        );
+        let mut table = Table::new()
+            .words("loads")
+            .figures("median")
+            .figures("least")
+            .figures("most")
+            .figures("between")
+            .figures("within");
+        for point in &placements.points {
+            table.row([
+                facts::placement_title(point),
+                units::number(point.median_cycles),
+                units::number(point.low_cycles),
+                units::number(point.high_cycles),
+                units::percent(point.between),
+                units::percent(point.within),
+            ]);
+        }
+        out.table(&table);
+        out.note(facts::PLACEMENTS);
     }
 }

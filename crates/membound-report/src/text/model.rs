@@ -11,7 +11,7 @@ use membound_types::{
 use textwrap::core::display_width;
 
 use super::out::Out;
-use super::plot::{self, SizePlot};
+use super::plot::{self, Across, Look, Picture, Up};
 use super::table::{Align, Table};
 use crate::facts::model as facts;
 use crate::units;
@@ -364,40 +364,45 @@ fn picture(out: &mut Out, model: &Model) {
     // Of many sizes of window the smallest, the largest and some between.
     let step = curves.len().div_ceil(MOST_CURVES).max(1);
     let shown: Vec<_> = curves.iter().step_by(step).collect();
-    let joined: Vec<Vec<(f64, f64)>> = shown
-        .iter()
-        .map(|curve| {
+    let mut drawn = Vec::new();
+    for (ink, curve) in shown.iter().enumerate() {
+        let values = |of: fn(&FittedPoint) -> f64| {
             let points = curve.points.iter();
             points
-                .map(|p| (p.measured.area_bytes as f64, p.model_ns))
+                .map(|p| (p.measured.area_bytes as f64, of(p)))
                 .collect()
-        })
-        .collect();
-    let single: Vec<(f64, f64)> = shown
-        .iter()
-        .flat_map(|curve| &curve.points)
-        .map(|p| (p.measured.area_bytes as f64, p.measured.ns))
-        .collect();
+        };
+        drawn.push(plot::Curve {
+            name: curve.window_bytes.map(units::bytes).unwrap_or_default(),
+            points: values(|p| p.model_ns),
+            look: Look::Line,
+            ink,
+        });
+        drawn.push(plot::Curve {
+            name: String::new(),
+            points: values(|p| p.measured.ns),
+            look: Look::Dots,
+            ink,
+        });
+    }
     let ends: Vec<(u64, &str)> = model
         .levels
         .iter()
         .filter_map(|level| Some((level.reach_bytes?, level.name.as_str())))
         .collect();
-    let remark = match (model.method.data, shown.as_slice()) {
-        (FitData::Window, [first, .., last]) => {
-            let ends = [first, last].map(|c| c.window_bytes.map(units::bytes).unwrap_or_default());
-            format!("per window, {}; dots are measured", ends.join(" to "))
-        }
-        (FitData::Window, _) => "per window; dots are measured".to_owned(),
-        (FitData::Latency, _) => "per load; dots are measured".to_owned(),
+    let remark = match model.method.data {
+        FitData::Window => "per window of a size; lines are the model, dots are measured",
+        FitData::Latency => "per load; the line is the model, dots are measured",
     };
     plot::write(
         out,
-        &SizePlot {
+        &Picture {
             unit: "ns",
-            remark: &remark,
-            joined: &joined,
-            single: &single,
+            remark,
+            across: Across::Sizes,
+            up: Up::Logarithmic,
+            curves: &drawn,
+            rules: &[],
             ends: &ends,
         },
     );

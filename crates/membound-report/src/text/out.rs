@@ -49,6 +49,10 @@ impl Out {
         self.style.width
     }
 
+    pub(super) const fn color(&self) -> bool {
+        self.style.color
+    }
+
     pub(super) fn finish(mut self) -> String {
         let kept = self.text.trim_end_matches('\n').len();
         self.text.truncate(kept);

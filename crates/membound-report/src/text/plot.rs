@@ -1,89 +1,229 @@
-//! Values over sizes as a picture in braille, both axes logarithmic, with the ends of the
-//! levels below.
+//! Curves as a picture in braille: over sizes or numbers, the ends of levels below, and the
+//! curves' names where they end.
 
 use textwrap::core::display_width;
 
-use super::braille::Plot;
-use super::out::Out;
+use super::braille::{Ink, Plot};
+use super::out::{Out, clean};
 use crate::units;
 
 const ROWS: usize = 10;
 const MARGIN: usize = 8;
-const MOST_COLUMNS: usize = 70;
+const MOST_COLUMNS: usize = 110;
+/// Columns that a picture needs beside the names of its curves.
+const FEWEST_COLUMNS: usize = 24;
 /// Values of a curve below which there is no picture in it.
 const FEWEST: usize = 4;
 
-/// What is drawn. Values that are no positive finite numbers are left out.
-pub(super) struct SizePlot<'a> {
+/// What the places are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Across {
+    /// Bytes, on a logarithmic axis.
+    Sizes,
+    /// Numbers, on a linear axis from the smallest to the largest.
+    Numbers,
+}
+
+/// How the values are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Up {
+    /// By their logarithms.
+    Logarithmic,
+    /// From zero on.
+    FromZero,
+}
+
+/// How the values of a curve are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Joined.
+    Line,
+    /// Each as a dot.
+    Dots,
+}
+
+/// One curve.
+#[derive(Clone, Debug)]
+pub(super) struct Curve {
+    /// What stands where it ends; may be empty.
+    pub(super) name: String,
+    /// (place, value), by rising places.
+    pub(super) points: Vec<(f64, f64)>,
+    pub(super) look: Look,
+    /// Colour, where there are colours: curves that belong together share one.
+    pub(super) ink: usize,
+}
+
+/// What is drawn. Values that an axis cannot show are left out.
+pub(super) struct Picture<'a> {
     /// Unit of the values.
     pub(super) unit: &'a str,
     /// What the picture shows.
     pub(super) remark: &'a str,
-    /// Curves as (bytes, value), each by rising bytes, drawn as lines.
-    pub(super) joined: &'a [Vec<(f64, f64)>],
-    /// Values as (bytes, value), each drawn as a dot.
-    pub(super) single: &'a [(f64, f64)],
+    pub(super) across: Across,
+    pub(super) up: Up,
+    pub(super) curves: &'a [Curve],
+    /// Values at which a dotted line lies.
+    pub(super) rules: &'a [f64],
     /// Where levels end, in bytes, and their names.
     pub(super) ends: &'a [(u64, &'a str)],
 }
 
-/// Writes the picture; nothing where there are too few values, or all at one size.
-pub(super) fn write(out: &mut Out, picture: &SizePlot<'_>) {
-    let joined: Vec<Vec<(f64, f64)>> = picture.joined.iter().map(|c| logarithms(c)).collect();
-    let single = logarithms(picture.single);
-    let all = || joined.iter().flatten().chain(&single);
-    let extent = |value: fn(&(f64, f64)) -> f64| {
-        all().map(value).fold(None, |ends: Option<(f64, f64)>, v| {
-            Some(ends.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
-        })
-    };
-    let (Some((first, last)), Some((low, high))) = (extent(|p| p.0), extent(|p| p.1)) else {
+/// Writes the picture; nothing where there are too few values, or all at one place.
+pub(super) fn write(out: &mut Out, picture: &Picture<'_>) {
+    let curves: Vec<Vec<(f64, f64)>> = picture
+        .curves
+        .iter()
+        .map(|curve| on_axes(picture, &curve.points))
+        .collect();
+    let all = || curves.iter().flatten();
+    let Some((first, last)) = extent(all().map(|point| point.0)) else {
         return;
     };
-    if joined.iter().all(|curve| curve.len() < FEWEST) || last <= first {
+    let rules: Vec<f64> = picture
+        .rules
+        .iter()
+        .filter_map(|value| on_axes(picture, &[(1.0, *value)]).first().map(|it| it.1))
+        .collect();
+    let Some((low, high)) = extent(all().map(|point| point.1).chain(rules.iter().copied())) else {
+        return;
+    };
+    if curves.iter().all(|curve| curve.len() < FEWEST) || last <= first {
         return;
     }
-    let (low, high) = if high - low < 0.1 {
-        (low - 0.1, high + 0.1)
-    } else {
-        (low, high)
+    let (low, high) = match picture.up {
+        Up::FromZero => (0.0, high * 1.02),
+        Up::Logarithmic if high - low < 0.1 => (low - 0.1, high + 0.1),
+        Up::Logarithmic => (low, high),
     };
-    let columns = (out.width() - MARGIN - 2).min(MOST_COLUMNS);
-    let across = |x: f64| (x - first) / (last - first);
-    let place = |p: &(f64, f64)| (across(p.0), (p.1 - low) / (high - low));
+    let names = names_width(picture, out.width());
+    let columns = (out.width() - MARGIN - 2 - names).min(MOST_COLUMNS);
+    let place = |p: &(f64, f64)| ((p.0 - first) / (last - first), (p.1 - low) / (high - low));
     let mut plot = Plot::new(columns, ROWS);
-    for curve in &joined {
-        plot.curve(&curve.iter().map(place).collect::<Vec<_>>());
+    for rule in &rules {
+        plot.dotted((rule - low) / (high - low));
     }
-    for point in &single {
-        plot.curve(&[place(point)]);
+    for (curve, points) in picture.curves.iter().zip(&curves) {
+        let places: Vec<(f64, f64)> = points.iter().map(place).collect();
+        match curve.look {
+            Look::Line => plot.curve(&places, Ink(curve.ink)),
+            Look::Dots => {
+                for point in &places {
+                    plot.curve(&[*point], Ink(curve.ink));
+                }
+            }
+        }
     }
+    let ends: Vec<Option<f64>> = curves
+        .iter()
+        .map(|points| points.last().map(|point| place(point).1))
+        .collect();
+    let beside = if names > 0 {
+        names_beside(picture.curves, &ends)
+    } else {
+        Default::default()
+    };
     let unit = format!("{:>MARGIN$}", picture.unit);
-    let head = format!("{unit}  ({})", picture.remark);
-    let fits = display_width(&head) <= out.width();
+    let head = format!("{unit}  ({})", clean(picture.remark));
+    let fits = !picture.remark.is_empty() && display_width(&head) <= out.width();
     let mut lines = vec![if fits { head } else { unit }];
-    for (row, line) in plot.lines().into_iter().enumerate() {
-        let label = round_value(low, high, row);
-        lines.push(format!("{label:>MARGIN$} │{line}"));
+    let rows = plot.lines(out.color());
+    for (row, (line, columns_used)) in rows.into_iter().enumerate() {
+        let label = match picture.up {
+            Up::Logarithmic => round_value(low, high, row),
+            Up::FromZero => even_value(high, row),
+        };
+        let name = beside[row]
+            .as_ref()
+            .map_or_else(String::new, |(name, ink)| {
+                let gap = " ".repeat(columns - columns_used + 1);
+                let painted = if out.color() {
+                    ink.paint(name)
+                } else {
+                    name.clone()
+                };
+                format!("{gap}{painted}")
+            });
+        lines.push(format!("{label:>MARGIN$} │{line}{name}"));
     }
     lines.push(format!("{:>MARGIN$} └{}", "", "─".repeat(columns)));
-    lines.push(format!(
-        "{:>MARGIN$}  {}",
-        "",
-        size_axis(first, last, columns)
-    ));
-    if let Some(marks) = level_marks(picture.ends, columns, across) {
+    let axis = match picture.across {
+        Across::Sizes => size_axis(first, last, columns),
+        Across::Numbers => number_axis(first, last, columns),
+    };
+    lines.push(format!("{:>MARGIN$}  {axis}", ""));
+    let across = |size: f64| (size.log2() - first) / (last - first);
+    if picture.across == Across::Sizes
+        && let Some(marks) = level_marks(picture.ends, columns, across)
+    {
         lines.push(format!("{:>MARGIN$}  {marks}", "ends"));
     }
     out.verbatim(&lines);
 }
 
-fn logarithms(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+/// Points as they lie on the picture's axes.
+fn on_axes(picture: &Picture<'_>, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points
         .iter()
-        .filter(|(x, y)| x.is_finite() && *x > 0.0 && y.is_finite() && *y > 0.0)
-        .map(|(x, y)| (x.log2(), y.log10()))
+        .filter(|(x, y)| x.is_finite() && y.is_finite() && *y > 0.0)
+        .filter(|(x, _)| picture.across == Across::Numbers || *x > 0.0)
+        .map(|(x, y)| {
+            let x = match picture.across {
+                Across::Numbers => *x,
+                Across::Sizes => x.log2(),
+            };
+            let y = match picture.up {
+                Up::FromZero => *y,
+                Up::Logarithmic => y.log10(),
+            };
+            (x, y)
+        })
         .collect()
+}
+
+fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |ends: Option<(f64, f64)>, value| {
+        let (low, high) = ends.unwrap_or((value, value));
+        Some((low.min(value), high.max(value)))
+    })
+}
+
+/// Columns for the names beside the picture, with a gap; 0 where there is no room for them.
+fn names_width(picture: &Picture<'_>, width: usize) -> usize {
+    let longest = picture
+        .curves
+        .iter()
+        .map(|curve| display_width(&clean(&curve.name)))
+        .max()
+        .unwrap_or(0);
+    let fits = longest > 0 && longest + 1 + MARGIN + 2 + FEWEST_COLUMNS <= width;
+    if fits { longest + 1 } else { 0 }
+}
+
+/// The name and the colour that stand at the end of each row: a curve's in the row where it
+/// ends, or in the nearest free one. Curves that find none have no name.
+fn names_beside(curves: &[Curve], ends: &[Option<f64>]) -> [Option<(String, Ink)>; ROWS] {
+    let mut rows: [Option<(String, Ink)>; ROWS] = Default::default();
+    let mut ended: Vec<(f64, &Curve)> = curves
+        .iter()
+        .zip(ends)
+        .filter_map(|(curve, end)| Some(((*end)?, curve)))
+        .filter(|(_, curve)| !curve.name.is_empty())
+        .collect();
+    ended.sort_by(|one, other| other.0.total_cmp(&one.0));
+    for (end, curve) in ended {
+        let row = ((1.0 - end) * ROWS as f64)
+            .floor()
+            .clamp(0.0, (ROWS - 1) as f64) as usize;
+        let nearest = (0..ROWS)
+            .filter(|free| rows[*free].is_none())
+            // Names stand in the order of their curves: below rather than above.
+            .min_by_key(|free| (free.abs_diff(row), usize::from(*free < row)));
+        if let Some(free) = nearest {
+            rows[free] = Some((clean(&curve.name), Ink(curve.ink)));
+        }
+    }
+    rows
 }
 
 /// The 1, 2 or 5 times a power of ten that lies in a row of the plot, if one does; both
@@ -103,6 +243,29 @@ fn round_value(low: f64, high: f64, row: usize) -> String {
         .unwrap_or_default()
 }
 
+/// The multiple of a round step that lies in a row of a plot from zero to `high`.
+fn even_value(high: f64, row: usize) -> String {
+    let step = round_step(high / 4.0);
+    let height = high / ROWS as f64;
+    let bottom = high - height * (row + 1) as f64;
+    let value = (bottom / step).ceil() * step;
+    if value < bottom + height {
+        units::compact(value.max(0.0))
+    } else {
+        String::new()
+    }
+}
+
+/// The 1, 2 or 5 times a power of ten that is at least about `wanted`.
+fn round_step(wanted: f64) -> f64 {
+    let decade = 10_f64.powf(wanted.max(f64::MIN_POSITIVE).log10().floor());
+    [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * decade)
+        .find(|step| *step >= 0.8 * wanted)
+        .unwrap_or(10.0 * decade)
+}
+
 fn size_axis(first: f64, last: f64, columns: usize) -> String {
     let mut axis = Labels::new(columns);
     let mut exponent = (first.ceil() as i32 + 1) / 2 * 2;
@@ -118,6 +281,17 @@ fn size_axis(first: f64, last: f64, columns: usize) -> String {
     axis.text()
 }
 
+fn number_axis(first: f64, last: f64, columns: usize) -> String {
+    let mut axis = Labels::new(columns);
+    let step = round_step((last - first) / 6.0);
+    let mut value = (first / step).ceil() * step;
+    while value <= last {
+        axis.place((value - first) / (last - first), &units::compact(value));
+        value += step;
+    }
+    axis.text()
+}
+
 fn level_marks(
     ends: &[(u64, &str)],
     columns: usize,
@@ -125,9 +299,9 @@ fn level_marks(
 ) -> Option<String> {
     let mut marks = Labels::new(columns);
     for (size, name) in ends {
-        let share = across((*size as f64).log2());
+        let share = across(*size as f64);
         if (0.0..=1.0).contains(&share) {
-            marks.place(share, &format!("▲{}", super::out::clean(name)));
+            marks.place(share, &format!("▲{}", clean(name)));
         }
     }
     let text = marks.text();
@@ -161,5 +335,81 @@ impl Labels {
 
     fn text(&self) -> String {
         self.cells.iter().collect::<String>().trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Style;
+    use super::*;
+
+    fn curve(name: &str, points: &[(f64, f64)], ink: usize) -> Curve {
+        Curve {
+            name: name.to_owned(),
+            points: points.to_vec(),
+            look: Look::Line,
+            ink,
+        }
+    }
+
+    fn shown(picture: &Picture<'_>, style: Style) -> String {
+        let mut out = Out::new(style);
+        write(&mut out, picture);
+        out.finish()
+    }
+
+    #[test]
+    fn curves_over_numbers_have_their_names_where_they_end_and_a_dotted_rule() {
+        let step = |low: f64, high: f64| -> Vec<(f64, f64)> {
+            (0..=20)
+                .map(|k| (f64::from(k) * 10.0, if k < 12 { low } else { high }))
+                .collect()
+        };
+        let curves = [
+            curve("N=2", &step(220.0, 420.0), 0),
+            curve("N=10", &step(340.0, 760.0), 1),
+        ];
+        let picture = Picture {
+            unit: "cycles",
+            remark: "dotted: two in sequence",
+            across: Across::Numbers,
+            up: Up::FromZero,
+            curves: &curves,
+            rules: &[420.0],
+            ends: &[],
+        };
+        let style = Style {
+            color: false,
+            width: 60,
+        };
+        insta::assert_snapshot!(shown(&picture, style));
+    }
+
+    #[test]
+    fn too_few_values_make_no_picture() {
+        let curves = [curve("", &[(1.0, 2.0), (2.0, 3.0), (f64::NAN, 1.0)], 0)];
+        let picture = Picture {
+            unit: "",
+            remark: "",
+            across: Across::Numbers,
+            up: Up::FromZero,
+            curves: &curves,
+            rules: &[],
+            ends: &[],
+        };
+        assert_eq!(shown(&picture, Style::default()), "\n");
+    }
+
+    #[test]
+    fn steps_are_round() {
+        for (wanted, step) in [
+            (0.9, 1.0),
+            (1.0, 1.0),
+            (1.3, 2.0),
+            (210.0, 200.0),
+            (7.0, 10.0),
+        ] {
+            assert!((round_step(wanted) - step).abs() < 1e-9, "{wanted}");
+        }
     }
 }

@@ -1,13 +1,14 @@
-//! `window` on a terminal: time per window over areas.
+//! `window` on a terminal: time per window over areas, and the sign changes that it makes.
 
 use std::collections::BTreeSet;
 
-use membound_types::{Window, WindowKernel};
+use membound_types::{Window, WindowKernel, WindowPoint};
 
 use super::Detail;
 use super::latency::skipped;
 use super::out::Out;
-use super::table::Table;
+use super::table::{Align, Table};
+use crate::facts::windows::{self, Series};
 use crate::units;
 
 const ROWS: usize = 24;
@@ -22,81 +23,67 @@ pub(super) fn write(out: &mut Out, window: &Window, detail: Detail) {
             units::seconds(window.elapsed_s)
         ),
     );
-    for kernel in WindowKernel::ALL {
-        for split in [false, true] {
-            if detail == Detail::Brief && (kernel != WindowKernel::Scalar || split) {
-                continue;
-            }
-            table(out, window, kernel, split, detail);
+    let series = windows::series(window);
+    for one in &series {
+        if detail == Detail::Brief
+            && (one.kernel() != WindowKernel::Scalar || !one.is_plain(&series[0]))
+        {
+            continue;
         }
+        table(out, one, &series, detail);
     }
     if detail == Detail::Full {
+        if !series.is_empty() {
+            out.note(
+                "MFLOPS: 10^6 sign changes of doubles a second, of which a window has one for \
+                 every 8 bytes",
+            );
+        }
         skipped(out, &window.skipped);
     }
 }
 
-/// One kernel: areas down, window sizes across. `split` chooses the points whose area
-/// another CPU initialised.
-fn table(out: &mut Out, window: &Window, kernel: WindowKernel, split: bool, detail: Detail) {
-    let points: Vec<_> = window
-        .points
-        .iter()
-        .filter(|p| p.kernel == kernel && p.init_cpu.is_some() == split)
-        .collect();
-    if points.is_empty() {
-        return;
-    }
-    let sizes: BTreeSet<u64> = points.iter().map(|p| p.window_bytes).collect();
-    let areas: BTreeSet<u64> = points.iter().map(|p| p.area_bytes).collect();
+/// One series: areas down; across the time of each window size, and the rate that it gives.
+fn table(out: &mut Out, series: &Series<'_>, all: &[Series<'_>], detail: Detail) {
     if detail == Detail::Full {
         out.blank();
-        let where_from = if split {
-            ", initialised by another CPU"
-        } else {
-            ""
-        };
-        out.line(&format!("{kernel}{where_from}"));
+        out.line(&series.title(all));
     }
-    let mut table = Table::new().figures("area");
-    for size in &sizes {
-        table = table.figures(&units::bytes(*size));
-    }
-    let rows = if detail == Detail::Full {
+    let sizes: BTreeSet<u64> = series.points.iter().map(|p| p.window_bytes).collect();
+    let rows = series.by_area();
+    let most = if detail == Detail::Full {
         ROWS
     } else {
         BRIEF_ROWS
     };
-    // Areas are multiples of the window, so that not every size has every area.
-    let has_all = |area: u64| {
-        sizes.iter().all(|size| {
-            points
-                .iter()
-                .any(|p| p.window_bytes == *size && p.area_bytes == area)
-        })
-    };
-    let common: Vec<u64> = areas
-        .iter()
-        .copied()
-        .filter(|area| has_all(*area))
-        .collect();
-    let areas: Vec<u64> = if common.len() * 2 >= areas.len() {
-        common
-    } else {
-        areas.into_iter().collect()
-    };
-    let step = areas.len().div_ceil(rows).max(1);
-    for area in areas.iter().rev().step_by(step).rev() {
-        let mut row = vec![units::bytes(*area)];
-        for size in &sizes {
-            row.push(
-                points
-                    .iter()
-                    .find(|p| p.window_bytes == *size && p.area_bytes == *area)
-                    .map(|p| units::seconds(p.seconds_per_window))
-                    .unwrap_or_default(),
-            );
+    let mut table = Table::new().figures("area");
+    for size in &sizes {
+        table = table.figures(&units::bytes(*size));
+    }
+    if detail == Detail::Full {
+        for (rank, size) in (1..).zip(&sizes) {
+            let title = match sizes.len() {
+                1 => "MFLOPS".to_owned(),
+                _ => format!("MFLOPS {}", units::bytes(*size)),
+            };
+            table = table.column(&title, Align::Right, rank);
         }
-        table.row(row);
+    }
+    let step = rows.len().div_ceil(most).max(1);
+    for row in rows.iter().rev().step_by(step).rev() {
+        let of_size = |size: &u64| row.points.iter().find(|p| p.window_bytes == *size);
+        let cells = |text: fn(&WindowPoint) -> String| -> Vec<String> {
+            sizes
+                .iter()
+                .map(|size| of_size(size).map(|p| text(p)).unwrap_or_default())
+                .collect()
+        };
+        let mut line = vec![units::bytes(row.area_bytes)];
+        line.extend(cells(|p| units::seconds(p.seconds_per_window)));
+        if detail == Detail::Full {
+            line.extend(cells(|p| units::number(windows::mflops(p))));
+        }
+        table.row(line);
     }
     out.table(&table);
     if step > 1 && detail == Detail::Full {

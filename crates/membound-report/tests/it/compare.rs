@@ -113,12 +113,12 @@ fn every_section_is_there_when_it_has_something_to_say() {
     };
     check(
         &fixture::two_profiles(),
-        &["figures", "curves", "conditions", "method"],
+        &["figures", "curves", "conditions", "overlays", "method"],
     );
     check(&fixture::fleet(), &["fleet", "method"]);
     check(
         &fixture::against_a_median(),
-        &["figures", "conditions", "fleet", "method"],
+        &["figures", "conditions", "overlays", "fleet", "method"],
     );
     check(&fixture::empty(), &["method"]);
 }

@@ -7,6 +7,7 @@ use textwrap::core::display_width;
 
 use crate::dom::Page;
 use crate::fixture::model as fixture;
+use crate::terminal;
 
 fn show_origin(style: Style) -> String {
     text::model_show(
@@ -48,12 +49,6 @@ fn models() -> [(&'static str, Model); 3] {
     ]
 }
 
-fn plain(text: &str) -> String {
-    ["\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"]
-        .iter()
-        .fold(text.to_owned(), |text, escape| text.replace(escape, ""))
-}
-
 #[test]
 fn at_eighty_columns() {
     for (name, shown) in all(Style::default()) {
@@ -70,7 +65,7 @@ fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
         });
         let with = all(Style { color: true, width });
         for ((name, without), (_, with)) in without.into_iter().zip(with) {
-            assert_eq!(plain(&with), without, "{name} at {width}");
+            assert_eq!(terminal::plain(&with), without, "{name} at {width}");
             for line in without.lines() {
                 assert!(display_width(line) <= width, "{name} at {width}: {line}");
                 assert_eq!(line, line.trim_end(), "{name} at {width}");

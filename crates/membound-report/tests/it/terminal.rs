@@ -22,8 +22,13 @@ pub(crate) fn check(name: &str, text: impl Fn(Style) -> String) {
     }
 }
 
-fn plain(text: &str) -> String {
-    ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[33m"]
-        .into_iter()
-        .fold(text.to_owned(), |text, escape| text.replace(escape, ""))
+/// The text without escapes.
+pub(crate) fn plain(text: &str) -> String {
+    let mut parts = text.split('\x1b');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // An escape ends with its first letter.
+        out.push_str(part.split_once('m').map_or("", |(_, rest)| rest));
+    }
+    out
 }

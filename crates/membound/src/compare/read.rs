@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::anyhow;
-use membound_model::compare::{MachineView, ProfileView};
+use membound_model::compare::{MachineView, NamedProfile, ProfileView};
 use membound_types::{Kind, SCHEMA_VERSION};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -22,13 +22,32 @@ struct Envelope {
     machine: Option<MachineView>,
 }
 
-/// Reads a file that the user named: a machine profile or a document of one part.
-pub(super) fn file(path: &Path) -> anyhow::Result<ProfileView> {
+/// Reads a file that the user named: a machine profile, a document of one part, or the
+/// profiles of several CPUs.
+pub(super) fn file(path: &Path) -> anyhow::Result<Vec<NamedProfile>> {
     let mut bytes = Vec::new();
-    load(path, &mut bytes)
-        .and_then(|()| document(&bytes))
-        .and_then(sound)
-        .map_err(|reason| anyhow!("{}: {reason}", path.display()))
+    let views = load(path, &mut bytes)
+        .and_then(|()| documents(&bytes))
+        .and_then(|views| views.into_iter().map(sound).collect::<Result<Vec<_>, _>>())
+        .map_err(|reason| anyhow!("{}: {reason}", path.display()))?;
+    let named = views.into_iter().map(|view| NamedProfile {
+        file: path.display().to_string(),
+        view,
+    });
+    Ok(named.collect())
+}
+
+/// The profiles of several CPUs, else the one document that the file holds.
+fn documents(bytes: &[u8]) -> Result<Vec<ProfileView>, String> {
+    #[derive(Deserialize)]
+    struct Several {
+        kind: Kind,
+        profiles: Vec<ProfileView>,
+    }
+    match serde_json::from_slice::<Several>(bytes) {
+        Ok(several) if several.kind == Kind::Processors => Ok(several.profiles),
+        _ => document(bytes).map(|view| vec![view]),
+    }
 }
 
 /// Reads a file of a fleet: a machine profile, into a buffer that is used again.

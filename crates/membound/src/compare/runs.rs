@@ -10,7 +10,7 @@ use membound_report::{page, text};
 use membound_types::Profile;
 
 use super::{CompareArgs, CompareFormat};
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 use crate::report;
 
 /// What every database of SQLite begins with; whether it is a run is found out when it is read.
@@ -38,8 +38,8 @@ pub(super) fn compare(
         );
     }
     if args.fail_on.is_some() {
-        output::complain("--fail-on guards machine profiles and means nothing to runs");
-        return Ok(ExitCode::from(2));
+        let why = "--fail-on guards machine profiles and means nothing to runs";
+        return Err(Usage(why.to_owned()).into());
     }
     let runs = args
         .paths

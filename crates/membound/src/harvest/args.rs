@@ -145,8 +145,8 @@ pub(crate) struct RunArgs {
     /// Run the scavengers alone, in each other's stalls, on one CPU.
     #[arg(long, conflicts_with = "command")]
     pub(crate) no_primary: bool,
-    /// Directory for what scavengers write, as NUMBER-COPY.out and NUMBER-COPY.err [default:
-    /// nowhere].
+    /// Directory for what scavengers write, as NUMBER-COPY.out and NUMBER-COPY.err; made where
+    /// it is not there [default: nowhere].
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// Machine profile to take latencies from [default: the one kept of this host].

@@ -11,7 +11,7 @@ use membound_types::{DistanceRule, HarvestPlan, HarvestRole, Kind};
 
 use super::args::PlanArgs;
 use crate::documents::{self, Other};
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 use crate::profile::machine;
 
 /// Time between two yields of a scavenger unless it is said otherwise, in nanoseconds: that of
@@ -20,13 +20,7 @@ pub(super) const USUAL_BOUND_NS: f64 = 200.0;
 
 /// Plans a run and shows the plan.
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let options = match options(args) {
-        Ok(options) => options,
-        Err(complaint) => {
-            output::complain(&complaint);
-            return Ok(ExitCode::from(2));
-        }
-    };
+    let options = options(args).map_err(Usage)?;
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let machine = args.machine.as_deref().map(machine::read).transpose()?;
     let former = args.previous.as_deref().map(read).transpose()?;

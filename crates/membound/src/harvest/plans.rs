@@ -78,6 +78,15 @@ pub(super) fn is_for(plan: &HarvestPlan, path: &Path) -> anyhow::Result<bool> {
     }
 }
 
+/// Whether all files of a plan are still those that were profiled.
+fn holds(plan: &HarvestPlan) -> bool {
+    plan.modules.iter().all(|module| {
+        let planned = plan.sites.iter().any(|site| site.module == module.path);
+        let check = |bytes: Vec<u8>| membound_harvest::check(plan, &module.path, &bytes).is_ok();
+        !planned || std::fs::read(&module.path).is_ok_and(check)
+    })
+}
+
 impl Maker<'_> {
     /// The plan of a command, which executes the file at `path` for the sake of the one at `code`:
     /// from the cache when it was made before of the same file, with the same arguments and wishes.
@@ -94,7 +103,8 @@ impl Maker<'_> {
         };
         let kept = cache_file(code, words, options);
         let known = kept.as_deref().and_then(|kept| read(kept).ok());
-        let known = known.filter(|known| is_for(&known.plan, code).unwrap_or(false));
+        let known =
+            known.filter(|known| is_for(&known.plan, code).unwrap_or(false) && holds(&known.plan));
         let plan = match known {
             Some(known) => known.plan,
             None => self.make(path, words, options, kept.as_deref())?,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context, ensure};
 use membound_harvest::Options;
 use membound_harvest::distance::{Limits, Rule};
 use membound_launch::{Guest, Harvest, Idle, Live, environment};
@@ -28,7 +28,7 @@ use super::slots::{self, Slots};
 use super::span::SpanControl;
 use crate::job::{self, Job};
 use crate::launching;
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 use crate::profile::machine;
 
 /// Time until data of memory are there where no machine profile says it, in nanoseconds.
@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Runs what was asked for, says what it came to, and passes the command's end on.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
-    let mut html = args.html.as_deref().map(Target::open).transpose()?;
+    let mut html = args.html.as_deref().map(Target::page).transpose()?;
     let command = match programs::primary(args) {
         Ok(command) => command,
         Err(refused) => {
@@ -50,30 +50,30 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(refused.code()));
         }
     };
-    let scavengers = match programs::scavengers(&args.scavenger) {
-        Ok(scavengers) => scavengers,
-        Err(complaint) => {
-            output::complain(&complaint);
-            return Ok(ExitCode::from(2));
-        }
-    };
+    let mut scavengers = programs::scavengers(&args.scavenger).map_err(Usage)?;
     if let Some(complaint) = contradiction(args) {
-        output::complain(&complaint);
-        return Ok(ExitCode::from(2));
+        return Err(Usage(complaint).into());
     }
-    let profile = machine::profile(args.machine.as_deref())?;
-    let timing = Timing::of(args.bound_ns, profile.as_ref());
     let given = args
         .plan
         .iter()
         .map(|path| plans::read(path))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    for scavenger in std::iter::once(&command).chain(&scavengers) {
+        // A plan of what has changed since is refused before anything runs.
+        for known in &given {
+            plans::is_for(&known.plan, &scavenger.code)?;
+        }
+    }
+    prepare_outputs(args, scavengers.len())?;
+    let profile = machine::profile(args.machine.as_deref())?;
+    let timing = Timing::of(args.bound_ns, profile.as_ref());
     let followed = followed(
         args,
         &timing,
         profile.as_ref(),
         &command,
-        &scavengers,
+        &mut scavengers,
         given,
     )?;
     let (options, plans): (Vec<_>, Vec<HarvestPlan>) = followed
@@ -271,13 +271,17 @@ impl Timing {
     }
 }
 
-/// The plans of all programs: those that were given, others made.
+/// The plans of all programs: those that were given, others made. A program of which none
+/// can be made is told: the command runs all the same, a scavenger is left out.
+///
+/// # Errors
+/// When no program is left to run.
 fn followed(
     args: &RunArgs,
     timing: &Timing,
     machine: Option<&MachineProfile>,
     command: &Wanted,
-    scavengers: &[Wanted],
+    scavengers: &mut Vec<Wanted>,
     given: Vec<Followed>,
 ) -> anyhow::Result<Vec<Followed>> {
     let mut primary = Options::new(HarvestRole::Primary);
@@ -297,11 +301,11 @@ fn followed(
         quiet: args.quiet,
     };
     let mut followed: Vec<Followed> = given;
-    let mut wanted = Vec::new();
+    let mut wanted: Vec<(HarvestRole, &Wanted)> = Vec::new();
     if !args.no_primary {
         wanted.push((HarvestRole::Primary, command));
     }
-    for scavenger in scavengers {
+    for scavenger in scavengers.iter() {
         let known = wanted
             .iter()
             .any(|(role, other)| *role == HarvestRole::Scavenger && other.words == scavenger.words);
@@ -309,25 +313,65 @@ fn followed(
             wanted.push((HarvestRole::Scavenger, scavenger));
         }
     }
+    let mut unplanned: Vec<Vec<OsString>> = Vec::new();
     for (role, program) in wanted {
         let mut is_there = false;
         for known in followed.iter().filter(|known| known.plan.role == role) {
             is_there |= plans::is_for(&known.plan, &program.code)?;
         }
-        if !is_there {
-            followed.push(maker.plan(role, &program.path, &program.code, &program.words)?);
+        if is_there {
+            continue;
+        }
+        match maker.plan(role, &program.path, &program.code, &program.words) {
+            Ok(plan) => followed.push(plan),
+            Err(error) => {
+                let name = program.path.display();
+                let what = match role {
+                    HarvestRole::Primary => "runs without yields of its own",
+                    HarvestRole::Scavenger => "is left out",
+                };
+                output::complain(&format!("{name} {what}: {error:#}").replace('\n', " "));
+                if role == HarvestRole::Scavenger {
+                    unplanned.push(program.words.clone());
+                }
+            }
         }
     }
+    scavengers.retain(|scavenger| !unplanned.contains(&scavenger.words));
+    ensure!(
+        !(args.no_primary && scavengers.is_empty()),
+        "no scavenger is left to run"
+    );
     Ok(followed)
+}
+
+/// Makes the directory for what `scavengers` write, and finds all files there writable.
+fn prepare_outputs(args: &RunArgs, scavengers: usize) -> anyhow::Result<()> {
+    let Some(directory) = &args.output else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    for number in 1..=scavengers {
+        for copy in 0..args.copies {
+            for ending in [OUT, ERR] {
+                Target::open(&directory.join(output_name(number, copy, ending)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Endings of files for what a scavenger writes to stdout and stderr.
+const OUT: &str = "out";
+const ERR: &str = "err";
+
+fn output_name(number: usize, copy: u32, ending: &str) -> String {
+    format!("{number}-{copy}.{ending}")
 }
 
 /// The scavengers with all copies, and what was asked of each.
 fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, Asked)>> {
-    if let Some(directory) = &args.output
-        && !directory.is_dir()
-    {
-        bail!("--output {} is no directory", directory.display());
-    }
     let directory = args
         .output
         .as_deref()
@@ -339,9 +383,9 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
             let place = |ending: &str| {
                 directory
                     .as_ref()
-                    .map(|directory| directory.join(format!("{number}-{copy}.{ending}")))
+                    .map(|directory| directory.join(output_name(number, copy, ending)))
             };
-            let output = place("out");
+            let output = place(OUT);
             let asked = Asked {
                 words: texts(&scavenger.words),
                 copy,
@@ -352,7 +396,7 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
                 arguments: scavenger.words.clone(),
                 environment: environment(),
                 output,
-                errors: place("err"),
+                errors: place(ERR),
                 memory_bytes: MEMORY_BYTES,
                 stack_bytes: STACK_BYTES,
             };

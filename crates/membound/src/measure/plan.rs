@@ -121,7 +121,7 @@ pub(super) fn latency(
     given(&args.access, &mut main.accesses);
     given(&args.threads, &mut main.threads);
     if !args.sizes.is_empty() {
-        main.sizes = Some(args.sizes.clone());
+        main.sizes = Some(distinct(&args.sizes));
     }
     if !everything || !args.used().is_empty() {
         return vec![main];
@@ -236,6 +236,7 @@ pub(super) fn mlp(session: &Session<'_>, args: &MeasureArgs) -> MlpConfig {
     }
     config.filler = args.filler.or(config.filler);
     config.fence = args.fence;
+    config.placements = args.placements.unwrap_or(0);
     if let Some(area) = args.areas.iter().max() {
         config.area_bytes = *area;
     }
@@ -259,7 +260,7 @@ pub(super) fn windows(session: &Session<'_>, args: &MeasureArgs) -> Vec<WindowCo
         given(&args.windows, &mut config.windows);
         given(&args.window_kernel, &mut config.kernels);
         if !args.areas.is_empty() {
-            config.areas = Some(args.areas.clone());
+            config.areas = Some(distinct(&args.areas));
         }
         config
     };

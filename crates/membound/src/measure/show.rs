@@ -18,9 +18,10 @@ pub(super) fn stdout(
     match args.format.unwrap_or(Format::Text) {
         Format::Text => Ok(person(profile, parts, style)),
         Format::Json => json(profile, parts),
-        Format::Csv => Ok(match (&profile.latency, &profile.window) {
-            (Outcome::Known(latency), _) => membound_report::csv::latency(latency),
-            (_, Outcome::Known(window)) => membound_report::csv::window(window),
+        Format::Csv => Ok(match (&profile.latency, &profile.mlp, &profile.window) {
+            (Outcome::Known(latency), _, _) => membound_report::csv::latency(latency),
+            (_, Outcome::Known(mlp), _) => membound_report::csv::mlp(mlp),
+            (_, _, Outcome::Known(window)) => membound_report::csv::window(window),
             _ => String::new(),
         }),
         Format::LatMemRd => {
@@ -41,8 +42,18 @@ fn person(profile: &MachineProfile, parts: &[Part], style: Style) -> String {
         [Part::Latency] => document(profile, Kind::Latency, &profile.latency)
             .map(|it| text::latency(&it, levels, style)),
         [Part::Mlp] => document(profile, Kind::Mlp, &profile.mlp).map(|it| text::mlp(&it, style)),
+        // The paper's figure: what was measured, the model's curve, and its levels.
         [Part::Window] => {
-            document(profile, Kind::Window, &profile.window).map(|it| text::window(&it, style))
+            document(profile, Kind::Window, &profile.window).map(|it| match &profile.model {
+                Outcome::Known(model) => {
+                    format!(
+                        "{}\n{}",
+                        text::window(&it, style),
+                        text::model(model, style)
+                    )
+                }
+                Outcome::Missing { .. } => text::window(&it, style),
+            })
         }
         [Part::Bandwidth] => document(profile, Kind::Bandwidth, &profile.bandwidth)
             .map(|it| text::bandwidth(&it, style)),

@@ -145,6 +145,7 @@ pub(super) fn choose(files: &[Loaded], choice: Choice<'_>) -> anyhow::Result<Dat
         chosen.notes.extend(said);
         if let Some(profile) = file.profile() {
             chosen.known.levels.clone_from(&profile.levels);
+            chosen.known.caches.clone_from(&profile.machine.caches);
             if let (Some(tlb), Some(page)) = (profile.tlb.known(), curve.page) {
                 chosen.known.tlb = tlb_terms(tlb, page);
             }

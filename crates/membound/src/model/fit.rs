@@ -1,5 +1,6 @@
 //! `membound model fit`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,14 +16,15 @@ use membound_types::{Model, SizeMode, Topology};
 
 use super::args::{FitArgs, FitOptionArgs, ModelFormat};
 use super::data::{Choice, Data, Loaded, choose};
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 
 /// Fits and shows.
 pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
     if args.fit.topology.is_none() && !args.fit.sizes.is_empty() {
-        output::complain("--sizes means nothing without --topology (see `membound --help`)");
-        return Ok(ExitCode::from(2));
+        let why = "--sizes means nothing without --topology (see `membound --help`)";
+        return Err(Usage(why.to_owned()).into());
     }
+    fixed(&args.fit)?;
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let mut html = args.html.as_deref().map(Target::open).transpose()?;
     let files = args
@@ -61,18 +63,26 @@ pub(super) fn complain(model: &Model) {
     }
 }
 
+/// The parameters that are given, each with one value.
+fn fixed(args: &FitOptionArgs) -> anyhow::Result<BTreeMap<String, f64>> {
+    let mut fixed = BTreeMap::new();
+    for (symbol, value) in args.fix.iter().flat_map(|fixes| &fixes.0) {
+        let earlier = fixed.insert(symbol.clone(), *value);
+        if let Some(earlier) = earlier.filter(|earlier| earlier != value) {
+            let why = format!("--fix gives {symbol} two values, {earlier} and {value}");
+            return Err(Usage(why).into());
+        }
+    }
+    Ok(fixed)
+}
+
 /// Fits the chosen values as the options say.
 pub(super) fn fit(chosen: Data, args: &FitOptionArgs) -> anyhow::Result<Model> {
     let mut options = FitOptions {
         weights: args.weights.unwrap_or_default(),
         ..FitOptions::default()
     };
-    for (symbol, value) in args.fix.iter().flat_map(|fixes| &fixes.0) {
-        let earlier = options.fixed.insert(symbol.clone(), *value);
-        if let Some(earlier) = earlier.filter(|earlier| earlier != value) {
-            bail!("--fix gives {symbol} two values, {earlier} and {value}");
-        }
-    }
+    options.fixed = fixed(args)?;
     let place = || chosen.source.files.join(", ");
     let mut notes = chosen.notes.clone();
     let model = match &args.topology {

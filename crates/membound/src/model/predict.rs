@@ -11,7 +11,7 @@ use membound_types::{FitData, Kind, Model, PredictedPoint, Prediction, SCHEMA_VE
 use super::args::{FitOptionArgs, ModelFormat, PredictArgs};
 use super::data::{Choice, Loaded, choose};
 use super::fit::{complain, fit};
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 
 /// Predicts windows, loads or both.
 pub(super) fn run(args: &PredictArgs) -> anyhow::Result<ExitCode> {
@@ -31,7 +31,8 @@ pub(super) fn run(args: &PredictArgs) -> anyhow::Result<ExitCode> {
     }
     let Some(model) = used else {
         // clap asks for one of them.
-        bail!("nothing to predict: give --windows with --areas, or --sizes");
+        let why = "nothing to predict: give --windows with --areas, or --sizes";
+        return Err(Usage(why.to_owned()).into());
     };
     let prediction = Prediction {
         schema_version: SCHEMA_VERSION,

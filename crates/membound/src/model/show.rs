@@ -13,15 +13,15 @@ use membound_types::{Kind, Model, Outcome, SCHEMA_VERSION, Topology, TopologyDoc
 use super::args::ShowArgs;
 use super::data::Loaded;
 use super::fit::topology;
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 
 /// Shows components and attainable rates.
 pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let (topology, (parameters, levels)) = if is_document(&args.model) {
         if !args.sizes.is_empty() {
-            output::complain("--sizes goes with a topology, not with a fitted model");
-            return Ok(ExitCode::from(2));
+            let why = "--sizes goes with a topology, not with a fitted model";
+            return Err(Usage(why.to_owned()).into());
         }
         let model = fitted(&args.model)?;
         (model.topology, (model.parameters, model.levels))

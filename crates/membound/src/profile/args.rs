@@ -7,6 +7,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use membound_input::parse_size;
 
+/// Where a run goes, and is looked for, where no file is named.
+pub(crate) const USUAL_RUN: &str = "membound.run";
+
 /// What takes timer samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SamplerArg {
@@ -28,7 +31,7 @@ pub(crate) enum SamplerArg {
 )]
 pub(crate) struct ProfileArgs {
     /// The run file; an earlier one is replaced.
-    #[arg(short, long, value_name = "RUN", default_value = "membound.run")]
+    #[arg(short, long, value_name = "RUN", default_value = USUAL_RUN)]
     pub(crate) output: PathBuf,
     /// Attach to a process that runs already (samples only: no objects, no latencies).
     #[arg(long, value_name = "PID", conflicts_with = "command")]

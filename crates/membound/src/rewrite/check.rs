@@ -12,17 +12,11 @@ use super::args::CheckArgs;
 use super::{checked, settings};
 use crate::job::{self, End, Job};
 use crate::launching;
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 
 /// Runs the program, passes its end on, and says what was counted.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let plan = match settings::plan(&args.options) {
-        Ok(plan) => plan,
-        Err(complaint) => {
-            output::complain(&complaint);
-            return Ok(ExitCode::from(2));
-        }
-    };
+    let plan = settings::plan(&args.options).map_err(Usage)?;
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let Some((name, arguments)) = args.command.split_first() else {
         anyhow::bail!("there is no command to run");

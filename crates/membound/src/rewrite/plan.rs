@@ -19,17 +19,11 @@ use super::args::PlanArgs;
 use super::names::{self, Wanted};
 use super::{checked, settings};
 use crate::launching;
-use crate::output::{self, Target};
+use crate::output::{self, Target, Usage};
 
 /// Plans the binary and shows what became of its accesses.
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let options = match settings::plan(&args.options) {
-        Ok(options) => options,
-        Err(complaint) => {
-            output::complain(&complaint);
-            return Ok(ExitCode::from(2));
-        }
-    };
+    let options = settings::plan(&args.options).map_err(Usage)?;
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let path = &args.binary;
     let bytes = read(path)?;

@@ -68,14 +68,14 @@ fn a_scavenger_is_no_command() {
 }
 
 #[test]
-fn a_directory_for_output_is_missing() {
+fn a_directory_for_output_cannot_be_made() {
     let (Some(program), Some(scavenger)) = (fixture("ends.c", "-O2"), scavenger()) else {
         return;
     };
     let harvest = Harvest::of(&program, "exit").with(&scavenger, "work");
     let room = tempfile::tempdir().expect("there is room for a directory");
     let mut command = harvest.command();
-    command.args(["--output", "/no/such", "--"]).arg(&program);
+    command.args(["--output", "/proc/such", "--"]).arg(&program);
     let Left {
         stderr,
         end,
@@ -83,7 +83,7 @@ fn a_directory_for_output_is_missing() {
     } = finish(&mut command, room.path());
     assert_eq!((end, stdout.as_str()), (Ok(1), ""), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(stderr.contains("/no/such"), "{stderr}");
+    assert!(stderr.contains("/proc/such"), "{stderr}");
 }
 
 #[test]

@@ -16,7 +16,6 @@ use crate::command::{Finished, Membound, busy};
 fn usage_errors_are_one_line_and_code_2() {
     let membound = Membound::new();
     for (line, part) in [
-        ("", "subcommand"),
         ("measure nonsense", "nonsense"),
         ("measure latency --sizes 5Q", "`5Q`"),
         ("measure latency --sizes 0", "`0`"),
@@ -28,13 +27,33 @@ fn usage_errors_are_one_line_and_code_2() {
         ("measure latency --cond novalue", "`novalue`"),
         ("measure loaded --mix 0:0", "`0:0`"),
         ("measure mlp --filler sand", "sand"),
+        ("measure latency --html -", "--html needs a file"),
+        ("compare a b --html -", "--html needs a file"),
+        ("compare Cargo.toml", "cannot be read"),
+        ("report a.run --html -", "--html needs a file"),
+        ("model fit a --fix t_m=1,t_m=2", "two values"),
+        ("rewrite plan --exact --body displace /bin/true", "--exact"),
+        ("harvest plan --bound-ns 100 a.run", "--role scavenger"),
+    ] {
+        let code = if line == "compare Cargo.toml" { 1 } else { 2 };
+        membound.run(line).complains(code, &[part]);
+    }
+}
+
+#[test]
+fn a_command_that_needs_a_subcommand_shows_its_help() {
+    let membound = Membound::new();
+    for (line, part) in [
+        ("", "measure"),
+        ("model", "predict"),
+        ("harvest", "plan"),
+        ("rewrite", "check"),
     ] {
         let finished = membound.run(line);
-        if line.is_empty() {
-            assert_eq!(finished.code, Some(2));
-        } else {
-            finished.complains(2, &[part]);
-        }
+        assert_eq!(finished.code, Some(0), "{line}: {finished:?}");
+        assert_eq!(finished.stderr, "", "{line}");
+        assert!(finished.stdout.contains("Usage: membound"), "{finished:?}");
+        assert!(finished.stdout.contains(part), "{line}: {finished:?}");
     }
 }
 
@@ -72,7 +91,7 @@ fn options_that_mean_nothing_to_the_part_are_refused() {
         .run("measure mlp --format lat_mem_rd")
         .complains(2, &["latency"]);
     membound
-        .run("measure mlp --format csv")
+        .run("measure c2c --format csv")
         .complains(2, &["latency"]);
 }
 
@@ -80,37 +99,110 @@ fn options_that_mean_nothing_to_the_part_are_refused() {
 fn impossible_values_are_named_before_anything_is_measured() {
     let membound = Membound::new();
     let begun = Instant::now();
-    for (line, part) in [
-        ("measure latency --strides 4 --sizes 16K", "4 bytes"),
+    // Code 2 for what makes sense on no machine, 1 for what this one lacks; of several parts
+    // it is found out before the first one.
+    for (code, line, part) in [
+        (2, "measure latency --strides 4 --sizes 16K", "4 bytes"),
         (
+            2,
             "measure latency --strides 8 --access dirty --sizes 16K",
             "8 bytes",
         ),
         (
+            2,
             "measure latency --strides 1M --sizes 16K",
             "smaller than the stride",
         ),
-        ("measure latency --sizes 1000T", "are available"),
+        (1, "measure latency --sizes 1000T", "are available"),
         (
+            1,
             "measure latency --cpu 100000 --sizes 16K",
             "cpu 100000 does not exist",
         ),
-        ("measure latency --threads 0 --sizes 16K", "0 copies"),
+        (2, "measure latency --threads 0 --sizes 16K", "0 copies"),
         (
+            1,
             "measure latency --threads 100000 --sizes 16K",
             "100000 copies",
         ),
         (
+            1,
             "measure latency --node 4000 --sizes 16K",
             "node 4000 does not exist",
         ),
-        ("measure mlp --loads 0", "0 loads"),
-        ("measure mlp --fillers 1000000", "1000000 fillers"),
+        (2, "measure mlp --loads 0", "0 loads"),
+        (2, "measure mlp --fillers 1000000", "1000000 fillers"),
+        (2, "measure latency window --windows 100", "100 bytes"),
+        (2, "measure latency mlp --loads 0", "0 loads"),
+        (2, "measure --loads 0", "0 loads"),
+        (
+            2,
+            "measure latency bandwidth --kernel read --sizes 128",
+            "128 bytes",
+        ),
+        (
+            1,
+            "measure latency window --init-cpu 100000",
+            "cpu 100000 does not exist",
+        ),
     ] {
-        membound.run(line).complains(1, &[part]);
+        membound.run(line).complains(code, &[part]);
     }
-    // Ten refusals, none of which measured anything.
+    // None of these refusals measured anything.
     assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn siblings_are_refused_where_no_cpus_share_a_core() {
+    let shared = membound_platform::cpu::smt_siblings(
+        &membound_platform::Root::system(),
+        &membound_platform::affinity::allowed().unwrap(),
+    );
+    if !shared.is_empty() {
+        skipped("CPUs of this machine share cores");
+        return;
+    }
+    Membound::new()
+        .run("measure latency --quick --sizes 16K --threads 1 --spread siblings")
+        .complains(1, &["--spread siblings", "share a core"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_made_names_the_cause() {
+    let membound = Membound::new();
+    for line in [
+        "measure --json /proc/x.json",
+        "profile -o /proc/x.run -- /bin/true",
+        "model show generic --json /proc/x.json",
+    ] {
+        membound.run(line).complains(
+            1,
+            &["cannot write /proc/x.", "no file can be made in /proc"],
+        );
+    }
+}
+
+#[test]
+fn text_is_as_wide_as_it_is_asked_to_be() {
+    let membound = Membound::new();
+    let widest = |columns: Option<&str>| {
+        let _busy = busy();
+        let mut command = membound.command(["doctor"]);
+        if let Some(columns) = columns {
+            command.env("COLUMNS", columns);
+        }
+        let finished = Finished::of(&command.output().unwrap());
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        let columns = finished.stdout.lines().map(|line| line.chars().count());
+        columns.max().unwrap()
+    };
+    let usual = widest(None);
+    assert!(usual <= 80, "{usual}");
+    let narrow = widest(Some("60"));
+    assert!(narrow <= 60, "{narrow}");
+    // Sentences of some hundred letters use the room that they get.
+    let wide = widest(Some("120"));
+    assert!(80 < wide && wide <= 120, "{wide}");
 }
 
 #[test]

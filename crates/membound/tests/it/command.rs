@@ -44,6 +44,7 @@ impl Membound {
             .current_dir(self.home.path())
             .env("HOME", self.home.path())
             .env("XDG_DATA_HOME", self.home.path().join("data"))
+            .env_remove("COLUMNS")
             .env_remove("NO_COLOR");
         command
     }

@@ -4,12 +4,17 @@ mod bad_input;
 mod calibration;
 mod command;
 mod compare;
+#[cfg(target_arch = "x86_64")]
+mod documents;
 mod interrupted;
+mod lat_mem_rd;
 mod latency;
 mod machines;
 mod mlp;
 mod model;
+mod processors;
 mod rewrite;
+mod runs;
 
 #[path = "../guest/mod.rs"]
 mod guest;

@@ -1,13 +1,13 @@
 //! The figures of the IIT Delhi experiments: the N × K plane, T(N), sequential loads, the
 //! area sweep, and the summary by condition.
 
+mod placements;
+mod sequence;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
-use membound_types::{
-    AreaPoint, Figure, Filler, Level, Mlp, MlpCell, MlpMode, Outcome, SequentialLine,
-    ThroughputPoint,
-};
+use membound_types::{AreaPoint, Figure, Filler, Level, Mlp, MlpCell, Outcome, ThroughputPoint};
 
 use super::{figure_text, level_marks, number_axis, size_axis, skipped, tip};
 use crate::page::svg::{Chart, Extent, Look, Mark, MarkKind, Point, Rule, Scale, Series};
@@ -21,14 +21,15 @@ pub(super) fn body(mlp: &Mlp, levels: &[Level]) -> Markup {
             (fillers(mlp))
             (parallel(mlp))
             (throughput(mlp))
-            (sequential(mlp))
+            (sequence::chart(mlp))
             (area_cycles(mlp, levels))
             (area_ratios(mlp, levels))
         }
         @if let Some(source) = facts::hits_source(&mlp.areas) { p.note { "Hits by level, in the points of the two plots over the area: " (source) "." } }
-        (lines(mlp))
+        (sequence::lines(mlp))
         (page_walks(mlp))
         (conditions(mlp))
+        (placements::body(mlp))
         (misses(mlp))
         (skipped(&mlp.skipped))
     }
@@ -58,6 +59,9 @@ fn figures(mlp: &Mlp) -> Markup {
             "Two loads in sequence take " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
             "; " (facts::mlp_title(mlp)) "; " (mlp.fence) " as the fence."
         }
+        @if let Some(throughput) = facts::throughput(mlp) {
+            p.note { "Parallel loads by throughput: " b { (throughput) } "." }
+        }
         @if let Some(rule) = facts::rule(mlp) {
             p.note {
                 "Parallel loads by the rule: " b { (rule) }
@@ -69,16 +73,6 @@ fn figures(mlp: &Mlp) -> Markup {
             }
         }
     }
-}
-
-/// Cells of the main plane: parallel, the main run's pages and node.
-fn plane_cells(mlp: &Mlp, filler: Filler) -> impl Iterator<Item = &MlpCell> {
-    mlp.cells.iter().filter(move |cell| {
-        cell.mode == MlpMode::Parallel
-            && cell.filler == filler
-            && cell.page == mlp.page
-            && cell.node == mlp.node
-    })
 }
 
 fn by_loads<'a>(cells: impl Iterator<Item = &'a MlpCell>) -> BTreeMap<u32, Vec<&'a MlpCell>> {
@@ -139,7 +133,7 @@ fn pair_rule(mlp: &Mlp) -> Vec<Rule> {
 }
 
 fn plane(mlp: &Mlp) -> Markup {
-    let lines = by_loads(plane_cells(mlp, mlp.filler));
+    let lines = by_loads(facts::plane_cells(mlp, mlp.filler));
     let last = lines.len().saturating_sub(1).max(1) as f64;
     let chart = Chart {
         id: "mlp-plane".into(),
@@ -180,7 +174,7 @@ fn fillers(mlp: &Mlp) -> Markup {
         .into_iter()
         .enumerate()
         .filter_map(|(index, filler)| {
-            let cells = by_loads(plane_cells(mlp, filler)).remove(&2)?;
+            let cells = by_loads(facts::plane_cells(mlp, filler)).remove(&2)?;
             Some(Series {
                 label: filler.to_string(),
                 look: Look::category(index),
@@ -231,7 +225,7 @@ fn parallel(mlp: &Mlp) -> Markup {
     let series = facts::runs(mlp)
         .enumerate()
         .map(|(index, run)| {
-            let points = by_loads(plane_cells(run, run.filler))
+            let points = by_loads(facts::plane_cells(run, run.filler))
                 .into_values()
                 .filter_map(|cells| cells.first().copied())
                 .map(|c| cell_point(c.loads, &format!("N={} (K={})", c.loads, c.fillers), c))
@@ -311,131 +305,6 @@ fn throughput_point(p: &ThroughputPoint) -> Point {
 }
 
 /// Loads in sequence, measured and as the line through them.
-fn sequential(mlp: &Mlp) -> Markup {
-    let series = facts::runs(mlp)
-        .enumerate()
-        .flat_map(|(index, run)| {
-            let mut points: Vec<Point> = run
-                .cells
-                .iter()
-                .filter(|cell| {
-                    cell.mode == MlpMode::Sequential
-                        && cell.page == run.page
-                        && cell.node == run.node
-                })
-                .map(|c| cell_point(c.loads, &format!("n={}", c.loads), c))
-                .collect();
-            points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            let fitted = run
-                .sequential_line
-                .known()
-                .map(|line| fitted(index, run, line, &points));
-            let measured = curve_of(index, run, points);
-            match fitted {
-                Some(fitted) => vec![
-                    Series {
-                        look: Look::Dots(index),
-                        ..measured
-                    },
-                    fitted,
-                ],
-                None => vec![measured],
-            }
-        })
-        .collect();
-    let chart = Chart {
-        id: "mlp-sequential".into(),
-        title: "T(n): loads in sequence.".into(),
-        reading: "Each load outside the window of the one before, so the times add up: T(n) = n·M + C, M for each load and C whatever their number; the band is the line's 95 % interval.".into(),
-        extent: Extent::Half,
-        x: number_axis("n: loads", Scale::Linear),
-        y: number_axis("core cycles", Scale::Linear),
-        marks: Vec::new(),
-        rules: Vec::new(),
-        end_labels: false,
-        series,
-    };
-    chart.markup()
-}
-
-/// The line through the measured points, from no load to the most.
-fn fitted(index: usize, run: &Mlp, line: &SequentialLine, points: &[Point]) -> Series {
-    let most = points.iter().map(|point| point.x).fold(1.0, f64::max);
-    let (load, overhead) = (line.load_cycles.value, line.overhead_cycles.value);
-    Series {
-        label: format!(
-            "{}: n·{} {} {}",
-            run.page,
-            units::number(load),
-            if overhead < 0.0 { '−' } else { '+' },
-            units::number(overhead.abs())
-        ),
-        look: Look::Curve(index),
-        shown: true,
-        points: (0..=most.min(1000.0) as u32)
-            .map(|n| {
-                let n = f64::from(n);
-                let (y, half) = (n * load + overhead, half_width(line, n));
-                let interval = half.map(|half| (y - half, y + half));
-                let range = interval.map_or_else(String::new, |(low, high)| {
-                    format!(" {}", units::interval(low, high))
-                });
-                Point {
-                    x: n,
-                    y,
-                    interval,
-                    tip: format!("n={n}: {}{range} by the line", units::cycles(y)),
-                    hollow: false,
-                }
-            })
-            .collect(),
-    }
-}
-
-/// Half the width of the line's 95 % interval at `n`. The mean of all n follows from the two
-/// standard errors, since C is the line's value as far from it as 0 is.
-fn half_width(line: &SequentialLine, n: f64) -> Option<f64> {
-    let quantile = (line.load_cycles.high - line.load_cycles.value) / line.load_error;
-    let centre = line.scatter_cycles.powi(2) / f64::from(line.points);
-    let mean = (line.overhead_error.powi(2) - centre).max(0.0).sqrt() / line.load_error;
-    let half = quantile * (centre + ((n - mean) * line.load_error).powi(2)).sqrt();
-    half.is_finite().then_some(half)
-}
-
-/// M and C of every condition with their intervals.
-fn lines(mlp: &Mlp) -> Markup {
-    html! {
-        h3 { "One load, and what every execution costs" }
-        p.reading { "T(n) = n·M + C by least squares, in core cycles with 95 % intervals: two conditions with the same M differ by a constant shift alone." }
-        div.scroll tabindex="0" role="group" aria-label="loads in sequence" {
-            table {
-                thead { tr {
-                    th scope="col" { "condition" } th scope="col" { "M, one load" } th scope="col" { "C, every execution" }
-                    th scope="col" { "scatter" } th scope="col" { "times" }
-                } }
-                tbody {
-                    @for run in facts::runs(mlp) {
-                        tr {
-                            th scope="row" { (facts::mlp_title(run)) }
-                            @match &run.sequential_line {
-                                Outcome::Known(line) => {
-                                    td { (value_interval(&line.load_cycles)) }
-                                    td { (value_interval(&line.overhead_cycles)) }
-                                    td { (units::number(line.scatter_cycles)) }
-                                    td { (line.points) @if line.left_out > 0 { " of " (line.points + line.left_out) } }
-                                }
-                                Outcome::Missing { not_measured } => {
-                                    td colspan="4" { (facts::missing_text(not_measured)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
 fn value_interval(figure: &Figure) -> Markup {
     html! { b { (units::number(figure.value)) } " " small { (units::interval(figure.low, figure.high)) } }
 }

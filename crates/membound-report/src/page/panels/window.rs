@@ -6,6 +6,7 @@ use maud::{Markup, html};
 use membound_types::{CpuId, Level, NodePolicy, PageKind, Window, WindowKernel, WindowPoint};
 
 use super::{level_marks, size_axis, skipped, tip};
+use crate::facts::windows;
 use crate::page::svg::{Axis, Chart, Extent, Look, Point, Scale, Series};
 use crate::units;
 
@@ -52,7 +53,7 @@ pub(super) fn body(window: &Window, levels: &[Level]) -> Markup {
     let chart = Chart {
         id: "window-curves".into(),
         title: "Time per window over the area.".into(),
-        reading: "One curve for each size of window (line style) and kernel (colour); user and system time.".into(),
+        reading: "One curve for each size of window (line style) and kernel (colour); user and system time. Points name the sign changes of doubles that a time means, in 10⁶ a second (MFLOPS).".into(),
         extent: Extent::Full,
         x: size_axis("area in bytes"),
         y: Axis {
@@ -116,9 +117,10 @@ fn point(p: &WindowPoint) -> Point {
         units::seconds,
     );
     text.push_str(&format!(
-        " [{}, {}]",
+        " [{}, {}], {} MFLOPS",
         units::seconds(p.seconds_low),
-        units::seconds(p.seconds_high)
+        units::seconds(p.seconds_high),
+        units::number(windows::mflops(p))
     ));
     Point {
         x: p.area_bytes as f64,

@@ -7,11 +7,53 @@ use membound_types::{
     Basis, ComparedCurve, ComparedFigure, ComparedProfile, ComparedValue, Comparison,
     ComparisonMethod, ComparisonSummary, ConditionRow, CurvePair, CurveVerdict, Figure,
     FigureDifference, FigureVerdict, FleetFigure, FleetGroup, Guard, GuardHit, Kind, LoadsTime,
-    NodePolicy, NoiseFloor, OddCondition, OddProfile, Outcome, Outlier, PageKind, SCHEMA_VERSION,
-    SkippedFile, Worse,
+    NodePolicy, NoiseFloor, OddCondition, OddProfile, Outcome, Outlier, Overlay, OverlayCurve,
+    OverlayPoint, PageKind, SCHEMA_VERSION, SkippedFile, Worse,
 };
 
 /// Two runs of a guest: huge pages on, then off in the guest.
+/// T(N) under two conditions, and what placements scatter over.
+fn overlays() -> Vec<Overlay> {
+    let curve = |profile: &str, condition: &str, each: f64, spread: f64| OverlayCurve {
+        profile: profile.into(),
+        condition: condition.into(),
+        label: condition.replace(" pages", ""),
+        points: (1..=12)
+            .map(|n| {
+                let y = 200.0 + each * f64::from(n);
+                OverlayPoint {
+                    x: f64::from(n),
+                    y,
+                    low: Some(y - spread),
+                    high: Some(y + spread),
+                }
+            })
+            .collect(),
+    };
+    let overlay = |name: &str, title: &str, curves| Overlay {
+        name: name.into(),
+        title: title.into(),
+        x_unit: "loads".into(),
+        y_unit: "cycles".into(),
+        curves,
+    };
+    vec![
+        overlay(
+            "parallel",
+            "T(N): loads at once",
+            vec![
+                curve("H0G0", "H0G0, thp pages", 20.0, 4.0),
+                curve("H0G1", "H0G1, 4k pages", 60.0, 6.0),
+            ],
+        ),
+        overlay(
+            "placements",
+            "T(N) on new pages each time",
+            vec![curve("H0G0", "H0G0, thp pages", 20.0, 40.0)],
+        ),
+    ]
+}
+
 pub(crate) fn two_profiles() -> Comparison {
     let mut comparison = empty();
     comparison.profiles = vec![
@@ -30,6 +72,7 @@ pub(crate) fn two_profiles() -> Comparison {
     comparison.figures = figures();
     comparison.curves = curves();
     comparison.conditions = conditions();
+    comparison.overlays = overlays();
     comparison.notes = vec!["H0G1 has no c2c, which H0G0 has".into()];
     comparison.guard = Some(Guard {
         limit_percent: 10.0,
@@ -179,6 +222,7 @@ pub(crate) fn empty() -> Comparison {
         figures: Vec::new(),
         curves: Vec::new(),
         conditions: Vec::new(),
+        overlays: Vec::new(),
         fleets: Vec::new(),
         skipped: Vec::new(),
         guard: None,
@@ -447,6 +491,7 @@ fn conditions() -> Vec<ConditionRow> {
         node: NodePolicy::LOCAL,
         effective_mlp: cycles(10.0, 0.4),
         throughput_mlp: Outcome::Known(11.2),
+        throughput_interval: None,
         one_load_cycles: cycles(200.0, 4.0),
         pair_cycles: cycles(420.0, 2.0),
         below: time(10, 340.0, 2.0),

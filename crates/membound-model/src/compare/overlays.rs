@@ -1,0 +1,260 @@
+//! The same curve under every condition of all profiles, to be drawn over each other, as
+//! document 000's figures 3.1 to 4.1 would be in one picture.
+//!
+//! [`super::curves`] pairs curves of one name; here conditions that make names differ (page
+//! kinds, nodes, processors) are what is compared. Sizes are in bytes, times in core clock
+//! cycles or nanoseconds.
+
+use std::collections::BTreeMap;
+
+use membound_types::{
+    Access, NodePolicy, Overlay, OverlayCurve, OverlayPoint, PageKind, Pattern, PrefetchState,
+};
+
+use super::NamedProfile;
+use super::table::{Cells, condition};
+use super::view::ProfileView;
+
+/// Every overlay that two conditions at least have.
+pub(super) fn overlays(profiles: &[NamedProfile], names: &[String]) -> Vec<Overlay> {
+    let mut parallel = overlay("parallel", "T(N): loads at once", "loads", "cycles");
+    let mut sequential = overlay("sequential", "T(n): loads in sequence", "loads", "cycles");
+    let mut chains = overlay(
+        "throughput",
+        "loads in flight, by independent chains",
+        "chains",
+        "loads",
+    );
+    let mut noise = overlay(
+        "placements",
+        "T(N) on new pages each time",
+        "loads",
+        "cycles",
+    );
+    let mut latency = overlay("latency", "random chase over sizes", "bytes", "ns");
+    for (profile, name) in profiles.iter().zip(names) {
+        let view = &profile.view;
+        for part in view.mlp.conditions() {
+            let cells = Cells::of(part);
+            let head = || Head {
+                profile: name,
+                condition: condition(view, part.page, part.node),
+            };
+            let times = |times: &[membound_types::LoadsTime]| -> Vec<OverlayPoint> {
+                times
+                    .iter()
+                    .map(|time| around(time.loads, time.cycles, time.spread))
+                    .collect()
+            };
+            parallel.curves.push(head().curve(times(&cells.parallel)));
+            sequential
+                .curves
+                .push(head().curve(times(&cells.sequential)));
+            let points = part.throughput.iter();
+            chains.curves.push(
+                head().curve(
+                    points
+                        .map(|point| around(point.chains, point.parallelism, 0.0))
+                        .collect(),
+                ),
+            );
+            if let Some(placements) = &part.placements {
+                let points = placements.points.iter();
+                noise.curves.push(
+                    head().curve(
+                        points
+                            .map(|point| OverlayPoint {
+                                x: f64::from(point.loads),
+                                y: point.median_cycles,
+                                low: Some(point.low_cycles),
+                                high: Some(point.high_cycles),
+                            })
+                            .collect(),
+                    ),
+                );
+            }
+        }
+        for ((page, node, _), points) in plain_chases(view) {
+            let head = Head {
+                profile: name,
+                condition: condition(view, page, node),
+            };
+            latency.curves.push(head.curve(points));
+        }
+    }
+    [parallel, sequential, chains, noise, latency]
+        .into_iter()
+        .filter_map(finished)
+        .collect()
+}
+
+/// A condition of a profile.
+struct Head<'a> {
+    profile: &'a str,
+    condition: String,
+}
+
+impl Head<'_> {
+    fn curve(self, points: Vec<OverlayPoint>) -> OverlayCurve {
+        OverlayCurve {
+            profile: self.profile.to_owned(),
+            condition: self.condition,
+            label: String::new(),
+            points,
+        }
+    }
+}
+
+fn overlay(name: &str, title: &str, x_unit: &str, y_unit: &str) -> Overlay {
+    Overlay {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        x_unit: x_unit.to_owned(),
+        y_unit: y_unit.to_owned(),
+        curves: Vec::new(),
+    }
+}
+
+fn around(place: u32, value: f64, half_width: f64) -> OverlayPoint {
+    let scatters = half_width > 0.0 && half_width.is_finite();
+    OverlayPoint {
+        x: f64::from(place),
+        y: value,
+        low: scatters.then_some(value - half_width),
+        high: scatters.then_some(value + half_width),
+    }
+}
+
+/// The overlay with names for its curves; `None` where fewer than two are left.
+fn finished(mut overlay: Overlay) -> Option<Overlay> {
+    for curve in &mut overlay.curves {
+        curve
+            .points
+            .retain(|point| point.x.is_finite() && point.y.is_finite());
+        curve.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    }
+    overlay.curves.retain(|curve| !curve.points.is_empty());
+    // A picture of noise says something of one condition too.
+    let least = if overlay.name == "placements" { 1 } else { 2 };
+    if overlay.curves.len() < least {
+        return None;
+    }
+    label(&mut overlay.curves);
+    Some(overlay)
+}
+
+/// The shortest names that tell the curves apart: conditions, profiles, or both.
+fn label(curves: &mut [OverlayCurve]) {
+    let distinct = |names: &[String]| {
+        let mut sorted: Vec<&String> = names.iter().collect();
+        sorted.sort();
+        sorted.dedup();
+        sorted.len() == names.len()
+    };
+    let ways: [&dyn Fn(&OverlayCurve) -> String; 3] = [
+        &|curve| short(&curve.condition),
+        &|curve| curve.profile.clone(),
+        &|curve| format!("{}: {}", curve.profile, short(&curve.condition)),
+    ];
+    let names = ways
+        .into_iter()
+        .map(|way| curves.iter().map(way).collect::<Vec<_>>())
+        .find(|names| distinct(names));
+    for (index, curve) in curves.iter_mut().enumerate() {
+        curve.label = match &names {
+            Some(names) => names[index].clone(),
+            None => format!("{} {}", curve.profile, index + 1),
+        };
+    }
+}
+
+/// A condition without the words that every one has.
+fn short(condition: &str) -> String {
+    condition.replace(" pages", "")
+}
+
+/// Where a plain chase was measured: pages, node, stride.
+type Place = (PageKind, NodePolicy, u64);
+
+/// Random clean chases of one copy, of each page kind and node the stride with most points.
+fn plain_chases(view: &ProfileView) -> BTreeMap<Place, Vec<OverlayPoint>> {
+    let mut found: BTreeMap<Place, Vec<OverlayPoint>> = BTreeMap::new();
+    for point in &view.latency.points {
+        let plain = point.pattern == Pattern::Random
+            && point.access == Access::Clean
+            && point.threads == 1
+            && point.prefetch == PrefetchState::Default;
+        if plain {
+            let key = (point.page, point.node, point.stride_bytes);
+            found.entry(key).or_default().push(OverlayPoint {
+                x: point.size_bytes as f64,
+                y: point.ns,
+                low: Some(point.ns_low),
+                high: Some(point.ns_high),
+            });
+        }
+    }
+    let best: BTreeMap<(PageKind, NodePolicy), u64> = found
+        .iter()
+        .map(|((page, node, stride), points)| ((*page, *node), (points.len(), *stride)))
+        .fold(BTreeMap::new(), |mut best, (place, (points, stride))| {
+            let known = best.entry(place).or_insert((0, stride));
+            if points > known.0 {
+                *known = (points, stride);
+            }
+            best
+        })
+        .into_iter()
+        .map(|(place, (_, stride))| (place, stride))
+        .collect();
+    found.retain(|(page, node, stride), _| best.get(&(*page, *node)) == Some(stride));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curve(profile: &str, condition: &str) -> OverlayCurve {
+        OverlayCurve {
+            profile: profile.to_owned(),
+            condition: condition.to_owned(),
+            label: String::new(),
+            points: vec![around(1, 200.0, 4.0)],
+        }
+    }
+
+    #[test]
+    fn curves_have_the_shortest_names_that_tell_them_apart() {
+        let check = |mut curves: Vec<OverlayCurve>, expected: &[&str]| {
+            label(&mut curves);
+            let names: Vec<&str> = curves.iter().map(|curve| curve.label.as_str()).collect();
+            assert_eq!(names, expected);
+        };
+        check(
+            vec![curve("a", "H0G0, thp pages"), curve("b", "H0G1, 4k pages")],
+            &["H0G0, thp", "H0G1, 4k"],
+        );
+        check(
+            vec![curve("a", "thp pages"), curve("b", "thp pages")],
+            &["a", "b"],
+        );
+        check(
+            vec![
+                curve("a", "thp pages"),
+                curve("a", "4k pages"),
+                curve("b", "thp pages"),
+            ],
+            &["a: thp", "a: 4k", "b: thp"],
+        );
+    }
+
+    #[test]
+    fn one_condition_is_no_overlay() {
+        let mut one = overlay("parallel", "", "loads", "cycles");
+        one.curves = vec![curve("a", "thp pages")];
+        assert_eq!(finished(one.clone()), None);
+        one.curves.push(curve("a", "4k pages"));
+        assert_eq!(finished(one).map(|it| it.curves.len()), Some(2));
+    }
+}

@@ -1,0 +1,180 @@
+//! What levels are called that windows alone showed.
+//!
+//! A level that ends where a declared cache may end has that cache's name. All others are
+//! numbered as document 002 numbers its levels, from the innermost on: a first cache that a
+//! core hides behind its work, a TLB's reach or a neighbouring node's memory must not shift
+//! the names of the caches that are there.
+
+use membound_types::{Cache, CacheKind, Level, LevelKind};
+
+/// Shares of its declared size that a cache may be found to end at: of one that a core has
+/// to itself, and of one that others have a part of, such as the host's other guests.
+const OF_OWN: (f64, f64) = (0.5, 1.6);
+const OF_SHARED: (f64, f64) = (0.12, 1.6);
+
+/// Names `levels`, innermost first, the last of which has no end.
+pub(super) fn name(levels: &mut [Level], caches: &[Cache]) {
+    let declared = declared(caches);
+    let ends: Vec<Option<u64>> = levels.iter().map(|level| level.size_bytes).collect();
+    let chosen = matched(&ends, &declared).chosen;
+    let last = levels.len().saturating_sub(1);
+    let mut outermost_matched = false;
+    for (index, level) in levels.iter_mut().enumerate() {
+        let cache = chosen.iter().find(|(found, _)| *found == index);
+        level.name = match cache {
+            Some((_, cache)) => {
+                level.declared_bytes = Some(declared[*cache].size_bytes);
+                outermost_matched = *cache + 1 == declared.len();
+                format!("L{}", declared[*cache].level)
+            }
+            // Beyond the last cache that is declared there is nothing but memory.
+            None if index == last && index > 0 && outermost_matched => {
+                level.kind = LevelKind::Memory;
+                "DRAM".to_owned()
+            }
+            None => {
+                outermost_matched = false;
+                format!("level {}", index + 1)
+            }
+        };
+    }
+}
+
+/// A cache that data may lie in.
+#[derive(Clone, Copy, Debug)]
+struct Declared {
+    level: u32,
+    size_bytes: u64,
+    shares: (f64, f64),
+}
+
+/// Data caches as declared, innermost first, one of each level.
+fn declared(caches: &[Cache]) -> Vec<Declared> {
+    let mut declared: Vec<Declared> = caches
+        .iter()
+        .filter(|cache| cache.kind != CacheKind::Instruction && cache.size_bytes > 0)
+        .map(|cache| Declared {
+            level: cache.level,
+            size_bytes: cache.size_bytes,
+            shares: if cache.level < 3 { OF_OWN } else { OF_SHARED },
+        })
+        .collect();
+    declared.sort_by_key(|cache| cache.level);
+    declared.dedup_by_key(|cache| cache.level);
+    declared
+}
+
+/// Which found level is which declared cache.
+#[derive(Clone, Debug, Default)]
+struct Matching {
+    /// (level, cache), both ascending.
+    chosen: Vec<(usize, usize)>,
+    /// How far the ends are from the declared sizes, in octaves.
+    off: f64,
+}
+
+/// The matching in order with most caches, and of those the one that is least off.
+fn matched(ends: &[Option<u64>], declared: &[Declared]) -> Matching {
+    fn search(
+        ends: &[Option<u64>],
+        declared: &[Declared],
+        (level, cache): (usize, usize),
+    ) -> Matching {
+        if level >= ends.len() || cache >= declared.len() {
+            return Matching::default();
+        }
+        let without = [(level + 1, cache), (level, cache + 1)];
+        let mut best = without
+            .map(|next| search(ends, declared, next))
+            .into_iter()
+            .reduce(better)
+            .unwrap_or_default();
+        if let Some(end) = ends[level] {
+            let share = end as f64 / declared[cache].size_bytes as f64;
+            let (least, most) = declared[cache].shares;
+            if (least..=most).contains(&share) {
+                let mut with = search(ends, declared, (level + 1, cache + 1));
+                with.chosen.insert(0, (level, cache));
+                with.off += share.log2().abs();
+                best = better(best, with);
+            }
+        }
+        best
+    }
+    fn better(one: Matching, other: Matching) -> Matching {
+        let more = other.chosen.len() > one.chosen.len();
+        let nearer = other.chosen.len() == one.chosen.len() && other.off < one.off;
+        if more || nearer { other } else { one }
+    }
+    search(ends, declared, (0, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::level;
+
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+
+    fn caches(sizes: &[u64]) -> Vec<Cache> {
+        let cache = |(index, size): (usize, &u64)| Cache {
+            level: index as u32 + 1,
+            kind: CacheKind::Data,
+            size_bytes: *size,
+            line_bytes: Some(64),
+            ways: None,
+            shared_by: Vec::new(),
+            source: "sysfs".to_owned(),
+        };
+        sizes.iter().enumerate().map(cache).collect()
+    }
+
+    #[track_caller]
+    fn check(ends: &[u64], declared: &[u64], expected: &[&str]) {
+        let open = std::iter::once(None);
+        let mut levels: Vec<Level> = ends
+            .iter()
+            .map(|end| Some(*end))
+            .chain(open)
+            .map(|end| level("", end))
+            .collect();
+        name(&mut levels, &caches(declared));
+        let names: Vec<&str> = levels.iter().map(|level| level.name.as_str()).collect();
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_hidden_first_cache_does_not_shift_the_names_of_the_others() {
+        let laptop = [48 * KIB, MIB, 32 * MIB];
+        check(&[MIB, 11 * MIB], &laptop, &["L2", "L3", "DRAM"]);
+        check(
+            &[46 * KIB, 980 * KIB, 7 * MIB],
+            &laptop,
+            &["L1", "L2", "L3", "DRAM"],
+        );
+        // The reach of a TLB lies between two caches.
+        check(
+            &[46 * KIB, 256 * KIB, 980 * KIB, 7 * MIB],
+            &laptop,
+            &["L1", "level 2", "L2", "L3", "DRAM"],
+        );
+        // Memory that is not uniform lies beyond the last cache.
+        check(
+            &[46 * KIB, MIB, 30 * MIB, 1024 * MIB],
+            &laptop,
+            &["L1", "L2", "L3", "level 4", "level 5"],
+        );
+    }
+
+    #[test]
+    fn without_declared_caches_levels_are_numbered_as_the_paper_numbers_them() {
+        check(
+            &[32 * KIB, 4 * MIB],
+            &[],
+            &["level 1", "level 2", "level 3"],
+        );
+        check(&[], &[], &["level 1"]);
+        check(&[], &[48 * KIB], &["level 1"]);
+    }
+}

@@ -1,0 +1,84 @@
+//! Placement noise on the page: the same loads on new pages each time.
+
+use maud::{Markup, html};
+use membound_types::{Mlp, MlpMode};
+
+use super::super::number_axis;
+use crate::page::svg::{Chart, Extent, Look, Point, Scale, Series};
+use crate::{facts, units};
+
+/// A chart and a table for each condition that has placements; nothing where none has.
+pub(super) fn body(mlp: &Mlp) -> Markup {
+    html! {
+        @for (index, run) in facts::runs(mlp).enumerate() {
+            @if run.placements.is_some() { (of_run(index, run)) }
+        }
+    }
+}
+
+fn of_run(index: usize, run: &Mlp) -> Markup {
+    let Some(placements) = &run.placements else {
+        return html! {};
+    };
+    let parallel = || {
+        let points = placements.points.iter();
+        points.filter(|point| point.mode == MlpMode::Parallel)
+    };
+    // One curve for each placement: what they have in common is the machine's.
+    let series = (0..placements.times as usize).map(|time| Series {
+        label: format!("placement {}", time + 1),
+        look: Look::Dots(index),
+        shown: true,
+        points: parallel()
+            .filter_map(|point| {
+                let cycles = *point.cycles.get(time)?;
+                Some(Point {
+                    x: f64::from(point.loads),
+                    y: cycles,
+                    interval: None,
+                    tip: format!("N={}: {}", point.loads, units::cycles(cycles)),
+                    hollow: false,
+                })
+            })
+            .collect(),
+    });
+    let chart = Chart {
+        id: format!("mlp-placements-{index}"),
+        title: "T(N) on new pages each time.".into(),
+        reading: format!(
+            "{} times the same measurement; what the dots of one N are apart is what two runs \
+             differ by although nothing was changed.",
+            placements.times
+        ),
+        extent: Extent::Half,
+        x: number_axis("N: loads", Scale::Linear),
+        y: number_axis("core cycles", Scale::Linear),
+        series: series.collect(),
+        marks: Vec::new(),
+        rules: Vec::new(),
+        end_labels: false,
+    };
+    html! {
+        h3 { "Placement noise, " (facts::mlp_title(run)) }
+        p.reading { (placements.times) " times on new pages, in " (facts::PLACEMENTS) "." }
+        div.pair { (chart.markup()) }
+        div.scroll tabindex="0" role="group" aria-label="placement noise" {
+            table {
+                thead { tr {
+                    th scope="col" { "loads" } th scope="col" { "median" } th scope="col" { "least" }
+                    th scope="col" { "most" } th scope="col" { "between" } th scope="col" { "within" }
+                } }
+                tbody {
+                    @for point in &placements.points {
+                        tr {
+                            th scope="row" { (facts::placement_title(point)) }
+                            td { (units::number(point.median_cycles)) }
+                            td { (units::number(point.low_cycles)) } td { (units::number(point.high_cycles)) }
+                            td { (units::percent(point.between)) } td { (units::percent(point.within)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Runs that are not there, or in which there is nothing, and harvests of programs of which
+//! no plan can be made.
+
+use std::fs;
+use std::path::PathBuf;
+
+use membound_types::{MachineInfo, MachineProfile};
+
+use crate::command::{Finished, Membound, busy};
+
+/// A machine profile in which nothing was measured, so that no command measures first.
+fn machine(membound: &Membound) -> PathBuf {
+    let path = membound.home.path().join("machine.json");
+    let profile = MachineProfile::unmeasured(MachineInfo::default());
+    fs::write(&path, serde_json::to_string(&profile).unwrap()).unwrap();
+    path
+}
+
+#[test]
+fn without_a_file_the_usual_run_is_reported() {
+    let membound = Membound::new();
+    membound
+        .run("report")
+        .complains(1, &["there is no membound.run", "membound profile"]);
+    machine(&membound);
+    let recorded = membound.run("profile --quiet --machine machine.json -- /bin/true");
+    assert_eq!(recorded.code, Some(0), "{recorded:?}");
+    let named = membound.run("report membound.run");
+    let usual = membound.run("report");
+    assert_eq!(usual.stdout, named.stdout);
+    assert!(usual.stdout.contains("/bin/true"), "{usual:?}");
+}
+
+#[test]
+fn a_run_without_samples_says_so_and_fails() {
+    let membound = Membound::new();
+    machine(&membound);
+    // A period of seconds, which the program does not use.
+    let line = "profile --period 9000 --machine machine.json -o none.run -- /bin/true";
+    let recorded = membound.run(line);
+    assert_eq!(recorded.code, Some(0), "the program's own: {recorded:?}");
+    assert!(
+        recorded.stderr.contains("no sample was taken"),
+        "{recorded:?}"
+    );
+    for format in ["text", "json", "csv", "folded"] {
+        let shown = membound.run(&format!("report none.run --format {format}"));
+        assert_eq!(shown.code, Some(1), "{format}: {shown:?}");
+        assert_eq!(shown.stderr.lines().count(), 1, "{format}: {shown:?}");
+        assert!(
+            shown.stderr.contains("none.run: no sample was taken"),
+            "{format}: {shown:?}"
+        );
+    }
+}
+
+#[test]
+fn a_program_of_which_there_is_no_plan_runs_all_the_same() {
+    let membound = Membound::new();
+    machine(&membound);
+    fs::write(membound.home.path().join("there"), "").unwrap();
+    let _busy = busy();
+    // Too short for a profile to begin: nothing is known of either program.
+    let mut command = membound.command([
+        "harvest",
+        "run",
+        "--machine",
+        "machine.json",
+        "--profile-s",
+        "0.001",
+        "--output",
+        "made/for/it",
+        "--scavenger",
+        "/bin/true",
+        "--",
+        "/bin/ls",
+    ]);
+    command.env("XDG_CACHE_HOME", membound.home.path().join("cache"));
+    let finished = Finished::of(&command.output().unwrap());
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("there\n"), "{finished:?}");
+    assert!(
+        finished
+            .stderr
+            .contains("/bin/ls runs without yields of its own: "),
+        "{finished:?}"
+    );
+    assert!(
+        finished.stderr.contains("/bin/true is left out: "),
+        "{finished:?}"
+    );
+    assert!(membound.home.path().join("made/for/it").is_dir());
+}
+
+#[test]
+fn what_a_harvest_cannot_write_is_found_before_anything_runs() {
+    let membound = Membound::new();
+    machine(&membound);
+    fs::write(membound.home.path().join("file"), "").unwrap();
+    fs::create_dir_all(membound.home.path().join("out/1-0.err")).unwrap();
+    for (directory, cause) in [
+        ("file", "cannot make the directory file"),
+        ("out", "1-0.err"),
+    ] {
+        membound
+            .run(&format!(
+                "harvest run --machine machine.json --output {directory} --scavenger /bin/true \
+                 -- /bin/echo ran"
+            ))
+            .complains(1, &[cause]);
+    }
+}
