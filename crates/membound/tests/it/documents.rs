@@ -1,0 +1,108 @@
+//! Every command of `docs/documents.md`, in a short form.
+
+use crate::command::Membound;
+
+const PAGE: &str = include_str!("../../../../docs/documents.md");
+
+/// The commands of the page's tables.
+fn commands() -> Vec<&'static str> {
+    PAGE.lines()
+        .filter(|line| line.starts_with('|'))
+        .filter_map(|line| line.split('|').nth(2)?.trim().strip_prefix("`membound "))
+        .map(|cell| cell.split_once('`').unwrap().0)
+        .collect()
+}
+
+/// The command with less to measure.
+fn short(command: &str) -> String {
+    let mut line = command.replace(" 2000 ", " 1 ");
+    if let Some(rest) = line.strip_prefix("lat_mem_rd") {
+        return format!("lat_mem_rd -N 2{rest}");
+    }
+    if !line.starts_with("measure") {
+        return line;
+    }
+    line.push_str(" --quick");
+    for (part, options) in [
+        ("latency", [" --max 1M", " --page 4k"]),
+        ("mlp", [" --areas 64M", " --loads 1,2,4,8,12"]),
+        (
+            "window",
+            [
+                " --areas 16K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,32M",
+                " --windows 1K,4K",
+            ],
+        ),
+        ("prefetch", [" --page 4k", ""]),
+    ] {
+        let measured = line.split(' ').any(|word| word == part);
+        for option in options {
+            let name = option.split(' ').nth(1).unwrap_or("--quick");
+            if measured && !line.contains(name) {
+                line.push_str(option);
+            }
+        }
+    }
+    line
+}
+
+/// What the output of a command is about.
+fn expected(command: &str) -> &'static [&'static str] {
+    match command {
+        _ if command.starts_with("lat_mem_rd") => &["\"stride="],
+        _ if command.starts_with("compare") => &[
+            "parallel loads by condition",
+            "T(N): loads at once",
+            "T(n): loads in sequence",
+        ],
+        _ if command.contains("--placements") => &["placement noise"],
+        _ if command.contains("--cpu 0,1") => &["cpu=0", "cpu=1"],
+        _ if command.contains("latency mlp") => &["latency", "memory-level parallelism"],
+        _ if command.contains(" mlp") => &[
+            "N loads, K fillers",
+            "loads in sequence: T(n) = n·M + C",
+            "area sweep",
+        ],
+        _ if command.contains("window") => &["MFLOPS", "area"],
+        "model show origin2000" => &["75.5", "20.3", "14.5", "13.6", "12.9", "12.2", "t_tlb"],
+        _ if command.starts_with("model fit") => &["window points"],
+        _ if command.contains("prefetch") => &["prefetch"],
+        _ if command.contains("latency") => &["latency"],
+        _ => panic!("{command}: nobody has said what it shows"),
+    }
+}
+
+#[test]
+fn every_command_of_the_page_shows_what_it_is_there_for() {
+    let allowed = membound_platform::affinity::allowed().unwrap();
+    let membound = Membound::new();
+    // What others of them read.
+    for line in [
+        "measure mlp --cond host-thp=on --cond guest-thp=on --json h0g0.json",
+        "measure window --json windows.json",
+    ] {
+        let finished = membound.run(&short(line));
+        assert_eq!(finished.code, Some(0), "{line}: {finished:?}");
+    }
+    let commands = commands();
+    assert!(commands.len() >= 20, "{commands:?}");
+    for command in commands {
+        if command.contains("--cpu 0,1") && allowed.len() < 2 {
+            membound_testkit::skipped("there is one CPU");
+            continue;
+        }
+        if command.contains("-P 2") && allowed.len() < 2 {
+            continue;
+        }
+        let line = short(command);
+        let finished = membound.run(&line);
+        assert_eq!(finished.code, Some(0), "{line}: {finished:?}");
+        for part in expected(command) {
+            assert!(
+                finished.stdout.contains(part),
+                "{line}: no `{part}` in\n{}",
+                finished.stdout
+            );
+        }
+    }
+}
