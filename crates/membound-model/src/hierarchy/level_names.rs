@@ -9,7 +9,7 @@ use membound_types::{Cache, CacheKind, Level, LevelKind};
 
 /// Shares of its declared size that a cache may be found to end at: of one that a core has
 /// to itself, and of one that others have a part of, such as the host's other guests.
-const OF_OWN: (f64, f64) = (0.5, 1.6);
+const OF_OWN: (f64, f64) = (0.35, 1.6);
 const OF_SHARED: (f64, f64) = (0.12, 1.6);
 
 /// Names `levels`, innermost first, the last of which has no end.
@@ -148,6 +148,8 @@ mod tests {
     fn a_hidden_first_cache_does_not_shift_the_names_of_the_others() {
         let laptop = [48 * KIB, MIB, 32 * MIB];
         check(&[MIB, 11 * MIB], &laptop, &["L2", "L3", "DRAM"]);
+        // As a guest's windows show a second cache of 1 MiB.
+        check(&[436 * KIB, 7 * MIB], &laptop, &["L2", "L3", "DRAM"]);
         check(
             &[46 * KIB, 980 * KIB, 7 * MIB],
             &laptop,

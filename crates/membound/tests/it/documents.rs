@@ -9,7 +9,7 @@ fn commands() -> Vec<&'static str> {
     PAGE.lines()
         .filter(|line| line.starts_with('|'))
         .filter_map(|line| line.split('|').nth(2)?.trim().strip_prefix("`membound "))
-        .map(|cell| cell.split_once('`').unwrap().0)
+        .filter_map(|cell| Some(cell.split_once('`')?.0))
         .collect()
 }
 

@@ -7,15 +7,16 @@ fn blocks(stdout: &str) -> Vec<(u64, Vec<(f64, f64)>)> {
     let mut blocks: Vec<(u64, Vec<(f64, f64)>)> = Vec::new();
     for line in stdout.lines().filter(|line| !line.is_empty()) {
         if let Some(stride) = line.strip_prefix("\"stride=") {
-            blocks.push((stride.parse().unwrap(), Vec::new()));
+            blocks.push((stride.parse().expect("a stride is a number"), Vec::new()));
             continue;
         }
-        let (size, ns) = line.split_once(' ').unwrap();
+        let (size, ns) = line.split_once(' ').expect("a line has two columns");
         // Five digits behind the point, and three.
-        assert_eq!(size.split_once('.').unwrap().1.len(), 5, "{line}");
-        assert_eq!(ns.split_once('.').unwrap().1.len(), 3, "{line}");
-        let point = (size.parse().unwrap(), ns.parse().unwrap());
-        blocks.last_mut().unwrap().1.push(point);
+        let digits = |number: &str| number.split_once('.').map(|(_, digits)| digits.len());
+        assert_eq!((digits(size), digits(ns)), (Some(5), Some(3)), "{line}");
+        let number = |text: &str| text.parse().expect("a column is a number");
+        let (_, points) = blocks.last_mut().expect("a stride stands first");
+        points.push((number(size), number(ns)));
     }
     blocks
 }

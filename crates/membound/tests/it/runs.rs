@@ -12,7 +12,8 @@ use crate::command::{Finished, Membound, busy};
 fn machine(membound: &Membound) -> PathBuf {
     let path = membound.home.path().join("machine.json");
     let profile = MachineProfile::unmeasured(MachineInfo::default());
-    fs::write(&path, serde_json::to_string(&profile).unwrap()).unwrap();
+    let text = serde_json::to_string(&profile).expect("a profile can be written");
+    fs::write(&path, text).expect("the directory is ours");
     path
 }
 
