@@ -1,6 +1,6 @@
 //! What all views are made from.
 
-use membound_run::{RunData, SiteId};
+use membound_run::{RunData, SiteId, ThreadId};
 
 use crate::Options;
 use crate::executions::{self, Windows};
@@ -8,6 +8,7 @@ use crate::groups::Groups;
 use crate::machine::Machine;
 use crate::parts::Parts;
 use crate::places::Places;
+use crate::selection::Span;
 use crate::sharing::Fights;
 use crate::sites::{self, SiteCost};
 use crate::tally::{PlainTime, Tally, Waits};
@@ -16,7 +17,12 @@ use crate::touches::{self, Touches};
 
 /// What all views are made from.
 pub(crate) struct Context<'a> {
+    /// What was recorded in the selected span.
     pub run: &'a RunData,
+    /// The selected span.
+    pub span: Span,
+    /// By thread, whether it is selected; `None`: all are.
+    pub selected_threads: Option<Vec<bool>>,
     pub options: &'a Options<'a>,
     pub machine: Machine<'a>,
     pub places: Places<'a>,
@@ -34,7 +40,13 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(run: &'a RunData, options: &'a Options<'a>) -> Self {
+    /// Of `run`, which is the part of `whole` in `span`.
+    pub(crate) fn new(
+        whole: &RunData,
+        run: &'a RunData,
+        span: Span,
+        options: &'a Options<'a>,
+    ) -> Self {
         let profile = options.machine.or(run.meta.machine.as_deref());
         let machine = Machine::new(run, profile);
         let places = Places::new(run);
@@ -43,7 +55,12 @@ impl<'a> Context<'a> {
         let waits = Waits::new(run);
         let tally = Tally::new(run, &waits, &groups);
         let windows = Windows::new(run);
-        let executed = executions::executed(run, &waits, &places, &windows);
+        let executed = if span.is_all() {
+            executions::executed(run, span, &waits, &places, &windows)
+        } else {
+            // Rates are those of the whole run where nothing was counted in the span.
+            executions::executed(whole, span, &waits, &places, &Windows::new(whole))
+        };
         let touches = Touches::new(run, &windows, &executed, &machine);
         let thresholds = &options.thresholds;
         let fights = Fights::new(run, &machine, &waits, &touches, &executed, thresholds);
@@ -51,11 +68,13 @@ impl<'a> Context<'a> {
             run, &machine, &places, &groups, &touches, &windows, &executed,
         );
         let mut costs = sites::costs(run, &machine, counted, &times, &tally, &touches, &fights);
-        let mut parts = Parts::new(&machine, &groups, &tally, &touches, &mut costs);
+        let mut parts = Parts::new(run, &machine, &groups, &tally, &touches, &mut costs);
         parts.name_transfers(run, &machine, &groups, &mut costs);
         let part_of = part_of_accesses(run, &groups, &touches, &parts);
         Self {
             run,
+            span,
+            selected_threads: None,
             options,
             machine,
             places,
@@ -69,6 +88,16 @@ impl<'a> Context<'a> {
             part_of,
             plain: tally.plain,
         }
+    }
+
+    /// Whether `thread` is among those that are asked for.
+    pub(crate) fn is_selected(&self, thread: ThreadId) -> bool {
+        (self.selected_threads.as_ref()).is_none_or(|selected| selected[thread.index()])
+    }
+
+    /// Position of each access's part; `None` where it has none.
+    pub(crate) fn parts_of_accesses(&self) -> Vec<Option<u32>> {
+        part_of_accesses(self.run, &self.groups, &self.touches, &self.parts)
     }
 
     /// Whether the timer cannot tell the first two caches apart.

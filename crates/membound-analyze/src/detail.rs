@@ -65,7 +65,7 @@ pub(crate) fn detail(context: &Context<'_>, rows: &Rows<'_>) -> Detail {
     let mut samples = Vec::with_capacity(run.samples.len());
     for sample in in_order(run).iter() {
         let stack = run.stacks[sample.stack.index()];
-        if info::is_own(run, stack.frame) {
+        if info::is_own(run, stack.frame) || !context.is_selected(sample.thread) {
             continue;
         }
         let even = &mut even[stack.frame.index()];

@@ -21,6 +21,7 @@ use rustc_hash::FxHashMap;
 
 use crate::info;
 use crate::places::{FunctionId, Places};
+use crate::selection::Span;
 use crate::tally::Waits;
 
 /// Standard errors of an estimate to the end of its 95 % interval.
@@ -126,11 +127,6 @@ impl Series {
             (to - from) as u64,
             self.before_ns[to] - self.before_ns[from],
         )
-    }
-
-    fn all(&self) -> (u64, u64) {
-        let last = self.before_ns.last().copied();
-        (self.t_ns.len() as u64, last.unwrap_or(0))
     }
 }
 
@@ -316,9 +312,13 @@ const fn exactly(count: f64) -> Executed {
     }
 }
 
-/// Executions of each site over the whole run, by [`SiteId`]; `None` where nothing tells.
+/// Executions of each site in `span` of the whole run, by [`SiteId`]; `None` where nothing tells.
+///
+/// A rate is taken from the windows that lie in the span, or from all where none of the site's does, and
+/// carried over to the time of the stratum in the span.
 pub(crate) fn executed(
     run: &RunData,
+    span: Span,
     waits: &Waits,
     places: &Places<'_>,
     windows: &Windows,
@@ -331,16 +331,12 @@ pub(crate) fn executed(
     for row in &run.laps {
         laps.entry(row.site).or_default().push(*row);
     }
-    let waited = waited(run, waits);
+    let waited = waited(run, span, waits);
     let mut by_laps: BTreeMap<SiteId, Executed> = BTreeMap::new();
     let mut executed: Vec<Option<Executed>> = (0..run.sites.len())
         .map(|index| {
             let site = SiteId(index as u32);
-            let one = OfSite {
-                strata: &strata,
-                site,
-                windows: windows.of(site),
-            };
+            let one = OfSite::new(&strata, span, site, windows.of(site));
             let counted = one.counted(waited[index]);
             let of_laps = laps.get(&site).and_then(|rows| one.lapped(rows, counted));
             if let Some(of_laps) = of_laps {
@@ -359,10 +355,10 @@ pub(crate) fn executed(
     executed
 }
 
-/// Time of samples that waited for each site.
-fn waited(run: &RunData, waits: &Waits) -> Vec<u64> {
+/// Time of samples in `span` that waited for each site.
+fn waited(run: &RunData, span: Span, waits: &Waits) -> Vec<u64> {
     let mut waited = vec![0_u64; run.sites.len()];
-    for sample in &run.samples {
+    for sample in run.samples.iter().filter(|it| span.has(it.t_ns)) {
         let frame = run.stacks[sample.stack.index()].frame;
         for wait in waits.of(frame) {
             let sum = &mut waited[wait.site.index()];
@@ -374,25 +370,51 @@ fn waited(run: &RunData, waits: &Waits) -> Vec<u64> {
 
 struct OfSite<'a> {
     strata: &'a Strata,
+    span: Span,
     site: SiteId,
-    windows: &'a [Executions],
+    /// Windows that rates are taken from.
+    windows: Vec<Executions>,
+    /// Windows as far as they lie in the span: what was counted there.
+    inside: Vec<Executions>,
 }
 
-impl OfSite<'_> {
+impl<'a> OfSite<'a> {
+    fn new(strata: &'a Strata, span: Span, site: SiteId, windows: &[Executions]) -> Self {
+        let inside: Vec<Executions> = windows
+            .iter()
+            .filter_map(|window| span.cut_window(window))
+            .collect();
+        let touching = windows
+            .iter()
+            .filter(|window| inside.is_empty() || span.cut_window(window).is_some());
+        Self {
+            strata,
+            span,
+            site,
+            windows: touching.copied().collect(),
+            inside,
+        }
+    }
+
+    /// What was counted in the span.
+    fn counted_inside(&self) -> f64 {
+        self.inside.iter().map(|window| window.count as f64).sum()
+    }
+
     fn stratum(&self) -> Stratum {
         self.strata.of_site[self.site.index()]
     }
 
-    /// Time of the stratum outside of the site's windows.
+    /// Time of the stratum in the span outside of the site's windows.
     fn outside(&self) -> Outside {
-        let (all, _) = self.strata.all_plain.all();
-        let (mine, mine_ns) = self
+        let in_span = |series: &Series| series.within(self.span.from_ns, self.span.to_ns);
+        let (mut all, _) = in_span(&self.strata.all_plain);
+        let (mut mine, mut mine_ns) = self
             .strata
             .plain
             .get(&self.stratum())
-            .map_or((0, 0), Series::all);
-        let (mut all, mut mine, mut mine_ns) = (all, mine, mine_ns);
-        for window in self.windows {
+            .map_or((0, 0), in_span);
+        for window in &self.inside {
             let (number, _) = self.strata.all_plain.within(window.from_ns, window.to_ns);
             all = all.saturating_sub(number);
             if let Some(series) = self.strata.plain.get(&self.stratum()) {
@@ -406,8 +428,8 @@ impl OfSite<'_> {
         // Patches stand in the text for a while before and after windows.
         let mut patched_ns = 0;
         if let Some(series) = self.strata.patched.get(&self.stratum()) {
-            patched_ns = series.all().1;
-            for window in self.windows {
+            patched_ns = in_span(series).1;
+            for window in &self.inside {
                 let (_, ns) = series.within(window.from_ns, window.to_ns);
                 patched_ns = patched_ns.saturating_sub(ns);
             }
@@ -424,7 +446,8 @@ impl OfSite<'_> {
         if self.windows.is_empty() {
             return None;
         }
-        let counted: f64 = self.windows.iter().map(|window| window.count as f64).sum();
+        let counted = self.counted_inside();
+        let rated: f64 = self.windows.iter().map(|window| window.count as f64).sum();
         let seen: Vec<Seen> = self
             .windows
             .iter()
@@ -434,7 +457,7 @@ impl OfSite<'_> {
         let (mine, all) = (sum(|it| it.mine), sum(|it| it.all));
         let (mine_patched, all_patched) = (sum(|it| it.mine_patched), sum(|it| it.all_patched));
         let outside = self.outside();
-        if counted == 0.0 {
+        if rated == 0.0 {
             // Nothing is known of what ran at another time only.
             let never = waited_ns == 0 && mine + mine_patched >= FEWEST_IN_STRATUM;
             let over = outside.ns == 0.0;
@@ -483,8 +506,11 @@ impl OfSite<'_> {
 
     /// From laps of the site's loop, unless what windows counted shows them to be too few.
     fn lapped(&self, rows: &[Laps], counted: Option<Executed>) -> Option<Executed> {
+        let touches = |row: &&Laps| self.span.cut(row.from_ns, row.to_ns).is_some();
+        let elsewhere = !rows.iter().any(|row| touches(&row));
         let rated: Vec<Rated> = rows
             .iter()
+            .filter(|row| elsewhere || touches(row))
             .map(|row| {
                 let ns = row.cpu_ns as f64;
                 // What the kernel took of the time is known by samples.
@@ -500,8 +526,7 @@ impl OfSite<'_> {
             })
             .collect();
         let rate = Rate::of(&rated);
-        let inside: f64 = self.windows.iter().map(|window| window.count as f64).sum();
-        let all = rate.extended(inside, self.outside());
+        let all = rate.extended(self.counted_inside(), self.outside());
         let least = counted.map_or(0.0, |counted| counted.low);
         (rate.ns > 0.0 && all.count >= TOO_SLOW * least).then_some(all)
     }
@@ -639,6 +664,6 @@ mod tests {
         assert_eq!(series.within(10, 30), (2, 3));
         assert_eq!(series.within(11, 31), (2, 5));
         assert_eq!(series.within(31, 5), (0, 0));
-        assert_eq!(series.all(), (3, 6));
+        assert_eq!(series.within(0, u64::MAX), (3, 6));
     }
 }

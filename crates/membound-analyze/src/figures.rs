@@ -1,10 +1,11 @@
 //! What is known of each access over the whole run, for decisions about single instructions.
 
-use membound_model::stall::{Estimate, Executed, Served};
+use membound_model::stall::{Estimate, Executed, Mixture, Served};
 use membound_run::{RunData, SiteId};
 
 use crate::Options;
 use crate::context::Context;
+use crate::selection::Span;
 
 /// What is known of an access.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +58,7 @@ pub struct Figures {
 /// What `run` says of each access.
 #[must_use]
 pub fn figures(run: &RunData, options: &Options<'_>) -> Figures {
-    let context = Context::new(run, options);
+    let context = Context::new(run, run, Span::of(run, None), options);
     let accesses: Vec<AccessFigures> = (0..run.sites.len())
         .map(|index| access(&context, SiteId(index as u32)))
         .collect();
@@ -88,14 +89,7 @@ fn access(context: &Context<'_>, site: SiteId) -> AccessFigures {
         stall_beyond_l2_ns: beyond_l2.iter().map(|&served| levels.get(served)).sum(),
         executed: cost.executed,
         served: cost.mixture.as_ref().map(|mixture| {
-            let share = |wanted: &[Served]| {
-                let of_levels = mixture.levels.iter();
-                let shares = of_levels
-                    .filter(|level| wanted.contains(&level.served))
-                    .map(|level| level.share)
-                    .chain([mixture.beyond]);
-                sum(shares).clamped(0.0, 1.0)
-            };
+            let share = |wanted: &[Served]| served_share(mixture, wanted);
             ServedFigures {
                 memory: share(&[Served::Dram, Served::Remote]),
                 beyond_l2: share(&beyond_l2),
@@ -104,6 +98,17 @@ fn access(context: &Context<'_>, site: SiteId) -> AccessFigures {
             }
         }),
     }
+}
+
+/// Share of the accesses of `mixture` that the levels `wanted` served, or that took longer than any level.
+pub(crate) fn served_share(mixture: &Mixture, wanted: &[Served]) -> Estimate {
+    let shares = mixture
+        .levels
+        .iter()
+        .filter(|level| wanted.contains(&level.served))
+        .map(|level| level.share)
+        .chain([mixture.beyond]);
+    sum(shares).clamped(0.0, 1.0)
 }
 
 /// The sum of shares of one whole: where one is overestimated another is not, so that deviations

@@ -1,6 +1,8 @@
 //! Objects as a person counts them: blocks of one allocating call chain are one.
 
-use membound_run::{FrameId, ObjectId, ObjectKind, ProcessId, RunData, StackId, ThreadId};
+use membound_run::{
+    FrameId, LiveBytes, ObjectId, ObjectKind, ProcessId, RunData, StackId, ThreadId,
+};
 use rustc_hash::FxHashMap;
 
 use crate::alloc_frames;
@@ -44,6 +46,8 @@ pub(crate) struct Groups {
     pub groups: Vec<Group>,
     /// By [`ObjectId`].
     of_object: Vec<GroupId>,
+    /// Of call chains that [`RunData::live`] tells of.
+    of_live: FxHashMap<(ObjectKind, StackId), GroupId>,
 }
 
 /// Call chains that look alike in source code have one identity.
@@ -107,6 +111,22 @@ impl Groups {
             groups[group.index()].objects.push(ObjectId(index as u32));
             of_object.push(group);
         }
+        // Memory of which no access was seen is consumed too.
+        let mut of_live: FxHashMap<(ObjectKind, StackId), GroupId> = FxHashMap::default();
+        for live in &run.live {
+            let kind = live_kind(live);
+            of_live.entry((kind, live.stack)).or_insert_with(|| {
+                let chain = chains[live.stack.index()];
+                *known
+                    .entry(GroupKey::Chain(kind, chain))
+                    .or_insert_with(|| {
+                        let id = GroupId(groups.len() as u32);
+                        groups.push(Group::new(kind, Some(live.stack)));
+                        by_chain.entry(chain).or_default().push(id);
+                        id
+                    })
+            });
+        }
         for allocations in &run.allocations {
             let mapped = is_mapping(&allocations.function);
             for &id in by_chain
@@ -130,7 +150,16 @@ impl Groups {
             group.count_what_was_seen(run);
         }
         crate::object_names::name(run, places, &mut groups);
-        Self { groups, of_object }
+        Self {
+            groups,
+            of_object,
+            of_live,
+        }
+    }
+
+    /// The group of what a call chain allocated.
+    pub(crate) fn of_live(&self, live: &LiveBytes) -> Option<GroupId> {
+        self.of_live.get(&(live_kind(live), live.stack)).copied()
     }
 
     pub(crate) fn of(&self, object: ObjectId) -> GroupId {
@@ -194,7 +223,10 @@ impl Group {
             self.mean_weight = (weight / self.objects.len() as f64).max(1.0);
         }
         sizes.sort_unstable();
-        self.size_bytes = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
+        self.size_bytes = match sizes.get(sizes.len() / 2) {
+            Some(median) => *median,
+            None => self.total_bytes.checked_div(self.blocks).unwrap_or(0),
+        };
         if self.blocks == 0 {
             self.blocks = weight.round() as u64;
             self.total_bytes = bytes.round() as u64;
@@ -205,6 +237,15 @@ impl Group {
                 }
             }
         }
+    }
+}
+
+/// What a call chain allocated.
+fn live_kind(live: &LiveBytes) -> ObjectKind {
+    if is_mapping(&live.function) {
+        ObjectKind::Mapped
+    } else {
+        ObjectKind::Heap
     }
 }
 

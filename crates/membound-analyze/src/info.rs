@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, Thread, TimerKind};
-use membound_types::{MachineProfile, Missing, NotMeasured, Overhead, RunInfo, StopCount};
+use membound_types::{Missing, NotMeasured, Overhead, RunInfo, StopCount};
+
+use crate::context::Context;
+use crate::names;
 
 /// Nanoseconds in seconds.
 pub(crate) fn seconds(ns: u64) -> f64 {
@@ -11,8 +14,13 @@ pub(crate) fn seconds(ns: u64) -> f64 {
 }
 
 /// What was run, and how it was recorded.
-pub(crate) fn run_info(run: &RunData, machine: Option<&MachineProfile>) -> RunInfo {
+pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
+    let (run, machine) = (context.run, context.machine.profile);
     let meta = &run.meta;
+    let samples = || {
+        let samples = run.samples.iter();
+        samples.filter(|sample| context.is_selected(sample.thread))
+    };
     RunInfo {
         command: meta.command.clone(),
         attached: meta.attached,
@@ -31,12 +39,12 @@ pub(crate) fn run_info(run: &RunData, machine: Option<&MachineProfile>) -> RunIn
             TimerKind::AgentTimer => "agent-timer",
         }
         .to_owned(),
-        samples: run.samples.len() as u64,
-        effective_samples: effective(run.samples.iter().map(|sample| sample.weight_ns)),
+        samples: samples().count() as u64,
+        effective_samples: effective(samples().map(|sample| sample.weight_ns)),
         timed_accesses: run
             .accesses
             .iter()
-            .filter(|access| access.ticks.is_some())
+            .filter(|access| access.ticks.is_some() && context.is_selected(access.thread))
             .count() as u64,
     }
 }
@@ -214,6 +222,32 @@ fn late(run: &RunData) -> Option<Missing> {
                 run.meta.elapsed_ns as f64 * 1e-9
             ),
             remedy: Some("let the program run longer".to_owned()),
+        },
+    })
+}
+
+/// Share of a selected span's time at accesses that may be untimed there before it is told.
+const UNTIMED: f64 = 0.1;
+
+/// That nothing is known of latencies in the selected span, of accesses that were timed at other times.
+pub(crate) fn untimed(context: &Context<'_>) -> Option<Missing> {
+    if context.span.is_all() {
+        return None;
+    }
+    let time = |untimed_only: bool| -> f64 {
+        let costs = context.costs.iter();
+        let costs = costs.filter(|cost| cost.mixture.is_none() || !untimed_only);
+        costs.map(|cost| cost.time_ns).sum()
+    };
+    let (untimed_ns, all_ns) = (time(true), time(false));
+    (untimed_ns > UNTIMED * all_ns).then(|| Missing {
+        table: "latency".to_owned(),
+        why: NotMeasured {
+            reason: format!(
+                "{} of the span's time at loads and stores is at some that were not timed in it",
+                names::percent(untimed_ns / all_ns)
+            ),
+            remedy: Some("select a longer span".to_owned()),
         },
     })
 }

@@ -113,23 +113,11 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
         ));
     }
     let nodes = nodes(run);
-    let pages = Pages::new(run);
     let mut all = Matrix::new(nodes);
     let mut by_group: BTreeMap<GroupId, Matrix> = BTreeMap::new();
     let mut by_line: BTreeMap<LineId, Matrix> = BTreeMap::new();
-    let mut sightings = accessed(context, &pages);
-    if sightings.is_empty() {
-        sightings = sampled(context, &pages);
-        if sightings.len() < FEWEST_SAMPLES {
-            sightings.clear();
-        }
-    }
-    for sighting in sightings {
+    for sighting in sightings(context) {
         let (from, to) = (sighting.from, sighting.to);
-        // What is in no figure needs no row, and no advice.
-        if usize::from(from.max(to)) >= nodes || sighting.weight <= 0.0 {
-            continue;
-        }
         all.add(from, to, sighting.weight);
         by_group
             .entry(sighting.group)
@@ -199,13 +187,31 @@ pub(crate) fn placement(context: &Context<'_>) -> Placement {
 }
 
 /// A thread on one node that uses a page of another, or of the same.
-struct Sighting {
-    from: u16,
-    to: u16,
-    group: GroupId,
+pub(crate) struct Sighting {
+    /// Node of the thread.
+    pub from: u16,
+    /// Node of the page.
+    pub to: u16,
+    pub group: GroupId,
     line: LineId,
     /// Executions, or where none were counted, time.
-    weight: f64,
+    pub weight: f64,
+}
+
+/// All accesses of which both nodes are known.
+pub(crate) fn sightings(context: &Context<'_>) -> Vec<Sighting> {
+    let nodes = nodes(context.run);
+    let pages = Pages::new(context.run);
+    let mut sightings = accessed(context, &pages);
+    if sightings.is_empty() {
+        sightings = sampled(context, &pages);
+        if sightings.len() < FEWEST_SAMPLES {
+            sightings.clear();
+        }
+    }
+    // What is in no figure needs no row, and no advice.
+    sightings.retain(|it| usize::from(it.from.max(it.to)) < nodes && it.weight > 0.0);
+    sightings
 }
 
 /// What the latency sampler saw.
@@ -215,6 +221,7 @@ fn accessed(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
     let sites = (0..run.sites.len()).map(|index| membound_run::SiteId(index as u32));
     sites
         .flat_map(|site| context.touches.of(site))
+        .filter(|(_, access)| context.is_selected(access.thread))
         .filter_map(|(index, access)| {
             let process = run.threads[access.thread.index()].process;
             let page = access
@@ -236,6 +243,7 @@ fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
     let run = context.run;
     run.samples
         .iter()
+        .filter(|sample| context.is_selected(sample.thread))
         .filter_map(|sample| {
             let address = sample.address.filter(|_| sample.exact)?;
             let process = run.threads[sample.thread.index()].process;
@@ -258,7 +266,7 @@ fn sampled(context: &Context<'_>, pages: &Pages) -> Vec<Sighting> {
 }
 
 /// How many nodes there are room for: a node may have memory and no CPU.
-fn nodes(run: &RunData) -> usize {
+pub(crate) fn nodes(run: &RunData) -> usize {
     let of_cpus = run.meta.cpu_nodes.iter().copied();
     let of_pages = run.pages.iter().map(|page| page.node);
     let of_accesses = run.accesses.iter().filter_map(|access| access.node);
@@ -267,7 +275,7 @@ fn nodes(run: &RunData) -> usize {
     seen.max(run.meta.nodes as usize)
 }
 
-fn node_of_cpu(run: &RunData, cpu: Option<u16>) -> Option<u16> {
+pub(crate) fn node_of_cpu(run: &RunData, cpu: Option<u16>) -> Option<u16> {
     run.meta.cpu_nodes.get(usize::from(cpu?)).copied()
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use membound_types::MachineProfile;
 
-use crate::Thresholds;
+use crate::{Selection, Thresholds};
 
 /// Text of source files, by the path that debug information names.
 ///
@@ -40,6 +40,8 @@ pub struct Options<'a> {
     pub machine: Option<&'a MachineProfile>,
     /// Machines for which [`membound_types::Profile::elsewhere`] is asked.
     pub elsewhere: &'a [OtherMachine<'a>],
+    /// The part of the run that is asked for; `None`: all of it.
+    pub selection: Option<&'a Selection>,
     /// From where on something is worth a look.
     pub thresholds: Thresholds,
     /// Source texts for the listings.
@@ -53,6 +55,7 @@ impl Default for Options<'_> {
         Self {
             machine: None,
             elsewhere: &[],
+            selection: None,
             thresholds: Thresholds::default(),
             sources: &NoSources,
             listings: 20,
@@ -65,6 +68,7 @@ impl fmt::Debug for Options<'_> {
         f.debug_struct("Options")
             .field("machine", &self.machine.is_some())
             .field("elsewhere", &self.elsewhere)
+            .field("selection", &self.selection)
             .field("thresholds", &self.thresholds)
             .field("listings", &self.listings)
             .finish_non_exhaustive()

@@ -10,7 +10,7 @@ use membound_run::{Access, RunData, SiteId, ThreadId};
 
 use crate::groups::{GroupId, Groups};
 use crate::machine::Machine;
-use crate::sites::SiteCost;
+use crate::sites::{self, SiteCost};
 use crate::tally::{SiteTime, Tally};
 use crate::touches::{Counts, Touch, Touches};
 
@@ -46,6 +46,8 @@ pub(crate) struct Part {
     pub levels: ByLevel,
     /// Executions over the whole run, where they were counted.
     pub executions: Option<Executed>,
+    /// Those of them that missed the last cache, where they were timed too.
+    pub misses: Option<Executed>,
     /// Average latency, where it was timed, and what it weighs in an average.
     pub latency: Option<(f64, f64)>,
 }
@@ -61,6 +63,7 @@ pub(crate) struct Parts {
 impl Parts {
     /// Divides `costs`; afterwards each cost's levels are the sum of its parts'.
     pub(crate) fn new(
+        run: &RunData,
         machine: &Machine<'_>,
         groups: &Groups,
         tally: &Tally,
@@ -72,6 +75,7 @@ impl Parts {
         for (index, cost) in costs.iter_mut().enumerate() {
             let site = SiteId(index as u32);
             let division = Division {
+                run,
                 machine,
                 groups,
                 touches,
@@ -86,6 +90,32 @@ impl Parts {
         let parts = Self { parts, starts };
         parts.sum_levels(costs);
         parts
+    }
+
+    /// Keeps the parts of threads that `is_selected` takes. What each site cost becomes what it cost these.
+    pub(crate) fn keep(&mut self, is_selected: impl Fn(ThreadId) -> bool, costs: &mut [SiteCost]) {
+        let mut kept = Vec::new();
+        let mut starts = vec![0];
+        for (index, cost) in costs.iter_mut().enumerate() {
+            let of_site = self.of(SiteId(index as u32));
+            let (mut time_ns, mut stall_ns, mut levels) = (0.0, 0.0, ByLevel::default());
+            let mut executed: Option<Executed> = None;
+            for part in of_site.iter().filter(|part| is_selected(part.thread)) {
+                time_ns += part.time_ns;
+                stall_ns += part.stall_ns;
+                levels += part.levels;
+                if let Some(count) = part.executions {
+                    add_up(&mut executed, count);
+                }
+                kept.push(*part);
+            }
+            cost.stall = part_of(&cost.stall, time_ns, stall_ns, levels);
+            cost.time_ns = time_ns;
+            cost.executed = executed;
+            starts.push(kept.len() as u32);
+        }
+        self.parts = kept;
+        self.starts = starts;
     }
 
     /// Sets each site's levels to the sum of those of its parts. A difference of sums would not do:
@@ -129,6 +159,8 @@ impl Parts {
                 Some(Served::L2) => &[Served::Dram],
                 _ => continue,
             };
+            // What comes from another core's cache did not miss the last one.
+            part.misses = part.misses.map(|misses| misses.times(0.0));
             for &served in farther {
                 let moved = part.levels.take(served);
                 part.levels.add(Served::Remote, moved);
@@ -152,6 +184,19 @@ impl Parts {
         let index = site.index();
         &self.parts[self.starts[index] as usize..self.starts[index + 1] as usize]
     }
+}
+
+/// Adds executions to a sum. What one of them is off by the others mostly are too, since they were
+/// counted in the same windows: the ends add up as they are.
+pub(crate) fn add_up(sum: &mut Option<Executed>, more: Executed) {
+    let sum = sum.get_or_insert(Executed {
+        count: 0.0,
+        low: 0.0,
+        high: 0.0,
+    });
+    sum.count += more.count;
+    sum.low += more.low;
+    sum.high += more.high;
 }
 
 /// A part of `stall`, as evidence of its own: `time_ns` of its time with `stall_ns` of its
@@ -189,8 +234,17 @@ pub(crate) fn part_of(stall: &Stall, time_ns: f64, stall_ns: f64, levels: ByLeve
     }
 }
 
+/// Levels that served a site's accesses to one object.
+struct OwnLevels {
+    group: GroupId,
+    levels: ByLevel,
+    /// Share that missed the last cache.
+    missed: Estimate,
+}
+
 /// How one site's time and stall divide.
 struct Division<'a> {
+    run: &'a RunData,
     machine: &'a Machine<'a>,
     groups: &'a Groups,
     touches: &'a Touches<'a>,
@@ -287,16 +341,26 @@ impl Division<'_> {
                 } else {
                     0.0
                 };
-                let levels = by_levels
-                    .iter()
-                    .find(|(of, _)| *of == group)
-                    .map_or(self.cost.stall.levels, |(_, levels)| *levels);
+                let own = by_levels.iter().find(|own| own.group == group);
+                let levels = own.map_or(self.cost.stall.levels, |own| own.levels);
                 let count = executed.map(|count| count * runs_here);
                 let whole = self.cost.executed.map_or(0.0, |executed| executed.count);
                 let latency = of_group(counts, group).and_then(|counts| {
                     let mean_ns = self.cost.mixture.as_ref()?.mean_ns.value;
                     let apart = self.machine.ticks_ns(counts.mean()? - site_mean?);
                     Some(((mean_ns + apart).max(0.0), count.unwrap_or(counts.seen)))
+                });
+                let executions =
+                    self.cost
+                        .executed
+                        .zip(count)
+                        .map(|(executed, count)| match whole > 0.0 {
+                            true => executed.times(count / whole),
+                            false => executed,
+                        });
+                let missed = own.map(|own| own.missed).or_else(|| {
+                    let ratio = self.excess_ratio(of_group(counts, group)?, &all, baseline);
+                    Some(self.cost.missed?.times(ratio).clamped(0.0, 1.0))
                 });
                 parts.push(Part {
                     site: self.site,
@@ -311,11 +375,11 @@ impl Division<'_> {
                     } else {
                         ByLevel::default()
                     },
-                    executions: self.cost.executed.zip(count).map(|(executed, count)| {
-                        match whole > 0.0 {
-                            true => executed.times(count / whole),
-                            false => executed,
-                        }
+                    executions,
+                    misses: executions.zip(missed).map(|(executed, missed)| Executed {
+                        count: executed.count * missed.value,
+                        low: executed.low * missed.low,
+                        high: executed.high * missed.high,
                     }),
                     latency,
                 });
@@ -383,6 +447,14 @@ impl Division<'_> {
         };
         let count = executed.count * sum(thread.touched).seen / all.seen;
         (time_ns - count * self.machine.costs.l1_ns).max(0.0)
+    }
+
+    /// Latency beyond a hit of an object's average access, in units of that of `all`: where an object was
+    /// timed too seldom for levels of its own, its misses are in proportion to it.
+    fn excess_ratio(&self, counts: Counts, all: &Counts, baseline: f64) -> f64 {
+        let each = |counts: &Counts| counts.excess(baseline) / counts.timed;
+        let ratio = each(&counts) / each(all);
+        if ratio.is_finite() { ratio } else { 1.0 }
     }
 
     /// How the stall divides by object where samples alone can tell: their time beyond what
@@ -483,7 +555,7 @@ impl Division<'_> {
 
     /// Levels of objects that were timed often, where the site accesses several. Streams
     /// are told by their span, not by latencies, and fights by who else is there.
-    fn levels_of_groups(&self, pooled: &[(GroupId, Counts)]) -> Vec<(GroupId, ByLevel)> {
+    fn levels_of_groups(&self, pooled: &[(GroupId, Counts)]) -> Vec<OwnLevels> {
         let Ok(mixer) = &self.machine.mixer else {
             return Vec::new();
         };
@@ -519,7 +591,11 @@ impl Division<'_> {
                 }
                 let beyond = (mixture.beyond_ns - l1_ns).max(0.0);
                 levels.add(Served::Unknown, mixture.beyond.value * beyond);
-                (levels.total() > 0.0).then_some((group, levels))
+                (levels.total() > 0.0).then(|| OwnLevels {
+                    group,
+                    levels,
+                    missed: sites::missed(self.run, &mixture),
+                })
             })
             .collect()
     }

@@ -24,6 +24,7 @@ pub(crate) struct Sum {
     pub levels: ByLevel,
     pub loads: Option<Executed>,
     pub stores: Option<Executed>,
+    pub misses: Option<Executed>,
     /// Σ latency · weight, Σ weight.
     latency: (f64, f64),
     /// Time, stall and levels of each site, in the order of sites.
@@ -39,12 +40,15 @@ impl Sum {
         self.stall_ns += part.stall_ns;
         self.levels += part.levels;
         let kind = context.run.sites[part.site.index()].kind;
+        if let Some(misses) = part.misses {
+            parts::add_up(&mut self.misses, misses);
+        }
         if let Some(count) = part.executions {
             if kind.loads() {
-                add_up(&mut self.loads, count);
+                parts::add_up(&mut self.loads, count);
             }
             if kind.stores() {
-                add_up(&mut self.stores, count);
+                parts::add_up(&mut self.stores, count);
             }
         }
         if let Some((ns, weight)) = part.latency {
@@ -123,6 +127,9 @@ impl Sum {
             stores: self.stores.map(|stores| stores.count),
             stores_low: self.stores.map(|stores| stores.low),
             stores_high: self.stores.map(|stores| stores.high),
+            llc_misses: self.misses.map(|misses| misses.count),
+            llc_misses_low: self.misses.map(|misses| misses.low),
+            llc_misses_high: self.misses.map(|misses| misses.high),
             avg_latency_ns,
             avg_latency_cycles: avg_latency_ns.and_then(|ns| context.machine.cycles(ns)),
             flagged: stall_fraction >= thresholds.row_stall
@@ -134,19 +141,6 @@ impl Sum {
             },
         }
     }
-}
-
-/// Adds executions to a sum. What one of them is off by the others mostly are too, since they were
-/// counted in the same windows: the ends add up as they are.
-fn add_up(sum: &mut Option<Executed>, more: Executed) {
-    let sum = sum.get_or_insert(Executed {
-        count: 0.0,
-        low: 0.0,
-        high: 0.0,
-    });
-    sum.count += more.count;
-    sum.low += more.low;
-    sum.high += more.high;
 }
 
 /// Stalled time by level as shares of all CPU time. Where the timer cannot tell the first

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use membound_model::stall::{
-    self, Advance, Contended, Evidence, Executed, Mixture, Served, Stall, Stream,
+    self, Advance, Contended, Estimate, Evidence, Executed, Mixture, Served, Stall, Stream,
 };
 use membound_run::{Access, RunData, SiteId, SiteKind};
 use rayon::prelude::*;
 
 use crate::executions::Windows;
+use crate::figures;
 use crate::groups::Groups;
 use crate::info;
 use crate::machine::Machine;
@@ -33,6 +34,8 @@ pub(crate) struct SiteCost {
     pub stall: Stall,
     pub executed: Option<Executed>,
     pub mixture: Option<Mixture>,
+    /// Share of the executions that missed the last cache.
+    pub missed: Option<Estimate>,
     pub contended: Option<Contended>,
     pub is_stream: bool,
     pub time_ns: f64,
@@ -131,8 +134,11 @@ pub(crate) fn costs(
                 },
                 &machine.costs,
             );
+            let timed = rest.as_ref().unwrap_or(&mixture).as_ref();
+            let unfought = contended.map_or(1.0, |contended| (1.0 - contended.share).max(0.0));
             SiteCost {
                 stall,
+                missed: timed.map(|mixture| missed(run, mixture).times(unfought)),
                 executed,
                 mixture,
                 contended,
@@ -141,6 +147,17 @@ pub(crate) fn costs(
             }
         })
         .collect()
+}
+
+/// Share of the timed accesses that missed the last cache. On a machine of one node another core's cache is
+/// reached through the last cache, on others it may be behind another one.
+pub(crate) fn missed(run: &RunData, mixture: &Mixture) -> Estimate {
+    let beyond: &[Served] = if run.meta.nodes > 1 {
+        &[Served::Dram, Served::Remote]
+    } else {
+        &[Served::Dram]
+    };
+    figures::served_share(mixture, beyond)
 }
 
 const fn touch(kind: SiteKind) -> stall::Touch {

@@ -20,6 +20,14 @@ pub(crate) struct ThreadTime {
     pub samples: u64,
 }
 
+impl ThreadTime {
+    /// Time in which the thread was on no CPU.
+    fn idle_ns(&self) -> u64 {
+        let busy = self.cpu_ns.max(self.sampled_ns) + self.own_ns;
+        self.lifetime_ns.saturating_sub(busy)
+    }
+}
+
 /// The times of all threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Times {
@@ -68,13 +76,7 @@ impl Times {
         }
         let cpu: u64 = threads.iter().map(|thread| thread.cpu_ns).sum();
         let sampled: u64 = threads.iter().map(|thread| thread.sampled_ns).sum();
-        let idle: u64 = threads
-            .iter()
-            .map(|thread| {
-                let busy = thread.cpu_ns.max(thread.sampled_ns) + thread.own_ns;
-                thread.lifetime_ns.saturating_sub(busy)
-            })
-            .sum();
+        let idle: u64 = threads.iter().map(ThreadTime::idle_ns).sum();
         let program = run.samples.iter().filter(|sample| !is_own(sample));
         Self {
             threads,
@@ -84,6 +86,24 @@ impl Times {
             idle_ns: idle as f64,
             effective_samples: info::effective(program.map(|sample| sample.weight_ns)),
         }
+    }
+
+    /// Keeps the threads of `run` that `is_selected` takes: shares are fractions of their CPU time then.
+    pub(crate) fn keep(&mut self, run: &RunData, is_selected: impl Fn(ThreadId) -> bool) {
+        let (mut cpu, mut sampled, mut idle) = (0_u64, 0_u64, 0_u64);
+        for (id, time) in (0..).map(ThreadId).zip(&self.threads) {
+            if is_selected(id) {
+                cpu += time.cpu_ns;
+                sampled += time.sampled_ns;
+                idle += time.idle_ns();
+            }
+        }
+        self.total_ns = cpu.max(sampled) as f64;
+        self.idle_ns = idle as f64;
+        let selected = run.samples.iter().filter(|sample| {
+            is_selected(sample.thread) && !info::is_own(run, run.stacks[sample.stack.index()].frame)
+        });
+        self.effective_samples = info::effective(selected.map(|sample| sample.weight_ns));
     }
 
     /// That of `thread`.

@@ -5,15 +5,17 @@
 //! of them miss, and samples how often the function ran at what time. All is scaled by
 //! function, because a burst records all accesses of one.
 
+mod by_node;
 mod caches;
 mod domain;
 mod elsewhere;
 mod memory;
 mod moves;
 mod pieces;
+mod platform;
 mod rates;
 
-use membound_types::{BandwidthDomain, Elsewhere, Missing, NotMeasured};
+use membound_types::{BandwidthDomain, Elsewhere, Missing, NotMeasured, Platform};
 
 use crate::context::Context;
 use crate::names;
@@ -25,11 +27,15 @@ use rates::Rates;
 /// Share of the CPU time that the model must speak for; below it the table says so.
 const COVERED: f64 = 0.9;
 
+/// Share of the traffic whose memory may be on unknown nodes before the table says so.
+const HOMELESS: f64 = 0.05;
+
 /// All that is said of traffic.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub bandwidth: Vec<BandwidthDomain>,
     pub elsewhere: Vec<Elsewhere>,
+    pub platform: Platform,
     pub missing: Vec<Missing>,
 }
 
@@ -54,6 +60,19 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
     if let (Some(here), Some((pieces, moves, rates))) = (&here, &modelled) {
         if bandwidth.is_empty() {
             traffic.bandwidth = domain::modelled(context, here, moves, rates);
+            if let Some(by_node) = by_node::by_node(context, here, moves, rates) {
+                traffic.bandwidth.extend(by_node.domains);
+                if by_node.homeless > HOMELESS {
+                    traffic.missing.push(missing(
+                        format!(
+                            "{} of the traffic is of memory whose node is not known: it is in no \
+                             node's",
+                            names::percent(by_node.homeless)
+                        ),
+                        Some("let the program run longer"),
+                    ));
+                }
+            }
             if rates.covered < COVERED {
                 traffic.missing.push(missing(
                     format!(
@@ -91,8 +110,13 @@ pub(crate) fn traffic(context: &Context<'_>) -> Traffic {
         });
     }
     if !bandwidth.is_empty() {
+        if context.selected_threads.is_some() {
+            let reason = "counters tell what all threads moved, not only those that are selected";
+            traffic.missing.push(missing(reason.to_owned(), None));
+        }
         traffic.bandwidth = bandwidth;
     }
+    traffic.platform = platform::platform(context, &traffic.bandwidth);
     traffic
 }
 

@@ -2,8 +2,8 @@
 
 use membound_run::RunData;
 use membound_types::{
-    AverageLatency, CodeRow, Detail, Kind, Listing, MemoryBound, Outcome, Profile, SCHEMA_VERSION,
-    TimeSplit,
+    AverageLatency, CodeRow, Detail, FunctionObjectRow, Kind, Listing, MemoryBound, Outcome,
+    Profile, SCHEMA_VERSION, TimeSplit,
 };
 
 use crate::context::Context;
@@ -11,7 +11,10 @@ use crate::detail::{self, Rows};
 use crate::findings::{self, MisplacedObject};
 use crate::listing::{self, Texts};
 use crate::rows::{self, Sum};
-use crate::{Options, code, info, levels, numa, objects, sharing, traffic, unseen};
+use crate::selection::{self, Span};
+use crate::{
+    Options, code, consumption, info, levels, numa, objects, pairs, sharing, traffic, unseen,
+};
 
 /// All views of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +31,7 @@ struct CodeTables {
     lines: Vec<CodeRow>,
     instructions: Vec<CodeRow>,
     listings: Vec<Listing>,
+    pairs: Vec<FunctionObjectRow>,
 }
 
 impl CodeTables {
@@ -38,19 +42,45 @@ impl CodeTables {
             lines: code::lines(context),
             instructions: code::instructions(context, &texts),
             listings: listing::listings(context, &texts),
+            pairs: pairs::pairs(context),
         }
     }
 }
 
-/// What `run` says.
+/// What `run` says, or the part of it that `options` selects.
 #[must_use]
 pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
-    let context = Context::new(run, options);
+    let span = Span::of(run, options.selection);
+    let mut views = if span.is_all() {
+        analyze_part(run, run, span, options)
+    } else {
+        analyze_part(run, &selection::within(run, span), span, options)
+    };
+    views.profile.selection = selection::told(run, span, options.selection);
+    views
+}
+
+/// What `run` says, which is the part of `recorded` in `span`.
+fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options<'_>) -> Views {
+    let mut context = Context::new(recorded, run, span, options);
+    // What threads cost each other shows where all of them are looked at.
+    let sharing = sharing::sharing(&context);
+    let selected = options
+        .selection
+        .and_then(|selection| selection.threads.as_deref());
+    let sharing = match selected {
+        Some(threads) => {
+            let whole_ns = context.times.total_ns;
+            selection::select_threads(&mut context, threads);
+            sharing.of_threads(&context, whole_ns)
+        }
+        None => sharing,
+    };
+    let context = context;
     let whole = rows::whole(&context);
     let levels = levels::levels(&context);
     let threads = levels::threads(&context);
     let mut objects = objects::objects(&context);
-    let sharing = sharing::sharing(&context);
     let placement = numa::placement(&context);
     for (group, row) in &mut objects {
         row.false_sharing = sharing.falsely_shared.contains(group);
@@ -90,6 +120,7 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
     );
     detail.listings = tables.listings;
     let mut missing = info::missing(run);
+    missing.extend(info::untimed(&context));
     for lacks in traffic.missing {
         if missing.iter().all(|known| known.table != lacks.table) {
             missing.push(lacks);
@@ -101,7 +132,8 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Profile,
         incomplete: !run.meta.complete,
-        run: info::run_info(run, context.machine.profile),
+        run: info::run_info(&context),
+        selection: None,
         elapsed_s: info::seconds(run.meta.elapsed_ns),
         time: time(&context, &whole, fought.value),
         memory_bound: memory_bound(&context, &whole, fought),
@@ -114,12 +146,15 @@ pub fn analyze(run: &RunData, options: &Options<'_>) -> Views {
         threads: threads.into_iter().map(|(_, row)| row).collect(),
         levels: levels.rows,
         objects: objects.into_iter().map(|(_, row)| row).collect(),
+        function_objects: tables.pairs,
+        memory: consumption::consumption(&context),
         false_sharing: sharing.false_sharing,
         true_sharing: sharing.true_sharing,
         numa: placement.view,
         bandwidth: traffic.bandwidth,
+        platform: traffic.platform,
         elsewhere: traffic.elsewhere,
-        overhead: info::overhead(run),
+        overhead: info::overhead(recorded),
         missing,
     };
     profile.findings = findings::findings(

@@ -11,7 +11,7 @@ mod timeline;
 use std::time::{Duration, Instant};
 
 use membound_types::{
-    Bandwidth, BandwidthKernel, BandwidthPoint, NodePolicy, PageKind, VectorWidth,
+    Bandwidth, BandwidthKernel, BandwidthPoint, CpuId, NodePolicy, PageKind, VectorWidth,
 };
 
 use crate::arch::StreamLoop;
@@ -43,6 +43,8 @@ pub struct BandwidthConfig {
     pub nodes: Vec<NodePolicy>,
     /// Where threads are pinned.
     pub spread: Spread,
+    /// CPUs that threads are pinned to, in this order, whatever `spread` says; `None`: all that may be used.
+    pub cpus: Option<Vec<CpuId>>,
     /// Width of the vectors; `None` for the widest.
     pub vector: Option<VectorWidth>,
     /// Time for each page kind and node policy.
@@ -61,6 +63,7 @@ impl BandwidthConfig {
             pages: vec![page],
             nodes: vec![NodePolicy::LOCAL],
             spread: Spread::Cores,
+            cpus: None,
             vector: None,
             budget: Duration::from_millis(effort.pick(4_000, 10_000, 40_000)),
         }
@@ -92,6 +95,19 @@ impl BandwidthConfig {
             ));
         }
         Ok(())
+    }
+
+    /// The CPUs that the most threads are pinned to.
+    fn pinned(&self, session: &Session<'_>) -> Result<Vec<CpuId>, Error> {
+        let wanted = self.most_threads();
+        match &self.cpus {
+            None => session.cpus_for(wanted, self.spread),
+            Some(cpus) if cpus.len() >= wanted as usize => Ok(cpus[..wanted as usize].to_vec()),
+            Some(cpus) => Err(Error::Invalid(format!(
+                "{wanted} threads need as many CPUs: {} were given",
+                cpus.len()
+            ))),
+        }
     }
 
     fn most_threads(&self) -> u32 {
@@ -184,7 +200,7 @@ impl Plan {
     /// What `config` comes to here, and what of it cannot be had.
     fn new(session: &Session<'_>, config: &BandwidthConfig) -> Result<(Self, Vec<String>), Error> {
         config.check_values()?;
-        session.cpus_for(config.most_threads(), config.spread)?;
+        config.pinned(session)?;
         let vector = config
             .vector
             .unwrap_or_else(|| session.backend.widest_vector());
@@ -222,6 +238,12 @@ fn streams(
     }
 }
 
+/// Bytes of a thread's set that no declared cache holds.
+pub(crate) fn beyond_caches_bytes(session: &Session<'_>) -> u64 {
+    const LEAST_BYTES: u64 = 96 << 20;
+    (4 * hint::largest_cache_bytes(session)).max(LEAST_BYTES)
+}
+
 /// Sizes of the sets, each a multiple of what one, two and three arrays of whole iterations
 /// have, so that every kernel works on the same number of bytes.
 fn sizes(
@@ -240,7 +262,7 @@ fn sizes(
     let mut sizes = match &config.sizes {
         Some(sizes) => sizes.clone(),
         None => {
-            let beyond = (4 * hint::largest_cache_bytes(session)).max(96 * MIB);
+            let beyond = beyond_caches_bytes(session);
             let each = largest_set_bytes(session, config).max(4 * unit);
             [24 * KIB, 192 * KIB, 3 * MIB, beyond]
                 .into_iter()
@@ -260,7 +282,7 @@ fn sizes(
     sizes.dedup();
     let largest = sizes.last().copied().unwrap_or(unit);
     let each = usize::try_from(largest).map_or(u64::MAX, |bytes| Layout::room(bytes) as u64);
-    let cpus = session.cpus_for(config.most_threads(), config.spread)?;
+    let cpus = config.pinned(session)?;
     for place in places(config).filter(|(page, _)| !room::is_pool(*page)) {
         let available = room::obtainable_each(session, place, &cpus);
         if each > available {
@@ -284,7 +306,7 @@ fn places(config: &BandwidthConfig) -> impl Iterator<Item = (PageKind, NodePolic
 /// no say.
 #[must_use]
 pub fn largest_set_bytes(session: &Session<'_>, config: &BandwidthConfig) -> u64 {
-    let Ok(cpus) = session.cpus_for(config.most_threads(), config.spread) else {
+    let Ok(cpus) = config.pinned(session) else {
         return 0;
     };
     places(config)
@@ -312,8 +334,8 @@ fn measure_group(
     let name = format!("bandwidth: {page} pages on node {node}");
     session.progress.at(share(0.0), &name);
     let largest = plan.sizes.last().copied().unwrap_or(0) as usize;
-    let members = session
-        .cpus_for(config.most_threads(), config.spread)?
+    let members = config
+        .pinned(session)?
         .into_iter()
         .map(|cpu| Member::new(session, cpu, page, node, largest))
         .collect::<Result<Vec<_>, _>>()?;

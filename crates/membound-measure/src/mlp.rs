@@ -218,6 +218,10 @@ fn measure_setting(
     let throughput = throughput(&mut probe, &config.chains)?;
     session.progress.at(share(0.85), &doing);
     let areas = area_sweep(&mut probe, config.sweep_loads)?;
+    let fence = probe.fence();
+    let outside = filling
+        .cliff
+        .map(|cliff| (cliff + windows::MARGIN, filling.pattern.as_slice()));
     let placements = placements::measure(probe, config, outside, &|within| {
         session.progress.at(share(0.85 + 0.15 * within), &doing);
     })?;
@@ -253,7 +257,7 @@ fn measure_setting(
         placements,
         page,
         node,
-        fence: probe.fence(),
+        fence,
         others: Vec::new(),
         skipped: found.notes,
         elapsed_s: begun.elapsed().as_secs_f64(),

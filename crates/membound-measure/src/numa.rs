@@ -6,6 +6,7 @@
 //! reason, and the other pairs are measured all the same.
 
 mod buffer;
+mod rates;
 
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,7 @@ pub fn measure(session: &Session<'_>, config: &NumaConfig) -> Result<Numa, Error
         ));
     }
     pairs.sort_by_key(|pair| (pair.cpu_node, pair.memory_node));
+    rates::measure(session, config, &mut pairs, &mut skipped);
     Ok(Numa {
         nodes: topology.ids(),
         summary: summary(topology.nodes.len(), &pairs),
@@ -238,6 +240,7 @@ fn unmeasured(session: &Session<'_>, cpu_node: NodeId, cpu: CpuId, node: NodeId)
         latency_batches: Samples::default(),
         read_gb_s: Outcome::missing("not measured"),
         read_batches: Samples::default(),
+        rates: Vec::new(),
     }
 }
 

@@ -6,6 +6,7 @@
 mod devices;
 mod encoding;
 mod perf;
+mod traffic;
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,6 +15,7 @@ use membound_types::{Cpu, NotMeasured, Outcome};
 
 pub use devices::{Pmu, PmuKind, pmus};
 pub use perf::{breakpoints, hardware_cycles, paranoid, software_clock};
+pub use traffic::{Moved, TrafficCounter, traffic_counters};
 
 use crate::{Error, Root, cpu};
 

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use membound_launch::{Access, AllocationEvent, Remote};
+use membound_platform::Root;
 use membound_rewrite::stall::Effective;
 use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
 
@@ -41,6 +42,7 @@ use crate::sampler::{Batch, Sampling};
 use crate::sampling::{Patched, Taken, Whose};
 use crate::sites::{self, Sites};
 use crate::stays::Stays;
+use crate::traffic::TrafficCounters;
 use crate::watching::Watching;
 use crate::windows::{Closed, Now, Wants, Windows};
 use crate::world::World;
@@ -99,6 +101,7 @@ pub(crate) struct Driver {
     pub(crate) objects: Objects,
     pub(crate) gaps: Gaps,
     pub(crate) pages: Pages,
+    traffic: TrafficCounters,
     windows: Windows,
     dilation: Dilation,
     bursts: Collector,
@@ -182,6 +185,8 @@ impl Driver {
         let watching =
             (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
         let beside = Beside::new(meta.cpus);
+        let mut gaps = gaps;
+        let traffic = TrafficCounters::open(&Root::system(), clock.now_ns(), &mut gaps);
         Self {
             options,
             clock,
@@ -196,6 +201,7 @@ impl Driver {
             objects: Objects::new(others),
             gaps,
             pages: Pages::new(nodes),
+            traffic,
             windows,
             dilation: Dilation::new(telling),
             bursts: Collector::default(),
@@ -342,6 +348,7 @@ impl Driver {
             &mut self.sites,
             &mut self.objects,
         );
+        self.count_traffic(now_ns);
         self.meta.elapsed_ns = now_ns;
         self.meta.tsc_hz = self.clock.tsc_hz();
         let meta = &self.meta;
@@ -538,8 +545,14 @@ impl Driver {
         (self.lost_beside_ns + self.samples as f64 * sample_cost_ns) as u64
     }
 
+    fn count_traffic(&mut self, now_ns: u64) {
+        let moved = self.traffic.read(now_ns);
+        self.file.put(|writer| writer.traffic(&moved));
+    }
+
     fn tidy(&mut self, now_ns: u64) {
         self.look_beside(now_ns);
+        self.count_traffic(now_ns);
         if self.sampled_ns >= self.read_names_at_ns {
             self.read_names_at_ns = 2 * self.sampled_ns;
             self.read_names();

@@ -50,6 +50,8 @@ impl Driver {
         }
         let totals = self.objects.totals();
         self.file.put(|writer| writer.allocations(&totals));
+        let live = self.objects.live();
+        self.file.put(|writer| writer.live(&live));
         let counted = self.sites.take_changed();
         for (site, row) in counted {
             self.file.put(|writer| writer.sites(site, &[row]));

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
 use membound_run::ObjectId;
 
+use crate::live::LiveHistory;
+
 /// Blocks of one process that are kept; what is allocated beyond them is not known.
 const MOST_BLOCKS: usize = 8 << 20;
 
@@ -59,6 +61,8 @@ pub(crate) struct Heap {
     mappings: BTreeMap<u64, Block>,
     /// By call chain and function.
     pub(crate) totals: HashMap<(u32, AllocationFunction), Totals>,
+    /// Live bytes over time, by the same.
+    pub(crate) live: LiveHistory,
     /// Blocks that found no room.
     pub(crate) unkept: u64,
 }
@@ -117,6 +121,7 @@ impl Heap {
         }
         totals.live_bytes += bytes;
         totals.peak_bytes = totals.peak_bytes.max(totals.live_bytes);
+        self.live.note((event.chain, event.function), t_ns, totals);
         let block = Block {
             size: event.size,
             chain: event.chain,
@@ -135,6 +140,7 @@ impl Heap {
         if let Some(totals) = self.totals.get_mut(&(block.chain, block.function)) {
             let weight = f64::from(block.weight);
             totals.live_bytes -= bytes as f64 * weight;
+            self.live.note((block.chain, block.function), t_ns, totals);
             if whole {
                 totals.freed += weight;
                 totals.lifetime_ns += t_ns.saturating_sub(block.t_ns) as f64 * weight;

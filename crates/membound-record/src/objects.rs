@@ -9,7 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
-use membound_run::{Allocations, Object, ObjectId, ObjectKind, ProcessId, StackId, ThreadId};
+use membound_run::{
+    Allocations, LiveBytes, Object, ObjectId, ObjectKind, ProcessId, StackId, ThreadId,
+};
 
 use crate::heap::{Block, Ended, Heap};
 use crate::modules::Module;
@@ -330,6 +332,35 @@ impl Objects {
             }
         }
         all.sort_by_key(|it| (it.process, it.stack, it.function.clone()));
+        all
+    }
+
+    /// Live bytes over time by call chain.
+    pub(crate) fn live(&mut self) -> Vec<LiveBytes> {
+        let mut heaps = std::mem::take(&mut self.heaps);
+        let mut all = Vec::new();
+        for (process, heap) in &mut heaps {
+            for ((chain, function), from_ns, to_ns, step) in heap.live.finished() {
+                if let Some(stack) = self.chains.get(&(*process, chain)) {
+                    all.push(LiveBytes {
+                        stack: *stack,
+                        process: *process,
+                        function: self.function(function),
+                        from_ns,
+                        to_ns,
+                        bytes: step.bytes.round() as u64,
+                        peak_bytes: step.peak_bytes.round() as u64,
+                    });
+                }
+            }
+        }
+        self.heaps = heaps;
+        all.sort_by(|a, b| {
+            let key = |it: &LiveBytes| (it.process, it.stack, it.from_ns);
+            key(a)
+                .cmp(&key(b))
+                .then_with(|| a.function.cmp(&b.function))
+        });
         all
     }
 

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "comparison-page" => page::run_comparison(&fixture::comparison()).into_bytes(),
         "pprof" => export::pprof(&profile, &detail),
         "firefox" => export::firefox(&profile, &detail).into_bytes(),
-        by => text::profile(&profile, by.parse()?, style).into_bytes(),
+        by => text::profile(&profile, &detail, by.parse::<By>()?, style).into_bytes(),
     };
     std::io::stdout().write_all(&shown)?;
     Ok(())

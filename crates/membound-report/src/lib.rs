@@ -17,4 +17,4 @@ pub mod page;
 pub mod text;
 pub mod units;
 
-pub use by::By;
+pub use by::{By, Grouping, Sort};

@@ -101,6 +101,9 @@ fn rest(run: &mut RunData, there: &Present, gaps: &mut Vec<Gap>) {
     pick(&mut run.allocations, gaps, |allocations| {
         allocations.stack.index() < there.stacks && allocations.process.index() < there.processes
     });
+    pick(&mut run.live, gaps, |live| {
+        live.stack.index() < there.stacks && live.process.index() < there.processes
+    });
     pick(&mut run.locations, gaps, |location| {
         location.frame.index() < there.frames
     });

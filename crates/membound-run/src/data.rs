@@ -77,6 +77,8 @@ pub struct RunData {
     pub objects: Vec<Object>,
     /// All allocations, by call chain.
     pub allocations: Vec<Allocations>,
+    /// Live bytes over time, by call chain.
+    pub live: Vec<LiveBytes>,
     /// Functions, lines and inlining of frames, innermost first.
     pub locations: Vec<Location>,
     /// Code of functions that were sampled.
@@ -528,6 +530,26 @@ pub struct Allocations {
     /// Sum of the freed blocks' lifetimes.
     pub lifetime_ns: u64,
     /// Most bytes that were allocated at once.
+    pub peak_bytes: u64,
+}
+
+/// Live bytes of one call chain and function in one step of time. Steps in which nothing changed have
+/// no row: the bytes at the end of the row before still hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveBytes {
+    /// Call chain that allocated.
+    pub stack: StackId,
+    /// The process.
+    pub process: ProcessId,
+    /// `malloc`, `calloc`, `mmap`, …
+    pub function: String,
+    /// Beginning of the step.
+    pub from_ns: u64,
+    /// End of the step.
+    pub to_ns: u64,
+    /// Live bytes at the end of the step; an estimate where blocks were sampled.
+    pub bytes: u64,
+    /// Most live bytes during the step.
     pub peak_bytes: u64,
 }
 

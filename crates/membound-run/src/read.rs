@@ -105,6 +105,7 @@ impl Reader<'_> {
             blocks: reader.rows(),
             objects: reader.rows(),
             allocations: reader.rows(),
+            live: reader.rows(),
             locations: reader.rows(),
             code: reader.rows(),
             pages: reader.rows(),

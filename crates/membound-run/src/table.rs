@@ -7,8 +7,8 @@ use rusqlite::{Row, Statement};
 use crate::value::Value;
 use crate::{
     Access, Allocations, Attribution, BlockCount, Burst, Code, Executions, Frame, Gap, Hold, Laps,
-    Location, LoopAround, Mapping, Meta, Module, Object, PageNode, Process, Sample, Site, Stack,
-    Thread, Traffic, Watched, burst,
+    LiveBytes, Location, LoopAround, Mapping, Meta, Module, Object, PageNode, Process, Sample,
+    Site, Stack, Thread, Traffic, Watched, burst,
 };
 
 /// Tells a run from other databases: SQLite's `application_id`.
@@ -255,6 +255,16 @@ record!(Allocations, "allocations", Order, "objects", {
     peak_bytes: u64,
 });
 
+record!(LiveBytes, "live", Order, "objects", {
+    stack: crate::StackId,
+    process: crate::ProcessId,
+    function: String,
+    from_ns: u64,
+    to_ns: u64,
+    bytes: u64,
+    peak_bytes: u64,
+});
+
 record!(Location, "locations", Order, "names", {
     frame: crate::FrameId,
     depth: u32,
@@ -429,6 +439,7 @@ macro_rules! each_table {
             BlockCount,
             Object,
             Allocations,
+            LiveBytes,
             Location,
             Code,
             PageNode,
@@ -441,7 +452,7 @@ macro_rules! each_table {
 }
 
 /// Tables that files of this layout may lack: of versions before there were such tables.
-pub(crate) const LATER_TABLES: [&str; 2] = [Laps::TABLE, LoopAround::TABLE];
+pub(crate) const LATER_TABLES: [&str; 3] = [Laps::TABLE, LoopAround::TABLE, LiveBytes::TABLE];
 
 /// The statements that make all tables.
 pub(crate) fn create_all() -> Vec<String> {

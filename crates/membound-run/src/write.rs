@@ -18,9 +18,9 @@ use rustix::process::{Resource, getrlimit};
 use crate::table::{self, Key, Record};
 use crate::{
     APPLICATION, Access, Allocations, Attribution, BlockCount, Burst, Code, Error, Executions,
-    Frame, FrameId, Gap, Hold, LAYOUT, Laps, Location, LoopAround, Mapping, Meta, Module, ModuleId,
-    Object, ObjectId, PageNode, Process, ProcessId, RunData, Sample, Site, SiteId, Stack, StackId,
-    Thread, ThreadId, Traffic, Watched,
+    Frame, FrameId, Gap, Hold, LAYOUT, Laps, LiveBytes, Location, LoopAround, Mapping, Meta,
+    Module, ModuleId, Object, ObjectId, PageNode, Process, ProcessId, RunData, Sample, Site,
+    SiteId, Stack, StackId, Thread, ThreadId, Traffic, Watched,
 };
 
 /// Bytes of a page. Rows are added at the ends of tables and read in their order, so that
@@ -171,6 +171,8 @@ impl Writer {
         blocks(BlockCount);
         /// Adds allocations by call chain.
         allocations(Allocations);
+        /// Adds live bytes by call chain.
+        live(LiveBytes);
         /// Adds functions and lines of frames.
         locations(Location);
         /// Adds code.
@@ -353,6 +355,7 @@ pub fn write(path: &Path, run: &RunData) -> Result<(), Error> {
     writer.blocks(&run.blocks)?;
     writer.objects(ObjectId(0), &run.objects)?;
     writer.allocations(&run.allocations)?;
+    writer.live(&run.live)?;
     writer.locations(&run.locations)?;
     writer.code(&run.code)?;
     writer.pages(&run.pages)?;

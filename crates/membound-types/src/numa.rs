@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CpuId, NodeId, Outcome, PageKind, Samples};
+use crate::{BandwidthPoint, CpuId, NodeId, Outcome, PageKind, Samples};
 
 /// CPUs of one node against the memory of another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +28,10 @@ pub struct NumaPair {
     /// The batches behind `read_gb_s`.
     #[serde(default)]
     pub read_batches: Samples,
+    /// What all CPUs of `cpu_node` together move from and to this memory, by kernel. Empty on a machine of one
+    /// node, where the part `bandwidth` has it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<BandwidthPoint>,
 }
 
 /// The part `numa`.

@@ -22,7 +22,10 @@ pub struct Profile {
     pub incomplete: bool,
     /// What was run, and how it was recorded.
     pub run: RunInfo,
-    /// Wall time in seconds.
+    /// The part of the run that this document speaks of; absent when that is the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<SelectedPart>,
+    /// Wall time in seconds; of the selected span, where one was selected.
     pub elapsed_s: f64,
     /// How the threads' time divides.
     pub time: TimeSplit,
@@ -47,6 +50,11 @@ pub struct Profile {
     pub levels: Vec<LevelRow>,
     /// By object.
     pub objects: Vec<ObjectRow>,
+    /// By function and object together, most stalled first.
+    #[serde(default)]
+    pub function_objects: Vec<FunctionObjectRow>,
+    /// Live bytes over time, by object.
+    pub memory: Outcome<MemoryUse>,
     /// Lines of memory that threads fight over without sharing data.
     pub false_sharing: Vec<SharedLine>,
     /// Lines whose data threads do share and write.
@@ -55,6 +63,9 @@ pub struct Profile {
     pub numa: Outcome<NumaView>,
     /// Traffic by domain.
     pub bandwidth: Vec<BandwidthDomain>,
+    /// The machine's nodes and what moved between them.
+    #[serde(default)]
+    pub platform: Platform,
     /// What it would wait for on other machines, where some were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<Elsewhere>,
@@ -97,6 +108,18 @@ pub struct RunInfo {
     pub effective_samples: f64,
     /// Accesses whose latency was measured.
     pub timed_accesses: u64,
+}
+
+/// A part of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SelectedPart {
+    /// Beginning of the span, in seconds since the run began.
+    pub from_s: f64,
+    /// End of the span.
+    pub to_s: f64,
+    /// Numbers of the selected threads; empty: all threads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tids: Vec<u32>,
 }
 
 /// How the threads' lifetimes divide, in seconds over all threads.
@@ -233,6 +256,16 @@ pub struct Share {
     /// Upper end of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stores_high: Option<f64>,
+    /// Executions that missed the last cache, where executions were counted and timed: an access that
+    /// was prefetched in time is a hit.
+    #[serde(default)]
+    pub llc_misses: Option<f64>,
+    /// Lower end of their 95 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llc_misses_low: Option<f64>,
+    /// Upper end of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llc_misses_high: Option<f64>,
     /// Average latency, where it was measured.
     pub avg_latency_ns: Option<f64>,
     /// The same in core clock cycles.
@@ -381,6 +414,60 @@ pub struct ObjectRow {
     pub offsets: Vec<OffsetRow>,
     /// Lines of code that stall on it, most stalled first: name and share of all CPU time.
     pub code: Vec<NamedShare>,
+}
+
+/// What a function did to an object.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FunctionObjectRow {
+    /// Function, as in [`Profile::functions`].
+    pub function: String,
+    /// File of the function's code.
+    pub module: String,
+    /// Object, as in [`Profile::objects`].
+    pub object: String,
+    /// The figures.
+    #[serde(flatten)]
+    pub share: Share,
+}
+
+/// Memory that was allocated and not freed yet, over time. Allocated bytes count, whether they were used
+/// or not.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryUse {
+    /// Most live bytes at once.
+    pub peak_bytes: u64,
+    /// When that was, in seconds since the run began.
+    pub peak_s: f64,
+    /// Live bytes of all objects.
+    pub timeline: Vec<MemoryMoment>,
+    /// By object, largest peak first.
+    pub objects: Vec<MemoryRow>,
+}
+
+/// Live bytes from a moment on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryMoment {
+    /// Since when, in seconds since the run began; until the next moment.
+    pub t_s: f64,
+    /// Live bytes.
+    pub bytes: u64,
+}
+
+/// Live bytes of an object over time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryRow {
+    /// Object, named as in [`Profile::objects`].
+    pub name: String,
+    /// What it is.
+    pub kind: ObjectClass,
+    /// Most live bytes at once.
+    pub peak_bytes: u64,
+    /// When that was, in seconds since the run began.
+    pub peak_s: f64,
+    /// Live bytes at the end.
+    pub end_bytes: u64,
+    /// Over time.
+    pub timeline: Vec<MemoryMoment>,
 }
 
 /// A place inside an object.
@@ -543,7 +630,8 @@ pub struct NumaRow {
 /// Traffic of a domain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BandwidthDomain {
-    /// `DRAM`, `DRAM 0`, `interconnect 0-1`.
+    /// `DRAM`: all memory; `DRAM 0`: that of node (or package) 0; `interconnect 0→1`: what goes from node 0
+    /// to node 1.
     pub domain: String,
     /// How it was got.
     pub basis: Basis,
@@ -560,6 +648,43 @@ pub struct BandwidthDomain {
     pub objects: Vec<NamedShare>,
     /// Source lines that cause it.
     pub lines: Vec<NamedShare>,
+}
+
+/// The nodes of a machine, their memories and what connects them, with average traffic.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Platform {
+    /// By number.
+    pub nodes: Vec<PlatformNode>,
+    /// From every node to every other one, where traffic is known by node.
+    pub links: Vec<PlatformLink>,
+}
+
+/// A node: CPUs and memory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlatformNode {
+    /// Its number.
+    pub node: u16,
+    /// Its CPUs.
+    pub cpus: Vec<u32>,
+    /// How many of them the program kept busy on average.
+    pub busy_cpus: f64,
+    /// Average traffic of its memory, in 10⁹ bytes a second, where it is known.
+    pub dram_gb_s: Option<f64>,
+    /// The most that its memory was measured to move with the same part of writes.
+    pub dram_max_gb_s: Option<f64>,
+}
+
+/// What goes from one node to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlatformLink {
+    /// Where bytes come from.
+    pub from: u16,
+    /// Where they go.
+    pub to: u16,
+    /// Average traffic, in 10⁹ bytes a second.
+    pub gb_s: f64,
+    /// The most that was measured in this direction.
+    pub max_gb_s: Option<f64>,
 }
 
 /// Traffic of a while.

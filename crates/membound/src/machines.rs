@@ -1,4 +1,6 @@
-//! The machine profile under the user's data directory.
+//! The machine profile under the user's data directory, and those that come with membound.
+
+pub(crate) mod bundled;
 
 use std::path::PathBuf;
 

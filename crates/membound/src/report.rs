@@ -1,17 +1,21 @@
 //! `membound report`: what a run says, in the form that was asked for.
 
+mod selection;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
-use membound_analyze::{Options, OtherMachine, Sources, Views};
+use membound_analyze::{Options, OtherMachine, Selection, Sources, Views};
 use membound_report::export::{self, Weight};
 use membound_report::text::Style;
-use membound_report::{By, page, text};
+use membound_report::{By, Grouping, Sort, page, text};
 use membound_types::{MachineProfile, Profile};
 
+use self::selection::Span;
+use crate::machines::bundled;
 use crate::output::{self, Target, Usage};
 use crate::profile::args::USUAL_RUN;
 use crate::profile::machine;
@@ -54,16 +58,28 @@ pub(crate) struct ReportArgs {
     /// The run file.
     #[arg(value_name = "RUN", default_value = USUAL_RUN)]
     run: PathBuf,
-    /// summary, function, object, line, instruction, thread, level, node, bandwidth-domain.
+    /// summary, function, object, line, instruction, thread, level, node, bandwidth-domain, memory,
+    /// function,object (each function with its objects), object,function, callers (of each function), tree (call
+    /// tree).
     #[arg(long, value_name = "G", default_value_t, hide_default_value = true)]
     by: By,
+    /// Order of the rows, largest first: stall, time, latency, loads, stores, misses (of the last cache), size (of
+    /// objects), name.
+    #[arg(long, value_name = "KEY", default_value_t, hide_default_value = true)]
+    sort: Sort,
+    /// Only what happened in this span of the run, as in 1.2s..3.4s.
+    #[arg(long, value_name = "FROM..TO", allow_hyphen_values = true)]
+    span: Option<Span>,
+    /// Only what these threads did, by number or name. Separated by commas.
+    #[arg(long, value_name = "T", value_delimiter = ',')]
+    thread: Vec<String>,
     /// Source and assembly of function F with the stall of each line.
     #[arg(long, value_name = "F", conflicts_with = "by")]
     source: Option<String>,
     /// What stdout shows.
     #[arg(long, value_enum, default_value_t)]
     format: ReportFormat,
-    /// What call chains are weighed by (folded).
+    /// What call chains are weighed by (folded, callers, tree).
     #[arg(long, value_enum, default_value_t)]
     weight: WeightArg,
     /// Write one self-contained page to FILE.
@@ -72,7 +88,8 @@ pub(crate) struct ReportArgs {
     /// Write the document to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// What the program would wait for on another machine, by its profile. May be repeated.
+    /// What the program would wait for on another machine: its profile, or one of amd-zen4-guest amd-zen5-guest
+    /// intel-knl-ddr intel-knl-mcdram sgi-origin2000. May be repeated.
     #[arg(long, value_name = "PROFILE")]
     machine: Vec<PathBuf>,
 }
@@ -83,6 +100,18 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         let why = "pprof files are binary: send stdout into a file";
         return Err(Usage(why.to_owned()).into());
     }
+    let grouping = Grouping {
+        by: args.by,
+        sort: args.sort,
+        weight: match args.weight {
+            WeightArg::Time => Weight::Time,
+            WeightArg::Stall => Weight::Stall,
+        },
+    };
+    if let Err(reason) = grouping.check() {
+        output::complain(&reason);
+        return Ok(ExitCode::from(2));
+    }
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let mut html = args.html.as_deref().map(Target::page).transpose()?;
     ensure!(
@@ -92,12 +121,14 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let elsewhere = args
         .machine
         .iter()
-        .map(|path| Ok((path.display().to_string(), machine::read(path)?)))
+        .map(|path| other_machine(path))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let views = views(&args.run, &elsewhere)?;
+    let run = membound_run::RunData::open(&args.run)?;
+    let selection = selection::selection(&run, args.span, &args.thread)?;
+    let views = analyzed(&run, &elsewhere, selection.as_ref());
     let written = write_files(&views, json.as_mut(), html.as_mut());
     if !json.as_ref().is_some_and(Target::is_stdout) {
-        show(args, &views)?;
+        show(args, grouping, &views)?;
     }
     written?;
     if views.profile.run.samples == 0 {
@@ -106,15 +137,43 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A machine by the file of its profile, or one of those that come with membound.
+fn other_machine(path: &Path) -> anyhow::Result<(String, MachineProfile)> {
+    if !path.exists()
+        && let Some(name) = path.to_str().filter(|name| !name.contains(['/', '.']))
+    {
+        return bundled::bundled(name).unwrap_or_else(|| {
+            bail!(
+                "there is no file and no machine `{name}`; bundled are {}",
+                bundled::names()
+            )
+        });
+    }
+    Ok((path.display().to_string(), machine::read(path)?))
+}
+
 /// The summary that ends a recording.
 pub(crate) fn summary(run: &Path, style: Style) -> anyhow::Result<String> {
     let views = views(run, &[])?;
-    Ok(text::profile(&views.profile, By::Summary, style))
+    Ok(text::profile(
+        &views.profile,
+        &views.detail,
+        By::Summary,
+        style,
+    ))
 }
 
 /// All views of the run in a file.
 pub(crate) fn views(path: &Path, elsewhere: &[(String, MachineProfile)]) -> anyhow::Result<Views> {
     let run = membound_run::RunData::open(path)?;
+    Ok(analyzed(&run, elsewhere, None))
+}
+
+fn analyzed(
+    run: &membound_run::RunData,
+    elsewhere: &[(String, MachineProfile)],
+    selection: Option<&Selection>,
+) -> Views {
     let elsewhere: Vec<OtherMachine<'_>> = elsewhere
         .iter()
         .map(|(name, profile)| OtherMachine { name, profile })
@@ -122,9 +181,10 @@ pub(crate) fn views(path: &Path, elsewhere: &[(String, MachineProfile)]) -> anyh
     let options = Options {
         elsewhere: &elsewhere,
         sources: &Files,
+        selection,
         ..Options::default()
     };
-    Ok(membound_analyze::analyze(&run, &options))
+    membound_analyze::analyze(run, &options)
 }
 
 /// Source texts from the files that debug information names.
@@ -162,7 +222,7 @@ fn write_files(
     json.and(html)
 }
 
-fn show(args: &ReportArgs, views: &Views) -> anyhow::Result<()> {
+fn show(args: &ReportArgs, grouping: Grouping, views: &Views) -> anyhow::Result<()> {
     let Views { profile, detail } = views;
     let style = output::style();
     let text = match args.format {
@@ -174,18 +234,12 @@ fn show(args: &ReportArgs, views: &Views) -> anyhow::Result<()> {
                 }
                 listing
             }
-            None => text::profile(profile, args.by, style),
+            None => text::profile(profile, detail, grouping, style),
         },
         ReportFormat::Json => output::json(profile)?,
-        ReportFormat::Csv => export::csv(profile, args.by),
+        ReportFormat::Csv => export::csv(profile, detail, grouping),
         ReportFormat::Firefox => export::firefox(profile, detail),
-        ReportFormat::Folded => export::folded(
-            detail,
-            match args.weight {
-                WeightArg::Time => Weight::Time,
-                WeightArg::Stall => Weight::Stall,
-            },
-        ),
+        ReportFormat::Folded => export::folded(detail, grouping.weight),
         ReportFormat::Pprof => {
             let bytes = export::pprof(profile, detail);
             let mut stdout = std::io::stdout().lock();

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use membound_analyze::Views;
 use membound_report::{By, page, text};
-use membound_types::Profile;
 
 use crate::args::{MeasureArgs, TourArgs};
 use crate::output::{self, Target};
@@ -37,9 +37,16 @@ pub(crate) fn run(args: &TourArgs) -> anyhow::Result<ExitCode> {
     let scratch = tempfile::tempdir().context("there is no room for the runs")?;
     let before = recorded(Layout::Together, scratch.path(), Some(&mut second.0))?;
     let after = recorded(Layout::Apart, scratch.path(), None)?;
-    output::print(&text::profile(&before, By::Summary, output::style()));
-    let comparison = membound_analyze::compare(&[("before", &before), ("after", &after)]);
-    output::print(&text::run_comparison(&comparison, output::style()));
+    let style = output::style();
+    output::print(&text::profile(
+        &before.profile,
+        &before.detail,
+        By::Summary,
+        style,
+    ));
+    let both = [("before", &before.profile), ("after", &after.profile)];
+    let comparison = membound_analyze::compare(&both);
+    output::print(&text::run_comparison(&comparison, style));
     for path in [&args.html, &second.1] {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         output::complain(&format!(
@@ -57,11 +64,7 @@ fn beside(page: &Path) -> PathBuf {
 }
 
 /// Profiles the bundled program, and writes its page if one is wanted.
-fn recorded(
-    layout: Layout,
-    scratch: &Path,
-    target: Option<&mut Target>,
-) -> anyhow::Result<Profile> {
+fn recorded(layout: Layout, scratch: &Path, target: Option<&mut Target>) -> anyhow::Result<Views> {
     let name = layout
         .to_possible_value()
         .context("every layout has a name")?;
@@ -76,5 +79,5 @@ fn recorded(
     if let Some(target) = target {
         target.write(&page::profile(&views.profile, &views.detail))?;
     }
-    Ok(views.profile)
+    Ok(views)
 }

@@ -6,6 +6,7 @@ mod fights;
 mod findings;
 mod held;
 mod judge;
+mod selected;
 
 pub(crate) use fights::Fights;
 pub(crate) use findings::sharing;

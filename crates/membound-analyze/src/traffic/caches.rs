@@ -2,7 +2,11 @@
 
 use membound_model::stall::Served;
 use membound_model::traffic::Capacity;
-use membound_types::{BandwidthKernel, BandwidthPoint, Level, LevelKind, MachineProfile, Outcome};
+use membound_types::{
+    BandwidthKernel, BandwidthPoint, Level, LevelKind, MachineProfile, NodeId, Outcome,
+};
+
+use super::by_node::Place;
 
 /// A cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +30,8 @@ pub(crate) struct Caches {
     pub most_gb_s: Outcome<f64>,
     /// Measured traffic of memory by mix.
     mixes: Vec<Mix>,
+    /// The same of one node's CPUs with one node's memory: node of the CPUs, node of the memory.
+    of_pairs: Vec<(u16, u16, Vec<Mix>)>,
 }
 
 /// Traffic of memory that a kernel of the machine profile reached.
@@ -61,6 +67,7 @@ impl Caches {
             memory_ns: memory.latency_ns,
             most_gb_s: most(profile),
             mixes: mixes(profile),
+            of_pairs: of_pairs(profile),
         })
     }
 
@@ -75,9 +82,8 @@ impl Caches {
     }
 
     /// The most that so many threads at once were measured to move of a mix of which `written` is
-    /// the share of bytes written, 0 to 1. Between kernels' mixes it is taken to lie on the line
-    /// through both; all kernels' together would be a limit that no program of another mix
-    /// reaches.
+    /// the share of bytes written, 0 to 1. Between the mixes of two kernels it is what these reach that
+    /// run in turn, so that there is always a program that reaches it.
     pub(crate) fn most_of(&self, written: f64, threads: f64) -> Outcome<f64> {
         let counts = self.mixes.iter().map(|mix| mix.threads);
         let wanted = threads.round().max(1.0) as u32;
@@ -85,24 +91,36 @@ impl Caches {
         let Some(threads) = enough.or_else(|| counts.max()) else {
             return self.most_gb_s.clone();
         };
-        let mut best: Vec<(f64, f64)> = Vec::new();
-        for mix in self.mixes.iter().filter(|mix| mix.threads == threads) {
-            match best.iter_mut().find(|known| known.0 == mix.written) {
-                Some(known) => known.1 = known.1.max(mix.gb_s),
-                None => best.push((mix.written, mix.gb_s)),
+        let of_threads = self.mixes.iter().filter(|mix| mix.threads == threads);
+        between(of_threads, written).map_or_else(|| self.most_gb_s.clone(), Outcome::Known)
+    }
+
+    /// The most that was measured to go through one place of a machine with several nodes. For memory it is that
+    /// of its own node's CPUs with the same mix, for a link what any kernel of either side moves in that
+    /// direction: reads of the node that bytes go to, or writes of the one that they come from.
+    pub(crate) fn most_at(&self, place: Place, written: f64) -> Outcome<f64> {
+        let of_pair = |cpus: u16, memory: u16| {
+            let pairs = self.of_pairs.iter();
+            let pairs = pairs.filter(move |pair| (pair.0, pair.1) == (cpus, memory));
+            pairs.flat_map(|pair| &pair.2)
+        };
+        let most = match place {
+            Place::Dram(node) => between(of_pair(node, node), written),
+            Place::Link { from, to } => {
+                let read = of_pair(to, from).map(|mix| (1.0 - mix.written) * mix.gb_s);
+                let written = of_pair(from, to).map(|mix| mix.written * mix.gb_s);
+                read.chain(written).reduce(f64::max)
             }
-        }
-        best.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let after = best.partition_point(|mix| mix.0 <= written);
-        let below = after.checked_sub(1).map(|at| best[at]);
-        match (below, best.get(after).copied()) {
-            (Some(below), Some(above)) => {
-                let along = (written - below.0) / (above.0 - below.0);
-                Outcome::Known(along.mul_add(above.1 - below.1, below.1))
-            }
-            (Some(only), None) | (None, Some(only)) => Outcome::Known(only.1),
-            (None, None) => self.most_gb_s.clone(),
-        }
+        };
+        most.map_or_else(
+            || {
+                Outcome::missing_with(
+                    "the machine profile has no bandwidth from node to node",
+                    "run `membound measure numa`, or `membound measure`, on this machine",
+                )
+            },
+            Outcome::Known,
+        )
     }
 
     /// The same machine with each cache at this point between both ends of its interval.
@@ -123,6 +141,30 @@ impl Caches {
             (Served::Dram, (self.memory_ns - innermost).max(0.0)),
             |cache| (cache.served, (cache.latency_ns - innermost).max(0.0)),
         )
+    }
+}
+
+/// The most that kernels reach of a mix: the best one of the same mix, or the two nearest mixes in turn, each for
+/// its share of the bytes. A mix beyond all kernels' has what the nearest reaches.
+fn between<'a>(mixes: impl Iterator<Item = &'a Mix>, written: f64) -> Option<f64> {
+    let mut best: Vec<(f64, f64)> = Vec::new();
+    for mix in mixes.filter(|mix| mix.gb_s > 0.0) {
+        match best.iter_mut().find(|known| known.0 == mix.written) {
+            Some(known) => known.1 = known.1.max(mix.gb_s),
+            None => best.push((mix.written, mix.gb_s)),
+        }
+    }
+    best.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let after = best.partition_point(|mix| mix.0 <= written);
+    let below = after.checked_sub(1).map(|at| best[at]);
+    match (below, best.get(after).copied()) {
+        (Some(below), Some(above)) => {
+            // Bytes of either kernel take its time: the time of one byte lies between theirs.
+            let share = (written - below.0) / (above.0 - below.0);
+            Some(((1.0 - share) / below.1 + share / above.1).recip())
+        }
+        (Some(only), None) | (None, Some(only)) => Some(only.1),
+        (None, None) => None,
     }
 }
 
@@ -184,7 +226,13 @@ fn mixes(profile: &MachineProfile) -> Vec<Mix> {
         Some(name) => Served::of(name) == Served::Dram,
         None => profile.levels.is_empty(),
     };
-    let mix = |point: &BandwidthPoint| Mix {
+    let points = bandwidth.points.iter();
+    points.filter(of_memory).map(mix).collect()
+}
+
+/// The mix of a kernel.
+const fn mix(point: &BandwidthPoint) -> Mix {
+    Mix {
         written: match point.kernel {
             BandwidthKernel::Read => 0.0,
             BandwidthKernel::Triad => 1.0 / 4.0,
@@ -194,7 +242,17 @@ fn mixes(profile: &MachineProfile) -> Vec<Mix> {
         },
         threads: point.threads,
         gb_s: point.gb_s_with_allocate.max(point.gb_s),
-    };
-    let points = bandwidth.points.iter();
-    points.filter(of_memory).map(mix).collect()
+    }
+}
+
+/// What CPUs of each node moved of each node's memory.
+fn of_pairs(profile: &MachineProfile) -> Vec<(u16, u16, Vec<Mix>)> {
+    let pairs = profile.numa.known().into_iter().flat_map(|it| &it.pairs);
+    pairs
+        .filter_map(|pair| {
+            let node = |id: NodeId| u16::try_from(id.0).ok();
+            let mixes = pair.rates.iter().map(mix).collect();
+            Some((node(pair.cpu_node)?, node(pair.memory_node)?, mixes))
+        })
+        .collect()
 }

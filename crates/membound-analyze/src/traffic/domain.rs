@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use membound_run::RunData;
+use membound_run::{RunData, Sample};
 use membound_types::{BandwidthBin, BandwidthDomain, BandwidthMoment, Basis, NamedShare, Outcome};
 use rustc_hash::FxHashMap;
 
+use super::by_node::Place;
 use super::caches::Caches;
 use super::moves::{Bytes, Moves, busy, function_of};
 use super::rates::{Patched, Rates, Through};
 use crate::context::Context;
 use crate::info;
+use crate::places::FunctionId;
 
 /// Moments of a timeline at most.
 const MOMENTS: u64 = 200;
@@ -38,18 +40,22 @@ pub(crate) fn counted(context: &Context<'_>) -> Vec<BandwidthDomain> {
         };
         domains
             .entry(&traffic.domain)
-            .or_insert_with(|| Timeline::new(run))
-            .spread(traffic.from_ns, traffic.to_ns, bytes);
+            .or_insert_with(|| Timeline::new(context))
+            .count(traffic.from_ns, traffic.to_ns, bytes);
     }
     let most = context.machine.profile.and_then(Caches::new);
     domains
         .into_iter()
         .map(|(name, timeline)| {
-            // What all of memory can do is no measure of one domain among several.
-            let whole = name == "DRAM" || run.meta.nodes <= 1 && name.starts_with("DRAM");
             let most = match &most {
-                Some(caches) if whole => caches.most_of(timeline.written(), busy(context)),
-                Some(_) => Outcome::missing("the maximum was measured for all domains together"),
+                Some(caches) => match Place::of(name) {
+                    // What all of memory can do is no measure of one domain among several.
+                    Some(Place::Dram(_)) if run.meta.nodes <= 1 => {
+                        caches.most_of(timeline.written(), busy(context))
+                    }
+                    Some(place) => caches.most_at(place, timeline.written()),
+                    None => caches.most_of(timeline.written(), busy(context)),
+                },
                 None => Outcome::missing_with(
                     "the run holds no machine profile",
                     "run `membound measure` first",
@@ -68,36 +74,15 @@ pub(crate) fn modelled(
     rates: &Rates,
 ) -> Vec<BandwidthDomain> {
     let run = context.run;
-    let mut timeline = Timeline::new(run);
-    let patched: Vec<Patched> = (0..run.threads.len() as u32)
-        .map(|thread| Patched::of_thread(context, membound_run::ThreadId(thread)))
-        .collect();
+    let mut timeline = Timeline::new(context);
     // What was recorded of each function, so many times.
     let mut repeated: BTreeMap<_, f64> = BTreeMap::new();
-    for sample in &run.samples {
-        let frame = run.stacks[sample.stack.index()].frame;
-        let function = context.places.function_of(frame);
-        let (Some(rate), Some(bytes)) = (
-            rates.functions.get(&function),
-            moves.functions.get(&function),
-        ) else {
-            continue;
-        };
-        let slowed =
-            rate.through == Through::Advances && patched[sample.thread.index()].at(sample.t_ns);
-        if slowed || info::is_own(run, frame) {
-            continue;
-        }
-        let times = rate.per_ns * sample.weight_ns as f64;
-        *repeated.entry(function).or_default() += times;
+    each_recorded(context, moves, rates, |recorded| {
+        *repeated.entry(recorded.function).or_default() += recorded.times;
         let mut moved = Bytes::default();
-        moved.add(*bytes, times);
-        timeline.spread(
-            sample.t_ns.saturating_sub(sample.weight_ns),
-            sample.t_ns,
-            moved,
-        );
-    }
+        moved.add(recorded.bytes, recorded.times);
+        timeline.spread(recorded.begun_ns(), recorded.sample.t_ns, moved);
+    });
     let mut objects: BTreeMap<_, f64> = BTreeMap::new();
     let mut lines: BTreeMap<_, f64> = BTreeMap::new();
     for (site, of_site) in &moves.sites {
@@ -118,8 +103,63 @@ pub(crate) fn modelled(
     vec![domain]
 }
 
+/// A sample in a function of which bursts were recorded.
+pub(super) struct Recorded<'a> {
+    pub sample: &'a Sample,
+    pub function: FunctionId,
+    /// What all bursts of the function moved.
+    pub bytes: Bytes,
+    /// How often that happened in the time of the sample.
+    pub times: f64,
+}
+
+impl Recorded<'_> {
+    /// When the time of the sample began.
+    pub(super) const fn begun_ns(&self) -> u64 {
+        self.sample.t_ns.saturating_sub(self.sample.weight_ns)
+    }
+}
+
+/// Calls `each` for all samples of the selected threads whose traffic the model tells.
+pub(super) fn each_recorded(
+    context: &Context<'_>,
+    moves: &Moves,
+    rates: &Rates,
+    mut each: impl FnMut(Recorded<'_>),
+) {
+    let run = context.run;
+    let patched: Vec<Patched> = (0..run.threads.len() as u32)
+        .map(|thread| Patched::of_thread(context, membound_run::ThreadId(thread)))
+        .collect();
+    let selected = run.samples.iter();
+    for sample in selected.filter(|sample| context.is_selected(sample.thread)) {
+        let frame = run.stacks[sample.stack.index()].frame;
+        let function = context.places.function_of(frame);
+        let (Some(rate), Some(bytes)) = (
+            rates.functions.get(&function),
+            moves.functions.get(&function),
+        ) else {
+            continue;
+        };
+        let slowed =
+            rate.through == Through::Advances && patched[sample.thread.index()].at(sample.t_ns);
+        if slowed || info::is_own(run, frame) {
+            continue;
+        }
+        each(Recorded {
+            sample,
+            function,
+            bytes: *bytes,
+            times: rate.per_ns * sample.weight_ns as f64,
+        });
+    }
+}
+
 /// Names with shares of all, largest first.
-fn named<K: Ord>(parts: BTreeMap<K, f64>, name: impl Fn(&K) -> String) -> Vec<NamedShare> {
+pub(super) fn named<K: Ord>(
+    parts: BTreeMap<K, f64>,
+    name: impl Fn(&K) -> String,
+) -> Vec<NamedShare> {
     let all: f64 = parts.values().sum();
     let mut by_name: FxHashMap<String, f64> = FxHashMap::default();
     for (key, bytes) in &parts {
@@ -144,14 +184,19 @@ fn named<K: Ord>(parts: BTreeMap<K, f64>, name: impl Fn(&K) -> String) -> Vec<Na
 
 /// Bytes by moment.
 #[derive(Clone, Debug)]
-struct Timeline {
+pub(super) struct Timeline {
     moment_ns: u64,
+    start_ns: u64,
     end_ns: u64,
     moments: Vec<Bytes>,
 }
 
 impl Timeline {
-    fn new(run: &RunData) -> Self {
+    pub(super) fn new(context: &Context<'_>) -> Self {
+        let run = context.run;
+        if !context.span.is_all() {
+            return Self::between(context.span.from_ns, context.span.to_ns, run);
+        }
         // Recording may go on after the program's end, to settle what is still under way.
         let ended: Option<u64> = run.processes.iter().map(|it| it.end_ns).max().flatten();
         let all = run.processes.iter().all(|it| it.end_ns.is_some());
@@ -159,34 +204,60 @@ impl Timeline {
             .filter(|_| all)
             .map_or(run.meta.elapsed_ns, |end| end.min(run.meta.elapsed_ns))
             .max(1);
-        let moment_ns = end_ns
+        Self::between(0, end_ns, run)
+    }
+
+    fn between(start_ns: u64, end_ns: u64, run: &RunData) -> Self {
+        let end_ns = end_ns.max(start_ns + 1);
+        let length_ns = end_ns - start_ns;
+        let moment_ns = length_ns
             .div_ceil(MOMENTS)
             .max(PERIODS * run.meta.period_ns)
             .max(1);
         Self {
             moment_ns,
+            start_ns,
             end_ns,
-            moments: vec![Bytes::default(); end_ns.div_ceil(moment_ns) as usize],
+            moments: vec![Bytes::default(); length_ns.div_ceil(moment_ns) as usize],
         }
     }
 
-    /// Adds bytes that were moved evenly in a while. What lies behind the end counts there.
-    fn spread(&mut self, from_ns: u64, to_ns: u64, bytes: Bytes) {
-        let to_ns = to_ns.min(self.end_ns);
-        let from_ns = from_ns.min(to_ns.saturating_sub(1));
+    /// The whole length.
+    fn all_ns(&self) -> f64 {
+        (self.end_ns - self.start_ns) as f64
+    }
+
+    /// Adds the part that lies in the timeline of what counters saw moving in a while.
+    fn count(&mut self, from_ns: u64, to_ns: u64, bytes: Bytes) {
+        let inside = to_ns
+            .min(self.end_ns)
+            .saturating_sub(from_ns.max(self.start_ns));
+        let starts_inside = (self.start_ns..self.end_ns).contains(&from_ns);
+        if inside > 0 || (from_ns == to_ns && starts_inside) {
+            let share = inside.max(1) as f64 / to_ns.saturating_sub(from_ns).max(1) as f64;
+            let mut part = Bytes::default();
+            part.add(bytes, share);
+            self.spread(from_ns.max(self.start_ns), to_ns, part);
+        }
+    }
+
+    /// Adds bytes that were moved evenly in a while. What lies outside counts at that end.
+    pub(super) fn spread(&mut self, from_ns: u64, to_ns: u64, bytes: Bytes) {
+        let to_ns = to_ns.clamp(self.start_ns + 1, self.end_ns);
+        let from_ns = from_ns.clamp(self.start_ns, to_ns - 1);
         let whole = to_ns.saturating_sub(from_ns).max(1) as f64;
         let last = self.moments.len() - 1;
         let mut at = from_ns;
         while at < to_ns {
-            let moment = (at / self.moment_ns) as usize;
-            let next = ((moment as u64 + 1) * self.moment_ns).min(to_ns);
+            let moment = ((at - self.start_ns) / self.moment_ns) as usize;
+            let next = (self.start_ns + (moment as u64 + 1) * self.moment_ns).min(to_ns);
             self.moments[moment.min(last)].add(bytes, (next - at) as f64 / whole);
             at = next;
         }
     }
 
     /// Share of all bytes that were written, 0 to 1.
-    fn written(&self) -> f64 {
+    pub(super) fn written(&self) -> f64 {
         let (mut all, mut written) = (0.0, 0.0);
         for bytes in &self.moments {
             all += bytes.total();
@@ -196,18 +267,18 @@ impl Timeline {
     }
 
     fn length_ns(&self, moment: usize) -> f64 {
-        let from = moment as u64 * self.moment_ns;
+        let from = self.start_ns + moment as u64 * self.moment_ns;
         (self.end_ns.min(from + self.moment_ns) - from).max(1) as f64
     }
 
-    fn domain(self, name: &str, basis: Basis, most: Outcome<f64>) -> BandwidthDomain {
+    pub(super) fn domain(self, name: &str, basis: Basis, most: Outcome<f64>) -> BandwidthDomain {
         // Bytes in a nanosecond are 10⁹ bytes in a second.
         let timeline: Vec<BandwidthMoment> = self
             .moments
             .iter()
             .enumerate()
             .map(|(at, bytes)| BandwidthMoment {
-                t_s: info::seconds(at as u64 * self.moment_ns),
+                t_s: info::seconds(self.start_ns + at as u64 * self.moment_ns),
                 read_gb_s: bytes.read / self.length_ns(at),
                 write_gb_s: bytes.written / self.length_ns(at),
             })
@@ -232,7 +303,7 @@ impl Timeline {
             } else {
                 0
             };
-            histogram[bin].fraction += self.length_ns(at) / self.end_ns as f64;
+            histogram[bin].fraction += self.length_ns(at) / self.all_ns();
         }
         BandwidthDomain {
             domain: name.to_owned(),
@@ -240,7 +311,7 @@ impl Timeline {
             timeline,
             histogram,
             machine_max_gb_s: most,
-            average_gb_s: all / self.end_ns as f64,
+            average_gb_s: all / self.all_ns(),
             objects: Vec::new(),
             lines: Vec::new(),
         }

@@ -118,7 +118,7 @@ fn times(context: &Context<'_>) -> BTreeMap<FunctionId, f64> {
     let mut times: BTreeMap<FunctionId, u64> = BTreeMap::new();
     for sample in &context.run.samples {
         let frame = context.run.stacks[sample.stack.index()].frame;
-        if !info::is_own(context.run, frame) {
+        if !info::is_own(context.run, frame) && context.is_selected(sample.thread) {
             *times.entry(context.places.function_of(frame)).or_default() += sample.weight_ns;
         }
     }

@@ -5,6 +5,7 @@ mod compare;
 mod edges;
 mod objects;
 mod placement;
+mod selection;
 mod sharing;
 mod stalls;
 mod synthetic;

@@ -203,5 +203,167 @@ fn a_mix_between_two_kernels_lies_between_them() {
     ])));
     let profile = analyze(&run, &Options::default()).profile;
     let most = profile.bandwidth[0].machine_max_gb_s.known().copied();
-    near(most.unwrap(), 30.0, 0.5, "halfway");
+    // Half of the way from what is read only to what is written as often as read: half of the bytes by
+    // either kernel, each at its own rate.
+    near(
+        most.unwrap(),
+        1.0 / (0.5 / 20.0 + 0.5 / 40.0),
+        0.5,
+        "in turn",
+    );
+}
+
+/// Three nodes' worth of machine, of which two are there: CPUs 0 and 1 on node 0, CPU 2 on node 1.
+fn on_two_nodes(run: &mut RunData, cpu_of_thread: u16) {
+    run.meta.nodes = 2;
+    run.meta.cpu_nodes = vec![0, 0, 1];
+    for sample in &mut run.samples {
+        sample.cpu = Some(cpu_of_thread);
+    }
+    for access in &mut run.accesses {
+        access.cpu = Some(cpu_of_thread);
+        access.node = Some(0);
+    }
+}
+
+#[test]
+fn memory_of_another_node_is_that_node_s_traffic_and_goes_through_the_interconnect() {
+    let (mut run, per_ns) = triad(128 << 20);
+    // One of the arrays was timed, and lies on node 0; of the other two nothing is known at first.
+    on_two_nodes(&mut run, 2);
+    let profile = analyze(&run, &Options::default()).profile;
+    let average = |profile: &membound_types::Profile, name: &str| {
+        let domain = profile.bandwidth.iter().find(|it| it.domain == name);
+        domain
+            .unwrap_or_else(|| panic!("{name}: {:?}", profile.bandwidth))
+            .average_gb_s
+    };
+    near(
+        average(&profile, "DRAM 0"),
+        8.0 * per_ns,
+        0.5 * per_ns,
+        "one array",
+    );
+    let told = profile.missing.iter().find(|it| it.table == "bandwidth");
+    let told = &told.expect("two arrays lie nobody knows where").why.reason;
+    assert!(told.contains("75 %"), "{told}");
+    // Accesses to the others, one of them written, say where they lie.
+    let pages: Vec<(usize, SiteId, bool)> = vec![(1, SiteId(1), false), (2, SiteId(2), true)];
+    for (object, site, store) in pages {
+        for at in 0..100_u64 {
+            let mut access = run.accesses[at as usize];
+            access.site = site;
+            access.store = store;
+            access.address = run.objects[object].address + 64 * at;
+            access.object = Some(membound_run::ObjectId(object as u32));
+            run.accesses.push(access);
+        }
+    }
+    let profile = analyze(&run, &Options::default()).profile;
+    near(
+        average(&profile, "DRAM"),
+        32.0 * per_ns,
+        2.0 * per_ns,
+        "all",
+    );
+    near(
+        average(&profile, "DRAM 0"),
+        32.0 * per_ns,
+        2.0 * per_ns,
+        "node 0",
+    );
+    near(average(&profile, "DRAM 1"), 0.0, 0.1 * per_ns, "node 1");
+    // What is read comes to node 1, what is written goes to node 0.
+    near(
+        average(&profile, "interconnect 0→1"),
+        24.0 * per_ns,
+        2.0 * per_ns,
+        "read",
+    );
+    near(
+        average(&profile, "interconnect 1→0"),
+        8.0 * per_ns,
+        1.0 * per_ns,
+        "written",
+    );
+    let written = profile
+        .bandwidth
+        .iter()
+        .find(|it| it.domain == "interconnect 1→0")
+        .unwrap();
+    assert_eq!(written.objects[0].name, "triad.c:5 (128 MiB)");
+    let histogram: f64 = written.histogram.iter().map(|bin| bin.fraction).sum();
+    near(histogram, 1.0, 1e-6, "histogram");
+    let platform = &profile.platform;
+    assert_eq!(platform.nodes[1].cpus, [2]);
+    near(platform.nodes[1].busy_cpus, 1.0, 0.02, "busy");
+    near(
+        platform.nodes[0].dram_gb_s.unwrap(),
+        32.0 * per_ns,
+        2.0 * per_ns,
+        "diagram",
+    );
+    assert_eq!(platform.links.len(), 2);
+    // On its own node nothing goes anywhere.
+    for access in &mut run.accesses {
+        access.node = Some(1);
+    }
+    let profile = analyze(&run, &Options::default()).profile;
+    near(
+        average(&profile, "DRAM 1"),
+        32.0 * per_ns,
+        2.0 * per_ns,
+        "own node",
+    );
+    near(average(&profile, "interconnect 0→1"), 0.0, 1e-9, "nothing");
+}
+
+#[test]
+fn a_node_s_most_is_that_of_its_own_kernels() {
+    use membound_types::{CpuId, NodeId, Numa, NumaPair};
+    let (mut run, _) = triad(128 << 20);
+    on_two_nodes(&mut run, 2);
+    let mut machine = machine_that_moves(&[(BandwidthKernel::Triad, 100.0)]);
+    let points = |kernels: &[(BandwidthKernel, f64)]| {
+        let Outcome::Known(bandwidth) = machine_that_moves(kernels).bandwidth else {
+            panic!("it has bandwidth");
+        };
+        bandwidth.points
+    };
+    let pair = |cpu_node: u32, memory_node: u32, kernels: &[(BandwidthKernel, f64)]| NumaPair {
+        cpu_node: NodeId(cpu_node),
+        cpu: CpuId(0),
+        memory_node: NodeId(memory_node),
+        distance: None,
+        placed_share: Outcome::Known(1.0),
+        latency_ns: Outcome::Known(100.0),
+        latency_batches: Samples::default(),
+        read_gb_s: Outcome::Known(10.0),
+        read_batches: Samples::default(),
+        rates: points(kernels),
+    };
+    let (read, nt) = (BandwidthKernel::Read, BandwidthKernel::NtWrite);
+    machine.numa = Outcome::Known(Numa {
+        nodes: vec![NodeId(0), NodeId(1)],
+        summary: String::new(),
+        pairs: vec![
+            pair(0, 0, &[(read, 50.0)]),
+            pair(1, 0, &[(read, 20.0), (BandwidthKernel::Triad, 16.0)]),
+            pair(0, 1, &[(nt, 7.0)]),
+            pair(1, 1, &[]),
+        ],
+        page: PageKind::Thp,
+        skipped: Vec::new(),
+        elapsed_s: 1.0,
+    });
+    run.meta.machine = Some(Box::new(machine));
+    let profile = analyze(&run, &Options::default()).profile;
+    let most = |name: &str| {
+        let domain = profile.bandwidth.iter().find(|it| it.domain == name);
+        domain.unwrap().machine_max_gb_s.known().copied()
+    };
+    assert_eq!(most("DRAM 0"), Some(50.0));
+    assert_eq!(most("DRAM 1"), None, "nothing was measured there");
+    assert_eq!(most("interconnect 0→1"), Some(20.0), "reads from node 1");
+    assert_eq!(most("interconnect 1→0"), Some(4.0), "a triad's writes");
 }

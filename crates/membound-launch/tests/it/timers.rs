@@ -178,7 +178,7 @@ fn weights_add_up_to_the_time_of_each_thread() {
 }
 
 /// What holds at every instruction of `ruled` between its beginning and its end.
-fn keeps_to_its_rule(general: &[u64; 16]) -> bool {
+fn keeps_to_its_rule(general: &[u64]) -> bool {
     let [rbx, r12, r13, r14] = [3, 12, 13, 14].map(|register| general[register]);
     rbx == 0x0123_4567 && r12 == 2 * rbx && r13 == !rbx && r14 == 0x5a5a_5a5a
 }

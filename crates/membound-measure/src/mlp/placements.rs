@@ -18,11 +18,11 @@ type Times = Vec<(MlpMode, u32, f64, f64)>;
 
 /// Measures `config.placements` times on new pages; `None` where none are asked for. `first`
 /// keeps its pages until the next are there, so that these are others, where there is room.
-/// `outside` is the number of fillers that keeps two loads apart.
+/// `outside` are the number and the kinds of fillers that keep two loads apart.
 pub(super) fn measure(
     first: Probe<'_, '_>,
     config: &MlpConfig,
-    outside: Option<u32>,
+    outside: Option<(u32, &[Filler])>,
     progress: &dyn Fn(f64),
 ) -> Result<Option<Placements>, Error> {
     let session = first.session;
@@ -62,7 +62,7 @@ fn times(
     session: &Session<'_>,
     probe: &mut Probe<'_, '_>,
     config: &MlpConfig,
-    outside: Option<u32>,
+    outside: Option<(u32, &[Filler])>,
 ) -> Result<Option<Times>, Error> {
     let mut times = Times::new();
     let cycles = |timed: &Timed| {
@@ -73,15 +73,17 @@ fn times(
     };
     let loads = config.loads.iter().filter(|loads| **loads <= MOST_LOADS);
     for loads in loads {
-        let Some(timed) = unless_interrupted(probe.parallel(*loads, 0, Filler::Nop, 1))? else {
+        let Some(timed) = unless_interrupted(probe.parallel(*loads, 0, &[], 1))? else {
             return Ok(None);
         };
         let (cycles, spread) = cycles(&timed);
         times.push((MlpMode::Parallel, *loads, cycles, spread));
     }
     for loads in [1, 2] {
-        let Some(fillers) = outside else { break };
-        let Some(timed) = unless_interrupted(probe.sequential(loads, fillers))? else {
+        let Some((fillers, pattern)) = outside else {
+            break;
+        };
+        let Some(timed) = unless_interrupted(probe.sequential(loads, fillers, pattern))? else {
             return Ok(None);
         };
         let (cycles, spread) = cycles(&timed);

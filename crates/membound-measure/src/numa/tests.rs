@@ -42,6 +42,7 @@ fn pair(cpu_node: u32, memory_node: u32, latency_ns: f64) -> NumaPair {
         latency_batches: Samples::default(),
         read_gb_s: Outcome::missing("not measured"),
         read_batches: Samples::default(),
+        rates: Vec::new(),
     }
 }
 

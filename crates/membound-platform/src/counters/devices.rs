@@ -2,7 +2,7 @@
 
 use crate::Root;
 
-const DEVICES: &str = "sys/bus/event_source/devices";
+pub(super) const DEVICES: &str = "sys/bus/event_source/devices";
 
 /// What a PMU counts or samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -109,6 +109,16 @@ impl Attr {
         }
     }
 
+    /// Counts an event of a PMU that all of a package shares.
+    pub(crate) fn counter(kind: u32, config: u64) -> Self {
+        Self {
+            kind,
+            size: SIZE,
+            config,
+            ..Self::default()
+        }
+    }
+
     /// Nothing: something that has a ring for others to write into.
     pub(crate) fn nothing() -> Self {
         Self {

@@ -38,6 +38,17 @@ impl Event {
             Some(cpu) => i32::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?,
             None => -1,
         };
+        Self::open_of(attr, tid, cpu)
+    }
+
+    /// Of everything that happens on a CPU, or on all that share its PMU.
+    pub(crate) fn open_on_cpu(attr: &Attr, cpu: u32) -> io::Result<Self> {
+        const ALL_THREADS: i32 = -1;
+        let cpu = i32::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Self::open_of(attr, ALL_THREADS, cpu)
+    }
+
+    fn open_of(attr: &Attr, tid: i32, cpu: i32) -> io::Result<Self> {
         // SAFETY: the kernel reads as many bytes of the attributes as they say that they
         // have, and gives a new descriptor.
         let fd = unsafe {

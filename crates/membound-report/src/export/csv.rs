@@ -4,29 +4,39 @@
 //! for a formula gets an apostrophe before it.
 
 use membound_types::{
-    BandwidthDomain, CallFrame, CodeRow, LevelRow, LevelShares, NumaRow, ObjectRow, Outcome,
-    Profile, Share, ThreadRow,
+    BandwidthDomain, CallFrame, CodeRow, Detail, FunctionObjectRow, LevelRow, LevelShares, NumaRow,
+    ObjectRow, Outcome, Profile, Share, ThreadRow,
 };
 
-use crate::By;
+use super::Weight;
 use crate::csv::{number, strings};
+use crate::facts::calls::{Calls, Direction};
 use crate::facts::run;
+use crate::facts::sorted::sorted;
+use crate::{By, Grouping};
 
 const SHARE: &str = "samples,time_s,time_fraction,stall_fraction,stall_low,stall_high,\
                      stall_l1,stall_l2,stall_l3,stall_dram,stall_remote,stall_unknown,\
-                     loads,stores,avg_latency_ns,avg_latency_cycles,flagged,confidence";
+                     loads,stores,avg_latency_ns,avg_latency_cycles,flagged,confidence,\
+                     loads_low,loads_high,stores_low,stores_high,llc_misses,llc_misses_low,\
+                     llc_misses_high";
 
 /// One grouping: a header, then a line for each row. Fractions are of all CPU time; a
 /// field is empty where nothing is known.
 #[must_use]
-pub fn csv(profile: &Profile, by: By) -> String {
+pub fn csv(profile: &Profile, detail: &Detail, grouping: impl Into<Grouping>) -> String {
+    let Grouping { by, sort, weight } = grouping.into();
     match by {
         By::Summary => summary(profile),
-        By::Function => code(&profile.functions),
-        By::Line => code(&profile.lines),
-        By::Instruction => code(&profile.instructions),
-        By::Object => objects(&profile.objects),
-        By::Thread => threads(&profile.threads),
+        By::Function => code(&sorted(&profile.functions, sort)),
+        By::Line => code(&sorted(&profile.lines, sort)),
+        By::Instruction => code(&sorted(&profile.instructions, sort)),
+        By::Object => objects(&sorted(&profile.objects, sort)),
+        By::FunctionObject | By::ObjectFunction => pairs(&sorted(&profile.function_objects, sort)),
+        By::Callers => calls(detail, Direction::Outwards, weight),
+        By::Tree => calls(detail, Direction::Inwards, weight),
+        By::Memory => memory(profile),
+        By::Thread => threads(&sorted(&profile.threads, sort)),
         By::Level => levels(&profile.levels),
         By::Node => nodes(profile),
         By::BandwidthDomain => bandwidth(&profile.bandwidth),
@@ -81,7 +91,7 @@ fn summary(profile: &Profile) -> String {
     out
 }
 
-fn code(rows: &[CodeRow]) -> String {
+fn code(rows: &[&CodeRow]) -> String {
     let mut out = format!("name,function,module,file,line,address,{SHARE}\n");
     for row in rows {
         let mut fields = vec![
@@ -100,7 +110,7 @@ fn code(rows: &[CodeRow]) -> String {
     out
 }
 
-fn threads(rows: &[ThreadRow]) -> String {
+fn threads(rows: &[&ThreadRow]) -> String {
     let mut out = format!("name,pid,tid,lifetime_s,idle_s,{SHARE}\n");
     for row in rows {
         let mut fields = vec![
@@ -116,7 +126,7 @@ fn threads(rows: &[ThreadRow]) -> String {
     out
 }
 
-fn objects(rows: &[ObjectRow]) -> String {
+fn objects(rows: &[&ObjectRow]) -> String {
     let mut out = format!(
         "name,kind,size_bytes,blocks,total_bytes,lifetime_s,false_sharing,node_local_fraction,\
          alloc_stack,{SHARE}\n"
@@ -136,6 +146,57 @@ fn objects(rows: &[ObjectRow]) -> String {
         ];
         fields.extend(share(&row.share));
         strings(&mut out, &fields);
+    }
+    out
+}
+
+fn pairs(rows: &[&FunctionObjectRow]) -> String {
+    let mut out = format!("function,module,object,{SHARE}\n");
+    for row in rows {
+        let mut fields = vec![text(&row.function), text(&row.module), text(&row.object)];
+        fields.extend(share(&row.share));
+        strings(&mut out, &fields);
+    }
+    out
+}
+
+/// A line for each node of a tree, each before those below it.
+fn calls(detail: &Detail, direction: Direction, weight: Weight) -> String {
+    let mut out = String::from("depth,function,module,time_s,stall_s\n");
+    for node in Calls::new(detail, direction, weight, 0.0).nodes {
+        strings(
+            &mut out,
+            &[
+                node.depth.to_string(),
+                text(&node.function),
+                text(&node.module),
+                number(node.time_s),
+                number(node.stall_s),
+            ],
+        );
+    }
+    out
+}
+
+/// A line for each moment at which live bytes change: of all objects together first, under no name.
+fn memory(profile: &Profile) -> String {
+    let mut out = String::from("object,kind,t_s,bytes\n");
+    let Some(memory) = profile.memory.known() else {
+        return out;
+    };
+    let all = (String::new(), String::new(), &memory.timeline);
+    let objects = memory.objects.iter();
+    let objects = objects.map(|row| (text(&row.name), row.kind.to_string(), &row.timeline));
+    for (name, kind, timeline) in std::iter::once(all).chain(objects) {
+        for moment in timeline {
+            let fields = [
+                name.clone(),
+                kind.clone(),
+                number(moment.t_s),
+                moment.bytes.to_string(),
+            ];
+            strings(&mut out, &fields);
+        }
     }
     out
 }
@@ -258,6 +319,18 @@ fn share(share: &Share) -> Vec<String> {
     );
     fields.push(share.flagged.to_string());
     fields.push(number(share.confidence));
+    fields.extend(
+        [
+            share.loads_low,
+            share.loads_high,
+            share.stores_low,
+            share.stores_high,
+            share.llc_misses,
+            share.llc_misses_low,
+            share.llc_misses_high,
+        ]
+        .map(optional),
+    );
     fields
 }
 

@@ -7,7 +7,7 @@ use membound_types::Detail;
 use super::chains::{Chains, nanoseconds};
 
 /// What a stack is weighed by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weight {
     /// CPU time.
     Time,

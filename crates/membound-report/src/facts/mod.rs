@@ -2,6 +2,7 @@
 //! curves grouped out of points, the headline figures, and what disturbed a run.
 
 mod calibration;
+pub(crate) mod calls;
 pub(crate) mod comparison;
 mod curves;
 mod disturbed;
@@ -13,6 +14,7 @@ mod headline;
 pub(crate) mod model;
 mod parallel;
 pub(crate) mod run;
+pub(crate) mod sorted;
 mod titles;
 pub(crate) mod windows;
 

@@ -2,7 +2,8 @@
 
 use membound_types::{
     BandwidthDomain, CallFrame, Elsewhere, Figure, InsightKind, LevelShares, MemoryBound, Missing,
-    ObjectClass, ObjectRow, OffsetRow, Outcome, Profile, RunInfo, SharedLine, SharingThread,
+    ObjectClass, ObjectRow, OffsetRow, Outcome, PlatformNode, Profile, RunInfo, SharedLine,
+    SharingThread,
 };
 
 use crate::units;
@@ -29,6 +30,49 @@ fn quoted(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', "'\\''"))
     }
+}
+
+/// Beginning and end of what a profile speaks of, in seconds since the run began.
+pub(crate) fn span(profile: &Profile) -> (f64, f64) {
+    match &profile.selection {
+        Some(part) => (part.from_s, part.to_s),
+        None => (0.0, profile.elapsed_s),
+    }
+}
+
+/// What was selected of a run: `1.20 s to 3.40 s, threads 4711 4712`.
+pub(crate) fn selection(profile: &Profile) -> Option<String> {
+    let part = profile.selection.as_ref()?;
+    let mut words = vec![format!(
+        "{} to {}",
+        units::seconds(part.from_s),
+        units::seconds(part.to_s)
+    )];
+    if !part.tids.is_empty() {
+        let tids: Vec<String> = part.tids.iter().map(u32::to_string).collect();
+        let noun = if tids.len() == 1 { "thread" } else { "threads" };
+        words.push(format!("{noun} {}", tids.join(" ")));
+    }
+    Some(words.join(", "))
+}
+
+/// The most memory that was live at once, and what had most of it.
+pub(crate) fn memory(profile: &Profile) -> Option<String> {
+    /// Objects that are named.
+    const NAMED: usize = 3;
+    let memory = profile.memory.known()?;
+    let named: Vec<String> = memory
+        .objects
+        .iter()
+        .take(NAMED)
+        .map(|row| format!("{} {}", row.name, units::bytes(row.peak_bytes)))
+        .collect();
+    Some(format!(
+        "most memory allocated at once: {}, at {}; largest {}",
+        units::bytes(memory.peak_bytes),
+        units::seconds(memory.peak_s),
+        named.join(", ")
+    ))
 }
 
 /// How it ended, where that is worth a word.
@@ -374,6 +418,50 @@ pub(crate) fn traffic(domain: &BandwidthDomain) -> String {
     )
 }
 
+/// `0-3,8`.
+pub(crate) fn cpu_list(cpus: &[u32]) -> String {
+    let runs = cpus.chunk_by(|a, b| a + 1 == *b);
+    let words: Vec<String> = runs
+        .map(|run| match run {
+            [only] => only.to_string(),
+            [first, .., last] => format!("{first}-{last}"),
+            [] => String::new(),
+        })
+        .collect();
+    words.join(",")
+}
+
+/// `CPU 2` or `CPUs 0-3`, and how many of them were busy.
+pub(crate) fn node_cpus(node: &PlatformNode) -> String {
+    let list = match node.cpus.as_slice() {
+        [] => "no CPU".to_owned(),
+        [only] => format!("CPU {only}"),
+        cpus => format!("CPUs {}", cpu_list(cpus)),
+    };
+    format!("{list}, {} busy", units::compact(node.busy_cpus))
+}
+
+/// A rate, and the share that it is of the most that was measured.
+pub(crate) fn rate_of(gb_s: f64, most_gb_s: Option<f64>) -> String {
+    match most_gb_s.filter(|most| *most > 0.0) {
+        Some(most) => format!(
+            "{}, {} of {}",
+            units::gb_s(gb_s),
+            units::percent(gb_s / most),
+            units::gb_s(most)
+        ),
+        None => units::gb_s(gb_s),
+    }
+}
+
+/// The traffic of a node's memory.
+pub(crate) fn node_memory(node: &PlatformNode) -> String {
+    node.dram_gb_s.map_or_else(
+        || "memory: traffic not known".to_owned(),
+        |gb_s| format!("memory {}", rate_of(gb_s, node.dram_max_gb_s)),
+    )
+}
+
 /// What is below this would be shown as nothing.
 pub(crate) const LEAST_GB_S: f64 = 0.01;
 
@@ -505,6 +593,12 @@ pub(crate) fn epoch_s(date: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_stand_in_runs() {
+        assert_eq!(cpu_list(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(cpu_list(&[]), "");
+    }
 
     #[test]
     fn dates_are_read_as_the_calendar_has_them() {

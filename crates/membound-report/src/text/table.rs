@@ -95,6 +95,12 @@ impl Table {
         self.rows.iter().flatten().any(|cell| cell == text)
     }
 
+    /// Whether a column of that title has a figure.
+    pub(super) fn has_column(&self, title: &str) -> bool {
+        let at = self.columns.iter().position(|column| column.title == title);
+        at.is_some_and(|at| self.rows.iter().any(|row| !row[at].is_empty()))
+    }
+
     /// Whether a cell ends in `mark`.
     pub(super) fn ends_in(&self, mark: char) -> bool {
         self.rows.iter().flatten().any(|cell| cell.ends_with(mark))
@@ -134,7 +140,10 @@ impl Table {
         for (index, column) in self.columns.iter().enumerate() {
             if column.align == Align::Middle {
                 for cell in self.rows.iter_mut().map(|row| &mut row[index]) {
-                    *cell = plain(cell);
+                    // What a row is indented by says what it belongs to.
+                    let name = cell.trim_start();
+                    let indent = cell.len() - name.len();
+                    *cell = format!("{}{}", " ".repeat(indent), plain(name));
                 }
             }
         }

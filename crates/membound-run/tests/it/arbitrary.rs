@@ -32,7 +32,7 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
         vec(burst(), 0..4),
         vec(block(), 0..6),
         vec(object(), 0..8),
-        vec(allocations(), 0..6),
+        (vec(allocations(), 0..6), vec(live(), 0..6)),
     );
     let rest = (
         vec(location(), 0..8),
@@ -45,8 +45,8 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
     );
     (meta(), code, time, rest).prop_map(|(meta, code, time, rest)| {
         let (processes, threads, modules, mappings, frames, stacks, sites, attributions) = code;
-        let (samples, (executions, laps, loops), accesses, bursts, blocks, objects, allocations) =
-            time;
+        let (samples, counted, accesses, bursts, blocks, objects, allocated) = time;
+        let ((executions, laps, loops), (allocations, live)) = (counted, allocated);
         let (locations, code, pages, traffic, watched, holds, gaps) = rest;
         sound(RunData {
             meta,
@@ -67,6 +67,7 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
             blocks,
             objects,
             allocations,
+            live,
             locations,
             code,
             pages,
@@ -153,6 +154,9 @@ fn sound(mut run: RunData) -> RunData {
     run.blocks
         .retain_mut(|row| within(&mut row.frame.0, frames));
     run.allocations.retain_mut(|row| {
+        within(&mut row.stack.0, stacks) && within(&mut row.process.0, processes)
+    });
+    run.live.retain_mut(|row| {
         within(&mut row.stack.0, stacks) && within(&mut row.process.0, processes)
     });
     run.locations
@@ -567,6 +571,21 @@ fn allocations() -> impl Strategy<Value = Allocations> {
                 }
             },
         )
+}
+
+fn live() -> impl Strategy<Value = LiveBytes> {
+    let whose = (any::<u32>(), any::<u32>(), text());
+    (whose, (number(), number(), number(), number())).prop_map(
+        |((stack, process, function), (from_ns, to_ns, bytes, peak_bytes))| LiveBytes {
+            stack: StackId(stack),
+            process: ProcessId(process),
+            function,
+            from_ns,
+            to_ns,
+            bytes,
+            peak_bytes,
+        },
+    )
 }
 
 fn location() -> impl Strategy<Value = Location> {

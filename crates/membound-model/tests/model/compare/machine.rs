@@ -242,6 +242,7 @@ fn two_nodes((local, remote): (f64, f64), noisy: &mut impl FnMut(f64, f64) -> f6
             },
             read_gb_s: Outcome::missing("not asked for"),
             read_batches: Samples::default(),
+            rates: Vec::new(),
         });
     }
     NumaView {

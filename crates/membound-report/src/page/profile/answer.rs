@@ -14,6 +14,9 @@ pub(super) fn header(profile: &Profile) -> Markup {
     html! {
         header {
             (parts::top("memory profile", &run::command(info)))
+            @if let Some(selection) = run::selection(profile) {
+                p.banner { "Only " (selection) ": everything on this page is of this part of the run." }
+            }
             @if profile.incomplete {
                 (parts::incomplete("The run was cut short. What is shown is true of the part that was recorded."))
             }

@@ -144,6 +144,12 @@ pub(super) fn bounded(profile: &Profile, rows: usize) -> Profile {
             }
         }
     }
+    // Pairs are for the terminal and other programs: the page makes them from samples.
+    out.function_objects.clear();
+    if let Outcome::Known(memory) = &mut out.memory {
+        memory.objects.truncate(MEMBERS);
+        memory.objects.iter_mut().for_each(|it| cut(&mut it.name));
+    }
     out.bandwidth.truncate(DOMAINS);
     for domain in &mut out.bandwidth {
         cut(&mut domain.domain);

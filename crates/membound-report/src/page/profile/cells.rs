@@ -7,6 +7,8 @@
 
 use membound_types::{Detail, Profile};
 
+use crate::facts::run;
+
 /// Samples of a busy thread in one span: with fewer, whether there is one more or less
 /// would be seen.
 const SAMPLES_A_BIN: f64 = 20.0;
@@ -84,6 +86,8 @@ impl Grain {
 #[derive(Clone, Debug)]
 pub(super) struct Cells {
     pub(super) bins: u32,
+    /// When the first span begins.
+    pub(super) from_s: f64,
     pub(super) duration_s: f64,
     pub(super) groups: Vec<Group>,
     /// Whether cells were left out, and others made heavier for them.
@@ -97,11 +101,14 @@ impl Cells {
             .iter()
             .map(|sample| positive(sample.t_s))
             .fold(0.0, f64::max);
-        let duration_s = positive(profile.elapsed_s).max(last_s);
+        let (from_s, to_s) = run::span(profile);
+        let from_s = positive(from_s);
+        let duration_s = (positive(to_s).max(last_s) - from_s).max(0.0);
         let bins = grain.bins.min(readable(detail, duration_s));
         let bin = |t_s: f64| {
             if duration_s > 0.0 {
-                ((positive(t_s) / duration_s * f64::from(bins)) as u32).min(bins - 1)
+                let since_s = positive(t_s - from_s);
+                ((since_s / duration_s * f64::from(bins)) as u32).min(bins - 1)
             } else {
                 0
             }
@@ -151,6 +158,7 @@ impl Cells {
         }
         Self {
             bins,
+            from_s,
             duration_s,
             groups,
             thinned,

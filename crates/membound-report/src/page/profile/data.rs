@@ -162,6 +162,7 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
     // each number of a million would take longer than everything else.
     let table = serde_json::to_string(&table).unwrap_or_default();
     let rest = json!({
+        "from_s": cells.from_s,
         "duration_s": cells.duration_s,
         "bins": cells.bins,
         "frames": chains.frames,
@@ -298,7 +299,7 @@ fn all_weights(cells: &Cells) -> impl Iterator<Item = f64> {
 
 /// Interval, executions, latency and mark of a row, over the whole run.
 fn figures(share: &Share) -> Value {
-    json!([
+    let mut figures = json!([
         rounded(share.stall_low),
         rounded(share.stall_high),
         share.loads.map(rounded),
@@ -310,7 +311,16 @@ fn figures(share: &Share) -> Value {
         rounded(share.time_fraction),
         ends(share.loads_low, share.loads_high),
         ends(share.stores_low, share.stores_high),
-    ])
+        share.llc_misses.map(rounded),
+        ends(share.llc_misses_low, share.llc_misses_high),
+    ]);
+    // What is not known at the end of many rows would take room that samples need.
+    if let Value::Array(figures) = &mut figures {
+        while figures.last().is_some_and(Value::is_null) {
+            figures.pop();
+        }
+    }
+    figures
 }
 
 /// The ends of an interval; `null` where there is none.

@@ -9,6 +9,7 @@ mod bounded;
 mod cells;
 mod data;
 mod panels;
+mod platform;
 mod timeline;
 
 use maud::{Markup, PreEscaped, html};

@@ -3,9 +3,11 @@
 
 use maud::{Markup, html};
 use membound_types::{
-    BandwidthDomain, BandwidthMoment, NamedShare, NumaRow, NumaView, Outcome, Profile, SharedLine,
+    BandwidthDomain, BandwidthMoment, MemoryUse, NamedShare, NumaRow, NumaView, Outcome, Profile,
+    SharedLine,
 };
 
+use super::platform;
 use crate::facts::run;
 use crate::page::parts::Panel;
 use crate::page::svg::{
@@ -57,10 +59,17 @@ pub(super) fn all(profile: &Profile) -> Vec<Panel> {
             "bandwidth",
             "Bandwidth",
             html! {
+                (platform::diagram(&profile.platform))
                 @for (index, domain) in profile.bandwidth.iter().enumerate() { (bandwidth(index, domain)) }
                 @for text in &why { p.missing { (text) } }
             },
         )
+    });
+    out.push(match &profile.memory {
+        Outcome::Known(memory) => Panel::new("memory", "Memory", live_bytes(memory)),
+        Outcome::Missing { not_measured } => {
+            Panel::missing("memory", "Memory", &facts::missing_text(not_measured))
+        }
     });
     if !profile.elsewhere.is_empty() {
         out.push(Panel::new(
@@ -323,6 +332,29 @@ fn curves(index: usize, domain: &BandwidthDomain, most: Option<f64>) -> Chart {
             .into_iter()
             .collect(),
         end_labels: false,
+    }
+}
+
+/// Objects by their most live bytes; the timeline shows when.
+fn live_bytes(memory: &MemoryUse) -> Markup {
+    html! {
+        p.reading { "Bytes that were allocated and not freed yet, used or not. Most at once: " (units::bytes(memory.peak_bytes)) ", at " (units::seconds(memory.peak_s)) ". The timeline shows them over time." }
+        div.scroll tabindex="0" role="group" aria-label="memory by object" {
+            table.run {
+                thead { tr { th scope="col" { "most at once" } th scope="col" { "at" } th scope="col" { "at the end" } th scope="col" { "object" } } }
+                tbody {
+                    @for row in memory.objects.iter().take(ROWS) {
+                        tr {
+                            td { (units::bytes(row.peak_bytes)) }
+                            td { (units::seconds(row.peak_s)) }
+                            td { (units::bytes(row.end_bytes)) }
+                            th scope="row" { (row.name) " " small { (row.kind) } }
+                        }
+                    }
+                }
+            }
+        }
+        @if memory.objects.len() > ROWS { p.note { (memory.objects.len() - ROWS) " more in the JSON." } }
     }
 }
 

@@ -2,7 +2,7 @@
 //! stand without the script, which draws them anew for what is selected.
 
 use maud::{Markup, html};
-use membound_types::{BandwidthDomain, Outcome, Profile};
+use membound_types::{BandwidthDomain, MemoryMoment, MemoryUse, Outcome, Profile};
 
 use super::cells::Cells;
 use super::data::lives;
@@ -11,6 +11,8 @@ use crate::units;
 /// Threads with a lane of their own; the table has all.
 const LANES: usize = 16;
 const TICKS: u32 = 6;
+/// Objects whose live bytes have a colour of their own.
+const LIVE_OBJECTS: usize = 4;
 
 pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
     let lives = lives(profile, cells);
@@ -34,6 +36,8 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
     busiest.truncate(LANES);
     // In their order, not by time: neighbours stay neighbours.
     busiest.sort_unstable();
+    let memory = profile.memory.known();
+    let memory = memory.filter(|memory| memory.peak_bytes > 0);
     html! {
         div.lanes id="lanes" {
             div.names {
@@ -45,6 +49,9 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
                         small { (thread.tid) }
                     }
                 }
+                @if let Some(memory) = memory {
+                    div.lane { span { "live bytes" } small { "to " (units::bytes(memory.peak_bytes)) } }
+                }
                 @for domain in &profile.bandwidth {
                     div.lane { span { (domain.domain) } small { "to " (units::gb_s(top(domain))) ", " (domain.basis) } }
                 }
@@ -55,13 +62,14 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
                     @let alive: Vec<f64> = (0..cells.bins as usize).map(|bin| inside(lives[index], bin, bin_s)).collect();
                     (lane(Some(index), 1.0, &cells.lane(Some(index as u32)), &alive, bin_s))
                 }
-                @for domain in &profile.bandwidth { (traffic(domain, cells.duration_s)) }
+                @if let Some(memory) = memory { (live(memory, cells)) }
+                @for domain in &profile.bandwidth { (traffic(domain, cells)) }
                 div.span id="span" hidden {}
                 div.cursorline id="cursor" hidden {}
                 div.ticks aria-hidden="true" {
                     @for tick in 0..=TICKS {
                         @let share = f64::from(tick) / f64::from(TICKS);
-                        span style=(format!("left:{:.2}%", share * 100.0)) { (units::seconds(share * cells.duration_s)) }
+                        span style=(format!("left:{:.2}%", share * 100.0)) { (units::seconds(cells.from_s + share * cells.duration_s)) }
                     }
                 }
             }
@@ -73,6 +81,12 @@ pub(super) fn markup(profile: &Profile, cells: &Cells) -> Markup {
             @if !profile.bandwidth.is_empty() {
                 span { i.key.read {} "read" }
                 span { i.key.written {} "written" }
+            }
+            @if let Some(memory) = memory {
+                @for (index, row) in memory.objects.iter().take(LIVE_OBJECTS).enumerate() {
+                    span { i class=(format!("key live{index}")) {} (row.name) }
+                }
+                @if memory.objects.len() > LIVE_OBJECTS { span { i class="key live9" {} "other live bytes" } }
             }
         }
         p.note id="selected" role="status" {}
@@ -137,17 +151,69 @@ fn top(domain: &BandwidthDomain) -> f64 {
     }
 }
 
-fn traffic(domain: &BandwidthDomain, duration_s: f64) -> Markup {
+/// Live bytes: the largest objects one above the other, and above them all others.
+fn live(memory: &MemoryUse, cells: &Cells) -> Markup {
+    let shown = memory.objects.iter().take(LIVE_OBJECTS);
+    // Bytes of each shown object, and of all that are drawn below the top, in each span.
+    let mut below = vec![0_u64; cells.bins as usize];
+    let mut layers: Vec<(String, Vec<u64>)> = Vec::new();
+    for (index, row) in shown.enumerate() {
+        for (sum, bytes) in below.iter_mut().zip(in_bins(&row.timeline, cells)) {
+            *sum += bytes;
+        }
+        layers.push((format!("live{index}"), below.clone()));
+    }
+    let all = in_bins(&memory.timeline, cells);
+    // Peaks of single objects may be at different moments of one span.
+    let top: Vec<u64> = all
+        .iter()
+        .zip(&below)
+        .map(|(all, sum)| *all.max(sum))
+        .collect();
+    layers.push(("live9".to_owned(), top));
+    let highest = layers.iter().flat_map(|(_, bytes)| bytes).max();
+    let scale = memory.peak_bytes.max(highest.copied().unwrap_or(0)).max(1) as f64;
+    html! {
+        svg.lane viewBox=(format!("0 0 {} 100", cells.bins)) preserveAspectRatio="none" aria-hidden="true" {
+            @for (class, bytes) in layers.iter().rev() {
+                @let shares: Vec<f64> = bytes.iter().map(|bytes| *bytes as f64 / scale).collect();
+                path class=(class) d=(area(&shares)) {}
+            }
+        }
+    }
+}
+
+/// The most live bytes in each span.
+fn in_bins(timeline: &[MemoryMoment], cells: &Cells) -> Vec<u64> {
+    let mut most = vec![0_u64; cells.bins as usize];
+    let bins = most.len();
+    let bin = |t_s: f64| {
+        let share = (t_s - cells.from_s) / cells.duration_s.max(1e-12);
+        share.clamp(0.0, 1.0) * bins as f64
+    };
+    for (index, moment) in timeline.iter().enumerate() {
+        let next = timeline.get(index + 1).map(|next| bin(next.t_s));
+        let first = (bin(moment.t_s) as usize).min(bins.saturating_sub(1));
+        let behind = next.map_or(bins, |next| (next.ceil() as usize).clamp(first + 1, bins));
+        for most in &mut most[first..behind] {
+            *most = moment.bytes.max(*most);
+        }
+    }
+    most
+}
+
+fn traffic(domain: &BandwidthDomain, cells: &Cells) -> Markup {
+    let across = |t_s: f64| across(t_s - cells.from_s, cells.duration_s);
     let top = top(domain);
     let path = |value: fn(&membound_types::BandwidthMoment) -> f64| {
         let mut d = String::from("M0 100");
         let mut end = 0.0;
         for (index, moment) in domain.timeline.iter().enumerate() {
-            let start = across(moment.t_s, duration_s);
+            let start = across(moment.t_s);
             end = domain
                 .timeline
                 .get(index + 1)
-                .map_or(1000.0, |next| across(next.t_s, duration_s));
+                .map_or(1000.0, |next| across(next.t_s));
             let share = if top > 0.0 { value(moment) / top } else { 0.0 };
             let share = if share.is_finite() { share } else { 0.0 };
             let height = 100.0 - share.clamp(0.0, 1.0) * 100.0;

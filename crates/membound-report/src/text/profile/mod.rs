@@ -1,26 +1,42 @@
 //! `membound report` on a terminal: the summary, and groupings as tables.
 
+mod calls;
+mod memory;
+mod pairs;
 mod rows;
 mod summary;
 mod views;
 
-use membound_types::Profile;
+use membound_types::{Detail, Profile};
 
 use super::Style;
 use super::out::Out;
-use crate::By;
+use crate::facts::calls::Direction;
+use crate::{By, Grouping};
 
-/// A profile: the summary, or one grouping of it as a table.
+/// A profile: the summary, or one grouping of it as a table. `detail` has the samples that call chains are
+/// counted from.
 #[must_use]
-pub fn profile(profile: &Profile, by: By, style: Style) -> String {
+pub fn profile(
+    profile: &Profile,
+    detail: &Detail,
+    grouping: impl Into<Grouping>,
+    style: Style,
+) -> String {
+    let Grouping { by, sort, weight } = grouping.into();
     let mut out = Out::new(style);
     match by {
         By::Summary => summary::write(&mut out, profile),
-        By::Function => rows::code(&mut out, profile, rows::Code::Function),
-        By::Line => rows::code(&mut out, profile, rows::Code::Line),
-        By::Instruction => rows::code(&mut out, profile, rows::Code::Instruction),
-        By::Object => rows::objects(&mut out, profile),
-        By::Thread => rows::threads(&mut out, profile),
+        By::Function => rows::code(&mut out, profile, rows::Code::Function, sort),
+        By::Line => rows::code(&mut out, profile, rows::Code::Line, sort),
+        By::Instruction => rows::code(&mut out, profile, rows::Code::Instruction, sort),
+        By::Object => rows::objects(&mut out, profile, sort),
+        By::FunctionObject => pairs::write(&mut out, profile, pairs::Outer::Function, sort),
+        By::ObjectFunction => pairs::write(&mut out, profile, pairs::Outer::Object, sort),
+        By::Callers => calls::write(&mut out, profile, detail, Direction::Outwards, weight),
+        By::Tree => calls::write(&mut out, profile, detail, Direction::Inwards, weight),
+        By::Memory => memory::write(&mut out, profile),
+        By::Thread => rows::threads(&mut out, profile, sort),
         By::Level => rows::levels(&mut out, profile),
         By::Node => views::nodes(&mut out, profile),
         By::BandwidthDomain => views::bandwidth(&mut out, profile),

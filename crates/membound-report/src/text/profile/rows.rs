@@ -2,8 +2,10 @@
 
 use membound_types::{CodeRow, ObjectClass, ObjectRow, Profile, Share};
 
+use crate::Sort;
 use crate::facts::run;
 use crate::facts::run::NONE;
+use crate::facts::sorted::sorted;
 use crate::text::out::Out;
 use crate::text::table::{Align, Table};
 use crate::units;
@@ -15,8 +17,8 @@ const FRAMES: usize = 6;
 /// Objects whose insides are shown.
 const INSIDE: usize = 5;
 const OFFSETS: usize = 6;
-/// Columns that an object's name has before other columns leave: a line, from where, a remark.
-const OBJECT: usize = 44;
+/// Columns that an object's name has before other columns leave: a line and a size.
+const OBJECT: usize = 24;
 /// Objects with less of the time are shown as nothing, and for nobody.
 const NOTHING: f64 = 0.0005;
 
@@ -38,7 +40,7 @@ impl Code {
     }
 }
 
-pub(super) fn code(out: &mut Out, profile: &Profile, by: Code) {
+pub(super) fn code(out: &mut Out, profile: &Profile, by: Code, sort: Sort) {
     let rows = match by {
         Code::Function => &profile.functions,
         Code::Line => &profile.lines,
@@ -54,7 +56,7 @@ pub(super) fn code(out: &mut Out, profile: &Profile, by: Code) {
             .column("line", Align::Middle, 1)
             .column("function", Align::Middle, 6),
     };
-    for row in rows.iter().take(ROWS) {
+    for row in sorted(rows, sort).into_iter().take(ROWS) {
         let mut cells = figures(&row.share);
         cells.push(row.name.clone());
         cells.extend(beside(row, by));
@@ -63,7 +65,7 @@ pub(super) fn code(out: &mut Out, profile: &Profile, by: Code) {
     title(
         out,
         profile,
-        &format!("By {}", by.table().trim_end_matches('s')),
+        &sorted_title(&format!("By {}", by.table().trim_end_matches('s')), sort),
     );
     finish(out, profile, &table, by.table(), rows.len());
 }
@@ -82,25 +84,38 @@ fn beside(row: &CodeRow, by: Code) -> Vec<String> {
     }
 }
 
-pub(super) fn objects(out: &mut Out, profile: &Profile) {
-    let mut table = shares(Table::new())
-        .figures("size")
-        .column("blocks", Align::Right, 5)
-        .column("kind", Align::Left, 8)
+pub(super) fn objects(out: &mut Out, profile: &Profile, sort: Sort) {
+    // Accesses, misses and latency are what an object is looked at for: they stay longest.
+    let mut table = Table::new()
+        .figures("stalled")
+        .column("interval", Align::Right, 7)
+        .column("time", Align::Right, 5)
+        .column("of", Align::Right, 4)
+        .column("latency", Align::Right, 1)
+        .column("loads", Align::Right, 2)
+        .column("stores", Align::Right, 3)
+        .column("misses", Align::Right, 2)
+        .column("sharing", Align::Left, 1)
+        .column("size", Align::Right, 6)
+        .column("blocks", Align::Right, 8)
+        .column("kind", Align::Left, 9)
         .name("object", OBJECT);
-    let shown: Vec<&ObjectRow> = profile
-        .objects
-        .iter()
-        .filter(|row| row.share.time_fraction >= NOTHING || row.share.stall_fraction >= NOTHING)
+    let seen = |row: &&ObjectRow| {
+        let share = &row.share;
+        let sorted_by = crate::facts::sorted::figure(*row, sort);
+        share.time_fraction >= NOTHING
+            || share.stall_fraction >= NOTHING
+            || (sort != Sort::Stall && sorted_by.is_some_and(|figure| figure > 0.0))
+    };
+    let shown: Vec<&ObjectRow> = sorted(&profile.objects, sort)
+        .into_iter()
+        .filter(seen)
         .collect();
     for row in shown.iter().take(ROWS) {
         let known = row.kind != ObjectClass::Unknown;
-        let mut cells = figures(&row.share);
-        let mut name = row.name.clone();
-        if row.false_sharing {
-            name.push_str(" (false sharing)");
-        }
+        let mut cells = brief_figures(&row.share);
         cells.extend([
+            if row.false_sharing { "false" } else { "" }.to_owned(),
             if known {
                 units::bytes(row.size_bytes)
             } else {
@@ -112,11 +127,11 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
                 NONE.to_owned()
             },
             row.kind.to_string(),
-            name,
+            row.name.clone(),
         ]);
         table.row(cells);
     }
-    title(out, profile, "By object");
+    title(out, profile, &sorted_title("By object", sort));
     finish(out, profile, &table, "objects", shown.len());
     let inside = shown
         .iter()
@@ -162,13 +177,13 @@ pub(super) fn objects(out: &mut Out, profile: &Profile) {
     }
 }
 
-pub(super) fn threads(out: &mut Out, profile: &Profile) {
+pub(super) fn threads(out: &mut Out, profile: &Profile, sort: Sort) {
     let mut table = shares(Table::new())
         .column("idle", Align::Right, 6)
         .column("lived", Align::Right, 7)
         .figures("tid")
         .middle("thread");
-    for row in profile.threads.iter().take(ROWS) {
+    for row in sorted(&profile.threads, sort).into_iter().take(ROWS) {
         let mut cells = figures(&row.share);
         cells.extend([
             units::seconds(row.idle_s),
@@ -178,7 +193,7 @@ pub(super) fn threads(out: &mut Out, profile: &Profile) {
         ]);
         table.row(cells);
     }
-    title(out, profile, "By thread");
+    title(out, profile, &sorted_title("By thread", sort));
     finish(out, profile, &table, "threads", profile.threads.len());
 }
 
@@ -203,7 +218,15 @@ pub(super) fn levels(out: &mut Out, profile: &Profile) {
     finish(out, profile, &table, "levels", profile.levels.len());
 }
 
-fn title(out: &mut Out, profile: &Profile, title: &str) {
+/// The title of a table that is not sorted by stall says what it is sorted by.
+pub(super) fn sorted_title(title: &str, sort: Sort) -> String {
+    match sort {
+        Sort::Stall => title.to_owned(),
+        sort => format!("{title}, sorted by {sort}"),
+    }
+}
+
+pub(super) fn title(out: &mut Out, profile: &Profile, title: &str) {
     out.heading(
         title,
         &format!(
@@ -212,6 +235,9 @@ fn title(out: &mut Out, profile: &Profile, title: &str) {
             units::percent(profile.memory_bound.fraction)
         ),
     );
+    if let Some(selection) = run::selection(profile) {
+        out.warning(&format!("only {selection}"));
+    }
     if profile.incomplete {
         out.warning("incomplete: the run was cut short");
     }
@@ -227,6 +253,7 @@ fn shares(table: Table) -> Table {
         .column("latency", Align::Right, 2)
         .column("loads", Align::Right, 9)
         .column("stores", Align::Right, 9)
+        .column("misses", Align::Right, 9)
 }
 
 fn figures(share: &Share) -> Vec<String> {
@@ -245,10 +272,26 @@ fn figures(share: &Share) -> Vec<String> {
         run::latency(share.avg_latency_ns),
         executions(share.loads, share.loads_low, share.loads_high),
         executions(share.stores, share.stores_low, share.stores_high),
+        executions(
+            share.llc_misses,
+            share.llc_misses_low,
+            share.llc_misses_high,
+        ),
     ]
 }
 
-fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usize) {
+/// The same without the intervals of executions, where there is no room for them.
+pub(super) fn brief_figures(share: &Share) -> Vec<String> {
+    let mut cells = figures(share);
+    let counts = [share.loads, share.stores, share.llc_misses];
+    let from = cells.len() - counts.len();
+    for (cell, count) in cells[from..].iter_mut().zip(counts) {
+        *cell = count.map_or_else(String::new, units::short_count);
+    }
+    cells
+}
+
+pub(super) fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usize) {
     if table.is_empty() {
         out.line("nothing was seen");
     } else {
@@ -259,6 +302,12 @@ fn finish(out: &mut Out, profile: &Profile, table: &Table, name: &str, rows: usi
     }
     if table.has(NONE) {
         out.note("– not known: latency where no access was timed, size of what is no object");
+    }
+    if table.has_column("sharing") {
+        out.note("sharing: threads fight over lines of it without sharing data; see the summary");
+    }
+    if table.has_column("misses") {
+        out.note("misses: loads and stores that the last cache did not hold");
     }
     if table.ends_in('!') {
         out.note("! past a threshold: worth a look");

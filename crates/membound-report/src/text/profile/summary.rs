@@ -33,6 +33,9 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     sharing(out, profile, "True sharing", &profile.true_sharing);
     placement(out, profile);
     traffic(out, profile);
+    if let Some(memory) = run::memory(profile) {
+        out.line(&memory);
+    }
     elsewhere(out, profile);
     out.blank();
     out.note(&format!("{}.", run::honesty(profile).join("; ")));
@@ -51,6 +54,11 @@ fn header(out: &mut Out, profile: &Profile) {
     words.extend(run::ending(info));
     words.retain(|word| !word.is_empty());
     out.heading(&run::command(info), &words.join(" · "));
+    if let Some(selection) = run::selection(profile) {
+        out.warning(&format!(
+            "only {selection}: everything here is of this part of the run"
+        ));
+    }
     if profile.incomplete {
         out.warning("incomplete: the run was cut short; what stands here is true of the part that was recorded");
     }

@@ -1,6 +1,7 @@
 //! Nodes and bandwidth as tables.
 
-use membound_types::{BandwidthDomain, NumaRow, Outcome, Profile};
+use membound_types::{BandwidthDomain, NumaRow, Outcome, Platform, Profile};
+use textwrap::core::display_width;
 
 use crate::facts::run;
 use crate::text::bar;
@@ -9,6 +10,9 @@ use crate::text::table::{Align, Table};
 use crate::units;
 
 const ROWS: usize = 20;
+/// Columns between boxes of the platform, and of what is around the text in one.
+const GAP: usize = 2;
+const BORDERS: usize = 4;
 /// Columns of the longest bar of a histogram.
 const BAR: usize = 40;
 
@@ -70,6 +74,7 @@ fn group(out: &mut Out, title: &str, rows: &[NumaRow]) {
 }
 
 pub(super) fn bandwidth(out: &mut Out, profile: &Profile) {
+    platform(out, &profile.platform);
     if profile.bandwidth.is_empty() {
         out.line("traffic was not measured");
     }
@@ -95,6 +100,59 @@ pub(super) fn bandwidth(out: &mut Out, profile: &Profile) {
         .filter(|gap| gap.table == "bandwidth")
     {
         out.note(&run::gap(gap));
+    }
+}
+
+/// The nodes as boxes, and what goes from one to the other below them.
+fn platform(out: &mut Out, platform: &Platform) {
+    if platform.nodes.is_empty() {
+        return;
+    }
+    out.heading("Platform", "averages over the time that is shown");
+    let mut boxes: Vec<[String; 3]> = platform
+        .nodes
+        .iter()
+        .map(|node| {
+            [
+                format!("node {}", node.node),
+                run::node_cpus(node),
+                run::node_memory(node),
+            ]
+        })
+        .collect();
+    let width = |lines: &[String; 3]| lines.iter().map(|line| display_width(line)).max();
+    let inside = boxes.iter().filter_map(width).max().unwrap_or(0);
+    // As many boxes beside each other as fit, all of them equally wide.
+    let beside = ((out.width() + GAP) / (inside + BORDERS + GAP)).max(1);
+    let cut = out.width().saturating_sub(BORDERS).max(1);
+    let inside = inside.min(cut);
+    for lines in &mut boxes {
+        for line in lines {
+            *line = line.chars().take(inside).collect();
+        }
+    }
+    for row in boxes.chunks(beside) {
+        let rule = "─".repeat(inside + 2);
+        let joined = |parts: Vec<String>| parts.join(&" ".repeat(GAP));
+        let mut drawn = vec![joined(vec![format!("┌{rule}┐"); row.len()])];
+        for line in 0..row[0].len() {
+            let parts = row.iter().map(|lines| {
+                let text = &lines[line];
+                let pad = " ".repeat(inside - display_width(text));
+                format!("│ {text}{pad} │")
+            });
+            drawn.push(joined(parts.collect()));
+        }
+        drawn.push(joined(vec![format!("└{rule}┘"); row.len()]));
+        out.verbatim(&drawn);
+    }
+    for link in &platform.links {
+        out.line(&format!(
+            "node {} ──▶ node {}  {}",
+            link.from,
+            link.to,
+            run::rate_of(link.gb_s, link.max_gb_s)
+        ));
     }
 }
 

@@ -130,14 +130,14 @@ fn rows(text: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_csv_is_a_table() {
-    for (profile, _) in [
+    for (profile, detail) in [
         fixture::simulation(),
         fixture::two_nodes(),
         fixture::nothing(),
         hostile(),
     ] {
-        for by in By::ALL {
-            let rows = rows(&export::csv(&profile, by));
+        for &by in By::ALL {
+            let rows = rows(&export::csv(&profile, &detail, by));
             let columns = rows[0].len();
             assert!(columns > 3, "{by}");
             for row in &rows {
@@ -156,8 +156,8 @@ fn every_csv_is_a_table() {
 
 #[test]
 fn csv_rows_are_the_profiles() {
-    let (profile, _) = fixture::simulation();
-    let table = rows(&export::csv(&profile, By::Object));
+    let (profile, detail) = fixture::simulation();
+    let table = rows(&export::csv(&profile, &detail, By::Object));
     let column = |name: &str| table[0].iter().position(|title| title == name).expect(name);
     assert_eq!(table.len() - 1, profile.objects.len());
     for (row, object) in table[1..].iter().zip(&profile.objects) {
@@ -172,7 +172,7 @@ fn csv_rows_are_the_profiles() {
         table[1][column("alloc_stack")]
             .contains("sim::State::State(unsigned long) state.cpp:22 < main")
     );
-    let nodes = export::csv(&profile, By::Node);
+    let nodes = export::csv(&profile, &detail, By::Node);
     assert!(nodes.ends_with(",,,,,,one node\n"), "{nodes}");
 }
 

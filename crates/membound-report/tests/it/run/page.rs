@@ -362,7 +362,15 @@ fn the_answer_stands_without_a_script() {
         .with_class("lane")
         .filter(|it| it.name == "svg")
         .collect();
-    assert_eq!(lanes.len(), 1 + 3 + 1, "all threads, three threads, DRAM");
+    assert_eq!(
+        lanes.len(),
+        1 + 3 + 2,
+        "all threads, three threads, live bytes, DRAM"
+    );
+    let memory = page.by_id("memory").expect("there is a panel");
+    for text in ["165 MiB", "1.20 s", "cells.cpp:77", "37.2 MiB"] {
+        assert!(memory.text.contains(text), "{text}: {}", memory.text);
+    }
     for plot in page.with_class("scroll").chain(page.with_class("plot")) {
         assert_eq!(plot.attribute("tabindex"), "0", "no way there by key");
         assert!(!plot.attribute("aria-label").is_empty());

@@ -1,7 +1,7 @@
 //! Profiles and comparisons of runs on a terminal.
 
-use membound_report::By;
 use membound_report::text::{self, Style};
+use membound_report::{By, Grouping, Sort, export};
 use membound_types::{Detail, Profile};
 
 use super::fixture;
@@ -21,22 +21,29 @@ fn all() -> Vec<(&'static str, Profile, Detail)> {
 #[test]
 fn at_eighty_columns() {
     let (profile, detail) = fixture::simulation();
-    for by in By::ALL {
+    for &by in By::ALL {
         insta::assert_snapshot!(
-            format!("run_{by}"),
-            text::profile(&profile, by, Style::default())
+            format!("run_{}", by.name().replace(',', "_")),
+            text::profile(&profile, &detail, by, Style::default())
         );
     }
-    let (two, _) = fixture::two_nodes();
+    let (two, of_two) = fixture::two_nodes();
     insta::assert_snapshot!(
         "run_two_nodes",
-        text::profile(&two, By::Summary, Style::default())
+        text::profile(&two, &of_two, By::Summary, Style::default())
     );
-    insta::assert_snapshot!("run_nodes", text::profile(&two, By::Node, Style::default()));
-    let (nothing, _) = fixture::nothing();
+    insta::assert_snapshot!(
+        "run_nodes",
+        text::profile(&two, &of_two, By::Node, Style::default())
+    );
+    insta::assert_snapshot!(
+        "run_platform",
+        text::profile(&two, &of_two, By::BandwidthDomain, Style::default())
+    );
+    let (nothing, of_nothing) = fixture::nothing();
     insta::assert_snapshot!(
         "run_nothing",
-        text::profile(&nothing, By::Summary, Style::default())
+        text::profile(&nothing, &of_nothing, By::Summary, Style::default())
     );
     insta::assert_snapshot!(
         "run_listing",
@@ -52,8 +59,8 @@ fn at_eighty_columns() {
 fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
     for (name, profile, detail) in all() {
         terminal::check(name, |style| text::listing(&detail, None, style));
-        for by in By::ALL {
-            terminal::check(name, |style| text::profile(&profile, by, style));
+        for &by in By::ALL {
+            terminal::check(name, |style| text::profile(&profile, &detail, by, style));
         }
     }
     terminal::check("comparison", |style| {
@@ -63,8 +70,8 @@ fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
 
 #[test]
 fn the_summary_answers_in_one_screen() {
-    let (profile, _) = fixture::simulation();
-    let text = text::profile(&profile, By::Summary, Style::default());
+    let (profile, detail) = fixture::simulation();
+    let text = text::profile(&profile, &detail, By::Summary, Style::default());
     let lines = text.lines().count();
     assert!(lines <= 52, "{lines} lines\n{text}");
     let place = |what: &str| {
@@ -88,7 +95,7 @@ fn the_summary_answers_in_one_screen() {
 #[test]
 fn an_empty_run_says_why_it_is_empty() {
     let (profile, detail) = fixture::nothing();
-    let text = text::profile(&profile, By::Summary, Style::default());
+    let text = text::profile(&profile, &detail, By::Summary, Style::default());
     let text: Vec<&str> = text.split_whitespace().collect();
     let text = text.join(" ");
     for part in [
@@ -134,6 +141,10 @@ fn names_from_binaries_do_not_reach_the_terminal_raw() {
         (line.object, line.advice) = (evil.into(), evil.into());
         line.threads.iter_mut().for_each(|it| it.name = evil.into());
     }
+    for row in &mut profile.function_objects {
+        (row.function, row.object) = (evil.into(), evil.into());
+    }
+    detail.names.iter_mut().for_each(|name| *name = evil.into());
     profile.run.command = vec![evil.into()];
     profile.findings[0].text = evil.into();
     profile.missing[0].table = evil.into();
@@ -141,10 +152,60 @@ fn names_from_binaries_do_not_reach_the_terminal_raw() {
     detail.listings[0].source[0].text = evil.into();
     detail.listings[0].assembly[0].text = evil.into();
     let mut texts = vec![text::listing(&detail, None, Style::default())];
-    texts.extend(By::ALL.map(|by| text::profile(&profile, by, Style::default())));
+    texts
+        .extend((By::ALL.iter()).map(|&by| text::profile(&profile, &detail, by, Style::default())));
     for text in texts {
         for bad in ['\x1b', '\x07', '\u{202e}'] {
             assert!(!text.contains(bad), "{text:?}");
         }
     }
+}
+
+#[test]
+fn rows_come_in_the_order_that_was_asked_for() {
+    let (profile, detail) = fixture::simulation();
+    let order = |by: By, sort: Sort| -> Vec<String> {
+        let grouping = Grouping {
+            by,
+            sort,
+            ..Grouping::default()
+        };
+        assert_eq!(grouping.check(), Ok(()));
+        let csv = export::csv(&profile, &detail, grouping);
+        let rows = csv.lines().skip(1);
+        rows.map(|row| row.split(',').next().unwrap().trim_matches('"').to_owned())
+            .collect()
+    };
+    assert_eq!(
+        order(By::Object, Sort::Loads),
+        [
+            "stats.cpp:19 (512 B)",
+            "main.cpp:31 (128 MiB)",
+            "forces.cpp:40 (96 KiB)",
+            "cells.cpp:77 (48 B)",
+            "sim::settings::text",
+        ]
+    );
+    assert_eq!(order(By::Object, Sort::Size)[0], "main.cpp:31 (128 MiB)");
+    assert_eq!(order(By::Object, Sort::Name)[0], "cells.cpp:77 (48 B)");
+    assert_eq!(order(By::Object, Sort::Latency)[1], "cells.cpp:77 (48 B)");
+    let grouping = Grouping {
+        by: By::Object,
+        sort: Sort::Misses,
+        ..Grouping::default()
+    };
+    let text = text::profile(&profile, &detail, grouping, Style::default());
+    assert!(text.starts_with("By object, sorted by misses"), "{text}");
+    let place = |name: &str| text.find(name).unwrap_or_else(|| panic!("{name}\n{text}"));
+    assert!(place("main.cpp:31") < place("stats.cpp:19"), "{text}");
+}
+
+#[test]
+fn an_object_s_accesses_misses_and_latency_fit_eighty_columns() {
+    let (profile, detail) = fixture::simulation();
+    let text = text::profile(&profile, &detail, By::Object, Style::default());
+    for title in ["loads", "stores", "misses", "latency", "sharing"] {
+        assert!(text.contains(title), "{title}\n{text}");
+    }
+    assert!(text.contains("240 M"), "loads of the counters\n{text}");
 }

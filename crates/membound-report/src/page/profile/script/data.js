@@ -75,7 +75,7 @@ const membound = (() => {
   const functionRows = figuresOf(raw.functions, (row) => `${row[0]} ${row[1]}`);
   const lineRows = figuresOf(raw.lines, (row) => `${row[0]} ${row[1]}`);
   const instructionRows = figuresOf(raw.instructions, (row) => `${row[0]} ${row[1]}`);
-  const noFigures = [0, 0, null, null, null, null, 0, null, null, null, null];
+  const noFigures = [0, 0, null, null, null, null, 0, null, null, null, null, null, null];
   const listed = new Map();
   raw.listings.forEach((listing) => {
     for (const row of listing.assembly) listed.set(`${listing.module} ${row[0]}`, row[1]);
@@ -212,7 +212,7 @@ const membound = (() => {
   };
   // A number of executions, with its interval where that is wider than a tenth to a side.
   const counted = (count, ends) => {
-    if (count === null) return "";
+    if (count === null || count === undefined) return "";
     const wide = ends && (ends[0] < 0.9 * count || ends[1] > 1.1 * count);
     return wide ? `${short(count)} [${short(ends[0])}, ${short(ends[1])}]` : short(count);
   };
@@ -253,7 +253,7 @@ const membound = (() => {
   };
 
   // The selection in the page's address, so that it can be kept and sent.
-  const span_s = () => (state.span ? state.span.map((edge) => (edge / raw.bins) * raw.duration_s) : null);
+  const span_s = () => (state.span ? state.span.map((edge) => raw.from_s + (edge / raw.bins) * raw.duration_s) : null);
   const address = () => {
     const words = [];
     if (state.span) words.push(`t=${span_s().map((edge) => edge.toPrecision(6)).join("-")}`);
@@ -274,7 +274,7 @@ const membound = (() => {
     for (const word of location.hash.slice(1).split("&")) {
       const [key, value = ""] = word.split("=");
       if (key === "t") {
-        const edges = value.split("-").map((edge) => Math.round((Number(edge) / raw.duration_s) * raw.bins));
+        const edges = value.split("-").map((edge) => Math.round(((Number(edge) - raw.from_s) / raw.duration_s) * raw.bins));
         if (edges.length === 2 && edges[0] >= 0 && edges[1] > edges[0]) state.span = [edges[0], Math.min(raw.bins, edges[1])];
       } else if (kinds.includes(key) && /^\d+$/.test(value)) state.filter[key] = Number(value);
       else if (key === "by" && kinds.includes(value)) state.by = value;

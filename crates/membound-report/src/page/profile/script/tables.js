@@ -20,6 +20,7 @@
     { id: "latency", title: "latency", value: (row) => row.it.figures[4] || 0, text: (row) => (row.it.figures[4] === null ? "" : `${m.number(row.it.figures[4])} ns`) },
     { id: "loads", title: "loads", value: (row) => row.it.figures[2] || 0, text: (row) => m.counted(row.it.figures[2], row.it.figures[9]) },
     { id: "stores", title: "stores", value: (row) => row.it.figures[3] || 0, text: (row) => m.counted(row.it.figures[3], row.it.figures[10]) },
+    { id: "misses", title: "LLC misses", value: (row) => row.it.figures[11] || 0, text: (row) => m.counted(row.it.figures[11], row.it.figures[12]) },
     { id: "name", title: "", value: (row) => row.it.name },
   ];
   const order = (rows) => {
@@ -104,7 +105,7 @@
       more.addEventListener("click", () => { all = !all; m.update("table"); });
       parts.push(more);
     }
-    if (filtered) parts.push(make("p", { class: "note" }, "Shares are of the CPU time that is selected. Latencies, loads and stores are of the whole run."));
+    if (filtered) parts.push(make("p", { class: "note" }, "Shares are of the CPU time that is selected. Latencies, loads, stores and misses are of the whole run; membound report --span FROM..TO and --thread have those of a part."));
     const focused = document.activeElement && holder.contains(document.activeElement) ? document.activeElement.dataset : null;
     holder.replaceChildren(...parts);
     if (focused && focused.key) holder.querySelector(`[data-key="${focused.key}"]`)?.focus({ preventScroll: true });

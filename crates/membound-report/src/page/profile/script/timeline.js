@@ -36,12 +36,12 @@
   };
 
   const traffic = () => {
-    const [from, to] = m.span_s() || [0, raw.duration_s];
+    const [from, to] = m.span_s() || [raw.from_s, raw.from_s + raw.duration_s];
     return raw.bandwidth.map((domain) => {
       let [read, write, time] = [0, 0, 0];
       domain.moments.forEach(([t, r, w], index) => {
         const next = domain.moments[index + 1];
-        const end = next ? next[0] : index ? t + (t - domain.moments[index - 1][0]) : raw.duration_s;
+        const end = next ? next[0] : index ? t + (t - domain.moments[index - 1][0]) : raw.from_s + raw.duration_s;
         const inside = Math.min(end, to) - Math.max(t, from);
         if (inside > 0) {
           read += r * inside;
@@ -61,7 +61,7 @@
     } else shade.hidden = true;
     const words = [];
     const span = m.span_s();
-    words.push(span ? `${m.seconds(span[0])} to ${m.seconds(span[1])} selected` : `the whole run, ${m.seconds(raw.duration_s)}`);
+    words.push(span ? `${m.seconds(span[0])} to ${m.seconds(span[1])} selected` : raw.from_s > 0 ? `${m.seconds(raw.from_s)} to ${m.seconds(raw.from_s + raw.duration_s)}, all that the page is of` : `the whole run, ${m.seconds(raw.duration_s)}`);
     words.push(...traffic());
     said.textContent = words.join(" · ");
   };
@@ -111,7 +111,7 @@
       event.preventDefault();
       if (anchor === null) {
         anchor = focus;
-        said.textContent = `selecting from ${m.seconds(focus * bin_s)}: move, then press Enter`;
+        said.textContent = `selecting from ${m.seconds(raw.from_s + focus * bin_s)}: move, then press Enter`;
         return point();
       }
       state.span = [Math.min(anchor, focus), Math.max(anchor, focus) + 1];

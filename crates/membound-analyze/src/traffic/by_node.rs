@@ -1,0 +1,285 @@
+//! Traffic of each node's memory and between nodes, modelled: what an access moves comes from the cache model,
+//! which node's memory it is from where the pages lie, and where it goes from the node that the thread was on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use membound_types::{BandwidthDomain, Basis};
+use rustc_hash::FxHashMap;
+
+use super::caches::Caches;
+use super::domain::{self, Timeline};
+use super::moves::{Bytes, Moves, function_of};
+use super::rates::Rates;
+use crate::context::Context;
+use crate::groups::GroupId;
+use crate::numa;
+use crate::places::{FunctionId, LineId};
+
+/// Something that bytes go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Place {
+    /// Memory of a node.
+    Dram(u16),
+    /// From one node to another.
+    Link { from: u16, to: u16 },
+}
+
+impl Place {
+    /// The place that a domain of this name is; `None`: all memory, or another name.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        if let Some(node) = name.strip_prefix("DRAM ") {
+            return node.parse().ok().map(Self::Dram);
+        }
+        let (from, to) = name.strip_prefix("interconnect ")?.split_once('→')?;
+        Some(Self::Link {
+            from: from.parse().ok()?,
+            to: to.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dram(node) => write!(f, "DRAM {node}"),
+            Self::Link { from, to } => write!(f, "interconnect {from}→{to}"),
+        }
+    }
+}
+
+/// Shares of an object's pages by node, as threads of each node use it.
+struct Homes {
+    /// By object and node of the thread.
+    of_user: FxHashMap<(GroupId, u16), Vec<f64>>,
+    /// By object, whoever uses it.
+    of_all: FxHashMap<GroupId, Vec<f64>>,
+}
+
+impl Homes {
+    fn new(context: &Context<'_>, nodes: usize) -> Self {
+        let mut homes = Self {
+            of_user: FxHashMap::default(),
+            of_all: FxHashMap::default(),
+        };
+        for sighting in numa::sightings(context) {
+            let of_user = homes.of_user.entry((sighting.group, sighting.from));
+            let of_all = homes.of_all.entry(sighting.group);
+            for shares in [
+                of_user.or_insert_with(|| vec![0.0; nodes]),
+                of_all.or_insert_with(|| vec![0.0; nodes]),
+            ] {
+                shares[usize::from(sighting.to)] += sighting.weight;
+            }
+        }
+        for shares in homes.of_user.values_mut().chain(homes.of_all.values_mut()) {
+            let sum: f64 = shares.iter().sum();
+            shares.iter_mut().for_each(|share| *share /= sum);
+        }
+        homes
+    }
+
+    /// Shares of what a thread on node `user` uses of `group`, by node.
+    fn of(&self, group: GroupId, user: u16) -> Option<&Vec<f64>> {
+        let of_user = self.of_user.get(&(group, user));
+        of_user.or_else(|| self.of_all.get(&group))
+    }
+}
+
+/// Traffic by node and between nodes.
+pub(crate) struct ByNode {
+    pub domains: Vec<BandwidthDomain>,
+    /// Share of all modelled bytes of which it is not known on which node's memory they lie.
+    pub homeless: f64,
+}
+
+/// What a function moved through each place, for threads of one node, each time that its bursts recorded.
+type Through = BTreeMap<Place, Bytes>;
+
+/// The modelled traffic by node; `None` on a machine of one node, or where no CPU's node is known.
+pub(crate) fn by_node(
+    context: &Context<'_>,
+    here: &Caches,
+    moves: &Moves,
+    rates: &Rates,
+) -> Option<ByNode> {
+    let run = context.run;
+    let nodes = numa::nodes(run);
+    if nodes <= 1 || run.meta.cpu_nodes.is_empty() {
+        return None;
+    }
+    let homes = Homes::new(context, nodes);
+    // Objects and bytes of each function.
+    let mut of_function: BTreeMap<FunctionId, BTreeMap<GroupId, Bytes>> = BTreeMap::new();
+    for (site, of_site) in &moves.sites {
+        let groups = of_function.entry(function_of(context, *site)).or_default();
+        for (group, bytes) in &of_site.bytes {
+            groups.entry(*group).or_default().add(*bytes, 1.0);
+        }
+    }
+    let mut through: FxHashMap<(FunctionId, u16), (Through, f64)> = FxHashMap::default();
+    let mut timelines: BTreeMap<Place, Timeline> = BTreeMap::new();
+    // How often functions repeated on each node what bursts recorded.
+    let mut repeated: BTreeMap<(FunctionId, u16), f64> = BTreeMap::new();
+    let (mut all, mut homeless) = (0.0, 0.0);
+    domain::each_recorded(context, moves, rates, |recorded| {
+        all += recorded.bytes.total() * recorded.times;
+        let Some(user) = numa::node_of_cpu(run, recorded.sample.cpu) else {
+            homeless += recorded.bytes.total() * recorded.times;
+            return;
+        };
+        let key = (recorded.function, user);
+        *repeated.entry(key).or_default() += recorded.times;
+        let (places, without) = through.entry(key).or_insert_with(|| {
+            let empty = BTreeMap::new();
+            let groups = of_function.get(&recorded.function).unwrap_or(&empty);
+            places_of(&homes, groups, user)
+        });
+        homeless += *without * recorded.times;
+        for (place, bytes) in places {
+            let mut moved = Bytes::default();
+            moved.add(*bytes, recorded.times);
+            timelines
+                .entry(*place)
+                .or_insert_with(|| Timeline::new(context))
+                .spread(recorded.begun_ns(), recorded.sample.t_ns, moved);
+        }
+    });
+    let mut causes = Causes::new(context, moves, &homes, &repeated);
+    // A place that nothing went through is a figure too.
+    for from in 0..nodes as u16 {
+        let others = (0..nodes as u16).filter(|to| *to != from);
+        let links = others.map(|to| Place::Link { from, to });
+        for place in links.chain([Place::Dram(from)]) {
+            timelines
+                .entry(place)
+                .or_insert_with(|| Timeline::new(context));
+        }
+    }
+    let domains = timelines
+        .into_iter()
+        .map(|(place, timeline)| {
+            let most = here.most_at(place, timeline.written());
+            let mut domain = timeline.domain(&place.to_string(), Basis::Modelled, most);
+            let (objects, lines) = causes.take(place);
+            domain.objects =
+                domain::named(objects, |group| context.groups.get(*group).name.clone());
+            domain.lines = domain::named(lines, |line| context.places.line(*line).name.clone());
+            domain
+        })
+        .collect();
+    Some(ByNode {
+        domains,
+        homeless: if all > 0.0 { homeless / all } else { 0.0 },
+    })
+}
+
+/// Through which places the bytes of `groups` go when a thread on node `user` moves them, and how many of
+/// them are of objects whose pages' nodes are not known.
+fn places_of(homes: &Homes, groups: &BTreeMap<GroupId, Bytes>, user: u16) -> (Through, f64) {
+    let mut through = Through::new();
+    let mut without = 0.0;
+    for (group, bytes) in groups {
+        let Some(shares) = homes.of(*group, user) else {
+            without += bytes.total();
+            continue;
+        };
+        for (home, share) in (0_u16..).zip(shares).filter(|(_, share)| **share > 0.0) {
+            for (place, moved) in places(*bytes, home, user) {
+                through.entry(place).or_default().add(moved, *share);
+            }
+        }
+    }
+    (through, without)
+}
+
+/// Where bytes of memory of node `home` go that a thread on node `user` reads and writes.
+fn places(bytes: Bytes, home: u16, user: u16) -> Vec<(Place, Bytes)> {
+    let mut places = vec![(Place::Dram(home), bytes)];
+    if home != user {
+        let link = |from, to, read, written| (Place::Link { from, to }, Bytes { read, written });
+        places.push(link(home, user, bytes.read, 0.0));
+        places.push(link(user, home, 0.0, bytes.written));
+    }
+    places
+}
+
+/// Bytes by object and by line, of each place.
+struct Causes {
+    objects: BTreeMap<Place, BTreeMap<GroupId, f64>>,
+    lines: BTreeMap<Place, BTreeMap<LineId, f64>>,
+}
+
+impl Causes {
+    fn new(
+        context: &Context<'_>,
+        moves: &Moves,
+        homes: &Homes,
+        repeated: &BTreeMap<(FunctionId, u16), f64>,
+    ) -> Self {
+        let mut causes = Self {
+            objects: BTreeMap::new(),
+            lines: BTreeMap::new(),
+        };
+        for (site, of_site) in &moves.sites {
+            let function = function_of(context, *site);
+            let line = context
+                .places
+                .line_of(context.run.sites[site.index()].frame);
+            let users = repeated.range((function, 0)..=(function, u16::MAX));
+            for ((_, user), times) in users {
+                for (group, bytes) in &of_site.bytes {
+                    let one = BTreeMap::from([(*group, *bytes)]);
+                    for (place, moved) in places_of(homes, &one, *user).0 {
+                        let bytes = moved.total() * times;
+                        let objects = causes.objects.entry(place).or_default();
+                        *objects.entry(*group).or_default() += bytes;
+                        let lines = causes.lines.entry(place).or_default();
+                        *lines.entry(line).or_default() += bytes;
+                    }
+                }
+            }
+        }
+        causes
+    }
+
+    fn take(&mut self, place: Place) -> (BTreeMap<GroupId, f64>, BTreeMap<LineId, f64>) {
+        (
+            self.objects.remove(&place).unwrap_or_default(),
+            self.lines.remove(&place).unwrap_or_default(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_have_names_that_are_read_back() {
+        for place in [Place::Dram(3), Place::Link { from: 0, to: 12 }] {
+            assert_eq!(Place::of(&place.to_string()), Some(place));
+        }
+        for other in ["DRAM", "DRAM x", "interconnect 0-1", "cxl"] {
+            assert_eq!(Place::of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_comes_and_what_is_written_goes() {
+        let bytes = Bytes {
+            read: 24.0,
+            written: 8.0,
+        };
+        assert_eq!(places(bytes, 1, 1), [(Place::Dram(1), bytes)]);
+        let link = |from, to, read, written| (Place::Link { from, to }, Bytes { read, written });
+        assert_eq!(
+            places(bytes, 0, 1),
+            [
+                (Place::Dram(0), bytes),
+                link(0, 1, 24.0, 0.0),
+                link(1, 0, 0.0, 8.0)
+            ]
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! The machine's nodes as a diagram: CPUs, memory, and what goes from one to the other.
+
+use maud::{Markup, html};
+use membound_types::{Platform, PlatformLink, PlatformNode};
+
+use crate::facts::run;
+use crate::units;
+
+/// Width of a node's box and of the space for links beside it, in the drawing's units.
+const BOX: usize = 250;
+const BETWEEN: usize = 150;
+/// Height of a node's box, and of a row with its links.
+const HEIGHT: usize = 104;
+const ROW: usize = 132;
+/// Nodes beside each other: links are drawn between neighbours, all others are listed.
+const BESIDE: usize = 2;
+
+pub(super) fn diagram(platform: &Platform) -> Markup {
+    if platform.nodes.is_empty() {
+        return html! {};
+    }
+    let rows = platform.nodes.len().div_ceil(BESIDE);
+    let columns = platform.nodes.len().min(BESIDE);
+    let width = columns * BOX + columns.saturating_sub(1) * BETWEEN + 4;
+    let height = rows * ROW;
+    let words: Vec<String> = platform
+        .nodes
+        .iter()
+        .map(|node| {
+            let cpus = run::node_cpus(node);
+            format!("node {}: {cpus}, {}", node.node, run::node_memory(node))
+        })
+        .chain(platform.links.iter().map(|link| {
+            let rate = run::rate_of(link.gb_s, link.max_gb_s);
+            format!("node {} to node {}: {rate}", link.from, link.to)
+        }))
+        .collect();
+    let place = |index: usize| {
+        let x = index % BESIDE * (BOX + BETWEEN) + 2;
+        let y = index / BESIDE * ROW + 2;
+        (x, y)
+    };
+    let neighbours = |link: &&PlatformLink| {
+        let (from, to) = (usize::from(link.from), usize::from(link.to));
+        from / BESIDE == to / BESIDE && platform.nodes.len() > from.max(to)
+    };
+    let (drawn, listed): (Vec<&PlatformLink>, Vec<&PlatformLink>) =
+        platform.links.iter().partition(neighbours);
+    html! {
+        figure.platform {
+            svg.platform viewBox=(format!("0 0 {width} {height}")) style=(format!("max-width:{width}px")) role="img" aria-label=(words.join("; ")) {
+                @for (index, node) in platform.nodes.iter().enumerate() { (node_box(node, place(index))) }
+                @for link in &drawn { (arrow(link, place(usize::from(link.from.min(link.to))))) }
+            }
+            @if !listed.is_empty() {
+                ul.gaps { @for link in &listed { li { "node " (link.from) " → node " (link.to) " " (run::rate_of(link.gb_s, link.max_gb_s)) } } }
+            }
+        }
+    }
+}
+
+fn node_box(node: &PlatformNode, (x, y): (usize, usize)) -> Markup {
+    let most = node.dram_max_gb_s.filter(|most| *most > 0.0);
+    let share = node.dram_gb_s.zip(most).map(|(gb_s, most)| gb_s / most);
+    let bar = BOX - 24;
+    let filled = share.map(|share| (share.clamp(0.0, 1.0) * bar as f64).round());
+    html! {
+        rect.node x=(x) y=(y) width=(BOX) height=(HEIGHT) rx="8" {}
+        text.title x=(x + 12) y=(y + 22) { "node " (node.node) }
+        text x=(x + 12) y=(y + 42) { (run::node_cpus(node)) }
+        text x=(x + 12) y=(y + 66) { (run::node_memory(node)) }
+        rect.room x=(x + 12) y=(y + 76) width=(bar) height="14" rx="3" {}
+        @if let Some(filled) = filled { rect.used x=(x + 12) y=(y + 76) width=(filled) height="14" rx="3" {} }
+    }
+}
+
+/// An arrow to the right above, or to the left below, between the box at a place and the next one.
+fn arrow(link: &PlatformLink, (x, y): (usize, usize)) -> Markup {
+    let (left, right) = (x + BOX + 6, x + BOX + BETWEEN - 6);
+    let to_right = link.from < link.to;
+    let at = if to_right { y + 34 } else { y + 78 };
+    let tip = if to_right {
+        format!("M{left} {at}H{right}m-9 -5l9 5l-9 5")
+    } else {
+        format!("M{right} {at}H{left}m9 -5l-9 5l9 5")
+    };
+    html! {
+        path.link d=(tip) {}
+        text.rate x=((left + right) / 2) y=(at - 8) { (units::gb_s(link.gb_s)) }
+        @if let Some(most) = link.max_gb_s { text.most x=((left + right) / 2) y=(at + 16) { "of " (units::gb_s(most)) } }
+    }
+}

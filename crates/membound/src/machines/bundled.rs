@@ -1,0 +1,79 @@
+//! Machines that come with membound, for estimates of what a program would wait for there.
+//!
+//! Each is a machine profile with levels, line size and bandwidth of memory alone. Its label `figures` says where
+//! they come from: `membound measure`, or what others published.
+
+use anyhow::Context;
+use membound_types::MachineProfile;
+
+/// Names and documents.
+const MACHINES: [(&str, &str); 5] = [
+    (
+        "amd-zen4-guest",
+        include_str!("../../machines/amd-zen4-guest.json"),
+    ),
+    (
+        "amd-zen5-guest",
+        include_str!("../../machines/amd-zen5-guest.json"),
+    ),
+    (
+        "intel-knl-ddr",
+        include_str!("../../machines/intel-knl-ddr.json"),
+    ),
+    (
+        "intel-knl-mcdram",
+        include_str!("../../machines/intel-knl-mcdram.json"),
+    ),
+    (
+        "sgi-origin2000",
+        include_str!("../../machines/sgi-origin2000.json"),
+    ),
+];
+
+/// The names, separated by commas.
+pub(crate) fn names() -> String {
+    MACHINES.map(|(name, _)| name).join(", ")
+}
+
+/// The machine of that name, with its name and where its figures come from; `None` where none is called so.
+pub(crate) fn bundled(name: &str) -> Option<anyhow::Result<(String, MachineProfile)>> {
+    let (name, text) = MACHINES.iter().find(|(known, _)| *known == name)?;
+    let read = serde_json::from_str::<MachineProfile>(text)
+        .with_context(|| format!("the bundled machine {name} cannot be read"));
+    Some(read.map(|profile| {
+        let figures = profile.machine.conditions.labels.get("figures");
+        let told = match figures {
+            Some(figures) => format!("{name} ({figures})"),
+            None => (*name).to_owned(),
+        };
+        (told, profile)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::LevelKind;
+
+    use super::*;
+
+    #[test]
+    fn every_machine_has_levels_bandwidth_and_says_where_they_come_from() {
+        let mut published = 0;
+        for (name, _) in MACHINES {
+            let (told, profile) = bundled(name).expect(name).expect(name);
+            let is_published = told.contains("published figures");
+            let is_measured = told.contains("measured by membound measure");
+            assert!(is_published != is_measured, "{told}");
+            published += usize::from(is_published);
+            let memory = profile.levels.last().expect(name);
+            assert_eq!(memory.kind, LevelKind::Memory, "{name}");
+            let latencies = profile.levels.iter().map(|level| level.latency_ns);
+            assert!(latencies.is_sorted(), "{name}");
+            assert!(profile.line.known().is_some(), "{name}");
+            let bandwidth = profile.bandwidth.known().expect(name);
+            assert!(!bandwidth.points.is_empty(), "{name}");
+        }
+        assert_eq!(published, 3);
+        assert!(bundled("no-such-machine").is_none());
+    }
+}
