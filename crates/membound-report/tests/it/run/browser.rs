@@ -451,3 +451,81 @@ fn a_page_without_samples_opens_too() {
     );
     assert!(!out.to_string().contains("NaN"));
 }
+
+#[test]
+fn titles_of_source_and_assembly_stay_apart_whatever_the_path() {
+    let (profile, mut detail) = fixture::simulation();
+    let path = format!("/{}forces.cpp", "a_directory_of_a_build/".repeat(9));
+    detail.listings[0].file = Some(path.clone());
+    let Some(out) = open(
+        &page::profile(&profile, &detail),
+        "",
+        r##"
+        const listing = $("#listing");
+        // What a page of 1000 to 2000 pixels leaves for both.
+        return [880, 1000, 1100, 1800].map((width) => {
+          listing.style.width = `${width}px`;
+          const columns = [...listing.children].map((it) => it.getBoundingClientRect());
+          const titles = [...listing.querySelectorAll("h3")].map((it) => {
+            const range = document.createRange();
+            range.selectNodeContents(it);
+            return range.getBoundingClientRect();
+          });
+          return { width, beside: columns[0].top === columns[1].top, apart: titles[0].right <= titles[1].left, text: listing.querySelector("h3").textContent, whole: listing.querySelector("h3").title };
+        });
+        "##,
+    ) else {
+        return;
+    };
+    for found in out.as_array().expect("one for each width") {
+        assert_eq!(found["beside"], true, "source beside assembly: {found}");
+        assert_eq!(found["apart"], true, "titles cover each other: {found}");
+        assert_eq!(found["whole"], path.as_str(), "{found}");
+        let text = found["text"].as_str().expect("text");
+        assert!(
+            text.starts_with('…') && text.ends_with("/forces.cpp"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_page_of_a_span_counts_from_its_beginning() {
+    let (mut profile, mut detail) = fixture::simulation();
+    detail
+        .samples
+        .retain(|sample| (1.0..2.0).contains(&sample.t_s));
+    profile.elapsed_s = 1.0;
+    profile.selection = Some(membound_types::SelectedPart {
+        from_s: 1.0,
+        to_s: 2.0,
+        tids: Vec::new(),
+    });
+    let Some(out) = open(
+        &page::profile(&profile, &detail),
+        "",
+        r##"
+        drag(0.5, 1);
+        return { span: membound.span_s(), total: total(), ticks: texts(".ticks span"), banner: $(".banner").textContent };
+        "##,
+    ) else {
+        return;
+    };
+    let span = [&out["span"][0], &out["span"][1]].map(|it| it.as_f64().expect("seconds"));
+    assert!(
+        (span[0] - 1.5).abs() < 0.02 && (span[1] - 2.0).abs() < 0.02,
+        "{out}"
+    );
+    let late = detail.samples.iter().filter(|sample| sample.t_s >= span[0]);
+    let cpu_s: f64 = late.map(|sample| sample.weight_s).sum();
+    let total = out["total"].as_f64().expect("seconds");
+    assert!((total / cpu_s - 1.0).abs() < 0.05, "{cpu_s} {out}");
+    assert_eq!(out["ticks"][0], "1.00 s");
+    assert!(
+        out["banner"]
+            .as_str()
+            .expect("text")
+            .contains("1.00 s to 2.00 s"),
+        "{out}"
+    );
+}

@@ -27,10 +27,18 @@
     if (m.filtered() || !shares) return [make("td"), make("td"), make("td")];
     return [make("td", {}, shares[1] > 0 ? m.percent(shares[1]) : ""), make("td", {}, shares[0] > 0 ? m.percent(shares[0]) : ""), make("td")];
   };
+  // The end of a path, whole components; what is cut stands in the tooltip.
+  const ending = (path) => {
+    const MOST = 44;
+    if (path.length <= MOST) return path;
+    const tail = path.slice(-MOST);
+    const cut = tail.indexOf("/");
+    return `…${cut >= 0 && cut < MOST - 1 ? tail.slice(cut) : tail}`;
+  };
   const table = (title, heads, lines) => {
     const scroll = make("div", { class: "scroll code", tabindex: "0", role: "group", "aria-label": title });
     scroll.append(make("table", { class: "code" }, make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))), make("tbody", {}, ...lines)));
-    return make("div", {}, make("h3", {}, title), scroll);
+    return make("div", {}, make("h3", { title }, ending(title)), scroll);
   };
   const drawCode = (sum) => {
     const listing = raw.listings[state.listing];
