@@ -8,6 +8,9 @@ use membound_types::{
 
 use super::{Command, Luggage, Machine, Output, build, run_with};
 
+/// Document 001's third problem.
+const PROGRAM: &str = "../../../../bench/problems/two_nodes.c";
+
 /// Where the machine profile lies in the guest. No time means anything there.
 const UNMEASURED: &str = "/root/unmeasured.json";
 
@@ -66,14 +69,14 @@ fn placement(profile: &Profile) -> &NumaView {
 fn arrays(view: &NumaView) -> Vec<&NumaRow> {
     view.objects
         .iter()
-        .filter(|row| row.name.contains("triad.c"))
+        .filter(|row| row.name.contains("two_nodes.c"))
         .collect()
 }
 
 #[test]
 fn a_triad_that_one_thread_initialised_is_remote_to_the_thread_on_the_other_node() {
     let scratch = tempfile::tempdir().expect("the temporary directory is writable");
-    let triad = match build("triad.c", &["-O2", "-g", "-pthread"], scratch.path()) {
+    let triad = match build(PROGRAM, &["-O2", "-g", "-pthread"], scratch.path()) {
         Ok(triad) => [triad],
         Err(reason) => return skipped(reason),
     };
@@ -95,7 +98,7 @@ fn a_triad_that_one_thread_initialised_is_remote_to_the_thread_on_the_other_node
             "--max-overhead",
             "50%",
         ];
-        let rest = ["-o", run, "--", "/bin/triad", mode, "25000"];
+        let rest = ["-o", run, "--", "/bin/two_nodes", mode, "25000"];
         Command::membound(&[&words[..], &rest[..]].concat()).within(120)
     };
     let json = |run: &str| Command::membound(&["report", run, "--format", "json"]).within(90);
@@ -105,12 +108,12 @@ fn a_triad_that_one_thread_initialised_is_remote_to_the_thread_on_the_other_node
         // A huge page across the middle of an array would lie where one thread was a moment
         // earlier.
         Command::write("/sys/kernel/mm/transparent_hugepage/enabled", "never"),
-        profile("auto", "one", "/tmp/one"),
-        json("/tmp/one"),
-        Command::membound(&["report", "/tmp/one"]),
-        profile("auto", "both", "/tmp/both"),
-        json("/tmp/both"),
-        Command::membound(&["report", "/tmp/both"]),
+        profile("auto", "before", "/tmp/before"),
+        json("/tmp/before"),
+        Command::membound(&["report", "/tmp/before"]),
+        profile("auto", "after", "/tmp/after"),
+        json("/tmp/after"),
+        Command::membound(&["report", "/tmp/after"]),
     ];
     // Where one thread has far more of its accesses timed than the other for a while, shares are off.
     in_two_of_three(|| match run_with(Machine::TwoNodes, luggage, &commands) {
@@ -169,7 +172,7 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         let across = view.matrix[0][1] / view.matrix.iter().flatten().sum::<f64>();
         assert!(across <= 0.02, "{told}");
         let line = view.lines.first().expect("there are lines");
-        assert!(line.name.contains("triad.c"), "{told}");
+        assert!(line.name.contains("two_nodes.c"), "{told}");
         let placed = profile
             .findings
             .iter()

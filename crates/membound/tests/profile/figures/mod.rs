@@ -7,5 +7,6 @@ mod executions;
 mod kernels;
 mod languages;
 mod objects;
+mod problems;
 mod shares;
 mod sharing;

@@ -1,9 +1,13 @@
 /*
- * A triad of two threads on CPUs of two nodes, each with a half of the arrays.
+ * Problem 3: a triad of two threads on CPUs of two nodes, each with a half of the arrays.
  *
- * triad MODE MILLISECONDS
- * MODE: one   the main thread, on the first node, writes the arrays first
- *       both  each thread writes its own half first
+ *     cc -O2 -g -pthread two_nodes.c -o two_nodes
+ *
+ * two_nodes MODE MILLISECONDS [CPU CPU]
+ * MODE: before  the main thread, on the first CPU's node, writes the arrays first: all pages lie on that node
+ *       after   each thread writes its own half first, and its pages come to lie on its own node
+ *
+ * CPUs 1 and 2 are those of the emulated machine of the tests; give one of each node of yours.
  *
  * Prints what is true of it: by the kernel's word, the pages of each thread's half that lie
  * on node 0 and node 1, and the iterations that each thread made.
@@ -20,7 +24,7 @@
 #include <unistd.h>
 
 /* On the first node and on the second. */
-static const int CPUS[2] = {1, 2};
+static int cpus[2] = {1, 2};
 
 enum { N = 1 << 20, HALF = N / 2, PAGE = 4096 };
 
@@ -67,8 +71,8 @@ static void *work(void *argument)
 {
 	size_t which = (size_t)argument, from = which * HALF;
 
-	pin(CPUS[which]);
-	if (strcmp(mode, "both") == 0)
+	pin(cpus[which]);
+	if (strcmp(mode, "after") == 0)
 		fill(from, from + HALF);
 	pthread_barrier_wait(&filled);
 	for (double begun = cpu_s(); cpu_s() - begun < wanted_s;) {
@@ -98,15 +102,20 @@ int main(int words, char **word)
 {
 	pthread_t threads[2];
 
-	if (words != 3)
+	if (words != 3 && words != 5) {
+		fprintf(stderr, "two_nodes before|after MILLISECONDS [CPU CPU]\n");
 		return 2;
+	}
 	mode = word[1];
 	wanted_s = atof(word[2]) / 1000;
-	pin(0);
+	if (words == 5)
+		for (int i = 0; i < 2; i++)
+			cpus[i] = atoi(word[3 + i]);
+	pin(words == 5 ? cpus[0] : 0);
 	a = malloc(N * sizeof *a); /* A */
 	b = malloc(N * sizeof *b); /* B */
 	c = malloc(N * sizeof *c); /* C */
-	if (strcmp(mode, "one") == 0)
+	if (strcmp(mode, "before") == 0)
 		fill(0, N);
 	pthread_barrier_init(&filled, NULL, 2);
 	for (size_t i = 0; i < 2; i++)
