@@ -17,7 +17,7 @@ reason = {"not_measured": {"reason": "left out of the bundled profile"}}
 for part in ("model", "latency", "mlp", "window", "loaded", "tlb", "prefetch", "numa", "c2c", "calibration"):
     profile[part] = reason
 bandwidth = profile["bandwidth"]
-bandwidth["points"] = [dict(it, batches={"raw": []}) for it in bandwidth["points"] if it.get("level") == "DRAM"]
+bandwidth["points"] = [dict(it, batches=dict(it["batches"], raw=[])) for it in bandwidth["points"] if it.get("level") == "DRAM"]
 profile["host"] = name
 profile["conditions"]["labels"] = {"figures": figures}
 json.dump(profile, sys.stdout, indent=1, sort_keys=True)
