@@ -24,7 +24,7 @@ enum { BLOCK = N };
 
 static double *a, *b, *c;
 static int threads = 2;
-static long passes = 40;
+static long passes = 600;
 
 __attribute__((noinline)) static void doTriad(long from, long to, double x)
 {

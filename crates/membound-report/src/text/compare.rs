@@ -269,19 +269,22 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         .words("")
         .words("condition")
         .figures("MLP")
-        .column("interval", Align::Right, 3)
         .figures("one load")
         .column("pair", Align::Right, 2)
         .column("N", Align::Right, 1)
         .figures("MLP + 1 loads")
         .figures("overhead");
+    let mut intervals = Vec::new();
     for (index, row) in comparison.conditions.iter().enumerate() {
         let text = facts::condition(row, index == 0);
+        if !text.interval.is_empty() {
+            let letter = column_letter(comparison, &row.profile);
+            intervals.push(format!("{letter} {} {}", row.condition, text.interval));
+        }
         table.row([
             column_letter(comparison, &row.profile),
             row.condition.clone(),
             text.mlp,
-            text.interval,
             text.one,
             text.pair,
             text.loads,
@@ -290,6 +293,12 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
         ]);
     }
     out.table(&table);
+    if !intervals.is_empty() {
+        out.note(&format!(
+            "95 % intervals of the MLP: {}",
+            intervals.join("; ")
+        ));
+    }
 }
 
 /// The same curve under every condition, in one picture.

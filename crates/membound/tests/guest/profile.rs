@@ -3,7 +3,7 @@
 
 use membound_testkit::{in_two_of_three, skipped};
 use membound_types::{
-    InsightKind, MachineInfo, MachineProfile, NumaRow, NumaView, Outcome, Profile,
+    InsightKind, Level, LevelKind, MachineInfo, MachineProfile, NumaRow, NumaView, Outcome, Profile,
 };
 
 use super::{Command, Luggage, Machine, Output, build, run_with};
@@ -51,7 +51,30 @@ fn halves(output: &Output) -> [Half; 2] {
 }
 
 fn unmeasured() -> Vec<u8> {
-    let profile = MachineProfile::unmeasured(MachineInfo::default());
+    let level = |name: &str, kind, size_bytes, latency_ns| Level {
+        name: name.to_owned(),
+        kind,
+        size_bytes,
+        size_low_bytes: size_bytes,
+        size_high_bytes: size_bytes,
+        latency_ns,
+        latency_low_ns: latency_ns,
+        latency_high_ns: latency_ns,
+        latency_cycles: latency_ns,
+        line_bytes: Some(64),
+        line_basis: None,
+        declared_bytes: size_bytes,
+        note: None,
+    };
+    let profile = MachineProfile {
+        // Sizes decide what goes to memory: these are far below the arrays.
+        levels: vec![
+            level("L1", LevelKind::Cache, Some(32 << 10), 1.0),
+            level("L2", LevelKind::Cache, Some(1 << 20), 4.0),
+            level("DRAM", LevelKind::Memory, None, 100.0),
+        ],
+        ..MachineProfile::unmeasured(MachineInfo::default())
+    };
     serde_json::to_vec(&profile).expect("a profile can be written")
 }
 
@@ -184,6 +207,26 @@ fn judge_triads(outputs: &[Output], commands: &[Command]) {
         "{}",
         outputs[2].stdout
     );
+
+    // All memory that is used is node 0's, and half of the threads are on node 1.
+    let crossing = |profile: &Profile| -> f64 {
+        let domains = profile.bandwidth.iter();
+        let crossing = domains.filter(|it| it.domain.starts_with("interconnect"));
+        crossing.map(|it| it.average_gb_s).sum()
+    };
+    let before = read(1);
+    let of = |name: &str| {
+        let domain = before.bandwidth.iter().find(|it| it.domain == name);
+        let domain = domain.unwrap_or_else(|| panic!("{name}: {:?}", before.missing));
+        domain.average_gb_s
+    };
+    let told = format!("{:?}\n{:?}", before.platform, before.missing);
+    assert!(of("DRAM 0") > 20.0 * of("DRAM 1"), "{told}");
+    // A triad reads three lines for each that it writes.
+    let read_share = of("interconnect 0→1") / crossing(&before);
+    assert!((0.6..0.9).contains(&read_share), "{read_share}: {told}");
+    let after = crossing(&read(4));
+    assert!(after < 0.1 * crossing(&before), "{after} GB/s: {told}");
 
     // Each thread wrote its own half first: everything is local and there is no advice.
     let halves = halves(&outputs[3]);

@@ -97,8 +97,8 @@ fn the_triad_s_bound_by_bandwidth_is_found_named_and_gone() {
         return;
     }
     in_two_of_three(|| {
-        let before = profile(&[], &before, ["1", "160"]);
-        let after = profile(&[], &after, ["1", "400"]);
+        let before = profile(&[], &before, ["1", "700"]);
+        let after = profile(&[], &after, ["1", "3000"]);
         let bandwidth = |run: &Profiled| {
             let findings = run.profile.findings.iter();
             findings
