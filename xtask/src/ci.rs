@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::{cargo, note, say, succeed};
-use crate::{deny, machines, schema, tests};
+use crate::{deny, schema, tests};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -35,7 +35,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("rustdoc", Box::new(rustdoc)),
         ("schemas", Box::new(schema::check)),
         ("cargo-deny", Box::new(deny::check)),
-        ("machines", Box::new(machines::check)),
     ];
     if !args.no_tests {
         steps.push((

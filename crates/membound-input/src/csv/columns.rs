@@ -37,7 +37,7 @@ const LATENCY: [(&str, Use); 15] = [
 ];
 
 /// Columns of a window table.
-const WINDOW: [(&str, Use); 11] = [
+const WINDOW: [(&str, Use); 12] = [
     ("window_bytes", Needed),
     ("area_bytes", Needed),
     ("seconds_per_window", Needed),
@@ -49,6 +49,7 @@ const WINDOW: [(&str, Use); 11] = [
     ("cpu", Condition),
     ("init_cpu", Condition),
     ("disturbed", Extra),
+    ("mflops", Extra),
 ];
 
 /// Whether some table has a column of this name, in whatever case.

@@ -90,9 +90,16 @@ fn attributes(tree: &Path, values: [u64; 2]) -> impl Fn() -> [u64; 2] {
         fs::write(file, format!("{value:x}\n")).unwrap();
     }
     move || {
-        files
-            .each_ref()
-            .map(|file| u64::from_str_radix(fs::read_to_string(file).unwrap().trim(), 16).unwrap())
+        files.each_ref().map(|file| {
+            // A file that is just being written is empty for a moment, as the kernel's never is.
+            loop {
+                let text = fs::read_to_string(file).unwrap();
+                if let Ok(value) = u64::from_str_radix(text.trim(), 16) {
+                    break value;
+                }
+                std::thread::yield_now();
+            }
+        })
     }
 }
 
