@@ -86,8 +86,10 @@ fn a_program_of_which_there_is_no_plan_runs_all_the_same() {
             .contains("/bin/ls runs without yields of its own: "),
         "{finished:?}"
     );
+    // A sample may have met the scavenger by chance.
+    let left_out = finished.stderr.contains("/bin/true is left out: ");
     assert!(
-        finished.stderr.contains("/bin/true is left out: "),
+        left_out || finished.stderr.contains("1 scavenger: 1 finished"),
         "{finished:?}"
     );
     assert!(membound.home.path().join("made/for/it").is_dir());

@@ -99,7 +99,7 @@ impl Room {
             .args(["--format", "json"])
             .output()
             .expect("the command starts");
-        if !output.status.success() {
+        if !membound_testkit::is_reported(&output) {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
         Ok(serde_json::from_slice(&output.stdout).expect("the report is of the documented form"))
