@@ -28,6 +28,8 @@ const BURST_AFTER_CPU_NS: u64 = 400_000_000;
 /// Between two of those, or this part of the time that was recorded for.
 const BURST_EVERY_NS: u64 = 500_000_000;
 const BURST_PART: u64 = 120;
+/// Part of what patches may cost that is spent on those: the rest is for latencies and counts.
+const BURST_SHARE: f64 = 0.5;
 /// Functions whose accesses are recorded together.
 const BURST_FUNCTIONS: usize = 16;
 /// How long programs are waited for to exchange their patches, planning included: at first, and
@@ -361,8 +363,9 @@ impl Windows {
                     // Where exchanges take long, that is far more than the window, and bursts
                     // would be all that is ever paid for.
                     let stood_ns = now.cpu_ns.saturating_sub(window.since_cpu_ns) as f64;
-                    let back_ns = self.budget.earned_within_ns(stood_ns * UNKNOWN_COST);
-                    self.burst_due_cpu_ns = now.cpu_ns.saturating_add(back_ns);
+                    let spent_ns = stood_ns * UNKNOWN_COST;
+                    let earned_ns = self.budget.earned_within_ns(spent_ns / BURST_SHARE);
+                    self.burst_due_cpu_ns = now.cpu_ns.saturating_add(earned_ns);
                 }
                 self.phase = self.close(patcher, now);
                 return Some(closed);
@@ -455,6 +458,7 @@ impl Windows {
             || now.t_ns < self.burst_due_ns
             || now.cpu_ns < self.burst_due_cpu_ns
             || now.cpu_ns < BURST_AFTER_CPU_NS
+            || self.is_untimed(now, hot)
         {
             return None;
         }
@@ -470,6 +474,15 @@ impl Windows {
             .take(BURST_FUNCTIONS)
             .collect();
         (!chosen.is_empty()).then_some(chosen)
+    }
+
+    /// Whether nothing is known yet of some hot group: nothing else is worth as much as its first window.
+    fn is_untimed(&self, now: Now, hot: &[(SiteId, f64)]) -> bool {
+        let mut groups = hot.iter().filter_map(|(site, _)| self.groups.of(*site));
+        groups.any(|group| {
+            let group = &self.groups.all[group];
+            group.windows == 0 && group.is_due(now.t_ns)
+        })
     }
 
     /// Groups that are due, the hottest first, as many as can be paid for, and for how long.

@@ -110,6 +110,29 @@ struct Overlap {
     most: f64,
 }
 
+/// What hits cost at a site whose accesses overlap, as parts of their latency.
+struct OverlappedHits {
+    least: f64,
+    usual: f64,
+}
+
+/// Accesses of which so many are under way at a time hide the latency of hits as far as it can be.
+const HIDING: f64 = 2.0;
+
+impl OverlappedHits {
+    /// Of so many executions, which took so long together. One after the other they would take that many times
+    /// their average latency: what they took less was spent on several at a time.
+    fn of(time_ns: f64, executed: Executed, mixture: &Mixture) -> Self {
+        let at_a_time = executed.count * mixture.mean_ns.value / time_ns.max(f64::MIN_POSITIVE);
+        let hidden = ((at_a_time - 1.0) / (HIDING - 1.0)).clamp(0.0, 1.0);
+        let part = |all_hidden: f64| 1.0 - hidden * (1.0 - all_hidden);
+        Self {
+            least: part(OVERLAPPED_HIT.least),
+            usual: part(OVERLAPPED_HIT.most),
+        }
+    }
+}
+
 /// Lines of a site that threads take from each other.
 ///
 /// A load finds such a line where an earlier store has just fetched it, and a store retires
@@ -190,7 +213,8 @@ impl Stall {
     ///
     /// With T the time, N the executions and h the cost of a hit, T − N·h is the most that a
     /// site's own accesses can have stalled when each waits for itself. Accesses that overlap
-    /// wait for each other: then the hits' cost is hidden, and T divides as the latencies do.
+    /// wait for each other: then the hits' cost is hidden for the most part ([`OVERLAPPED_HIT`]), or T divides as
+    /// the latencies do.
     /// Neither can be more than N times the average latency beyond h, for accesses that
     /// advance in order N times their lines at the memory's bandwidth (of which they wait for
     /// the more, the more of it they use): other time at this place is not the memory's. Stores that are not timed have no such limit; what is
@@ -275,12 +299,24 @@ fn timed(
         return (stall, by_level(mixture, costs).scaled_to(stall.value));
     }
     let overlapped = time_ns * far_share(mixture, costs);
+    let hit_ns = costs.hit_ns(evidence.touch);
+    let hidden = OverlappedHits::of(time_ns, executed, mixture);
+    // No more of the time than of the latencies: accesses that wait for each other divide it as those do.
+    let far_ns = |excess_ns: f64| time_ns * excess_ns / (excess_ns + costs.l1_ns);
+    let excess = mixture.excess_ns;
+    let freed = beyond_hits(evidence, executed, hit_ns * hidden.usual)
+        .value
+        .min(far_ns(excess.value.max(0.0)))
+        .max(plain.value);
+    let most_freed = beyond_hits(evidence, executed, hit_ns * hidden.least)
+        .high
+        .min(far_ns(excess.high.max(0.0)))
+        .max(plain.high);
     // Of a stream from the innermost cache nothing but hits is waited for.
     let beyond = evidence
         .stream
         .filter(|stream| stream.served != Served::L1)
         .map(|stream| {
-            let hit_ns = costs.hit_ns(evidence.touch);
             // The loop's work lies at its instructions as its time does.
             let hits = hit_ns * f64::from(1 + stream.beside);
             let loop_ns = stream.function_ns.max(time_ns).max(f64::MIN_POSITIVE);
@@ -292,9 +328,7 @@ fn timed(
                 beyond(OVERLAPPED_HIT.least, executed.low),
             )
         });
-    let wanted = beyond
-        .map_or(plain.value, |beyond| beyond.value)
-        .max(overlapped);
+    let wanted = beyond.map_or(freed, |beyond| beyond.value).max(overlapped);
     let (fewest, most) = executed.ends();
     let limit = mixture.excess_ns.times(executed.count);
     let (least, most) = (limit.low * fewest, limit.high * most);
@@ -304,7 +338,7 @@ fn timed(
         let stall = Estimate::new(
             of_latency,
             plain.low.max(overlapped).min(least),
-            plain.high.max(overlapped).min(most),
+            most_freed.max(overlapped).min(most),
         );
         return (stall, levels);
     };
@@ -408,7 +442,10 @@ fn with_fights(
 
 /// The stall of accesses that were counted and not timed.
 fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estimate, ByLevel) {
-    let plain = beyond_hits(evidence, executed, costs.hit_ns(evidence.touch));
+    let hit_ns = costs.hit_ns(evidence.touch);
+    let plain = beyond_hits(evidence, executed, hit_ns);
+    // Nothing says whether they overlap.
+    let most_ns = beyond_hits(evidence, executed, hit_ns * OVERLAPPED_HIT.least).high;
     let mut levels = ByLevel::default();
     if let Some(stream) = evidence.stream {
         levels.add(stream.served, plain.value);
@@ -419,7 +456,7 @@ fn counted(evidence: &Evidence<'_>, executed: Executed, costs: &Costs) -> (Estim
     let stall = match (evidence.touch, moved) {
         (Touch::Writes, _) => plain,
         (_, Some(moved)) => Estimate::new(plain.value.min(moved), 0.0, plain.high),
-        (_, None) => Estimate::new(plain.value * UNKNOWN_SHARE, 0.0, plain.high),
+        (_, None) => Estimate::new(most_ns * UNKNOWN_SHARE, 0.0, most_ns),
     };
     (stall, levels)
 }
