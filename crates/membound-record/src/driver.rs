@@ -115,6 +115,8 @@ pub(crate) struct Driver {
     own_before_ns: u64,
     /// What the program has lost by that until now.
     lost_beside_ns: f64,
+    /// CPU time that programs lost by setting timers at each switch of threads.
+    switching_ns: f64,
     /// CPU time in samples at which the names of sampled modules are read next.
     read_names_at_ns: u64,
     pending: Pending<Happened>,
@@ -213,6 +215,7 @@ impl Driver {
             beside,
             own_before_ns: clock::own_cpu_ns(),
             lost_beside_ns: 0.0,
+            switching_ns: 0.0,
             read_names_at_ns: FIRST_NAMES_NS,
             pending: Pending::default(),
             sources: Vec::new(),
@@ -294,6 +297,7 @@ impl Driver {
         let remedy = Some("sample less often with --period");
         self.gaps
             .count("samples", "perf's rings were full", remedy, batch.lost);
+        self.switching_ns += batch.switching_ns;
         for taken in batch.samples {
             self.sampled(taken);
         }
@@ -542,7 +546,7 @@ impl Driver {
     /// CPU time that programs have lost by what is done beside them and by being sampled, each
     /// sample taking so much, in nanoseconds.
     pub(crate) fn lost_cpu_ns(&self, sample_cost_ns: f64) -> u64 {
-        (self.lost_beside_ns + self.samples as f64 * sample_cost_ns) as u64
+        (self.lost_beside_ns + self.switching_ns + self.samples as f64 * sample_cost_ns) as u64
     }
 
     fn count_traffic(&mut self, now_ns: u64) {

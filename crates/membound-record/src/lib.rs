@@ -13,6 +13,7 @@ mod clock;
 mod cpu_time;
 mod dilation;
 mod driver;
+mod duty;
 mod error;
 mod file;
 mod finish;

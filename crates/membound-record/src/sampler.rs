@@ -12,6 +12,7 @@ use membound_launch::{Mapping, Remote};
 use membound_run::{ProcessId, ThreadId};
 
 use crate::clock::Clock;
+use crate::duty::Duty;
 use crate::perf::{self, Mode, Named, PerfEvent};
 use crate::sampling::{Seen, Taken};
 use crate::world::World;
@@ -29,6 +30,8 @@ pub(crate) struct Batch {
     pub(crate) until_ns: u64,
     /// Records that found no room.
     pub(crate) lost: u64,
+    /// CPU time that threads lost by setting timers at each switch, in nanoseconds.
+    pub(crate) switching_ns: f64,
     /// Everything that was sampled has ended.
     pub(crate) over: bool,
 }
@@ -58,6 +61,7 @@ impl Sampling {
             world,
             remote,
             counted: HashMap::new(),
+            duty: Duty::default(),
         };
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -86,6 +90,7 @@ struct Reader {
     remote: Option<Remote>,
     /// CPU time of threads that have ended, as far as it was told.
     counted: HashMap<ThreadId, u64>,
+    duty: Duty,
 }
 
 impl Reader {
@@ -95,18 +100,32 @@ impl Reader {
             let waited = if stopping {
                 Ok(perf::Waited::Elapsed)
             } else {
-                self.sampler.wait(match self.remote {
+                let every = match self.remote {
                     Some(_) => EVERY,
                     None => CALM_EVERY,
-                })
+                };
+                let left_ns = self.duty.left_ns(self.clock.now_ns());
+                self.sampler.wait(every.min(Duration::from_nanos(left_ns)))
             };
             let over = !matches!(waited, Ok(perf::Waited::Filled | perf::Waited::Elapsed));
             let mut batch = self.read();
+            self.switch_timers();
             batch.over = over;
             let wanted = tell.send(batch).is_ok();
             if stopping || over || !wanted {
                 return self.sampler.counted_ns();
             }
+        }
+    }
+
+    /// What was sampled has been read.
+    fn switch_timers(&mut self) {
+        let Some(run) = self.duty.step(self.clock.now_ns()) else {
+            return;
+        };
+        if self.sampler.run_timers(run).is_err() {
+            // They go on as they are; what they take is no more than before.
+            self.duty = Duty::default();
         }
     }
 
@@ -117,6 +136,7 @@ impl Reader {
             world,
             remote,
             counted,
+            duty,
         } = self;
         let mut batch = Batch {
             // What was sampled before lies in the rings: samples are written as they are taken.
@@ -128,13 +148,19 @@ impl Reader {
         sampler.read(&mut |event| {
             let t_ns = |raw| clock.of_raw(raw);
             match event {
+                PerfEvent::Lost(count) => batch.lost += count,
+                // Threads that the one which started the program made later inherit its events.
+                other if other.pid() == Some(own) => {}
                 PerfEvent::Sample(sample) => {
+                    duty.sampled(sample.tid);
+                    let weight_ns = (sample.period_ns as f64 * duty.factor()) as u64;
+                    batch.switching_ns += weight_ns as f64 * duty.lost_part();
                     let seen = Seen {
                         pid: sample.pid,
                         tid: sample.tid,
                         t_ns: t_ns(sample.t_ns),
                         cpu: u16::try_from(sample.cpu).ok(),
-                        weight_ns: sample.period_ns,
+                        weight_ns,
                         registers: sample.registers,
                         ip: (sample.mode == Mode::User).then_some(sample.ip),
                         stack: sample.stack,
@@ -142,9 +168,6 @@ impl Reader {
                     };
                     batch.samples.push(world.take_seen(&seen, remote.as_ref()));
                 }
-                PerfEvent::Lost(count) => batch.lost += count,
-                // Threads that the one which started the program made later inherit its events.
-                other if other.pid() == Some(own) => {}
                 PerfEvent::Counted {
                     pid,
                     tid,

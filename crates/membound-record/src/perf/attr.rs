@@ -74,8 +74,17 @@ pub(crate) struct Breakpoint {
 }
 
 impl Attr {
-    /// The CPU clock of a thread and of all that it starts, and what they come to: names,
-    /// ends, mappings, time.
+    /// What a thread and all that it starts come to, without samples: names, ends, mappings, CPU time.
+    pub(crate) fn news(config: &super::Config) -> Self {
+        let clock = Self::clock(config);
+        Self {
+            sample_period: 0,
+            flags: clock.flags | INHERIT_STAT | MMAP | MMAP2 | BUILD_ID | COMM | COMM_EXEC | TASK,
+            ..clock
+        }
+    }
+
+    /// Samples of the CPU clock of a thread and of all that it starts.
     pub(crate) fn clock(config: &super::Config) -> Self {
         Self {
             kind: TYPE_SOFTWARE,
@@ -89,18 +98,7 @@ impl Attr {
                 | SAMPLE_PERIOD
                 | SAMPLE_REGS_USER
                 | SAMPLE_STACK_USER,
-            flags: INHERIT
-                | INHERIT_STAT
-                | EXCLUDE_HV
-                | MMAP
-                | MMAP2
-                | BUILD_ID
-                | COMM
-                | COMM_EXEC
-                | TASK
-                | WATERMARK
-                | SAMPLE_ID_ALL
-                | USE_CLOCKID,
+            flags: INHERIT | EXCLUDE_HV | WATERMARK | SAMPLE_ID_ALL | USE_CLOCKID,
             wakeup: u32::try_from(config.ring_bytes / 4).unwrap_or(u32::MAX),
             sample_regs_user: RegisterSet::native_or_any().mask,
             sample_stack_user: config.stack_bytes,

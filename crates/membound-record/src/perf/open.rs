@@ -8,6 +8,8 @@ use super::{Attr, Error};
 
 const FLAG_CLOEXEC: libc::c_ulong = 1 << 3;
 
+const IOC_ENABLE: libc::c_ulong = 0x2400;
+const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_REFRESH: libc::c_ulong = 0x2402;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
 
@@ -72,6 +74,11 @@ impl Event {
     /// Lets it run until it has occurred `times` more.
     pub(crate) fn enable_for(&self, times: u32) -> io::Result<()> {
         self.control(IOC_REFRESH, libc::c_ulong::from(times))
+    }
+
+    /// Lets it run, or not, in all threads that have inherited it.
+    pub(crate) fn run(&self, runs: bool) -> io::Result<()> {
+        self.control(if runs { IOC_ENABLE } else { IOC_DISABLE }, 0)
     }
 
     /// Lets it write into the ring of `other`.
