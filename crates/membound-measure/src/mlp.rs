@@ -251,6 +251,8 @@ fn measure_setting(
         mlp_throughput_interval: Outcome::missing("the batches have not been looked at yet"),
         throughput,
         sequential_pair_cycles,
+        sequential_pair_interval: Outcome::missing("the cells have not been looked at yet"),
+        one_load_cycles: Outcome::missing("the cells have not been looked at yet"),
         sequential_line: Outcome::missing("no line has been fitted yet"),
         page_walks: Outcome::missing("page kinds have not been compared yet"),
         areas,

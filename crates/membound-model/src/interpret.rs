@@ -157,6 +157,17 @@ fn interpret_run(part: &mut Mlp, levels: &[Level]) {
     {
         part.sequential_pair_cycles = Outcome::Known(cycles);
     }
+    part.sequential_pair_interval = cells(part)
+        .pair_half_width()
+        .zip(part.sequential_pair_cycles.known().copied())
+        .map_or_else(
+            || Outcome::missing("two loads in sequence were not measured"),
+            |(half_width, cycles)| Outcome::Known(mlp::around(cycles, half_width)),
+        );
+    part.one_load_cycles = cells(part).one_load().map_or_else(
+        || Outcome::missing("one load was not measured"),
+        |one| Outcome::Known(mlp::around(one.cycles, mlp::NORMAL_95 * one.spread)),
+    );
     part.sequential_line = mlp::sequential_fit(&cells(part).sequential_series());
     let reading = cells(part).read_rule(part.sequential_pair_cycles.known().copied());
     part.mlp_rule = reading.clone().map(|reading| reading.parallelism);

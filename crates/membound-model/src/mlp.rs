@@ -18,7 +18,17 @@ pub use sequence::{sequential_fit, two_point_line};
 use crate::stats::{isotonic_median, median, median_error, robust_sigma};
 
 /// Half the width of a 95 % interval in standard deviations of a normal distribution.
-const NORMAL_95: f64 = 1.96;
+pub(crate) const NORMAL_95: f64 = 1.96;
+
+/// `value` with an interval of `half_width` on each side.
+pub(crate) const fn around(value: f64, half_width: f64) -> Figure {
+    Figure {
+        value,
+        low: value - half_width,
+        high: value + half_width,
+        basis: Basis::Estimated,
+    }
+}
 
 /// Where two loads stop overlapping as fillers push them apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -333,12 +343,7 @@ pub fn throughput_interval(points: &[ThroughputPoint]) -> Outcome<Figure> {
                 alone.hypot(best_error)
             };
             let half_width = NORMAL_95 * relative * best.parallelism;
-            Outcome::Known(Figure {
-                value: best.parallelism,
-                low: best.parallelism - half_width,
-                high: best.parallelism + half_width,
-                basis: Basis::Estimated,
-            })
+            Outcome::Known(around(best.parallelism, half_width))
         },
     )
 }

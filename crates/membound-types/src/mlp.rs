@@ -401,6 +401,12 @@ pub struct Mlp {
     pub throughput: Vec<ThroughputPoint>,
     /// Cycles of two loads, the second outside the window of the first.
     pub sequential_pair_cycles: Outcome<f64>,
+    /// The same with its 95 % interval, the one that the rule reads the pair with.
+    #[serde(default)]
+    pub sequential_pair_interval: Outcome<Figure>,
+    /// Core clock cycles of one load, with its 95 % interval.
+    #[serde(default)]
+    pub one_load_cycles: Outcome<Figure>,
     /// T(n) = n·M + C through the loads in sequence.
     #[serde(default)]
     pub sequential_line: Outcome<SequentialLine>,

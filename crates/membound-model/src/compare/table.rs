@@ -29,11 +29,7 @@ impl Cells {
         let run = Run::new(&part.cells, part.page, part.node);
         let sequential = run.sequential_times();
         let parallel = run.parallel_times();
-        // The sequential series has one load without fillers that only shift it.
-        let one = [&sequential, &parallel]
-            .into_iter()
-            .find_map(|series| series.iter().find(|time| time.loads == 1))
-            .map(scattered);
+        let one = run.one_load().as_ref().map(scattered);
         let from_cells = sequential.iter().find(|time| time.loads == 2);
         let stated = part.sequential_pair_cycles.known().copied();
         let pair = match (stated.filter(|cycles| cycles.is_finite()), from_cells) {

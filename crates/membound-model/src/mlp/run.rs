@@ -2,7 +2,9 @@
 
 use membound_types::{LoadsTime, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
 
-use super::{RulePoint, RuleReading, parallel_spread, read_rule, rule_points, rule_table};
+use super::{
+    NORMAL_95, RulePoint, RuleReading, parallel_spread, read_rule, rule_points, rule_table,
+};
 use crate::stats::median;
 
 /// Least time of two sequential loads, in times of one. What every execution costs whatever
@@ -109,10 +111,25 @@ impl<'a> Run<'a> {
                 "measure again on a quieter machine, or with more fillers (`--fillers`)",
             );
         }
-        // As for cells that nothing can be compared with: the spread of the pair's own
-        // batches stands in for its standard error.
-        let spread = median(&self.sequential(2, |cell| cell.spread));
-        read_rule(&self.rule_points(), pair, 1.96 * spread.unwrap_or(0.0))
+        read_rule(
+            &self.rule_points(),
+            pair,
+            self.pair_half_width().unwrap_or(0.0),
+        )
+    }
+
+    /// Half the width of the 95 % interval of two sequential loads. As for cells that nothing
+    /// can be compared with, the spread of their own batches stands in for the standard error.
+    pub(crate) fn pair_half_width(self) -> Option<f64> {
+        let spread = median(&self.sequential(2, |cell| cell.spread))?;
+        spread.is_finite().then_some(NORMAL_95 * spread)
+    }
+
+    /// One load alone. The sequential series has it without fillers that only shift it.
+    pub(crate) fn one_load(self) -> Option<LoadsTime> {
+        [self.sequential_times(), self.parallel_times()]
+            .into_iter()
+            .find_map(|series| series.into_iter().find(|time| time.loads == 1))
     }
 
     fn of_mode(self, mode: MlpMode) -> impl Iterator<Item = &'a MlpCell> {
@@ -184,6 +201,11 @@ mod tests {
             [(2, 220.0), (11, 420.0)],
             "parallel"
         );
+        assert_eq!(
+            run.one_load().map(|it| (it.cycles, it.spread)),
+            Some((200.0, 2.0))
+        );
+        assert_eq!(run.pair_half_width(), Some(3.92));
         let reading = run.read_rule(Some(420.0));
         assert_eq!(reading.known().map(|it| it.parallelism), Some(10.0));
     }
@@ -205,6 +227,7 @@ mod tests {
         let none = Run::new(&[], PageKind::Thp, NodePolicy::LOCAL);
         assert_eq!(none.main_area(), None);
         assert!(none.parallel_times().is_empty() && none.sequential_times().is_empty());
+        assert!(none.one_load().is_none() && none.pair_half_width().is_none());
         assert!(none.read_rule(Some(1.0)).known().is_none());
     }
 }

@@ -212,6 +212,8 @@ fn mlp() -> Mlp {
             batches: Samples::default(),
         }],
         sequential_pair_cycles: Outcome::missing("not computed"),
+        sequential_pair_interval: Outcome::default(),
+        one_load_cycles: Outcome::default(),
         sequential_line: Outcome::default(),
         page_walks: Outcome::default(),
         areas: vec![AreaPoint {
@@ -378,6 +380,9 @@ fn every_part_of_a_profile_is_interpreted() {
     assert_eq!(mlp.mlp_rule, Outcome::Known(10.0));
     assert_eq!(mlp.mlp_throughput, Outcome::Known(9.8));
     assert_eq!(mlp.sequential_pair_cycles, Outcome::Known(420.0));
+    let pair = mlp.sequential_pair_interval.known().unwrap();
+    assert_eq!(pair.value, 420.0);
+    assert!(pair.low < 420.0 && pair.high > 420.0, "{pair:?}");
     let interval = mlp.mlp_rule_interval.known().unwrap();
     assert!(interval.low < 10.0 && interval.high > 10.0, "{interval:?}");
     let between = mlp.mlp_rule_between.unwrap();

@@ -1,8 +1,8 @@
 //! The few figures that answer the question in ten seconds.
 
 use membound_types::{
-    Bandwidth, BandwidthKernel, BandwidthPoint, LevelKind, MachineInfo, MachineProfile, Mlp,
-    MlpMode, Outcome, Timer,
+    Bandwidth, BandwidthKernel, BandwidthPoint, Figure, LevelKind, MachineInfo, MachineProfile,
+    Mlp, Outcome, Timer,
 };
 
 use super::titles::mlp_title;
@@ -145,35 +145,36 @@ pub(crate) struct MlpCondition {
 /// A row for each condition that was measured.
 pub(crate) fn mlp_conditions(mlp: &Mlp) -> Vec<MlpCondition> {
     let none = || "–".to_owned();
-    let text = |value: Option<f64>| value.map_or_else(none, units::number);
-    let known = |outcome: &Outcome<f64>| text(outcome.known().copied());
-    let first = one_load(mlp);
+    let first = mlp.one_load_cycles.known();
     std::iter::once(mlp)
         .chain(&mlp.others)
         .map(|run| {
-            let one = one_load(run);
+            let one = run.one_load_cycles.known();
             MlpCondition {
                 label: mlp_title(run),
-                one: text(one),
-                pair: known(&run.sequential_pair_cycles),
+                one: one.map_or_else(none, super::with_interval),
+                pair: super::pair(run).unwrap_or_else(none),
                 rule: super::rule(run).unwrap_or_else(none),
                 throughput: super::throughput(run).unwrap_or_else(none),
-                overhead: one.zip(first).map_or_else(
-                    || "–".to_owned(),
-                    |(one, first)| units::compact(one - first),
-                ),
+                overhead: if std::ptr::eq(run, mlp) {
+                    units::compact(0.0)
+                } else {
+                    one.zip(first).map_or_else(none, overhead)
+                },
             }
         })
         .collect()
 }
 
-/// Cycles of one load under the conditions of `run`.
-fn one_load(run: &Mlp) -> Option<f64> {
-    run.cells
-        .iter()
-        .filter(|cell| cell.loads == 1 && cell.page == run.page && cell.node == run.node)
-        // The sequential series has it without fillers that only shift it.
-        .min_by_key(|cell| (cell.mode != MlpMode::Sequential, cell.fillers))
-        .map(|cell| cell.cycles)
-        .filter(|cycles| cycles.is_finite())
+/// What `one` takes beyond `first`, with the interval of the difference of two independent
+/// figures.
+fn overhead((one, first): (&Figure, &Figure)) -> String {
+    let off = |figure: &Figure| (figure.high - figure.low) / 2.0;
+    let half_width = off(one).hypot(off(first));
+    let difference = one.value - first.value;
+    format!(
+        "{} {}",
+        units::compact(difference),
+        units::interval(difference - half_width, difference + half_width)
+    )
 }

@@ -26,6 +26,17 @@ pub(crate) fn rule(mlp: &Mlp) -> Option<String> {
     }
 }
 
+/// Two loads in sequence with their interval, or without where there is none.
+pub(crate) fn pair(mlp: &Mlp) -> Option<String> {
+    match &mlp.sequential_pair_interval {
+        Outcome::Known(figure) => Some(with_interval(figure)),
+        Outcome::Missing { .. } => {
+            let known = mlp.sequential_pair_cycles.known();
+            known.map(|cycles| units::number(*cycles))
+        }
+    }
+}
+
 /// The throughput with its interval, or without where there is none.
 pub(crate) fn throughput(mlp: &Mlp) -> Option<String> {
     match &mlp.mlp_throughput_interval {
@@ -388,6 +399,8 @@ mod tests {
             mlp_throughput_interval: Outcome::default(),
             throughput: Vec::new(),
             sequential_pair_cycles: Outcome::Known(520.0),
+            sequential_pair_interval: Outcome::default(),
+            one_load_cycles: Outcome::default(),
             sequential_line: Outcome::default(),
             page_walks: Outcome::default(),
             areas: Vec::new(),

@@ -34,13 +34,15 @@ pub(super) fn write(out: &mut Out, mlp: &Mlp, machine: &MachineInfo, detail: Det
             facts::throughput(mlp),
             &mlp.mlp_throughput,
         );
-        let pair = &mlp.sequential_pair_cycles;
         figure(
             out,
             "two loads in sequence (cycles)",
-            pair.known().map(|cycles| units::number(*cycles)),
-            pair,
+            facts::pair(mlp),
+            &mlp.sequential_pair_cycles,
         );
+        if let Some(one) = mlp.one_load_cycles.known() {
+            out.line(&format!("one load (cycles): {}", facts::with_interval(one)));
+        }
     }
     if detail == Detail::Full {
         out.blank();

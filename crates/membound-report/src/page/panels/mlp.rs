@@ -56,7 +56,12 @@ fn figures(mlp: &Mlp) -> Markup {
         }
         @if let Some(evidence) = facts::reorder_evidence(mlp) { p.note { (evidence) "." } }
         p.note {
-            "Two loads in sequence take " (figure_text(&mlp.sequential_pair_cycles, units::cycles))
+            "Two loads in sequence take "
+            @match facts::pair(mlp) {
+                Some(pair) => { (pair) " cycles" },
+                None => { (figure_text(&mlp.sequential_pair_cycles, units::cycles)) },
+            }
+            @if let Some(one) = mlp.one_load_cycles.known() { ", one " (facts::with_interval(one)) }
             "; " (facts::mlp_title(mlp)) "; " (mlp.fence) " as the fence."
         }
         @if let Some(throughput) = facts::throughput(mlp) {
