@@ -37,5 +37,5 @@ pub mod window;
 pub use chase::{Chase, ChaseConfig};
 pub use clock::{Clock, CoreClock};
 pub use error::Error;
-pub use region::{Region, RegionConfig};
+pub use region::{Region, RegionConfig, remedy_of};
 pub use session::{Effort, Progress, Session, Silent, Spread};

@@ -270,7 +270,9 @@ impl Region {
     }
 }
 
-const fn remedy_of(page: PageKind) -> &'static str {
+/// What to do where no memory of `page` pages can be had, in brackets behind the reason.
+#[must_use]
+pub const fn remedy_of(page: PageKind) -> &'static str {
     match page {
         PageKind::Huge2M => {
             " (reserve some in /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages)"

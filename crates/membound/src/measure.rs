@@ -4,6 +4,7 @@ pub(crate) mod calibration;
 mod check;
 mod parts;
 mod plan;
+mod pools;
 mod processors;
 mod show;
 mod switches;
@@ -36,17 +37,22 @@ pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
     }
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let mut html = args.html.as_deref().map(Target::page).transpose()?;
-    if args.cpu.len() > 1 {
-        return processors::run(args, &parts, json, html);
+    let (args, left_out) = pools::check(&Root::system(), args)?;
+    for why in &left_out {
+        output::complain(why);
     }
-    let mut measured = measure(args, &parts)?;
+    if args.cpu.len() > 1 {
+        return processors::run(&args, &parts, &left_out, json, html);
+    }
+    let mut measured = measure(&args, &parts)?;
+    pools::note(&left_out, &mut measured.profile);
     if let [_] = parts.as_slice()
         && let Some(error) = measured.failure.take()
     {
         return Err(error);
     }
     let profile = &measured.profile;
-    let shown = show::stdout(profile, &parts, args);
+    let shown = show::stdout(profile, &parts, &args);
     let written = write_files(profile, &parts, &mut json, &mut html);
     if !json.as_ref().is_some_and(Target::is_stdout) {
         output::print(&shown?);

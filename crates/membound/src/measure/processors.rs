@@ -12,7 +12,7 @@ use membound_platform::{Root, affinity};
 use membound_report::text::{self, Shown};
 use membound_types::{CpuId, Kind, MachineProfile, Processors, SCHEMA_VERSION};
 
-use super::measure;
+use super::{measure, pools};
 use crate::args::{Format, MeasureArgs, Part};
 use crate::output::{self, Target, Usage};
 
@@ -23,6 +23,7 @@ const LABEL: &str = "cpu";
 pub(super) fn run(
     args: &MeasureArgs,
     parts: &[Part],
+    left_out: &[String],
     mut json: Option<Target>,
     mut html: Option<Target>,
 ) -> anyhow::Result<ExitCode> {
@@ -36,7 +37,8 @@ pub(super) fn run(
     let mut profiles = Vec::new();
     let (mut failure, mut interrupted) = (None, false);
     for cpu in &args.cpu {
-        let measured = measure(&alone(args, *cpu), parts)?;
+        let mut measured = measure(&alone(args, *cpu), parts)?;
+        pools::note(left_out, &mut measured.profile);
         // What later commands take for the machine's own is what its first CPU measured.
         if let Some(store) = measured.store.as_ref().filter(|_| profiles.is_empty()) {
             store.finish(&measured.profile);
