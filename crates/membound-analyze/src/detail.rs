@@ -107,6 +107,7 @@ pub(crate) fn detail(context: &Context<'_>, rows: &Rows<'_>) -> Detail {
         objects: rows.objects.iter().flatten().count() as u32,
         samples,
         listings: Vec::new(),
+        periods: Vec::new(),
     }
 }
 

@@ -789,6 +789,36 @@ pub struct Detail {
     pub samples: Vec<DetailSample>,
     /// Source and assembly of hot functions.
     pub listings: Vec<Listing>,
+    /// Equal periods that the run divides into, in order; empty where nobody asked for them.
+    pub periods: Vec<Period>,
+}
+
+/// What rows of the profile's tables did in one period of the run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Period {
+    /// When it begins, in seconds since the run began.
+    pub from_s: f64,
+    /// When it ends.
+    pub to_s: f64,
+    /// Of [`Profile::functions`].
+    pub functions: Vec<PeriodRow>,
+    /// Of [`Profile::lines`].
+    pub lines: Vec<PeriodRow>,
+    /// Of [`Profile::instructions`].
+    pub instructions: Vec<PeriodRow>,
+    /// Of [`Profile::objects`].
+    pub objects: Vec<PeriodRow>,
+    /// Of [`Profile::threads`].
+    pub threads: Vec<PeriodRow>,
+}
+
+/// A row of a table in one period.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PeriodRow {
+    /// Position in the profile's table.
+    pub row: u32,
+    /// What it did in the period; shares are of the period's CPU time.
+    pub share: Share,
 }
 
 /// A frame.

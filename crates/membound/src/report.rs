@@ -125,7 +125,10 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let run = membound_run::RunData::open(&args.run)?;
     let selection = selection::selection(&run, args.span, &args.thread)?;
-    let views = analyzed(&run, &elsewhere, selection.as_ref());
+    let mut views = analyzed(&run, &elsewhere, selection.as_ref());
+    if html.is_some() {
+        add_periods(&run, selection.as_ref(), &mut views);
+    }
     let written = write_files(&views, json.as_mut(), html.as_mut());
     if !json.as_ref().is_some_and(Target::is_stdout) {
         show(args, grouping, &views)?;
@@ -167,6 +170,23 @@ pub(crate) fn summary(run: &Path, style: Style) -> anyhow::Result<String> {
 pub(crate) fn views(path: &Path, elsewhere: &[(String, MachineProfile)]) -> anyhow::Result<Views> {
     let run = membound_run::RunData::open(path)?;
     Ok(analyzed(&run, elsewhere, None))
+}
+
+/// All views of the run in a file, with what a page needs beside them.
+pub(crate) fn page_views(path: &Path) -> anyhow::Result<Views> {
+    let run = membound_run::RunData::open(path)?;
+    let mut views = analyzed(&run, &[], None);
+    add_periods(&run, None, &mut views);
+    Ok(views)
+}
+
+/// What rows did in periods of the run: a page follows a span with them.
+fn add_periods(run: &membound_run::RunData, selection: Option<&Selection>, views: &mut Views) {
+    let options = Options {
+        selection,
+        ..Options::default()
+    };
+    views.detail.periods = membound_analyze::periods(run, &options, &views.profile);
 }
 
 fn analyzed(

@@ -75,7 +75,10 @@ fn recorded(layout: Layout, scratch: &Path, target: Option<&mut Target>) -> anyh
         &["__contend".into(), name.get_name().into()],
         path.clone(),
     )?;
-    let views = report::views(&path, &[])?;
+    let views = match target {
+        Some(_) => report::page_views(&path)?,
+        None => report::views(&path, &[])?,
+    };
     if let Some(target) = target {
         target.write(&page::profile(&views.profile, &views.detail))?;
     }

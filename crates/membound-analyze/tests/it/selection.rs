@@ -230,3 +230,61 @@ fn live_bytes_are_told_by_object_and_of_all() {
     assert_eq!(moments(&memory.timeline), [(t_s(4), 1500), (t_s(5), 1000)]);
     assert_eq!(memory.objects[0].peak_bytes, 1000);
 }
+
+#[test]
+fn periods_say_what_a_selected_span_says() {
+    let run = phases();
+    let whole = analyze(&run, &Options::default()).profile;
+    let periods = membound_analyze::periods(&run, &Options::default(), &whole);
+    assert_eq!(periods.len(), 24);
+    let mut loads = 0.0;
+    for (index, period) in periods.iter().enumerate() {
+        let from = if index < 12 { From::Dram } else { From::L3 };
+        let [row] = period.functions.as_slice() else {
+            panic!("{:?}", period.functions);
+        };
+        assert_eq!(row.row, 0);
+        let expected = (period.to_s - period.from_s) * 1e9 / from.latency_ns();
+        near(row.share.loads.unwrap() / expected, 1.0, 0.02, "loads");
+        let latency_ns = row.share.avg_latency_ns.unwrap();
+        near(latency_ns / from.latency_ns(), 1.0, 0.05, "latency");
+        loads += row.share.loads.unwrap();
+        // Each half of the run has its own object, whose row is that of the whole run.
+        let [object] = period.objects.as_slice() else {
+            panic!("{:?}", period.objects);
+        };
+        let name = &whole.objects[object.row as usize].name;
+        let line = if index < 12 { "main.c:1 " } else { "main.c:2 " };
+        assert!(name.starts_with(line), "{name}");
+    }
+    let all = whole.functions[0].share.loads.unwrap();
+    near(loads / all, 1.0, 0.01, "the periods together");
+
+    let span = (periods[3].from_s, periods[3].to_s);
+    let selected = select(&run, Some(span), None).profile;
+    let share = &selected.functions[0].share;
+    let period = &periods[3].functions[0].share;
+    near(
+        period.loads.unwrap() / share.loads.unwrap(),
+        1.0,
+        1e-6,
+        "loads of report --span",
+    );
+    near(
+        period.avg_latency_ns.unwrap() / share.avg_latency_ns.unwrap(),
+        1.0,
+        1e-6,
+        "latency of report --span",
+    );
+}
+
+#[test]
+fn a_run_of_few_samples_has_no_periods() {
+    let mut run = phases();
+    run.samples.truncate(150);
+    let whole = analyze(&run, &Options::default()).profile;
+    assert_eq!(
+        membound_analyze::periods(&run, &Options::default(), &whole),
+        []
+    );
+}

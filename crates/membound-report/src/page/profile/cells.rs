@@ -104,7 +104,10 @@ impl Cells {
         let (from_s, to_s) = run::span(profile);
         let from_s = positive(from_s);
         let duration_s = (positive(to_s).max(last_s) - from_s).max(0.0);
-        let bins = grain.bins.min(readable(detail, duration_s));
+        let bins = whole_periods(
+            grain.bins.min(readable(detail, duration_s)),
+            detail.periods.len() as u32,
+        );
         let bin = |t_s: f64| {
             if duration_s > 0.0 {
                 let since_s = positive(t_s - from_s);
@@ -182,6 +185,15 @@ impl Cells {
             *stall += cell.stall_s;
         }
         out
+    }
+}
+
+/// `bins` or a few fewer, so that every period begins where a span does.
+const fn whole_periods(bins: u32, periods: u32) -> u32 {
+    if periods == 0 || bins < periods {
+        bins
+    } else {
+        bins / periods * periods
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::bounded::{short, short_name};
 use super::cells::{Cells, Grain, positive};
+use super::periods::{RowPeriods, append, insert};
 use crate::facts::run;
 use crate::page::json::escaped;
 
@@ -97,33 +98,43 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
     let chains = chains(detail, cells, &mut names);
     let table = cell_table(cells, &chains.places);
     let code = |rows: &'_ [CodeRow]| -> usize { rows.len().min(grain.rows) };
+    let periods = RowPeriods::of(&detail.periods, grain.rows);
     let functions: Vec<Value> = profile.functions[..code(&profile.functions)]
         .iter()
-        .map(|row| {
-            json!([
+        .enumerate()
+        .map(|(index, row)| {
+            let mut value = json!([
                 names.id(&row.name),
                 names.id(&row.module),
                 figures(&row.share)
-            ])
+            ]);
+            append(&mut value, periods.functions.get(&index));
+            value
         })
         .collect();
     let lines: Vec<Value> = profile.lines[..code(&profile.lines)]
         .iter()
-        .map(|row| {
+        .enumerate()
+        .map(|(index, row)| {
             let file = row.file.as_deref().map(|file| names.id(file));
-            json!([file, row.line, figures(&row.share), names.id(&row.name)])
+            let mut value = json!([file, row.line, figures(&row.share), names.id(&row.name)]);
+            append(&mut value, periods.lines.get(&index));
+            value
         })
         .collect();
     let instructions: Vec<Value> = profile.instructions[..code(&profile.instructions)]
         .iter()
-        .map(|row| {
+        .enumerate()
+        .map(|(index, row)| {
             let address = format!("{:x}", row.address.unwrap_or(0));
-            json!([
+            let mut value = json!([
                 names.id(&row.module),
                 address,
                 figures(&row.share),
                 names.id(&row.name)
-            ])
+            ]);
+            append(&mut value, periods.instructions.get(&index));
+            value
         })
         .collect();
     let objects: Vec<Value> = profile
@@ -131,7 +142,11 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         .iter()
         .take(grain.rows)
         .enumerate()
-        .map(|(index, row)| object(row, index < MOST_INSIDES, &mut names))
+        .map(|(index, row)| {
+            let mut value = object(row, index < MOST_INSIDES, &mut names);
+            insert(&mut value, periods.objects.get(&index));
+            value
+        })
         .collect();
     let lives = lives(profile, cells);
     let threads: Vec<Value> = profile
@@ -139,7 +154,12 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         .iter()
         .zip(&lives)
         .take(grain.rows)
-        .map(|(row, life)| thread(row, *life, &mut names))
+        .enumerate()
+        .map(|(index, (row, life))| {
+            let mut value = thread(row, *life, &mut names);
+            insert(&mut value, periods.threads.get(&index));
+            value
+        })
         .collect();
     let levels: Vec<Value> = profile
         .levels
@@ -165,6 +185,7 @@ fn document(profile: &Profile, detail: &Detail, cells: &Cells, grain: Grain) -> 
         "from_s": cells.from_s,
         "duration_s": cells.duration_s,
         "bins": cells.bins,
+        "periods": detail.periods.len(),
         "frames": chains.frames,
         "stacks": chains.stacks,
         "functions": functions,
@@ -324,7 +345,7 @@ fn figures(share: &Share) -> Value {
 }
 
 /// The ends of an interval; `null` where there is none.
-fn ends(low: Option<f64>, high: Option<f64>) -> Value {
+pub(super) fn ends(low: Option<f64>, high: Option<f64>) -> Value {
     low.zip(high).map_or(Value::Null, |(low, high)| {
         json!([rounded(low), rounded(high)])
     })
@@ -456,7 +477,7 @@ fn listings(listings: &[Listing], names: &mut Names<'_>) -> Vec<Value> {
 }
 
 /// Five significant digits; nothing where it is no number.
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     if !value.is_finite() || value == 0.0 {
         return 0.0;
     }

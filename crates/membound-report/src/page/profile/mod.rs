@@ -9,6 +9,7 @@ mod bounded;
 mod cells;
 mod data;
 mod panels;
+mod periods;
 mod platform;
 mod timeline;
 

@@ -529,3 +529,89 @@ fn a_page_of_a_span_counts_from_its_beginning() {
         "{out}"
     );
 }
+
+/// A run of four periods: its first row loads 1000 times at 100 ns in each of the first two,
+/// and 10 times at 10 ns in each of the others.
+fn in_periods() -> (String, f64) {
+    let (profile, mut detail) = fixture::simulation();
+    let period = |index: u32| {
+        let (loads, latency_ns) = if index < 2 {
+            (1000.0, 100.0)
+        } else {
+            (10.0, 10.0)
+        };
+        let row = membound_types::PeriodRow {
+            row: 0,
+            share: membound_types::Share {
+                loads: Some(loads),
+                loads_low: Some(0.5 * loads),
+                loads_high: Some(2.0 * loads),
+                avg_latency_ns: Some(latency_ns),
+                ..membound_types::Share::default()
+            },
+        };
+        let edge = |index: u32| profile.elapsed_s * f64::from(index) / 4.0;
+        membound_types::Period {
+            from_s: edge(index),
+            to_s: edge(index + 1),
+            lines: vec![row.clone()],
+            objects: vec![row],
+            ..membound_types::Period::default()
+        }
+    };
+    detail.periods = (0..4).map(period).collect();
+    (page::profile(&profile, &detail), profile.elapsed_s)
+}
+
+#[test]
+fn executions_and_latencies_follow_the_span() {
+    let (html, _) = in_periods();
+    let Some(out) = open(
+        &html,
+        "",
+        r##"
+        const wanted = membound.raw.lines[0][3];
+        const first = () => {
+          const row = membound.rows("line", membound.current()).find((it) => it.it.name === membound.name(wanted));
+          return row ? [row.figures[2], row.figures[4], row.figures[9]] : null;
+        };
+        const whole = first();
+        const note = () => texts("#table .note").join(" ");
+        const out = { whole, bins: membound.raw.bins };
+        const quarter = membound.raw.bins / 4;
+        const select = (from, to) => { membound.state.span = [from, to]; membound.update("span"); return first(); };
+        out.two = select(quarter, 3 * quarter);
+        out.one = select(0, quarter);
+        out.late = select(2 * quarter, 4 * quarter);
+        // Half of the second period, by the row's own time in it, and all of the third.
+        out.part = select(quarter + Math.floor(quarter / 2), 3 * quarter);
+        out.text = note();
+        drag(0.25, 0.75);
+        out.shown = texts("#table tbody tr td").join(" ");
+        return out;
+        "##,
+    ) else {
+        return;
+    };
+    let number = |value: &Value| value.as_f64().expect("a number");
+    assert_eq!(number(&out["bins"]) % 4.0, 0.0, "{out}");
+    let figures = |what: &str| {
+        let row = &out[what];
+        [&row[0], &row[1], &row[2][0], &row[2][1]].map(number)
+    };
+    assert_eq!(figures("one"), [1000.0, 100.0, 500.0, 2000.0]);
+    assert_eq!(figures("late"), [20.0, 10.0, 10.0, 40.0]);
+    assert_eq!(number(&out["two"][0]), 1010.0);
+    // Weighted by executions: (1000 · 100 + 10 · 10) ÷ 1010.
+    assert!(
+        (number(&out["two"][1]) - 100_100.0 / 1010.0).abs() < 1e-9,
+        "{out}"
+    );
+    let part = number(&out["part"][0]);
+    assert!((300.0..720.0).contains(&part), "{out}");
+    let text = out["text"].as_str().expect("text");
+    assert!(text.contains("of the selected span"), "{text}");
+    assert!(text.contains("4 equal periods"), "{text}");
+    let whole = number(&out["whole"][0]);
+    assert!(whole > 2020.0, "{out}");
+}

@@ -88,7 +88,7 @@ const membound = (() => {
     (f) => `${frames.function[f]} ${frames.module[f]}`,
     (f) => {
       const row = functionRows.get(`${frames.function[f]} ${frames.module[f]}`);
-      return { name: name(frames.function[f]), beside: base(name(frames.module[f])), figures: row ? row[2] : noFigures, frame: f };
+      return { name: name(frames.function[f]), beside: base(name(frames.module[f])), figures: row ? row[2] : noFigures, periods: row && row[3], frame: f };
     },
   );
   by.line = code(
@@ -102,6 +102,7 @@ const membound = (() => {
         name: row ? name(row[3]) : known ? place(frames.file[f], frames.line[f]) : `${name(frames.function[f])}, no line`,
         beside: row || known ? name(frames.function[f]) : base(name(frames.module[f])),
         figures: row ? row[2] : noFigures,
+        periods: row && row[4],
         frame: f,
       };
     },
@@ -115,7 +116,7 @@ const membound = (() => {
       const row = instructionRows.get(key);
       const text = row ? name(row[3]) : listed.get(key) || `${base(name(frames.module[f]))}+${frames.address[f]}`;
       const where = base(place(frames.file[f], frames.line[f])) || name(frames.function[f]);
-      return { name: text, beside: `${frames.address[f]} ${where}`, figures: row ? row[2] : noFigures, frame: f };
+      return { name: text, beside: `${frames.address[f]} ${where}`, figures: row ? row[2] : noFigures, periods: row && row[4], frame: f };
     },
   );
   // Behind the list: nothing, and what has no row on this page.
@@ -125,8 +126,8 @@ const membound = (() => {
     it.keys = list.map(make).concat([absent, others].map((name) => ({ name, beside: "", figures: noFigures })));
     return it;
   };
-  by.object = direct("object", raw.objects, of.object, (row) => ({ name: name(row.name), beside: row.about, figures: row.figures, mark: row.shared ? "false sharing" : "" }), "no object known", "other objects");
-  by.thread = direct("thread", raw.threads, of.thread, (row) => ({ name: name(row.name), beside: `${row.tid}`, figures: row.figures }), "no thread known", "other threads");
+  by.object = direct("object", raw.objects, of.object, (row) => ({ name: name(row.name), beside: row.about, figures: row.figures, periods: row.periods, mark: row.shared ? "false sharing" : "" }), "no object known", "other objects");
+  by.thread = direct("thread", raw.threads, of.thread, (row) => ({ name: name(row.name), beside: `${row.tid}`, figures: row.figures, periods: row.periods }), "no thread known", "other threads");
   by.level = direct("level", raw.levels, of.level, (row) => ({ name: name(row[0]), beside: "", figures: noFigures }), "not stalled", "other levels");
   const kinds = Object.keys(by);
   // All at once and in one order, so that a key in the page's address means the same again.
@@ -137,16 +138,29 @@ const membound = (() => {
   const passes = (g, except) => kinds.every((kind) => kind === except || !(kind in state.filter) || by[kind].keyOf(g) === state.filter[kind]);
   const filtered = () => state.span !== null || Object.keys(state.filter).length > 0;
 
-  // Sums of every group inside the selection, in seconds.
+  // The period that a span of the timeline lies in, and the two that the selection begins and
+  // ends in; null where executions and latencies cannot follow it.
+  const periodOf = (at) => Math.floor((at * raw.periods) / raw.bins);
+  const outer = () => (state.span && raw.periods ? [periodOf(state.span[0]), periodOf(state.span[1] - 1)] : null);
+
+  // Sums of every group inside the selection, in seconds. Of the outer periods also the time
+  // inside and all of it, which divide what is known of a whole period only.
   const sums = (except) => {
     const [from, to] = state.span || [0, raw.bins];
-    const out = { weight: new Float64Array(groups), stall: new Float64Array(groups), total: 0, stalled: 0, levels: new Float64Array(raw.levels.length + 2) };
+    const ends = outer();
+    const out = { weight: new Float64Array(groups), stall: new Float64Array(groups), total: 0, stalled: 0, levels: new Float64Array(raw.levels.length + 2), ends, inside: [new Float64Array(groups), new Float64Array(groups)], all: [new Float64Array(groups), new Float64Array(groups)] };
     for (let g = 0; g < groups; g++) {
       if (!passes(g, except)) continue;
       let weight = 0;
       let stall = 0;
       for (let at = of.first[g]; at < of.last[g]; at++) {
-        if (bin[at] >= from && bin[at] < to) {
+        const inside = bin[at] >= from && bin[at] < to;
+        const end = ends ? ends.indexOf(periodOf(bin[at])) : -1;
+        if (end >= 0) {
+          out.all[end][g] += cells.weight[at];
+          if (inside) out.inside[end][g] += cells.weight[at];
+        }
+        if (inside) {
           weight += cells.weight[at];
           stall += cells.stall[at];
         }
@@ -169,14 +183,53 @@ const membound = (() => {
       const key = grouping.keyOf(g);
       let row = found.get(key);
       if (!row) {
-        row = { key, weight: 0, stall: 0, levels: new Float64Array(raw.levels.length + 2) };
+        row = { key, weight: 0, stall: 0, levels: new Float64Array(raw.levels.length + 2), inside: [0, 0], all: [0, 0] };
         found.set(key, row);
       }
       row.weight += sum.weight[g];
       row.stall += sum.stall[g];
       row.levels[by.level.keyOf(g)] += sum.stall[g];
+      for (const end of [0, 1]) {
+        row.inside[end] += sum.inside[end][g];
+        row.all[end] += sum.all[end][g];
+      }
     }
-    return [...found.values()].map((row) => Object.assign(row, { it: grouping.keys[row.key] }));
+    return [...found.values()].map((row) => {
+      const it = grouping.keys[row.key];
+      return Object.assign(row, { it, figures: sum.ends ? ofSpan(row, it, sum.ends) : it.figures });
+    });
+  };
+
+  // Executions and latencies of a row in the selected span: whole periods, and of the first and
+  // the last the share of the row's CPU time there that is inside.
+  const ofSpan = (row, it, ends) => {
+    const out = [...it.figures];
+    for (const at of [2, 3, 4, 5, 9, 10, 11, 12]) out[at] = null;
+    let latency = 0;
+    let timed = 0;
+    const add = (at, value, share) => {
+      if (value !== null) out[at] = (out[at] || 0) + value * share;
+    };
+    const addEnds = (at, value, share) => {
+      if (value === null) return;
+      const [low, high] = out[at] || [0, 0];
+      out[at] = [low + value[0] * share, high + value[1] * share];
+    };
+    for (const [period, loads, stores, ns, misses, loadEnds, storeEnds, missEnds] of it.periods || []) {
+      if (period < ends[0] || period > ends[1]) continue;
+      const end = ends.indexOf(period);
+      const share = end < 0 ? 1 : row.all[end] > 0 ? row.inside[end] / row.all[end] : 0;
+      if (share === 0) continue;
+      [[2, loads], [3, stores], [11, misses]].forEach(([at, value]) => add(at, value, share));
+      [[9, loadEnds], [10, storeEnds], [12, missEnds]].forEach(([at, value]) => addEnds(at, value, share));
+      if (ns !== null) {
+        const weight = ((loads || 0) + (stores || 0) || 1) * share;
+        latency += ns * weight;
+        timed += weight;
+      }
+    }
+    if (timed > 0) out[4] = latency / timed;
+    return out;
   };
 
   // Time of a lane in each span, whatever span is selected.

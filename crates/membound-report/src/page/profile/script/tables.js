@@ -1,6 +1,6 @@
-// The table that regroups and sorts. Shares are of the CPU time that is selected;
-// intervals, executions and latencies are of the whole run, and stand only where a row is
-// whole.
+// The table that regroups and sorts. Shares are of the CPU time that is selected, executions
+// and latencies of the selected span; intervals of shares are of the whole run, and stand only
+// where a row is whole.
 ((m) => {
   "use strict";
   const { state, make } = m;
@@ -17,10 +17,10 @@
     { id: "interval", title: "95 %", whole: true, text: (row) => (row.it.figures[1] > 0 ? `${m.percent(row.it.figures[0])} – ${m.percent(row.it.figures[1])}` : "") },
     { id: "time", title: "CPU time", value: (row) => row.weight, text: (row, sum) => m.percent(row.weight / sum.total) },
     { id: "seconds", title: "", text: (row) => m.seconds(row.weight) },
-    { id: "latency", title: "latency", value: (row) => row.it.figures[4] || 0, text: (row) => (row.it.figures[4] === null ? "" : `${m.number(row.it.figures[4])} ns`) },
-    { id: "loads", title: "loads", value: (row) => row.it.figures[2] || 0, text: (row) => m.counted(row.it.figures[2], row.it.figures[9]) },
-    { id: "stores", title: "stores", value: (row) => row.it.figures[3] || 0, text: (row) => m.counted(row.it.figures[3], row.it.figures[10]) },
-    { id: "misses", title: "LLC misses", value: (row) => row.it.figures[11] || 0, text: (row) => m.counted(row.it.figures[11], row.it.figures[12]) },
+    { id: "latency", title: "latency", value: (row) => row.figures[4] || 0, text: (row) => (row.figures[4] === null ? "" : `${m.number(row.figures[4])} ns`) },
+    { id: "loads", title: "loads", value: (row) => row.figures[2] || 0, text: (row) => m.counted(row.figures[2], row.figures[9]) },
+    { id: "stores", title: "stores", value: (row) => row.figures[3] || 0, text: (row) => m.counted(row.figures[3], row.figures[10]) },
+    { id: "misses", title: "LLC misses", value: (row) => row.figures[11] || 0, text: (row) => m.counted(row.figures[11], row.figures[12]) },
     { id: "name", title: "", value: (row) => row.it.name },
   ];
   const order = (rows) => {
@@ -81,6 +81,15 @@
     return out;
   };
 
+  // What executions and latencies are of.
+  const counts = (sum) => {
+    const others = Object.keys(state.filter).some((kind) => kind !== state.by);
+    const all = others ? ", of all rows, whatever else is selected" : "";
+    if (!state.span) return `Latencies, loads, stores and misses are of the whole run${all}; membound report --thread has those of threads.`;
+    if (!sum.ends) return `Latencies, loads, stores and misses are of the whole run${all}: it is too short to be divided. membound report --span FROM..TO has those of a span.`;
+    return `Latencies, loads, stores and misses are of the selected span${all}. They are known of ${m.raw.periods} equal periods; where the span cuts one, a row has the share of its CPU time. membound report --span FROM..TO has them with no such division.`;
+  };
+
   const draw = (sum) => {
     // A table stays as long as it is filtered by its own kind: the chosen row among others.
     const own = state.by in state.filter ? m.sums(state.by) : sum;
@@ -105,7 +114,7 @@
       more.addEventListener("click", () => { all = !all; m.update("table"); });
       parts.push(more);
     }
-    if (filtered) parts.push(make("p", { class: "note" }, "Shares are of the CPU time that is selected. Latencies, loads, stores and misses are of the whole run; membound report --span FROM..TO and --thread have those of a part."));
+    if (filtered) parts.push(make("p", { class: "note" }, `Shares are of the CPU time that is selected. ${counts(own)}`));
     const focused = document.activeElement && holder.contains(document.activeElement) ? document.activeElement.dataset : null;
     holder.replaceChildren(...parts);
     if (focused && focused.key) holder.querySelector(`[data-key="${focused.key}"]`)?.focus({ preventScroll: true });

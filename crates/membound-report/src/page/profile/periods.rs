@@ -1,0 +1,76 @@
+//! Figures of rows by period of the run, as the page's script reads them: with them executions
+//! and latencies follow a span that is dragged over the timeline.
+
+use std::collections::HashMap;
+
+use membound_types::{Period, PeriodRow, Share};
+use serde_json::{Value, json};
+
+use super::data::{ends, rounded};
+
+/// By position in the profile's table, what a row did in each period in which it did anything.
+pub(super) struct RowPeriods {
+    pub(super) functions: HashMap<usize, Vec<Value>>,
+    pub(super) lines: HashMap<usize, Vec<Value>>,
+    pub(super) instructions: HashMap<usize, Vec<Value>>,
+    pub(super) objects: HashMap<usize, Vec<Value>>,
+    pub(super) threads: HashMap<usize, Vec<Value>>,
+}
+
+impl RowPeriods {
+    /// Those of the first `most` rows of each table.
+    pub(super) fn of(periods: &[Period], most: usize) -> Self {
+        let table = |of: fn(&Period) -> &[PeriodRow]| by_row(periods, most, of);
+        Self {
+            functions: table(|period| &period.functions),
+            lines: table(|period| &period.lines),
+            instructions: table(|period| &period.instructions),
+            objects: table(|period| &period.objects),
+            threads: table(|period| &period.threads),
+        }
+    }
+}
+
+fn by_row(
+    periods: &[Period],
+    most: usize,
+    of: impl Fn(&Period) -> &[PeriodRow],
+) -> HashMap<usize, Vec<Value>> {
+    let mut rows: HashMap<usize, Vec<Value>> = HashMap::new();
+    for (index, period) in periods.iter().enumerate() {
+        for row in of(period).iter().filter(|row| (row.row as usize) < most) {
+            let figures = figures(index, &row.share);
+            rows.entry(row.row as usize).or_default().push(figures);
+        }
+    }
+    rows
+}
+
+/// Period, loads, stores, average latency in nanoseconds, last-level misses, and the ends of the
+/// three counts.
+fn figures(period: usize, share: &Share) -> Value {
+    json!([
+        period,
+        share.loads.map(rounded),
+        share.stores.map(rounded),
+        share.avg_latency_ns.map(rounded),
+        share.llc_misses.map(rounded),
+        ends(share.loads_low, share.loads_high),
+        ends(share.stores_low, share.stores_high),
+        ends(share.llc_misses_low, share.llc_misses_high),
+    ])
+}
+
+/// Puts `periods` behind the columns of a row.
+pub(super) fn append(row: &mut Value, periods: Option<&Vec<Value>>) {
+    if let (Value::Array(row), Some(periods)) = (row, periods) {
+        row.push(json!(periods));
+    }
+}
+
+/// Puts `periods` into a row that has named columns.
+pub(super) fn insert(row: &mut Value, periods: Option<&Vec<Value>>) {
+    if let (Value::Object(row), Some(periods)) = (row, periods) {
+        row.insert("periods".to_owned(), json!(periods));
+    }
+}
