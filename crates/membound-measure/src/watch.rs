@@ -61,6 +61,29 @@ impl StealWatch {
     }
 }
 
+/// Who else had the CPU, from when it was begun: the calling thread stays on that CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlacementWatch {
+    steal: StealWatch,
+    usage: ThreadUsage,
+}
+
+impl PlacementWatch {
+    pub(crate) fn begin(root: &Root, cpu: CpuId) -> Self {
+        Self {
+            steal: StealWatch::begin(root, cpu),
+            usage: ThreadUsage::now(),
+        }
+    }
+
+    /// Milliseconds stolen and involuntary switches since [`PlacementWatch::begin`].
+    pub(crate) fn end(self, root: &Root) -> (f64, u32) {
+        let usage = ThreadUsage::now() - self.usage;
+        let switches = u32::try_from(usage.involuntary_switches).unwrap_or(u32::MAX);
+        (self.steal.end(root), switches)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

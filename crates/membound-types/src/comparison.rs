@@ -234,6 +234,10 @@ pub struct ConditionRow {
     pub below: Option<LoadsTime>,
     /// The fewest loads at once that take as long as the pair: MLP + 1 of them.
     pub reached: Option<LoadsTime>,
+    /// What placements of the area differ by, as a share of their median: the median over the
+    /// numbers of loads; absent where no placements were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement_noise: Option<f64>,
     /// One load here minus one load in the first row, in core clock cycles; missing in the
     /// first row, which the others are measured against.
     pub overhead_cycles: Outcome<ComparedValue>,

@@ -53,8 +53,8 @@ pub use machine::{
 };
 pub use mlp::{
     AreaPoint, ExpectedHits, Fence, Filler, FillerCliff, LevelHits, Misses, Mlp, MlpCell, MlpMode,
-    PageWalks, PlacementPoint, Placements, ReorderEvidence, RuleBracket, RuleTime, SequentialBend,
-    SequentialLine, SequentialPart, ThroughputPoint, WindowLimit,
+    PageWalks, PlacementOutlier, PlacementPoint, Placements, ReorderEvidence, RuleBracket,
+    RuleTime, SequentialBend, SequentialLine, SequentialPart, ThroughputPoint, WindowLimit,
 };
 pub use model::*;
 pub use numa::{Numa, NumaPair};

@@ -364,8 +364,29 @@ pub struct Placements {
     pub times: u32,
     /// Bytes of the area each time.
     pub area_bytes: u64,
-    /// The times.
+    /// The times, without those of placements that were far off.
     pub points: Vec<PlacementPoint>,
+    /// Placements whose times were several times those of the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outliers: Vec<PlacementOutlier>,
+}
+
+/// A placement whose times were several times those of the others, and what went on beside it.
+/// Its times are in no point; those of its repetition are, unless they were far off too.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlacementOutlier {
+    /// Which of the placements, from 1.
+    pub placement: u32,
+    /// Its times ÷ the medians of all: the median over the points.
+    pub ratio: f64,
+    /// The same of the repetition on other pages; missing where there was none.
+    pub repeated_ratio: Outcome<f64>,
+    /// Milliseconds that the hypervisor had the CPU meanwhile, by the kernel's account.
+    pub steal_ms: f64,
+    /// How often others had the CPU meanwhile.
+    pub involuntary_switches: u32,
+    /// The likely reason.
+    pub reason: String,
 }
 
 /// The part `mlp`.

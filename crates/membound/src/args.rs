@@ -174,7 +174,8 @@ pub(crate) struct MeasureArgs {
     /// What stdout shows [default: text].
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
-    /// Label the run with a condition that nobody can look up. May be repeated.
+    /// Label the run with a condition that nobody can look up, as in placement=noisy or
+    /// placement=quiet; `compare` names it. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = condition)]
     pub(crate) cond: Vec<(String, String)>,
 

@@ -4,11 +4,15 @@
 //! a guest which pages of the host. One mapping shows one draw of that; the scatter between
 //! mappings is what two runs differ by although nothing was changed.
 
+mod outliers;
+
 use membound_types::{Filler, MlpMode, PlacementPoint, Placements};
 
 use super::probe::{Probe, Timed};
 use super::{MlpConfig, unless_interrupted};
+use crate::watch::PlacementWatch;
 use crate::{Error, Session, room, stats};
+use outliers::Beside;
 
 /// Most loads at once that are measured again: beyond, their time is one of the queue.
 const MOST_LOADS: u32 = 16;
@@ -16,45 +20,85 @@ const MOST_LOADS: u32 = 16;
 /// Times of one placement, as many as there are points.
 type Times = Vec<(MlpMode, u32, f64, f64)>;
 
+/// One placement: its times and what went on beside them.
+#[derive(Clone, Debug, Default)]
+struct Placement {
+    times: Times,
+    beside: Beside,
+}
+
 /// Measures `config.placements` times on new pages; `None` where none are asked for. `first`
 /// keeps its pages until the next are there, so that these are others, where there is room.
-/// `outside` are the number and the kinds of fillers that keep two loads apart.
+/// `outside` are the number and the kinds of fillers that keep two loads apart. A placement that
+/// is far off the others is measured once more, and is an outlier whatever comes of that.
 pub(super) fn measure(
     first: Probe<'_, '_>,
     config: &MlpConfig,
     outside: Option<(u32, &[Filler])>,
     progress: &dyn Fn(f64),
 ) -> Result<Option<Placements>, Error> {
-    let session = first.session;
     let area_bytes = first.area_bytes();
-    let (page, node) = (first.page(), first.node());
-    let again = MlpConfig {
-        area_bytes,
-        ..config.clone()
+    let mut series = Series {
+        session: first.session,
+        config: MlpConfig {
+            area_bytes,
+            ..config.clone()
+        },
+        outside,
+        kept: Some(first),
     };
-    let mut kept = Some(first);
-    let mut all: Vec<Times> = Vec::new();
+    let mut all: Vec<Placement> = Vec::new();
     for time in 0..config.placements {
         progress(f64::from(time) / f64::from(config.placements));
-        if session.cancelled() {
-            break;
-        }
-        if room::share_bytes(session, (page, node, session.cpu), 1) < area_bytes {
-            kept = None;
-        }
-        let mut probe = Probe::new(session, &again, page, node)?;
-        let Some(times) = times(session, &mut probe, config, outside)? else {
+        let Some(placement) = series.next()? else {
             break;
         };
-        all.push(times);
-        kept = Some(probe);
+        all.push(placement);
     }
-    drop(kept);
-    Ok((!all.is_empty()).then(|| Placements {
-        times: u32::try_from(all.len()).unwrap_or(u32::MAX),
+    let (kept, outliers) = outliers::set_apart(all, || series.next())?;
+    Ok((!kept.is_empty()).then(|| Placements {
+        times: u32::try_from(kept.len()).unwrap_or(u32::MAX),
         area_bytes,
-        points: points(&all),
+        points: points(&kept),
+        outliers,
     }))
+}
+
+/// Placements one after the other, each on other pages than the one before.
+struct Series<'s, 'a, 'f> {
+    session: &'s Session<'a>,
+    config: MlpConfig,
+    outside: Option<(u32, &'f [Filler])>,
+    kept: Option<Probe<'s, 'a>>,
+}
+
+impl Series<'_, '_, '_> {
+    /// The next placement; `None` when the session was cancelled.
+    fn next(&mut self) -> Result<Option<Placement>, Error> {
+        let session = self.session;
+        let Some(last) = &self.kept else {
+            return Ok(None);
+        };
+        let (page, node) = (last.page(), last.node());
+        if session.cancelled() {
+            return Ok(None);
+        }
+        if room::share_bytes(session, (page, node, session.cpu), 1) < self.config.area_bytes {
+            self.kept = None;
+        }
+        let watch = PlacementWatch::begin(session.root, session.cpu);
+        let mut probe = Probe::new(session, &self.config, page, node)?;
+        let times = times(session, &mut probe, &self.config, self.outside)?;
+        let (steal_ms, involuntary_switches) = watch.end(session.root);
+        self.kept = Some(probe);
+        Ok(times.map(|times| Placement {
+            times,
+            beside: Beside {
+                steal_ms,
+                involuntary_switches,
+            },
+        }))
+    }
 }
 
 /// The times of one placement; `None` when the session was cancelled meanwhile.
@@ -93,13 +137,13 @@ fn times(
 }
 
 /// Each time over all placements.
-fn points(all: &[Times]) -> Vec<PlacementPoint> {
-    let count = all.iter().map(Vec::len).min().unwrap_or(0);
+fn points(all: &[Placement]) -> Vec<PlacementPoint> {
+    let count = all.iter().map(|it| it.times.len()).min().unwrap_or(0);
     (0..count)
         .filter_map(|index| {
-            let (mode, loads, ..) = all[0][index];
-            let cycles: Vec<f64> = all.iter().map(|times| times[index].2).collect();
-            let spreads: Vec<f64> = all.iter().map(|times| times[index].3).collect();
+            let (mode, loads, ..) = all[0].times[index];
+            let cycles: Vec<f64> = all.iter().map(|it| it.times[index].2).collect();
+            let spreads: Vec<f64> = all.iter().map(|it| it.times[index].3).collect();
             let median = stats::median(&cycles).filter(|median| *median > 0.0)?;
             let off: Vec<f64> = cycles.iter().map(|it| (it - median).abs()).collect();
             /// From a median absolute deviation to a standard deviation.
@@ -125,13 +169,14 @@ mod tests {
     #[test]
     fn scatter_between_placements_is_told_from_that_within_one() {
         let parallel = MlpMode::Parallel;
-        let all: Vec<Times> = [580.0, 600.0, 620.0, 600.0, 900.0]
+        let all: Vec<Placement> = [580.0, 600.0, 620.0, 600.0, 900.0]
             .into_iter()
-            .map(|cycles| {
-                vec![
+            .map(|cycles| Placement {
+                times: vec![
                     (parallel, 1, cycles, 12.0),
                     (parallel, 4, 2.0 * cycles, 6.0),
-                ]
+                ],
+                ..Placement::default()
             })
             .collect();
         let points = points(&all);

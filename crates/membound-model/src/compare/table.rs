@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use membound_types::{ComparedValue, ConditionRow, LoadsTime, NodePolicy, Outcome, PageKind};
+use membound_types::{
+    ComparedValue, ConditionRow, LoadsTime, NodePolicy, Outcome, PageKind, Placements,
+};
 
 use super::view::{MlpView, ProfileView};
 use crate::mlp::{RuleReading, Run};
+use crate::stats::median;
 
 /// What the cells of one condition say, read as the rule reads them.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,10 +145,18 @@ pub fn rows(profile: &str, view: &ProfileView) -> Vec<ConditionRow> {
                 pair_cycles: known(cells.pair, "two loads in sequence"),
                 below,
                 reached,
+                placement_noise: part.placements.as_ref().and_then(placement_noise),
                 overhead_cycles: Outcome::missing("the first row, which others are held against"),
             }
         })
         .collect()
+}
+
+/// What placements differ by: the median over the numbers of loads.
+fn placement_noise(placements: &Placements) -> Option<f64> {
+    let points = placements.points.iter();
+    let between: Vec<f64> = points.map(|point| point.between).collect();
+    median(&between).filter(|between| between.is_finite())
 }
 
 /// Fills the overhead of one load over the first row that has one.
@@ -178,7 +189,10 @@ pub(super) fn condition(view: &ProfileView, page: PageKind, node: NodePolicy) ->
     words.join(", ")
 }
 
-/// Labels as words, in the document's short form where host's and guest's huge pages are
+/// Name of the label that says whether others used the machine: `quiet`, `noisy`.
+const PLACEMENT: &str = "placement";
+
+/// Labels as words: `noisy placement`, and in the document's short form where host's and guest's huge pages are
 /// among them: `H0G1`, 0 where they are enabled.
 pub(super) fn label_words(labels: &BTreeMap<String, String>) -> Vec<String> {
     let digit = |name: &str| match labels.get(name)?.to_lowercase().as_str() {
@@ -192,7 +206,9 @@ pub(super) fn label_words(labels: &BTreeMap<String, String>) -> Vec<String> {
         words.push(format!("H{host}G{guest}"));
     }
     for (name, value) in labels {
-        if short.is_none() || (name != "host-thp" && name != "guest-thp") {
+        if name == PLACEMENT && matches!(value.as_str(), "noisy" | "quiet") {
+            words.push(format!("{value} placement"));
+        } else if short.is_none() || (name != "host-thp" && name != "guest-thp") {
             words.push(format!("{name}={value}"));
         }
     }

@@ -305,6 +305,24 @@ pub(crate) fn condition(row: &ConditionRow, first: bool) -> ConditionText {
     }
 }
 
+/// What placements of each condition differ by: `quiet placement, thp pages 1.5 %`. `None` where
+/// no condition has placements.
+pub(crate) fn placement_noise(comparison: &Comparison) -> Option<String> {
+    let rows = comparison.conditions.iter();
+    let told: Vec<String> = rows
+        .filter_map(|row| {
+            let noise = units::percent(row.placement_noise?);
+            Some(format!("{} {} {noise}", row.profile, row.condition))
+        })
+        .collect();
+    (!told.is_empty()).then(|| {
+        format!(
+            "standard deviation between placements, of their median: {}",
+            told.join("; ")
+        )
+    })
+}
+
 /// ` [9.6, 10.4]` behind a value, or nothing where it has no interval.
 fn interval(value: Option<&ComparedValue>) -> String {
     let ends = value.and_then(|value| value.low.zip(value.high));

@@ -2,8 +2,8 @@
 //! called where people read them.
 
 use membound_types::{
-    AreaPoint, Basis, Figure, Filler, Mlp, MlpCell, MlpMode, Outcome, PageWalks, PlacementPoint,
-    SequentialLine, Tlb, TlbReach, WindowLimit,
+    AreaPoint, Basis, Figure, Filler, Mlp, MlpCell, MlpMode, Outcome, PageWalks, PlacementOutlier,
+    PlacementPoint, SequentialLine, Tlb, TlbReach, WindowLimit,
 };
 
 use super::missing_text;
@@ -138,6 +138,25 @@ pub(crate) fn bend_reading(run: &str, line: &SequentialLine) -> Option<String> {
 /// What the columns of placement noise mean.
 pub(crate) const PLACEMENTS: &str = "cycles; between: standard deviation between placements, \
     within: half of what the middle half of one placement's batches scatters over";
+
+/// A placement that is left out of the figures, and why it was probably slow.
+pub(crate) fn placement_outlier(outlier: &PlacementOutlier) -> String {
+    let repeated = outlier
+        .repeated_ratio
+        .known()
+        .map_or_else(String::new, |ratio| {
+            format!(" (repeated: {} times)", units::compact(*ratio))
+        });
+    format!(
+        "placement {} left out, {} times the others' cycles{repeated}: {}; {} ms stolen, {} \
+         involuntary switches",
+        outlier.placement,
+        units::compact(outlier.ratio),
+        outlier.reason,
+        units::compact(outlier.steal_ms),
+        outlier.involuntary_switches
+    )
+}
 
 /// `4 at once`, `2 in sequence`.
 pub(crate) fn placement_title(point: &PlacementPoint) -> String {

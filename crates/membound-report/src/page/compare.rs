@@ -395,6 +395,7 @@ fn conditions(comparison: &Comparison) -> Markup {
                 }
             }
         }
+        @if let Some(noise) = facts::placement_noise(comparison) { p.note { (noise) "." } }
     }
 }
 

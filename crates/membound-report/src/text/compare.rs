@@ -299,6 +299,9 @@ fn conditions(out: &mut Out, comparison: &Comparison) {
             intervals.join("; ")
         ));
     }
+    if let Some(noise) = facts::placement_noise(comparison) {
+        out.note(&noise);
+    }
 }
 
 /// The same curve under every condition, in one picture.

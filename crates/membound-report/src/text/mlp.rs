@@ -346,5 +346,8 @@ fn placements(out: &mut Out, mlp: &Mlp) {
         }
         out.table(&table);
         out.note(facts::PLACEMENTS);
+        for outlier in &placements.outliers {
+            out.warning(&facts::placement_outlier(outlier));
+        }
     }
 }

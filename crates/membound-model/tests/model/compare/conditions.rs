@@ -1,7 +1,9 @@
 //! Document 000's table out of its own figures, and the names that labels give.
 
 use membound_model::compare::{MlpView, NamedProfile, ProfileView, compare, table};
-use membound_types::{Filler, MlpCell, MlpMode, NodePolicy, Outcome, PageKind};
+use membound_types::{
+    Filler, MlpCell, MlpMode, NodePolicy, Outcome, PageKind, PlacementPoint, Placements,
+};
 
 /// A condition of document 000, as its chapters print it.
 fn condition(
@@ -193,4 +195,63 @@ fn labels_name_the_profiles_in_the_documents_short_form() {
         &[&thp("2M", "on"), &thp("1G", "on")],
         &["guest-thp=on,host-thp=2M", "guest-thp=on,host-thp=1G"],
     );
+}
+
+#[test]
+fn noisy_and_quiet_placements_are_conditions_with_their_noise() {
+    let named = |placement: &str, between: f64| {
+        let mut view = condition(
+            &[
+                ("host-thp", "on"),
+                ("guest-thp", "off"),
+                ("placement", placement),
+            ],
+            PageKind::Base,
+            &[(4, 630.0, 2.0), (5, 690.0, 2.0)],
+            (350.0, 10.0),
+            (650.0, 2.0),
+        );
+        let point = |loads, between| PlacementPoint {
+            mode: MlpMode::Parallel,
+            loads,
+            cycles: vec![350.0, 360.0, 370.0],
+            median_cycles: 360.0,
+            low_cycles: 350.0,
+            high_cycles: 370.0,
+            between,
+            within: 0.01,
+        };
+        view.mlp.placements = Some(Placements {
+            times: 3,
+            area_bytes: 1 << 28,
+            points: vec![point(1, between), point(2, 3.0 * between), point(3, 0.0)],
+            outliers: Vec::new(),
+        });
+        NamedProfile {
+            file: format!("{placement}.json"),
+            view,
+        }
+    };
+    let found = compare(&[named("quiet", 0.01), named("noisy", 0.12)], None);
+    let rows: Vec<(&str, Option<f64>)> = found
+        .conditions
+        .iter()
+        .map(|row| (row.condition.as_str(), row.placement_noise))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("H0G1, quiet placement, 4k pages", Some(0.01)),
+            ("H0G1, noisy placement, 4k pages", Some(0.12)),
+        ]
+    );
+    let curves = found.overlays.iter().find(|it| it.name == "placements");
+    let labels: Vec<&str> = curves
+        .unwrap()
+        .curves
+        .iter()
+        .map(|curve| curve.label.as_str())
+        .collect();
+    assert!(labels[0].contains("quiet placement"), "{labels:?}");
+    assert!(labels[1].contains("noisy placement"), "{labels:?}");
 }

@@ -80,5 +80,6 @@ fn of_run(index: usize, run: &Mlp) -> Markup {
                 }
             }
         }
+        @for outlier in &placements.outliers { p.note { (facts::placement_outlier(outlier)) "." } }
     }
 }
