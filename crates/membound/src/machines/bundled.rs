@@ -65,6 +65,9 @@ mod tests {
             let is_measured = told.contains("measured by membound measure");
             assert!(is_published != is_measured, "{told}");
             published += usize::from(is_published);
+            if is_published {
+                has_sources(name, &profile);
+            }
             let memory = profile.levels.last().expect(name);
             assert_eq!(memory.kind, LevelKind::Memory, "{name}");
             let latencies = profile.levels.iter().map(|level| level.latency_ns);
@@ -75,5 +78,32 @@ mod tests {
         }
         assert_eq!(published, 3);
         assert!(bundled("no-such-machine").is_none());
+    }
+
+    /// Every figure that was not measured names where it was published.
+    fn has_sources(name: &str, profile: &MachineProfile) {
+        let labels = &profile.machine.conditions.labels;
+        for figure in [
+            "caches",
+            "clock",
+            "L1 latency",
+            "L2 latency",
+            "memory latency",
+            "memory bandwidth",
+        ] {
+            let source = labels.get(&format!("source: {figure}"));
+            assert!(source.is_some_and(|it| it.len() > 20), "{name}: {figure}");
+        }
+        for level in &profile.levels {
+            let cycles = level.latency_ns * profile.machine.timer.core_clock_hz * 1e-9;
+            assert!(
+                (level.latency_cycles / cycles - 1.0).abs() < 0.01,
+                "{name}: {} cycles of {}",
+                level.latency_cycles,
+                level.name
+            );
+            assert!(level.latency_low_ns <= level.latency_ns, "{name}");
+            assert!(level.latency_high_ns >= level.latency_ns, "{name}");
+        }
     }
 }
