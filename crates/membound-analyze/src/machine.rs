@@ -187,7 +187,8 @@ fn l1_latency_ns(profile: &MachineProfile) -> Option<f64> {
     profile.levels.first().map(|level| level.latency_ns)
 }
 
-fn core_hz(profile: &MachineProfile) -> f64 {
+/// The core clock, 0 where the profile does not tell it.
+pub(crate) fn core_hz(profile: &MachineProfile) -> f64 {
     profile
         .core_clock_hz
         .map_or(profile.machine.timer.core_clock_hz, |clock| clock.value)

@@ -718,7 +718,12 @@ pub struct Elsewhere {
     pub memory_bound: Figure,
     /// By level.
     pub levels: LevelShares,
-    /// Run time there ÷ run time here, as far as memory decides it.
+    /// Time without stalls there ÷ here: as many core clock cycles, of which the interval has
+    /// the ratio of the latencies of the first caches too. Missing where a clock is not known:
+    /// the time without stalls is then taken to stay as it is.
+    #[serde(default)]
+    pub compute_ratio: Outcome<Figure>,
+    /// Run time there ÷ run time here, by the stalls and by `compute_ratio`.
     pub time_ratio: Figure,
     /// Bandwidth that each core would ask of memory, in 10⁹ bytes a second.
     pub per_core_gb_s: f64,

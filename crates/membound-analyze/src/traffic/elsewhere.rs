@@ -2,10 +2,14 @@
 //!
 //! What a site stalls is taken to change as its average latency does: the cache model says
 //! which levels serve it with either machine's caches, the machine profiles what these cost. How
-//! much of a latency is hidden stays as it is here, and so does the time without stalls.
+//! much of a latency is hidden stays as it is here.
+//!
+//! The time without stalls is taken to need as many core clock cycles there as here, where both
+//! profiles tell their clock. How far cores differ in what they do in a cycle is not known: the
+//! latencies of the first caches, which follow the core's design, say how far off that may be.
 
 use membound_model::stall::{ByLevel, Served};
-use membound_types::{Basis, Elsewhere, Figure};
+use membound_types::{Basis, Elsewhere, Figure, LevelKind, MachineProfile, Outcome};
 
 use super::caches::Caches;
 use super::moves::{Moves, SiteMoves, busy};
@@ -39,7 +43,8 @@ pub(crate) fn elsewhere(
             let pieces = Pieces::new(context, there.line_bytes);
             Prediction::new(context, here, &there, moves, &pieces)
         };
-        told.push(prediction.told(context, here, &there, moves, rates, other.name));
+        let computing = computing(context.machine.profile, other.profile);
+        told.push(prediction.told(context, here, &there, moves, rates, (other.name, computing)));
     }
     (told, without)
 }
@@ -81,7 +86,7 @@ impl Prediction {
         there: &Caches,
         moves: &Moves,
         rates: &Rates,
-        name: &str,
+        (name, computing): (&str, Outcome<Figure>),
     ) -> Elsewhere {
         let cpu_ns = context.times.total_ns.max(1.0);
         let whole = rows::whole(context);
@@ -97,28 +102,31 @@ impl Prediction {
         let stall_ns = self.stall.total();
         let (bytes_here, bytes_there) = (moved(moves, rates), moved(&self.moves, rates));
         let floor = floor(context, (here, bytes_here), (there, bytes_there));
-        let ratio = |stalled: f64, change: f64| {
-            let ratio = 1.0 - stalled + stalled * change;
+        // Where nothing tells how fast the other core is, it is taken to be as fast.
+        let cores = computing.known().copied();
+        let (slower, slowest) = cores.map_or((1.0, [1.0, 1.0]), |it| (it.value, [it.low, it.high]));
+        let ratio = |stalled: f64, change: f64, slower: f64| {
+            let ratio = (1.0 - stalled) * slower + stalled * change;
             ratio.max(floor)
         };
-        let value = ratio(stalled, change(stall_ns));
-        let ends: Vec<f64> = [bound.low.min(stalled), bound.high.max(stalled)]
+        let value = ratio(stalled, change(stall_ns), slower);
+        let ends: Vec<(f64, f64, f64)> = [bound.low.min(stalled), bound.high.max(stalled)]
             .into_iter()
-            .flat_map(|stalled| {
-                [self.ends_ns.0, self.ends_ns.1].map(|ns| (stalled, ratio(stalled, change(ns))))
-            })
-            .chain([(stalled, value)])
-            .map(|(stalled, ratio)| (1.0 - stalled) / ratio)
+            .flat_map(|stalled| [(stalled, self.ends_ns.0), (stalled, self.ends_ns.1)])
+            .flat_map(|(stalled, ns)| slowest.map(|slower| (stalled, slower, change(ns))))
+            .chain([(stalled, slower, change(stall_ns))])
             .collect();
-        let ratios: Vec<f64> = [bound.low.min(stalled), bound.high.max(stalled)]
-            .into_iter()
-            .flat_map(|stalled| {
-                [self.ends_ns.0, self.ends_ns.1].map(|ns| ratio(stalled, change(ns)))
-            })
-            .chain([value])
+        let ratios: Vec<f64> = ends
+            .iter()
+            .map(|&(stalled, slower, change)| ratio(stalled, change, slower))
+            .collect();
+        let computes: Vec<f64> = ends
+            .iter()
+            .zip(&ratios)
+            .map(|((stalled, slower, _), ratio)| (1.0 - stalled) * slower / ratio)
             .collect();
         // What is not computing there waits, for latency or for bandwidth.
-        let memory_bound = (1.0 - (1.0 - stalled) / value).max(0.0);
+        let memory_bound = (1.0 - (1.0 - stalled) * slower / value).max(0.0);
         let low = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
         let modelled = |value: f64, low: f64, high: f64| Figure {
@@ -136,15 +144,45 @@ impl Prediction {
             machine: name.to_owned(),
             memory_bound: modelled(
                 memory_bound,
-                (1.0 - high(&ends)).max(0.0),
-                (1.0 - low(&ends)).min(1.0),
+                (1.0 - high(&computes)).max(0.0),
+                (1.0 - low(&computes)).min(1.0),
             ),
             levels: rows::level_shares(&levels, context),
+            compute_ratio: computing,
             time_ratio: modelled(value, low(&ratios), high(&ratios)),
             per_core_gb_s: bytes_there / (cpu_ns * value),
             machine_max_gb_s: there.most_gb_s.clone(),
         }
     }
+}
+
+/// Time without stalls there ÷ here: as many cycles of another clock. The ratio of the latencies
+/// of the first caches in nanoseconds is within the interval.
+fn computing(here: Option<&MachineProfile>, there: &MachineProfile) -> Outcome<Figure> {
+    let (Some(clock_here), Some(clock_there)) = (here.and_then(core_hz), core_hz(there)) else {
+        return Outcome::missing("one of the machine profiles does not tell its core clock");
+    };
+    let value = clock_here / clock_there;
+    let first = here.and_then(first_cache_ns).zip(first_cache_ns(there));
+    let other = first.map_or(value, |(here, there)| there / here);
+    Outcome::Known(Figure {
+        value,
+        low: value.min(other),
+        high: value.max(other),
+        basis: Basis::Modelled,
+    })
+}
+
+fn core_hz(profile: &MachineProfile) -> Option<f64> {
+    let hz = crate::machine::core_hz(profile);
+    (hz > 0.0 && hz.is_finite()).then_some(hz)
+}
+
+/// Latency of the innermost cache.
+fn first_cache_ns(profile: &MachineProfile) -> Option<f64> {
+    let level = profile.levels.first()?;
+    let is_cache = level.kind == LevelKind::Cache && level.latency_ns > 0.0;
+    is_cache.then_some(level.latency_ns)
 }
 
 /// Bytes that memory moves over the whole run.

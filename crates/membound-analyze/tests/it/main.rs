@@ -3,6 +3,7 @@
 mod anything;
 mod compare;
 mod edges;
+mod elsewhere;
 mod objects;
 mod placement;
 mod selection;

@@ -483,6 +483,22 @@ pub(crate) fn elsewhere(other: &Elsewhere) -> String {
     )
 }
 
+/// What is assumed of the time without stalls on another machine.
+pub(crate) fn computing(other: &Elsewhere) -> String {
+    match &other.compute_ratio {
+        Outcome::Known(ratio) => format!(
+            "computing × {} {}: as many core clock cycles as here, of that machine's clock; the \
+             interval holds the ratio of the first caches' latencies too",
+            units::number(ratio.value),
+            units::interval(ratio.low, ratio.high)
+        ),
+        Outcome::Missing { not_measured } => format!(
+            "stalls alone are scaled, not the speed of computing: {}",
+            super::missing_text(not_measured)
+        ),
+    }
+}
+
 /// Something that a table lacks, or why there is none.
 pub(crate) fn gap(gap: &Missing) -> String {
     match &gap.why.remedy {

@@ -422,7 +422,7 @@ fn elsewhere(profile: &Profile) -> Markup {
                 tbody {
                     @for other in &profile.elsewhere {
                         tr {
-                            th scope="row" { (other.machine) }
+                            th scope="row" { (other.machine) " " small { (run::computing(other)) } }
                             td { (units::percent(other.memory_bound.value)) " " small { (units::percent_interval(other.memory_bound.low, other.memory_bound.high)) } }
                             td { "× " (units::number(other.time_ratio.value)) " " small { (units::interval(other.time_ratio.low, other.time_ratio.high)) } }
                             td { (units::gb_s(other.per_core_gb_s)) }

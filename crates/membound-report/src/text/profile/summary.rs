@@ -282,6 +282,7 @@ fn elsewhere(out: &mut Out, profile: &Profile) {
     out.heading("On other machines", "modelled");
     for other in &profile.elsewhere {
         out.note(&run::elsewhere(other));
+        out.note(&run::computing(other));
     }
 }
 
