@@ -142,8 +142,8 @@ fn conditions(out: &mut Out, mlp: &Mlp) {
         .figures("one load")
         .column("pair", Align::Right, 2)
         .figures("MLP rule")
-        .figures("throughput")
-        .column("overhead", Align::Right, 1);
+        .column("throughput", Align::Right, 1)
+        .figures("overhead");
     for row in facts::mlp_conditions(mlp) {
         table.row([
             row.label,
