@@ -59,6 +59,8 @@ named! {
         HarvestPlan = "plan",
         /// `harvest run`.
         Harvest = "harvest",
+        /// `harvest explore`.
+        HarvestExplore = "harvest-explore",
     }
 }
 

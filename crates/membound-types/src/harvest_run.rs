@@ -244,6 +244,10 @@ pub struct HarvestedPrimary {
     pub exit_code: Option<i32>,
     /// The signal that ended it, when one did.
     pub signal: Option<i32>,
+    /// Wall time from its start until it ended, in seconds: without what scavengers took to finish after
+    /// it. `None` where that is not known.
+    #[serde(default)]
+    pub wall_s: Option<f64>,
     /// CPU time of its own, that of scavengers left out, in seconds.
     pub cpu_s: f64,
     /// Threads that yielded.

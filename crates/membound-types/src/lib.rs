@@ -18,6 +18,7 @@ mod doctor;
 mod document;
 mod figure;
 mod harvest;
+mod harvest_explore;
 mod harvest_run;
 mod latency;
 mod loaded;
@@ -42,6 +43,7 @@ pub use doctor::*;
 pub use document::{Document, Kind, SCHEMA_VERSION};
 pub use figure::{Basis, Figure, NotMeasured, Outcome};
 pub use harvest::*;
+pub use harvest_explore::*;
 pub use harvest_run::*;
 pub use latency::{
     Access, CoreDifference, Dscr, Latency, LatencyPoint, Pattern, PrefetchState, PrefetchTaint,

@@ -4,6 +4,8 @@ pub(crate) mod args;
 mod beside;
 mod choices;
 mod document;
+mod ended;
+mod explore;
 mod follow;
 mod guard;
 mod plan;
@@ -28,13 +30,22 @@ pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
     match command {
         HarvestCommand::Plan(args) => plan::run(args),
         HarvestCommand::Run(args) => {
-            // Before anything is profiled or started.
-            ensure!(
-                !membound_launch::AGENT.is_empty(),
-                "nothing can be harvested here: {}",
-                membound_launch::Unpatched::NoAgent
-            );
+            check_agent()?;
             run::run(args)
         }
+        HarvestCommand::Explore(args) => {
+            check_agent()?;
+            explore::run(args)
+        }
     }
+}
+
+/// Before anything is profiled or started.
+fn check_agent() -> anyhow::Result<()> {
+    ensure!(
+        !membound_launch::AGENT.is_empty(),
+        "nothing can be harvested here: {}",
+        membound_launch::Unpatched::NoAgent
+    );
+    Ok(())
 }

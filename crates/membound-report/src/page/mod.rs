@@ -6,6 +6,7 @@
 //! content security policy forbids it.
 
 mod compare;
+mod harvest_explore;
 mod harvest_run;
 mod head;
 mod json;
@@ -18,7 +19,7 @@ mod svg;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use membound_types::{
-    Comparison, Detail, HarvestRun, MachineProfile, Model, Profile, RunComparison,
+    Comparison, Detail, HarvestExplore, HarvestRun, MachineProfile, Model, Profile, RunComparison,
 };
 
 const STYLE: &str = include_str!("page.css");
@@ -64,6 +65,12 @@ pub fn run_comparison(comparison: &RunComparison) -> String {
 #[must_use]
 pub fn harvest_run(run: &HarvestRun) -> String {
     harvest_run::document(run).into_string()
+}
+
+/// The page of an exploration of a harvest: plots and a table for each thing varied.
+#[must_use]
+pub fn harvest_explore(explore: &HarvestExplore) -> String {
+    harvest_explore::document(explore).into_string()
 }
 
 fn document(profile: &MachineProfile) -> Markup {

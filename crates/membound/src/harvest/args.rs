@@ -9,6 +9,7 @@ use membound_input::parse_size;
 use membound_launch::RequestsBy;
 use membound_types::{CpuId, DistanceRule, HarvestPart, HarvestRole, IdlePolicy, SmtPolicy};
 
+use super::explore::args::ExploreArgs;
 use crate::profile::args::seconds;
 
 /// What to do about stall time.
@@ -18,6 +19,9 @@ pub(crate) enum HarvestCommand {
     Plan(PlanArgs),
     /// Run a program, and others in the time that it waits for memory.
     Run(Box<RunArgs>),
+    /// Run a program under one setting of a harvest after another, and under the kernel's scheduler, and
+    /// lay what comes of it side by side.
+    Explore(Box<ExploreArgs>),
 }
 
 /// Arguments of `harvest plan`.
@@ -194,14 +198,14 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-fn bound(text: &str) -> Result<f64, String> {
+pub(super) fn bound(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(ns) if ns.is_finite() && ns > 0.0 => Ok(ns),
         _ => Err(format!("`{text}` is no number of nanoseconds")),
     }
 }
 
-fn requests(text: &str) -> Result<RequestsBy, String> {
+pub(super) fn requests(text: &str) -> Result<RequestsBy, String> {
     let is_name = |name: &str| {
         !name.is_empty()
             && !name.contains("..")

@@ -26,6 +26,8 @@ pub(super) struct Asked {
 pub(super) struct Facts<'a> {
     pub(super) machine: &'a MachineInfo,
     pub(super) wall_s: f64,
+    /// Until the command itself ended.
+    pub(super) primary_wall_s: Option<f64>,
     /// CPU time of the command's process, in seconds.
     pub(super) process_cpu_s: f64,
     pub(super) options: HarvestRunOptions,
@@ -165,6 +167,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             command: facts.command,
             exit_code,
             signal,
+            wall_s: facts.primary_wall_s,
             cpu_s: primary_cpu_s,
             threads: harvested.threads,
             yields: harvested.with.count,

@@ -31,13 +31,17 @@ pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotR
             path,
         });
     }
-    let words = args.command.clone();
+    command(&args.command)
+}
+
+/// The program that `words` begin with, as a shell would find it.
+pub(super) fn command(words: &[OsString]) -> Result<Wanted, membound_launch::CannotRun> {
     let name = words.first().cloned().unwrap_or_default();
     let path = membound_launch::find(&name, std::env::var_os("PATH").as_deref())?;
     Ok(Wanted {
         code: path.clone(),
         path,
-        words,
+        words: words.to_vec(),
     })
 }
 

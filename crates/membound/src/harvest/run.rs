@@ -19,6 +19,7 @@ use membound_types::{
 use super::args::RunArgs;
 use super::choices::{Choices, host_yield};
 use super::document::{self, Asked, Facts};
+use super::ended::EndWatch;
 use super::follow::Follower;
 use super::guard;
 use super::plan::USUAL_BOUND_NS;
@@ -155,7 +156,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let yields = choices.yields.clone();
     let slots = Slots::new(args, &info.cpu, guests.len(), limits);
     let follower = Follower::begin(session.remote(), session.pid(), limits, yields, span, slots);
+    let watch = args.finish.then(|| EndWatch::begin(session.pid(), begun));
     let end = job.follow(&session)?;
+    let primary_wall = watch.and_then(EndWatch::end);
     let seen = follower.end();
     if let Some(why) = seen.prevented() {
         output::complain(&format!("--requests: {why}"));
@@ -169,6 +172,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let document = document::document(Facts {
         machine: &info,
         wall_s,
+        primary_wall_s: (!args.no_primary)
+            .then(|| primary_wall.map_or(wall_s, |wall| wall.as_secs_f64())),
         process_cpu_s,
         options: HarvestRunOptions {
             per_thread,
@@ -240,17 +245,17 @@ const DISTANCE: f64 = 0.5;
 
 /// How long turns may last.
 #[derive(Clone, Copy, Debug)]
-struct Timing {
+pub(super) struct Timing {
     /// What a load from memory takes.
     hidden_ns: f64,
     /// Until the command's data are there.
     span_ns: f64,
     /// From one yield of a scavenger to the next.
-    distance_ns: f64,
+    pub(super) distance_ns: f64,
 }
 
 impl Timing {
-    fn of(bound_ns: Option<f64>, machine: Option<&MachineProfile>) -> Self {
+    pub(super) fn of(bound_ns: Option<f64>, machine: Option<&MachineProfile>) -> Self {
         let latency_ns = machine
             .and_then(|machine| machine.levels.last())
             .map_or(USUAL_LATENCY_NS, |level| level.latency_ns);
@@ -407,7 +412,7 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
 }
 
 /// Words as documents have them.
-fn texts(words: &[OsString]) -> Vec<String> {
+pub(super) fn texts(words: &[OsString]) -> Vec<String> {
     let texts = words.iter().map(|word| word.to_string_lossy());
     texts.map(std::borrow::Cow::into_owned).collect()
 }
@@ -442,7 +447,7 @@ fn ticks_per_ns(machine: Option<&MachineProfile>) -> f64 {
 }
 
 /// CPU time of children that have ended, in seconds.
-fn children_cpu_s() -> f64 {
+pub(super) fn children_cpu_s() -> f64 {
     let usage = ThreadUsage::of_children();
     (usage.user_us + usage.system_us) as f64 * 1e-6
 }

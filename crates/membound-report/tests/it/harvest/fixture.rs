@@ -220,6 +220,7 @@ pub(crate) fn full() -> HarvestRun {
             command: words("./store --keys 1000000"),
             exit_code: Some(0),
             signal: None,
+            wall_s: Some(12.2),
             cpu_s: 11.8,
             threads: 2,
             yields: 41_200_000,

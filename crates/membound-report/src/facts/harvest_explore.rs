@@ -1,0 +1,279 @@
+//! What an exploration of a harvest says: the columns of its tables, and the sentence below each.
+
+use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
+
+use super::run::NONE;
+use crate::units;
+
+mod sentences;
+
+pub(crate) use sentences::{sentence, summary};
+
+/// A column of a table.
+pub(crate) struct Column {
+    pub(crate) title: &'static str,
+    /// 0 stays on a narrow terminal; of the others the highest goes first.
+    pub(crate) expendable: u8,
+    pub(crate) of: fn(&ExploreRow) -> Option<ExploreFigure>,
+    pub(crate) format: fn(f64) -> String,
+}
+
+impl Column {
+    /// What stands in a row: the median, and its interval where rounds differ.
+    pub(crate) fn cell(&self, row: &ExploreRow) -> String {
+        (self.of)(row).map_or_else(
+            || NONE.to_owned(),
+            |found| with_interval(found, self.format),
+        )
+    }
+
+    /// The same without the interval.
+    pub(crate) fn short_cell(&self, row: &ExploreRow) -> String {
+        (self.of)(row).map_or_else(|| NONE.to_owned(), |found| (self.format)(found.value))
+    }
+}
+
+const PRIMARY: Column = Column {
+    title: "primary takes",
+    expendable: 3,
+    of: |row| row.primary_s,
+    format: units::seconds,
+};
+const SLOWDOWN: Column = Column {
+    title: "slower",
+    expendable: 0,
+    of: |row| row.slowdown,
+    format: change,
+};
+const P95: Column = Column {
+    title: "p95",
+    expendable: 1,
+    of: |row| row.p95_ns,
+    format: units::duration_ns,
+};
+const P95_CHANGE: Column = Column {
+    title: "p95 longer",
+    expendable: 0,
+    of: |row| row.p95_change,
+    format: change,
+};
+const ALL: Column = Column {
+    title: "all done in",
+    expendable: 2,
+    of: |row| row.all_s,
+    format: units::seconds,
+};
+const SPEEDUP: Column = Column {
+    title: "× as fast",
+    expendable: 0,
+    of: |row| row.speedup,
+    format: times,
+};
+const WORK: Column = Column {
+    title: "their work",
+    expendable: 1,
+    of: |row| row.work,
+    format: units::percent,
+};
+const TURN: Column = Column {
+    title: "turn",
+    expendable: 4,
+    of: |row| row.turn_p50_ns,
+    format: units::duration_ns,
+};
+const TURN_90: Column = Column {
+    title: "90 % of turns",
+    expendable: 5,
+    of: |row| row.turn_p90_ns,
+    format: units::duration_ns,
+};
+const WITHIN: Column = Column {
+    title: "kept to",
+    expendable: 6,
+    of: |row| row.within,
+    format: units::percent,
+};
+const YIELD: Column = Column {
+    title: "a yield",
+    expendable: 2,
+    of: |row| row.yield_ns,
+    format: units::duration_ns,
+};
+const LOADS: Column = Column {
+    title: "loads",
+    expendable: 1,
+    of: |row| row.loads,
+    format: units::compact,
+};
+const SAME_LOADS: Column = Column {
+    title: "in common",
+    expendable: 0,
+    of: |row| row.same_loads,
+    format: units::percent,
+};
+const EACH: Column = Column {
+    title: "a program",
+    expendable: 2,
+    of: |row| {
+        let programs = row.at.filter(|programs| *programs > 0.0)?;
+        let of = |seconds: f64| seconds / programs;
+        let all = row.all_s.or(row.primary_s)?;
+        Some(ExploreFigure {
+            value: of(all.value),
+            low: of(all.low),
+            high: of(all.high),
+        })
+    },
+    format: units::seconds,
+};
+
+/// The columns of a table behind the setting.
+pub(crate) fn columns(explore: &HarvestExplore, sweep: ExploreSweep) -> Vec<Column> {
+    let told = explore.options.requests.is_some();
+    let fares = || if told { P95_CHANGE } else { SLOWDOWN };
+    match sweep {
+        ExploreSweep::Bound => vec![fares(), SPEEDUP, WORK, TURN, TURN_90, WITHIN],
+        ExploreSweep::Distance => vec![fares(), SPEEDUP, WORK, TURN, TURN_90],
+        ExploreSweep::Parts => vec![fares(), YIELD, SPEEDUP, WORK],
+        ExploreSweep::Periods => vec![PRIMARY, SLOWDOWN, LOADS, SAME_LOADS],
+        ExploreSweep::Chases => vec![ALL, EACH, SPEEDUP, fares()],
+        ExploreSweep::Kernel if told => vec![P95, P95_CHANGE, ALL, SPEEDUP, WORK],
+        ExploreSweep::Kernel => vec![PRIMARY, SLOWDOWN, ALL, SPEEDUP, WORK],
+        ExploreSweep::Slo => vec![P95, P95_CHANGE, WORK, SPEEDUP],
+    }
+}
+
+/// What the first column is.
+pub(crate) const fn setting_title(sweep: ExploreSweep) -> &'static str {
+    match sweep {
+        ExploreSweep::Bound => "bound",
+        ExploreSweep::Distance => "distance",
+        ExploreSweep::Parts => "part",
+        ExploreSweep::Periods => "period",
+        ExploreSweep::Chases => "programs",
+        ExploreSweep::Kernel => "scheduler",
+        ExploreSweep::Slo => "objective",
+    }
+}
+
+/// What is varied, as a heading.
+pub(crate) const fn title(sweep: ExploreSweep) -> &'static str {
+    match sweep {
+        ExploreSweep::Bound => "Bound on the time until the primary runs again",
+        ExploreSweep::Distance => "Distance between a scavenger's yields",
+        ExploreSweep::Parts => "Parts of a yield, each left out",
+        ExploreSweep::Periods => "Sampling period of the profile",
+        ExploreSweep::Chases => "Programs at once",
+        ExploreSweep::Kernel => "Who schedules",
+        ExploreSweep::Slo => "Objective for the latency of requests",
+    }
+}
+
+/// The same in a word, for links.
+pub(crate) const fn short_title(sweep: ExploreSweep) -> &'static str {
+    match sweep {
+        ExploreSweep::Bound => "Bound",
+        ExploreSweep::Distance => "Distance",
+        ExploreSweep::Parts => "Parts",
+        ExploreSweep::Periods => "Periods",
+        ExploreSweep::Chases => "At once",
+        ExploreSweep::Kernel => "Schedulers",
+        ExploreSweep::Slo => "Objectives",
+    }
+}
+
+/// What the columns are, once for all tables.
+pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
+    let mut out = vec![
+        "slower: how much longer the primary takes than by itself".to_owned(),
+        "× as fast: the time of all programs one after another, by the time in which all are done".to_owned(),
+        "their work: what scavengers get done while the primary runs, by what they get done in as much time \
+         with the CPU to themselves"
+            .to_owned(),
+    ];
+    if explore.options.requests.is_some() {
+        out.push("p95: the duration that 95 in 100 requests do not exceed".to_owned());
+    }
+    if explore.options.pairs > 1 {
+        let ends = if explore.options.pairs < 6 {
+            "the smallest and the largest"
+        } else {
+            "the 95 % interval"
+        };
+        out.push(format!(
+            "figures are medians of {} rounds; brackets hold {ends}",
+            explore.options.pairs
+        ));
+    }
+    out
+}
+
+/// A command line.
+pub(crate) fn words(words: &[String]) -> String {
+    words.join(" ")
+}
+
+/// What runs beside the primary.
+pub(crate) fn beside(explore: &HarvestExplore) -> String {
+    let options = &explore.options;
+    let copies = match options.copies {
+        1 => String::new(),
+        copies => format!("{copies} copies of "),
+    };
+    if options.own_scavenger {
+        return if options.copies == 1 {
+            "itself".to_owned()
+        } else {
+            format!("{copies}itself")
+        };
+    }
+    let each: Vec<String> = options
+        .scavengers
+        .iter()
+        .map(|line| format!("{copies}{}", words(line)))
+        .collect();
+    each.join(", ")
+}
+
+/// A median with its interval, where rounds differ.
+pub(crate) fn with_interval(figure: ExploreFigure, format: fn(f64) -> String) -> String {
+    let [value, low, high] = [figure.value, figure.low, figure.high].map(format);
+    if low == value && high == value {
+        return value;
+    }
+    // The unit stands once.
+    let bare = |end: &str| {
+        let unit = value.rsplit_once(' ').map_or("", |(_, unit)| unit);
+        end.strip_suffix(unit).map_or(end, str::trim_end).to_owned()
+    };
+    format!("{value} [{}, {}]", bare(&low), bare(&high))
+}
+
+/// A share that something grew by, with its sign.
+pub(crate) fn change(share: f64) -> String {
+    let text = units::percent(share);
+    if share > 0.0 && text != "0 %" {
+        format!("+{text}")
+    } else {
+        text
+    }
+}
+
+/// A factor.
+pub(crate) fn times(factor: f64) -> String {
+    if factor.is_finite() {
+        format!("{factor:.2}")
+    } else {
+        units::NO_VALUE.to_owned()
+    }
+}
+
+/// Whether a row has figures.
+pub(crate) const fn has_figures(row: &ExploreRow) -> bool {
+    row.failed.is_none()
+}
+
+/// Whether nothing of a table could be run.
+pub(crate) fn is_empty(sweep: &ExploredSweep) -> bool {
+    !sweep.rows.iter().any(has_figures)
+}

@@ -1,0 +1,286 @@
+//! What a table means on this machine, in a sentence: differences are told only where intervals are apart.
+
+use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
+
+use super::{change, has_figures, times, with_interval};
+use crate::units;
+
+/// The sentence below a table.
+pub(crate) fn sentence(explore: &HarvestExplore, sweep: &ExploredSweep) -> String {
+    let rows: Vec<&ExploreRow> = sweep.rows.iter().filter(|row| has_figures(row)).collect();
+    if rows.is_empty() {
+        return "No setting could be run, so this says nothing about the programs.".to_owned();
+    }
+    match sweep.sweep {
+        ExploreSweep::Bound => varied(&rows, "bound"),
+        ExploreSweep::Distance => varied(&rows, "distance"),
+        ExploreSweep::Parts => parts(explore, &rows),
+        ExploreSweep::Periods => periods(&rows),
+        ExploreSweep::Chases => at_once(&rows),
+        ExploreSweep::Kernel => schedulers(&rows),
+        ExploreSweep::Slo => objectives(&rows),
+    }
+}
+
+/// The answer of all of it: the comparison with the kernel, else the first table.
+pub(crate) fn summary(explore: &HarvestExplore) -> Option<String> {
+    let of = |wanted: ExploreSweep| explore.sweeps.iter().find(|it| it.sweep == wanted);
+    let sweep = of(ExploreSweep::Kernel).or_else(|| explore.sweeps.first())?;
+    Some(sentence(explore, sweep))
+}
+
+fn best<'a>(
+    rows: &[&'a ExploreRow],
+    of: impl Fn(&ExploreRow) -> Option<ExploreFigure>,
+) -> Option<(&'a ExploreRow, ExploreFigure)> {
+    rows.iter()
+        .filter_map(|row| Some((*row, of(row)?)))
+        .max_by(|a, b| a.1.value.total_cmp(&b.1.value))
+}
+
+fn named(row: &ExploreRow, noun: &str) -> String {
+    match row.at {
+        Some(_) => format!("a {noun} of {}", row.setting),
+        None => format!("no {noun}"),
+    }
+}
+
+/// How the primary fares: by its requests where these are told, else by its time.
+fn fares(row: &ExploreRow) -> String {
+    match (row.p95_change, row.slowdown) {
+        (Some(change), _) => direction(
+            change,
+            "the 95th percentile of its requests is",
+            "longer",
+            "shorter",
+        ),
+        (None, Some(slowdown)) => direction(slowdown, "the primary takes", "longer", "less"),
+        (None, None) => "how the primary fares is not known".to_owned(),
+    }
+}
+
+fn direction(share: ExploreFigure, what: &str, more: &str, less: &str) -> String {
+    if share.value < 0.0 {
+        let turned = ExploreFigure {
+            value: -share.value,
+            low: -share.high,
+            high: -share.low,
+        };
+        return format!("{what} {} {less}", with_interval(turned, units::percent));
+    }
+    format!("{what} {} {more}", with_interval(share, units::percent))
+}
+
+fn varied(rows: &[&ExploreRow], noun: &str) -> String {
+    if let Some((row, speedup)) = best(rows, |row| row.speedup) {
+        let fast = with_interval(speedup, times);
+        let setting = named(row, noun);
+        return if speedup.low > 1.0 {
+            format!(
+                "With {setting} all programs are done {fast} times as fast as one after another, the most of \
+                 these, and {}.",
+                fares(row)
+            )
+        } else {
+            format!(
+                "Harvest does not pay here with any {noun}: the best, {setting}, has all programs done {fast} \
+                 times as fast as one after another, and {}.",
+                fares(row)
+            )
+        };
+    }
+    best(rows, |row| row.work).map_or_else(
+        || "What scavengers got done is not known.".to_owned(),
+        |(row, work)| {
+            format!(
+                "With {} scavengers have {} of the primary's time as CPU time of their own, the most of these, \
+                 and {}.",
+                named(row, noun),
+                with_interval(work, units::percent),
+                fares(row)
+            )
+        },
+    )
+}
+
+fn parts(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
+    let is_switch = |row: &&&ExploreRow| row.setting == "without switch";
+    let all = rows.iter().find(|row| row.setting == "all parts");
+    let Some(all) = all else {
+        return "The harvest with all parts failed, so that nothing can be compared with it."
+            .to_owned();
+    };
+    let alone = rows.iter().find(is_switch).and_then(|row| row.slowdown);
+    let own = alone.map_or_else(String::new, |slowdown| {
+        format!(
+            " Yields alone, with nobody else running, change the primary's time by {}.",
+            with_interval(slowdown, change)
+        )
+    });
+    if explore.options.pairs < 2 {
+        return format!("One round does not tell differences from chance (--pairs 3).{own}");
+    }
+    let mut worse: Vec<(&str, f64)> = rows
+        .iter()
+        .filter(|row| !is_switch(row))
+        .filter_map(|row| Some((row.setting.trim_start_matches("without "), loss(all, row)?)))
+        .collect();
+    worse.sort_by(|a, b| b.1.total_cmp(&a.1));
+    if worse.is_empty() {
+        return format!("No part makes a difference here beyond what rounds differ by.{own}");
+    }
+    let told: Vec<String> = worse
+        .iter()
+        .map(|(part, loss)| format!("{part} ({})", units::percent(*loss)))
+        .collect();
+    format!(
+        "Beyond what rounds differ by, it costs to leave out {}.{own}",
+        told.join(", ")
+    )
+}
+
+/// What is lost without a part: speed of all programs, else time of the primary; `None` where intervals
+/// touch.
+fn loss(all: &ExploreRow, without: &ExploreRow) -> Option<f64> {
+    if let (Some(all), Some(without)) = (all.speedup, without.speedup) {
+        return (without.high < all.low).then(|| 1.0 - without.value / all.value);
+    }
+    let (all, without) = (all.slowdown?, without.slowdown?);
+    (without.low > all.high).then_some(without.value - all.value)
+}
+
+fn periods(rows: &[&ExploreRow]) -> String {
+    let profiled: Vec<&&ExploreRow> = rows.iter().filter(|row| row.at.is_some()).collect();
+    let (Some(first), Some(last)) = (profiled.first(), profiled.last()) else {
+        return "No profile could be taken.".to_owned();
+    };
+    let slows = |row: &ExploreRow| {
+        let slowdown = row.slowdown.map(|it| with_interval(it, change));
+        let slowdown = slowdown.unwrap_or_else(|| "an unknown share".to_owned());
+        format!("{slowdown} with a sample each {}", row.setting)
+    };
+    let least = profiled
+        .iter()
+        .filter_map(|row| row.same_loads)
+        .map(|same| same.low)
+        .fold(f64::NAN, f64::min);
+    let same = if least >= 1.0 {
+        "all plans have the same loads yield".to_owned()
+    } else if least.is_finite() {
+        format!(
+            "plans have at least {} of the loads that yield in common with that of 1.27 ms",
+            units::percent(least)
+        )
+    } else {
+        "no plan has a load yield".to_owned()
+    };
+    format!(
+        "A profile changes the program's time by {}, and by {}; {same}.",
+        slows(first),
+        slows(last)
+    )
+}
+
+fn at_once(rows: &[&ExploreRow]) -> String {
+    let Some((row, speedup)) = best(rows, |row| row.speedup) else {
+        return "No programs were done at once.".to_owned();
+    };
+    let fast = with_interval(speedup, times);
+    if speedup.low > 1.0 {
+        format!(
+            "{} at once are done {fast} times as fast as one after another, the most of these.",
+            row.setting
+        )
+    } else {
+        format!(
+            "Harvest does not pay here: {} at once, the best, are done {fast} times as fast as one after \
+             another.",
+            row.setting
+        )
+    }
+}
+
+fn schedulers(rows: &[&ExploreRow]) -> String {
+    let harvest = rows.iter().find(|row| row.setting == "harvest");
+    let Some(harvest) = harvest else {
+        return "The harvest failed, so that it cannot be compared.".to_owned();
+    };
+    let others: Vec<&ExploreRow> = rows
+        .iter()
+        .filter(|row| !["harvest", "alone", "one after another"].contains(&row.setting.as_str()))
+        .copied()
+        .collect();
+    let of = |row: &ExploreRow| row.speedup.or(row.work);
+    let Some(own) = of(harvest) else {
+        return "What the harvest gave is not known.".to_owned();
+    };
+    let by_speed = harvest.speedup.is_some();
+    let told = |figure: ExploreFigure| {
+        with_interval(figure, if by_speed { times } else { units::percent })
+    };
+    let what = if by_speed {
+        "all programs are done so many times as fast as one after another"
+    } else {
+        "scavengers have so much of the primary's time as CPU time of their own"
+    };
+    let compared: Vec<String> = others
+        .iter()
+        .filter_map(|row| {
+            Some(format!(
+                "{} {} ({})",
+                row.setting,
+                told(of(row)?),
+                short(row)
+            ))
+        })
+        .collect();
+    let most = others
+        .iter()
+        .filter_map(|row| of(row))
+        .map(|figure| figure.high)
+        .fold(if by_speed { 1.0 } else { 0.0 }, f64::max);
+    let verdict = if own.low > most {
+        "Harvest pays here"
+    } else if own.high < most {
+        "Harvest does not pay here"
+    } else {
+        "Whether harvest pays here cannot be told from these rounds"
+    };
+    format!(
+        "{verdict}: {what}: harvest {} ({}){}{}.",
+        told(own),
+        short(harvest),
+        if compared.is_empty() { "" } else { ", " },
+        compared.join(", ")
+    )
+}
+
+/// How the primary fares, behind another figure.
+fn short(row: &ExploreRow) -> String {
+    match (row.p95_change, row.slowdown) {
+        (Some(longer), _) => format!("p95 {}", with_interval(longer, change)),
+        (None, Some(slower)) => format!("primary {}", with_interval(slower, change)),
+        (None, None) => "primary not known".to_owned(),
+    }
+}
+
+fn objectives(rows: &[&ExploreRow]) -> String {
+    let kept = |row: &&&ExploreRow| {
+        row.p95_ns
+            .zip(row.at)
+            .is_some_and(|(p95, objective)| p95.value <= objective)
+    };
+    let held: Vec<&ExploreRow> = rows.iter().filter(kept).copied().collect();
+    let within = format!("{} of {} objectives were kept", held.len(), rows.len());
+    best(&held, |row| row.work).map_or_else(
+        || format!("{within}."),
+        |(row, work)| {
+            format!(
+                "{within}; the most work within one is {} of what scavengers do with the CPU to themselves, at \
+                 {}.",
+                with_interval(work, units::percent),
+                row.setting
+            )
+        },
+    )
+}

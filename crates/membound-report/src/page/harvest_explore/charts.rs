@@ -1,0 +1,298 @@
+//! Plots of an exploration: curves over what has numbers, bars over what has names.
+
+use maud::{Markup, html};
+use membound_types::{ExploreFigure, ExploreRow, ExploreSweep, ExploredSweep, HarvestExplore};
+
+use crate::facts::harvest_explore as facts;
+use crate::page::svg::{
+    Axis, Bar, BarGroup, Bars, Chart, DataTable, Extent, Look, Point, Rule, Scale, Series,
+};
+use crate::units;
+
+/// A figure of rows, as it is drawn.
+#[derive(Clone, Copy)]
+struct Drawn {
+    label: &'static str,
+    of: fn(&ExploreRow) -> Option<ExploreFigure>,
+    /// What its values are multiplied by on the axis.
+    factor: f64,
+    format: fn(f64) -> String,
+}
+
+const PERCENT: f64 = 100.0;
+const SLOWDOWN: Drawn = Drawn {
+    label: "primary's time",
+    of: |row| row.slowdown,
+    factor: PERCENT,
+    format: facts::change,
+};
+const P95: Drawn = Drawn {
+    label: "p95 of its requests",
+    of: |row| row.p95_change,
+    factor: PERCENT,
+    format: facts::change,
+};
+const WORK: Drawn = Drawn {
+    label: "scavengers' work",
+    of: |row| row.work,
+    factor: PERCENT,
+    format: units::percent,
+};
+const SPEEDUP: Drawn = Drawn {
+    label: "all programs",
+    of: |row| row.speedup,
+    factor: 1.0,
+    format: facts::times,
+};
+const TURN: Drawn = Drawn {
+    label: "half of the turns",
+    of: |row| row.turn_p50_ns,
+    factor: 1.0,
+    format: units::duration_ns,
+};
+const TURN_90: Drawn = Drawn {
+    label: "90 % of the turns",
+    of: |row| row.turn_p90_ns,
+    factor: 1.0,
+    format: units::duration_ns,
+};
+const SAME_LOADS: Drawn = Drawn {
+    label: "loads in common",
+    of: |row| row.same_loads,
+    factor: PERCENT,
+    format: units::percent,
+};
+const ALL: Drawn = Drawn {
+    label: "at once",
+    of: |row| row.all_s.or(row.primary_s),
+    factor: 1.0,
+    format: units::seconds,
+};
+
+/// The plots of a table.
+pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
+    let fares = if explore.options.requests.is_some() {
+        P95
+    } else {
+        SLOWDOWN
+    };
+    match sweep.sweep {
+        ExploreSweep::Bound => over_time(sweep, fares, "bound"),
+        ExploreSweep::Distance => over_time(sweep, fares, "distance"),
+        ExploreSweep::Slo => over_time(sweep, fares, "objective"),
+        ExploreSweep::Parts => html! {
+            (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Full))
+            (bars(sweep, fares, "% longer than by itself", Extent::Full))
+        },
+        ExploreSweep::Kernel => html! {
+            (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Half))
+            (bars(sweep, fares, "% longer than by itself", Extent::Half))
+            (bars(sweep, WORK, "% of their work by themselves", Extent::Half))
+        },
+        ExploreSweep::Periods => {
+            let axis = axis("time between two samples, ms", Scale::Log10, units::compact);
+            let slower = lines(
+                sweep,
+                &[SLOWDOWN],
+                axis.clone(),
+                "% longer than without a profiler",
+            );
+            let same = lines(sweep, &[SAME_LOADS], axis, "% of the loads that yield");
+            html! { (slower.markup()) (same.markup()) }
+        }
+        ExploreSweep::Chases => at_once(explore, sweep),
+    }
+}
+
+/// How the primary fares, what scavengers get done, and turns, over a time.
+fn over_time(sweep: &ExploredSweep, fares: Drawn, noun: &'static str) -> Markup {
+    let x = || axis(noun, Scale::Log10, units::short_duration_ns);
+    let longer = lines(sweep, &[fares], x(), "% longer than by itself");
+    let work = lines(sweep, &[WORK], x(), "% of their work by themselves");
+    let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
+    let mut turns = lines(sweep, &[TURN, TURN_90], x(), "time of a turn");
+    turns.y.format = units::short_duration_ns;
+    html! { (longer.markup()) (work.markup()) (fast.markup()) (turns.markup()) }
+}
+
+fn axis(title: &str, scale: Scale, format: fn(f64) -> String) -> Axis {
+    Axis {
+        title: title.to_owned(),
+        scale,
+        format,
+    }
+}
+
+/// The rows with numbers as curves; what has none is a line across.
+fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
+    let series: Vec<Series> = drawn
+        .iter()
+        .enumerate()
+        .map(|(index, drawn)| Series {
+            label: drawn.label.to_owned(),
+            look: Look::category(index),
+            shown: true,
+            points: points(sweep, drawn, &x),
+        })
+        .collect();
+    let without = sweep
+        .rows
+        .iter()
+        .find(|row| row.at.is_none() && row.setting == "none");
+    let rules = drawn
+        .iter()
+        .filter(|_| drawn.len() == 1)
+        .filter_map(|drawn| {
+            let figure = (drawn.of)(without?)?;
+            Some(Rule {
+                y: figure.value * drawn.factor,
+                label: format!("no {}", x.title),
+            })
+        });
+    Chart {
+        id: format!(
+            "{}-{}",
+            sweep.sweep,
+            drawn[0].label.replace(' ', "-").replace(['\'', '%'], "")
+        ),
+        title: format!("{}.", title(drawn)),
+        reading: "Bars at the points are what rounds differ by.".to_owned(),
+        extent: Extent::Half,
+        rules: rules.collect(),
+        x,
+        y: axis(y, Scale::Linear, units::compact),
+        series,
+        marks: Vec::new(),
+        end_labels: false,
+    }
+}
+
+/// The subject of a plot, with a capital.
+fn title(drawn: &[Drawn]) -> String {
+    match drawn {
+        [one] => {
+            let mut letters = one.label.chars();
+            let first = letters.next().into_iter().flat_map(char::to_uppercase);
+            first.chain(letters).collect()
+        }
+        _ => "How long turns were".to_owned(),
+    }
+}
+
+fn points(sweep: &ExploredSweep, drawn: &Drawn, x: &Axis) -> Vec<Point> {
+    let point = |row: &ExploreRow| {
+        let (at, figure) = (row.at?, (drawn.of)(row)?);
+        Some(Point {
+            x: at,
+            y: figure.value * drawn.factor,
+            interval: interval(figure, drawn.factor),
+            tip: format!(
+                "{} {}: {}",
+                x.title,
+                row.setting,
+                facts::with_interval(figure, drawn.format)
+            ),
+            hollow: false,
+        })
+    };
+    let mut points: Vec<Point> = sweep.rows.iter().filter_map(point).collect();
+    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    points
+}
+
+/// The ends of an interval, where there is one.
+fn interval(figure: ExploreFigure, factor: f64) -> Option<(f64, f64)> {
+    (figure.low < figure.high).then_some((figure.low * factor, figure.high * factor))
+}
+
+/// The time in which all are done, beside that of one after another.
+fn at_once(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
+    let x = || axis("programs", Scale::Linear, units::compact);
+    let mut done = lines(sweep, &[ALL], x(), "seconds");
+    done.title = "Until all are done.".to_owned();
+    if let Some(alone) = explore
+        .alone
+        .primary_s
+        .filter(|_| explore.options.own_scavenger)
+    {
+        let point = |row: &ExploreRow| {
+            let programs = row.at?;
+            Some(Point {
+                x: programs,
+                y: programs * alone.value,
+                interval: None,
+                tip: format!(
+                    "{programs} one after another: {}",
+                    units::seconds(programs * alone.value)
+                ),
+                hollow: false,
+            })
+        };
+        done.series.push(Series {
+            label: "one after another".to_owned(),
+            look: Look::category(1),
+            shown: true,
+            points: sweep.rows.iter().filter_map(point).collect(),
+        });
+    }
+    let fast = lines(sweep, &[SPEEDUP], x(), "times as fast as one after another");
+    html! { (done.markup()) (fast.markup()) }
+}
+
+/// A bar for each row by its name.
+fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup {
+    let rows: Vec<(&ExploreRow, ExploreFigure)> = sweep
+        .rows
+        .iter()
+        .filter_map(|row| Some((row, (drawn.of)(row)?)))
+        .collect();
+    let crowded = rows.len() > 8;
+    let group = |(index, (row, figure)): (usize, &(&ExploreRow, ExploreFigure))| {
+        let name = row.setting.trim_start_matches("without ").to_owned();
+        // Names of many rows take two lines in turn, or they would run into each other.
+        let (label, detail) = if crowded && index % 2 == 1 {
+            (String::new(), name)
+        } else {
+            (name, String::new())
+        };
+        BarGroup {
+            label,
+            detail,
+            bars: vec![Bar {
+                kind: 0,
+                value: figure.value * drawn.factor,
+                interval: interval(*figure, drawn.factor),
+                tip: format!(
+                    "{}: {}",
+                    row.setting,
+                    facts::with_interval(*figure, drawn.format)
+                ),
+                hollow: false,
+            }],
+        }
+    };
+    Bars {
+        id: format!(
+            "{}-bars-{}",
+            sweep.sweep,
+            drawn.label.replace(' ', "-").replace('\'', "")
+        ),
+        title: format!("{}.", title(&[drawn])),
+        reading: "Lines over bars are what rounds differ by.".to_owned(),
+        extent,
+        y: axis(y, Scale::Linear, units::compact),
+        kinds: vec![drawn.label.to_owned()],
+        groups: rows.iter().enumerate().map(group).collect(),
+        table: DataTable {
+            head: vec![facts::setting_title(sweep.sweep).to_owned(), y.to_owned()],
+            rows: rows
+                .iter()
+                .map(|(row, figure)| {
+                    let value = facts::with_interval(*figure, drawn.format);
+                    vec![row.setting.clone(), value]
+                })
+                .collect(),
+        },
+    }
+    .markup()
+}

@@ -1,0 +1,105 @@
+//! An exploration of a harvest on a terminal: a table for each thing varied, and what it means here.
+
+use membound_types::{ExploredSweep, HarvestExplore};
+
+use super::Style;
+use super::out::Out;
+use super::table::{Align, Table};
+use crate::facts::harvest_explore as facts;
+use crate::units;
+
+/// Columns up to which intervals stand in a table of their own cells.
+const NARROW: usize = 72;
+
+/// An exploration: its tables with a sentence each.
+#[must_use]
+pub fn harvest_explore(explore: &HarvestExplore, style: Style) -> String {
+    let mut out = Out::new(style);
+    header(&mut out, explore);
+    for sweep in &explore.sweeps {
+        table(&mut out, explore, sweep);
+    }
+    if !explore.notes.is_empty() {
+        out.heading("notes", "");
+        for note in &explore.notes {
+            out.note(note);
+        }
+    }
+    out.finish()
+}
+
+fn header(out: &mut Out, explore: &HarvestExplore) {
+    let words = [
+        format!("{} elapsed", units::seconds(explore.wall_s)),
+        explore.host.clone(),
+        explore.cpu.clone(),
+        explore.date.clone(),
+    ];
+    let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    let command = facts::words(&explore.options.command);
+    out.heading(
+        &format!("membound: exploration of a harvest, {command}"),
+        &words.join(" · "),
+    );
+    if explore.incomplete {
+        out.warning("interrupted: rows have fewer rounds than asked for, or none");
+    }
+    out.blank();
+    if let Some(summary) = facts::summary(explore) {
+        out.line(&summary);
+    }
+    out.blank();
+    out.note(&format!(
+        "beside it: {}; all on CPU {}",
+        facts::beside(explore),
+        explore.options.on_cpu.0
+    ));
+    let alone = &explore.alone;
+    if let Some(primary) = alone.primary_s {
+        let mut told = format!(
+            "by themselves: the primary {}",
+            facts::with_interval(primary, units::seconds)
+        );
+        if let Some(scavengers) = alone.scavengers_s {
+            let scavengers = facts::with_interval(scavengers, units::seconds);
+            told.push_str(&format!(", all scavengers {scavengers}"));
+        }
+        out.note(&told);
+    }
+    for line in facts::legend(explore) {
+        out.note(&line);
+    }
+}
+
+fn table(out: &mut Out, explore: &HarvestExplore, sweep: &ExploredSweep) {
+    out.heading(facts::title(sweep.sweep), "");
+    if let Some(missing) = &sweep.missing {
+        out.note(&format!("not measured: {}", missing.reason));
+        return;
+    }
+    let columns = facts::columns(explore, sweep.sweep);
+    let mut table = Table::new().words(facts::setting_title(sweep.sweep));
+    for column in &columns {
+        table = table.column(column.title, Align::Right, column.expendable);
+    }
+    let is_narrow = out.width() < NARROW;
+    for row in sweep.rows.iter().filter(|row| facts::has_figures(row)) {
+        let cells = columns.iter().map(|column| {
+            if is_narrow {
+                column.short_cell(row)
+            } else {
+                column.cell(row)
+            }
+        });
+        table.row(std::iter::once(row.setting.clone()).chain(cells));
+    }
+    if !table.is_empty() {
+        out.table(&table);
+    }
+    for row in &sweep.rows {
+        if let Some(why) = &row.failed {
+            out.warning(&format!("{}: {why}", row.setting));
+        }
+    }
+    out.line(&facts::sentence(explore, sweep));
+}

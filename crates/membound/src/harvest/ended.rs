@@ -1,0 +1,60 @@
+//! When the command itself ended, where its process stays for scavengers that are to finish.
+//!
+//! The agent closes all descriptors of the command at its end and keeps the process until the last
+//! scavenger is done: the first moment without an open descriptor is that end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between two looks. Each reads a directory of some entries, about 10 µs.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A thread that waits for the end of the command.
+#[derive(Debug)]
+pub(super) struct EndWatch {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Option<Duration>>,
+}
+
+impl EndWatch {
+    /// Watches the process `pid`, which was started at `begun`.
+    pub(super) fn begin(pid: u32, begun: Instant) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                if has_no_descriptor(pid) {
+                    return Some(begun.elapsed());
+                }
+                std::thread::sleep(POLL_INTERVAL);
+            }
+            None
+        });
+        Self { is_over, thread }
+    }
+
+    /// From the start of the command to its end; `None` where the process ended with it.
+    pub(super) fn end(self) -> Option<Duration> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().ok().flatten()
+    }
+}
+
+/// Whether a process that can be seen has no open descriptor.
+fn has_no_descriptor(pid: u32) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut open| open.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_descriptors_has_not_ended() {
+        assert!(!has_no_descriptor(std::process::id()));
+        let watch = EndWatch::begin(std::process::id(), Instant::now());
+        assert_eq!(watch.end(), None);
+    }
+}

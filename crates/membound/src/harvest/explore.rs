@@ -1,0 +1,368 @@
+//! `membound harvest explore`: the figures of document 003 for a program of one's own. The program is run
+//! under one setting after another through `membound harvest run`, and under the kernel's scheduler.
+
+pub(crate) mod args;
+mod bed;
+mod children;
+mod prepare;
+mod profiles;
+mod rows;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use membound_measure::Progress as _;
+use membound_types::{
+    ExploreAlone, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore, Kind, NotMeasured,
+    SCHEMA_VERSION,
+};
+
+use args::ExploreArgs;
+use bed::{Baseline, Bed, INTERRUPTED, Known};
+use prepare::{Prepared, Stop};
+use profiles::{Loads, Plans};
+use settings::{Around, Setting};
+
+use crate::output::{self, Target};
+use crate::progress::Bar;
+
+/// What a shell says of a program that Ctrl-C ended.
+const ENDED_BY_USER: u8 = 130;
+
+/// Runs what was asked for.
+pub(super) fn run(args: &ExploreArgs) -> anyhow::Result<ExitCode> {
+    let begun = Instant::now();
+    let cancel = crate::measure::interruptible()?;
+    let mut prepared = match prepare::all(args, &cancel)? {
+        Ok(prepared) => prepared,
+        Err(Stop(code)) => return Ok(code),
+    };
+    let tables = tables(args, &prepared);
+    let wanted = different(&tables);
+    if !args.quiet {
+        announce(args, &prepared, &wanted);
+    }
+    let found = rounds(args, &prepared, &wanted);
+    let document = document(args, &prepared, &tables, found, begun);
+    if document.incomplete {
+        output::complain("interrupted: what was measured up to then follows");
+    }
+    show(args, &mut prepared, &document)?;
+    Ok(if document.incomplete {
+        ExitCode::from(ENDED_BY_USER)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn show(
+    args: &ExploreArgs,
+    prepared: &mut Prepared<'_>,
+    document: &HarvestExplore,
+) -> anyhow::Result<()> {
+    if !args.quiet && !prepared.json.as_ref().is_some_and(Target::is_stdout) {
+        let style = output::error_style();
+        output::tell(&membound_report::text::harvest_explore(document, style));
+    }
+    let mut written = Ok(());
+    if let Some(target) = &mut prepared.json {
+        written = output::json(document).and_then(|text| target.write(&text));
+    }
+    if let Some(target) = &mut prepared.html {
+        let page = target.write(&membound_report::page::harvest_explore(document));
+        written = written.and(page);
+    }
+    written
+}
+
+/// A table that was asked for: its settings, or why it has none.
+type Table = (ExploreSweep, Result<Vec<Setting>, NotMeasured>);
+
+fn tables(args: &ExploreArgs, prepared: &Prepared<'_>) -> Vec<Table> {
+    let around = Around {
+        bounds: args.bounds.clone(),
+        sibling: prepared.sibling,
+        alone_p95_ns: prepared.first.p95_ns,
+    };
+    let table = |&sweep: &ExploreSweep| match impossible(sweep, prepared) {
+        Some(reason) => {
+            let remedy = None;
+            (sweep, Err(NotMeasured { reason, remedy }))
+        }
+        None => (sweep, Ok(settings::of(sweep, &around))),
+    };
+    prepared.sweeps.iter().map(table).collect()
+}
+
+/// Why a table cannot be made of these programs.
+fn impossible(sweep: ExploreSweep, prepared: &Prepared<'_>) -> Option<String> {
+    match sweep {
+        ExploreSweep::Distance => prepared.plans.distances_vary().err(),
+        ExploreSweep::Chases if !prepared.known.all_end() => Some(
+            "a scavenger does not end by itself: there is no time in which all are done".to_owned(),
+        ),
+        ExploreSweep::Slo if prepared.first.p95_ns.is_none() => {
+            Some("no request was told in a run without scavengers".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// Settings that are runs of their own, in the order of the tables.
+fn different(tables: &[Table]) -> Vec<Setting> {
+    let all = tables.iter().filter_map(|(_, rows)| rows.as_ref().ok());
+    let mut wanted: Vec<Setting> = Vec::new();
+    for setting in all.flatten() {
+        if !wanted.iter().any(|known| known.way == setting.way) {
+            wanted.push(setting.clone());
+        }
+    }
+    wanted
+}
+
+/// Says how long it will take, by the first runs of the programs by themselves.
+fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
+    let first = &prepared.first;
+    let scavengers_s = first.scavengers_s.unwrap_or(0.0);
+    let settings_s: f64 = wanted
+        .iter()
+        .map(|setting| setting.way.estimate_s(first.primary_s, scavengers_s))
+        .sum();
+    let by_themselves_s = first.primary_s + scavengers_s;
+    let seconds = f64::from(args.pairs) * (settings_s + by_themselves_s);
+    let less = if args.pairs > 1 {
+        "; --pairs 1 for less"
+    } else {
+        ""
+    };
+    output::complain(&format!(
+        "{} settings, {} times each: about {}{less}",
+        wanted.len(),
+        args.pairs,
+        about(seconds)
+    ));
+}
+
+/// A duration as one would say it.
+fn about(seconds: f64) -> String {
+    const MINUTE_S: f64 = 60.0;
+    if seconds < 1.5 * MINUTE_S {
+        format!("{:.0} seconds", seconds.max(1.0))
+    } else {
+        format!("{:.0} minutes", seconds / MINUTE_S)
+    }
+}
+
+/// What rounds found: runs by the keys of their settings, and the programs by themselves.
+struct Found {
+    runs: BTreeMap<String, Vec<ExploreRun>>,
+    baselines: Vec<Baseline>,
+    was_interrupted: bool,
+}
+
+/// Runs each setting once a round, forwards and backwards in turn, so that a machine that grows faster or
+/// slower favours none.
+fn rounds(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) -> Found {
+    let mut found = Found {
+        runs: BTreeMap::new(),
+        baselines: Vec::new(),
+        was_interrupted: false,
+    };
+    let usual = prepared.plans.primary_loads();
+    let bar = Bar::new();
+    let all = (args.pairs as usize * wanted.len()).max(1);
+    'rounds: for pair in 0..args.pairs {
+        let Some(baseline) = baseline(prepared) else {
+            break;
+        };
+        found.baselines.push(baseline);
+        let mut order: Vec<&Setting> = wanted.iter().collect();
+        if pair % 2 == 1 {
+            order.reverse();
+        }
+        for (index, setting) in order.into_iter().enumerate() {
+            let done = pair as usize * wanted.len() + index;
+            bar.at(done as f64 / all as f64, &setting.name);
+            let mut run = one(prepared, setting, &usual, &baseline);
+            if prepared.bed.cancel.load(Ordering::Relaxed)
+                || run.failed.as_deref() == Some(INTERRUPTED)
+            {
+                break 'rounds;
+            }
+            run.pair = pair;
+            found.runs.entry(setting.way.key()).or_default().push(run);
+        }
+    }
+    bar.finish();
+    found.was_interrupted = prepared.bed.cancel.load(Ordering::Relaxed);
+    found
+}
+
+fn one(
+    prepared: &Prepared<'_>,
+    setting: &Setting,
+    usual: &Loads,
+    baseline: &Baseline,
+) -> ExploreRun {
+    let Prepared {
+        bed, known, plans, ..
+    } = prepared;
+    bed.run(&setting.way, known, plans, usual, baseline)
+}
+
+/// The programs by themselves, in a round; `None` when that was interrupted.
+fn baseline(prepared: &Prepared<'_>) -> Option<Baseline> {
+    let Prepared {
+        bed, known, plans, ..
+    } = prepared;
+    let needs_unbound = prepared.sweeps.contains(&ExploreSweep::Periods);
+    by_themselves(bed, known, plans, needs_unbound)
+}
+
+fn by_themselves(
+    bed: &Bed<'_>,
+    known: &Known,
+    plans: &Plans<'_>,
+    needs_unbound: bool,
+) -> Option<Baseline> {
+    let alone = |cpu| bed.alone(&bed.primary, cpu, known.limit).ok();
+    let (_, primary_s) = alone(Some(bed.cpu))?;
+    let mut each = Vec::new();
+    if known.all_end() && !bed.own_scavenger {
+        for scavenger in &bed.scavengers {
+            each.push(bed.alone(scavenger, Some(bed.cpu), known.limit).ok()?.1);
+        }
+    } else if known.all_end() {
+        each.push(primary_s);
+    }
+    let unbound_s = match needs_unbound {
+        true => Some(alone(None)?.1),
+        false => None,
+    };
+    let p95_ns = match bed.requests {
+        Some(_) => bed.alone_p95_ns(known, plans).ok(),
+        None => None,
+    };
+    Some(Baseline {
+        primary_s,
+        scavengers_s: (!each.is_empty()).then(|| each.iter().sum::<f64>() * f64::from(bed.copies)),
+        first_s: each.first().copied(),
+        p95_ns,
+        unbound_s,
+    })
+}
+
+fn document(
+    args: &ExploreArgs,
+    prepared: &Prepared<'_>,
+    tables: &[Table],
+    found: Found,
+    begun: Instant,
+) -> HarvestExplore {
+    let sweep = |(sweep, rows): &Table| {
+        let of = |setting: &Setting| {
+            let runs = found.runs.get(&setting.way.key());
+            rows::row(setting, runs.cloned().unwrap_or_default())
+        };
+        ExploredSweep {
+            sweep: *sweep,
+            rows: rows.iter().flatten().map(of).collect(),
+            missing: rows.as_ref().err().cloned(),
+        }
+    };
+    let sweeps: Vec<ExploredSweep> = tables.iter().map(sweep).collect();
+    let mut notes = prepared.notes.clone();
+    notes.extend(failures(&sweeps));
+    let info = &prepared.info;
+    HarvestExplore {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::HarvestExplore,
+        incomplete: found.was_interrupted,
+        membound_version: info.membound_version.clone(),
+        date: info.date.clone(),
+        host: info.host.clone(),
+        cpu: info.cpu.model_name.clone(),
+        wall_s: begun.elapsed().as_secs_f64(),
+        options: prepared.options(args),
+        alone: alone(prepared, &found.baselines),
+        sweeps,
+        notes,
+    }
+}
+
+fn alone(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
+    let figure = |of: fn(&Baseline) -> Option<f64>| {
+        let run = |it: &Baseline| ExploreRun {
+            primary_s: of(it),
+            ..ExploreRun::default()
+        };
+        let runs: Vec<ExploreRun> = baselines.iter().map(run).collect();
+        rows::figure(&runs, |run| run.primary_s)
+    };
+    ExploreAlone {
+        exit_code: prepared.known.primary_end.code(),
+        primary_s: figure(|it| Some(it.primary_s)),
+        scavengers_s: figure(|it| it.scavengers_s),
+        p95_ns: figure(|it| it.p95_ns),
+    }
+}
+
+/// Settings of which some runs failed, which rows do not tell.
+fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
+    for row in rows.filter(|row| row.failed.is_none()) {
+        let failed: Vec<&String> = row
+            .runs
+            .iter()
+            .filter_map(|run| run.failed.as_ref())
+            .collect();
+        if let Some(first) = failed.first() {
+            notes.push(format!(
+                "{}: {} of {} runs failed: {first}",
+                row.setting,
+                failed.len(),
+                row.runs.len()
+            ));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::ExploreRow;
+
+    use super::*;
+
+    #[test]
+    fn a_duration_is_said_in_seconds_or_minutes() {
+        assert_eq!(about(0.2), "1 seconds");
+        assert_eq!(about(80.0), "80 seconds");
+        assert_eq!(about(250.0), "4 minutes");
+    }
+
+    #[test]
+    fn runs_that_failed_beside_others_are_noted() {
+        let run = |failed: Option<&str>| ExploreRun {
+            failed: failed.map(str::to_owned),
+            ..ExploreRun::default()
+        };
+        let sweep = ExploredSweep {
+            sweep: ExploreSweep::Bound,
+            rows: vec![ExploreRow {
+                setting: "200 ns".to_owned(),
+                runs: vec![run(None), run(Some("it crashed"))],
+                ..ExploreRow::default()
+            }],
+            missing: None,
+        };
+        assert_eq!(
+            failures(&[sweep]),
+            ["200 ns: 1 of 2 runs failed: it crashed"]
+        );
+    }
+}

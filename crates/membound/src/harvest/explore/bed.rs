@@ -1,0 +1,428 @@
+//! Where settings are run: the programs, how they end by themselves, and one run of a setting.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use membound_types::{
+    CpuId, ExploreRun, HarvestPart, HarvestRole, HarvestRun, Latencies, MachineProfile,
+    ScavengerState,
+};
+
+use super::children::{self, Running, Unended};
+use super::profiles::{Loads, Plans, loads};
+use super::settings::{Harvesting, Way};
+use crate::harvest::programs::Wanted;
+use crate::harvest::run::{Timing, children_cpu_s};
+
+/// How many times as long as one after another a run may take.
+const MOST_TIMES: f64 = 20.0;
+/// And what it may take beyond that.
+const MORE: Duration = Duration::from_secs(60);
+
+/// What settings have in common.
+pub(super) struct Bed<'a> {
+    /// Our own executable.
+    pub(super) membound: PathBuf,
+    /// The machine profile, as a file.
+    pub(super) machine_path: PathBuf,
+    pub(super) machine: Option<MachineProfile>,
+    pub(super) scratch: PathBuf,
+    pub(super) primary: Wanted,
+    pub(super) scavengers: Vec<Wanted>,
+    /// The same as options.
+    pub(super) lines: Vec<String>,
+    pub(super) copies: u32,
+    /// No scavenger was named: the primary's own time is theirs.
+    pub(super) own_scavenger: bool,
+    pub(super) cpu: CpuId,
+    /// `--requests`.
+    pub(super) requests: Option<String>,
+    pub(super) cancel: &'a AtomicBool,
+}
+
+/// What is known of the programs by themselves.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// How the primary ends.
+    pub(super) primary_end: ExitStatus,
+    /// How each scavenger ends; `None` where it does not end by itself.
+    pub(super) scavenger_ends: Vec<Option<ExitStatus>>,
+    /// What a run may take.
+    pub(super) limit: Duration,
+}
+
+impl Known {
+    /// Whether all scavengers end by themselves.
+    pub(super) fn all_end(&self) -> bool {
+        self.scavenger_ends.iter().all(Option::is_some)
+    }
+}
+
+/// What a round found of the programs by themselves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Baseline {
+    pub(super) primary_s: f64,
+    /// Of all scavengers with their copies; `None` where one does not end.
+    pub(super) scavengers_s: Option<f64>,
+    /// Of the first scavenger alone.
+    pub(super) first_s: Option<f64>,
+    pub(super) p95_ns: Option<f64>,
+    /// The primary on any CPU, beside which it is profiled.
+    pub(super) unbound_s: Option<f64>,
+}
+
+/// A limit for runs whose programs take `all_s` one after another.
+pub(super) fn limit(all_s: f64) -> Duration {
+    MORE + Duration::from_secs_f64(all_s * MOST_TIMES)
+}
+
+/// A program to be run as it is.
+pub(super) fn as_it_is(program: &Wanted, before: &[&str]) -> Command {
+    let mut words = before.iter();
+    let mut command = match words.next() {
+        Some(first) => {
+            let mut command = Command::new(first);
+            command.args(words).arg(&program.path);
+            command
+        }
+        None => Command::new(&program.path),
+    };
+    command.args(&program.words[1..]);
+    command
+}
+
+fn why(unended: Unended, limit: Duration) -> String {
+    match unended {
+        Unended::Late => format!("it did not end within {:.0} s", limit.as_secs_f64()),
+        Unended::Interrupted => INTERRUPTED.to_owned(),
+    }
+}
+
+/// Why a run was not finished when the user ended all.
+pub(super) const INTERRUPTED: &str = "interrupted";
+
+impl Bed<'_> {
+    /// The primary by itself, writing where we do.
+    pub(super) fn first(&self) -> Result<(ExitStatus, f64), Unended> {
+        let mut command = as_it_is(&self.primary, &[]);
+        command.stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        let Ok(mut running) = children::start(&mut command, Some(self.cpu)) else {
+            return Err(Unended::Interrupted);
+        };
+        let (status, wall) = running.wait(Duration::MAX, self.cancel)?;
+        Ok((status, wall.as_secs_f64()))
+    }
+
+    /// A program by itself, silent. How it ended, and its wall time in seconds.
+    pub(super) fn alone(
+        &self,
+        program: &Wanted,
+        cpu: Option<CpuId>,
+        limit: Duration,
+    ) -> Result<(ExitStatus, f64), Unended> {
+        let mut command = as_it_is(program, &[]);
+        let started = children::start(children::silent(&mut command), cpu);
+        let mut running = started.map_err(|_| Unended::Late)?;
+        let (status, wall) = running.wait(limit, self.cancel)?;
+        Ok((status, wall.as_secs_f64()))
+    }
+
+    /// One run of a setting in a round, with what that round found of the programs by themselves.
+    pub(super) fn run(
+        &self,
+        way: &Way,
+        known: &Known,
+        plans: &Plans<'_>,
+        usual: &Loads,
+        baseline: &Baseline,
+    ) -> ExploreRun {
+        let found = match way {
+            Way::Alone => Ok(ExploreRun {
+                primary_s: Some(baseline.primary_s),
+                p95_ns: baseline.p95_ns,
+                ..ExploreRun::default()
+            }),
+            Way::OneAfterAnother => Ok(ExploreRun {
+                primary_s: Some(baseline.primary_s),
+                all_s: baseline.scavengers_s.map(|it| it + baseline.primary_s),
+                p95_ns: baseline.p95_ns,
+                ..ExploreRun::default()
+            }),
+            Way::Kernel(before) => self.beside(before, self.cpu, known, plans),
+            Way::Sibling(Some(cpu)) => self.beside(&[], *cpu, known, plans),
+            Way::Sibling(None) => {
+                let why = "no core has a second hardware thread that may be used";
+                Err(format!("{why}: CPU {} has none beside it", self.cpu.0))
+            }
+            Way::Harvest(how) => self.harvest(how, known, plans),
+            Way::Profiled(period) => self.profiled(*period, known, plans, usual, baseline),
+        };
+        let mut run = found.unwrap_or_else(|why| ExploreRun {
+            failed: Some(why),
+            ..ExploreRun::default()
+        });
+        let is_profiled = matches!(way, Way::Profiled(_));
+        run.alone_s = if is_profiled {
+            baseline.unbound_s
+        } else {
+            Some(baseline.primary_s)
+        };
+        run.alone_p95_ns = baseline.p95_ns;
+        run.scavengers_alone_s = match way {
+            Way::Alone | Way::Profiled(_) => None,
+            Way::Harvest(Harvesting {
+                copies_of_first: Some(copies),
+                ..
+            }) => baseline.first_s.map(|first| first * f64::from(*copies)),
+            _ => baseline.scavengers_s,
+        };
+        run
+    }
+
+    /// The primary, with scavengers as processes of their own begun by `before`.
+    fn beside(
+        &self,
+        before: &[&str],
+        cpu: CpuId,
+        known: &Known,
+        plans: &Plans<'_>,
+    ) -> Result<ExploreRun, String> {
+        let mut scavengers = Vec::new();
+        let json = self.scratch.join("beside.json");
+        let mut command = match self.requests {
+            Some(_) => self.only_told(plans, &json)?,
+            None => as_it_is(&self.primary, &[]),
+        };
+        let mut primary = children::start(children::silent(&mut command), Some(self.cpu))?;
+        for program in &self.scavengers {
+            for _ in 0..self.copies {
+                let mut command = as_it_is(program, before);
+                scavengers.push(children::start(children::silent(&mut command), Some(cpu))?);
+            }
+        }
+        let ended = primary.wait(known.limit, self.cancel);
+        let (status, wall) = ended.map_err(|unended| why(unended, known.limit))?;
+        if let Some(why) = children::differs(status, known.primary_end) {
+            return Err(format!("the program: {why}"));
+        }
+        let mut run = ExploreRun {
+            primary_s: Some(wall.as_secs_f64()),
+            ..ExploreRun::default()
+        };
+        if self.requests.is_some() {
+            run.p95_ns = p95_ns(&read(&json)?);
+        }
+        self.let_finish(scavengers, known, &mut run, &primary)?;
+        Ok(run)
+    }
+
+    /// Waits for the scavengers, or ends them where they have no end.
+    fn let_finish(
+        &self,
+        scavengers: Vec<Running>,
+        known: &Known,
+        run: &mut ExploreRun,
+        primary: &Running,
+    ) -> Result<(), String> {
+        if !known.all_end() {
+            let before_s = children_cpu_s();
+            drop(scavengers);
+            run.scavengers_cpu_s = Some(children_cpu_s() - before_s);
+            return Ok(());
+        }
+        let ends = known
+            .scavenger_ends
+            .iter()
+            .flat_map(|end| std::iter::repeat_n(*end, self.copies as usize));
+        for (mut scavenger, end) in scavengers.into_iter().zip(ends) {
+            let ended = scavenger.wait(known.limit, self.cancel);
+            let (status, _) = ended.map_err(|unended| why(unended, known.limit))?;
+            if let Some(why) = end.and_then(|end| children::differs(status, end)) {
+                return Err(format!("a scavenger: {why}"));
+            }
+        }
+        run.all_s = Some(primary.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// The primary under membound, which tells its requests and lets nobody else run.
+    fn only_told(&self, plans: &Plans<'_>, json: &Path) -> Result<Command, String> {
+        let how = Harvesting {
+            without: vec![HarvestPart::Switch],
+            ..Harvesting::default()
+        };
+        let files = plans.files_without_yields(self.distance_ns(&how))?;
+        let mut command = self.harvest_command(&how, &files, json);
+        command.args(["--idle", "stop"]);
+        Ok(self.with_program(command))
+    }
+
+    /// The 95th percentile of the primary's requests without scavengers.
+    pub(super) fn alone_p95_ns(&self, known: &Known, plans: &Plans<'_>) -> Result<f64, String> {
+        let json = self.scratch.join("alone.json");
+        let mut command = self.only_told(plans, &json)?;
+        let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
+        let ended = running.wait(known.limit, self.cancel);
+        ended.map_err(|unended| why(unended, known.limit))?;
+        p95_ns(&read(&json)?).ok_or_else(|| "no request was told".to_owned())
+    }
+
+    fn distance_ns(&self, how: &Harvesting) -> f64 {
+        let goes_with = Timing::of(how.bound_ns, self.machine.as_ref()).distance_ns;
+        how.distance_ns.unwrap_or(goes_with)
+    }
+
+    fn harvest(
+        &self,
+        how: &Harvesting,
+        known: &Known,
+        plans: &Plans<'_>,
+    ) -> Result<ExploreRun, String> {
+        let json = self.scratch.join("harvest.json");
+        let _ = std::fs::remove_file(&json);
+        let files = plans.files(self.distance_ns(how))?;
+        let mut command = self.harvest_command(how, &files, &json);
+        if known.all_end() {
+            command.arg("--finish");
+        }
+        let mut command = self.with_program(command);
+        let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
+        let ended = running.wait(known.limit, self.cancel);
+        let (status, _) = ended.map_err(|unended| why(unended, known.limit))?;
+        if let Some(why) = children::differs(status, known.primary_end) {
+            return Err(format!("the program: {why}"));
+        }
+        let document = read(&json)?;
+        let wanted = how
+            .copies_of_first
+            .unwrap_or_else(|| self.copies * self.scavengers.len() as u32);
+        complaint(&document, known, wanted).map_or(Ok(()), Err)?;
+        Ok(harvested(&document, known.all_end()))
+    }
+
+    /// `membound harvest run` up to the program.
+    fn harvest_command(&self, how: &Harvesting, plans: &[PathBuf], json: &Path) -> Command {
+        let mut command = Command::new(&self.membound);
+        command.args(["harvest", "run", "--quiet", "--machine"]);
+        command.arg(&self.machine_path).arg("--json").arg(json);
+        let (lines, copies) = match how.copies_of_first {
+            Some(copies) => (&self.lines[..1], copies),
+            None => (&self.lines[..], self.copies),
+        };
+        command.args(["--copies", &copies.to_string()]);
+        for line in lines {
+            command.arg("--scavenger").arg(line);
+        }
+        for plan in plans {
+            command.arg("--plan").arg(plan);
+        }
+        for part in &how.without {
+            command.args(["--without", part.name()]);
+        }
+        let numbers = [("--bound-ns", how.bound_ns), ("--slo-p95", how.slo_p95_ns)];
+        for (option, number) in numbers {
+            if let Some(number) = number {
+                command.args([option, &number.to_string()]);
+            }
+        }
+        if let Some(requests) = &self.requests {
+            command.args(["--requests", requests]);
+        }
+        command
+    }
+
+    fn with_program(&self, mut command: Command) -> Command {
+        command.arg("--").args(&self.primary.words);
+        command
+    }
+
+    fn profiled(
+        &self,
+        period: Option<Duration>,
+        known: &Known,
+        plans: &Plans<'_>,
+        usual: &Loads,
+        baseline: &Baseline,
+    ) -> Result<ExploreRun, String> {
+        let Some(period) = period else {
+            return Ok(ExploreRun {
+                primary_s: baseline.unbound_s,
+                ..ExploreRun::default()
+            });
+        };
+        let profiler = &plans.profiler;
+        let data = profiler.record(&self.primary, Some(period), known.limit)?;
+        let plan = profiler.plan(&data, HarvestRole::Primary, None)?;
+        let found = loads(&plan);
+        Ok(ExploreRun {
+            primary_s: Some(data.meta.elapsed_ns as f64 * 1e-9),
+            loads: Some(found.len() as u64),
+            common_loads: Some(found.intersection(usual).count() as u64),
+            usual_loads: Some(usual.len() as u64),
+            ..ExploreRun::default()
+        })
+    }
+}
+
+fn read(json: &Path) -> Result<HarvestRun, String> {
+    let text = std::fs::read(json).map_err(|_| "`harvest run` left no document".to_owned())?;
+    serde_json::from_slice(&text)
+        .map_err(|error| format!("`harvest run` left no document: {error}"))
+}
+
+/// Of all its requests, in phases with scavengers where most are.
+fn p95_ns(document: &HarvestRun) -> Option<f64> {
+    let latency = document.primary.latency.as_ref()?;
+    let both = [&latency.with, &latency.without];
+    let told = both.into_iter().flatten();
+    let most = told.max_by_key(|it: &&Latencies| it.requests)?;
+    Some(most.p95_ns)
+}
+
+/// Why a harvest's figures say nothing of it.
+fn complaint(document: &HarvestRun, known: &Known, wanted: u32) -> Option<String> {
+    if document.scavengers.len() < wanted as usize {
+        return Some("a scavenger was left out".to_owned());
+    }
+    let codes: Vec<Option<i32>> = known
+        .scavenger_ends
+        .iter()
+        .map(|end| end.and_then(|end| end.code()))
+        .collect();
+    document.scavengers.iter().find_map(|scavenger| {
+        let why = scavenger.reason.as_deref().unwrap_or("no reason told");
+        match scavenger.state {
+            ScavengerState::Refused => Some(format!("a scavenger was refused: {why}")),
+            ScavengerState::Crashed => Some(format!("a scavenger crashed: {why}")),
+            ScavengerState::Finished if !codes.contains(&scavenger.exit_code) => {
+                let code = scavenger.exit_code.unwrap_or(-1);
+                Some(format!(
+                    "a scavenger ended with code {code}, and alone with another"
+                ))
+            }
+            ScavengerState::Unfinished if known.all_end() => {
+                Some("a scavenger did not finish".to_owned())
+            }
+            _ => None,
+        }
+    })
+}
+
+/// What a harvest's document says.
+fn harvested(document: &HarvestRun, all_end: bool) -> ExploreRun {
+    let distance = &document.distance_ns;
+    let cpu: Option<Vec<f64>> = document.scavengers.iter().map(|it| it.cpu_s).collect();
+    ExploreRun {
+        primary_s: document.primary.wall_s,
+        all_s: all_end.then_some(document.wall_s),
+        scavengers_cpu_s: cpu.filter(|_| !all_end).map(|cpu| cpu.iter().sum()),
+        p95_ns: p95_ns(document),
+        turn_p50_ns: distance.p50,
+        turn_p90_ns: distance.p90,
+        within: distance.within_bound,
+        turns: Some(document.primary.yields),
+        ..ExploreRun::default()
+    }
+}

@@ -1,0 +1,375 @@
+//! All that is found out before the first setting is run: what cannot work is refused here, in the order of
+//! what it costs to find out.
+
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use membound_platform::{Root, affinity, machine_info};
+use membound_types::{
+    CpuId, ExploreOptions, ExploreSweep, HarvestRole, MachineInfo, MachineProfile, Timer,
+};
+use tempfile::TempDir;
+
+use super::args::ExploreArgs;
+use super::bed::{self, Baseline, Bed, Known};
+use super::children::{self, Unended};
+use super::profiles::{Plans, Profiler, Source};
+use crate::harvest::plans::{self, Followed};
+use crate::harvest::programs::{self, Wanted};
+use crate::harvest::run::texts;
+use crate::output::{self, Target, Usage};
+use crate::profile::machine;
+
+/// How long a scavenger is waited for before it counts as one without an end: as many times as the primary
+/// takes, and at least so long.
+const ENDLESS_TIMES: f64 = 10.0;
+const ENDLESS_AFTER: Duration = Duration::from_secs(10);
+
+/// Everything that rounds need.
+pub(super) struct Prepared<'a> {
+    pub(super) json: Option<Target>,
+    pub(super) html: Option<Target>,
+    pub(super) sweeps: Vec<ExploreSweep>,
+    pub(super) bed: Bed<'a>,
+    pub(super) plans: Plans<'a>,
+    pub(super) known: Known,
+    /// The first runs of the programs by themselves.
+    pub(super) first: Baseline,
+    /// The hardware thread beside the CPU of all programs.
+    pub(super) sibling: Option<CpuId>,
+    pub(super) info: MachineInfo,
+    pub(super) notes: Vec<String>,
+    /// Files of all this; it goes with it.
+    _scratch: TempDir,
+}
+
+/// Nothing is explored, and what to exit with.
+pub(super) struct Stop(pub(super) ExitCode);
+
+/// What was asked for, found possible without running anything.
+struct Checked {
+    json: Option<Target>,
+    html: Option<Target>,
+    sweeps: Vec<ExploreSweep>,
+    cpu: CpuId,
+    primary: Wanted,
+    scavengers: Vec<Wanted>,
+    lines: Vec<String>,
+    given: Vec<(std::path::PathBuf, Followed)>,
+}
+
+impl Prepared<'_> {
+    /// What was asked for, as the document has it.
+    pub(super) fn options(&self, args: &ExploreArgs) -> ExploreOptions {
+        let words = |wanted: &Wanted| texts(&wanted.words);
+        ExploreOptions {
+            command: words(&self.bed.primary),
+            scavengers: self.bed.scavengers.iter().map(words).collect(),
+            own_scavenger: self.bed.own_scavenger,
+            copies: args.copies,
+            pairs: args.pairs,
+            on_cpu: self.bed.cpu,
+            requests: self.bed.requests.clone(),
+            plans: args
+                .plan
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect(),
+        }
+    }
+}
+
+/// Checks, and runs and profiles each program once.
+///
+/// # Errors
+/// When what was asked for makes no sense or cannot be done here.
+pub(super) fn all<'a>(
+    args: &ExploreArgs,
+    cancel: &'a AtomicBool,
+) -> anyhow::Result<Result<Prepared<'a>, Stop>> {
+    let primary = match programs::command(&args.command) {
+        Ok(primary) => primary,
+        Err(refused) => {
+            output::complain(&refused.to_string());
+            return Ok(Err(Stop(ExitCode::from(refused.code()))));
+        }
+    };
+    let checked = check(args, primary)?;
+    let machine = machine::profile(args.machine.as_deref())?;
+    let info = machine_info(&Root::system(), Timer::default(), Default::default());
+    let scratch = tempfile::tempdir().context("there is no room for files of the exploration")?;
+    let machine_path = scratch.path().join("machine.json");
+    let written = machine
+        .clone()
+        .unwrap_or_else(|| MachineProfile::unmeasured(info.clone()));
+    output::replace(&machine_path, &output::json(&written)?)?;
+    let bed = Bed {
+        membound: std::env::current_exe().context("membound has no file")?,
+        machine_path,
+        machine,
+        scratch: scratch.path().to_owned(),
+        primary: checked.primary,
+        scavengers: checked.scavengers,
+        lines: checked.lines,
+        copies: args.copies,
+        own_scavenger: args.scavenger.is_empty(),
+        cpu: checked.cpu,
+        requests: args.requests.as_ref().map(ToString::to_string),
+        cancel,
+    };
+    let (known, mut first, mut notes) = match by_themselves(&bed) {
+        Ok(found) => found,
+        Err(stop) => return Ok(Err(stop)),
+    };
+    let plans = sources(args, &bed, &checked.given, &mut notes);
+    if bed.requests.is_some() {
+        match bed.alone_p95_ns(&known, &plans) {
+            Ok(ns) => first.p95_ns = Some(ns),
+            Err(why) => notes.push(format!("requests without scavengers: {why}")),
+        }
+    }
+    let beside = |core: &&Vec<CpuId>| core.contains(&bed.cpu);
+    let core = info.cpu.smt_siblings.iter().find(beside).cloned();
+    let mut others = core.into_iter().flatten();
+    let sibling = others.find(|cpu| *cpu != bed.cpu && info.cpu.allowed.contains(cpu));
+    Ok(Ok(Prepared {
+        json: checked.json,
+        html: checked.html,
+        sweeps: checked.sweeps,
+        bed,
+        plans,
+        known,
+        first,
+        sibling,
+        info,
+        notes,
+        _scratch: scratch,
+    }))
+}
+
+fn check(args: &ExploreArgs, primary: Wanted) -> anyhow::Result<Checked> {
+    let sweeps = sweeps(args).map_err(Usage)?;
+    let cpu = cpu(args)?;
+    let json = args.json.as_deref().map(Target::open).transpose()?;
+    let html = args.html.as_deref().map(Target::page).transpose()?;
+    let lines = lines(args).map_err(Usage)?;
+    let scavengers = programs::scavengers(&lines).map_err(Usage)?;
+    let mut given = Vec::new();
+    for path in &args.plan {
+        let followed = plans::read(path)?;
+        let mut fits = false;
+        for program in std::iter::once(&primary).chain(&scavengers) {
+            fits |= plans::is_for(&followed.plan, &program.code)?;
+        }
+        if !fits {
+            bail!("{} is a plan of none of these programs", path.display());
+        }
+        given.push((path.clone(), followed));
+    }
+    Ok(Checked {
+        json,
+        html,
+        sweeps,
+        cpu,
+        primary,
+        scavengers,
+        lines,
+        given,
+    })
+}
+
+/// The tables, each once.
+fn sweeps(args: &ExploreArgs) -> Result<Vec<ExploreSweep>, String> {
+    let applies = |sweep: &ExploreSweep| *sweep != ExploreSweep::Slo || args.requests.is_some();
+    if args.sweep.is_empty() {
+        return Ok(ExploreSweep::ALL.into_iter().filter(applies).collect());
+    }
+    if !args.sweep.iter().all(applies) {
+        return Err("--sweep slo needs --requests, which says what a request is".to_owned());
+    }
+    let mut sweeps = Vec::new();
+    for sweep in &args.sweep {
+        if !sweeps.contains(sweep) {
+            sweeps.push(*sweep);
+        }
+    }
+    Ok(sweeps)
+}
+
+/// The CPU that all programs share: the last one, since the first has most interrupts.
+fn cpu(args: &ExploreArgs) -> anyhow::Result<CpuId> {
+    let allowed = affinity::allowed()?;
+    match args.cpu.map(CpuId) {
+        Some(cpu) if allowed.contains(&cpu) => Ok(cpu),
+        Some(cpu) => Err(Usage(format!("CPU {} is none that may be used (--cpu)", cpu.0)).into()),
+        None => allowed.last().copied().context("there is no CPU to run on"),
+    }
+}
+
+/// The scavengers as options: the command itself where none is named.
+fn lines(args: &ExploreArgs) -> Result<Vec<String>, String> {
+    if !args.scavenger.is_empty() {
+        return Ok(args.scavenger.clone());
+    }
+    let words: Option<Vec<&str>> = args.command.iter().map(|word| word.to_str()).collect();
+    let words = words.ok_or("the command is no text: name a scavenger with --scavenger \"CMD\"")?;
+    let line = shlex::try_join(words).map_err(|error| format!("the command: {error}"))?;
+    Ok(vec![line])
+}
+
+/// Runs each program by itself, the primary with its output where ours goes.
+fn by_themselves(bed: &Bed<'_>) -> Result<(Known, Baseline, Vec<String>), Stop> {
+    let (primary_end, primary_s) = bed.first().map_err(|_| interrupted())?;
+    if !primary_end.success() {
+        let how = children::told(primary_end);
+        output::complain(&format!(
+            "the program fails by itself ({how}): nothing was explored"
+        ));
+        let code = primary_end.code().and_then(|code| u8::try_from(code).ok());
+        return Err(Stop(ExitCode::from(code.unwrap_or(1))));
+    }
+    let mut notes = Vec::new();
+    let mut ends = Vec::new();
+    let mut each = Vec::new();
+    let patience = Duration::from_secs_f64(primary_s * ENDLESS_TIMES).max(ENDLESS_AFTER);
+    for scavenger in &bed.scavengers {
+        if bed.own_scavenger {
+            ends.push(Some(primary_end));
+            each.push(primary_s);
+            continue;
+        }
+        match bed.alone(scavenger, Some(bed.cpu), patience) {
+            Ok((end, seconds)) => {
+                ends.push(Some(end));
+                each.push(seconds);
+            }
+            Err(Unended::Interrupted) => return Err(interrupted()),
+            Err(Unended::Late) => {
+                notes.push(format!(
+                    "{} did not end by itself within {:.0} s: the work of scavengers is told by their CPU \
+                     time, which counts their own waiting, and there is no time in which all are done",
+                    scavenger.path.display(),
+                    patience.as_secs_f64()
+                ));
+                ends.push(None);
+            }
+        }
+    }
+    let sum: f64 = each.iter().sum::<f64>() * f64::from(bed.copies);
+    let known = Known {
+        limit: bed::limit(primary_s + sum),
+        primary_end,
+        scavenger_ends: ends,
+    };
+    let first = Baseline {
+        primary_s,
+        scavengers_s: known.all_end().then_some(sum),
+        first_s: each.first().copied(),
+        ..Baseline::default()
+    };
+    Ok((known, first, notes))
+}
+
+fn interrupted() -> Stop {
+    output::complain("interrupted: nothing was measured");
+    Stop(ExitCode::from(super::ENDED_BY_USER))
+}
+
+/// Where plans come from: files, or a profile of each program.
+fn sources<'a>(
+    args: &ExploreArgs,
+    bed: &Bed<'a>,
+    given: &[(std::path::PathBuf, Followed)],
+    notes: &mut Vec<String>,
+) -> Plans<'a> {
+    let profiler = Profiler {
+        membound: bed.membound.clone(),
+        machine: bed.machine.clone(),
+        machine_path: bed.machine_path.clone(),
+        scratch: bed.scratch.clone(),
+        cancel: bed.cancel,
+    };
+    let mut source = |role: HarvestRole, program: &Wanted| {
+        let is_of = |followed: &Followed| {
+            followed.plan.role == role
+                && plans::is_for(&followed.plan, &program.code).unwrap_or(false)
+        };
+        let files: Vec<_> = given
+            .iter()
+            .filter(|(_, followed)| is_of(followed))
+            .map(|(path, _)| path.clone())
+            .collect();
+        if !files.is_empty() {
+            return Source::Given(files);
+        }
+        if !args.quiet {
+            let name = program.path.display();
+            let most = args.profile_s.as_secs_f64();
+            output::complain(&format!("profiling {name} as {role} for up to {most:.0} s"));
+        }
+        match profiler.record(program, None, args.profile_s) {
+            Ok(data) => Source::Recorded(Box::new(data)),
+            Err(why) => {
+                notes.push(format!("{}: {why}", program.path.display()));
+                Source::None(why)
+            }
+        }
+    };
+    let primary = source(HarvestRole::Primary, &bed.primary);
+    let scavengers = bed
+        .scavengers
+        .iter()
+        .map(|program| source(HarvestRole::Scavenger, program))
+        .collect();
+    Plans {
+        profiler,
+        primary,
+        scavengers,
+        made: Default::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ExploreArgs,
+    }
+
+    fn args(words: &[&str]) -> ExploreArgs {
+        let words = ["explore"].iter().chain(words);
+        Line::try_parse_from(words).unwrap().args
+    }
+
+    #[test]
+    fn tables_are_all_that_apply_or_those_asked_for() {
+        let found = |words: &[&str]| sweeps(&args(words));
+        assert_eq!(found(&["true"]).unwrap().len(), ExploreSweep::ALL.len() - 1);
+        assert_eq!(found(&["--requests", "sockets", "true"]).unwrap().len(), 7);
+        assert_eq!(
+            found(&["--sweep", "kernel,bound,kernel", "true"]).unwrap(),
+            [ExploreSweep::Kernel, ExploreSweep::Bound]
+        );
+        let refused = found(&["--sweep", "slo", "true"]).unwrap_err();
+        assert!(refused.contains("--requests"), "{refused}");
+    }
+
+    #[test]
+    fn a_program_without_scavengers_is_its_own_with_its_words() {
+        assert_eq!(
+            lines(&args(&["prog", "a b", "--x"])).unwrap(),
+            ["prog 'a b' --x"]
+        );
+        assert_eq!(
+            lines(&args(&["--scavenger", "other 1", "prog"])).unwrap(),
+            ["other 1"]
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! Profiles of the programs, and plans that are made from them: one profile for all plans of a program,
+//! so that settings differ in nothing else.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use membound_harvest::Options;
+use membound_harvest::distance::{Limits, Rule};
+use membound_run::RunData;
+use membound_types::{HarvestPlan, HarvestRole, MachineProfile, YieldKind};
+use rustix::process::Signal;
+
+use super::children::{self, Unended};
+use crate::harvest::plan::Files;
+use crate::harvest::programs::Wanted;
+use crate::output;
+
+/// How long a profiler has to write its run after it was told to end.
+const GRACE: Duration = Duration::from_secs(30);
+/// Share of the CPU time that yields may cost where loads hit: the default of `harvest run`.
+const MAX_OVERHEAD: f64 = 0.05;
+
+/// Loads that yield: file and address.
+pub(super) type Loads = BTreeSet<(String, u64)>;
+
+/// Records programs and plans them.
+#[derive(Debug)]
+pub(super) struct Profiler<'a> {
+    /// Our own executable.
+    pub(super) membound: PathBuf,
+    pub(super) machine: Option<MachineProfile>,
+    /// The same, as a file.
+    pub(super) machine_path: PathBuf,
+    pub(super) scratch: PathBuf,
+    pub(super) cancel: &'a AtomicBool,
+}
+
+impl Profiler<'_> {
+    /// Runs a program under the profiler, with its output thrown away, for `limit` at most; then it is
+    /// asked to end. Returns what was recorded, and the file.
+    pub(super) fn record(
+        &self,
+        program: &Wanted,
+        period: Option<Duration>,
+        limit: Duration,
+    ) -> Result<RunData, String> {
+        let run = self.scratch.join("explore.run");
+        let _ = std::fs::remove_file(&run);
+        let mut command = Command::new(&self.membound);
+        command.args(["profile", "--quiet", "--no-objects", "--machine"]);
+        command.arg(&self.machine_path).arg("-o").arg(&run);
+        if let Some(period) = period {
+            let ms = (period.as_secs_f64() * 1e3).to_string();
+            command.args(["--period", &ms]);
+        }
+        command
+            .arg("--")
+            .arg(&program.path)
+            .args(&program.words[1..]);
+        // Recording needs a processor of its own.
+        let mut running = children::start(children::silent(&mut command), None)?;
+        match running.wait(limit, self.cancel) {
+            Err(Unended::Late) => {
+                running.signal(Signal::TERM);
+                let more = running.elapsed() + GRACE;
+                let ended = running.wait(more, self.cancel);
+                ended.map_err(|_| "its profile did not end when it was asked to")?;
+            }
+            Err(Unended::Interrupted) => return Err("interrupted".to_owned()),
+            Ok(_) => {}
+        }
+        RunData::open(&run).map_err(|error| format!("it could not be profiled: {error:#}"))
+    }
+
+    /// The plan of what was recorded.
+    pub(super) fn plan(
+        &self,
+        data: &RunData,
+        role: HarvestRole,
+        distance_ns: Option<f64>,
+    ) -> Result<HarvestPlan, String> {
+        let mut options = Options::new(role);
+        options.max_overhead = MAX_OVERHEAD;
+        options.limits = distance_ns.map(|bound_ns| Limits {
+            bound_ns,
+            rule: Rule::Max,
+        });
+        membound_harvest::plan(data, self.machine.as_ref(), &Files, None, &options)
+            .map_err(|error| format!("it cannot be planned: {error:#}"))
+    }
+}
+
+/// The loads that a plan has yield.
+pub(super) fn loads(plan: &HarvestPlan) -> Loads {
+    let chosen = plan
+        .sites
+        .iter()
+        .filter(|site| site.chosen && site.kind == YieldKind::Primary);
+    chosen
+        .map(|site| (site.module.clone(), site.offset))
+        .collect()
+}
+
+/// Where the plans of a program come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// Files that were given: the same for all settings.
+    Given(Vec<PathBuf>),
+    /// What was recorded of it.
+    Recorded(Box<RunData>),
+    /// Nothing, and why.
+    None(String),
+}
+
+/// The plans of all programs, as files.
+#[derive(Debug)]
+pub(super) struct Plans<'a> {
+    pub(super) profiler: Profiler<'a>,
+    pub(super) primary: Source,
+    /// Of each different scavenger.
+    pub(super) scavengers: Vec<Source>,
+    /// Files that were made, or why not, by what they are.
+    pub(super) made: RefCell<BTreeMap<String, Result<PathBuf, String>>>,
+}
+
+impl Plans<'_> {
+    /// The files for a run whose scavengers keep to a distance.
+    pub(super) fn files(&self, distance_ns: f64) -> Result<Vec<PathBuf>, String> {
+        let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None)?;
+        for (index, source) in self.scavengers.iter().enumerate() {
+            let role = HarvestRole::Scavenger;
+            files.extend(self.of(source, role, index, Some(distance_ns))?);
+        }
+        Ok(files)
+    }
+
+    /// As [`Self::files`], with a primary that never yields.
+    pub(super) fn files_without_yields(&self, distance_ns: f64) -> Result<Vec<PathBuf>, String> {
+        let mut files = self.files(distance_ns)?;
+        if let Some(first) = files.first_mut() {
+            let text = std::fs::read(&*first).map_err(|error| error.to_string())?;
+            let plan: Result<HarvestPlan, _> = serde_json::from_slice(&text);
+            let mut plan = plan.map_err(|error| error.to_string())?;
+            for site in &mut plan.sites {
+                site.chosen = false;
+            }
+            *first = self.write("without-yields", &plan)?;
+        }
+        Ok(files)
+    }
+
+    /// Whether distances between a scavenger's yields can be varied, else why not.
+    pub(super) fn distances_vary(&self) -> Result<(), String> {
+        let given = |source: &Source| matches!(source, Source::Given(_));
+        if self.scavengers.iter().any(given) {
+            return Err(
+                "a scavenger's plan was given (--plan), and with it its distance".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// The loads that the primary's plan has yield.
+    pub(super) fn primary_loads(&self) -> Loads {
+        match &self.primary {
+            Source::Recorded(data) => {
+                let plan = self.profiler.plan(data, HarvestRole::Primary, None);
+                plan.as_ref().map(loads).unwrap_or_default()
+            }
+            Source::Given(_) | Source::None(_) => Loads::new(),
+        }
+    }
+
+    fn of(
+        &self,
+        source: &Source,
+        role: HarvestRole,
+        index: usize,
+        distance_ns: Option<f64>,
+    ) -> Result<Vec<PathBuf>, String> {
+        let data = match source {
+            Source::Given(files) => return Ok(files.clone()),
+            Source::None(why) => return Err(format!("the {role}: {why}")),
+            Source::Recorded(data) => data,
+        };
+        let name = format!("{role}-{index}-{}", distance_ns.unwrap_or(0.0));
+        if let Some(known) = self.made.borrow().get(&name) {
+            return known.clone().map(|path| vec![path]);
+        }
+        let plan = self.profiler.plan(data, role, distance_ns);
+        let made = plan.and_then(|plan| self.write(&name, &plan));
+        self.made.borrow_mut().insert(name, made.clone());
+        made.map(|path| vec![path])
+    }
+
+    fn write(&self, name: &str, plan: &HarvestPlan) -> Result<PathBuf, String> {
+        let path = self.profiler.scratch.join(format!("{name}.json"));
+        let written = output::json(plan).and_then(|text| output::replace(&path, &text));
+        written.map_err(|error| format!("{error:#}"))?;
+        Ok(path)
+    }
+}

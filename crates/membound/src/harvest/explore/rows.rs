@@ -1,0 +1,179 @@
+//! From runs to figures: medians over rounds, each run against what its own round found of the programs by
+//! themselves.
+
+use membound_measure::stats;
+use membound_types::{ExploreFigure, ExploreRow, ExploreRun};
+
+use super::settings::Setting;
+
+/// The median of what runs say, with its interval; `None` when none says it.
+pub(super) fn figure(
+    runs: &[ExploreRun],
+    of: impl Fn(&ExploreRun) -> Option<f64>,
+) -> Option<ExploreFigure> {
+    let succeeded = runs.iter().filter(|run| run.failed.is_none());
+    let values: Vec<f64> = succeeded.filter_map(of).collect();
+    let summary = stats::summarize(&values)?;
+    Some(ExploreFigure {
+        value: summary.median,
+        low: summary.low,
+        high: summary.high,
+    })
+}
+
+/// The row of a setting.
+pub(super) fn row(setting: &Setting, runs: Vec<ExploreRun>) -> ExploreRow {
+    let failed = match runs.iter().find(|run| run.failed.is_none()) {
+        Some(_) => None,
+        None => runs.first().map_or_else(
+            || Some("it was not run".to_owned()),
+            |first| first.failed.clone(),
+        ),
+    };
+    ExploreRow {
+        setting: setting.name.clone(),
+        at: setting.at,
+        failed,
+        primary_s: figure(&runs, |run| run.primary_s),
+        slowdown: figure(&runs, slowdown),
+        all_s: figure(&runs, |run| run.all_s),
+        speedup: figure(&runs, speedup),
+        work: figure(&runs, work),
+        p95_ns: figure(&runs, |run| run.p95_ns),
+        p95_change: figure(&runs, p95_change),
+        turn_p50_ns: figure(&runs, |run| run.turn_p50_ns),
+        turn_p90_ns: figure(&runs, |run| run.turn_p90_ns),
+        within: figure(&runs, |run| run.within),
+        yield_ns: figure(&runs, yield_ns),
+        loads: figure(&runs, |run| run.loads.map(|loads| loads as f64)),
+        same_loads: figure(&runs, same_loads),
+        runs,
+    }
+}
+
+/// How much longer the primary takes than by itself.
+fn slowdown(run: &ExploreRun) -> Option<f64> {
+    Some(run.primary_s? / positive(run.alone_s?)? - 1.0)
+}
+
+/// One after another, by all at once.
+fn speedup(run: &ExploreRun) -> Option<f64> {
+    Some((run.alone_s? + run.scavengers_alone_s?) / positive(run.all_s?)?)
+}
+
+/// What scavengers got done while the primary ran, as a share of that time by themselves.
+///
+/// After the primary's end they run by themselves, so that what they take then is what they had left.
+fn work(run: &ExploreRun) -> Option<f64> {
+    let primary_s = positive(run.primary_s?)?;
+    let done_s = match (run.scavengers_alone_s, run.all_s) {
+        (Some(alone_s), Some(all_s)) => alone_s - (all_s - primary_s),
+        _ => run.scavengers_cpu_s?,
+    };
+    // What scavengers disturb each other by after its end can be more than they got done before it.
+    Some(done_s.max(0.0) / primary_s)
+}
+
+fn p95_change(run: &ExploreRun) -> Option<f64> {
+    Some(run.p95_ns? / positive(run.alone_p95_ns?)? - 1.0)
+}
+
+/// What the primary's time grew by for each turn.
+fn yield_ns(run: &ExploreRun) -> Option<f64> {
+    let turns = positive(run.turns? as f64)?;
+    Some((run.primary_s? - run.alone_s?) * 1e9 / turns)
+}
+
+/// How much two choices of loads have in common: the intersection by the union.
+fn same_loads(run: &ExploreRun) -> Option<f64> {
+    let common = run.common_loads?;
+    let either = positive((run.loads? + run.usual_loads? - common) as f64)?;
+    Some(common as f64 / either)
+}
+
+fn positive(value: f64) -> Option<f64> {
+    (value > 0.0).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::{Harvesting, Way};
+    use super::*;
+
+    /// A round on a machine that is `slow` times as slow in it.
+    fn run(pair: u32, slow: f64) -> ExploreRun {
+        ExploreRun {
+            pair,
+            alone_s: Some(2.0 * slow),
+            scavengers_alone_s: Some(4.0 * slow),
+            primary_s: Some(2.5 * slow),
+            all_s: Some(4.0 * slow),
+            alone_p95_ns: Some(100.0 * slow),
+            p95_ns: Some(130.0 * slow),
+            turns: Some(1_000_000),
+            loads: Some(3),
+            common_loads: Some(2),
+            usual_loads: Some(3),
+            ..ExploreRun::default()
+        }
+    }
+
+    fn row_of(runs: Vec<ExploreRun>) -> ExploreRow {
+        let setting = Setting {
+            name: "any".to_owned(),
+            at: Some(1.0),
+            way: Way::Harvest(Harvesting::default()),
+        };
+        row(&setting, runs)
+    }
+
+    #[track_caller]
+    fn is(figure: Option<ExploreFigure>, value: f64, low: f64, high: f64) {
+        let found = figure.unwrap();
+        for (found, expected) in [(found.value, value), (found.low, low), (found.high, high)] {
+            assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn figures_are_of_pairs_so_that_a_slow_round_changes_none() {
+        let row = row_of(vec![run(0, 1.0), run(1, 3.0), run(2, 1.5)]);
+        is(row.primary_s, 3.75, 2.5, 7.5);
+        is(row.slowdown, 0.25, 0.25, 0.25);
+        is(row.speedup, 1.5, 1.5, 1.5);
+        // Of 4 s of work 1.5 s was left: 2.5 s was done in 2.5 s.
+        is(row.work, 1.0, 1.0, 1.0);
+        is(row.p95_change, 0.3, 0.3, 0.3);
+        is(row.yield_ns, 750.0, 500.0, 1500.0);
+        is(row.same_loads, 0.5, 0.5, 0.5);
+        assert_eq!(row.failed, None);
+    }
+
+    #[test]
+    fn scavengers_without_an_end_are_told_by_their_cpu_time() {
+        let endless = ExploreRun {
+            scavengers_alone_s: None,
+            all_s: None,
+            scavengers_cpu_s: Some(0.5),
+            ..run(0, 1.0)
+        };
+        let row = row_of(vec![endless]);
+        is(row.work, 0.2, 0.2, 0.2);
+        assert_eq!((row.speedup, row.all_s), (None, None));
+    }
+
+    #[test]
+    fn a_run_that_failed_is_in_no_figure_and_a_row_of_such_says_why() {
+        let failed = ExploreRun {
+            failed: Some("a scavenger crashed".to_owned()),
+            ..run(1, 9.0)
+        };
+        let row = row_of(vec![failed.clone(), run(0, 1.0)]);
+        is(row.primary_s, 2.5, 2.5, 2.5);
+        assert_eq!(row.failed, None);
+        let row = row_of(vec![failed]);
+        assert_eq!(row.failed.as_deref(), Some("a scavenger crashed"));
+        assert_eq!(row.primary_s, None);
+        assert_eq!(row_of(Vec::new()).failed.as_deref(), Some("it was not run"));
+    }
+}

@@ -1,0 +1,290 @@
+//! What is run: the settings of each table, and which of them are the same run.
+
+use std::time::Duration;
+
+use membound_types::{CpuId, ExploreSweep, HarvestPart};
+
+use super::args::BoundNs;
+
+/// Bounds and distances where none are given, in nanoseconds.
+const BOUNDS_NS: [Option<f64>; 6] = [
+    Some(50.0),
+    Some(100.0),
+    Some(200.0),
+    Some(500.0),
+    Some(1000.0),
+    None,
+];
+/// Sampling periods of profiles in milliseconds: a hundredfold of samples from the last to the first.
+const PERIODS_MS: [f64; 4] = [0.25, USUAL_PERIOD_MS, 5.0, 25.0];
+/// The period that `membound profile` has by default.
+pub(super) const USUAL_PERIOD_MS: f64 = 1.27;
+/// Programs at once (document 003's table).
+const AT_ONCE: [u32; 5] = [1, 2, 4, 6, 8];
+/// Objectives, as multiples of the percentile without scavengers.
+const OBJECTIVES: [f64; 5] = [1.1, 1.25, 1.5, 2.0, 4.0];
+
+/// How a harvest is run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Harvesting {
+    /// `--bound-ns`.
+    pub(super) bound_ns: Option<f64>,
+    /// Between two yields in scavengers' plans; `None`: what goes with the bound.
+    pub(super) distance_ns: Option<f64>,
+    /// What it is run without.
+    pub(super) without: Vec<HarvestPart>,
+    /// `--slo-p95`.
+    pub(super) slo_p95_ns: Option<f64>,
+    /// So many copies of the first scavenger alone, in the place of what was asked for.
+    pub(super) copies_of_first: Option<u32>,
+}
+
+/// Who runs the programs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Way {
+    /// The primary by itself.
+    Alone,
+    /// All of them, one after another.
+    OneAfterAnother,
+    /// The kernel, with scavengers begun by this command.
+    Kernel(&'static [&'static str]),
+    /// The other hardware thread of the core, with scavengers on it; `None`: there is none.
+    Sibling(Option<CpuId>),
+    /// membound.
+    Harvest(Harvesting),
+    /// The primary under the profiler with this period, on any CPU; `None`: without a profiler there.
+    Profiled(Option<Duration>),
+}
+
+/// A row of a table.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) name: String,
+    pub(super) at: Option<f64>,
+    pub(super) way: Way,
+}
+
+impl Setting {
+    fn new(name: impl Into<String>, at: Option<f64>, way: Way) -> Self {
+        Self {
+            name: name.into(),
+            at,
+            way,
+        }
+    }
+
+    fn harvest(name: impl Into<String>, at: Option<f64>, how: Harvesting) -> Self {
+        Self::new(name, at, Way::Harvest(how))
+    }
+}
+
+impl Way {
+    /// Settings with the same key are one run of a round.
+    pub(super) fn key(&self) -> String {
+        format!("{self:?}")
+    }
+
+    /// Roughly how long it takes where the primary takes `primary_s` by itself and all scavengers
+    /// `scavengers_s`.
+    pub(super) fn estimate_s(&self, primary_s: f64, scavengers_s: f64) -> f64 {
+        /// Part of the scavengers' time that a harvest hides, to begin with.
+        const HIDDEN: f64 = 0.3;
+        /// What starting membound takes.
+        const START_S: f64 = 0.3;
+        match self {
+            Self::Alone | Self::OneAfterAnother => 0.0,
+            Self::Kernel(_) | Self::Sibling(Some(_)) => primary_s + scavengers_s,
+            Self::Sibling(None) => 0.0,
+            Self::Harvest(how) => {
+                let scavengers_s = how
+                    .copies_of_first
+                    .map_or(scavengers_s, |copies| primary_s * f64::from(copies));
+                START_S + primary_s + scavengers_s * (1.0 - HIDDEN)
+            }
+            Self::Profiled(Some(_)) => 1.5 + primary_s,
+            Self::Profiled(None) => primary_s,
+        }
+    }
+}
+
+/// What decides about settings beside what was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Around {
+    pub(super) bounds: Vec<BoundNs>,
+    /// The other hardware thread of the core, where there is one.
+    pub(super) sibling: Option<CpuId>,
+    /// Percentile of requests without scavengers.
+    pub(super) alone_p95_ns: Option<f64>,
+}
+
+/// The rows of a table.
+pub(super) fn of(sweep: ExploreSweep, around: &Around) -> Vec<Setting> {
+    match sweep {
+        ExploreSweep::Bound => bounds(around),
+        ExploreSweep::Distance => distances(around),
+        ExploreSweep::Parts => parts(),
+        ExploreSweep::Periods => periods(),
+        ExploreSweep::Chases => at_once(),
+        ExploreSweep::Kernel => schedulers(around),
+        ExploreSweep::Slo => objectives(around),
+    }
+}
+
+fn bounds_ns(around: &Around) -> Vec<Option<f64>> {
+    if around.bounds.is_empty() {
+        return BOUNDS_NS.to_vec();
+    }
+    around.bounds.iter().map(|bound| bound.0).collect()
+}
+
+fn ns_name(ns: Option<f64>) -> String {
+    ns.map_or_else(|| "none".to_owned(), |ns| format!("{ns} ns"))
+}
+
+fn bounds(around: &Around) -> Vec<Setting> {
+    let setting = |bound_ns| {
+        let how = Harvesting {
+            bound_ns,
+            ..Harvesting::default()
+        };
+        Setting::harvest(ns_name(bound_ns), bound_ns, how)
+    };
+    bounds_ns(around).into_iter().map(setting).collect()
+}
+
+fn distances(around: &Around) -> Vec<Setting> {
+    let setting = |distance_ns: Option<f64>| {
+        let without = match distance_ns {
+            Some(_) => Vec::new(),
+            None => vec![HarvestPart::Distance],
+        };
+        let how = Harvesting {
+            distance_ns,
+            without,
+            ..Harvesting::default()
+        };
+        Setting::harvest(ns_name(distance_ns), distance_ns, how)
+    };
+    bounds_ns(around).into_iter().map(setting).collect()
+}
+
+fn parts() -> Vec<Setting> {
+    let without = |part: HarvestPart| {
+        let how = Harvesting {
+            without: vec![part],
+            ..Harvesting::default()
+        };
+        Setting::harvest(format!("without {part}"), None, how)
+    };
+    let all = Setting::harvest("all parts", None, Harvesting::default());
+    std::iter::once(all)
+        .chain(HarvestPart::ALL.map(without))
+        .collect()
+}
+
+fn periods() -> Vec<Setting> {
+    let profiled = |ms: f64| {
+        let period = Duration::from_secs_f64(ms * 1e-3);
+        Setting::new(format!("{ms} ms"), Some(ms), Way::Profiled(Some(period)))
+    };
+    let without = Setting::new("not profiled", None, Way::Profiled(None));
+    std::iter::once(without)
+        .chain(PERIODS_MS.map(profiled))
+        .collect()
+}
+
+fn at_once() -> Vec<Setting> {
+    let setting = |programs: u32| {
+        let (name, at) = (programs.to_string(), Some(f64::from(programs)));
+        match programs {
+            1 => Setting::new(name, at, Way::Alone),
+            _ => {
+                let how = Harvesting {
+                    copies_of_first: Some(programs - 1),
+                    ..Harvesting::default()
+                };
+                Setting::harvest(name, at, how)
+            }
+        }
+    };
+    AT_ONCE.map(setting).to_vec()
+}
+
+fn schedulers(around: &Around) -> Vec<Setting> {
+    vec![
+        Setting::new("alone", None, Way::Alone),
+        Setting::new("one after another", None, Way::OneAfterAnother),
+        Setting::new("nice 19", None, Way::Kernel(&["nice", "-n", "19"])),
+        Setting::new("SCHED_IDLE", None, Way::Kernel(&["chrt", "--idle", "0"])),
+        Setting::new("SMT", None, Way::Sibling(around.sibling)),
+        Setting::harvest("harvest", None, Harvesting::default()),
+    ]
+}
+
+fn objectives(around: &Around) -> Vec<Setting> {
+    let Some(alone_ns) = around.alone_p95_ns else {
+        return Vec::new();
+    };
+    let setting = |times: f64| {
+        let slo_ns = (alone_ns * times).round();
+        let how = Harvesting {
+            slo_p95_ns: Some(slo_ns),
+            ..Harvesting::default()
+        };
+        Setting::harvest(format!("{times} × alone"), Some(slo_ns), how)
+    };
+    OBJECTIVES.map(setting).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around() -> Around {
+        Around {
+            bounds: Vec::new(),
+            sibling: None,
+            alone_p95_ns: None,
+        }
+    }
+
+    #[test]
+    fn tables_have_a_row_for_each_setting() {
+        let rows = |sweep| of(sweep, &around()).len();
+        assert_eq!(rows(ExploreSweep::Bound), 6);
+        assert_eq!(rows(ExploreSweep::Distance), 6);
+        assert_eq!(rows(ExploreSweep::Parts), 1 + HarvestPart::ALL.len());
+        assert_eq!(rows(ExploreSweep::Periods), 5);
+        assert_eq!(rows(ExploreSweep::Chases), 5);
+        assert_eq!(rows(ExploreSweep::Kernel), 6);
+        assert_eq!(rows(ExploreSweep::Slo), 0);
+        let told = Around {
+            alone_p95_ns: Some(1000.0),
+            bounds: vec![BoundNs(Some(70.0)), BoundNs(None)],
+            ..around()
+        };
+        let names = |sweep| -> Vec<String> {
+            let rows = of(sweep, &told).into_iter();
+            rows.map(|setting| setting.name).collect()
+        };
+        assert_eq!(names(ExploreSweep::Bound), ["70 ns", "none"]);
+        assert_eq!(of(ExploreSweep::Slo, &told)[1].at, Some(1250.0));
+    }
+
+    #[test]
+    fn the_same_run_is_told_by_its_key() {
+        let of = |sweep, name: &str| {
+            let rows = of(sweep, &around()).into_iter();
+            let found = rows.into_iter().find(|setting| setting.name == name);
+            found.unwrap().way.key()
+        };
+        let usual = of(ExploreSweep::Kernel, "harvest");
+        assert_eq!(usual, of(ExploreSweep::Bound, "none"));
+        assert_eq!(usual, of(ExploreSweep::Parts, "all parts"));
+        assert_ne!(usual, of(ExploreSweep::Bound, "200 ns"));
+        assert_eq!(
+            of(ExploreSweep::Distance, "none"),
+            of(ExploreSweep::Parts, "without distance")
+        );
+    }
+}
