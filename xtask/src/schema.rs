@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestPlan, HarvestRun,
-    Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch, Processors, Profile,
-    RewriteCheck, RewritePlan, RunComparison, Tlb, TopologyDocument, Window,
+    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestExplore, HarvestPlan,
+    HarvestRun, Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch,
+    Processors, Profile, RewriteCheck, RewritePlan, RunComparison, Tlb, TopologyDocument, Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -100,6 +100,10 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
             schema::<HarvestPlan>("membound harvest plan"),
         ),
         ("harvest-run", schema::<HarvestRun>("membound harvest run")),
+        (
+            "harvest-explore",
+            schema::<HarvestExplore>("membound harvest explore"),
+        ),
     ];
     schemas
         .into_iter()
@@ -131,9 +135,9 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 mod tests {
     use membound_types::{
         BandwidthPoint, CalibratedLevel, Capability, CheckedModule, ComparedFigure, CorePair,
-        HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair, ObjectRow,
-        Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange, Scavenger,
-        TlbLevel, WindowPoint,
+        ExploreRun, HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair,
+        ObjectRow, Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange,
+        Scavenger, TlbLevel, WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::Value;
@@ -180,6 +184,7 @@ mod tests {
         check::<RunChange>("run-comparison.md");
         check::<HarvestSite>("harvest-plan.md");
         check::<Scavenger>("harvest-run.md");
+        check::<ExploreRun>("harvest-explore.md");
     }
 
     #[test]

@@ -14,106 +14,132 @@ pub(crate) struct Column {
     pub(crate) title: &'static str,
     /// 0 stays on a narrow terminal; of the others the highest goes first.
     pub(crate) expendable: u8,
+    /// Whether its interval is shown where there is little room.
+    pub(crate) is_compared: bool,
     pub(crate) of: fn(&ExploreRow) -> Option<ExploreFigure>,
     pub(crate) format: fn(f64) -> String,
 }
 
 impl Column {
-    /// What stands in a row: the median, and its interval where rounds differ.
-    pub(crate) fn cell(&self, row: &ExploreRow) -> String {
-        (self.of)(row).map_or_else(
-            || NONE.to_owned(),
-            |found| with_interval(found, self.format),
-        )
+    /// What stands in a row: the median, and its interval where that is `shown` and rounds differ.
+    pub(crate) fn cell(&self, row: &ExploreRow, shown: Intervals) -> String {
+        let has_room = match shown {
+            Intervals::All => true,
+            Intervals::OfCompared => self.is_compared,
+            Intervals::None => false,
+        };
+        match (self.of)(row) {
+            Some(found) if has_room => with_interval(found, self.format),
+            Some(found) => (self.format)(found.value),
+            None => NONE.to_owned(),
+        }
     }
+}
 
-    /// The same without the interval.
-    pub(crate) fn short_cell(&self, row: &ExploreRow) -> String {
-        (self.of)(row).map_or_else(|| NONE.to_owned(), |found| (self.format)(found.value))
-    }
+/// Which figures have their intervals beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intervals {
+    All,
+    /// Those that settings are compared by.
+    OfCompared,
+    None,
 }
 
 const PRIMARY: Column = Column {
     title: "primary takes",
-    expendable: 3,
+    expendable: 4,
+    is_compared: false,
     of: |row| row.primary_s,
     format: units::seconds,
 };
 const SLOWDOWN: Column = Column {
     title: "slower",
     expendable: 0,
+    is_compared: true,
     of: |row| row.slowdown,
     format: change,
 };
 const P95: Column = Column {
     title: "p95",
     expendable: 1,
+    is_compared: false,
     of: |row| row.p95_ns,
     format: units::duration_ns,
 };
 const P95_CHANGE: Column = Column {
     title: "p95 longer",
     expendable: 0,
+    is_compared: true,
     of: |row| row.p95_change,
     format: change,
 };
 const ALL: Column = Column {
     title: "all done in",
-    expendable: 2,
+    expendable: 3,
+    is_compared: false,
     of: |row| row.all_s,
     format: units::seconds,
 };
 const SPEEDUP: Column = Column {
     title: "× as fast",
-    expendable: 0,
+    expendable: 1,
+    is_compared: true,
     of: |row| row.speedup,
     format: times,
 };
 const WORK: Column = Column {
     title: "their work",
-    expendable: 1,
+    expendable: 2,
+    is_compared: false,
     of: |row| row.work,
     format: units::percent,
 };
 const TURN: Column = Column {
     title: "turn",
-    expendable: 4,
+    expendable: 5,
+    is_compared: false,
     of: |row| row.turn_p50_ns,
     format: units::duration_ns,
 };
 const TURN_90: Column = Column {
-    title: "90 % of turns",
-    expendable: 5,
+    title: "90 %",
+    expendable: 6,
+    is_compared: false,
     of: |row| row.turn_p90_ns,
     format: units::duration_ns,
 };
 const WITHIN: Column = Column {
     title: "kept to",
-    expendable: 6,
+    expendable: 7,
+    is_compared: false,
     of: |row| row.within,
     format: units::percent,
 };
 const YIELD: Column = Column {
     title: "a yield",
-    expendable: 2,
+    expendable: 3,
+    is_compared: false,
     of: |row| row.yield_ns,
     format: units::duration_ns,
 };
 const LOADS: Column = Column {
     title: "loads",
     expendable: 1,
+    is_compared: false,
     of: |row| row.loads,
     format: units::compact,
 };
 const SAME_LOADS: Column = Column {
     title: "in common",
     expendable: 0,
+    is_compared: false,
     of: |row| row.same_loads,
     format: units::percent,
 };
 const EACH: Column = Column {
     title: "a program",
-    expendable: 2,
+    expendable: 3,
+    is_compared: false,
     of: |row| {
         let programs = row.at.filter(|programs| *programs > 0.0)?;
         let of = |seconds: f64| seconds / programs;
@@ -148,7 +174,7 @@ pub(crate) const fn setting_title(sweep: ExploreSweep) -> &'static str {
     match sweep {
         ExploreSweep::Bound => "bound",
         ExploreSweep::Distance => "distance",
-        ExploreSweep::Parts => "part",
+        ExploreSweep::Parts => "left out",
         ExploreSweep::Periods => "period",
         ExploreSweep::Chases => "programs",
         ExploreSweep::Kernel => "scheduler",
@@ -191,6 +217,19 @@ pub(crate) fn legend(explore: &HarvestExplore) -> Vec<String> {
          with the CPU to themselves"
             .to_owned(),
     ];
+    let has = |wanted: ExploreSweep| explore.sweeps.iter().any(|it| it.sweep == wanted);
+    if has(ExploreSweep::Bound) || has(ExploreSweep::Distance) {
+        out.push(
+            "turn, 90 %: the time from a yield until the primary ran again that half, and 90 in 100, of the \
+             turns did not exceed"
+                .to_owned(),
+        );
+    }
+    if has(ExploreSweep::Parts) {
+        out.push(
+            "a yield: what the primary's time grew by, over the turns that it gave".to_owned(),
+        );
+    }
     if explore.options.requests.is_some() {
         out.push("p95: the duration that 95 in 100 requests do not exceed".to_owned());
     }
@@ -271,6 +310,28 @@ pub(crate) fn times(factor: f64) -> String {
 /// Whether a row has figures.
 pub(crate) const fn has_figures(row: &ExploreRow) -> bool {
     row.failed.is_none()
+}
+
+/// Why settings of a table have no figures: those with the same reason together.
+pub(crate) fn failures(sweep: &ExploredSweep) -> Vec<String> {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in &sweep.rows {
+        let Some(why) = row.failed.as_deref() else {
+            continue;
+        };
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, settings)) => settings.push(&row.setting),
+            None => reasons.push((why, vec![&row.setting])),
+        }
+    }
+    let all = sweep.rows.len();
+    reasons
+        .into_iter()
+        .map(|(why, settings)| match settings.len() {
+            many if many == all && all > 1 => format!("all {all} settings: {why}"),
+            _ => format!("{}: {why}", settings.join(", ")),
+        })
+        .collect()
 }
 
 /// Whether nothing of a table could be run.

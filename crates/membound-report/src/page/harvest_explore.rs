@@ -71,10 +71,15 @@ fn answer(explore: &HarvestExplore) -> Markup {
     html! {
         section.card.answer id="answer" {
             h2 { "What it comes to" }
-            @if let Some(summary) = facts::summary(explore) { p { (summary) } }
+            @if let Some(summary) = facts::summary(explore) { p { (kept_together(&summary)) } }
             ul.gaps { @for line in facts::legend(explore) { li { (line) "." } } }
         }
     }
+}
+
+/// With signs that stay with their numbers.
+fn kept_together(text: &str) -> String {
+    text.replace(" %", "\u{a0}%")
 }
 
 fn panel(explore: &HarvestExplore, sweep: &ExploredSweep) -> Panel {
@@ -83,12 +88,10 @@ fn panel(explore: &HarvestExplore, sweep: &ExploredSweep) -> Panel {
         return Panel::missing(id, title, &missing.reason);
     }
     let body = html! {
-        p { (facts::sentence(explore, sweep)) }
-        div.pair { (charts::all(explore, sweep)) }
+        p { (kept_together(&facts::sentence(explore, sweep))) }
+        (charts::all(explore, sweep))
         (table(explore, sweep))
-        @for row in &sweep.rows {
-            @if let Some(why) = &row.failed { p.missing { (row.setting) ": " (why) } }
-        }
+        @for failure in facts::failures(sweep) { p.missing { (failure) } }
     };
     if facts::is_empty(sweep) {
         Panel::gone(id, title, body)
@@ -112,7 +115,7 @@ fn table(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
                         @for row in rows() {
                             tr {
                                 th scope="row" { (row.setting) }
-                                @for column in &columns { td { (column.cell(row)) } }
+                                @for column in &columns { td { (column.cell(row, facts::Intervals::All)) } }
                             }
                         }
                     }

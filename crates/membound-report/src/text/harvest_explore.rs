@@ -8,8 +8,9 @@ use super::table::{Align, Table};
 use crate::facts::harvest_explore as facts;
 use crate::units;
 
-/// Columns up to which intervals stand in a table of their own cells.
-const NARROW: usize = 72;
+/// Columns from which on compared figures have their intervals, and from which on all have.
+const SOME_INTERVALS: usize = 76;
+const ALL_INTERVALS: usize = 120;
 
 /// An exploration: its tables with a sentence each.
 #[must_use]
@@ -82,24 +83,20 @@ fn table(out: &mut Out, explore: &HarvestExplore, sweep: &ExploredSweep) {
     for column in &columns {
         table = table.column(column.title, Align::Right, column.expendable);
     }
-    let is_narrow = out.width() < NARROW;
+    let shown = match out.width() {
+        ALL_INTERVALS.. => facts::Intervals::All,
+        SOME_INTERVALS.. => facts::Intervals::OfCompared,
+        _ => facts::Intervals::None,
+    };
     for row in sweep.rows.iter().filter(|row| facts::has_figures(row)) {
-        let cells = columns.iter().map(|column| {
-            if is_narrow {
-                column.short_cell(row)
-            } else {
-                column.cell(row)
-            }
-        });
+        let cells = columns.iter().map(|column| column.cell(row, shown));
         table.row(std::iter::once(row.setting.clone()).chain(cells));
     }
     if !table.is_empty() {
         out.table(&table);
     }
-    for row in &sweep.rows {
-        if let Some(why) = &row.failed {
-            out.warning(&format!("{}: {why}", row.setting));
-        }
+    for failure in facts::failures(sweep) {
+        out.warning(&failure);
     }
     out.line(&facts::sentence(explore, sweep));
 }

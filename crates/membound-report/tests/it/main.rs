@@ -5,6 +5,7 @@ mod dom;
 mod exports;
 mod fixture;
 mod harvest;
+mod harvest_explore;
 mod model;
 mod numbers;
 mod page;

@@ -139,9 +139,12 @@ fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
         ""
     };
     output::complain(&format!(
-        "{} settings, {} times each: about {}{less}",
+        "{} settings, {}: about {}{less}",
         wanted.len(),
-        args.pairs,
+        match args.pairs {
+            1 => "each once".to_owned(),
+            pairs => format!("each {pairs} times"),
+        },
         about(seconds)
     ));
 }
@@ -150,7 +153,7 @@ fn announce(args: &ExploreArgs, prepared: &Prepared<'_>, wanted: &[Setting]) {
 fn about(seconds: f64) -> String {
     const MINUTE_S: f64 = 60.0;
     if seconds < 1.5 * MINUTE_S {
-        format!("{:.0} seconds", seconds.max(1.0))
+        format!("{:.0} s", seconds.max(1.0))
     } else {
         format!("{:.0} minutes", seconds / MINUTE_S)
     }
@@ -340,8 +343,8 @@ mod tests {
 
     #[test]
     fn a_duration_is_said_in_seconds_or_minutes() {
-        assert_eq!(about(0.2), "1 seconds");
-        assert_eq!(about(80.0), "80 seconds");
+        assert_eq!(about(0.2), "1 s");
+        assert_eq!(about(80.0), "80 s");
         assert_eq!(about(250.0), "4 minutes");
     }
 

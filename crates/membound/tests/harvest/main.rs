@@ -10,6 +10,7 @@ mod beside;
 mod bounds;
 mod changes;
 mod endings;
+mod explore;
 mod filters;
 mod guard;
 mod meddling;

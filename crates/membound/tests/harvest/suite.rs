@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use membound_testkit::{Compiler, Fixtures};
 use membound_types::{
-    HarvestRole, HarvestRun, MachineInfo, MachineProfile, Scavenger, ScavengerState,
+    HarvestExplore, HarvestRole, HarvestRun, MachineInfo, MachineProfile, Scavenger, ScavengerState,
 };
 use tempfile::TempDir;
 
@@ -131,9 +131,25 @@ impl Harvest {
 
     /// `membound harvest run` with plans, scavengers and options, up to the program.
     pub(crate) fn command(&self) -> Command {
+        self.command_of("run")
+    }
+
+    /// Runs `membound harvest explore` on it; what it left, and its document where it wrote one.
+    pub(crate) fn explore(&self) -> (Left, Option<HarvestExplore>) {
+        let json = self.room.path().join("explore.json");
+        let mut command = self.command_of("explore");
+        command.arg("--json").arg(&json);
+        command.arg("--").arg(&self.primary).args(&self.words);
+        let left = finish(&mut command, self.room.path());
+        let text = std::fs::read_to_string(&json).unwrap_or_default();
+        (left, serde_json::from_str(&text).ok())
+    }
+
+    /// A subcommand of `harvest` with plans, scavengers and options, up to the program.
+    pub(crate) fn command_of(&self, subcommand: &str) -> Command {
         let room = self.room.path();
         let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
-        command.args(["harvest", "run", "--quiet", "--machine"]);
+        command.args(["harvest", subcommand, "--quiet", "--machine"]);
         command.arg(machine()).args(&self.options);
         let plan = |program: &Path, role: HarvestRole, name: &str| {
             let path = room.join(name);
@@ -210,7 +226,7 @@ pub(crate) fn output_of(program: &Path, words: &str) -> String {
 }
 
 /// A machine profile in which nothing was measured: figures are not what is tested here.
-fn machine() -> &'static Path {
+pub(crate) fn machine() -> &'static Path {
     static MACHINE: LazyLock<PathBuf> = LazyLock::new(|| {
         let path = FIXTURES.directory().join("machine.json");
         let text = serde_json::to_string(&MachineProfile::unmeasured(MachineInfo::default()))

@@ -104,8 +104,8 @@ fn varied(rows: &[&ExploreRow], noun: &str) -> String {
 }
 
 fn parts(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
-    let is_switch = |row: &&&ExploreRow| row.setting == "without switch";
-    let all = rows.iter().find(|row| row.setting == "all parts");
+    let is_switch = |row: &&&ExploreRow| row.setting == "switch";
+    let all = rows.iter().find(|row| row.setting == "nothing");
     let Some(all) = all else {
         return "The harvest with all parts failed, so that nothing can be compared with it."
             .to_owned();
@@ -123,7 +123,7 @@ fn parts(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     let mut worse: Vec<(&str, f64)> = rows
         .iter()
         .filter(|row| !is_switch(row))
-        .filter_map(|row| Some((row.setting.trim_start_matches("without "), loss(all, row)?)))
+        .filter_map(|row| Some((row.setting.as_str(), loss(all, row)?)))
         .collect();
     worse.sort_by(|a, b| b.1.total_cmp(&a.1));
     if worse.is_empty() {
@@ -219,9 +219,9 @@ fn schedulers(rows: &[&ExploreRow]) -> String {
         with_interval(figure, if by_speed { times } else { units::percent })
     };
     let what = if by_speed {
-        "all programs are done so many times as fast as one after another"
+        "Times as fast as one after another"
     } else {
-        "scavengers have so much of the primary's time as CPU time of their own"
+        "CPU time of scavengers, as a share of the primary's time"
     };
     let compared: Vec<String> = others
         .iter()
@@ -247,7 +247,7 @@ fn schedulers(rows: &[&ExploreRow]) -> String {
         "Whether harvest pays here cannot be told from these rounds"
     };
     format!(
-        "{verdict}: {what}: harvest {} ({}){}{}.",
+        "{verdict}. {what}: harvest {} ({}){}{}.",
         told(own),
         short(harvest),
         if compared.is_empty() { "" } else { ", " },

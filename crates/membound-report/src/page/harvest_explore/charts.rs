@@ -12,6 +12,7 @@ use crate::units;
 /// A figure of rows, as it is drawn.
 #[derive(Clone, Copy)]
 struct Drawn {
+    title: &'static str,
     label: &'static str,
     of: fn(&ExploreRow) -> Option<ExploreFigure>,
     /// What its values are multiplied by on the axis.
@@ -21,48 +22,56 @@ struct Drawn {
 
 const PERCENT: f64 = 100.0;
 const SLOWDOWN: Drawn = Drawn {
+    title: "Primary's time",
     label: "primary's time",
     of: |row| row.slowdown,
     factor: PERCENT,
     format: facts::change,
 };
 const P95: Drawn = Drawn {
+    title: "Latency of its requests",
     label: "p95 of its requests",
     of: |row| row.p95_change,
     factor: PERCENT,
     format: facts::change,
 };
 const WORK: Drawn = Drawn {
+    title: "Scavengers' work",
     label: "scavengers' work",
     of: |row| row.work,
     factor: PERCENT,
     format: units::percent,
 };
 const SPEEDUP: Drawn = Drawn {
+    title: "All programs together",
     label: "all programs",
     of: |row| row.speedup,
     factor: 1.0,
     format: facts::times,
 };
 const TURN: Drawn = Drawn {
+    title: "How long turns were",
     label: "half of the turns",
     of: |row| row.turn_p50_ns,
     factor: 1.0,
     format: units::duration_ns,
 };
 const TURN_90: Drawn = Drawn {
+    title: "How long turns were",
     label: "90 % of the turns",
     of: |row| row.turn_p90_ns,
     factor: 1.0,
     format: units::duration_ns,
 };
 const SAME_LOADS: Drawn = Drawn {
+    title: "Loads that yield",
     label: "loads in common",
     of: |row| row.same_loads,
     factor: PERCENT,
     format: units::percent,
 };
 const ALL: Drawn = Drawn {
+    title: "Until all are done",
     label: "at once",
     of: |row| row.all_s.or(row.primary_s),
     factor: 1.0,
@@ -76,14 +85,23 @@ pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
     } else {
         SLOWDOWN
     };
+    if sweep.sweep == ExploreSweep::Parts {
+        // So many bars need the width of the page.
+        return html! {
+            (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Full))
+            (bars(sweep, fares, "% longer than by itself", Extent::Full))
+        };
+    }
+    html! { div.pair { (pairs(explore, sweep, fares)) } }
+}
+
+/// Plots that stand two beside each other.
+fn pairs(explore: &HarvestExplore, sweep: &ExploredSweep, fares: Drawn) -> Markup {
     match sweep.sweep {
         ExploreSweep::Bound => over_time(sweep, fares, "bound"),
         ExploreSweep::Distance => over_time(sweep, fares, "distance"),
         ExploreSweep::Slo => over_time(sweep, fares, "objective"),
-        ExploreSweep::Parts => html! {
-            (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Full))
-            (bars(sweep, fares, "% longer than by itself", Extent::Full))
-        },
+        ExploreSweep::Parts => html! {},
         ExploreSweep::Kernel => html! {
             (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Half))
             (bars(sweep, fares, "% longer than by itself", Extent::Half))
@@ -155,8 +173,8 @@ fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
             sweep.sweep,
             drawn[0].label.replace(' ', "-").replace(['\'', '%'], "")
         ),
-        title: format!("{}.", title(drawn)),
-        reading: "Bars at the points are what rounds differ by.".to_owned(),
+        title: format!("{}.", drawn[0].title),
+        reading: "The band is what rounds differ by.".to_owned(),
         extent: Extent::Half,
         rules: rules.collect(),
         x,
@@ -164,18 +182,6 @@ fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
         series,
         marks: Vec::new(),
         end_labels: false,
-    }
-}
-
-/// The subject of a plot, with a capital.
-fn title(drawn: &[Drawn]) -> String {
-    match drawn {
-        [one] => {
-            let mut letters = one.label.chars();
-            let first = letters.next().into_iter().flat_map(char::to_uppercase);
-            first.chain(letters).collect()
-        }
-        _ => "How long turns were".to_owned(),
     }
 }
 
@@ -209,7 +215,6 @@ fn interval(figure: ExploreFigure, factor: f64) -> Option<(f64, f64)> {
 fn at_once(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
     let x = || axis("programs", Scale::Linear, units::compact);
     let mut done = lines(sweep, &[ALL], x(), "seconds");
-    done.title = "Until all are done.".to_owned();
     if let Some(alone) = explore
         .alone
         .primary_s
@@ -248,7 +253,7 @@ fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup 
         .collect();
     let crowded = rows.len() > 8;
     let group = |(index, (row, figure)): (usize, &(&ExploreRow, ExploreFigure))| {
-        let name = row.setting.trim_start_matches("without ").to_owned();
+        let name = row.setting.clone();
         // Names of many rows take two lines in turn, or they would run into each other.
         let (label, detail) = if crowded && index % 2 == 1 {
             (String::new(), name)
@@ -277,8 +282,8 @@ fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup 
             sweep.sweep,
             drawn.label.replace(' ', "-").replace('\'', "")
         ),
-        title: format!("{}.", title(&[drawn])),
-        reading: "Lines over bars are what rounds differ by.".to_owned(),
+        title: format!("{}.", drawn.title),
+        reading: "The line over a bar is what rounds differ by.".to_owned(),
         extent,
         y: axis(y, Scale::Linear, units::compact),
         kinds: vec![drawn.label.to_owned()],

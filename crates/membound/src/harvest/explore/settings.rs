@@ -174,9 +174,9 @@ fn parts() -> Vec<Setting> {
             without: vec![part],
             ..Harvesting::default()
         };
-        Setting::harvest(format!("without {part}"), None, how)
+        Setting::harvest(part.name(), None, how)
     };
-    let all = Setting::harvest("all parts", None, Harvesting::default());
+    let all = Setting::harvest("nothing", None, Harvesting::default());
     std::iter::once(all)
         .chain(HarvestPart::ALL.map(without))
         .collect()
@@ -280,11 +280,11 @@ mod tests {
         };
         let usual = of(ExploreSweep::Kernel, "harvest");
         assert_eq!(usual, of(ExploreSweep::Bound, "none"));
-        assert_eq!(usual, of(ExploreSweep::Parts, "all parts"));
+        assert_eq!(usual, of(ExploreSweep::Parts, "nothing"));
         assert_ne!(usual, of(ExploreSweep::Bound, "200 ns"));
         assert_eq!(
             of(ExploreSweep::Distance, "none"),
-            of(ExploreSweep::Parts, "without distance")
+            of(ExploreSweep::Parts, "distance")
         );
     }
 }

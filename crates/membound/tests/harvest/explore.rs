@@ -1,0 +1,283 @@
+//! `membound harvest explore`: every row that was asked for, figures that agree with their runs, and what a
+//! user's program and Ctrl-C are not to notice. No test asserts a time.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use membound_types::{
+    ExploreFigure, ExploreRow, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore,
+};
+
+use crate::suite::{Harvest, Left, finish, fixture, machine, scavenger};
+
+/// Runs an exploration of `program` beside a scavenger that ends.
+fn explored(options: &str) -> Option<(Left, HarvestExplore)> {
+    let (program, scavenger) = (fixture("state.c", "-O2")?, scavenger()?);
+    let harvest = Harvest::of(&program, "flags")
+        .with(&scavenger, "work")
+        .options(options);
+    let (left, document) = harvest.explore();
+    assert_eq!(left.stdout, harvest.alone().stdout, "{left:#?}");
+    assert_eq!(left.end, Ok(0), "{left:#?}");
+    Some((left, document.expect("it was written")))
+}
+
+fn table(document: &HarvestExplore, sweep: ExploreSweep) -> &ExploredSweep {
+    let found = document.sweeps.iter().find(|it| it.sweep == sweep);
+    found.unwrap_or_else(|| panic!("no {sweep} in {document:#?}"))
+}
+
+fn names(table: &ExploredSweep) -> Vec<&str> {
+    table.rows.iter().map(|row| row.setting.as_str()).collect()
+}
+
+/// Holds a figure to what two runs say: their mean, between them.
+#[track_caller]
+fn agrees(figure: Option<ExploreFigure>, runs: &[ExploreRun], of: fn(&ExploreRun) -> Option<f64>) {
+    let said: Option<Vec<f64>> = runs.iter().map(of).collect();
+    let Some(said) = said.filter(|said| !said.is_empty()) else {
+        assert_eq!(figure, None);
+        return;
+    };
+    let figure = figure.expect("all runs say it");
+    let mean = said.iter().sum::<f64>() / said.len() as f64;
+    let least = said.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = said.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    for (found, expected) in [
+        (figure.value, mean),
+        (figure.low, least),
+        (figure.high, most),
+    ] {
+        let near = (found - expected).abs() <= 1e-9 * expected.abs().max(1.0);
+        assert!(near, "{found} is not {expected}: {runs:#?}");
+    }
+}
+
+/// Holds a row to having `pairs` runs that its figures agree with.
+#[track_caller]
+fn is_sound(row: &ExploreRow, pairs: usize) {
+    assert_eq!(row.failed, None, "{row:#?}");
+    assert_eq!(row.runs.len(), pairs, "{row:#?}");
+    agrees(row.primary_s, &row.runs, |run| run.primary_s);
+    agrees(row.all_s, &row.runs, |run| run.all_s);
+    agrees(row.slowdown, &row.runs, |run| {
+        Some(run.primary_s? / run.alone_s? - 1.0)
+    });
+    agrees(row.speedup, &row.runs, |run| {
+        Some((run.alone_s? + run.scavengers_alone_s?) / run.all_s?)
+    });
+    for run in &row.runs {
+        if let (Some(primary), Some(all)) = (run.primary_s, run.all_s) {
+            assert!(primary <= all, "{run:#?}");
+        }
+    }
+}
+
+#[test]
+fn every_row_that_was_asked_for_is_there_and_agrees_with_its_runs() {
+    let options = "--sweep bound,distance,kernel,chases --bounds 200,none --pairs 2";
+    let Some((_, document)) = explored(options) else {
+        return;
+    };
+    assert!(!document.incomplete);
+    assert_eq!(document.options.pairs, 2);
+    assert_eq!(
+        names(table(&document, ExploreSweep::Bound)),
+        ["200 ns", "none"]
+    );
+    assert_eq!(
+        names(table(&document, ExploreSweep::Chases)),
+        ["1", "2", "4", "6", "8"]
+    );
+    let kernel = table(&document, ExploreSweep::Kernel);
+    let expected = [
+        "alone",
+        "one after another",
+        "nice 19",
+        "SCHED_IDLE",
+        "SMT",
+        "harvest",
+    ];
+    assert_eq!(names(kernel), expected);
+    let distance = table(&document, ExploreSweep::Distance);
+    let why = distance.missing.as_ref().expect("plans were given");
+    assert!(why.reason.contains("--plan"), "{why:?}");
+    for row in document.sweeps.iter().flat_map(|sweep| &sweep.rows) {
+        // Hardware threads, and permission for the scheduler's classes, are the machine's.
+        if !["SMT", "SCHED_IDLE"].contains(&row.setting.as_str()) {
+            is_sound(row, 2);
+        }
+    }
+    let harvest = kernel.rows.last().expect("it has rows");
+    let turns = harvest.runs.iter().map(|run| run.turns);
+    assert!(turns.flatten().all(|turns| turns > 0), "{harvest:#?}");
+}
+
+#[test]
+fn a_program_is_its_own_scavenger_and_is_run_without_each_part() {
+    let Some(program) = scavenger() else { return };
+    // The plan of its role as a scavenger comes with the scavenger's own; none is named.
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let plans = Harvest::of(&program, "work").with(&program, "work");
+    let command = plans.command_of("explore");
+    let mut explore = Command::new(command.get_program());
+    let mut words = command.get_args();
+    while let Some(word) = words.next() {
+        if word == "--scavenger" {
+            words.next();
+        } else {
+            explore.arg(word);
+        }
+    }
+    let json = room.path().join("explore.json");
+    explore.args(["--sweep", "parts", "--pairs", "1", "--json"]);
+    explore.arg(&json).arg("--").arg(&program).arg("work");
+    let left = finish(&mut explore, room.path());
+    assert_eq!(left.end, Ok(0), "{left:#?}");
+    let text = std::fs::read_to_string(&json).expect("it was written");
+    let document: HarvestExplore = serde_json::from_str(&text).expect("it is a document");
+    assert!(document.options.own_scavenger);
+    let parts = table(&document, ExploreSweep::Parts);
+    assert_eq!(parts.rows.len(), 1 + membound_types::HarvestPart::ALL.len());
+    for row in &parts.rows {
+        is_sound(row, 1);
+        let turns = row.runs[0].turns.expect("it was a harvest");
+        let switches = row.setting != "switch";
+        assert_eq!(turns > 0, switches, "{row:#?}");
+    }
+}
+
+#[test]
+fn a_setting_that_fails_is_a_row_with_the_reason() {
+    let (Some(program), Some(fixed)) = (
+        fixture("state.c", "-O2 -no-pie"),
+        fixture("scavenger.c", "-O2 -no-pie"),
+    ) else {
+        return;
+    };
+    let (left, document) = Harvest::of(&program, "vectors")
+        .with(&fixed, "work")
+        .options("--sweep kernel --pairs 1")
+        .explore();
+    assert_eq!(left.end, Ok(0), "{left:#?}");
+    let document = document.expect("it was written");
+    let rows = &table(&document, ExploreSweep::Kernel).rows;
+    let harvest = rows.last().expect("it has rows");
+    let why = harvest.failed.as_deref().unwrap_or_default();
+    assert!(
+        why.contains("refused: it is linked for fixed addresses"),
+        "{harvest:#?}"
+    );
+    is_sound(&rows[2], 1);
+}
+
+#[test]
+fn a_program_that_fails_by_itself_passes_its_code_on() {
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    command
+        .args(["harvest", "explore", "--machine"])
+        .arg(machine());
+    command.args(["--", "sh", "-c", "echo told; exit 3"]);
+    let left = finish(&mut command, room.path());
+    assert_eq!(left.end, Ok(3), "{left:#?}");
+    assert_eq!(left.stdout, "told\n");
+    assert!(left.stderr.contains("nothing was explored"), "{left:#?}");
+}
+
+/// `membound harvest explore WORDS`, which says what is wrong in one line that holds `part` and runs nothing.
+#[track_caller]
+fn complains(words: &[&str], code: i32, part: &str) {
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    command
+        .args(["harvest", "explore", "--machine"])
+        .arg(machine());
+    command.args(words).args(["--", "sh", "-c", "echo ran"]);
+    let Left {
+        stderr,
+        stdout,
+        end,
+    } = finish(&mut command, room.path());
+    assert_eq!(end, Ok(code), "{words:?}: {stderr}");
+    assert_eq!(stdout, "", "{words:?}: it was run");
+    assert!(stderr.contains(part), "{words:?}: {stderr}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_runs() {
+    for (words, code, part) in [
+        (["--sweep", "slo"], 2, "--requests"),
+        (["--sweep", "all"], 2, "is not one of"),
+        (["--bounds", "-1,none"], 2, "nor `none`"),
+        (["--pairs", "0"], 2, "1..=1000"),
+        (["--cpu", "4095"], 2, "none that may be used"),
+        (["--scavenger", "/no/such"], 2, "/no/such"),
+        (["--scavenger", "a 'b"], 2, "a quote is open"),
+        (["--html", "-"], 2, "--html needs a file"),
+        (["--json", "/no/such/f.json"], 1, "there is no directory"),
+        (["--plan", "/no/such.json"], 1, "cannot read"),
+        (["--requests", "a b"], 2, "neither"),
+    ] {
+        complains(&words, code, part);
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_is_what_a_shell_says_of_it() {
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    command
+        .args(["harvest", "explore", "--machine"])
+        .arg(machine());
+    command.args(["--", "/no/such/program"]);
+    assert_eq!(finish(&mut command, room.path()).end, Ok(127));
+}
+
+/// Processes that execute the file at `path`.
+fn processes(path: &Path) -> usize {
+    let entries = std::fs::read_dir("/proc").expect("there are processes");
+    let executes = |process: &PathBuf| std::fs::read_link(process.join("exe")).ok();
+    let found = entries.flatten().map(|entry| entry.path());
+    found
+        .filter(|process| executes(process).is_some_and(|file| file == path))
+        .count()
+}
+
+#[test]
+fn ctrl_c_ends_all_processes_and_shows_what_was_measured() {
+    let (Some(program), Some(scavenger)) = (fixture("state.c", "-O2"), scavenger()) else {
+        return;
+    };
+    // Files of its own, by which its processes are known.
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let own = std::fs::canonicalize(room.path())
+        .expect("it is there")
+        .join("state");
+    std::fs::copy(&program, &own).expect("the directory is ours");
+    let harvest = Harvest::of(&own, "flags").with(&scavenger, "work");
+    let json = room.path().join("explore.json");
+    let mut command = harvest.command_of("explore");
+    command.args(["--sweep", "kernel", "--pairs", "1000", "--json"]);
+    command.arg(&json).arg("--").arg(&own).arg("flags");
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    let begun = Instant::now();
+    while processes(&own) == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing runs");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // Somewhere in a round, or before the first.
+    std::thread::sleep(Duration::from_secs(2));
+    let pid = i32::try_from(child.id()).expect("process numbers fit");
+    // SAFETY: the child has not been waited for.
+    unsafe { libc::kill(pid, libc::SIGINT) };
+    let status = child.wait().expect("it is our child");
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(processes(&own), 0);
+    if let Ok(text) = std::fs::read_to_string(&json) {
+        let document: HarvestExplore = serde_json::from_str(&text).expect("it is a document");
+        assert!(document.incomplete);
+    }
+}
