@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{CpuId, Kind, NotMeasured};
+use crate::{CpuId, IdlePolicy, Kind, NotMeasured};
 
 named! {
     /// What is varied in a table of an exploration.
@@ -67,6 +67,8 @@ pub struct ExploreOptions {
     pub own_scavenger: bool,
     /// Copies of each scavenger.
     pub copies: u32,
+    /// What scavengers do that have no thread to run on.
+    pub idle: IdlePolicy,
     /// Rounds in which each setting is run once, beside the programs by themselves.
     pub pairs: u32,
     /// The CPU that all programs share, except those that are profiled.

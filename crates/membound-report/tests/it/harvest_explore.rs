@@ -4,7 +4,7 @@ use membound_report::page;
 use membound_report::text::{self, Style};
 use membound_types::{
     CpuId, ExploreAlone, ExploreFigure, ExploreOptions, ExploreRow, ExploreSweep, ExploredSweep,
-    HarvestExplore, HarvestPart, Kind, NotMeasured, SCHEMA_VERSION,
+    HarvestExplore, HarvestPart, IdlePolicy, Kind, NotMeasured, SCHEMA_VERSION,
 };
 
 use crate::dom::Page;
@@ -196,6 +196,7 @@ fn full() -> HarvestExplore {
             scavengers: vec![words("./walk 64M 10000000")],
             own_scavenger: true,
             copies: 1,
+            idle: IdlePolicy::Harvest,
             pairs: 3,
             on_cpu: CpuId(1),
             requests: None,

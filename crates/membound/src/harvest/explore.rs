@@ -279,6 +279,7 @@ fn document(
     let sweeps: Vec<ExploredSweep> = tables.iter().map(sweep).collect();
     let mut notes = prepared.notes.clone();
     notes.extend(failures(&sweeps));
+    notes.extend(few_turns(&sweeps));
     let info = &prepared.info;
     HarvestExplore {
         schema_version: SCHEMA_VERSION,
@@ -335,6 +336,33 @@ fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
     notes
 }
 
+/// Settings with runs in which hardly any turn was begun, beside others with many: medians and intervals
+/// of these are of two kinds of runs.
+fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
+    /// Part of the most turns of a run below which there were hardly any.
+    const FEW: f64 = 0.01;
+    let mut notes = Vec::new();
+    for row in sweeps.iter().flat_map(|sweep| &sweep.rows) {
+        let turns: Vec<u64> = row.runs.iter().filter_map(|run| run.turns).collect();
+        let most = turns.iter().copied().max().unwrap_or(0);
+        let few = turns
+            .iter()
+            .filter(|turns| (**turns as f64) < most as f64 * FEW);
+        let count = few.count();
+        if count > 0 {
+            notes.push(format!(
+                "{}: in {count} of {} runs the primary gave hardly any turn, so that scavengers ran after it \
+                 (they did not come to a yield in time)",
+                row.setting,
+                turns.len()
+            ));
+        }
+    }
+    notes.sort();
+    notes.dedup();
+    notes
+}
+
 #[cfg(test)]
 mod tests {
     use membound_types::ExploreRow;
@@ -346,6 +374,31 @@ mod tests {
         assert_eq!(about(0.2), "1 s");
         assert_eq!(about(80.0), "80 s");
         assert_eq!(about(250.0), "4 minutes");
+    }
+
+    #[test]
+    fn runs_with_hardly_any_turn_beside_others_are_noted_once() {
+        let run = |turns| ExploreRun {
+            turns: Some(turns),
+            ..ExploreRun::default()
+        };
+        let row = |setting: &str, turns: [u64; 3]| ExploreRow {
+            setting: setting.to_owned(),
+            runs: turns.map(run).to_vec(),
+            ..ExploreRow::default()
+        };
+        let sweep = |sweep| ExploredSweep {
+            sweep,
+            rows: vec![
+                row("none", [4_000_000, 4, 3_900_000]),
+                row("200 ns", [90, 100, 80]),
+                row("switch", [0, 0, 0]),
+            ],
+            missing: None,
+        };
+        let notes = few_turns(&[sweep(ExploreSweep::Bound), sweep(ExploreSweep::Distance)]);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].starts_with("none: in 1 of 3 runs"), "{notes:?}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) fn sentence(explore: &HarvestExplore, sweep: &ExploredSweep) -> Strin
         ExploreSweep::Parts => parts(explore, &rows),
         ExploreSweep::Periods => periods(&rows),
         ExploreSweep::Chases => at_once(&rows),
-        ExploreSweep::Kernel => schedulers(&rows),
+        ExploreSweep::Kernel => schedulers(explore, &rows),
         ExploreSweep::Slo => objectives(&rows),
     }
 }
@@ -200,7 +200,7 @@ fn at_once(rows: &[&ExploreRow]) -> String {
     }
 }
 
-fn schedulers(rows: &[&ExploreRow]) -> String {
+fn schedulers(explore: &HarvestExplore, rows: &[&ExploreRow]) -> String {
     let harvest = rows.iter().find(|row| row.setting == "harvest");
     let Some(harvest) = harvest else {
         return "The harvest failed, so that it cannot be compared.".to_owned();
@@ -239,12 +239,26 @@ fn schedulers(rows: &[&ExploreRow]) -> String {
         .filter_map(|row| of(row))
         .map(|figure| figure.high)
         .fold(if by_speed { 1.0 } else { 0.0 }, f64::max);
+    let longest = others
+        .iter()
+        .filter_map(|row| row.p95_change)
+        .map(|change| change.high)
+        .fold(0.0, f64::max);
     let verdict = if own.low > most {
-        "Harvest pays here"
+        match harvest.p95_change {
+            Some(change) if change.low > longest => {
+                "Harvest gives scavengers most here, and requests take longest"
+            }
+            _ => "Harvest pays here",
+        }
     } else if own.high < most {
         "Harvest does not pay here"
     } else {
         "Whether harvest pays here cannot be told from these rounds"
+    };
+    let verdict = match explore.options.pairs {
+        1 => format!("{verdict}, by one round"),
+        _ => verdict.to_owned(),
     };
     format!(
         "{verdict}. {what}: harvest {} ({}){}{}.",

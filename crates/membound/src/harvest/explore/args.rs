@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use membound_launch::RequestsBy;
-use membound_types::ExploreSweep;
+use membound_types::{ExploreSweep, IdlePolicy};
 
 use crate::harvest::args::{bound, requests};
 use crate::profile::args::seconds;
@@ -57,6 +57,17 @@ pub(crate) struct ExploreArgs {
     /// Tell requests of the command, whose latency is compared instead of its time: as in `harvest run`.
     #[arg(long, value_name = "HOW", value_parser = requests)]
     pub(crate) requests: Option<RequestsBy>,
+    /// What scavengers do that have no thread to run on, as in `harvest run`; programs at once take turns
+    /// only.
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value_t,
+        hide_default_value = true,
+        help = "What scavengers do that have no thread to run on, as in `harvest run`; where programs at \
+                once are counted, they stop [default: harvest]"
+    )]
+    pub(crate) idle: IdlePolicy,
     /// Machine profile to take latencies from [default: the one kept of this host].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,

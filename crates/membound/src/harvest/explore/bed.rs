@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use membound_types::{
-    CpuId, ExploreRun, HarvestPart, HarvestRole, HarvestRun, Latencies, MachineProfile,
+    CpuId, ExploreRun, HarvestRole, HarvestRun, IdlePolicy, Latencies, MachineProfile,
     ScavengerState,
 };
 
 use super::children::{self, Running, Unended};
-use super::profiles::{Loads, Plans, loads};
-use super::settings::{Harvesting, Way};
+use super::profiles::{Loads, Nobody, Plans, loads};
+use super::settings::{Beside, Harvesting, Way};
 use crate::harvest::programs::Wanted;
 use crate::harvest::run::{Timing, children_cpu_s};
 
@@ -34,12 +34,22 @@ pub(super) struct Bed<'a> {
     /// The same as options.
     pub(super) lines: Vec<String>,
     pub(super) copies: u32,
+    /// `--idle`.
+    pub(super) idle: IdlePolicy,
     /// No scavenger was named: the primary's own time is theirs.
     pub(super) own_scavenger: bool,
     pub(super) cpu: CpuId,
     /// `--requests`.
     pub(super) requests: Option<String>,
     pub(super) cancel: &'a AtomicBool,
+}
+
+/// What a harvest waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finish {
+    Primary,
+    /// The primary and all scavengers.
+    All,
 }
 
 /// What is known of the programs by themselves.
@@ -172,10 +182,13 @@ impl Bed<'_> {
         run.alone_p95_ns = baseline.p95_ns;
         run.scavengers_alone_s = match way {
             Way::Alone | Way::Profiled(_) => None,
-            Way::Harvest(Harvesting {
-                copies_of_first: Some(copies),
-                ..
-            }) => baseline.first_s.map(|first| first * f64::from(*copies)),
+            Way::Harvest(how) => match how.beside {
+                Beside::Asked => baseline.scavengers_s,
+                Beside::CopiesOfFirst(copies) => {
+                    baseline.first_s.map(|first| first * f64::from(copies))
+                }
+                Beside::Nobody => None,
+            },
             _ => baseline.scavengers_s,
         };
         run
@@ -250,13 +263,12 @@ impl Bed<'_> {
     /// The primary under membound, which tells its requests and lets nobody else run.
     fn only_told(&self, plans: &Plans<'_>, json: &Path) -> Result<Command, String> {
         let how = Harvesting {
-            without: vec![HarvestPart::Switch],
+            beside: Beside::Nobody,
             ..Harvesting::default()
         };
-        let files = plans.files_without_yields(self.distance_ns(&how))?;
-        let mut command = self.harvest_command(&how, &files, json);
-        command.args(["--idle", "stop"]);
-        Ok(self.with_program(command))
+        let nobody = Nobody::find()?;
+        let files = plans.without_yields(&self.primary.code, &nobody)?;
+        Ok(self.harvest_command(&how, &files, json, Some(&nobody), Finish::Primary))
     }
 
     /// The 95th percentile of the primary's requests without scavengers.
@@ -282,12 +294,20 @@ impl Bed<'_> {
     ) -> Result<ExploreRun, String> {
         let json = self.scratch.join("harvest.json");
         let _ = std::fs::remove_file(&json);
-        let files = plans.files(self.distance_ns(how))?;
-        let mut command = self.harvest_command(how, &files, &json);
-        if known.all_end() {
-            command.arg("--finish");
-        }
-        let mut command = self.with_program(command);
+        let nobody = match how.beside {
+            Beside::Nobody => Some(Nobody::find()?),
+            _ => None,
+        };
+        let files = match &nobody {
+            Some(nobody) => plans.beside_nobody(nobody)?,
+            None => plans.files(self.distance_ns(how))?,
+        };
+        let finish = if known.all_end() && nobody.is_none() {
+            Finish::All
+        } else {
+            Finish::Primary
+        };
+        let mut command = self.harvest_command(how, &files, &json, nobody.as_ref(), finish);
         let mut running = children::start(children::silent(&mut command), Some(self.cpu))?;
         let ended = running.wait(known.limit, self.cancel);
         let (status, _) = ended.map_err(|unended| why(unended, known.limit))?;
@@ -295,25 +315,53 @@ impl Bed<'_> {
             return Err(format!("the program: {why}"));
         }
         let document = read(&json)?;
-        let wanted = how
-            .copies_of_first
-            .unwrap_or_else(|| self.copies * self.scavengers.len() as u32);
-        complaint(&document, known, wanted).map_or(Ok(()), Err)?;
-        Ok(harvested(&document, known.all_end()))
+        if let Some(why) = self.complaint(&document, how, known) {
+            return Err(why);
+        }
+        Ok(harvested(&document, finish))
     }
 
-    /// `membound harvest run` up to the program.
-    fn harvest_command(&self, how: &Harvesting, plans: &[PathBuf], json: &Path) -> Command {
+    /// Why a harvest's figures say nothing of it.
+    fn complaint(&self, document: &HarvestRun, how: &Harvesting, known: &Known) -> Option<String> {
+        let wanted = match how.beside {
+            Beside::Nobody => return None,
+            Beside::CopiesOfFirst(copies) => copies as usize,
+            Beside::Asked => self.copies as usize * self.scavengers.len(),
+        };
+        complaint(document, known, wanted)
+    }
+
+    /// `membound harvest run` with the program, beside `nobody` where that is there.
+    fn harvest_command(
+        &self,
+        how: &Harvesting,
+        plans: &[PathBuf],
+        json: &Path,
+        nobody: Option<&Nobody>,
+        finish: Finish,
+    ) -> Command {
         let mut command = Command::new(&self.membound);
         command.args(["harvest", "run", "--quiet", "--machine"]);
         command.arg(&self.machine_path).arg("--json").arg(json);
-        let (lines, copies) = match how.copies_of_first {
-            Some(copies) => (&self.lines[..1], copies),
-            None => (&self.lines[..], self.copies),
+        let (copies, idle) = match how.beside {
+            Beside::Asked => (self.copies, self.idle),
+            Beside::CopiesOfFirst(copies) => (copies, IdlePolicy::Stop),
+            Beside::Nobody => (1, IdlePolicy::Stop),
         };
-        command.args(["--copies", &copies.to_string()]);
-        for line in lines {
-            command.arg("--scavenger").arg(line);
+        command.args(["--copies", &copies.to_string(), "--idle", idle.name()]);
+        match (how.beside, nobody) {
+            (_, Some(nobody)) => {
+                command.arg("--scavenger").arg(&nobody.path);
+            }
+            (Beside::CopiesOfFirst(copies), None) => {
+                command.args(["--per-thread", &copies.to_string()]);
+                command.args(["--scavenger", &self.lines[0]]);
+            }
+            (_, None) => {
+                for line in &self.lines {
+                    command.arg("--scavenger").arg(line);
+                }
+            }
         }
         for plan in plans {
             command.arg("--plan").arg(plan);
@@ -330,10 +378,9 @@ impl Bed<'_> {
         if let Some(requests) = &self.requests {
             command.args(["--requests", requests]);
         }
-        command
-    }
-
-    fn with_program(&self, mut command: Command) -> Command {
+        if finish == Finish::All {
+            command.arg("--finish");
+        }
         command.arg("--").args(&self.primary.words);
         command
     }
@@ -382,8 +429,8 @@ fn p95_ns(document: &HarvestRun) -> Option<f64> {
 }
 
 /// Why a harvest's figures say nothing of it.
-fn complaint(document: &HarvestRun, known: &Known, wanted: u32) -> Option<String> {
-    if document.scavengers.len() < wanted as usize {
+fn complaint(document: &HarvestRun, known: &Known, wanted: usize) -> Option<String> {
+    if document.scavengers.len() < wanted {
         return Some("a scavenger was left out".to_owned());
     }
     let codes: Vec<Option<i32>> = known
@@ -411,7 +458,8 @@ fn complaint(document: &HarvestRun, known: &Known, wanted: u32) -> Option<String
 }
 
 /// What a harvest's document says.
-fn harvested(document: &HarvestRun, all_end: bool) -> ExploreRun {
+fn harvested(document: &HarvestRun, finish: Finish) -> ExploreRun {
+    let all_end = finish == Finish::All;
     let distance = &document.distance_ns;
     let cpu: Option<Vec<f64>> = document.scavengers.iter().map(|it| it.cpu_s).collect();
     ExploreRun {

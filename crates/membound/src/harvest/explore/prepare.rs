@@ -24,7 +24,7 @@ use crate::profile::machine;
 
 /// How long a scavenger is waited for before it counts as one without an end: as many times as the primary
 /// takes, and at least so long.
-const ENDLESS_TIMES: f64 = 10.0;
+const ENDLESS_TIMES: f64 = 5.0;
 const ENDLESS_AFTER: Duration = Duration::from_secs(10);
 
 /// Everything that rounds need.
@@ -69,6 +69,7 @@ impl Prepared<'_> {
             scavengers: self.bed.scavengers.iter().map(words).collect(),
             own_scavenger: self.bed.own_scavenger,
             copies: args.copies,
+            idle: args.idle,
             pairs: args.pairs,
             on_cpu: self.bed.cpu,
             requests: self.bed.requests.clone(),
@@ -114,6 +115,7 @@ pub(super) fn all<'a>(
         scavengers: checked.scavengers,
         lines: checked.lines,
         copies: args.copies,
+        idle: args.idle,
         own_scavenger: args.scavenger.is_empty(),
         cpu: checked.cpu,
         requests: args.requests.as_ref().map(ToString::to_string),

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -116,6 +116,33 @@ pub(super) enum Source {
     None(String),
 }
 
+/// A scavenger that ends at once, so that the primary has its stalls to itself.
+#[derive(Debug)]
+pub(super) struct Nobody {
+    pub(super) path: PathBuf,
+    plan: HarvestPlan,
+}
+
+impl Nobody {
+    /// `true`, where there is one.
+    pub(super) fn find() -> Result<Self, String> {
+        let path = std::env::var_os("PATH");
+        let found = membound_launch::find(std::ffi::OsStr::new("true"), path.as_deref());
+        let path = found.map(|path| std::fs::canonicalize(&path).unwrap_or(path));
+        let path = path.map_err(|error| error.to_string())?;
+        let plan = plan_without_yields(&path, HarvestRole::Scavenger)?;
+        Ok(Self { path, plan })
+    }
+}
+
+/// A plan in which an executable never yields.
+fn plan_without_yields(path: &Path, role: HarvestRole) -> Result<HarvestPlan, String> {
+    let path = std::fs::canonicalize(path).map_err(|error| error.to_string())?;
+    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+    membound_harvest::by_hand(&path.display().to_string(), &bytes, role, &[])
+        .map_err(|error| error.to_string())
+}
+
 /// The plans of all programs, as files.
 #[derive(Debug)]
 pub(super) struct Plans<'a> {
@@ -138,19 +165,24 @@ impl Plans<'_> {
         Ok(files)
     }
 
-    /// As [`Self::files`], with a primary that never yields.
-    pub(super) fn files_without_yields(&self, distance_ns: f64) -> Result<Vec<PathBuf>, String> {
-        let mut files = self.files(distance_ns)?;
-        if let Some(first) = files.first_mut() {
-            let text = std::fs::read(&*first).map_err(|error| error.to_string())?;
-            let plan: Result<HarvestPlan, _> = serde_json::from_slice(&text);
-            let mut plan = plan.map_err(|error| error.to_string())?;
-            for site in &mut plan.sites {
-                site.chosen = false;
-            }
-            *first = self.write("without-yields", &plan)?;
-        }
+    /// The file for a primary beside [`Nobody`].
+    pub(super) fn beside_nobody(&self, nobody: &Nobody) -> Result<Vec<PathBuf>, String> {
+        let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None)?;
+        files.push(self.write("nobody", &nobody.plan)?);
         Ok(files)
+    }
+
+    /// As [`Self::beside_nobody`], with a primary that never yields.
+    pub(super) fn without_yields(
+        &self,
+        primary: &Path,
+        nobody: &Nobody,
+    ) -> Result<Vec<PathBuf>, String> {
+        let plan = plan_without_yields(primary, HarvestRole::Primary)?;
+        Ok(vec![
+            self.write("without-yields", &plan)?,
+            self.write("nobody", &nobody.plan)?,
+        ])
     }
 
     /// Whether distances between a scavenger's yields can be varied, else why not.

@@ -35,8 +35,19 @@ pub(super) struct Harvesting {
     pub(super) without: Vec<HarvestPart>,
     /// `--slo-p95`.
     pub(super) slo_p95_ns: Option<f64>,
-    /// So many copies of the first scavenger alone, in the place of what was asked for.
-    pub(super) copies_of_first: Option<u32>,
+    pub(super) beside: Beside,
+}
+
+/// What runs beside the primary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// What was asked for.
+    #[default]
+    Asked,
+    /// So many copies of the first scavenger, which take turns and do nothing else.
+    CopiesOfFirst(u32),
+    /// A program that has ended before the primary begins.
+    Nobody,
 }
 
 /// Who runs the programs.
@@ -96,9 +107,11 @@ impl Way {
             Self::Kernel(_) | Self::Sibling(Some(_)) => primary_s + scavengers_s,
             Self::Sibling(None) => 0.0,
             Self::Harvest(how) => {
-                let scavengers_s = how
-                    .copies_of_first
-                    .map_or(scavengers_s, |copies| primary_s * f64::from(copies));
+                let scavengers_s = match how.beside {
+                    Beside::Asked => scavengers_s,
+                    Beside::CopiesOfFirst(copies) => primary_s * f64::from(copies),
+                    Beside::Nobody => 0.0,
+                };
                 START_S + primary_s + scavengers_s * (1.0 - HIDDEN)
             }
             Self::Profiled(Some(_)) => 1.5 + primary_s,
@@ -172,6 +185,11 @@ fn parts() -> Vec<Setting> {
     let without = |part: HarvestPart| {
         let how = Harvesting {
             without: vec![part],
+            // Scavengers would run to their end before the primary begins: no yield gives way to it.
+            beside: match part {
+                HarvestPart::Switch => Beside::Nobody,
+                _ => Beside::Asked,
+            },
             ..Harvesting::default()
         };
         Setting::harvest(part.name(), None, how)
@@ -200,7 +218,7 @@ fn at_once() -> Vec<Setting> {
             1 => Setting::new(name, at, Way::Alone),
             _ => {
                 let how = Harvesting {
-                    copies_of_first: Some(programs - 1),
+                    beside: Beside::CopiesOfFirst(programs - 1),
                     ..Harvesting::default()
                 };
                 Setting::harvest(name, at, how)
@@ -231,7 +249,7 @@ fn objectives(around: &Around) -> Vec<Setting> {
             slo_p95_ns: Some(slo_ns),
             ..Harvesting::default()
         };
-        Setting::harvest(format!("{times} × alone"), Some(slo_ns), how)
+        Setting::harvest(format!("{:.2} µs", slo_ns * 1e-3), Some(slo_ns), how)
     };
     OBJECTIVES.map(setting).to_vec()
 }
