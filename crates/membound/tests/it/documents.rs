@@ -106,3 +106,51 @@ fn every_command_of_the_page_shows_what_it_is_there_for() {
         }
     }
 }
+
+/// The explorations of the page, of a program that ends at once.
+fn explorations() -> Vec<String> {
+    PAGE.lines()
+        .filter(|line| line.starts_with('|'))
+        .filter_map(|line| {
+            line.split('|')
+                .nth(3)?
+                .trim()
+                .strip_prefix("`membound harvest ")
+        })
+        .filter(|cell| cell.starts_with("explore "))
+        .filter_map(|cell| Some(cell.split_once('`')?.0))
+        .map(|command| {
+            let programs = ["./program", "./server", "./chase", "./scan"];
+            let of_true = |line: String, name: &str| line.replace(name, "true");
+            programs.iter().copied().fold(command.to_owned(), of_true)
+        })
+        .collect()
+}
+
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn every_exploration_of_the_page_has_its_tables() {
+    use membound_types::{HarvestExplore, MachineInfo, MachineProfile};
+    let membound = Membound::new();
+    // Figures are not what is tested here: nothing is measured of the machine.
+    let machine = MachineProfile::unmeasured(MachineInfo::default());
+    let machine = serde_json::to_string(&machine).unwrap();
+    std::fs::write(membound.home.path().join("machine.json"), machine).unwrap();
+    let explorations = explorations();
+    assert!(explorations.len() >= 8, "{explorations:?}");
+    for command in explorations {
+        let words = "explore --pairs 1 --profile-s 0.2 --machine machine.json --json f.json";
+        let line = format!("harvest {}", command.replacen("explore", words, 1));
+        let finished = membound.run(&line);
+        assert_eq!(finished.code, Some(0), "{line}: {finished:?}");
+        let text = std::fs::read_to_string(membound.home.path().join("f.json")).unwrap();
+        let document: HarvestExplore = serde_json::from_str(&text).unwrap();
+        let names: Vec<&str> = document.sweeps.iter().map(|it| it.sweep.name()).collect();
+        let asked = command.split_once("--sweep ").unwrap().1;
+        let asked = asked.split_once(' ').unwrap().0;
+        assert_eq!(names.join(","), asked, "{line}");
+        for sweep in &document.sweeps {
+            assert_eq!(sweep.rows.is_empty(), sweep.missing.is_some(), "{line}");
+        }
+    }
+}

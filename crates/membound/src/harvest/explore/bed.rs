@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use membound_types::{
-    CpuId, ExploreRun, HarvestRole, HarvestRun, IdlePolicy, Latencies, MachineProfile,
+    CpuId, ExploreRun, HarvestPart, HarvestRole, HarvestRun, IdlePolicy, Latencies, MachineProfile,
     ScavengerState,
 };
 
@@ -187,7 +187,7 @@ impl Bed<'_> {
                 Beside::CopiesOfFirst(copies) => {
                     baseline.first_s.map(|first| first * f64::from(copies))
                 }
-                Beside::Nobody => None,
+                Beside::Waiting | Beside::Nobody => None,
             },
             _ => baseline.scavengers_s,
         };
@@ -263,12 +263,13 @@ impl Bed<'_> {
     /// The primary under membound, which tells its requests and lets nobody else run.
     fn only_told(&self, plans: &Plans<'_>, json: &Path) -> Result<Command, String> {
         let how = Harvesting {
-            beside: Beside::Nobody,
+            // A scavenger is there as in a harvest: who is there decides whose requests are counted.
+            beside: Beside::Waiting,
+            without: vec![HarvestPart::Waits],
             ..Harvesting::default()
         };
-        let nobody = Nobody::find()?;
-        let files = plans.without_yields(&self.primary.code, &nobody)?;
-        Ok(self.harvest_command(&how, &files, json, Some(&nobody), Finish::Primary))
+        let files = plans.without_yields(&self.primary.code, self.distance_ns(&how))?;
+        Ok(self.harvest_command(&how, &files, json, None, Finish::Primary))
     }
 
     /// The 95th percentile of the primary's requests without scavengers.
@@ -326,7 +327,7 @@ impl Bed<'_> {
         let wanted = match how.beside {
             Beside::Nobody => return None,
             Beside::CopiesOfFirst(copies) => copies as usize,
-            Beside::Asked => self.copies as usize * self.scavengers.len(),
+            Beside::Asked | Beside::Waiting => self.copies as usize * self.scavengers.len(),
         };
         complaint(document, known, wanted)
     }
@@ -346,6 +347,7 @@ impl Bed<'_> {
         let (copies, idle) = match how.beside {
             Beside::Asked => (self.copies, self.idle),
             Beside::CopiesOfFirst(copies) => (copies, IdlePolicy::Stop),
+            Beside::Waiting => (self.copies, IdlePolicy::Stop),
             Beside::Nobody => (1, IdlePolicy::Stop),
         };
         command.args(["--copies", &copies.to_string(), "--idle", idle.name()]);

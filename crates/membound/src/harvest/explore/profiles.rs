@@ -158,10 +158,7 @@ impl Plans<'_> {
     /// The files for a run whose scavengers keep to a distance.
     pub(super) fn files(&self, distance_ns: f64) -> Result<Vec<PathBuf>, String> {
         let mut files = self.of(&self.primary, HarvestRole::Primary, 0, None)?;
-        for (index, source) in self.scavengers.iter().enumerate() {
-            let role = HarvestRole::Scavenger;
-            files.extend(self.of(source, role, index, Some(distance_ns))?);
-        }
+        files.extend(self.of_scavengers(distance_ns)?);
         Ok(files)
     }
 
@@ -172,17 +169,25 @@ impl Plans<'_> {
         Ok(files)
     }
 
-    /// As [`Self::beside_nobody`], with a primary that never yields.
+    /// As [`Self::files`], with a primary that never yields.
     pub(super) fn without_yields(
         &self,
         primary: &Path,
-        nobody: &Nobody,
+        distance_ns: f64,
     ) -> Result<Vec<PathBuf>, String> {
         let plan = plan_without_yields(primary, HarvestRole::Primary)?;
-        Ok(vec![
-            self.write("without-yields", &plan)?,
-            self.write("nobody", &nobody.plan)?,
-        ])
+        let mut files = vec![self.write("without-yields", &plan)?];
+        files.extend(self.of_scavengers(distance_ns)?);
+        Ok(files)
+    }
+
+    fn of_scavengers(&self, distance_ns: f64) -> Result<Vec<PathBuf>, String> {
+        let mut files = Vec::new();
+        for (index, source) in self.scavengers.iter().enumerate() {
+            let role = HarvestRole::Scavenger;
+            files.extend(self.of(source, role, index, Some(distance_ns))?);
+        }
+        Ok(files)
     }
 
     /// Whether distances between a scavenger's yields can be varied, else why not.

@@ -46,6 +46,8 @@ pub(super) enum Beside {
     Asked,
     /// So many copies of the first scavenger, which take turns and do nothing else.
     CopiesOfFirst(u32),
+    /// What was asked for, which waits at its first yield: no turn is given.
+    Waiting,
     /// A program that has ended before the primary begins.
     Nobody,
 }
@@ -110,7 +112,7 @@ impl Way {
                 let scavengers_s = match how.beside {
                     Beside::Asked => scavengers_s,
                     Beside::CopiesOfFirst(copies) => primary_s * f64::from(copies),
-                    Beside::Nobody => 0.0,
+                    Beside::Waiting | Beside::Nobody => 0.0,
                 };
                 START_S + primary_s + scavengers_s * (1.0 - HIDDEN)
             }
