@@ -16,8 +16,8 @@ use std::time::Instant;
 
 use membound_measure::Progress as _;
 use membound_types::{
-    ExploreAlone, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore, Kind, NotMeasured,
-    SCHEMA_VERSION,
+    ExploreAlone, ExploreRow, ExploreRun, ExploreSweep, ExploredSweep, HarvestExplore, Kind,
+    NotMeasured, SCHEMA_VERSION,
 };
 
 use args::ExploreArgs;
@@ -336,20 +336,24 @@ fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
     notes
 }
 
-/// Settings with runs in which hardly any turn was begun, beside others with many: medians and intervals
-/// of these are of two kinds of runs.
+/// Settings with runs in which hardly any turn was begun, where others have many: a harvest that did not
+/// begin in time is what these figures are of.
 fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
     /// Part of the most turns of a run below which there were hardly any.
-    const FEW: f64 = 0.01;
+    const FEW: f64 = 0.001;
+    let rows = || sweeps.iter().flat_map(|sweep| &sweep.rows);
+    let told = |row: &ExploreRow| -> Vec<u64> {
+        let turns = row.runs.iter().filter_map(|run| run.turns);
+        turns.collect()
+    };
+    let most = rows().flat_map(told).max().unwrap_or(0) as f64;
     let mut notes = Vec::new();
-    for row in sweeps.iter().flat_map(|sweep| &sweep.rows) {
-        let turns: Vec<u64> = row.runs.iter().filter_map(|run| run.turns).collect();
-        let most = turns.iter().copied().max().unwrap_or(0);
-        let few = turns
-            .iter()
-            .filter(|turns| (**turns as f64) < most as f64 * FEW);
+    for row in rows() {
+        let turns = told(row);
+        let few = turns.iter().filter(|turns| (**turns as f64) < most * FEW);
         let count = few.count();
-        if count > 0 {
+        // Where nobody is there to give turns to, there is none.
+        if count > 0 && turns.iter().any(|turns| *turns > 0) {
             notes.push(format!(
                 "{}: in {count} of {} runs the primary gave hardly any turn, so that scavengers ran after it \
                  (they did not come to a yield in time)",
@@ -365,8 +369,6 @@ fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use membound_types::ExploreRow;
-
     use super::*;
 
     #[test]
@@ -391,7 +393,7 @@ mod tests {
             sweep,
             rows: vec![
                 row("none", [4_000_000, 4, 3_900_000]),
-                row("200 ns", [90, 100, 80]),
+                row("200 ns", [3_000_000, 100_000, 3_100_000]),
                 row("switch", [0, 0, 0]),
             ],
             missing: None,

@@ -319,7 +319,11 @@ impl Bed<'_> {
         if let Some(why) = self.complaint(&document, how, known) {
             return Err(why);
         }
-        Ok(harvested(&document, finish))
+        let mut run = harvested(&document, finish);
+        if nobody.is_some() {
+            run.scavengers_cpu_s = None;
+        }
+        Ok(run)
     }
 
     /// Why a harvest's figures say nothing of it.

@@ -80,7 +80,9 @@ fn p95_change(run: &ExploreRun) -> Option<f64> {
 
 /// What the primary's time grew by for each turn.
 fn yield_ns(run: &ExploreRun) -> Option<f64> {
-    let turns = positive(run.turns? as f64)?;
+    /// With fewer, chance of the primary's time would be told as theirs.
+    const LEAST_TURNS: u64 = 1000;
+    let turns = run.turns.filter(|turns| *turns >= LEAST_TURNS)? as f64;
     Some((run.primary_s? - run.alone_s?) * 1e9 / turns)
 }
 
