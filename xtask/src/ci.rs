@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::{cargo, note, say, succeed};
-use crate::{deny, schema, tests};
+use crate::{deny, machines, schema, tests};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -35,6 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("rustdoc", Box::new(rustdoc)),
         ("schemas", Box::new(schema::check)),
         ("cargo-deny", Box::new(deny::check)),
+        ("machines", Box::new(machines::check)),
     ];
     if !args.no_tests {
         steps.push((
