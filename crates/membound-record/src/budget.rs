@@ -54,8 +54,6 @@ pub(crate) struct Budget {
     spent_ns: f64,
     /// What the program has lost by the recorder's own CPU time.
     beside_ns: f64,
-    /// Of that, what windows have cost: it counts as spent.
-    of_windows_ns: f64,
 }
 
 impl Budget {
@@ -65,7 +63,6 @@ impl Budget {
             share,
             spent_ns: 0.0,
             beside_ns: 0.0,
-            of_windows_ns: 0.0,
         }
     }
 
@@ -75,24 +72,12 @@ impl Budget {
             return 0.0;
         }
         let earned_ns = ADVANCE_NS + self.share * cpu_ns as f64;
-        let beside_ns = (self.beside_ns - self.of_windows_ns).max(0.0);
-        earned_ns - self.spent_ns - self.of_windows_ns - beside_ns.min(MOST_BESIDE * earned_ns)
+        earned_ns - self.spent_ns - self.beside_ns.min(MOST_BESIDE * earned_ns)
     }
 
     /// The program has lost so much by what the recorder did beside it, in all.
     pub(crate) const fn lost_beside(&mut self, lost_ns: f64) {
         self.beside_ns = lost_ns;
-    }
-
-    /// What the program has lost by the recorder's own CPU time, in all.
-    pub(crate) const fn beside_ns(&self) -> f64 {
-        self.beside_ns
-    }
-
-    /// So much of that was spent on a window, and as much by the agent's own thread.
-    pub(crate) fn spend_beside(&mut self, lost_ns: f64) {
-        self.of_windows_ns += lost_ns;
-        self.spent_ns += lost_ns;
     }
 
     /// CPU time of the programs, in nanoseconds, in which as much may be spent as this.
@@ -113,8 +98,6 @@ pub(crate) struct Beside {
     /// Time, CPU time of the programs and own CPU time at the last look.
     last: Option<(u64, u64, u64)>,
     lost_ns: f64,
-    /// Part of the recorder's time that the programs lost when it was last looked at.
-    part: f64,
 }
 
 impl Beside {
@@ -129,7 +112,6 @@ impl Beside {
             cpus: cpus as f64,
             last: None,
             lost_ns: 0.0,
-            part: 0.0,
         }
     }
 
@@ -138,19 +120,15 @@ impl Beside {
     pub(crate) fn lost_ns(&mut self, t_ns: u64, cpu_ns: u64, own_ns: u64) -> f64 {
         let (since_ns, cpu_before_ns, own_before_ns) = *self.last.get_or_insert((t_ns, cpu_ns, 0));
         let passed_ns = t_ns.saturating_sub(since_ns);
-        let spent_ns = own_ns.saturating_sub(own_before_ns) as f64;
-        if passed_ns < Self::EVERY_NS {
-            return self.lost_ns + spent_ns * self.part;
+        if passed_ns >= Self::EVERY_NS {
+            let busy = cpu_ns.saturating_sub(cpu_before_ns) as f64 / passed_ns as f64;
+            let spent_ns = own_ns.saturating_sub(own_before_ns) as f64;
+            // A program that is held, sleeps or has ended loses nothing meanwhile.
+            if busy >= Self::HARDLY_BUSY {
+                self.lost_ns += spent_ns * membound_launch::lost_beside(busy, self.cpus);
+            }
+            self.last = Some((t_ns, cpu_ns, own_ns));
         }
-        let busy = cpu_ns.saturating_sub(cpu_before_ns) as f64 / passed_ns as f64;
-        // A program that is held, sleeps or has ended loses nothing meanwhile.
-        self.part = if busy >= Self::HARDLY_BUSY {
-            membound_launch::lost_beside(busy, self.cpus)
-        } else {
-            0.0
-        };
-        self.lost_ns += spent_ns * self.part;
-        self.last = Some((t_ns, cpu_ns, own_ns));
         self.lost_ns
     }
 }
@@ -168,19 +146,6 @@ mod tests {
         budget.lost_beside(1e12);
         let left = budget.left_ns(1_000_000_000);
         assert!(left > 0.0 && left < all / 2.0, "{left} of {all}");
-    }
-
-    #[test]
-    fn what_windows_cost_beside_a_program_is_spent() {
-        let mut budget = Budget::new(0.05);
-        let all = budget.left_ns(1_000_000_000);
-        budget.lost_beside(1e12);
-        let left = budget.left_ns(1_000_000_000);
-        budget.spend_beside(1e6);
-        // Of the rest no more counts than before.
-        assert!((left - 2e6 - budget.left_ns(1_000_000_000)).abs() < 1.0);
-        budget.lost_beside(1e6);
-        assert!((all - 2e6 - budget.left_ns(1_000_000_000)).abs() < 1.0);
     }
 
     #[test]

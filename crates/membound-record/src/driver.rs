@@ -459,13 +459,11 @@ impl Driver {
     }
 
     fn step_windows(&mut self, now_ns: u64) {
-        let is_off = self.remote.is_none() || self.options.latencies == Latencies::Off;
-        if is_off || self.sampled_ns < FIRST_CHOICE_NS {
+        let Some(remote) = &self.remote else { return };
+        if self.options.latencies == Latencies::Off || self.sampled_ns < FIRST_CHOICE_NS {
             return;
         }
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        self.look_beside(now);
-        let Some(remote) = &self.remote else { return };
         // Objects are kept within their own part.
         let on_objects_ns = self.inbox.spent_on_allocations_ns() as f64;
         self.windows
@@ -539,9 +537,10 @@ impl Driver {
     }
 
     /// Takes into account what was done beside the programs.
-    fn look_beside(&mut self, now: Now) {
+    fn look_beside(&mut self, now_ns: u64) {
+        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
         let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
-        self.lost_beside_ns = self.beside.lost_ns(now.t_ns, now.cpu_ns, own_ns);
+        self.lost_beside_ns = self.beside.lost_ns(now_ns, now.cpu_ns, own_ns);
     }
 
     /// CPU time that programs have lost by what is done beside them and by being sampled, each
@@ -556,8 +555,7 @@ impl Driver {
     }
 
     fn tidy(&mut self, now_ns: u64) {
-        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        self.look_beside(now);
+        self.look_beside(now_ns);
         self.count_traffic(now_ns);
         if self.sampled_ns >= self.read_names_at_ns {
             self.read_names_at_ns = 2 * self.sampled_ns;
@@ -585,9 +583,9 @@ impl Driver {
     /// Ends what changes programs and what samples them.
     fn halt(&mut self) {
         let now_ns = self.clock.now_ns();
-        let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
-        self.look_beside(now);
+        self.look_beside(now_ns);
         if let Some(remote) = &self.remote {
+            let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
             let running = Running {
                 remote,
                 clock: self.clock,

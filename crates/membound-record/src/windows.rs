@@ -187,10 +187,6 @@ pub(crate) struct Windows {
     patience_ns: u64,
     /// CPU time that they took while they exchanged their patches, the last times.
     exchanges_ns: [u64; 3],
-    /// What programs lost by the recorder's own CPU time, in all, when the last window was opened.
-    beside_before_ns: f64,
-    /// What they lost so during the last windows.
-    beside_ns: [f64; 3],
     /// Windows that failed one after the other: refused, not exchanged in time, or closed because
     /// programs made no progress.
     failures: u32,
@@ -220,8 +216,6 @@ impl Windows {
             clear_ns: (0, u64::MAX),
             patience_ns: PATIENCE_NS,
             exchanges_ns: [0; 3],
-            beside_before_ns: 0.0,
-            beside_ns: [0.0; 3],
             failures: 0,
             progress: Progress::default(),
             stuck: 0,
@@ -239,15 +233,6 @@ impl Windows {
     /// Patches have cost so much more than they were taken to.
     pub(crate) fn spend(&mut self, cost_ns: f64) {
         self.budget.spend(cost_ns);
-    }
-
-    /// A window is over, and its patches are out. Whatever else the recorder did meanwhile is no cost of windows:
-    /// of the last ones the cheapest counts.
-    fn spend_beside(&mut self) {
-        self.beside_ns.rotate_left(1);
-        self.beside_ns[2] = (self.budget.beside_ns() - self.beside_before_ns).max(0.0);
-        let least_ns = self.beside_ns.into_iter().fold(f64::INFINITY, f64::min);
-        self.budget.spend_beside(least_ns);
     }
 
     /// The program has lost so much by what the recorder did beside it, in all.
@@ -304,7 +289,6 @@ impl Windows {
         if self.clearing.is_some_and(|it| patcher.settled(it)) {
             self.clearing = None;
             self.clear_ns = (now.t_ns, u64::MAX);
-            self.spend_beside();
         }
         let is_clear = !self.is_open() && self.clearing.is_none();
         if self.progress.is_stuck(now, is_clear) && self.is_open() {
@@ -448,7 +432,6 @@ impl Windows {
         if work == Work::Record {
             self.burst_since_ns = Some(now.t_ns);
         }
-        self.beside_before_ns = self.budget.beside_ns();
         self.stand(now);
         let exchange = patcher.exchange(parts.iter().map(|part| part.choice.clone()).collect());
         Phase::Opening {
