@@ -213,8 +213,7 @@ impl Stall {
     ///
     /// With T the time, N the executions and h the cost of a hit, T − N·h is the most that a
     /// site's own accesses can have stalled when each waits for itself. Accesses that overlap
-    /// wait for each other: then the hits' cost is hidden for the most part ([`OVERLAPPED_HIT`]), or T divides as
-    /// the latencies do.
+    /// wait for each other: then the hits' cost is hidden for the most part, or T divides as the latencies do.
     /// Neither can be more than N times the average latency beyond h, for accesses that
     /// advance in order N times their lines at the memory's bandwidth (of which they wait for
     /// the more, the more of it they use): other time at this place is not the memory's. Stores that are not timed have no such limit; what is
