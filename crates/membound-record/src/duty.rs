@@ -6,7 +6,8 @@
 //! each of their samples weighs as much more.
 
 use std::collections::HashMap;
-use std::fs;
+
+use crate::threads::Scheduled;
 
 /// What a switch costs a thread whose timer runs, in nanoseconds, as it was measured in virtual machines of two
 /// vendors.
@@ -24,22 +25,8 @@ const LOOKED_AT: usize = 8;
 /// Part of a turn by which spans between two runs differ, so that they meet no rhythm of the program's.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
-/// What the kernel says of a thread: its CPU time, and how often it got a processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ran {
-    cpu_ns: u64,
-    turns: u64,
-}
-
-impl Ran {
-    fn of(tid: u32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-        let mut numbers = text.split_ascii_whitespace().map(str::parse);
-        let (cpu_ns, _waited) = (numbers.next()?.ok()?, numbers.next()?);
-        let turns = numbers.next()?.ok()?;
-        Some(Self { cpu_ns, turns })
-    }
-}
+/// A thread, by the numbers of its process and of itself.
+type Thread = (u32, u32);
 
 /// Switches timers on and off.
 #[derive(Debug)]
@@ -59,8 +46,8 @@ pub(crate) struct Duty {
     spans: u64,
     looked_ns: u64,
     /// Samples of each thread since the last look.
-    sampled: HashMap<u32, u64>,
-    threads: HashMap<u32, Ran>,
+    sampled: HashMap<Thread, u64>,
+    threads: HashMap<Thread, Scheduled>,
 }
 
 impl Default for Duty {
@@ -93,8 +80,8 @@ impl Duty {
     }
 
     /// A thread was sampled.
-    pub(crate) fn sampled(&mut self, tid: u32) {
-        *self.sampled.entry(tid).or_default() += 1;
+    pub(crate) fn sampled(&mut self, pid: u32, tid: u32) {
+        *self.sampled.entry((pid, tid)).or_default() += 1;
     }
 
     /// Nanoseconds until there may be something to change.
@@ -106,35 +93,37 @@ impl Duty {
     pub(crate) fn step(&mut self, now_ns: u64) -> Option<bool> {
         if now_ns >= self.looked_ns + LOOK_EVERY_NS && self.runs {
             self.looked_ns = now_ns;
-            self.look(Ran::of);
+            self.look(|(pid, tid)| Scheduled::of(pid, tid));
         }
         self.turn(now_ns)
     }
 
     /// Finds out how often the threads with most samples switch.
-    fn look(&mut self, ran: impl Fn(u32) -> Option<Ran>) {
-        let mut sampled: Vec<(u64, u32)> = self
+    fn look(&mut self, scheduled: impl Fn(Thread) -> Option<Scheduled>) {
+        let mut sampled: Vec<(u64, Thread)> = self
             .sampled
             .drain()
-            .map(|(tid, count)| (count, tid))
+            .map(|(thread, count)| (count, thread))
             .collect();
         sampled.sort_unstable_by(|a, b| b.cmp(a));
         sampled.truncate(LOOKED_AT);
-        let (mut turns, mut cpu_ns) = (0, 0);
+        let (mut switches, mut cpu_ns) = (0, 0);
         let mut threads = HashMap::new();
-        for (_, tid) in sampled {
-            let Some(now) = ran(tid) else { continue };
-            if let Some(before) = self.threads.get(&tid) {
-                turns += now.turns.saturating_sub(before.turns);
+        for (_, thread) in sampled {
+            let Some(now) = scheduled(thread) else {
+                continue;
+            };
+            if let Some(before) = self.threads.get(&thread) {
+                switches += now.switches.saturating_sub(before.switches);
                 cpu_ns += now.cpu_ns.saturating_sub(before.cpu_ns);
             }
-            threads.insert(tid, now);
+            threads.insert(thread, now);
         }
         self.threads = threads;
         if cpu_ns == 0 {
             return;
         }
-        self.lost = turns as f64 * SWITCH_COST_NS / cpu_ns as f64;
+        self.lost = switches as f64 * SWITCH_COST_NS / cpu_ns as f64;
         let share = (MOST_LOST / self.lost.max(MOST_LOST)).max(LEAST_SHARE);
         self.share = if share > MOST_SHARE { 1.0 } else { share };
     }
@@ -179,14 +168,14 @@ mod tests {
     use super::*;
 
     /// Threads that get a processor so often in each millisecond of CPU time.
-    fn looked(turns_per_ms: u64) -> Duty {
+    fn looked(switches_per_ms: u64) -> Duty {
         let mut duty = Duty::default();
         for look in 0..2 {
-            duty.sampled(1);
+            duty.sampled(1, 1);
             duty.look(|_| {
-                Some(Ran {
+                Some(Scheduled {
                     cpu_ns: look * 1_000_000,
-                    turns: look * turns_per_ms,
+                    switches: look * switches_per_ms,
                 })
             });
         }
@@ -242,7 +231,8 @@ mod tests {
 
     #[test]
     fn the_kernel_says_how_often_a_thread_ran() {
-        let own = Ran::of(std::process::id()).expect("this thread's process is there");
-        assert!(own.turns > 0);
+        let own = std::process::id();
+        let own = Scheduled::of(own, own).expect("this thread's process is there");
+        assert!(own.switches > 0);
     }
 }

@@ -152,7 +152,7 @@ impl Reader {
                 // Threads that the one which started the program made later inherit its events.
                 other if other.pid() == Some(own) => {}
                 PerfEvent::Sample(sample) => {
-                    duty.sampled(sample.tid);
+                    duty.sampled(sample.pid, sample.tid);
                     let weight_ns = (sample.period_ns as f64 * duty.factor()) as u64;
                     batch.switching_ns += weight_ns as f64 * duty.lost_part();
                     let seen = Seen {

@@ -178,10 +178,27 @@ fn tids(pid: u32) -> impl Iterator<Item = u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
 }
 
-/// CPU time of a thread in nanoseconds since its start.
+/// What the kernel's scheduler says of a thread since its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scheduled {
+    /// Its CPU time.
+    pub(crate) cpu_ns: u64,
+    /// How often it was given a processor.
+    pub(crate) switches: u64,
+}
+
+impl Scheduled {
+    pub(crate) fn of(pid: u32, tid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+        let mut numbers = text.split_ascii_whitespace().map(str::parse);
+        let (cpu_ns, _waited) = (numbers.next()?.ok()?, numbers.next()?);
+        let switches = numbers.next()?.ok()?;
+        Some(Self { cpu_ns, switches })
+    }
+}
+
 fn cpu_ns(pid: u32, tid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-    text.split_ascii_whitespace().next()?.parse().ok()
+    Some(Scheduled::of(pid, tid)?.cpu_ns)
 }
 
 fn name_of(pid: u32, tid: u32) -> Option<String> {

@@ -463,7 +463,7 @@ impl Windows {
             return None;
         }
         let mut functions = HashSet::new();
-        let groups = hot.iter().filter_map(|(site, _)| self.groups.of(*site));
+        let groups = self.hot_groups(hot);
         // Latencies and counts come first: only what had its windows is recorded.
         let chosen: Vec<usize> = groups
             .filter(|group| {
@@ -476,10 +476,14 @@ impl Windows {
         (!chosen.is_empty()).then_some(chosen)
     }
 
+    /// The groups of these sites, as often as they have one of them, in their order.
+    fn hot_groups(&self, hot: &[(SiteId, f64)]) -> impl Iterator<Item = usize> {
+        hot.iter().filter_map(|(site, _)| self.groups.of(*site))
+    }
+
     /// Whether nothing is known yet of some hot group: nothing else is worth as much as its first window.
     fn is_untimed(&self, now: Now, hot: &[(SiteId, f64)]) -> bool {
-        let mut groups = hot.iter().filter_map(|(site, _)| self.groups.of(*site));
-        groups.any(|group| {
+        self.hot_groups(hot).any(|group| {
             let group = &self.groups.all[group];
             group.windows == 0 && group.is_due(now.t_ns)
         })
@@ -495,7 +499,7 @@ impl Windows {
         left_ns: f64,
     ) -> Option<(Work, Vec<usize>, u64)> {
         let mut due: Vec<usize> = Vec::new();
-        for group in hot.iter().filter_map(|(site, _)| self.groups.of(*site)) {
+        for group in self.hot_groups(hot) {
             let it = &self.groups.all[group];
             if it.is_due(now.t_ns) && !due.contains(&group) {
                 due.push(group);

@@ -20,7 +20,7 @@ named! {
         Periods = "periods",
         /// Programs that run at once.
         Chases = "chases",
-        /// Who schedules: nobody, the kernel, the processor, membound.
+        /// The scheduler: none (one program after another), the kernel, the hardware threads of a core, membound.
         Kernel = "kernel",
         /// The latency objective of the primary's requests.
         Slo = "slo",
@@ -71,7 +71,7 @@ pub struct ExploreOptions {
     pub idle: IdlePolicy,
     /// Rounds in which each setting is run once, beside the programs by themselves.
     pub pairs: u32,
-    /// The CPU that all programs share, except those that are profiled.
+    /// The CPU on which all programs run; profiling runs may use others.
     pub on_cpu: CpuId,
     /// How requests of the primary are told, as in `harvest run --requests`; `None`: they are not.
     pub requests: Option<String>,

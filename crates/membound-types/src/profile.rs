@@ -718,9 +718,9 @@ pub struct Elsewhere {
     pub memory_bound: Figure,
     /// By level.
     pub levels: LevelShares,
-    /// Time without stalls there ÷ here: as many core clock cycles, of which the interval has
-    /// the ratio of the latencies of the first caches too. Missing where a clock is not known:
-    /// the time without stalls is then taken to stay as it is.
+    /// Time without stalls there ÷ here: the number of core clock cycles is taken to be the same. The
+    /// interval also holds the ratio of the latencies of the first caches. Missing where a clock is not
+    /// known: the time without stalls is then taken to stay as it is.
     #[serde(default)]
     pub compute_ratio: Outcome<Figure>,
     /// Run time there ÷ run time here, by the stalls and by `compute_ratio`.
@@ -794,7 +794,7 @@ pub struct Detail {
     pub samples: Vec<DetailSample>,
     /// Source and assembly of hot functions.
     pub listings: Vec<Listing>,
-    /// Equal periods that the run divides into, in order; empty where nobody asked for them.
+    /// The run divided into periods of equal length, in order; only pages have them, elsewhere it is empty.
     pub periods: Vec<Period>,
 }
 

@@ -174,7 +174,7 @@ pub(crate) struct MeasureArgs {
     /// What stdout shows [default: text].
     #[arg(long, value_enum)]
     pub(crate) format: Option<Format>,
-    /// Label the run with a condition that nobody can look up, as in placement=noisy or
+    /// Label the run with a condition that membound cannot detect, as in placement=noisy or
     /// placement=quiet; `compare` names it. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = condition)]
     pub(crate) cond: Vec<(String, String)>,

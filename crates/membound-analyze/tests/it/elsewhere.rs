@@ -2,13 +2,10 @@
 
 use membound_analyze::{Options, OtherMachine, analyze};
 use membound_run::{Burst, RunData, SiteKind, ThreadId};
-use membound_types::{
-    Bandwidth, BandwidthKernel, BandwidthPoint, Elsewhere, MachineProfile, NamedPolicy, NodePolicy,
-    Outcome, PageKind, Profile, Samples, VectorWidth,
-};
+use membound_types::{BandwidthKernel, Elsewhere, MachineProfile, Profile};
 
 use crate::near;
-use crate::synthetic::{From, Like, Synthetic, machine};
+use crate::synthetic::{From, Like, Synthetic, machine, machine_that_moves};
 
 const BYTES: u64 = 512 << 20;
 
@@ -50,25 +47,8 @@ fn with_clock(mut profile: MachineProfile, factor: f64) -> MachineProfile {
     profile
 }
 
-fn with_bandwidth(mut profile: MachineProfile, gb_s: f64) -> MachineProfile {
-    profile.bandwidth = Outcome::Known(Bandwidth {
-        points: vec![BandwidthPoint {
-            kernel: BandwidthKernel::Read,
-            vector: VectorWidth::V512,
-            size_bytes: BYTES,
-            level: Some("DRAM".to_owned()),
-            threads: 1,
-            page: PageKind::Thp,
-            node: NodePolicy::Named(NamedPolicy::Local),
-            gb_s,
-            gb_s_low: gb_s,
-            gb_s_high: gb_s,
-            gb_s_with_allocate: gb_s,
-            batches: Samples::default(),
-        }],
-        ..Bandwidth::default()
-    });
-    profile
+fn with_bandwidth(gb_s: f64) -> MachineProfile {
+    machine_that_moves(&[(BandwidthKernel::Read, gb_s)])
 }
 
 fn on(run: &RunData, other: &MachineProfile) -> (Profile, Elsewhere) {
@@ -107,10 +87,10 @@ fn memory_of_half_the_bandwidth_doubles_a_run_that_used_all_of_it() {
     let (_, used) = on(&run, &machine());
     // All that it asks for on average is all that this machine gives.
     let gb_s = used.per_core_gb_s;
-    run.meta.machine = Some(Box::new(with_bandwidth(machine(), gb_s)));
-    let (_, same) = on(&run, &with_bandwidth(machine(), gb_s));
+    run.meta.machine = Some(Box::new(with_bandwidth(gb_s)));
+    let (_, same) = on(&run, &with_bandwidth(gb_s));
     near(same.time_ratio.value, 1.0, 1e-6, "the same machine");
-    let (here, half) = on(&run, &with_bandwidth(machine(), gb_s / 2.0));
+    let (here, half) = on(&run, &with_bandwidth(gb_s / 2.0));
     near(half.time_ratio.value, 2.0, 1e-6, "half of the bandwidth");
     // The time that computes stays; what comes on top waits for memory.
     let computing = (1.0 - half.memory_bound.value) * half.time_ratio.value;

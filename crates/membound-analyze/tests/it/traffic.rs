@@ -2,13 +2,10 @@
 
 use membound_analyze::{Options, OtherMachine, analyze};
 use membound_run::{Burst, RunData, SiteId, SiteKind, ThreadId};
-use membound_types::{
-    Bandwidth, BandwidthKernel, BandwidthPoint, Basis, InsightKind, MachineProfile, NamedPolicy,
-    NodePolicy, Outcome, PageKind, Samples, VectorWidth,
-};
+use membound_types::{BandwidthKernel, Basis, InsightKind, Outcome, PageKind, Samples};
 
 use crate::near;
-use crate::synthetic::{From, Like, Synthetic, machine};
+use crate::synthetic::{From, Like, Synthetic, machine, machine_that_moves};
 
 const WORK_NS: f64 = 3.0;
 const SECONDS: f64 = 2.0;
@@ -141,31 +138,6 @@ fn what_was_not_recorded_is_said() {
     let profile = analyze(&run, &Options::default()).profile;
     assert!(profile.bandwidth.is_empty());
     assert!(profile.missing.iter().any(|it| it.table == "bandwidth"));
-}
-
-/// A machine whose kernels moved so much with one thread, write-allocate included.
-fn machine_that_moves(kernels: &[(BandwidthKernel, f64)]) -> MachineProfile {
-    let point = |&(kernel, gb_s): &(BandwidthKernel, f64)| BandwidthPoint {
-        kernel,
-        vector: VectorWidth::V512,
-        size_bytes: 128 << 20,
-        level: Some("DRAM".to_owned()),
-        threads: 1,
-        page: PageKind::Thp,
-        node: NodePolicy::Named(NamedPolicy::Local),
-        gb_s,
-        gb_s_low: gb_s,
-        gb_s_high: gb_s,
-        gb_s_with_allocate: gb_s,
-        batches: Samples::default(),
-    };
-    MachineProfile {
-        bandwidth: Outcome::Known(Bandwidth {
-            points: kernels.iter().map(point).collect(),
-            ..Bandwidth::default()
-        }),
-        ..machine()
-    }
 }
 
 #[test]

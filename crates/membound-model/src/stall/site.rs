@@ -116,12 +116,12 @@ struct OverlappedHits {
     usual: f64,
 }
 
-/// Accesses of which so many are under way at a time hide the latency of hits as far as it can be.
+/// Accesses under way at a time from which on the latency of hits is hidden as far as possible.
 const HIDING: f64 = 2.0;
 
 impl OverlappedHits {
-    /// Of so many executions, which took so long together. One after the other they would take that many times
-    /// their average latency: what they took less was spent on several at a time.
+    /// The executions of a site took `time_ns` together. One after the other each would take its average latency;
+    /// the ratio of the two is how many were under way at a time.
     fn of(time_ns: f64, executed: Executed, mixture: &Mixture) -> Self {
         let at_a_time = executed.count * mixture.mean_ns.value / time_ns.max(f64::MIN_POSITIVE);
         let hidden = ((at_a_time - 1.0) / (HIDING - 1.0)).clamp(0.0, 1.0);

@@ -40,7 +40,7 @@ impl Column {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intervals {
     All,
-    /// Those that settings are compared by.
+    /// Figures of columns with [`Column::is_compared`].
     OfCompared,
     None,
 }

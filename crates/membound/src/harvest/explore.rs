@@ -314,7 +314,7 @@ fn alone(prepared: &Prepared<'_>, baselines: &[Baseline]) -> ExploreAlone {
     }
 }
 
-/// Settings of which some runs failed, which rows do not tell.
+/// A note for each setting of which some runs failed and others did not: its row shows the others only.
 fn failures(sweeps: &[ExploredSweep]) -> Vec<String> {
     let mut notes = Vec::new();
     let rows = sweeps.iter().flat_map(|sweep| &sweep.rows);
@@ -352,7 +352,7 @@ fn few_turns(sweeps: &[ExploredSweep]) -> Vec<String> {
         let turns = told(row);
         let few = turns.iter().filter(|turns| (**turns as f64) < most * FEW);
         let count = few.count();
-        // Where nobody is there to give turns to, there is none.
+        // A row without any turn ran without scavengers: none of them came too late.
         if count > 0 && turns.iter().any(|turns| *turns > 0) {
             notes.push(format!(
                 "{}: in {count} of {} runs the primary gave hardly any turn, so that scavengers ran after it \

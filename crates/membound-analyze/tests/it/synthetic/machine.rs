@@ -2,8 +2,9 @@
 //! makes of them.
 
 use membound_types::{
-    CalibratedLevel, Calibration, Cpu, Level, LevelKind, MachineInfo, MachineProfile, Outcome,
-    TickCount, Timer,
+    Bandwidth, BandwidthKernel, BandwidthPoint, CalibratedLevel, Calibration, Cpu, Level,
+    LevelKind, MachineInfo, MachineProfile, NamedPolicy, NodePolicy, Outcome, PageKind, Samples,
+    TickCount, Timer, VectorWidth,
 };
 
 use super::random::Random;
@@ -133,5 +134,30 @@ fn calibrated(from: From, random: &mut Random) -> CalibratedLevel {
             .collect(),
         hit_ticks: None,
         drain_ticks: None,
+    }
+}
+
+/// A machine whose kernels moved so much with one thread, write-allocate included.
+pub(crate) fn machine_that_moves(kernels: &[(BandwidthKernel, f64)]) -> MachineProfile {
+    let point = |&(kernel, gb_s): &(BandwidthKernel, f64)| BandwidthPoint {
+        kernel,
+        vector: VectorWidth::V512,
+        size_bytes: 128 << 20,
+        level: Some("DRAM".to_owned()),
+        threads: 1,
+        page: PageKind::Thp,
+        node: NodePolicy::Named(NamedPolicy::Local),
+        gb_s,
+        gb_s_low: gb_s,
+        gb_s_high: gb_s,
+        gb_s_with_allocate: gb_s,
+        batches: Samples::default(),
+    };
+    MachineProfile {
+        bandwidth: Outcome::Known(Bandwidth {
+            points: kernels.iter().map(point).collect(),
+            ..Bandwidth::default()
+        }),
+        ..machine()
     }
 }

@@ -12,7 +12,7 @@ use membound_run::{
     SiteId, SiteKind, Stack, StackId, Thread, ThreadId,
 };
 
-pub(crate) use machine::{From, machine};
+pub(crate) use machine::{From, machine, machine_that_moves};
 pub(crate) use random::Random;
 
 /// Timer period.

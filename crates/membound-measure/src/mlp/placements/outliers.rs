@@ -12,7 +12,7 @@ use crate::{Error, stats};
 /// Times the others' median from which on a placement is far off.
 const FAR_OFF: f64 = 3.0;
 
-/// Fewest placements of which one can be told from the others.
+/// With fewer placements there is no majority to compare one with.
 const FEWEST: usize = 3;
 
 /// What went on while a placement was measured.

@@ -20,6 +20,13 @@ struct Drawn {
     format: fn(f64) -> String,
 }
 
+impl Drawn {
+    /// The label as a part of an identifier.
+    fn slug(&self) -> String {
+        self.label.replace(' ', "-").replace(['\'', '%'], "")
+    }
+}
+
 const PERCENT: f64 = 100.0;
 const SLOWDOWN: Drawn = Drawn {
     title: "Primary's time",
@@ -86,7 +93,7 @@ pub(super) fn all(explore: &HarvestExplore, sweep: &ExploredSweep) -> Markup {
         SLOWDOWN
     };
     if sweep.sweep == ExploreSweep::Parts {
-        // So many bars need the width of the page.
+        // This table has too many bars for half of the page.
         return html! {
             (bars(sweep, SPEEDUP, "times as fast as one after another", Extent::Full))
             (bars(sweep, fares, "% longer than by itself", Extent::Full))
@@ -168,11 +175,7 @@ fn lines(sweep: &ExploredSweep, drawn: &[Drawn], x: Axis, y: &str) -> Chart {
             })
         });
     Chart {
-        id: format!(
-            "{}-{}",
-            sweep.sweep,
-            drawn[0].label.replace(' ', "-").replace(['\'', '%'], "")
-        ),
+        id: format!("{}-{}", sweep.sweep, drawn[0].slug()),
         title: format!("{}.", drawn[0].title),
         reading: "The band is what rounds differ by.".to_owned(),
         extent: Extent::Half,
@@ -277,11 +280,7 @@ fn bars(sweep: &ExploredSweep, drawn: Drawn, y: &str, extent: Extent) -> Markup 
         }
     };
     Bars {
-        id: format!(
-            "{}-bars-{}",
-            sweep.sweep,
-            drawn.label.replace(' ', "-").replace('\'', "")
-        ),
+        id: format!("{}-bars-{}", sweep.sweep, drawn.slug()),
         title: format!("{}.", drawn.title),
         reading: "The line over a bar is what rounds differ by.".to_owned(),
         extent,
