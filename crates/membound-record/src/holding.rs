@@ -4,10 +4,11 @@
 //! The spans are made inside the program (`agent/hold.rs`), while no window is open: a patch in a
 //! loop would change what its threads cost each other.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use membound_launch::{HOLD_LINE_WORDS, Held, HeldSpan, Holding};
 use membound_run::{Hold, ThreadId};
+use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 use crate::gaps::Gaps;
@@ -76,9 +77,12 @@ struct Plan {
 #[derive(Debug)]
 pub(crate) struct Trials {
     line_bytes: u64,
-    lines: HashMap<(u32, u64), Line>,
+    lines: FxHashMap<(u32, u64), Line>,
+    /// Keys of the lines that threads took turns on often enough. Plans are made from these, at every step: most
+    /// programs have thousands of lines and none of these.
+    disputed: BTreeSet<(u32, u64)>,
     /// How often a set of threads was tried.
-    tried: HashMap<Vec<ThreadId>, u64>,
+    tried: FxHashMap<Vec<ThreadId>, u64>,
     /// What the program tries, and since when.
     trying: Option<(Plan, u64)>,
     due_ns: u64,
@@ -93,8 +97,9 @@ impl Trials {
         const LINE_BYTES: u64 = 64;
         Self {
             line_bytes: line_bytes.unwrap_or(LINE_BYTES).next_power_of_two(),
-            lines: HashMap::new(),
-            tried: HashMap::new(),
+            lines: FxHashMap::default(),
+            disputed: BTreeSet::new(),
+            tried: FxHashMap::default(),
             trying: None,
             due_ns: 0,
             made: 0,
@@ -120,6 +125,9 @@ impl Trials {
         user.tid = noted.tid;
         user.seen += 1;
         user.stores += u64::from(noted.stores);
+        if line.turns == FEWEST_TURNS {
+            self.disputed.insert(key);
+        }
     }
 
     /// Whether the program makes a trial: whoever wakes meanwhile takes a processor from it.
@@ -196,7 +204,10 @@ impl Trials {
     /// and that was tried least for what was seen of it.
     fn next_plan(&self) -> Option<Plan> {
         let mut best: Option<(f64, Plan)> = None;
-        for (&(pid, line), fought) in self.lines.iter().filter(|(_, line)| line.is_fought()) {
+        for &(pid, line) in &self.disputed {
+            let Some(fought) = self.lines.get(&(pid, line)).filter(|it| it.is_fought()) else {
+                continue;
+            };
             let plan = Plan {
                 pid,
                 line,

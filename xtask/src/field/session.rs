@@ -206,7 +206,12 @@ pub(crate) fn measure(entry: &Entry, place: &Place, plan: &Plan) -> Result<Found
             let plain: Vec<PlainRun> = alone.iter().map(Once::plain).collect();
             other = other_runs(entry, place, truth, plan.pairs)?;
             saving = saved(truth, &plain, &other);
-            Some(band(truth, &plain, &other))
+            let recorded_s: Vec<f64> = with
+                .iter()
+                .filter(|(mode, _)| *mode == Mode::All)
+                .flat_map(|(_, runs)| runs.iter().map(|run| run.program_s))
+                .collect();
+            Some(band(truth, &plain, &recorded_s, &other))
         }
         _ => None,
     };

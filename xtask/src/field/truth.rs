@@ -53,7 +53,17 @@ pub(crate) struct PlainRun {
 /// The band of `truth`. `plain` are the entry's own runs without membound, `other` is
 /// `other_command`'s runs; of cachegrind, the first of them is native and the second's
 /// stdout holds what cachegrind said.
-pub(crate) fn band(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Result<Band> {
+///
+/// `recorded_s` are the times of the program's recorded runs. A profile describes the run that was
+/// recorded, and recording can make a fight for a line milder: the faulty build is then faster than alone,
+/// and less of its time is lost. The band of a paired build therefore reaches down to the fastest of all
+/// runs of the faulty build. A run that recording makes slower changes nothing.
+pub(crate) fn band(
+    truth: &Truth,
+    plain: &[PlainRun],
+    recorded_s: &[f64],
+    other: &[PlainRun],
+) -> Result<Band> {
     let all = |runs: &[PlainRun], expression: &str| -> Result<Vec<f64>> {
         runs.iter()
             .map(|run| {
@@ -100,9 +110,10 @@ pub(crate) fn band(truth: &Truth, plain: &[PlainRun], other: &[PlainRun]) -> Res
             Ok(Band::clamped(0.0, wait_s / native.program_s))
         }
         Truth::PairedBuild { .. } => {
-            let times = |runs: &[PlainRun]| runs.iter().map(|run| run.program_s).collect();
-            let faulty: Vec<f64> = times(plain);
-            let mended: Vec<f64> = times(other);
+            let times =
+                |runs: &[PlainRun]| -> Vec<f64> { runs.iter().map(|run| run.program_s).collect() };
+            let faulty = [times(plain), recorded_s.to_vec()].concat();
+            let mended = times(other);
             let (low_faulty, _) = ends(&faulty)?;
             let (_, high_mended) = ends(&mended)?;
             Ok(Band::clamped(1.0 - high_mended / low_faulty, 1.0))
@@ -162,7 +173,7 @@ mod tests {
     #[track_caller]
     fn check(truth: &str, plain: &[PlainRun], other: &[PlainRun], low: f64, high: f64) {
         let truth: Truth = toml::from_str(truth).unwrap();
-        let band = band(&truth, plain, other).unwrap();
+        let band = band(&truth, plain, &[], other).unwrap();
         assert!((band.low - low).abs() < 1e-9, "{band:?}");
         assert!((band.high - high).abs() < 1e-9, "{band:?}");
     }
@@ -224,6 +235,16 @@ mod tests {
             0.75,
             1.0,
         );
+    }
+
+    #[test]
+    fn a_fight_that_recording_makes_milder_costs_the_recorded_run_less() {
+        let paired: Truth = toml::from_str("kind = \"paired-build\"\nmended = [\"x\"]").unwrap();
+        let band = |recorded_s: &[f64]| {
+            band(&paired, &[run("", 2.0)], recorded_s, &[run("", 0.5)]).unwrap()
+        };
+        assert!((band(&[1.0]).low - 0.5).abs() < 1e-9);
+        assert!((band(&[2.5]).low - 0.75).abs() < 1e-9);
     }
 
     #[test]

@@ -8,6 +8,12 @@ use super::{ByLevel, Served, Stall};
 /// How far the errors of sites go together: they share the calibration and the cost of a
 /// hit, and no more.
 const SHARED: f64 = 0.25;
+/// Width of the interval of a site's stalled share from which on part of the error is ignorance, which sites share:
+/// accesses of one loop of which nothing is known wait for the same bandwidth or for nothing.
+const IGNORANT_WIDTH: f64 = 0.5;
+/// Share of the CPU time from which on a site most likely lies in the same loop as the other such sites. What is
+/// unknown of many small ones is independent.
+const SAME_LOOP_SHARE: f64 = 0.1;
 
 /// The stalled share of `total_ns` CPU time, of which `samples` samples were taken.
 ///
@@ -30,8 +36,11 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
         let stalled = site.ratio.value * share;
         fraction += stalled;
         squares += site.ratio.value * stalled;
-        below.add((site.ratio.value - site.ratio.low) * share);
-        above.add((site.ratio.high - site.ratio.value) * share);
+        let width = site.ratio.high - site.ratio.low;
+        let ignorance = ((width - IGNORANT_WIDTH) / (1.0 - IGNORANT_WIDTH)).clamp(0.0, 1.0)
+            * (share / SAME_LOOP_SHARE).min(1.0);
+        below.add((site.ratio.value - site.ratio.low) * share, ignorance);
+        above.add((site.ratio.high - site.ratio.value) * share, ignorance);
         levels += site.levels;
     }
     let fraction: f64 = f64::clamp(fraction, 0.0, 1.0);
@@ -58,17 +67,23 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
 /// Errors that go together in part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Errors {
+    /// Of the errors that are ignorance: these add up.
+    ignorance: f64,
     sum: f64,
     squares: f64,
 }
 
 impl Errors {
-    fn add(&mut self, error: f64) {
-        self.sum += error;
-        self.squares += error * error;
+    /// Adds an error of which the part `ignorance`, 0 to 1, is ignorance.
+    fn add(&mut self, error: f64, ignorance: f64) {
+        self.ignorance += error * ignorance;
+        let rest = error * (1.0 - ignorance);
+        self.sum += rest;
+        self.squares += rest * rest;
     }
 
     fn size(&self) -> f64 {
-        (SHARED * self.sum * self.sum + (1.0 - SHARED) * self.squares).sqrt()
+        let rest = (SHARED * self.sum * self.sum + (1.0 - SHARED) * self.squares).sqrt();
+        self.ignorance.hypot(rest)
     }
 }

@@ -510,6 +510,15 @@ fn a_program_is_known_better_than_its_sites() {
 }
 
 #[test]
+fn what_is_unknown_of_a_loops_accesses_adds_up() {
+    let unknown = Estimate::new(0.0, 0.0, 1.0);
+    let few: Vec<Stall> = (0..4).map(|_| known(2.5, unknown)).collect();
+    assert!(combine(&few, 10e9, 1e4).high > 0.99);
+    let many: Vec<Stall> = (0..400).map(|_| known(0.025, unknown)).collect();
+    assert!(combine(&many, 10e9, 1e4).high < 0.6);
+}
+
+#[test]
 fn chance_is_that_of_the_samples() {
     let half = known(5.0, Estimate::exactly(1.0));
     for samples in [100.0, 1e4] {
