@@ -1,12 +1,12 @@
 //! Collects what programs tell of their allocations: rings are drained every few
 //! milliseconds, and small blocks are sampled while following all of them costs too much.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use membound_platform::stat;
 use membound_wire::{AllocationKind, allocation_interval};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::allocation_memory::{CHAIN_NUMBERS, Drained, Memory, Told};
 use crate::allocations::{AllocationAction, AllocationEvent, AllocationReceiver, Objects};
@@ -43,7 +43,7 @@ pub(crate) struct Following {
     objects: Objects,
     images: Mutex<Vec<Image>>,
     /// How many images each process has had.
-    begun: Mutex<HashMap<u32, u32>>,
+    begun: Mutex<FxHashMap<u32, u32>>,
 }
 
 /// One process image, and the children that it forked.
@@ -81,7 +81,7 @@ struct Image {
 struct Process {
     number: u32,
     /// Chains that the receiver knows, and the last one met.
-    announced: HashSet<u32>,
+    announced: FxHashSet<u32>,
     last_chain: Option<u32>,
     /// For the receiver.
     new_chains: Vec<u32>,
@@ -344,7 +344,7 @@ fn index_of(processes: &mut Vec<Process>, number: u32) -> usize {
     known.unwrap_or_else(|| {
         processes.push(Process {
             number,
-            announced: HashSet::new(),
+            announced: FxHashSet::default(),
             last_chain: None,
             new_chains: Vec::new(),
             batch: Vec::new(),

@@ -3,13 +3,13 @@
 //!
 //! There is one trial at a time. The program's control thread makes it when the doorbell rings.
 
-use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use membound_wire::{HOLD_BYTES, HOLD_NONE, HOLD_WORDS, Progress, Span, Trial};
 pub use membound_wire::{HOLD_LINE_WORDS, HOLD_SPANS, HOLD_THREADS};
+use rustc_hash::FxHashMap;
 
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
@@ -72,7 +72,7 @@ pub(crate) struct Trials(Mutex<Trying>);
 struct Trying {
     wanted: Option<Holding>,
     done: Option<Held>,
-    memory: HashMap<ProcessKey, (Shared, u64)>,
+    memory: FxHashMap<ProcessKey, (Shared, u64)>,
 }
 
 impl Trials {

@@ -1,11 +1,12 @@
 //! What has happened so far: programs, their trampolines, and what was counted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use membound_rewrite::patch::{Plan, Refusal};
 use membound_wire::{COUNT_APART, Probe};
+use rustc_hash::FxHashMap;
 
 use crate::area::Area;
 use crate::modules::Module;
@@ -33,7 +34,7 @@ pub(crate) struct ProcessKey {
 pub(crate) struct Ledger {
     pub(crate) programs: Vec<Program>,
     /// Which of `programs` runs in a process.
-    running: HashMap<ProcessKey, usize>,
+    running: FxHashMap<ProcessKey, usize>,
     /// Areas whose memory is still open.
     pub(crate) areas: Vec<Arc<Area>>,
     /// Areas whose memory was closed, summed by file.

@@ -1,7 +1,6 @@
 //! Executables and libraries as they lie in a process, and their plans.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -17,6 +16,7 @@ use std::time::Duration;
 use membound_rewrite::image::{self, FunctionBounds, Identity, Image, Unsupported};
 use membound_rewrite::patch::{self, Groundwork, Hooks, Plan, Wrapped};
 use memmap2::Mmap;
+use rustc_hash::FxHashMap;
 use self_cell::self_cell;
 
 use crate::allocators::{self, Allocators};
@@ -251,7 +251,7 @@ struct Later {
     /// Are rung when one is done.
     doorbells: Arc<Doorbells>,
     /// Files that are being planned, with what they are called as soon as that is known.
-    pending: Mutex<HashMap<FileKey, Option<Identity>>>,
+    pending: Mutex<FxHashMap<FileKey, Option<Identity>>>,
     /// Tells that something has left `pending`, or that a file's identity is known.
     changed: Condvar,
     /// Files that were planned so far.
@@ -259,7 +259,7 @@ struct Later {
 }
 
 impl Later {
-    fn pending(&self) -> MutexGuard<'_, HashMap<FileKey, Option<Identity>>> {
+    fn pending(&self) -> MutexGuard<'_, FxHashMap<FileKey, Option<Identity>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -293,7 +293,7 @@ pub(crate) struct Plans {
     allocators: Option<Allocators>,
     cache: Option<Cache>,
     revision: String,
-    known: Mutex<HashMap<FileKey, Slot>>,
+    known: Mutex<FxHashMap<FileKey, Slot>>,
     /// Large files are planned while their programs run, where there is something here.
     later: Option<Later>,
     /// Files with plans that were chosen: whose, what they are made with, and they.

@@ -1,13 +1,13 @@
 //! Collects what programs record while they run: rings are drained every few milliseconds,
 //! bursts switched on and off.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use membound_platform::stat;
 use membound_wire::Record;
+use rustc_hash::FxHashSet;
 
 use crate::conversation::Conversation;
 use crate::ledger::ProcessKey;
@@ -372,7 +372,7 @@ impl State {
         if !self.images.iter().any(Image::is_over) {
             return;
         }
-        let used: HashSet<u64> = crate::server::used_inodes();
+        let used: FxHashSet<u64> = crate::server::used_inodes();
         // What was written between the last look and the end is drained before it is let go.
         self.each_image(|_| true, |rings, each| rings.drain(each));
         self.images

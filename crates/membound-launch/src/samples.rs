@@ -1,6 +1,7 @@
 //! What recorded accesses come to: counts, times, lines.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 
 /// Accesses as they are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +109,8 @@ const fn step(ticks: u32) -> u32 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorded {
     pub(crate) all: Samples,
-    pub(crate) sites: HashMap<u32, Samples>,
-    lines: HashSet<(usize, u64)>,
+    pub(crate) sites: FxHashMap<u32, Samples>,
+    lines: FxHashSet<(usize, u64)>,
     /// Whether there were lines that found no room.
     more_lines: bool,
 }

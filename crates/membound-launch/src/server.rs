@@ -1,6 +1,6 @@
 //! Serves agents: one thread a conversation, none waits for another's.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use membound_platform::stat;
 use membound_rewrite::image::Identity;
 use membound_wire::{Event, TextMode};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{self, Area, Bar, NotInstalled};
 use crate::channel::{Channel, Listener};
@@ -72,7 +73,7 @@ pub(crate) struct Server {
     pub(crate) records: Option<Records>,
     ledger: Mutex<Ledger>,
     /// Conversations of one process take turns.
-    turns: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
+    turns: Mutex<FxHashMap<u32, Arc<Mutex<()>>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     pub(crate) perf_maps: Option<Mutex<PerfMaps>>,
     wanted: AtomicU32,
@@ -81,7 +82,7 @@ pub(crate) struct Server {
     /// Files that were planned while their programs ran, and the programs that have been given them.
     late: Mutex<Vec<(ProcessKey, Arc<Module>)>>,
     /// Programs that go on with modules which could not be patched yet: threads of theirs were in the way.
-    behind_loader: Mutex<HashSet<ProcessKey>>,
+    behind_loader: Mutex<FxHashSet<ProcessKey>>,
     choices: Mutex<Arc<Vec<Choice>>>,
     paces: Mutex<VecDeque<Paced>>,
     pub(crate) settling: Settling,
@@ -147,7 +148,7 @@ impl Server {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn behind_loader(&self) -> MutexGuard<'_, HashSet<ProcessKey>> {
+    fn behind_loader(&self) -> MutexGuard<'_, FxHashSet<ProcessKey>> {
         let behind = self.behind_loader.lock();
         behind.unwrap_or_else(PoisonError::into_inner)
     }
@@ -690,7 +691,7 @@ impl Server {
 
 /// Inodes of all files without a name that are mapped and shared in any process that can be
 /// looked into.
-pub(crate) fn used_inodes() -> HashSet<u64> {
+pub(crate) fn used_inodes() -> FxHashSet<u64> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())

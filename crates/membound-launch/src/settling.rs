@@ -3,11 +3,11 @@
 //! Exchanges of patches are done by the programs' control threads, each when it comes to it.
 //! Whoever counts or times in a window must know when all of them have.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use membound_platform::stat::Stat;
+use rustc_hash::FxHashMap;
 
 use crate::ledger::ProcessKey;
 
@@ -30,9 +30,9 @@ pub(crate) struct Settling {
     /// Exchanges so far.
     number: AtomicU64,
     /// The last that each program with a control thread has done.
-    done: Mutex<HashMap<ProcessKey, u64>>,
+    done: Mutex<FxHashMap<ProcessKey, u64>>,
     /// Exchanges that were refused last, and how often.
-    refused: Mutex<HashMap<ProcessKey, (u64, u32)>>,
+    refused: Mutex<FxHashMap<ProcessKey, (u64, u32)>>,
 }
 
 impl Settling {
@@ -73,7 +73,7 @@ impl Settling {
         *times += 1;
     }
 
-    fn refused(&self) -> MutexGuard<'_, HashMap<ProcessKey, (u64, u32)>> {
+    fn refused(&self) -> MutexGuard<'_, FxHashMap<ProcessKey, (u64, u32)>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,7 +5,6 @@
 //! costs no look into the process. A forked child is looked at when it is first asked about:
 //! it has what its parent had then, and changes it only by conversations of its own.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 use membound_platform::stat;
 use membound_rewrite::patch::PlanBytes;
 use membound_wire::{CALL_FRAME_BASE, CALL_FRAME_RETURN, State, Tables};
+use rustc_hash::FxHashMap;
 
 use crate::timers::{Registers, Standing};
 
@@ -65,7 +65,7 @@ impl Trampolines {
 /// The trampolines of every process that is known.
 #[derive(Debug, Default)]
 pub(crate) struct Spaces {
-    of: RwLock<HashMap<u32, Space>>,
+    of: RwLock<FxHashMap<u32, Space>>,
 }
 
 #[derive(Debug)]
@@ -182,7 +182,7 @@ impl Spaces {
         }
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<u32, Space>> {
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, FxHashMap<u32, Space>> {
         self.of.write().unwrap_or_else(PoisonError::into_inner)
     }
 

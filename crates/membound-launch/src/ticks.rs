@@ -1,10 +1,11 @@
 //! Collects the samples that agents take by timers: rings are drained every few milliseconds.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use membound_platform::stat;
+use rustc_hash::FxHashSet;
 
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
@@ -40,7 +41,7 @@ struct Image {
     /// Its process runs another program by now.
     left: bool,
     memory: Memory,
-    told: HashSet<(u32, u32)>,
+    told: FxHashSet<(u32, u32)>,
 }
 
 /// What is known of a process.
@@ -104,7 +105,7 @@ impl Ticks {
             key,
             left: false,
             memory,
-            told: HashSet::new(),
+            told: FxHashSet::default(),
         });
         let process = state.processes.entry(key.pid).or_default();
         process.started = key.started;
@@ -239,7 +240,7 @@ impl State {
             image.left || stat::started(image.key.pid).ok() != Some(image.key.started)
         };
         if self.images.iter().any(over) {
-            let used: HashSet<u64> = crate::server::used_inodes();
+            let used: FxHashSet<u64> = crate::server::used_inodes();
             // What was written between the last look and the end is drained before it is let go.
             self.drain();
             self.pass_on(receiver);

@@ -3,7 +3,7 @@
 //! A table stays mapped once it is in a process: a thread may be reading it when its module
 //! goes, and it serves again when the module comes back.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use membound_platform::stat;
 use membound_rewrite::image::Image;
 use membound_wire::Protection;
+use rustc_hash::FxHashMap;
 
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
@@ -32,7 +33,7 @@ type Table = Arc<Vec<u8>>;
 /// What the agents' tables are, in every process.
 #[derive(Debug, Default)]
 pub(crate) struct Unwinding {
-    processes: Mutex<HashMap<ProcessKey, Process>>,
+    processes: Mutex<FxHashMap<ProcessKey, Process>>,
     /// Made from files, each once.
     tables: Mutex<Vec<(Arc<Module>, Table)>>,
     /// Files of tables one behind the other, the latest last: programs that load the same libraries
@@ -81,7 +82,7 @@ struct Text {
 }
 
 impl Unwinding {
-    fn processes(&self) -> MutexGuard<'_, HashMap<ProcessKey, Process>> {
+    fn processes(&self) -> MutexGuard<'_, FxHashMap<ProcessKey, Process>> {
         self.processes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,8 +1,7 @@
 //! Accesses that were recorded without gaps, put together by thread.
 
-use std::collections::HashMap;
-
 use membound_run::{Burst, SiteId, ThreadId};
+use rustc_hash::FxHashMap;
 
 /// A stretch shorter than this says little.
 const SHORTEST: usize = 64;
@@ -18,13 +17,13 @@ const OVER_NS: u64 = 500_000_000;
 pub(crate) struct Collector {
     /// When windows were opened in which everything is recorded.
     windows: Vec<u64>,
-    open: HashMap<ThreadId, Stretch>,
+    open: FxHashMap<ThreadId, Stretch>,
 }
 
 #[derive(Debug)]
 struct Stretch {
     burst: Burst,
-    numbers: HashMap<SiteId, u16>,
+    numbers: FxHashMap<SiteId, u16>,
 }
 
 /// An access that was recorded.
@@ -65,7 +64,7 @@ impl Collector {
                 sites: Vec::new(),
                 accesses: Vec::new(),
             },
-            numbers: HashMap::new(),
+            numbers: FxHashMap::default(),
         });
         let next = u16::try_from(stretch.numbers.len()).unwrap_or(u16::MAX);
         let number = *stretch.numbers.entry(access.site).or_insert(next);

@@ -1,8 +1,7 @@
 //! Which accesses are worth a patch: those that time was lately lost at.
 
-use std::collections::HashMap;
-
 use membound_run::SiteId;
+use rustc_hash::FxHashMap;
 
 /// Time after which a sample counts half.
 const HALF_LIFE_NS: f64 = 1e9;
@@ -22,9 +21,9 @@ const COLD_NS: f64 = 1e3;
 /// Sums up what samples waited for, the recent ones more.
 #[derive(Debug, Default)]
 pub(crate) struct Chooser {
-    heat: HashMap<SiteId, f64>,
+    heat: FxHashMap<SiteId, f64>,
     /// The same of accesses in the blocks before those at whose beginnings samples lie.
-    before: HashMap<SiteId, f64>,
+    before: FxHashMap<SiteId, f64>,
     /// Time of those samples.
     before_ns: f64,
     /// Time of all samples of the program's own code.

@@ -1,14 +1,13 @@
 //! CPU time that all processes of a run have taken, also those that have ended.
 
-use std::collections::HashMap;
-
 use crate::clock;
+use rustc_hash::FxHashMap;
 
 /// Sums up processes' clocks.
 #[derive(Debug, Default)]
 pub(crate) struct CpuTime {
     /// What each process had taken when it was last asked.
-    running: HashMap<u32, u64>,
+    running: FxHashMap<u32, u64>,
     /// What those had taken at last that are gone.
     ended_ns: u64,
 }

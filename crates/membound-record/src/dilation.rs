@@ -14,9 +14,10 @@
 //! when the other instructions of the program are taken to have needed little longer than ever and
 //! an execution of a patch no longer than [`MOST_TIMES_COST`] allows.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use membound_run::{BlockCount, Executions, FrameId, SiteId};
+use rustc_hash::FxHashMap;
 
 use crate::budget::Work;
 
@@ -142,13 +143,13 @@ pub(crate) struct Dilation {
     telling: Telling,
     waiting: Vec<Waiting>,
     /// By what was done, at which sites.
-    pools: HashMap<(Work, BTreeSet<SiteId>), Pool>,
+    pools: FxHashMap<(Work, BTreeSet<SiteId>), Pool>,
     /// Time in patches beyond what they were taken to cost.
     unforeseen_ns: f64,
     /// By site that samples waited for, outside of windows.
-    usual_ns: HashMap<SiteId, f64>,
+    usual_ns: FxHashMap<SiteId, f64>,
     /// The same by sampled instruction.
-    usual_at_ns: HashMap<FrameId, f64>,
+    usual_at_ns: FxHashMap<FrameId, f64>,
     usual_all_ns: f64,
 }
 
@@ -158,10 +159,10 @@ impl Dilation {
         Self {
             telling,
             waiting: Vec::new(),
-            pools: HashMap::new(),
+            pools: FxHashMap::default(),
             unforeseen_ns: 0.0,
-            usual_ns: HashMap::new(),
-            usual_at_ns: HashMap::new(),
+            usual_ns: FxHashMap::default(),
+            usual_at_ns: FxHashMap::default(),
             usual_all_ns: 0.0,
         }
     }

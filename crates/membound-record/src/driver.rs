@@ -8,7 +8,6 @@
 mod pending;
 mod settle;
 
-use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -19,6 +18,7 @@ use membound_launch::{Access, AllocationEvent, Remote};
 use membound_platform::Root;
 use membound_rewrite::stall::Effective;
 use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::budget::{Beside, Work};
 use crate::bursts::Collector;
@@ -121,9 +121,9 @@ pub(crate) struct Driver {
     read_names_at_ns: u64,
     pending: Pending<Happened>,
     sources: Vec<PathBuf>,
-    source_modules: HashMap<usize, Arc<Module>>,
+    source_modules: FxHashMap<usize, Arc<Module>>,
     /// When each thread was sampled last.
-    recent: HashMap<ThreadId, (u64, ProcessId)>,
+    recent: FxHashMap<ThreadId, (u64, ProcessId)>,
     stays: Stays,
     sampled_ns: u64,
     /// What samples of the agent's should stand for.
@@ -219,8 +219,8 @@ impl Driver {
             read_names_at_ns: FIRST_NAMES_NS,
             pending: Pending::default(),
             sources: Vec::new(),
-            source_modules: HashMap::new(),
-            recent: HashMap::new(),
+            source_modules: FxHashMap::default(),
+            recent: FxHashMap::default(),
             stays: Stays::default(),
             sampled_ns: 0,
             covered: CpuTime::default(),
@@ -383,7 +383,7 @@ impl Driver {
         }
         // A chain belongs to the program that allocated by it, which may have been started so
         // lately that perf has not told of it yet.
-        let mut first: HashMap<(u32, u32), u64> = HashMap::new();
+        let mut first: FxHashMap<(u32, u32), u64> = FxHashMap::default();
         for (pid, event) in &told.allocations {
             first.entry((*pid, event.chain)).or_insert(event.tsc);
         }
@@ -691,15 +691,15 @@ impl Driver {
 fn now(
     world: &Mutex<World>,
     cpu_time: &mut CpuTime,
-    recent: &HashMap<ThreadId, (u64, ProcessId)>,
+    recent: &FxHashMap<ThreadId, (u64, ProcessId)>,
     now_ns: u64,
 ) -> Now {
-    let pids: HashSet<u32> = crate::lock(world)
+    let pids: FxHashSet<u32> = crate::lock(world)
         .alive()
         .into_iter()
         .map(|(pid, _)| pid)
         .collect();
-    let mut seen = HashSet::new();
+    let mut seen = FxHashSet::default();
     let several = recent
         .values()
         .filter(|(t_ns, _)| now_ns.saturating_sub(*t_ns) < TOGETHER_NS)

@@ -5,9 +5,8 @@
 //! second loses a third of its requests by it. Where threads switch that often, timers run in short spans only, and
 //! each of their samples weighs as much more.
 
-use std::collections::HashMap;
-
 use crate::threads::Scheduled;
+use rustc_hash::FxHashMap;
 
 /// What a switch costs a thread whose timer runs, in nanoseconds, as it was measured in virtual machines of two
 /// vendors.
@@ -46,8 +45,8 @@ pub(crate) struct Duty {
     spans: u64,
     looked_ns: u64,
     /// Samples of each thread since the last look.
-    sampled: HashMap<Thread, u64>,
-    threads: HashMap<Thread, Scheduled>,
+    sampled: FxHashMap<Thread, u64>,
+    threads: FxHashMap<Thread, Scheduled>,
 }
 
 impl Default for Duty {
@@ -62,8 +61,8 @@ impl Default for Duty {
             carried_ns: 0.0,
             spans: 0,
             looked_ns: 0,
-            sampled: HashMap::new(),
-            threads: HashMap::new(),
+            sampled: FxHashMap::default(),
+            threads: FxHashMap::default(),
         }
     }
 }
@@ -108,7 +107,7 @@ impl Duty {
         sampled.sort_unstable_by(|a, b| b.cmp(a));
         sampled.truncate(LOOKED_AT);
         let (mut switches, mut cpu_ns) = (0, 0);
-        let mut threads = HashMap::new();
+        let mut threads = FxHashMap::default();
         for (_, thread) in sampled {
             let Some(now) = scheduled(thread) else {
                 continue;

@@ -2,7 +2,7 @@
 //!
 //! Groups once made stay as they are, so that their plans and places are used again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use membound_launch::{Choice, Pace};
@@ -10,6 +10,7 @@ use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{Body, Hooks, Options, Sites as Places};
 use membound_rewrite::stall::{Code, CodeBlock};
 use membound_run::{ModuleId, SiteId};
+use rustc_hash::FxHashMap;
 
 use crate::budget::Work;
 use crate::modules::Module;
@@ -80,11 +81,11 @@ pub(crate) struct Group {
     pub(crate) sites: Vec<(u64, SiteId)>,
     /// The function's blocks, where they were counted.
     pub(crate) blocks: Vec<CodeBlock>,
-    choices: HashMap<Work, Choice>,
+    choices: FxHashMap<Work, Choice>,
     /// Executions of all its sites in a nanosecond of CPU time, when it was last executed.
     rate: Option<f64>,
     /// The same by site, when it was last timed.
-    rates: HashMap<u64, f64>,
+    rates: FxHashMap<u64, f64>,
     /// The same of all its blocks.
     block_rate: Option<f64>,
     /// Sampled time that was lost at its sites.
@@ -117,9 +118,9 @@ impl Group {
             file,
             sites,
             blocks: Vec::new(),
-            choices: HashMap::new(),
+            choices: FxHashMap::default(),
             rate: None,
-            rates: HashMap::new(),
+            rates: FxHashMap::default(),
             block_rate: None,
             lost_ns: 0.0,
             new_ns: 0.0,
@@ -230,7 +231,7 @@ impl Group {
     }
 
     /// Executions of these counts that are taken to have been sampled, with those paces.
-    pub(crate) fn taken(paces: &[(u64, Pace)], counts: &HashMap<u64, u64>) -> f64 {
+    pub(crate) fn taken(paces: &[(u64, Pace)], counts: &FxHashMap<u64, u64>) -> f64 {
         let taken = paces.iter().map(|(address, pace)| {
             let count = counts.get(address).copied().unwrap_or(0);
             (count as f64 / f64::from(pace.period)).min(f64::from(pace.samples))
@@ -255,7 +256,7 @@ impl Group {
 
     /// They were counted in so much CPU time. What was not executed at all keeps the rate that it
     /// had: it was in another phase.
-    pub(crate) fn counted(&mut self, work: Work, counts: &HashMap<u64, u64>, cpu_ns: u64) {
+    pub(crate) fn counted(&mut self, work: Work, counts: &FxHashMap<u64, u64>, cpu_ns: u64) {
         if cpu_ns == 0 {
             return;
         }
@@ -322,8 +323,8 @@ impl Group {
 pub(crate) struct Groups {
     pub(crate) all: Vec<Group>,
     /// The latest group of each function.
-    growing: HashMap<(ModuleId, u64), usize>,
-    of_site: HashMap<SiteId, usize>,
+    growing: FxHashMap<(ModuleId, u64), usize>,
+    of_site: FxHashMap<SiteId, usize>,
 }
 
 impl Groups {

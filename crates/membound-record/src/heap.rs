@@ -3,10 +3,11 @@
 //! Events are applied in the order of time. An allocation over something that is still there
 //! means that its end was missed, and ends it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
 use membound_run::ObjectId;
+use rustc_hash::FxHashMap;
 
 use crate::live::LiveHistory;
 
@@ -60,7 +61,7 @@ pub(crate) struct Heap {
     /// Of the kernel; blocks lie inside them.
     mappings: BTreeMap<u64, Block>,
     /// By call chain and function.
-    pub(crate) totals: HashMap<(u32, AllocationFunction), Totals>,
+    pub(crate) totals: FxHashMap<(u32, AllocationFunction), Totals>,
     /// Live bytes over time, by the same.
     pub(crate) live: LiveHistory,
     /// Blocks that found no room.

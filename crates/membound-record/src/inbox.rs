@@ -4,7 +4,6 @@
 //! driver is doing. So everything is only put down here, up to a bound beyond which it is
 //! counted and dropped.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +12,7 @@ use std::time::Instant;
 use membound_launch::{
     Access, AllocationEvent, AllocationReceiver, Receiver, Source, TimerReceiver, TimerSample,
 };
+use rustc_hash::FxHashMap;
 
 /// Most of each kind that wait. The driver comes every few milliseconds.
 const MOST: usize = 2 << 20;
@@ -27,7 +27,7 @@ pub(crate) struct Told {
     /// Programs that have begun to run: process, and since when.
     pub(crate) begun: Vec<(u32, Instant)>,
     /// CPU time of processes, whatever samples stand for.
-    pub(crate) covered: HashMap<u32, u64>,
+    pub(crate) covered: FxHashMap<u32, u64>,
     /// Call chains of allocations: process, number, return addresses.
     pub(crate) chains: Vec<(u32, u32, Vec<u64>)>,
     /// Allocations and frees, each with its process.

@@ -1,9 +1,9 @@
 //! Frames and call chains, each kept once.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 
 use membound_run::{Frame, FrameId, Stack, StackId};
+use rustc_hash::FxHashMap;
 
 /// Distinct call chains that are told apart: of what comes later, only the innermost frames
 /// are kept.
@@ -14,7 +14,7 @@ const DEEPEST: usize = 256;
 /// Numbers for things in the order in which they were first seen.
 #[derive(Debug)]
 struct Table<T> {
-    numbers: HashMap<T, u32>,
+    numbers: FxHashMap<T, u32>,
     /// Those that nobody has taken yet.
     fresh: Vec<T>,
 }
@@ -22,7 +22,7 @@ struct Table<T> {
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self {
-            numbers: HashMap::new(),
+            numbers: FxHashMap::default(),
             fresh: Vec::new(),
         }
     }

@@ -8,11 +8,11 @@
 //! that went back. Only samples that follow each other directly are compared, stretches must go on
 //! steadily, and those of loops whose registers went back often are not believed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use membound_rewrite::stall::CodeLoop;
 use membound_run::{FrameId, Laps, ModuleId, ThreadId};
+use rustc_hash::FxHashMap;
 
 use crate::modules::Module;
 use crate::sites::Sites;
@@ -52,9 +52,9 @@ type Place = (ModuleId, u64);
 /// Compares samples with those before them.
 #[derive(Debug, Default)]
 pub(crate) struct LapCounter {
-    around: HashMap<FrameId, Arc<[Arc<CodeLoop>]>>,
-    threads: HashMap<ThreadId, OfThread>,
-    loops: HashMap<Place, Trust>,
+    around: FxHashMap<FrameId, Arc<[Arc<CodeLoop>]>>,
+    threads: FxHashMap<ThreadId, OfThread>,
+    loops: FxHashMap<Place, Trust>,
 }
 
 /// A thread's last sample, and the stretches that it is part of.

@@ -4,9 +4,8 @@
 //! every two become one. A long run therefore has longer steps than a short one, and each step keeps its
 //! peak, so that no peak is lost.
 
-use std::collections::HashMap;
-
 use membound_launch::AllocationFunction;
+use rustc_hash::FxHashMap;
 
 use crate::heap::Totals;
 
@@ -39,7 +38,7 @@ pub(crate) struct LiveHistory {
     step_ns: u64,
     steps: usize,
     most_steps: usize,
-    series: HashMap<Key, Vec<Step>>,
+    series: FxHashMap<Key, Vec<Step>>,
 }
 
 impl Default for LiveHistory {
@@ -48,7 +47,7 @@ impl Default for LiveHistory {
             step_ns: FIRST_STEP_NS,
             steps: 0,
             most_steps: MOST_STEPS,
-            series: HashMap::new(),
+            series: FxHashMap::default(),
         }
     }
 }

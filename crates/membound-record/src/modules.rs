@@ -4,7 +4,6 @@
 //! name meanwhile. What is read out of it (control flow, call frame information, names) is
 //! read when it is first asked for.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
@@ -18,6 +17,7 @@ use membound_rewrite::stall::Code;
 use membound_run::{ModuleId, ModuleKind, ProcessId};
 use membound_symbolize::{Frames, Symbols};
 use memmap2::Mmap;
+use rustc_hash::FxHashMap;
 
 /// Files that are kept open, so that their debug information can be found although they have
 /// no name any more.
@@ -180,7 +180,7 @@ enum Key {
 /// All modules of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
-    known: HashMap<Key, Arc<Module>>,
+    known: FxHashMap<Key, Arc<Module>>,
     /// In the order of their numbers.
     all: Vec<Arc<Module>>,
     /// The agent's own file, by its name in programs.

@@ -4,7 +4,7 @@
 //! the variables of modules, then what `/proc/PID/maps` says. Only what something fell into
 //! becomes a row; totals are kept of everything.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use membound_launch::{AllocationAction, AllocationEvent, AllocationFunction};
 use membound_run::{
     Allocations, LiveBytes, Object, ObjectId, ObjectKind, ProcessId, StackId, ThreadId,
 };
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::heap::{Block, Ended, Heap};
 use crate::modules::Module;
@@ -38,16 +39,16 @@ enum Key {
 /// All objects of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    heaps: HashMap<ProcessId, Heap>,
+    heaps: FxHashMap<ProcessId, Heap>,
     /// Blocks that a child freed and that its parent may still have.
-    disowned: HashMap<ProcessId, HashSet<u64>>,
+    disowned: FxHashMap<ProcessId, FxHashSet<u64>>,
     /// By process and number there.
-    chains: HashMap<(ProcessId, u32), StackId>,
+    chains: FxHashMap<(ProcessId, u32), StackId>,
     /// Rows that may still change.
-    live: HashMap<ObjectId, Object>,
-    named: HashMap<Key, ObjectId>,
+    live: FxHashMap<ObjectId, Object>,
+    named: FxHashMap<Key, ObjectId>,
     /// What lies where and is no block: first address to end, object, until when it is believed.
-    places: HashMap<ProcessId, BTreeMap<u64, (u64, ObjectId, u64)>>,
+    places: FxHashMap<ProcessId, BTreeMap<u64, (u64, ObjectId, u64)>>,
     count: u32,
     changed: BTreeMap<ObjectId, Object>,
     /// Names of functions beside the usual ones that allocate.

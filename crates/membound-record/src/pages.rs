@@ -1,9 +1,9 @@
 //! On which node the accessed pages lie.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use membound_run::{PageNode, ProcessId};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::gaps::Gaps;
 use crate::nodes::{Error, Nodes};
@@ -23,8 +23,8 @@ const AT_ONCE: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Pages {
     nodes: Nodes,
-    known: HashMap<(ProcessId, u64), (u16, u64)>,
-    wanted: HashSet<(ProcessId, u64)>,
+    known: FxHashMap<(ProcessId, u64), (u16, u64)>,
+    wanted: FxHashSet<(ProcessId, u64)>,
 }
 
 impl Pages {
@@ -32,8 +32,8 @@ impl Pages {
     pub(crate) fn new(nodes: Nodes) -> Self {
         Self {
             nodes,
-            known: HashMap::new(),
-            wanted: HashSet::new(),
+            known: FxHashMap::default(),
+            wanted: FxHashSet::default(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Pages {
         if self.known.len() > MOST {
             self.known.clear();
         }
-        let mut of_process: HashMap<ProcessId, Vec<u64>> = HashMap::new();
+        let mut of_process: FxHashMap<ProcessId, Vec<u64>> = FxHashMap::default();
         for (process, page) in self.wanted.drain() {
             of_process.entry(process).or_default().push(page);
         }

@@ -1,9 +1,8 @@
 //! What windows ask of programs: other patches, and what those have counted, with when that was.
 
-use std::collections::HashMap;
-
 use membound_launch::{Choice, Executed, Pace, Remote};
 use membound_rewrite::patch::Refusal;
+use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 
@@ -70,7 +69,7 @@ pub(crate) struct Counts {
     /// How long it took to read them.
     width_ns: u64,
     /// By address.
-    of: HashMap<u64, u64>,
+    of: FxHashMap<u64, u64>,
 }
 
 impl Counts {
@@ -99,7 +98,7 @@ impl Counts {
     }
 
     /// What was counted from then until `after`.
-    pub(crate) fn until(&self, after: &Self) -> HashMap<u64, u64> {
+    pub(crate) fn until(&self, after: &Self) -> FxHashMap<u64, u64> {
         let grown = after.of.iter().map(|(address, count)| {
             let known = self.of.get(address).copied().unwrap_or(0);
             (*address, count.saturating_sub(known))

@@ -1,7 +1,6 @@
 //! The thread that takes perf's samples: it follows what processes do and unwinds at once,
 //! since a sample's stack is not kept.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use membound_launch::{Mapping, Remote};
 use membound_run::{ProcessId, ThreadId};
+use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 use crate::duty::Duty;
@@ -60,7 +60,7 @@ impl Sampling {
             clock,
             world,
             remote,
-            counted: HashMap::new(),
+            counted: FxHashMap::default(),
             duty: Duty::default(),
         };
         let stopped = Arc::clone(&stop);
@@ -89,7 +89,7 @@ struct Reader {
     world: Arc<Mutex<World>>,
     remote: Option<Remote>,
     /// CPU time of threads that have ended, as far as it was told.
-    counted: HashMap<ThreadId, u64>,
+    counted: FxHashMap<ThreadId, u64>,
     duty: Duty,
 }
 

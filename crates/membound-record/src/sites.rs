@@ -1,11 +1,12 @@
 //! Instructions that access memory, and which of them sampled instructions waited for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use membound_launch::Registers;
 use membound_rewrite::stall::{Bases, Effective, SiteInfo, SiteKind};
 use membound_run::{Attribution, Frame, FrameId, ModuleId, Site, SiteId};
+use rustc_hash::FxHashMap;
 
 use crate::modules::Module;
 
@@ -33,9 +34,9 @@ pub(crate) struct Sites {
     /// Those whose rows changed after they were taken.
     changed: Vec<SiteId>,
     /// By the frame of the sampled instruction.
-    waits: HashMap<FrameId, Arc<[Waited]>>,
+    waits: FxHashMap<FrameId, Arc<[Waited]>>,
     /// The same for accesses of the blocks before it; `None` where no block begins.
-    before: HashMap<FrameId, Option<Arc<[SiteId]>>>,
+    before: FxHashMap<FrameId, Option<Arc<[SiteId]>>>,
     attributions: Vec<Attribution>,
     /// Sampled instructions.
     leaves: Vec<(ModuleId, u64)>,

@@ -3,9 +3,8 @@
 //! Samples are lost where the recorder is too slow for them. A thread that was on the same CPU
 //! before and after is taken to have been there meanwhile.
 
-use std::collections::HashMap;
-
 use membound_run::ThreadId;
+use rustc_hash::FxHashMap;
 
 /// Before the first and after the last of its samples, a thread is taken to be on that CPU for so
 /// long.
@@ -34,7 +33,7 @@ impl Stay {
 
 /// The latest stays of all threads, the latest last.
 #[derive(Debug, Default)]
-pub(crate) struct Stays(HashMap<ThreadId, Vec<Stay>>);
+pub(crate) struct Stays(FxHashMap<ThreadId, Vec<Stay>>);
 
 impl Stays {
     /// A sample found a thread on a CPU.

@@ -1,23 +1,24 @@
 //! Threads of all processes: names, beginnings, ends, CPU time, stacks.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 
 use membound_run::{ProcessId, Thread, ThreadId};
+use rustc_hash::FxHashMap;
 
 /// All threads of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
-    numbers: HashMap<(ProcessId, u32), ThreadId>,
+    numbers: FxHashMap<(ProcessId, u32), ThreadId>,
     all: Vec<Known>,
     /// Those whose rows are to be written (again).
     changed: BTreeSet<ThreadId>,
     /// By process and first address: end, and whose it is.
-    stacks: HashMap<ProcessId, BTreeMap<u64, (u64, ThreadId)>>,
+    stacks: FxHashMap<ProcessId, BTreeMap<u64, (u64, ThreadId)>>,
     /// CPU time that threads had taken when recording was attached to them, by process and
     /// thread as the kernel numbers them.
-    before_ns: HashMap<(u32, u32), u64>,
+    before_ns: FxHashMap<(u32, u32), u64>,
 }
 
 #[derive(Debug)]

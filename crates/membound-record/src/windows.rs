@@ -6,11 +6,10 @@
 //! on a busy machine milliseconds pass between any two lines of this file. Sites of a function
 //! are patched together.
 
-use std::collections::HashSet;
-
 use membound_launch::{Choice, Pace};
 use membound_rewrite::stall::CodeBlock;
 use membound_run::{Executions, ModuleId, SiteId};
+use rustc_hash::FxHashSet;
 
 use crate::budget::{Budget, Work};
 use crate::groups::{COUNT_NS, FIRST_NS, Group, Groups, Threads, USUAL_NS, Wanted};
@@ -462,7 +461,7 @@ impl Windows {
         {
             return None;
         }
-        let mut functions = HashSet::new();
+        let mut functions = FxHashSet::default();
         let groups = self.hot_groups(hot);
         // Latencies and counts come first: only what had its windows is recorded.
         let chosen: Vec<usize> = groups
@@ -508,7 +507,7 @@ impl Windows {
         // Those that had the fewest windows first; the order of heat stays among equals.
         due.sort_by_key(|group| self.groups.all[*group].windows.min(3));
         let work = self.groups.all[*due.first()?].next;
-        let mut functions = HashSet::new();
+        let mut functions = FxHashSet::default();
         let mut chosen = Vec::new();
         let mut cost = 0.0;
         let mut unknown = 0.0;

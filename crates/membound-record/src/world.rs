@@ -3,12 +3,13 @@
 //! Shared between the thread that takes samples and the driver; whatever takes long
 //! (decoding code, reading names) is done without it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs;
 
 use membound_launch::Mapping;
 use membound_platform::stat::Stat;
 use membound_run::{Process, ProcessId};
+use rustc_hash::FxHashMap;
 
 use crate::intern::Interner;
 use crate::modules::Modules;
@@ -26,7 +27,7 @@ pub(crate) struct World {
     pub(crate) threads: Threads,
     images: Vec<Image>,
     /// Images by process number, with when they began; the last is there now.
-    of_pid: HashMap<u32, Vec<(u64, ProcessId)>>,
+    of_pid: FxHashMap<u32, Vec<(u64, ProcessId)>>,
     changed: BTreeSet<ProcessId>,
     mappings: Vec<membound_run::Mapping>,
 }

@@ -1,11 +1,11 @@
 //! Events on all threads of a process, and what they write.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use membound_platform::{Root, affinity};
@@ -44,7 +44,7 @@ pub struct Sampler {
     layout: Layout,
     kernel: Kernel,
     cpus: Vec<PerCpu>,
-    threads: HashSet<u32>,
+    threads: FxHashSet<u32>,
     batch: Batch,
 }
 
@@ -136,7 +136,7 @@ impl Sampler {
                     timers: Vec::new(),
                 })
                 .collect(),
-            threads: HashSet::new(),
+            threads: FxHashSet::default(),
             batch: Batch::default(),
         }
     }

@@ -1,9 +1,8 @@
 //! Which lines several threads fight over, as far as single accesses show it: what is worth
 //! a watchpoint.
 
-use std::collections::HashMap;
-
 use super::Point;
+use rustc_hash::FxHashMap;
 
 /// Lines that are remembered; of more, those that were seen least are forgotten.
 const MOST_LINES: usize = 4096;
@@ -55,7 +54,7 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Suspects {
     line_bytes: u64,
-    lines: HashMap<(u32, u64), Line>,
+    lines: FxHashMap<(u32, u64), Line>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -80,7 +79,7 @@ impl Suspects {
     pub fn new(line_bytes: u64) -> Self {
         Self {
             line_bytes: line_bytes.max(1).next_power_of_two(),
-            lines: HashMap::new(),
+            lines: FxHashMap::default(),
         }
     }
 
