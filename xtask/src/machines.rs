@@ -80,7 +80,7 @@ pub(crate) fn check() -> Result<()> {
     for machine in &MACHINES {
         match machine
             .missing()
-            .or_else(|| machine.without_standard_library())
+            .or_else(|| without_standard_library(machine.target))
         {
             Some(reason) => say(format_args!("skipped: {}: {reason}", machine.target)),
             None => here.push(machine),
@@ -126,6 +126,24 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
+/// Why there is no standard library for `target`, after one was asked for.
+pub(crate) fn without_standard_library(target: &str) -> Option<String> {
+    let is_there = || {
+        let find = ["--print", "target-libdir", "--target", target];
+        let found = stdout_of(program("rustc").args(find)).ok();
+        found.is_some_and(|directory| Path::new(directory.trim()).is_dir())
+    };
+    if is_there() {
+        return None;
+    }
+    let added = succeed(program("rustup").args(["target", "add", target]));
+    match added {
+        Ok(()) if is_there() => None,
+        Ok(()) => Some("rustup added a target that rustc does not find".to_owned()),
+        Err(error) => Some(format!("no standard library: {error:#}")),
+    }
+}
+
 impl Machine {
     /// Which tool is not there.
     fn missing(&self) -> Option<String> {
@@ -139,24 +157,6 @@ impl Machine {
             "no {absent} (Debian packages {})",
             PACKAGES.join(", ")
         ))
-    }
-
-    /// Why there is no standard library for it, after one was asked for.
-    fn without_standard_library(&self) -> Option<String> {
-        let is_there = || {
-            let find = ["--print", "target-libdir", "--target", self.target];
-            let found = stdout_of(program("rustc").args(find)).ok();
-            found.is_some_and(|directory| Path::new(directory.trim()).is_dir())
-        };
-        if is_there() {
-            return None;
-        }
-        let added = succeed(program("rustup").args(["target", "add", self.target]));
-        match added {
-            Ok(()) if is_there() => None,
-            Ok(()) => Some("rustup added a target that rustc does not find".to_owned()),
-            Err(error) => Some(format!("no standard library: {error:#}")),
-        }
     }
 
     fn libraries(&self) -> PathBuf {

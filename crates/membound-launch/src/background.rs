@@ -25,9 +25,11 @@ pub(crate) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 pub fn spawn_idle(name: &str, work: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name(name.to_owned());
     let _ = thread.spawn(move || {
-        let none = libc::sched_param { sched_priority: 0 };
+        // The kernel's `sched_param`, a priority. musl's structure has more, and its function refuses.
+        let none: libc::c_int = 0;
+        let call = libc::SYS_sched_setscheduler;
         // SAFETY: the kernel reads the parameters; 0 means the calling thread. A refusal changes nothing.
-        let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+        let _ = unsafe { libc::syscall(call, 0, libc::SCHED_IDLE, &raw const none) };
         work();
     });
 }

@@ -12,20 +12,23 @@ use membound_types::{
 };
 
 use crate::compare::CompareArgs;
+use crate::completions::CompletionsArgs;
 use crate::harvest::args::HarvestCommand;
 use crate::lat_mem_rd::LatMemRdArgs;
+use crate::manual::ManArgs;
 use crate::measure::calibration::{ChaseArgs, PROGRAM};
 use crate::model::args::ModelCommand;
 use crate::profile::args::ProfileArgs;
 use crate::report::ReportArgs;
 use crate::rewrite::args::RewriteCommand;
 use crate::tour::contention::Layout;
+use crate::version;
 use membound_input::parse_size;
 
 /// Measures a machine's memory hierarchy, and shows where programs wait for it: no PMU, no
 /// root, no recompiling.
 #[derive(Debug, Parser)]
-#[command(name = "membound", version, propagate_version = true)]
+#[command(name = "membound", version, long_version = version::BUILD, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 done, 1 could not do what was asked, 2 usage.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -60,6 +63,10 @@ pub(crate) enum Command {
     /// The newcomer's minute: a quick measure of everything, a program profiled before and
     /// after its mending, and their pages.
     Tour(TourArgs),
+    /// Print the script with which a shell completes the command line of membound.
+    Completions(CompletionsArgs),
+    /// Print the manual page of membound or of one of its subcommands, in roff.
+    Man(ManArgs),
     /// Put back what a killed membound had changed (started by membound itself).
     #[command(name = "__restore", hide = true)]
     Restore,

@@ -9,12 +9,14 @@ use membound_types::Timer;
 
 use crate::args::DoctorArgs;
 use crate::output::{self, Target};
+use crate::version;
 
 /// Examines the machine and shows what was found.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let mut json = args.json.as_deref().map(Target::open).transpose()?;
     let root = Root::system();
-    let doctor = doctor::examine(&root, timer(&root)?);
+    let mut doctor = doctor::examine(&root, timer(&root)?);
+    doctor.machine.membound_version = version::BUILD.to_owned();
     match &mut json {
         Some(target) => {
             target.write(&output::json(&doctor)?)?;

@@ -5,6 +5,7 @@
 
 mod args;
 mod compare;
+mod completions;
 mod doctor;
 mod documents;
 mod harvest;
@@ -12,6 +13,7 @@ mod job;
 mod lat_mem_rd;
 mod launching;
 mod machines;
+mod manual;
 mod measure;
 mod model;
 mod output;
@@ -21,6 +23,7 @@ mod report;
 mod restore;
 mod rewrite;
 mod tour;
+mod version;
 
 use std::process::ExitCode;
 
@@ -42,6 +45,8 @@ fn main() -> ExitCode {
         Command::Rewrite(command) => rewrite::run(&command),
         Command::Harvest(command) => harvest::run(&command),
         Command::Tour(args) => tour::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => manual::run(&args),
         Command::Restore => Ok(restore::run()),
         Command::Chase(args) => measure::calibration::chase(&args),
         Command::HarvestHost => {

@@ -19,8 +19,8 @@ use anyhow::Context;
 use clap::ValueEnum;
 use membound_measure::prefetch::SwitchedOff;
 use membound_measure::{Effort, Session};
+use membound_platform::Root;
 use membound_platform::affinity::Pinned;
-use membound_platform::{Root, machine_info};
 use membound_types::{Basis, Figure, MachineProfile, Outcome, PrefetchState};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -28,6 +28,7 @@ use crate::args::{Format, MeasureArgs, Part};
 use crate::machines::Store;
 use crate::output::{self, Target, Usage};
 use crate::progress::Bar;
+use crate::version;
 
 /// Measures what was asked for, shows it and writes it.
 pub(crate) fn run(args: &MeasureArgs) -> anyhow::Result<ExitCode> {
@@ -219,7 +220,7 @@ fn empty_profile(session: &Session<'_>, args: &MeasureArgs) -> MachineProfile {
         incomplete: true,
         model: Outcome::missing("no windows and no latency curve"),
         line: Outcome::missing_with("no latency curves of several strides", "membound measure"),
-        ..MachineProfile::unmeasured(machine_info(session.root, timer, labels))
+        ..MachineProfile::unmeasured(version::machine(session.root, timer, labels))
     }
 }
 

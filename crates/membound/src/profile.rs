@@ -140,7 +140,7 @@ fn usual(run: PathBuf) -> Options {
         cache: launching::cache(),
         revision: launching::revision(),
         directory: launching::directory(),
-        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        membound_version: crate::version::BUILD.to_owned(),
         ..Options::new(run)
     }
 }

@@ -158,7 +158,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
         schema_version: SCHEMA_VERSION,
         kind: Kind::Harvest,
         incomplete: false,
-        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        membound_version: crate::version::BUILD.to_owned(),
         date: facts.machine.date.clone(),
         host: facts.machine.host.clone(),
         cpu: facts.machine.cpu.model_name.clone(),

@@ -10,7 +10,7 @@ use membound_harvest::distance::{Limits, Rule};
 use membound_launch::{Guest, Harvest, Idle, Live, environment};
 use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
-use membound_platform::{Root, machine_info, memory};
+use membound_platform::{Root, memory};
 use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
     HarvestPart, HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
@@ -31,6 +31,7 @@ use crate::job::{self, Job};
 use crate::launching;
 use crate::output::{self, Target, Usage};
 use crate::profile::machine;
+use crate::version;
 
 /// Time until data of memory are there where no machine profile says it, in nanoseconds.
 const USUAL_LATENCY_NS: f64 = 100.0;
@@ -90,7 +91,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if args.no_primary {
         choices.primary.push(host_yield(&command)?);
     }
-    let info = machine_info(&Root::system(), Timer::default(), Default::default());
+    let info = version::machine(&Root::system(), Timer::default(), Default::default());
     let guests = guests(args, &scavengers)?;
     let per_thread = args.per_thread.unwrap_or_else(|| {
         let all = u32::try_from(guests.len()).unwrap_or(u32::MAX);

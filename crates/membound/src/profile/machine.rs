@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use anyhow::bail;
-use membound_platform::{Root, machine_info};
+use membound_platform::Root;
 use membound_types::{Kind, MachineProfile, Timer};
 
 use crate::args::Part;
 use crate::documents::{self, Other};
 use crate::machines::Store;
 use crate::measure::calibration;
-use crate::{measure, output};
+use crate::{measure, output, version};
 
 /// The profile for a run that begins now. `None`, after saying why, when there is none and
 /// none can be made: then a run has no levels.
@@ -22,7 +22,7 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
     if let Some(path) = named {
         return read(path).map(Some);
     }
-    let info = machine_info(&Root::system(), Timer::default(), Default::default());
+    let info = version::machine(&Root::system(), Timer::default(), Default::default());
     let store = Store::open(&info.host);
     if let Some(path) = store.kept()
         && path.exists()

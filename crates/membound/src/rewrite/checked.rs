@@ -49,7 +49,7 @@ pub(super) fn document(
         kind: Kind::RewriteCheck,
         incomplete: !report.missed.is_empty(),
         missed: report.missed.clone(),
-        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        membound_version: crate::version::BUILD.to_owned(),
         command: args
             .command
             .iter()

@@ -156,7 +156,7 @@ fn document(
     RewritePlan {
         schema_version: SCHEMA_VERSION,
         kind: Kind::RewritePlan,
-        membound_version: env!("CARGO_PKG_VERSION").to_owned(),
+        membound_version: crate::version::BUILD.to_owned(),
         path: args.binary.display().to_string(),
         identity: identity(image.identity()),
         body: args.options.body,

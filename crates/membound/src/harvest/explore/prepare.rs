@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use membound_platform::{Root, affinity, machine_info};
+use membound_platform::{Root, affinity};
 use membound_types::{
     CpuId, ExploreOptions, ExploreSweep, HarvestRole, MachineInfo, MachineProfile, Timer,
 };
@@ -21,6 +21,7 @@ use crate::harvest::programs::{self, Wanted};
 use crate::harvest::run::texts;
 use crate::output::{self, Target, Usage};
 use crate::profile::machine;
+use crate::version;
 
 /// How long a scavenger is waited for before it counts as one without an end: as many times as the primary
 /// takes, and at least so long.
@@ -99,7 +100,7 @@ pub(super) fn all<'a>(
     };
     let checked = check(args, primary)?;
     let machine = machine::profile(args.machine.as_deref())?;
-    let info = machine_info(&Root::system(), Timer::default(), Default::default());
+    let info = version::machine(&Root::system(), Timer::default(), Default::default());
     let scratch = tempfile::tempdir().context("there is no room for files of the exploration")?;
     let machine_path = scratch.path().join("machine.json");
     let written = machine

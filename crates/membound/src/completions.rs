@@ -1,0 +1,145 @@
+//! `membound completions`: what a shell needs to complete the command line.
+//!
+//! The scripts are made from the command line that clap parses. Two things are added for
+//! them that parsing and help do without: the values of options whose types parse names
+//! themselves, and what kind of file an argument is, by the name that help gives its value.
+
+use std::any::TypeId;
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Args, Command, CommandFactory, ValueHint};
+use clap_complete::Shell;
+use membound_report::{By, Sort};
+use membound_types::{
+    Access, BandwidthKernel, DistanceRule, ExploreSweep, Fence, Filler, FitData, HarvestPart,
+    HarvestRole, IdlePolicy, PageKind, PatchBody, Pattern, SmtPolicy, Weights, WindowKernel,
+};
+
+use crate::args::Cli;
+use crate::output;
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Where the script goes: bash ~/.local/share/bash-completion/completions/membound; \
+                  zsh _membound in a directory of $fpath; fish \
+                  ~/.config/fish/completions/membound.fish; elvish ~/.config/elvish/rc.elv; \
+                  powershell $PROFILE."
+)]
+pub(crate) struct CompletionsArgs {
+    /// The shell that reads the script.
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// Prints the script.
+pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    let mut command = visible(&Cli::command());
+    clap_complete::generate(args.shell, &mut command, "membound", &mut script);
+    output::print(&String::from_utf8(script)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command without what help hides: the scripts of some shells would offer it.
+fn visible(command: &Command) -> Command {
+    let arguments = command.get_arguments().filter(|it| !it.is_hide_set());
+    let inner = command.get_subcommands().filter(|it| !it.is_hide_set());
+    let mut shown = Command::new(command.get_name().to_owned())
+        .args(arguments.cloned().map(completed))
+        .subcommands(inner.map(visible));
+    if let Some(about) = command.get_about() {
+        shown = shown.about(about.clone());
+    }
+    if let Some(version) = command.get_version() {
+        shown = shown.version(version.to_owned());
+    }
+    shown
+}
+
+/// The argument with the values or the kind of file that it takes.
+fn completed(arg: Arg) -> Arg {
+    let kind = arg.get_value_parser().type_id();
+    let names = values().into_iter().find(|(of, _)| kind == *of);
+    let hint = hint(&arg);
+    match names {
+        Some((_, names)) => arg.value_parser(PossibleValuesParser::new(names)),
+        None => arg.value_hint(hint),
+    }
+}
+
+/// What an argument takes, by the name of its value.
+fn hint(arg: &Arg) -> ValueHint {
+    let names = arg.get_value_names().unwrap_or_default();
+    match names.first().map(|name| name.as_str()) {
+        Some("FILE" | "RUN" | "BINARY" | "PROFILE" | "NAME|FILE") => ValueHint::FilePath,
+        Some("DIR") => ValueHint::DirPath,
+        Some("FILE|DIR") => ValueHint::AnyPath,
+        Some("CMD") if arg.is_trailing_var_arg_set() => ValueHint::CommandWithArguments,
+        Some("CMD") => ValueHint::CommandString,
+        _ => ValueHint::Unknown,
+    }
+}
+
+/// The names of values that clap does not know, by the type that parses them.
+fn values() -> [(TypeId, Vec<String>); 18] {
+    [
+        named(&Access::ALL),
+        named(&BandwidthKernel::ALL),
+        named(By::ALL),
+        named(&DistanceRule::ALL),
+        named(&ExploreSweep::ALL),
+        named(&Fence::ALL),
+        named(&Filler::ALL),
+        named(&FitData::ALL),
+        named(&HarvestPart::ALL),
+        named(&HarvestRole::ALL),
+        named(&IdlePolicy::ALL),
+        named(&PageKind::ALL),
+        named(&PatchBody::ALL),
+        named(&Pattern::ALL),
+        named(&SmtPolicy::ALL),
+        named(Sort::ALL),
+        named(&Weights::ALL),
+        named(&WindowKernel::ALL),
+    ]
+}
+
+fn named<T: Display + 'static>(all: &[T]) -> (TypeId, Vec<String>) {
+    let names = all.iter().map(ToString::to_string);
+    (TypeId::of::<T>(), names.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every argument that is a path has a hint by the name of its value, or shells would
+    /// offer directories for files.
+    fn check_paths(command: &Command, seen: &mut usize) {
+        for arg in command.get_arguments().filter(|it| !it.is_hide_set()) {
+            if arg.get_value_parser().type_id() == TypeId::of::<std::path::PathBuf>() {
+                let (of, id) = (command.get_name(), arg.get_id());
+                assert_ne!(hint(arg), ValueHint::Unknown, "{of}: {id}");
+                *seen += 1;
+            }
+        }
+        for inner in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+            check_paths(inner, seen);
+        }
+    }
+
+    #[test]
+    fn every_path_has_a_hint() {
+        let mut seen = 0;
+        check_paths(&Cli::command(), &mut seen);
+        assert!(seen > 20, "{seen} paths");
+    }
+
+    #[test]
+    fn the_visible_command_is_consistent() {
+        visible(&Cli::command()).debug_assert();
+    }
+}

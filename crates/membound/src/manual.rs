@@ -1,0 +1,96 @@
+//! `membound man`: one page of the manual, made from the command line that clap parses.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Command, CommandFactory};
+use clap_mangen::Man;
+
+use crate::args::Cli;
+use crate::output::{self, Target, Usage};
+use crate::version;
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+#[command(after_help = "Use it as: membound man harvest run | man -l -")]
+pub(crate) struct ManArgs {
+    /// The subcommand, as in `membound man harvest run` [default: membound as a whole].
+    #[arg(value_name = "SUBCOMMAND")]
+    names: Vec<String>,
+    /// Write the pages of all subcommands into DIR instead.
+    #[arg(long, value_name = "DIR", conflicts_with = "names")]
+    all: Option<PathBuf>,
+}
+
+/// Prints the page in roff, or writes all of them.
+pub(crate) fn run(args: &ManArgs) -> anyhow::Result<ExitCode> {
+    let command = named(&args.names)?;
+    match &args.all {
+        Some(directory) => write_all(command, directory)?,
+        None => output::print(&page(command)?.1),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The name of the file that the command's page is looked for in, and the page.
+fn page(command: Command) -> anyhow::Result<(String, String)> {
+    let page = Man::new(command)
+        .date(version::DATE)
+        .source(concat!("membound ", env!("CARGO_PKG_VERSION")))
+        .manual("Manual of membound");
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    Ok((page.get_filename(), ascii(&String::from_utf8(text)?)))
+}
+
+/// The text with roff's names of characters that are not ASCII: `man` recodes a page before
+/// it formats it, and other programs do not.
+fn ascii(text: &str) -> String {
+    let mut plain = String::new();
+    for letter in text.chars() {
+        if letter.is_ascii() {
+            plain.push(letter);
+        } else {
+            plain += &format!("\\[u{:04X}]", u32::from(letter));
+        }
+    }
+    plain
+}
+
+/// Writes the page of the command, and those of all subcommands that help shows.
+fn write_all(command: Command, directory: &Path) -> anyhow::Result<()> {
+    for inner in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+        write_all(inner.clone(), directory)?;
+    }
+    let (name, text) = page(command)?;
+    Target::open(&directory.join(name))?.write(&text)
+}
+
+/// The visible subcommand under these names, with its full name.
+fn named(names: &[String]) -> Result<Command, Usage> {
+    // A page is the same for every build of a version, and `help` has none.
+    let mut root = Cli::command()
+        .long_version(None)
+        .disable_help_subcommand(true);
+    root.build();
+    let mut found = &root;
+    for name in names {
+        let inner = found.find_subcommand(name);
+        found = inner.filter(|it| !it.is_hide_set()).ok_or_else(|| {
+            let of = found.get_bin_name().unwrap_or("membound");
+            Usage(format!("`{of}` has no subcommand `{name}`"))
+        })?;
+    }
+    Ok(found.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_are_not_ascii_go_by_their_numbers() {
+        assert_eq!(ascii("an address (0x…)"), "an address (0x\\[u2026])");
+        assert_eq!(ascii("\\-o"), "\\-o");
+    }
+}
