@@ -1,6 +1,5 @@
 //! Check sums of the files that were made, as `sha256sum --check` reads them.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -21,7 +20,7 @@ pub(super) fn write_sums(directory: &Path, files: &[PathBuf]) -> Result<()> {
 fn hexadecimal(data: &[u8]) -> String {
     let mut text = String::new();
     for byte in Sha256::digest(data) {
-        drop(write!(text, "{byte:02x}"));
+        text += &format!("{byte:02x}");
     }
     text
 }

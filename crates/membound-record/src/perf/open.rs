@@ -99,8 +99,8 @@ impl Event {
     }
 
     fn control(&self, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
-        // SAFETY: these requests take an integer and touch no memory of ours.
-        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) };
+        // SAFETY: these requests take an integer and touch no memory of ours. (musl: an int.)
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument) };
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
