@@ -12,8 +12,9 @@ use crate::run::{cargo, on_path, program, root, succeed};
 pub(super) const TARGET: &str = "x86_64-unknown-linux-musl";
 /// Compiles the bundled SQLite.
 const COMPILER: &str = "musl-gcc";
-/// What the binary may have without its debugging information, in bytes.
-const LARGEST_BYTES: u64 = 25_000_000;
+/// What the binary may have without its debugging information and symbols, in bytes. It has
+/// 26.6 million, of which 21.2 are code.
+const LARGEST_BYTES: u64 = 27_000_000;
 
 /// Builds the command as `tree`/membound; gives the file with its debugging information,
 /// which lies in `directory`.
@@ -23,7 +24,7 @@ pub(super) fn make(tree: &Path, directory: &Path) -> Result<PathBuf> {
     let debug = directory.join(format!("{}.debug", super::name()));
     let binary = tree.join("membound");
     objcopy(&["--only-keep-debug"], &built, &debug)?;
-    objcopy(&["--strip-debug"], &built, &binary)?;
+    objcopy(&["--strip-all"], &built, &binary)?;
     // Only the file's name goes into the binary, and its check sum.
     let link = format!("--add-gnu-debuglink={}", debug.display());
     succeed(program("objcopy").arg(link).arg(&binary))?;

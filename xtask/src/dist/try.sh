@@ -26,7 +26,7 @@ code 0 test -s page
 code 2 $membound man nothing
 
 # A machine profile, so that the first profile need not take a minute for one.
-code 0 $membound measure latency --quick --json machine.json
+code 0 $membound measure latency calibration --quick --sizes 16K,256K,4M,64M --json machine.json
 # The program's own exit code is passed on.
 loop='i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done; exit 7'
 code 7 $membound profile --machine machine.json -o x.run -- sh -c "$loop"
