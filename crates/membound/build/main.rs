@@ -3,6 +3,8 @@
 //! The commit is asked from git, and asked again only when sources or the checked-out commit
 //! change. A source tree without git is built as one of an unknown commit.
 
+#![expect(clippy::print_stdout, reason = "this is how cargo is told")]
+
 use std::env;
 use std::error::Error;
 use std::fs;
