@@ -37,19 +37,19 @@ pub(crate) struct CompletionsArgs {
 /// Prints the script.
 pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    let mut command = visible(&Cli::command());
+    let mut command = visible(&Cli::command(), &values());
     clap_complete::generate(args.shell, &mut command, "membound", &mut script);
     output::print(&String::from_utf8(script)?);
     Ok(ExitCode::SUCCESS)
 }
 
 /// The command without what help hides: the scripts of some shells would offer it.
-fn visible(command: &Command) -> Command {
+fn visible(command: &Command, values: &[Values]) -> Command {
     let arguments = command.get_arguments().filter(|it| !it.is_hide_set());
     let inner = command.get_subcommands().filter(|it| !it.is_hide_set());
     let mut shown = Command::new(command.get_name().to_owned())
-        .args(arguments.cloned().map(completed))
-        .subcommands(inner.map(visible));
+        .args(arguments.cloned().map(|arg| completed(arg, values)))
+        .subcommands(inner.map(|it| visible(it, values)));
     if let Some(about) = command.get_about() {
         shown = shown.about(about.clone());
     }
@@ -60,12 +60,12 @@ fn visible(command: &Command) -> Command {
 }
 
 /// The argument with the values or the kind of file that it takes.
-fn completed(arg: Arg) -> Arg {
+fn completed(arg: Arg, values: &[Values]) -> Arg {
     let kind = arg.get_value_parser().type_id();
-    let names = values().into_iter().find(|(of, _)| kind == *of);
+    let names = values.iter().find(|(of, _)| kind == *of);
     let hint = hint(&arg);
     match names {
-        Some((_, names)) => arg.value_parser(PossibleValuesParser::new(names)),
+        Some((_, names)) => arg.value_parser(PossibleValuesParser::new(names.clone())),
         None => arg.value_hint(hint),
     }
 }
@@ -83,8 +83,11 @@ fn hint(arg: &Arg) -> ValueHint {
     }
 }
 
+/// A type that parses values of options, and the names of its values.
+type Values = (TypeId, Vec<String>);
+
 /// The names of values that clap does not know, by the type that parses them.
-fn values() -> [(TypeId, Vec<String>); 18] {
+fn values() -> [Values; 18] {
     [
         named(&Access::ALL),
         named(&BandwidthKernel::ALL),
@@ -107,7 +110,7 @@ fn values() -> [(TypeId, Vec<String>); 18] {
     ]
 }
 
-fn named<T: Display + 'static>(all: &[T]) -> (TypeId, Vec<String>) {
+fn named<T: Display + 'static>(all: &[T]) -> Values {
     let names = all.iter().map(ToString::to_string);
     (TypeId::of::<T>(), names.collect())
 }
@@ -140,6 +143,6 @@ mod tests {
 
     #[test]
     fn the_visible_command_is_consistent() {
-        visible(&Cli::command()).debug_assert();
+        visible(&Cli::command(), &values()).debug_assert();
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::machines::without_standard_library;
 use crate::needs::install_packages;
-use crate::run::{cargo, on_path, program, root, succeed};
+use crate::run::{cargo, on_path, program, root, stdout_of, succeed};
 
 pub(super) const TARGET: &str = "x86_64-unknown-linux-musl";
 /// Compiles the bundled SQLite.
@@ -57,16 +57,17 @@ fn objcopy(options: &[&str], from: &Path, to: &Path) -> Result<()> {
 /// The binary is not too large and needs no loader, which it would look for on machines
 /// that have none of that name.
 fn check(binary: &Path) -> Result<()> {
-    let data = fs::read(binary).with_context(|| format!("cannot read {}", binary.display()))?;
-    let bytes = data.len() as u64;
+    let bytes = fs::metadata(binary)
+        .with_context(|| format!("cannot read {}", binary.display()))?
+        .len();
     ensure!(
         bytes <= LARGEST_BYTES,
         "{} has {bytes} bytes: more than {LARGEST_BYTES}",
         binary.display()
     );
-    let has_loader = crate::run::stdout_of(program("readelf").arg("-lW").arg(binary))?;
+    let segments = stdout_of(program("readelf").arg("-lW").arg(binary))?;
     ensure!(
-        !has_loader.contains("INTERP"),
+        !segments.contains("INTERP"),
         "{} is not static",
         binary.display()
     );

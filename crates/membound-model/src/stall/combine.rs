@@ -8,11 +8,12 @@ use super::{ByLevel, Served, Stall};
 /// How far the errors of sites go together: they share the calibration and the cost of a
 /// hit, and no more.
 const SHARED: f64 = 0.25;
-/// Width of the interval of a site's stalled share from which on part of the error is ignorance, which sites share:
-/// accesses of one loop of which nothing is known wait for the same bandwidth or for nothing.
+/// Width of the interval of a site's stalled share above which part of the site's error counts as ignorance.
+/// Ignorance is shared: if the memory bandwidth limits a loop, all accesses of the loop wait for it, and if not, none
+/// does.
 const IGNORANT_WIDTH: f64 = 0.5;
-/// Share of the CPU time from which on a site most likely lies in the same loop as the other such sites. What is
-/// unknown of many small ones is independent.
+/// Share of the CPU time above which sites are assumed to lie in the same loop. The errors of many smaller sites are
+/// independent.
 const SAME_LOOP_SHARE: f64 = 0.1;
 
 /// The stalled share of `total_ns` CPU time, of which `samples` samples were taken.
@@ -67,14 +68,14 @@ pub fn combine(sites: &[Stall], total_ns: f64, samples: f64) -> MemoryBound {
 /// Errors that go together in part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Errors {
-    /// Of the errors that are ignorance: these add up.
+    /// Sum of the parts of errors that are ignorance.
     ignorance: f64,
     sum: f64,
     squares: f64,
 }
 
 impl Errors {
-    /// Adds an error of which the part `ignorance`, 0 to 1, is ignorance.
+    /// Adds a site's error. `ignorance`, 0 to 1, is the part of it that the site shares with other sites.
     fn add(&mut self, error: f64, ignorance: f64) {
         self.ignorance += error * ignorance;
         let rest = error * (1.0 - ignorance);

@@ -80,6 +80,13 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
+    /// What the command printed, having ended with code 0 and no word on stderr.
+    #[track_caller]
+    pub(crate) fn printed(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""));
+        self.stdout
+    }
+
     pub(crate) fn of(output: &Output) -> Self {
         Self {
             code: output.status.code(),

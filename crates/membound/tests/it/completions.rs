@@ -24,12 +24,12 @@ pub(crate) const VISIBLE: [&str; 12] = [
 ];
 
 fn script(shell: &str) -> String {
-    let done = Membound::new().run(&format!("completions {shell}"));
-    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""), "{shell}");
-    done.stdout
+    Membound::new()
+        .run(&format!("completions {shell}"))
+        .printed()
 }
 
-/// What bash offers behind `words`, of which the last is completed.
+/// The completions that bash offers for the last of `words`, which begin with the command's name.
 fn offered(words: &[&str]) -> Vec<String> {
     let place = tempfile::tempdir().expect("there is room for a directory");
     let path = place.path().join("membound");

@@ -12,9 +12,7 @@ mod commit;
 use commit::Commit;
 
 fn version() -> String {
-    let done = Membound::new().run("--version");
-    assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
-    done.stdout
+    Membound::new().run("--version").printed()
 }
 
 #[test]
@@ -51,7 +49,7 @@ fn documents_name_the_build_that_wrote_them() {
     assert_eq!(told.map(|it| format!("membound {it}\n")), Some(long));
 }
 
-/// Runs git in `place`, as somebody whose settings do not matter.
+/// Runs git in `place` without the user's configuration, with a fixed author and date.
 fn git(place: &Path, words: &[&str]) {
     let mut command = Command::new("git");
     command
