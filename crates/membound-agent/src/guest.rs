@@ -14,7 +14,7 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use membound_wire::{Command, Event, GuestRequest, GuestState, Refusal};
+use membound_wire::{Command, Event, GuestPlace, GuestRequest, GuestState, Refusal};
 
 use crate::control::Failure;
 use crate::handlers::Registers;
@@ -70,6 +70,9 @@ unsafe extern "C" {
     fn membound_guest_begin();
 }
 
+/// Between two looks of one that is held whether it is so still.
+const HELD_LOOK_NS: u64 = 1_000_000;
+
 /// A guest as the agent knows it.
 #[derive(Debug)]
 pub(crate) struct Guest {
@@ -112,20 +115,37 @@ impl Guest {
         unsafe { &*(address as *const Self) }
     }
 
-    /// Whether it is to run on its own thread, and no lane is to have it.
-    pub(crate) fn is_beside(&self) -> bool {
+    /// Where it is to be, as a number.
+    fn place(&self) -> u32 {
         let request = self.request();
         // A place that is being filled has no request yet.
-        request.0 != 0
-            && request
-                .word(offset_of!(GuestRequest, beside))
-                .load(Ordering::Relaxed)
-                != 0
+        if request.0 == 0 {
+            return GuestPlace::Lanes as u32;
+        }
+        let word = request.word(offset_of!(GuestRequest, place));
+        word.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is to run on its own thread, and no lane is to have it.
+    pub(crate) fn is_beside(&self) -> bool {
+        self.place() == GuestPlace::Own as u32
+    }
+
+    /// Whether it is to wait.
+    pub(crate) fn is_held(&self) -> bool {
+        self.place() == GuestPlace::Held as u32
+    }
+
+    /// Waits for as long as it is held. Its own thread is between two turns of its own.
+    pub(crate) fn wait_while_held(&self) {
+        while self.is_held() && !lanes::ending::is_near() {
+            sys::nap(HELD_LOOK_NS);
+        }
     }
 
     /// Whether no lane is to have it.
     pub(crate) fn keeps_off_lanes(&'static self) -> bool {
-        self.is_beside() || self.berth.is_kept() || lanes::ending::is_near()
+        self.place() != GuestPlace::Lanes as u32 || self.berth.is_kept() || lanes::ending::is_near()
     }
 
     /// Adds one to a word of its request.
@@ -439,6 +459,13 @@ pub(crate) fn take_ready() -> Option<&'static Context> {
         .iter()
         .filter(|guest| guest.thread.load(Ordering::Relaxed) != 0 && !guest.keeps_off_lanes())
         .find_map(|guest| guest.berth.take())
+}
+
+/// Guests that lie ready.
+pub(crate) fn count_ready() -> u32 {
+    let mut count = 0;
+    each_berth(|_, berth| count += u32::from(berth.is_ready()));
+    count
 }
 
 /// Whether every guest has ended.

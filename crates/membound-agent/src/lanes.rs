@@ -92,6 +92,11 @@ fn idle() -> Idle {
     }
 }
 
+/// Whether the process is there for its guests alone.
+fn has_peers() -> bool {
+    board().is_some_and(|board| board.peers != 0)
+}
+
 /// Begins to give lanes to the program's threads: `address` of a [`Board`].
 pub(crate) fn begin(command: &Command) -> Result<(), Failure> {
     let refused = |errno| Failure::new(errno, Refusal::None);

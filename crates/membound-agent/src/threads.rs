@@ -224,6 +224,19 @@ fn ended(thread: u32) -> bool {
     })
 }
 
+/// Page faults of a thread for which nothing was read, so far; `None` where it has none to tell.
+pub(crate) fn minor_faults(thread: u32) -> Option<u64> {
+    let mut text = [0_u8; 512];
+    minor_faults_in(read_of(thread, b"/stat", &mut text)?)
+}
+
+/// The eighth field behind the name of a `stat`.
+fn minor_faults_in(text: &[u8]) -> Option<u64> {
+    let name_end = text.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = text.get(name_end + 2..)?.split(|&byte| byte == b' ');
+    number(fields.nth(7)?)
+}
+
 /// The code that a thread has ended with, as long as nobody has taken notice of it.
 pub(crate) fn exit_code(thread: u32) -> Option<u32> {
     let mut text = [0_u8; 1024];
@@ -295,6 +308,17 @@ fn read_of<'a>(thread: u32, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn faults_are_the_eighth_number_behind_a_name_that_may_hold_anything() {
+        let text = b"17 (a) 1 (b) R 1 17 17 34816 17 4194304 4711 0 1 0 3 2 0 0 20 0\n";
+        assert_eq!(minor_faults_in(text), Some(4711));
+        for text in [&b"17 (a) R 1"[..], b"", b"17 (a"] {
+            assert_eq!(minor_faults_in(text), None);
+        }
+        // It has faulted to come here.
+        assert!(minor_faults(sys::thread()).is_some_and(|faults| faults > 0));
+    }
 
     #[test]
     fn the_time_that_a_thread_waited_for_a_processor_is_the_second_number() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, Thread, TimerKind};
+use membound_run::{FrameId, Gap, ModuleKind, RunData, SiteId, TimerKind};
 use membound_types::{Missing, NotMeasured, Overhead, RunInfo, StopCount};
 
 use crate::context::Context;
@@ -51,8 +51,7 @@ pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
 
 /// How many threads the programs themselves had.
 pub(crate) fn threads(run: &RunData) -> usize {
-    let own = |thread: &&Thread| !thread.is_agents(run.processes[thread.process.index()].pid);
-    run.threads.iter().filter(own).count()
+    run.own_threads().count()
 }
 
 /// (Σw)² ÷ Σw² of `weights`: as many samples of equal weight would say as much. Summed in

@@ -51,10 +51,4 @@ pub enum Error {
          -- COMMAND`, on a machine and a file that can be read"
     )]
     NoSites,
-    /// A scavenger's plan that bounds nothing.
-    #[error(
-        "the plan does not bound the time between yields: make it with `membound harvest plan \
-         --role scavenger`"
-    )]
-    NoBound,
 }

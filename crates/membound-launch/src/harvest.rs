@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use membound_rewrite::patch::{Body, Yield};
 use membound_wire::{
-    Board, CREDIT_UNITS_PER_NS, GuestRequest, GuestState, Idle, TIME_CLASSES, TextMode, class_begin,
+    Board, CREDIT_UNITS_PER_NS, GuestPlace, GuestRequest, GuestState, Idle, TIME_CLASSES, TextMode,
+    class_begin,
 };
 
+use membound_platform::threads::Scheduled;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::area::NotInstalled;
@@ -44,6 +46,9 @@ const REQUEST_LOOKS: u32 = 10;
 const MOST_LOOKS: f64 = 250.0;
 /// Time between two of the agent's looks, in nanoseconds.
 const LOOK_NS: f64 = 2e6;
+/// CPU time of a guest that has come to no yield, after which the command begins all the same: it may be
+/// preparing its data for seconds.
+const PREPARES_NS: u64 = 50_000_000;
 
 /// What a session harvests.
 #[derive(Clone, Debug)]
@@ -68,6 +73,8 @@ pub struct Harvest {
     pub waits: bool,
     /// Share of the time in which guests are let in; in the rest yields are only counted.
     pub share: f64,
+    /// Whether the command is [`crate::host()`], which nobody has to give way to.
+    pub peers: bool,
     /// Bytes of memory that all guests together may have.
     pub memory_bytes: u64,
     /// Ticks of the time stamp counter in a nanosecond.
@@ -111,6 +118,8 @@ pub struct Guest {
     pub memory_bytes: u64,
     /// Bytes of its stack.
     pub stack_bytes: u64,
+    /// Where it is at first.
+    pub begins: GuestPlace,
 }
 
 /// What came of a harvest so far.
@@ -182,6 +191,8 @@ pub struct GuestStatus {
     pub parks: u64,
     /// Time that others' threads had it, in nanoseconds.
     pub away_ns: u64,
+    /// Loads with a yield that it came by.
+    pub progress: u64,
 }
 
 /// A harvest as the server carries it out.
@@ -292,6 +303,7 @@ impl Harvesting {
         word(offset_of!(Board, per_thread), wanted.per_thread);
         word(offset_of!(Board, finish), u32::from(wanted.finish));
         word(offset_of!(Board, huge_pages), u32::from(wanted.huge_pages));
+        word(offset_of!(Board, peers), u32::from(wanted.peers));
         word(offset_of!(Board, idle), wanted.idle as u32);
         word(offset_of!(Board, share), parts(wanted.share));
         if wanted.requests.is_some() {
@@ -356,13 +368,13 @@ impl Harvesting {
         change(&mut self.state().withdrawn)
     }
 
-    /// Has these guests, by their order, on their own threads beside the command's, and no others.
-    pub(crate) fn set_beside(&self, wanted: &[bool]) {
+    /// Says where each guest, by their order, is to be.
+    pub(crate) fn set_places(&self, places: &[GuestPlace]) {
         let state = self.state();
-        for (request, &wanted) in state.requests.iter().zip(wanted) {
+        for (request, &place) in state.requests.iter().zip(places) {
             if let Some(request) = request {
-                let word = request.word32(offset_of!(GuestRequest, beside));
-                word.store(u32::from(wanted), Ordering::Relaxed);
+                let word = request.word32(offset_of!(GuestRequest, place));
+                word.store(place as u32, Ordering::Relaxed);
             }
         }
     }
@@ -400,16 +412,23 @@ impl Harvesting {
         Ok(())
     }
 
-    /// Waits until every guest has come to a yield, or has ended, for as long as is wished.
+    /// Waits until every guest has come to a yield, has run for long without one, or has ended, for as long
+    /// as is wished.
     pub(crate) fn await_guests(&self) {
         let begun = Instant::now();
-        while begun.elapsed() < self.wanted.patience {
+        let pid = self.process.get().map(|key| key.pid);
+        let prepares = |thread: u32| {
+            let scheduled = pid.and_then(|pid| Scheduled::of(pid, thread));
+            scheduled.is_some_and(|it| it.cpu_ns >= PREPARES_NS)
+        };
+        while begun.elapsed() < self.wanted.patience && !self.wanted.peers {
             let ready = {
                 let state = self.state();
                 let mut requests = state.requests.iter().flatten();
                 requests.all(|request| {
                     let guest = status(Some(request));
                     guest.parks > 0
+                        || guest.state == Some(GuestState::Runs) && prepares(guest.thread)
                         || !matches!(guest.state, Some(GuestState::Starting | GuestState::Runs))
                 })
             };
@@ -488,6 +507,7 @@ fn status(request: Option<&Shared>) -> GuestStatus {
             calls: 0,
             parks: 0,
             away_ns: 0,
+            progress: 0,
         };
     };
     let word = |offset: usize| request.word32(offset).load(Ordering::Acquire);
@@ -501,6 +521,7 @@ fn status(request: Option<&Shared>) -> GuestStatus {
         calls: long(offset_of!(GuestRequest, calls)),
         parks: long(offset_of!(GuestRequest, parks)),
         away_ns: long(offset_of!(GuestRequest, away_ns)),
+        progress: long(offset_of!(GuestRequest, progress)),
     }
 }
 
@@ -547,6 +568,7 @@ fn request(guest: &Guest) -> io::Result<Request> {
     let long = |offset: usize, value: u64| memory.word64(offset).store(value, Ordering::Relaxed);
     long(offset_of!(GuestRequest, memory), guest.memory_bytes);
     long(offset_of!(GuestRequest, stack), guest.stack_bytes);
+    word(offset_of!(GuestRequest, place), guest.begins as u32);
     memory.write(size_of::<GuestRequest>() as u64, &text)?;
     Ok(Request {
         memory,
@@ -752,6 +774,7 @@ mod tests {
             errors: None,
             memory_bytes: 1 << 30,
             stack_bytes: 1 << 20,
+            begins: GuestPlace::Lanes,
         }
     }
 

@@ -1,6 +1,10 @@
 //! A program that does nothing but yield: scavengers without a primary take turns with each other.
 
+use std::fs::File;
+use std::io;
 use std::time::{Duration, Instant};
+
+use memmap2::Mmap;
 
 /// Yields between two looks whether anybody is left.
 const YIELDS: u32 = 20_000;
@@ -10,6 +14,8 @@ const BUSY: Duration = Duration::from_micros(500);
 const PAUSE: Duration = Duration::from_millis(2);
 /// How the agent's own thread is called.
 const WARDEN: &str = "membound-lanes";
+/// How threads are called that yield.
+const YIELDER: &str = "membound-host";
 
 #[cfg(target_arch = "x86_64")]
 mod load {
@@ -45,9 +51,19 @@ pub fn host_load() -> Option<u64> {
     let own = maps
         .iter()
         .find(|map| map.name == path.as_os_str() && map.range.contains(&address))?;
-    let bytes = std::fs::read(&path).ok()?;
+    let bytes = own_file().ok()?;
     let bias = crate::elf::Headers::parse(&bytes)?.bias(own)?;
     Some(address.wrapping_sub(bias))
+}
+
+/// The file of the program that runs, mapped: most of it may be debug information.
+///
+/// # Errors
+/// When it cannot be opened or mapped.
+pub fn own_file() -> io::Result<Mmap> {
+    let file = File::open(std::env::current_exe()?)?;
+    // SAFETY: whoever truncates a program that runs kills it.
+    unsafe { Mmap::map(&file) }
 }
 
 /// Nothing is patched on this machine.
@@ -57,20 +73,35 @@ pub const fn host_load() -> Option<u64> {
     None
 }
 
-/// Yields until no guest is left in this process.
-pub fn host() {
-    let word = 0_u64;
-    loop {
-        let begun = Instant::now();
-        for _ in 0..YIELDS {
-            std::hint::black_box(yielding_read(&word));
-        }
-        if !guests_left() {
-            return;
-        }
-        if begun.elapsed() < BUSY {
+/// Yields on so many threads until no guest is left in this process.
+pub fn host(threads: usize) {
+    for _ in 1..threads {
+        let builder = std::thread::Builder::new().name(YIELDER.to_owned());
+        // Without it the others yield.
+        let _ = builder.spawn(|| {
+            loop {
+                yield_for_a_while();
+            }
+        });
+    }
+    while guests_left() {
+        if threads == 0 {
             std::thread::sleep(PAUSE);
+        } else {
+            yield_for_a_while();
         }
+    }
+}
+
+/// Yields many times, and leaves the processor to others where nobody takes turns.
+fn yield_for_a_while() {
+    let word = 0_u64;
+    let begun = Instant::now();
+    for _ in 0..YIELDS {
+        std::hint::black_box(yielding_read(&word));
+    }
+    if begun.elapsed() < BUSY {
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -88,7 +119,8 @@ fn guests_left() -> bool {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     tasks.flatten().any(|task| {
         let name = std::fs::read_to_string(task.path().join("comm"));
-        task.file_name() != own.as_str() && name.is_ok_and(|name| name.trim_end() != WARDEN)
+        let is_ours = |name: &str| [WARDEN, YIELDER].contains(&name.trim_end());
+        task.file_name() != own.as_str() && name.is_ok_and(|name| !is_ours(&name))
     })
 }
 

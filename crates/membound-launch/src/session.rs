@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use membound_rewrite::patch::{self, Hooks};
-use membound_wire::{CONTROL_VARIABLE, PADDING_VARIABLE};
+use membound_wire::{CONTROL_VARIABLE, GuestPlace, PADDING_VARIABLE};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use tempfile::TempDir;
 
@@ -417,12 +417,12 @@ impl Remote {
         }
     }
 
-    /// Has these guests, by their order, run on their own threads while guests are let in, beside the
-    /// command's, and no others: soon, for those that a thread of the command has. On which CPUs is
-    /// for the caller to say ([`GuestStatus::thread`](crate::GuestStatus::thread)).
-    pub fn set_beside(&self, wanted: &[bool]) {
+    /// Says where each guest, by their order, is to be: soon, for those that a thread of the command has. On
+    /// which CPUs those on their own threads run is for the caller to say
+    /// ([`GuestStatus::thread`](crate::GuestStatus::thread)).
+    pub fn set_places(&self, places: &[GuestPlace]) {
         if let Some(harvesting) = &self.0.harvesting {
-            harvesting.set_beside(wanted);
+            harvesting.set_places(places);
         }
     }
 

@@ -43,6 +43,27 @@ fn thread(id: u32, stat: &str) -> Option<Thread> {
     })
 }
 
+/// What the kernel's scheduler says of a thread since its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Its CPU time, in nanoseconds.
+    pub cpu_ns: u64,
+    /// How often it was given a processor.
+    pub switches: u64,
+}
+
+impl Scheduled {
+    /// Of a thread of a process; `None` where it has ended, or may not be looked at.
+    #[must_use]
+    pub fn of(pid: u32, thread: u32) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
+        let mut numbers = text.split_ascii_whitespace().map(str::parse);
+        let (cpu_ns, _waited) = (numbers.next()?.ok()?, numbers.next()?);
+        let switches = numbers.next()?.ok()?;
+        Some(Self { cpu_ns, switches })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 //! second loses a third of its requests by it. Where threads switch that often, timers run in short spans only, and
 //! each of their samples weighs as much more.
 
-use crate::threads::Scheduled;
+use membound_platform::threads::Scheduled;
 use rustc_hash::FxHashMap;
 
 /// What a switch costs a thread whose timer runs, in nanoseconds, as it was measured in virtual machines of two

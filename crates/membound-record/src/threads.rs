@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 
+use membound_platform::threads::Scheduled;
 use membound_run::{ProcessId, Thread, ThreadId};
 use rustc_hash::FxHashMap;
 
@@ -177,25 +178,6 @@ fn tids(pid: u32) -> impl Iterator<Item = u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
-}
-
-/// What the kernel's scheduler says of a thread since its start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scheduled {
-    /// Its CPU time.
-    pub(crate) cpu_ns: u64,
-    /// How often it was given a processor.
-    pub(crate) switches: u64,
-}
-
-impl Scheduled {
-    pub(crate) fn of(pid: u32, tid: u32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-        let mut numbers = text.split_ascii_whitespace().map(str::parse);
-        let (cpu_ns, _waited) = (numbers.next()?.ok()?, numbers.next()?);
-        let switches = numbers.next()?.ok()?;
-        Some(Self { cpu_ns, switches })
-    }
 }
 
 fn cpu_ns(pid: u32, tid: u32) -> Option<u64> {

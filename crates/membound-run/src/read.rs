@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 
 use crate::table::{self, Key, Record};
-use crate::{APPLICATION, Error, Gap, LAYOUT, Meta, RunData, check};
+use crate::{APPLICATION, Error, Gap, LAYOUT, Meta, RunData, Thread, check};
 
 /// How long a recording that is going on may keep us waiting.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -16,6 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 impl RunData {
+    /// Threads of the programs themselves: all but the agent's.
+    pub fn own_threads(&self) -> impl Iterator<Item = &Thread> {
+        let pid = |thread: &Thread| self.processes[thread.process.index()].pid;
+        self.threads
+            .iter()
+            .filter(move |thread| !thread.is_agents(pid(thread)))
+    }
+
     /// Reads a run.
     ///
     /// Of a damaged one everything is given that can be read and refers to nothing that is

@@ -180,6 +180,9 @@ pub struct HarvestRun {
     /// What kept the slowdown, or the latency of requests, in bounds; `None` where nothing was asked
     /// to.
     pub guard: Option<SlowdownGuard>,
+    /// What turns with each other were worth to scavengers without a primary; left out where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<HarvestBalance>,
     /// Who gave scavengers a processor beside the stalls.
     pub slots: HarvestSlots,
     /// What could not be had, and why. `table` is the path of the field, as in `stall.left_s`.
@@ -350,6 +353,21 @@ pub struct Scavenger {
     /// File that its output went to; left out where it went nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+}
+
+/// What turns were worth to scavengers that take them with each other, held against each running on its own
+/// thread as the kernel has it. Measured in the run, in spans of both that follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HarvestBalance {
+    /// Comparisons that were made.
+    pub trials: u32,
+    /// Work in turns divided by work apart, at the last: the mean over all scavengers, each told by the loads
+    /// that it came by. `None`: nobody came by enough.
+    pub worth: Option<f64>,
+    /// Time for which they took turns, in seconds.
+    pub together_s: f64,
+    /// Time for which each ran on its own, in seconds.
+    pub apart_s: f64,
 }
 
 /// How often a scavenger left a thread of the primary's other than at a yield.

@@ -38,13 +38,28 @@ pub struct GuestRequest {
     pub parks: u64,
     /// Time that lanes have had it, in nanoseconds; the agent's.
     pub away_ns: u64,
-    /// 1: it is to run on its own thread, beside the program's, and no lane is to have it; the
-    /// launcher's.
-    pub beside: u32,
+    /// A [`GuestPlace`] as its number; the launcher's.
+    pub place: u32,
     /// Reserved, 0.
     pub reserved: u32,
     /// Memory that it has mapped to be written, in bytes; the agent's.
     pub held: u64,
+    /// Loads that its plan chose at which it came by, in lanes and on its own thread, as far as the agent has
+    /// looked; the agent's.
+    pub progress: u64,
+}
+
+/// Where a guest is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GuestPlace {
+    /// In a lane where one has room, else on its own thread as [`crate::Idle`] says.
+    #[default]
+    Lanes = 0,
+    /// On its own thread, and in no lane.
+    Own = 1,
+    /// It waits, from its next yield on; one that has not begun does not begin.
+    Held = 2,
 }
 
 /// How far a guest has come.

@@ -36,8 +36,10 @@ pub struct Context {
     pub skipped: u32,
     /// Reserved, 0.
     pub padding: u32,
+    /// Loads at which it left for others: how far its work has come.
+    pub yields: u64,
     /// Reserved, 0.
-    pub rest: [u64; 2],
+    pub rest: u64,
 }
 
 /// Stands for a [`Lane::next`] of which nothing is known but that the agent is to be asked.
@@ -70,12 +72,15 @@ pub struct Lane {
     /// Whether system calls are handed to the agent (`PR_SET_SYSCALL_USER_DISPATCH`): 0 while
     /// the thread itself runs, 1 while a context does.
     pub selector: u8,
+    /// 1: the context that runs has its own thread, and nobody is to run instead: at its loads it adds to
+    /// [`Self::turns`] and goes on.
+    pub alone: u8,
     /// Reserved, 0.
-    pub padding: [u8; 3],
+    pub padding: [u8; 2],
     /// Turns in which a scavenger that left at a load gives way to the thread at once, so that what it
     /// has asked for is there when it goes on. The one that a turn began with sets [`Self::begun`] to 0.
     pub skips: u32,
-    /// Turns that were begun.
+    /// Turns that were begun; of a guest's own thread, loads at which it went on (see [`Self::alone`]).
     pub turns: u64,
     /// Base of `fs` of the thread whose lane this is, always.
     pub base: u64,
@@ -158,6 +163,11 @@ pub struct Board {
     pub skips: u32,
     /// 1: what guests map may have huge pages; the launcher's.
     pub huge_pages: u32,
+    /// 1: the process is there for its guests alone, who run as any other program where they have no
+    /// lane; the launcher's.
+    pub peers: u32,
+    /// Reserved, 0.
+    pub reserved: u32,
     /// Bytes that all guests together may have mapped to be written; 0: any number. The launcher's.
     pub memory: u64,
     /// What each of them has of half of that for itself, whatever the others take. The launcher's.

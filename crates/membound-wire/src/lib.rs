@@ -33,7 +33,7 @@ pub use allocation::{
 };
 pub use data::{COUNT_APART, COUNT_WORDS, Entry, Probe, SLOTS_BYTES, Slots};
 pub use edit::{EDIT_BYTES, TextEdit, fingerprint};
-pub use guest::{GuestRequest, GuestState};
+pub use guest::{GuestPlace, GuestRequest, GuestState};
 pub use harvest::{
     ASK, Board, CREDIT_UNITS_PER_NS, Context, EVERY_BIT, Idle, LINE_BYTES, Lane, NO_EXCEPTIONS,
     RECENT_FACTOR, RECENT_LINES, RECENT_OFFSET,

@@ -82,7 +82,10 @@ pub(crate) enum Command {
     },
     /// Yield to scavengers until none is left (started by membound itself).
     #[command(name = "__harvest-host", hide = true)]
-    HarvestHost,
+    HarvestHost {
+        /// Threads that yield.
+        threads: Option<usize>,
+    },
     /// The program that the tour profiles (started by membound itself).
     #[command(name = "__contend", hide = true)]
     Contend {

@@ -1,6 +1,7 @@
 //! `membound harvest`: other work in the time that a program waits for memory.
 
 pub(crate) mod args;
+mod balance;
 mod beside;
 mod choices;
 mod document;
@@ -8,10 +9,12 @@ mod ended;
 mod explore;
 mod follow;
 mod guard;
+mod ordinary;
 mod plan;
 mod plans;
 mod programs;
 mod requests;
+mod roles;
 mod run;
 mod slots;
 mod slowdown;

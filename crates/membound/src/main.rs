@@ -49,8 +49,8 @@ fn main() -> ExitCode {
         Command::Man(args) => manual::run(&args),
         Command::Restore => Ok(restore::run()),
         Command::Chase(args) => measure::calibration::chase(&args),
-        Command::HarvestHost => {
-            membound_launch::host();
+        Command::HarvestHost { threads } => {
+            membound_launch::host(threads.unwrap_or(1));
             Ok(ExitCode::SUCCESS)
         }
         Command::RunObject { words } => membound_launch::run_object(words)

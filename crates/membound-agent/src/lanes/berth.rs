@@ -13,7 +13,7 @@ use membound_wire::{GuestRequest, GuestState, Idle, Lane};
 
 use super::block::{Block, Context, ROUNDING_AT_FIRST, Use, blocks, take_block};
 use super::ring::{ROOM, has_yielded};
-use super::{ending, finish, here, idle, leave, overdue, soak, warden};
+use super::{ending, finish, has_peers, here, idle, leave, overdue, soak, warden};
 use crate::guest::{self, Guest};
 use crate::sys::{self, Errno, call, check};
 use crate::trap;
@@ -101,6 +101,8 @@ pub(crate) enum Errand {
     Call,
     /// To stay for a while: it did not come back to a yield.
     Rest,
+    /// The same, for a short while: the kernel had its turn.
+    Pause,
     /// Its end, by this signal.
     Die(u32),
 }
@@ -111,8 +113,9 @@ impl Errand {
             Self::Run => 0,
             Self::Call => 1,
             Self::Rest => 2,
+            Self::Pause => 3,
             // Signals begin at 1.
-            Self::Die(signal) => 2 + signal,
+            Self::Die(signal) => 3 + signal,
         }
     }
 
@@ -121,7 +124,8 @@ impl Errand {
             0 => Self::Run,
             1 => Self::Call,
             2 => Self::Rest,
-            _ => Self::Die(word - 2),
+            3 => Self::Pause,
+            _ => Self::Die(word - 3),
         }
     }
 }
@@ -146,6 +150,10 @@ pub(crate) struct Berth {
     soaks: AtomicU32,
     /// 1: it is to run in idle time, and no lane is to have it.
     kept: AtomicU32,
+    /// Until when it is to stay at home, by the kernel's clock.
+    rests_until_ns: AtomicU64,
+    /// Loads at which its thread had gone on alone when the warden looked last.
+    seen_alone: AtomicU64,
     /// CPU time of its own thread when it was judged last whether that pays.
     pub(super) judged: soak::Seen,
 }
@@ -161,6 +169,8 @@ impl Berth {
             alternate: [const { AtomicUsize::new(0) }; 2],
             soaks: AtomicU32::new(0),
             kept: AtomicU32::new(0),
+            rests_until_ns: AtomicU64::new(0),
+            seen_alone: AtomicU64::new(0),
             judged: soak::Seen::new(),
         }
     }
@@ -286,15 +296,21 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
                     guest::make_call(guest, registers);
                 });
             }
-            Errand::Rest => {
-                rests.begin(sys::monotonic_ns());
+            Errand::Rest | Errand::Pause => {
+                let until_ns = rests.begin(sys::monotonic_ns(), errand);
+                berth.rests_until_ns.store(until_ns, Ordering::Relaxed);
                 schedule(0, SCHED_IDLE);
+                soaks = idle() == Idle::Harvest;
             }
             Errand::Die(signal) => guest::die(guest, GuestState::Killed, signal),
         }
+        guest.wait_while_held();
         if let Some(block) = berth.block() {
             let credit = if soaks { SOAKING } else { 0 };
             block.credit.store(credit, Ordering::Relaxed);
+            // The warden calls it. Who is beside the program's threads asks by itself whether it may go on.
+            let alone = soaks && (has_peers() || !guest.is_beside());
+            block.alone.store(u8::from(alone), Ordering::Relaxed);
             // Its ring is itself: a miss goes on as the same, for as long as it has credit.
             context.next.store(context.address(), Ordering::Relaxed);
             block.first.store(0, Ordering::Relaxed);
@@ -312,6 +328,10 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
                 schedule(0, SCHED_OTHER);
             }
             warden::await_let_in();
+            soaks = true;
+            continue;
+        }
+        if guest.is_held() {
             soaks = true;
             continue;
         }
@@ -338,6 +358,45 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
             berth.soaks.store(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Looks at all guests' own threads: has those come back from their next yield on that may take turns in a
+/// lane now, where one `takes` them, and adds up how far each has come. Returns whether a lane has one that is
+/// to be in none.
+pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
+    let mut leaves = false;
+    guest::each_berth(|_, berth| {
+        let Some(block) = berth.block() else { return };
+        let guest = Guest::of(berth);
+        let keeps_off = guest.keeps_off_lanes();
+        leaves |= keeps_off && berth.is_away();
+        let rests = now_ns < berth.rests_until_ns.load(Ordering::Relaxed);
+        let is_called = takes && !keeps_off && !rests || guest.is_held();
+        if is_called && block.alone.swap(0, Ordering::Relaxed) != 0 {
+            block.credit.store(0, Ordering::Relaxed);
+        }
+        let alone = block.turns.load(Ordering::Relaxed);
+        let yields = berth.context.yields.load(Ordering::Relaxed);
+        let came_by = alone.wrapping_add(yields);
+        let before = berth.seen_alone.swap(came_by, Ordering::Relaxed);
+        let progress = offset_of!(GuestRequest, progress);
+        guest.add(progress, came_by.wrapping_sub(before));
+    });
+    leaves
+}
+
+/// Guests that may take turns with each other now: who is in a lane, lies ready, or runs alone for want of one.
+pub(super) fn candidates(now_ns: u64) -> u32 {
+    let mut count = 0;
+    guest::each_berth(|_, berth| {
+        let rests = now_ns < berth.rests_until_ns.load(Ordering::Relaxed);
+        let runs_alone = berth
+            .block()
+            .is_some_and(|block| block.alone.load(Ordering::Relaxed) != 0);
+        let is_free = !rests && !Guest::of(berth).keeps_off_lanes();
+        count += u32::from(berth.is_away() || is_free && (berth.is_ready() || runs_alone));
+    });
+    count
 }
 
 /// Calls guests that run in idle time to their next yield: a lane has room. Where the program keeps the
@@ -368,12 +427,19 @@ impl Rests {
     /// Without another one for so long, the next one is as the first.
     const FORGOTTEN_NS: u64 = 60_000_000_000;
 
-    fn begin(&mut self, now_ns: u64) {
+    /// Begins one; returns when it ends.
+    fn begin(&mut self, now_ns: u64, errand: Errand) -> u64 {
         if now_ns.saturating_sub(self.until_ns) > Self::FORGOTTEN_NS {
             self.times = 0;
         }
-        self.until_ns = now_ns.saturating_add(overdue::rest_ns(self.times));
-        self.times = self.times.saturating_add(1);
+        let times = if errand == Errand::Pause {
+            0
+        } else {
+            self.times
+        };
+        self.until_ns = now_ns.saturating_add(overdue::rest_ns(times));
+        self.times = self.times.saturating_add(u32::from(errand == Errand::Rest));
+        self.until_ns
     }
 
     fn left_ns(&self, now_ns: u64) -> u64 {
@@ -399,7 +465,7 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
             takers += u32::from(block.asked_to_take());
         }
         let harvests = idle() == Idle::Harvest;
-        if takers > 0 || !(harvests && soaks) {
+        if takers > 0 || !(harvests && (soaks || has_peers())) {
             let patience = if takers > 0 { TAKING_NS } else { PATIENCE_NS };
             sys::wait_while(&ROOM, room, patience);
             waits += 1;
@@ -409,7 +475,7 @@ fn find_lane(berth: &'static Berth, soaks: bool) -> bool {
             return true;
         }
         // A program that has not come to a yield for so long may never come to one.
-        let runs = soaks || berth.is_kept() || has_yielded() || waits > MOST_WAITS;
+        let runs = soaks || has_peers() || berth.is_kept() || has_yielded() || waits > MOST_WAITS;
         if harvests && runs {
             return false;
         }
@@ -425,6 +491,11 @@ impl Berth {
         while self.state.load(Ordering::Acquire) != HOME {
             sys::wait_while(&self.state, AWAY, PATIENCE_NS);
         }
+    }
+
+    /// Whether any lane may take it.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.state.load(Ordering::Acquire) == READY
     }
 
     /// Has it at home from now on, unless a lane has it already; whether it is.
@@ -455,6 +526,9 @@ const SCHED_IDLE: usize = 5;
 /// The program begins: guests' own threads get what time nobody else wants, also those that have
 /// not come to a yield, and little where they go back to work.
 pub(crate) fn stand_back() {
+    if has_peers() {
+        return;
+    }
     const SET_PRIORITY: usize = 141;
     const LEAST: usize = 19;
     guest::each_thread(|thread| {
@@ -470,8 +544,11 @@ pub(super) fn step_forward() {
 }
 
 /// Has a thread (0: the calling one) scheduled by a policy of the kernel's. Back from idle time only
-/// who has the right to; for others it stays as it is.
+/// who has the right to; for others it stays as it is. Where there is no program to give way to, nobody does.
 fn schedule(thread: u32, policy: usize) {
+    if has_peers() {
+        return;
+    }
     const SET_SCHEDULER: usize = 144;
     let priority = 0_u32;
     // SAFETY: the kernel reads one word.

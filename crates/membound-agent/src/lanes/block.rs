@@ -2,7 +2,9 @@
 
 use core::arch::asm;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use membound_wire::{
     Context as WireContext, EVERY_BIT, Lane, NO_EXCEPTIONS, RECENT_LINES, RECENT_OFFSET,
@@ -40,7 +42,9 @@ pub(crate) struct Context {
     /// Written by yields.
     skipped: AtomicU32,
     padding: u32,
-    rest: [u64; 2],
+    /// Written by yields.
+    pub(super) yields: AtomicU64,
+    rest: u64,
 }
 
 impl Context {
@@ -53,7 +57,8 @@ impl Context {
             rounding: AtomicU64::new(0),
             skipped: AtomicU32::new(0),
             padding: 0,
-            rest: [0; 2],
+            yields: AtomicU64::new(0),
+            rest: 0,
         }
     }
 
@@ -81,7 +86,9 @@ pub(crate) struct Block {
     pub(super) borrowed: AtomicU64,
     pub(super) credit: AtomicI32,
     pub(super) span: AtomicI32,
-    pub(super) selector: AtomicU32,
+    pub(super) selector: AtomicU8,
+    pub(super) alone: AtomicU8,
+    padding: AtomicU16,
     pub(super) skips: AtomicU32,
     pub(super) turns: AtomicU64,
     pub(super) base: AtomicU64,
@@ -118,6 +125,13 @@ pub(crate) struct Block {
     pub(super) had_guests: AtomicU32,
     /// CPU time that its present turn has taken, as far as the warden has seen.
     pub(super) turn_ns: AtomicU64,
+    /// Looks that have found it, page faults of the thread at the first of them, and 1 where there had been
+    /// more when it was called out of one.
+    pub(super) turn_looks: AtomicU32,
+    pub(super) has_faulted: AtomicU32,
+    pub(super) turn_faults: AtomicU64,
+    /// Looks in a row that have found one context alone in the ring.
+    pub(super) lonely_looks: AtomicU32,
     /// Its thread's CPU time when it was asked to give up its guests; 0: it was not.
     pub(super) asked_ns: AtomicU64,
     /// 1: its thread blocks signals that guests need, and has no turns.
@@ -142,6 +156,7 @@ const _: () = assert!(
         && offset_of!(Context, resume) == offset_of!(WireContext, resume)
         && offset_of!(Context, next) == offset_of!(WireContext, next)
         && offset_of!(Context, fs) == offset_of!(WireContext, fs)
+        && offset_of!(Context, yields) == offset_of!(WireContext, yields)
         && offset_of!(Context, rounding) == offset_of!(WireContext, rounding)
         && offset_of!(Context, skipped) == offset_of!(WireContext, skipped)
         && offset_of!(Block, owner) == offset_of!(Lane, owner)
@@ -153,6 +168,7 @@ const _: () = assert!(
         && offset_of!(Block, credit) == offset_of!(Lane, credit)
         && offset_of!(Block, span) == offset_of!(Lane, span)
         && offset_of!(Block, selector) == offset_of!(Lane, selector)
+        && offset_of!(Block, alone) == offset_of!(Lane, alone)
         && offset_of!(Block, skips) == offset_of!(Lane, skips)
         && offset_of!(Block, turns) == offset_of!(Lane, turns)
         && offset_of!(Block, base) == offset_of!(Lane, base)
@@ -292,8 +308,11 @@ impl Block {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.selector, &self.skips, &self.deaf, &self.changing] {
+        for word in [&self.skips, &self.deaf, &self.changing, &self.turn_looks] {
             word.store(0, Ordering::Relaxed);
+        }
+        for byte in [&self.selector, &self.alone] {
+            byte.store(0, Ordering::Relaxed);
         }
         self.judged.forget();
         self.waits.forget();

@@ -14,8 +14,8 @@ use membound_wire::Board;
 use super::alternate;
 use super::berth::{self, Errand};
 use super::block::{Block, Context, set_fs};
-use super::tell;
 use super::timing::between;
+use super::{overdue, tell};
 use crate::handlers::vectors::{AREA_OFFSET, MAGIC, MAGIC_OFFSET};
 use crate::handlers::{MASK_OFFSET, REGISTERS_OFFSET, Registers};
 use crate::sys;
@@ -165,7 +165,7 @@ pub(crate) fn on_overdue(arrived: Arrived) -> Option<u64> {
     }
     block.leaving.signal.store(0, Ordering::Relaxed);
     tell(offset_of!(Board, overdue), 1);
-    Some(block.leave(arrived, Errand::Rest))
+    Some(block.leave(arrived, overdue::errand(block)))
 }
 
 impl Block {

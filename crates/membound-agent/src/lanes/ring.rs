@@ -7,13 +7,17 @@ use membound_wire::ASK;
 
 use super::berth::{self, Errand};
 use super::block::{Block, Context, Use};
-use super::{board, warden};
+use super::{board, has_peers, warden};
 use crate::{guest, sys};
 
 /// 1 once a thread of the program's has come to a yield.
 pub(super) static YIELDED: AtomicU32 = AtomicU32::new(0);
 /// Counts the occasions on which a guest may find a lane.
 pub(super) static ROOM: AtomicU32 = AtomicU32::new(0);
+
+/// Looks in a row after which a context that is alone in a ring is sent home: one whose neighbour only makes a
+/// call is to stay.
+const LONELY_LOOKS: u32 = 2;
 
 /// What [`Block::changing`] is while the thread changes what its next turn is, and when a handler came between.
 const CHANGES: u32 = 1;
@@ -116,6 +120,7 @@ impl Block {
         if self.current.load(Ordering::Relaxed) != 0 {
             return;
         }
+        let is_lonely = self.is_lonely();
         let mut at = self.ring.load(Ordering::Relaxed);
         for _ in 0..self.count.load(Ordering::Acquire) {
             if at == 0 {
@@ -123,15 +128,39 @@ impl Block {
             }
             let context = Context::at(at);
             at = context.next.load(Ordering::Relaxed);
-            if berth::keeps_off_lanes(context) && context.resume.load(Ordering::Relaxed) != 0 {
+            let goes = is_lonely || berth::keeps_off_lanes(context);
+            if goes && context.resume.load(Ordering::Relaxed) != 0 {
                 self.unlink(context);
                 berth::send_home(context, 0, Errand::Run);
             }
         }
     }
 
+    /// Whether a context has been alone in the ring for so long that it runs better on its own thread, where
+    /// there is no program whose stalls it fills.
+    fn is_lonely(&self) -> bool {
+        has_peers() && self.lonely_looks.load(Ordering::Relaxed) >= LONELY_LOOKS
+    }
+
+    /// Looks whether there is a context alone in the ring.
+    pub(super) fn look_for_lonely(&self) {
+        if !has_peers() {
+            return;
+        }
+        let is_one = self.count.load(Ordering::Acquire) == 1;
+        let looks = self.lonely_looks.load(Ordering::Relaxed);
+        let looks = if is_one { looks.saturating_add(1) } else { 0 };
+        self.lonely_looks.store(looks, Ordering::Relaxed);
+        if looks >= LONELY_LOOKS {
+            self.ask();
+        }
+    }
+
     /// Takes contexts that lie ready, for as many as it may have.
     fn take_ready(&self) {
+        if has_peers() && self.count.load(Ordering::Acquire) + guest::count_ready() < 2 {
+            return;
+        }
         while self.has_room()
             && let Some(context) = guest::take_ready()
         {
@@ -208,6 +237,7 @@ impl Block {
         self.used.load(Ordering::Acquire) == Use::Thread as u32
             && self.open.load(Ordering::SeqCst) != 0
             && self.has_room()
+            && (!has_peers() || berth::candidates(sys::monotonic_ns()) > 1)
     }
 
     /// The same, and then it is asked to look for one.

@@ -15,7 +15,7 @@ use membound_wire::{Board, Idle};
 use super::berth::Berth;
 use super::block::lanes;
 use super::ring::announce_room;
-use super::{idle, told};
+use super::{has_peers, idle, told};
 use crate::{guest, sys};
 
 /// From one judgement to the next.
@@ -83,7 +83,7 @@ impl Judge {
             return;
         }
         self.last_ns = now_ns;
-        if idle() != Idle::Harvest {
+        if idle() != Idle::Harvest || has_peers() {
             return;
         }
         self.account_for_turns(since_ns);

@@ -10,11 +10,13 @@ use super::berth::{self, Errand};
 use super::block::{Block, Context, Use, blocks, lanes};
 use super::pace::{Pace, Phases, Seen, UNIT_NS, WHOLE};
 use super::ring::announce_room;
-use super::{Phase, board, ending, idle, overdue, soak, tell};
+use super::{Phase, board, ending, has_peers, idle, overdue, soak, tell};
 use crate::sys::{self, Errno, call, number};
 use crate::{assembly, guest, own_thread, threads};
 
 const STACK_BYTES: usize = 64 << 10;
+/// Most units from one look to the next where there is no program whose processor it would take.
+const MOST_UNITS_OF_PEERS: u32 = 4;
 /// From one call of guests that run in idle time to the next.
 const CALL_NS: u64 = 16_000_000;
 /// From one look whether the program is there at all to the next.
@@ -104,6 +106,13 @@ extern "C" fn look_after(_: usize) -> ! {
         } else {
             phases.units(pace.units())
         };
+        // Guests are sent from place to place.
+        let most = if has_peers() {
+            MOST_UNITS_OF_PEERS
+        } else {
+            units
+        };
+        let units = units.min(most);
         let period = u64::from(units) * UNIT_NS;
         sys::nap(period);
         if ending::is_over() {
@@ -139,7 +148,11 @@ extern "C" fn look_after(_: usize) -> ! {
                 berth::call_soaking();
             }
         }
-        soaking.look(sys::monotonic_ns());
+        let now_ns = sys::monotonic_ns();
+        if berth::look_at_all(now_ns, lanes().any(Block::takes)) {
+            lanes().for_each(Block::ask);
+        }
+        soaking.look(now_ns);
         since_thorough += period;
         if since_thorough >= THOROUGH_NS {
             since_thorough = 0;
@@ -172,6 +185,7 @@ fn look_at(block: &'static Block, look: &Look) -> Seen {
     // A thread that has run for less may be waiting.
     let little = ran_ns < look.period_ns / 4;
     let empty = block.count.load(Ordering::Acquire) == 0;
+    block.look_for_lonely();
     if !empty {
         if turned == 0 && little && idle() != Idle::Stop {
             steal(block, thread);

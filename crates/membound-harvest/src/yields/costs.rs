@@ -16,11 +16,11 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// Those of the file of `plan` that `is_file` tells by its path, in which no two yields are to
-    /// be more than `bound_ns` apart. `start` says where the function of an address begins.
+    /// Those of the file of `plan` that `is_file` tells by its path. Where no bound was asked for, a yield
+    /// costs what passes between two of the plan's loads on average. `start` says where the function of an
+    /// address begins.
     pub(super) fn new(
         plan: &HarvestPlan,
-        bound_ns: f64,
         is_file: impl Fn(&str) -> bool,
         start: impl Fn(u64) -> Option<u64>,
     ) -> Self {
@@ -34,7 +34,7 @@ impl Costs {
         }
         let cpu_ns = plan.totals.cpu_s * 1e9;
         let mut costs = Self {
-            bound_ns,
+            bound_ns: plan.options.bound_ns.unwrap_or_else(|| between_ns(plan)),
             switch_ns: plan.options.switch_ns,
             each_ns: BTreeMap::new(),
             distance_ns: BTreeMap::new(),
@@ -72,4 +72,13 @@ impl Costs {
         // Saturates.
         units.round().max(1.0) as u16
     }
+}
+
+/// From one load of a plan that yields to the next, on average and without what the yields hide, in
+/// nanoseconds.
+fn between_ns(plan: &HarvestPlan) -> f64 {
+    let sites = plan.sites.iter().filter(|site| site.chosen);
+    let executions: f64 = sites.filter_map(|site| site.executions).sum();
+    let works_ns = plan.totals.cpu_s * 1e9 * (1.0 - plan.totals.covered_fraction).max(0.0);
+    plan.options.switch_ns + works_ns / executions.max(1.0)
 }

@@ -21,7 +21,6 @@ use membound_rewrite::patch::{
 };
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite, YieldKind, YieldReason};
 
-use crate::Error;
 use crate::binaries::identity;
 use crate::options::{LIKELY, is_lasting, passes_recent};
 use base::{Bodies, Flow, Leave};
@@ -102,16 +101,14 @@ pub enum Jumps {
 
 /// The yields of `plan` in the file that `image` is, by its identity; `without` some of what makes
 /// them good.
-///
-/// # Errors
-/// When the plan is a scavenger's and has no bound: yields have no cost then.
+#[must_use]
 pub fn yields(
     plan: &HarvestPlan,
     image: &Image<'_>,
     groundwork: &Groundwork,
     jumps: Jumps,
     without: &[HarvestPart],
-) -> Result<Yields, Error> {
+) -> Yields {
     let identity = identity(image);
     let paths: BTreeSet<&str> = plan
         .modules
@@ -123,14 +120,8 @@ pub fn yields(
         let index = image.function_at(address)?;
         Some(image.functions()[index].range.start)
     };
-    let costs = match (plan.role, plan.options.bound_ns) {
-        (HarvestRole::Primary, _) => None,
-        (HarvestRole::Scavenger, Some(bound_ns)) => {
-            let is_file = |path: &str| paths.contains(path);
-            Some(Costs::new(plan, bound_ns, is_file, start))
-        }
-        (HarvestRole::Scavenger, None) => return Err(Error::NoBound),
-    };
+    let costs = (plan.role == HarvestRole::Scavenger)
+        .then(|| Costs::new(plan, |path: &str| paths.contains(path), start));
     let chosen = plan
         .sites
         .iter()
@@ -145,7 +136,7 @@ pub fn yields(
         };
         work.add(site, cost, image, groundwork);
     }
-    Ok(work.settle(plan.role, image, groundwork))
+    work.settle(plan.role, image, groundwork)
 }
 
 /// Whether there is to be a yield at `site` of a plan.

@@ -3,10 +3,10 @@
 use std::fmt::Display;
 
 use membound_types::{
-    Basis, CpuId, FollowedPlan, HarvestRun, HarvestRunOptions, HarvestSlots, HarvestedPrimary,
-    HarvestedSite, HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing, PlanSource,
-    PrimaryLatency, Scavenger, ScavengerState, SiteState, SlotMode, SlowdownGuard, SmtPolicy,
-    YieldKind,
+    Basis, CpuId, FollowedPlan, HarvestBalance, HarvestRun, HarvestRunOptions, HarvestSlots,
+    HarvestedPrimary, HarvestedSite, HarvestedStall, IdlePolicy, Latencies, LatencySource, Missing,
+    PlanSource, PrimaryLatency, Scavenger, ScavengerState, SiteState, SlotMode, SlowdownGuard,
+    SmtPolicy, YieldKind,
 };
 
 use super::run;
@@ -61,6 +61,7 @@ pub(crate) fn answer(run: &HarvestRun) -> Vec<String> {
     if has_primary(run) {
         out.push(slowed(run));
     }
+    out.extend(run.balance.as_ref().and_then(balance));
     out.extend(came_back(run));
     if !run.scavengers.is_empty() {
         out.push(format!("{}.", scavengers(&run.scavengers)));
@@ -92,6 +93,19 @@ fn harvested(run: &HarvestRun) -> String {
         ),
         (None, None) => "How much stall was harvested is not known.".to_owned(),
     }
+}
+
+/// What turns of scavengers with each other were worth.
+fn balance(balance: &HarvestBalance) -> Option<String> {
+    let worth = balance.worth?;
+    Some(format!(
+        "In turns with each other scavengers did {} of what each does on its own ({}); they ran on their own \
+         for {} of {}.",
+        units::percent(worth),
+        units::plural(balance.trials as usize, "trial"),
+        units::seconds(balance.apart_s),
+        units::seconds(balance.apart_s + balance.together_s)
+    ))
 }
 
 fn slowed(run: &HarvestRun) -> String {

@@ -62,6 +62,12 @@ pub(super) fn compare_with_zero(out: &mut Emitter, offset: usize) {
     out.raw(&[0]);
 }
 
+/// `cmp byte gs:[offset], 0`
+pub(super) fn compare_byte_with_zero(out: &mut Emitter, offset: usize) {
+    out.with_operand(GS, Width::Default, &[0x80], 7, absolute(offset));
+    out.raw(&[0]);
+}
+
 /// `sub dword gs:[credit], cost`
 pub(super) fn count_down(out: &mut Emitter, cost: u16) {
     let credit = absolute(offset_of!(Lane, credit));
@@ -107,6 +113,11 @@ pub(super) fn borrow_base(out: &mut Emitter) {
 /// `inc qword gs:[offset]`
 pub(super) fn increment(out: &mut Emitter, offset: usize) {
     out.with_operand(GS, Width::Quad, &[0xff], 0, absolute(offset));
+}
+
+/// `inc qword [address]`
+pub(super) fn increment_at(out: &mut Emitter, address: Address) {
+    out.with_operand(&[], Width::Quad, &[0xff], 0, address);
 }
 
 /// `mov byte gs:[selector], value`

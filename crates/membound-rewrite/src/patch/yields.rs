@@ -26,8 +26,9 @@ use super::companions::Companions;
 use super::cycle::{Beat, Cycle};
 use super::emit::{Address, Condition, Emitter, Width};
 use super::lane::{
-    self, FS, GS, absolute, at, change_rounding, clear, compare_with_zero, count_down,
-    give_base_back, increment, load, load_lane, set_selector, store, store_lane,
+    self, FS, GS, absolute, at, change_rounding, clear, compare_byte_with_zero, compare_with_zero,
+    count_down, give_base_back, increment, increment_at, load, load_lane, set_selector, store,
+    store_lane,
 };
 use super::loop_saves::LoopSaves;
 use super::operand::Operand;
@@ -398,6 +399,9 @@ impl SettledYield {
         let flags_dead = around.is_dead(RegisterSet::ARITHMETIC_FLAGS);
         let misses = matches!(self.what, Yield::Miss { .. });
         let mut quick = None;
+        if flags_dead && misses {
+            quick = Some(pass_alone(writer.out));
+        }
         if flags_dead && !misses {
             ask_for(&charge.ahead, writer.out);
             count_down(writer.out, cost);
@@ -410,7 +414,10 @@ impl SettledYield {
         let saved = Saved::save(around, writer);
         let mut slow = None;
         let mut due = None;
-        if quick.is_none() {
+        if misses || !flags_dead {
+            if misses && !flags_dead {
+                slow = Some(pass_alone(writer.out));
+            }
             count_down(writer.out, cost);
             writer.resume = Resume::Displaced;
             writer.mark();
@@ -473,6 +480,9 @@ impl SettledYield {
         store_rounding(around, writer, (&[], rounding));
         let stack = at(Gpr::RAX, offset_of!(Context, stack));
         store(writer.out, stack, Gpr::RSP);
+        if matches!(self.what, Yield::Miss { .. }) {
+            increment_at(writer.out, at(Gpr::RAX, offset_of!(Context, yields)));
+        }
         let resume = writer.out.address_ahead(Gpr::RCX);
         let there = at(Gpr::RAX, offset_of!(Context, resume));
         store(writer.out, there, Gpr::RCX);
@@ -555,6 +565,17 @@ impl SettledYield {
         }
         vectors::restore(around, self.vectors, parked.room, writer);
     }
+}
+
+/// Takes a jump, whose field is returned, where the scavenger has its own thread and nobody is to run instead.
+/// Changes flags.
+fn pass_alone(out: &mut Emitter) -> u32 {
+    compare_byte_with_zero(out, offset_of!(Lane, alone));
+    let in_company = out.jump_if_ahead(Condition::ZERO);
+    increment(out, offset_of!(Lane, turns));
+    let alone = out.jump_ahead();
+    out.land(in_company);
+    alone
 }
 
 /// Where a context goes on that has asked for something, and turns are to be skipped until it does: parks it

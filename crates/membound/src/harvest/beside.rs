@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use membound_launch::{GuestState, Harvested, Remote};
+use membound_launch::{GuestPlace, GuestState, Harvested, Remote};
 use membound_platform::threads::{self, Thread};
 use membound_platform::{Root, affinity};
 use membound_types::CpuId;
@@ -148,8 +148,12 @@ impl Beside {
         let has: Vec<Option<CpuId>> = self.places.iter().map(|place| place.beside).collect();
         self.given.cpus.extend(has.iter().flatten());
         if has != had {
-            let wanted: Vec<bool> = has.iter().map(Option::is_some).collect();
-            remote.set_beside(&wanted);
+            let place = |has: &Option<CpuId>| match has {
+                Some(_) => GuestPlace::Own,
+                None => GuestPlace::Lanes,
+            };
+            let places: Vec<GuestPlace> = has.iter().map(place).collect();
+            remote.set_places(&places);
         }
     }
 

@@ -10,7 +10,6 @@ use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{Groundwork, Sites};
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole};
 
-use super::programs::Wanted;
 use super::worth::PlannedYield;
 
 /// What is patched where.
@@ -70,7 +69,7 @@ impl Choices {
         let image = Image::parse(&bytes).with_context(|| path.to_owned())?;
         let groundwork = Groundwork::of(&image, &membound_harvest::groundwork_options());
         let settle = |jumps| membound_harvest::yields(plan, &image, &groundwork, jumps, without);
-        let yields = settle(Jumps::Any)?;
+        let yields = settle(Jumps::Any);
         let left_out = yields.left_out.iter().map(|left| {
             (
                 plan.role,
@@ -103,7 +102,7 @@ impl Choices {
                 // It takes its time, and where every jump is sure comes to the same.
                 let sure = yields.unsure.then(|| settle(Jumps::Sure));
                 self.scavengers.push(Planting {
-                    otherwise: sure.transpose()?.map(choice),
+                    otherwise: sure.map(choice),
                     choice: choice(yields),
                 });
             }
@@ -136,8 +135,8 @@ fn planned<'a>(
 }
 
 /// The yield of a program that does nothing else.
-pub(super) fn host_yield(host: &Wanted) -> anyhow::Result<Planting> {
-    let bytes = std::fs::read(&host.path).context("membound cannot read itself")?;
+pub(super) fn host_yield() -> anyhow::Result<Planting> {
+    let bytes = membound_launch::own_file().context("membound cannot read itself")?;
     let image = Image::parse(&bytes).context("membound cannot read itself")?;
     let load = membound_launch::host_load().context("membound does not find itself in memory")?;
     let mut options = membound_harvest::groundwork_options();

@@ -2,9 +2,9 @@
 
 use membound_launch::{GuestState, GuestStatus, Harvested, RequestsBy};
 use membound_types::{
-    HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestedPrimary, HarvestedSite,
-    HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION, Scavenger,
-    ScavengerMoves, ScavengerState, SiteState, SlowdownGuard, YieldDistances,
+    HarvestBalance, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, HarvestedPrimary,
+    HarvestedSite, HarvestedStall, Kind, MachineInfo, Missing, NotMeasured, SCHEMA_VERSION,
+    Scavenger, ScavengerMoves, ScavengerState, SiteState, SlowdownGuard, YieldDistances,
 };
 
 use super::follow::Seen;
@@ -36,6 +36,8 @@ pub(super) struct Facts<'a> {
     pub(super) command: Vec<String>,
     pub(super) end: End,
     pub(super) scavengers: Vec<Asked>,
+    /// Scavengers that were ordinary processes.
+    pub(super) ordinary: Vec<Scavenger>,
     pub(super) seen: &'a Seen,
     pub(super) plans: &'a [HarvestPlan],
     /// Sites that have no yield: whose, path, address, reason.
@@ -148,6 +150,7 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             };
             scavenger(asked, guest, &had)
         })
+        .chain(facts.ordinary.iter().cloned())
         .collect();
     let sites = sites(&facts);
     let mut notes = facts.missed;
@@ -196,6 +199,12 @@ pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
             ..guard
         }),
         sites,
+        balance: facts.seen.balance.map(|found| HarvestBalance {
+            trials: found.trials,
+            worth: found.worth,
+            together_s: found.together.as_secs_f64(),
+            apart_s: found.apart.as_secs_f64(),
+        }),
         slots: facts.seen.slots.clone(),
         missing,
         notes,

@@ -4,12 +4,15 @@
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use membound_launch::{Harvested, Remote, RequestDurations};
+use membound_launch::{GuestPlace, GuestState, GuestStatus, Harvested, Remote, RequestDurations};
+use membound_platform::threads::Scheduled;
 use membound_types::{HarvestSlots, SlowdownGuard};
 
+use super::balance::{Balance, Found, Look};
 use super::guard::{Guard, Limits};
+use super::ordinary::Processes;
 use super::slots::Slots;
 use super::slowdown::Spans;
 use super::span::SpanControl;
@@ -18,6 +21,8 @@ use super::worth::PlannedYield;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
+/// The same while turns of scavengers without a command are tried.
+const TRIAL_PERIOD: Duration = Duration::from_millis(10);
 /// Looks in a row at which nobody had a turn, after each so many of which they come half as often, and most
 /// times that they do: whoever shares its processor with them loses some fifty microseconds to each.
 const ENOUGH: u32 = 8;
@@ -41,13 +46,15 @@ pub(super) struct Seen {
     pub(super) own_thread_s: Vec<f64>,
     pub(super) guard: Option<SlowdownGuard>,
     pub(super) slots: HarvestSlots,
+    /// What turns were worth, of scavengers without a command.
+    pub(super) balance: Option<Found>,
 }
 
 /// Looks at a session until it is told to end.
 #[derive(Debug)]
 pub(super) struct Follower {
     stop: mpsc::Sender<()>,
-    thread: JoinHandle<Seen>,
+    thread: JoinHandle<(Seen, Processes)>,
 }
 
 impl Follower {
@@ -59,6 +66,7 @@ impl Follower {
         yields: Vec<PlannedYield>,
         mut span: Option<SpanControl>,
         mut slots: Slots,
+        mut together: Together,
     ) -> Self {
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -68,7 +76,9 @@ impl Follower {
             let mut looks = 0_u32;
             let mut rest = Rest::default();
             loop {
-                let period = if slots.are_followed() {
+                let period = if together.is_watchful() {
+                    TRIAL_PERIOD
+                } else if slots.are_followed() || together.balance.is_some() {
                     PERIOD
                 } else {
                     rest.period()
@@ -83,6 +93,7 @@ impl Follower {
                 let held = guard.as_ref().is_some_and(Guard::holds_back);
                 let beside = decides && slots.decide(&seen.harvested, held);
                 slots.look(&remote, pid, &seen.harvested, &seen.own_thread_s);
+                together.look(&remote, &mut seen);
                 if let Some(guard) = &mut guard
                     && decides
                 {
@@ -103,7 +114,7 @@ impl Follower {
                 if over {
                     seen.guard = guard.map(|guard| guard.said());
                     seen.slots = slots.said();
-                    return seen;
+                    return (seen, together.processes);
                 }
             }
         });
@@ -111,9 +122,54 @@ impl Follower {
     }
 
     /// What was seen.
-    pub(super) fn end(self) -> Seen {
+    pub(super) fn end(self) -> (Seen, Processes) {
         drop(self.stop);
         self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Scavengers that run under the kernel's scheduler, and, where there is no command, what is decided of the
+/// others.
+#[derive(Debug)]
+pub(super) struct Together {
+    balance: Option<Balance>,
+    processes: Processes,
+    processors: usize,
+    places: Vec<GuestPlace>,
+    begun: Instant,
+}
+
+impl Together {
+    /// `balance` where there is no command, on so many processors.
+    pub(super) fn new(balance: Option<Balance>, processes: Processes, processors: usize) -> Self {
+        Self {
+            balance,
+            processes,
+            processors,
+            places: Vec::new(),
+            begun: Instant::now(),
+        }
+    }
+
+    fn is_watchful(&self) -> bool {
+        self.balance.as_ref().is_some_and(Balance::is_watchful)
+    }
+
+    fn look(&mut self, remote: &Remote, seen: &mut Seen) {
+        self.processes.look();
+        let Some(balance) = &mut self.balance else {
+            return;
+        };
+        balance.set_processors(self.processors.saturating_sub(self.processes.running()));
+        let places = balance.step(Look {
+            now: self.begun.elapsed(),
+            progress: &progress(&seen.harvested),
+        });
+        if places != self.places {
+            remote.set_places(&places);
+            self.places = places;
+        }
+        seen.balance = Some(balance.found());
     }
 }
 
@@ -209,12 +265,16 @@ fn p99_ns(harvested: &Harvested) -> Option<f64> {
 
 /// CPU time of a thread, in seconds, by the kernel's scheduler.
 fn thread_cpu_s(pid: u32, thread: u32) -> Option<f64> {
-    if thread == 0 {
-        return None;
-    }
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
-    let ns: f64 = text.split(' ').next()?.parse().ok()?;
-    Some(ns * 1e-9)
+    let scheduled = (thread != 0).then(|| Scheduled::of(pid, thread))??;
+    Some(scheduled.cpu_ns as f64 * 1e-9)
+}
+
+/// By scavenger: the loads with a yield that it has come by; `None` of one that has not begun, or has ended.
+fn progress(harvested: &Harvested) -> Vec<Option<u64>> {
+    let guests = harvested.guests.iter();
+    let of =
+        |guest: &GuestStatus| (guest.state == Some(GuestState::Runs)).then_some(guest.progress);
+    guests.map(of).collect()
 }
 
 #[cfg(test)]

@@ -139,6 +139,12 @@ impl Maker<'_> {
         self.profile(path, words, &run)?;
         let data = membound_run::RunData::open(&run)
             .with_context(|| format!("{} could not be profiled", path.display()))?;
+        if options.role == HarvestRole::Scavenger {
+            ensure!(
+                data.own_threads().count() <= 1,
+                "it starts threads or processes of its own, which a guest cannot"
+            );
+        }
         let plan = membound_harvest::plan(&data, self.machine, &Files, None, options)
             .with_context(|| format!("{} cannot be planned", path.display()))?;
         if let Some(kept) = kept

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use membound_launch::Headers;
@@ -19,6 +20,8 @@ pub(super) struct Wanted {
     /// What its plan must be for: the same, or the shared object that it runs.
     pub(super) code: PathBuf,
     pub(super) words: Vec<OsString>,
+    /// Why it can run in no other program's process, where that is known.
+    pub(super) no_guest: Option<String>,
 }
 
 /// The program whose stalls are harvested.
@@ -28,6 +31,7 @@ pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotR
         return Ok(Wanted {
             code: path.clone(),
             words: vec![path.clone().into_os_string(), "__harvest-host".into()],
+            no_guest: None,
             path,
         });
     }
@@ -42,6 +46,7 @@ pub(super) fn command(words: &[OsString]) -> Result<Wanted, membound_launch::Can
         code: path.clone(),
         path,
         words: words.to_vec(),
+        no_guest: None,
     })
 }
 
@@ -61,7 +66,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
             let mut words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
             let given = words[0].clone();
             let path = find(&given)?;
-            is_for_this_machine(&path)?;
+            let no_guest = why_no_guest(&path)?;
             if is_object(&path) {
                 let host = std::env::current_exe().map_err(|error| error.to_string())?;
                 let object = std::path::absolute(&path).map_err(|error| error.to_string())?;
@@ -72,12 +77,14 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
                     path: host,
                     code: object,
                     words,
+                    no_guest,
                 });
             }
             Ok(Wanted {
                 code: path.clone(),
                 path,
                 words,
+                no_guest,
             })
         })
         .collect()
@@ -94,16 +101,23 @@ fn find(name: &OsString) -> Result<PathBuf, String> {
     std::path::absolute(&found).map_err(|error| error.to_string())
 }
 
-/// Refuses what is no executable of this machine: what a script's interpreter executes is not the script's.
-fn is_for_this_machine(path: &Path) -> Result<(), String> {
+/// Why a program can run in no other one's process, where its file tells. What is no executable of this
+/// machine is refused.
+fn why_no_guest(path: &Path) -> Result<Option<String>, String> {
     let refused = |why: &dyn Display| format!("{} cannot be a scavenger: {why}", path.display());
     let bytes = std::fs::read(path).map_err(|error| refused(&error))?;
     if bytes.starts_with(b"#!") {
-        return Err(refused(&"it is a script; name its interpreter before it"));
+        // What its interpreter executes is not the script's.
+        let why = "it is a script (with its interpreter named before it, that can take turns)";
+        return Ok(Some(why.to_owned()));
     }
-    let image = Image::parse(&bytes);
-    image.map(drop).map_err(|error| refused(&error))
+    Image::parse(&bytes).map_err(|error| refused(&error))?;
+    let raises_rights = std::fs::metadata(path).is_ok_and(|it| it.mode() & SETUID_OR_SETGID != 0);
+    Ok(raises_rights.then(|| "it runs with the rights of its owner".to_owned()))
 }
+
+/// Bits of a file's mode by which a program gets the rights of the file's owner or group.
+const SETUID_OR_SETGID: u32 = 0o6000;
 
 /// Whether a file is a shared object that no loader would run.
 fn is_object(path: &Path) -> bool {

@@ -4,27 +4,31 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use membound_harvest::Options;
 use membound_harvest::distance::{Limits, Rule};
-use membound_launch::{Guest, Harvest, Idle, Live, environment};
+use membound_launch::{Guest, GuestPlace, Harvest, Idle, Live, environment};
 use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, memory};
 use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
-    HarvestPart, HarvestPlan, HarvestRole, HarvestRunOptions, IdlePolicy, MachineProfile, Timer,
+    FollowedPlan, HarvestPart, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, IdlePolicy,
+    MachineProfile, Timer,
 };
 
 use super::args::RunArgs;
+use super::balance::Balance;
 use super::choices::{Choices, host_yield};
 use super::document::{self, Asked, Facts};
 use super::ended::EndWatch;
-use super::follow::Follower;
+use super::follow::{Follower, Seen, Together};
 use super::guard;
+use super::ordinary::{Ordinary, Processes};
 use super::plan::USUAL_BOUND_NS;
 use super::plans::{self, Followed, Maker};
 use super::programs::{self, Wanted};
+use super::roles::{self, Rings};
 use super::slots::{self, Slots};
 use super::span::SpanControl;
 use crate::job::{self, Job};
@@ -43,16 +47,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs what was asked for, says what it came to, and passes the command's end on.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let mut json = args.json.as_deref().map(Target::open).transpose()?;
-    let mut html = args.html.as_deref().map(Target::page).transpose()?;
-    let command = match programs::primary(args) {
+    let outputs = Outputs {
+        json: args.json.as_deref().map(Target::open).transpose()?,
+        html: args.html.as_deref().map(Target::page).transpose()?,
+    };
+    let mut command = match programs::primary(args) {
         Ok(command) => command,
         Err(refused) => {
             output::complain(&refused.to_string());
             return Ok(ExitCode::from(refused.code()));
         }
     };
-    let mut scavengers = programs::scavengers(&args.scavenger).map_err(Usage)?;
+    let scavengers = programs::scavengers(&args.scavenger).map_err(Usage)?;
     if let Some(complaint) = contradiction(args) {
         return Err(Usage(complaint).into());
     }
@@ -70,12 +76,16 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     prepare_outputs(args, scavengers.len())?;
     let profile = machine::profile(args.machine.as_deref())?;
     let timing = Timing::of(args.bound_ns, profile.as_ref());
-    let followed = followed(
+    let Cast {
+        followed,
+        turns,
+        ordinary,
+    } = cast(
         args,
         &timing,
         profile.as_ref(),
         &command,
-        &mut scavengers,
+        &scavengers,
         given,
     )?;
     let (options, plans): (Vec<_>, Vec<HarvestPlan>) = followed
@@ -88,16 +98,59 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         None => Live::Off,
     };
     let mut choices = Choices::of(&plans, &args.without, live)?;
-    if args.no_primary {
-        choices.primary.push(host_yield(&command)?);
-    }
     let info = version::machine(&Root::system(), Timer::default(), Default::default());
-    let guests = guests(args, &scavengers)?;
-    let per_thread = args.per_thread.unwrap_or_else(|| {
-        let all = u32::try_from(guests.len()).unwrap_or(u32::MAX);
-        let kept = u32::from(args.idle == IdlePolicy::Harvest && all > 1);
-        all.saturating_sub(kept).max(1)
-    });
+    let mut guests = guests(args, &turns)?;
+    let mut processes = Vec::new();
+    for (scavenger, why) in &ordinary {
+        for (guest, asked) in self::guests(args, std::slice::from_ref(scavenger))? {
+            let why = why.clone();
+            processes.push(Ordinary { guest, asked, why });
+        }
+    }
+    let processors = info.cpu.allowed.len().max(1);
+    // How many ordinary processes run at one time beside those that take turns.
+    let mut beside = usize::MAX;
+    let per_thread = if args.no_primary {
+        let rings = rings(args, guests.len(), processes.len(), processors);
+        if rings.threads == 0 {
+            let on_its_own = |(guest, asked)| Ordinary {
+                guest,
+                asked,
+                why: ON_ITS_OWN.to_owned(),
+            };
+            processes.extend(guests.drain(..).map(on_its_own));
+            let begun = Instant::now();
+            let ordinary = Processes::start(processes, processors, false).end(true, processors);
+            let document = document::document(Facts {
+                machine: &info,
+                wall_s: begun.elapsed().as_secs_f64(),
+                primary_wall_s: None,
+                process_cpu_s: 0.0,
+                options: asked(args, 0, options),
+                requests: None,
+                command: Vec::new(),
+                end: job::End::Exited(0),
+                scavengers: Vec::new(),
+                ordinary,
+                seen: &Seen::default(),
+                plans: &plans,
+                left_out: Vec::new(),
+                yields: &[],
+                missed: Vec::new(),
+            });
+            return conclude(args, outputs, document, job::End::Exited(0));
+        }
+        beside = processors.saturating_sub(rings.threads as usize);
+        choices.primary.push(host_yield()?);
+        command.words.push(rings.threads.to_string().into());
+        rings.per_thread
+    } else {
+        args.per_thread.unwrap_or_else(|| {
+            let all = u32::try_from(guests.len()).unwrap_or(u32::MAX);
+            let kept = u32::from(args.idle == IdlePolicy::Harvest && all > 1);
+            all.saturating_sub(kept).max(1)
+        })
+    };
     let harvest = Harvest {
         guests: guests.iter().map(|(guest, _)| guest.clone()).collect(),
         primary: choices.primary,
@@ -115,7 +168,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             IdlePolicy::Stop => Idle::Stop,
         },
         waits: !args.without.contains(&HarvestPart::Waits),
-        share: guard::MOST,
+        // Phases without scavengers show what the command is without them.
+        share: if args.no_primary { 1.0 } else { guard::MOST },
+        peers: args.no_primary,
         // What scavengers take the command cannot have: the kernel would end them together.
         memory_bytes: args
             .memory
@@ -139,6 +194,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         Ok(session) => session,
         Err(code) => return Ok(code),
     };
+    let processes = Processes::start(processes, beside, !args.no_primary);
     if let Some(obstacle) = session.obstacle() {
         output::complain(&format!("runs without scavengers: {obstacle}"));
     }
@@ -156,18 +212,31 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     let yields = choices.yields.clone();
     let slots = Slots::new(args, &info.cpu, guests.len(), limits);
-    let follower = Follower::begin(session.remote(), session.pid(), limits, yields, span, slots);
+    let follower = Follower::begin(
+        session.remote(),
+        session.pid(),
+        limits,
+        yields,
+        span,
+        slots,
+        Together::new(
+            args.no_primary.then(|| Balance::new(processors)),
+            processes,
+            processors,
+        ),
+    );
     let watch = args.finish.then(|| EndWatch::begin(session.pid(), begun));
     let end = job.follow(&session)?;
     let primary_wall = watch.and_then(EndWatch::end);
-    let seen = follower.end();
+    let (seen, processes) = follower.end();
     if let Some(why) = seen.prevented() {
         output::complain(&format!("--requests: {why}"));
         return Ok(ExitCode::FAILURE);
     }
-    let wall_s = begun.elapsed().as_secs_f64();
     let process_cpu_s = children_cpu_s() - cpu_before_s;
     let report = session.finish();
+    let ordinary = processes.end(args.finish || args.no_primary, processors);
+    let wall_s = begun.elapsed().as_secs_f64();
     let mut missed = report.missed.clone();
     missed.extend(report.unpatched.iter().cloned());
     let document = document::document(Facts {
@@ -176,20 +245,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         primary_wall_s: (!args.no_primary)
             .then(|| primary_wall.map_or(wall_s, |wall| wall.as_secs_f64())),
         process_cpu_s,
-        options: HarvestRunOptions {
-            per_thread,
-            idle: args.idle,
-            smt: args.smt,
-            siblings: slots::given(args),
-            bound_ns: args.bound_ns,
-            max_overhead: args.max_overhead,
-            max_slowdown: args.max_slowdown,
-            requests: args.requests.as_ref().map(ToString::to_string),
-            slo_p95_ns: args.slo_p95,
-            finish: args.finish,
-            without: args.without.clone(),
-            plans: options,
-        },
+        options: asked(args, per_thread, options),
         requests: args.requests.as_ref(),
         command: if args.no_primary {
             Vec::new()
@@ -198,12 +254,48 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         },
         end,
         scavengers: guests.into_iter().map(|(_, asked)| asked).collect(),
+        ordinary,
         seen: &seen,
         plans: &plans,
         left_out: choices.left_out,
         yields: &choices.yields,
         missed,
     });
+    conclude(args, outputs, document, end)
+}
+
+/// Where the document goes.
+struct Outputs {
+    json: Option<Target>,
+    html: Option<Target>,
+}
+
+/// What was asked for, as a document has it.
+fn asked(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> HarvestRunOptions {
+    HarvestRunOptions {
+        per_thread,
+        idle: args.idle,
+        smt: args.smt,
+        siblings: slots::given(args),
+        bound_ns: args.bound_ns,
+        max_overhead: args.max_overhead,
+        max_slowdown: args.max_slowdown,
+        requests: args.requests.as_ref().map(ToString::to_string),
+        slo_p95_ns: args.slo_p95,
+        finish: args.finish,
+        without: args.without.clone(),
+        plans,
+    }
+}
+
+/// Shows and writes the document, and passes the command's end on.
+fn conclude(
+    args: &RunArgs,
+    outputs: Outputs,
+    document: HarvestRun,
+    end: job::End,
+) -> anyhow::Result<ExitCode> {
+    let Outputs { mut json, mut html } = outputs;
     if !args.quiet && !json.as_ref().is_some_and(Target::is_stdout) {
         let style = output::error_style();
         output::tell(&membound_report::text::harvest_run(&document, style));
@@ -277,24 +369,46 @@ impl Timing {
     }
 }
 
-/// The plans of all programs: those that were given, others made. A program of which none
-/// can be made is told: the command runs all the same, a scavenger is left out.
-///
-/// # Errors
-/// When no program is left to run.
-fn followed(
+/// Why scavengers that could take turns do not, where there are as many processors.
+const ON_ITS_OWN: &str = "it has a processor to itself, where turns would give it nothing";
+
+/// How scavengers without a command take turns.
+fn rings(args: &RunArgs, turns: usize, ordinary: usize, processors: usize) -> Rings {
+    let [turns, ordinary, processors] =
+        [turns, ordinary, processors].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let mut rings = roles::rings(turns, ordinary, processors);
+    if let Some(per_thread) = args.per_thread {
+        rings.threads = rings.threads.max(1);
+        rings.per_thread = per_thread;
+    }
+    rings
+}
+
+/// Who does what.
+struct Cast {
+    /// The plans that are followed.
+    followed: Vec<Followed>,
+    /// Scavengers that take turns.
+    turns: Vec<Wanted>,
+    /// Those that run as ordinary processes, and why.
+    ordinary: Vec<(Wanted, String)>,
+}
+
+/// Finds plans of all programs: those that were given, others made. A program of which none can be made runs
+/// as it is.
+fn cast(
     args: &RunArgs,
     timing: &Timing,
     machine: Option<&MachineProfile>,
     command: &Wanted,
-    scavengers: &mut Vec<Wanted>,
+    scavengers: &[Wanted],
     given: Vec<Followed>,
-) -> anyhow::Result<Vec<Followed>> {
+) -> anyhow::Result<Cast> {
     let mut primary = Options::new(HarvestRole::Primary);
     primary.max_overhead = args.max_overhead;
     let mut scavenger = Options::new(HarvestRole::Scavenger);
     scavenger.max_overhead = args.max_overhead;
-    scavenger.limits = Some(Limits {
+    scavenger.limits = asks_for_latency(args).then_some(Limits {
         bound_ns: timing.distance_ns,
         rule: Rule::Max,
     });
@@ -306,49 +420,81 @@ fn followed(
         scavenger,
         quiet: args.quiet,
     };
-    let mut followed: Vec<Followed> = given;
-    let mut wanted: Vec<(HarvestRole, &Wanted)> = Vec::new();
-    if !args.no_primary {
-        wanted.push((HarvestRole::Primary, command));
+    let mut cast = Cast {
+        followed: given,
+        turns: Vec::new(),
+        ordinary: Vec::new(),
+    };
+    if !args.no_primary
+        && let Err(error) = cast.plan(&maker, HarvestRole::Primary, command)
+    {
+        let name = command.path.display();
+        let told = format!("{name} runs without yields of its own: {error:#}");
+        output::complain(&told.replace('\n', " "));
     }
-    for scavenger in scavengers.iter() {
-        let known = wanted
+    let mut known: Vec<(&Wanted, Option<String>)> = Vec::new();
+    for scavenger in scavengers {
+        let same = known
             .iter()
-            .any(|(role, other)| *role == HarvestRole::Scavenger && other.words == scavenger.words);
-        if !known {
-            wanted.push((HarvestRole::Scavenger, scavenger));
+            .find(|(other, _)| other.words == scavenger.words);
+        let why = match same {
+            Some((_, why)) => why.clone(),
+            None => cast.why_ordinary(&maker, scavenger, !args.no_primary),
+        };
+        match why.clone() {
+            None => cast.turns.push(scavenger.clone()),
+            Some(why) => cast.ordinary.push((scavenger.clone(), why)),
         }
+        known.push((scavenger, why));
     }
-    let mut unplanned: Vec<Vec<OsString>> = Vec::new();
-    for (role, program) in wanted {
-        let mut is_there = false;
-        for known in followed.iter().filter(|known| known.plan.role == role) {
-            is_there |= plans::is_for(&known.plan, &program.code)?;
-        }
-        if is_there {
-            continue;
-        }
-        match maker.plan(role, &program.path, &program.code, &program.words) {
-            Ok(plan) => followed.push(plan),
-            Err(error) => {
-                let name = program.path.display();
-                let what = match role {
-                    HarvestRole::Primary => "runs without yields of its own",
-                    HarvestRole::Scavenger => "is left out",
-                };
-                output::complain(&format!("{name} {what}: {error:#}").replace('\n', " "));
-                if role == HarvestRole::Scavenger {
-                    unplanned.push(program.words.clone());
-                }
+    Ok(cast)
+}
+
+impl Cast {
+    /// Has a plan of the program among those that are followed, and returns it.
+    fn plan(
+        &mut self,
+        maker: &Maker<'_>,
+        role: HarvestRole,
+        program: &Wanted,
+    ) -> anyhow::Result<&HarvestPlan> {
+        let mut found = None;
+        for (at, known) in self.followed.iter().enumerate() {
+            if known.plan.role == role && plans::is_for(&known.plan, &program.code)? {
+                found.get_or_insert(at);
             }
         }
+        let at = match found {
+            Some(at) => at,
+            None => {
+                let plan = maker.plan(role, &program.path, &program.code, &program.words)?;
+                self.followed.push(plan);
+                self.followed.len() - 1
+            }
+        };
+        Ok(&self.followed[at].plan)
     }
-    scavengers.retain(|scavenger| !unplanned.contains(&scavenger.words));
-    ensure!(
-        !(args.no_primary && scavengers.is_empty()),
-        "no scavenger is left to run"
-    );
-    Ok(followed)
+
+    /// Why a scavenger is to run as an ordinary process; `None`: it takes turns.
+    fn why_ordinary(
+        &mut self,
+        maker: &Maker<'_>,
+        scavenger: &Wanted,
+        beside_command: bool,
+    ) -> Option<String> {
+        if let Some(why) = &scavenger.no_guest {
+            return Some(why.clone());
+        }
+        match self.plan(maker, HarvestRole::Scavenger, scavenger) {
+            Ok(plan) => roles::takes_no_turns(plan, beside_command),
+            Err(error) => Some(format!("{error:#}").replace('\n', " ")),
+        }
+    }
+}
+
+/// Whether the command's latency is to be kept low: then yields bound the time of turns.
+const fn asks_for_latency(args: &RunArgs) -> bool {
+    args.bound_ns.is_some() || args.slo_p95.is_some() || args.max_slowdown.is_some()
 }
 
 /// Makes the directory for what `scavengers` write, and finds all files there writable.
@@ -405,6 +551,11 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
                 errors: place(ERR),
                 memory_bytes: MEMORY_BYTES,
                 stack_bytes: STACK_BYTES,
+                begins: if args.no_primary {
+                    GuestPlace::Held
+                } else {
+                    GuestPlace::Lanes
+                },
             };
             guests.push((guest, asked));
         }

@@ -1,8 +1,9 @@
 //! What cannot be a scavenger, and what cannot be asked for.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
-use membound_types::ScavengerState;
+use membound_types::{HarvestRun, ScavengerState};
 
 use crate::suite::{Harvest, Left, finish, fixture, scavenger};
 
@@ -86,32 +87,55 @@ fn a_directory_for_output_cannot_be_made() {
     assert!(stderr.contains("/proc/such"), "{stderr}");
 }
 
+/// `membound harvest run --finish` of a program with a file of this text as its scavenger.
+fn with_script(program: &Path, room: &Path, text: &str) -> (Left, Option<HarvestRun>) {
+    let script = room.join("script");
+    std::fs::write(&script, text).expect("the directory is ours");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("the file is ours");
+    let json = room.join("harvest.json");
+    let mut command = Harvest::of(program, "exit").command();
+    command.args(["--finish", "--json"]).arg(&json);
+    command.arg("--output").arg(room.join("out"));
+    command.arg("--scavenger").arg(&script);
+    command.arg("--").arg(program).arg("exit");
+    let left = finish(&mut command, room);
+    let text = std::fs::read_to_string(&json).unwrap_or_default();
+    (left, serde_json::from_str(&text).ok())
+}
+
 #[test]
-fn a_script_is_refused() {
+fn what_is_no_program_is_refused() {
     let Some(program) = fixture("ends.c", "-O2") else {
         return;
     };
     let room = tempfile::tempdir().expect("there is room for a directory");
-    for (text, why) in [
-        ("#!/bin/sh\nexit 0\n", "name its interpreter"),
-        ("exit 0\n", "not an ELF file"),
-    ] {
-        let script = room.path().join("script");
-        std::fs::write(&script, text).expect("the directory is ours");
-        let mode = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(&script, mode).expect("the file is ours");
-        let harvest = Harvest::of(&program, "exit");
-        let mut command = harvest.command();
-        command
-            .arg("--scavenger")
-            .arg(&script)
-            .arg("--")
-            .arg(&program);
-        let left = finish(&mut command, room.path());
-        assert_eq!((left.end, left.stdout.as_str()), (Ok(2), ""), "{left:?}");
-        assert_eq!(left.stderr.lines().count(), 1, "{left:?}");
-        assert!(left.stderr.contains(why), "{left:?}");
-    }
+    let (left, _) = with_script(&program, room.path(), "exit 0\n");
+    assert_eq!((left.end, left.stdout.as_str()), (Ok(2), ""), "{left:?}");
+    assert_eq!(left.stderr.lines().count(), 1, "{left:?}");
+    assert!(left.stderr.contains("not an ELF file"), "{left:?}");
+}
+
+#[test]
+fn a_script_runs_as_an_ordinary_process() {
+    let Some(program) = fixture("ends.c", "-O2") else {
+        return;
+    };
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let text = "#!/bin/sh\necho ran\nexit 7\n";
+    let (left, document) = with_script(&program, room.path(), text);
+    let alone = Harvest::of(&program, "exit").alone();
+    assert_eq!((left.end, left.stdout), (alone.end, alone.stdout));
+    let document = document.expect("it was written");
+    let [script] = &document.scavengers[..] else {
+        panic!("{document:#?}");
+    };
+    assert_eq!(script.state, ScavengerState::Finished, "{script:#?}");
+    assert_eq!((script.exit_code, script.turns), (Some(7), 0));
+    let why = script.reason.as_deref().expect("it took no turns");
+    assert!(why.contains("it is a script"), "{why}");
+    let written = std::fs::read_to_string(script.output.as_deref().expect("it was asked for"));
+    assert_eq!(written.expect("it is there"), "ran\n");
 }
 
 #[test]

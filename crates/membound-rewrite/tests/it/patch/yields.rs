@@ -504,6 +504,24 @@ fn a_context_that_misses_lets_the_next_one_run_before_its_time_is_up() {
 }
 
 #[test]
+fn a_context_alone_on_its_own_thread_counts_its_loads_and_goes_on() {
+    let body = Body::Yield(Yield::Miss {
+        cost: COST,
+        own_base: false,
+    });
+    let turns = run_among(body, 0x616c_6f6e, |turns| {
+        as_context(turns, 0);
+        turns.lane.alone = 1;
+    });
+    let Some(turns) = turns else { return };
+    assert_eq!(turns.visits(), 0);
+    let (seen, context) = (turns.seen(), turns.contexts[0]);
+    // The last program yields as well.
+    assert!(seen.turns > 0);
+    assert_eq!((seen.credit, context.yields, context.resume), (0, 0, 0));
+}
+
+#[test]
 fn a_context_that_missed_skips_as_many_turns_as_it_is_told() {
     let own_base = true;
     let visits = [0, 1, 3].map(|skips| {

@@ -1,0 +1,267 @@
+//! Scavengers that run as ordinary processes, under the kernel's scheduler: those that cannot take turns with
+//! others, and those for whom it would not pay.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+
+use membound_launch::Guest;
+use membound_platform::threads::Scheduled;
+use membound_types::{Scavenger, ScavengerState};
+use rustix::process::Pid;
+
+use super::document::Asked;
+
+/// Between two looks at who has ended.
+const LOOK: Duration = Duration::from_millis(2);
+/// The niceness of a process that runs beside a command: it gets what nobody else wants.
+const LEAST: i32 = 19;
+
+/// A scavenger that takes no turns.
+#[derive(Debug)]
+pub(super) struct Ordinary {
+    pub(super) guest: Guest,
+    pub(super) asked: Asked,
+    /// Why it takes none.
+    pub(super) why: String,
+}
+
+/// One that was started, or could not be.
+#[derive(Debug)]
+pub(super) struct Started {
+    asked: Asked,
+    why: String,
+    child: Result<Child, String>,
+    status: Option<ExitStatus>,
+    cpu_s: f64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Processes {
+    /// Those that were not started yet.
+    waiting: VecDeque<Ordinary>,
+    started: Vec<Started>,
+    /// Most that run at one time.
+    most: usize,
+    beside_command: bool,
+}
+
+impl Processes {
+    /// Starts them, so many at a time: beside a command that is not to notice, or as any other program.
+    pub(super) fn start(all: Vec<Ordinary>, most: usize, beside_command: bool) -> Self {
+        let mut processes = Self {
+            waiting: all.into(),
+            started: Vec::new(),
+            most,
+            beside_command,
+        };
+        processes.look();
+        processes
+    }
+
+    /// Those that run.
+    pub(super) fn running(&self) -> usize {
+        let runs = |it: &&Started| it.child.is_ok() && it.status.is_none();
+        self.started.iter().filter(runs).count()
+    }
+
+    /// Looks who has ended, and what CPU time they have had, and starts others; returns whether all have ended.
+    pub(super) fn look(&mut self) -> bool {
+        for started in &mut self.started {
+            started.look();
+        }
+        while self.running() < self.most
+            && let Some(next) = self.waiting.pop_front()
+        {
+            self.started.push(begin(next, self.beside_command));
+        }
+        self.running() == 0 && self.waiting.is_empty()
+    }
+
+    /// Waits until all have ended, so many at a time, or, where they are not to finish, ends them.
+    pub(super) fn end(mut self, finish: bool, most: usize) -> Vec<Scavenger> {
+        self.most = most;
+        while finish && !self.look() {
+            std::thread::sleep(LOOK);
+        }
+        for started in &mut self.started {
+            started.look();
+            if started.status.is_none()
+                && let Ok(child) = &mut started.child
+            {
+                // As those end that are in the command's process.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        let waiting = self.waiting.into_iter().map(|ordinary| Started {
+            child: Err("the command ended before".to_owned()),
+            ..Started::of(ordinary)
+        });
+        let all = self.started.into_iter().chain(waiting);
+        all.map(Started::scavenger).collect()
+    }
+}
+
+fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
+    let child = start(&ordinary.guest).map_err(|error| error.to_string());
+    if let Ok(child) = &child
+        && beside_command
+    {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        // Where it is refused, its niceness stays.
+        let _ = rustix::process::setpriority_process(pid, LEAST);
+    }
+    Started {
+        child,
+        ..Started::of(ordinary)
+    }
+}
+
+impl Started {
+    /// Before it is started.
+    fn of(ordinary: Ordinary) -> Self {
+        Self {
+            asked: ordinary.asked,
+            why: ordinary.why,
+            child: Err(String::new()),
+            status: None,
+            cpu_s: 0.0,
+        }
+    }
+
+    fn look(&mut self) {
+        let Ok(child) = &mut self.child else { return };
+        if self.status.is_some() {
+            return;
+        }
+        let pid = child.id();
+        if let Some(scheduled) = Scheduled::of(pid, pid) {
+            let seconds = scheduled.cpu_ns as f64 * 1e-9;
+            self.cpu_s = self.cpu_s.max(seconds);
+        }
+        self.status = child.try_wait().ok().flatten();
+    }
+
+    fn scavenger(self) -> Scavenger {
+        let code = self.status.and_then(|status| status.code());
+        let signal = self.status.and_then(|status| status.signal());
+        let state = match (&self.child, self.status) {
+            (Err(_), _) => ScavengerState::Refused,
+            (Ok(_), None) => ScavengerState::Unfinished,
+            (Ok(_), Some(_)) if signal.is_some() => ScavengerState::Crashed,
+            (Ok(_), Some(_)) => ScavengerState::Finished,
+        };
+        let reason = match self.child {
+            Err(error) => format!("cannot be started: {error}"),
+            Ok(_) => format!("ran as an ordinary process: {}", self.why),
+        };
+        Scavenger {
+            command: self.asked.words,
+            copy: self.asked.copy,
+            exit_code: code,
+            signal,
+            state,
+            reason: Some(reason),
+            cpu_s: (state != ScavengerState::Refused).then_some(self.cpu_s),
+            in_stalls_s: None,
+            in_waits_s: 0.0,
+            own_thread_s: self.cpu_s,
+            calls: 0,
+            turns: 0,
+            output: self.asked.output,
+        }
+    }
+}
+
+/// Starts a program where its output goes that of a guest would.
+fn start(guest: &Guest) -> std::io::Result<Child> {
+    let stdout = guest.output.as_deref().map(File::create).transpose()?;
+    let stderr = match &guest.errors {
+        Some(path) if guest.errors != guest.output => Some(File::create(path)?),
+        Some(_) => stdout.as_ref().map(File::try_clone).transpose()?,
+        None => None,
+    };
+    let to = |file: Option<File>| file.map_or_else(Stdio::null, Stdio::from);
+    let mut command = Command::new(&guest.path);
+    if let Some(name) = guest.arguments.first() {
+        command.arg0(name);
+    }
+    command
+        .args(guest.arguments.get(1..).unwrap_or_default())
+        .stdin(Stdio::null())
+        .stdout(to(stdout))
+        .stderr(to(stderr))
+        .spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_launch::GuestPlace;
+
+    use super::*;
+
+    fn ordinary(words: &[&str], output: Option<&std::path::Path>) -> Ordinary {
+        Ordinary {
+            guest: Guest {
+                path: "/bin/sh".into(),
+                arguments: words.iter().map(|word| word.into()).collect(),
+                environment: Vec::new(),
+                output: output.map(Into::into),
+                errors: output.map(Into::into),
+                memory_bytes: 0,
+                stack_bytes: 0,
+                begins: GuestPlace::Lanes,
+            },
+            asked: Asked {
+                words: words.iter().map(|&word| word.to_owned()).collect(),
+                copy: 0,
+                output: None,
+            },
+            why: "it is a script".to_owned(),
+        }
+    }
+
+    #[test]
+    fn processes_end_as_they_do_and_write_where_they_are_asked_to() {
+        let room = tempfile::tempdir().unwrap();
+        let file = room.path().join("out");
+        let script = "echo one; echo two >&2; exit 3";
+        let all = vec![
+            ordinary(&["sh", "-c", script], Some(&file)),
+            ordinary(&["sh", "-c", "kill -9 $$"], None),
+        ];
+        let ended = Processes::start(all, 1, false).end(true, 1);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\ntwo\n");
+        let found = ended.iter().map(|it| (it.state, it.exit_code, it.signal));
+        let expected = [
+            (ScavengerState::Finished, Some(3), None),
+            (ScavengerState::Crashed, None, Some(9)),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        assert!(
+            ended[0]
+                .reason
+                .as_deref()
+                .unwrap()
+                .ends_with("it is a script")
+        );
+    }
+
+    #[test]
+    fn who_is_not_to_finish_is_ended_and_who_is_not_there_is_refused() {
+        let mut absent = ordinary(&["sh"], None);
+        absent.guest.path = "/nowhere/at/all".into();
+        let all = vec![ordinary(&["sh", "-c", "sleep 1000"], None), absent];
+        let ended = Processes::start(all, 9, true).end(false, 9);
+        let states: Vec<_> = ended.iter().map(|it| it.state).collect();
+        assert_eq!(
+            states,
+            [ScavengerState::Unfinished, ScavengerState::Refused]
+        );
+    }
+}
