@@ -32,7 +32,7 @@ pub enum GateError {
         reason: String,
     },
     /// An expression that names what no run has.
-    #[error("`{expression}`: no run has a {subject} `{name}`{near}")]
+    #[error("`{expression}`: no {subject} `{name}` in any run{near}")]
     Unknown {
         /// As it was given.
         expression: String,

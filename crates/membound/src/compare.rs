@@ -32,15 +32,21 @@ const MOST_NAMED: usize = 5;
 /// What help says of gates.
 const GATES: &str = "\
 Gates for runs (--fail-on EXPR):
-  'memory-bound +3pt'    the stalled share of CPU time grows by more than 3 percentage points
-  'memory-bound +10%'    the stalled seconds grow by more than 10 %
-  'line x.c:40 +10%'     the same of a source line; 'function NAME +10%', 'object NAME +2pt' likewise
-  'false-sharing new'    threads fight over an object that they did not fight over before
-The change has a 98 % interval. A gate fails when all of it lies above the limit and passes when all
-of it lies below; else it is undecided, and membound says how many runs a side would tell. Five runs
-a side are a good beginning; record those of both sides in turn.
-Exit codes: 0 passed, 1 a gate failed, 2 an expression that cannot be read, names what no run has, or
-asks for what a run did not record.";
+  'memory-bound +3pt'   stalled share of CPU time: 3 percentage points more
+  'memory-bound +10%'   stalled seconds: 10 % more
+  'line x.c:40 +10%'    the same of a source line
+  'function NAME +2pt'  of a function
+  'object NAME +5%'     of an object, by the name that reports give it
+  'false-sharing new'   an object that threads did not fight over before
+
+The mean of the new runs is compared with that of the base. The change has a 98 % interval, from \
+the spread between the runs of each side, or from each run's own interval where a side has one \
+run. A gate fails when the whole interval lies above the limit and passes when it lies below; \
+else it is undecided, and membound says how many runs a side would tell. Begin with five a side, \
+recorded in turn.
+
+Exit codes: 0 passed, 1 a gate failed, 2 an expression that cannot be read, names what no run \
+has, or asks for what a run did not record.";
 
 /// How the comparison is shown on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
