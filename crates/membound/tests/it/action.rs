@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::command::{Finished, busy};
 
 /// A membound that notes its arguments and ends a comparison with the code in the file `code`.
-const STUB: &str = r##"#!/bin/sh
+const STUB: &str = r#"#!/bin/sh
 echo "$*" >>"$STUB/calls"
 case $1 in
   --version) echo "membound 0" ;;
@@ -30,11 +30,11 @@ case $1 in
     while [ "$1" != --json ]; do shift; done
     [ "$(cat "$STUB/code")" -gt 2 ] || echo "{}" >"$2"
     while [ "$1" != --markdown ]; do shift; done
-    echo "### membound: stub" >"$2"
+    echo '### membound: stub' >"$2"
     exit "$(cat "$STUB/code")"
     ;;
 esac
-"##;
+"#;
 
 /// A runner's directory with the files that it names to a step.
 struct Runner {
@@ -117,7 +117,10 @@ fn runs_are_made_in_turn_and_compared_once() {
     // Fewer runs afterwards: those of before are not taken for theirs.
     assert_eq!(runner.run(0, &[("GATE_RUNS", "1")]).code, Some(0));
     let calls = runner.text("calls");
-    assert!(!calls.lines().last().unwrap().contains("base-2.run"), "{calls}");
+    assert!(
+        !calls.lines().last().unwrap().contains("base-2.run"),
+        "{calls}"
+    );
 }
 
 #[test]
@@ -137,15 +140,30 @@ fn without_a_verdict_the_step_says_why() {
         (&[("GATE_BASE", "")][..], 0, "the input base is empty"),
         (&[("GATE_RUNS", "0")], 0, "the input runs is `0`"),
         (&[("GATE_RUNS", "3;x")], 0, "the input runs is `3;x`"),
-        (&[("GATE_MEMBOUND", "./nowhere")], 0, "./nowhere does not run"),
-        (&[("GATE_FAIL_ON", "bad +3pt")], 0, "`bad` is nothing that is guarded"),
-        (&[("GATE_HEAD", "exit 7")], 0, "run 1 of head ended with exit code 7"),
+        (
+            &[("GATE_MEMBOUND", "./nowhere")],
+            0,
+            "./nowhere does not run",
+        ),
+        (
+            &[("GATE_FAIL_ON", "bad +3pt")],
+            0,
+            "`bad` is nothing that is guarded",
+        ),
+        (
+            &[("GATE_HEAD", "exit 7")],
+            0,
+            "run 1 of head ended with exit code 7",
+        ),
         (&[], 3, "the runs cannot be compared (exit code 3)"),
     ] {
         let runner = Runner::new();
         let ended = runner.run(code, inputs);
         assert_eq!(ended.code, Some(2), "{ended:?}");
-        assert!(ended.stdout.contains("::error title=membound gate::"), "{ended:?}");
+        assert!(
+            ended.stdout.contains("::error title=membound gate::"),
+            "{ended:?}"
+        );
         assert!(ended.stdout.contains(reason), "{reason}: {ended:?}");
         assert!(runner.text("output").ends_with("verdict=error\n"));
     }
@@ -178,7 +196,13 @@ fn the_real_command_goes_through_it() {
     assert_eq!(passed.code, Some(0), "{passed:?}");
     let summary = runner.text("summary");
     assert!(summary.contains("### membound: passed\n"), "{summary}");
-    for name in ["gate.json", "gate.xml", "gate.md", "report.html", "base-3.run"] {
+    for name in [
+        "gate.json",
+        "gate.xml",
+        "gate.md",
+        "report.html",
+        "base-3.run",
+    ] {
         assert!(runner.path("membound-gate").join(name).exists(), "{name}");
     }
 }
