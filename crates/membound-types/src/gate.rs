@@ -73,7 +73,7 @@ pub struct Gate {
     pub change: Option<ComparedValue>,
     /// What came of it.
     pub verdict: GateVerdict,
-    /// Runs a side with which 95 % of comparisons of equal programs pass, by the spread of these
+    /// Runs a side with which about 95 % of comparisons of equal programs pass, by the spread of these
     /// runs; only where the verdict is undecided and a limit above 0 says what is to be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs_needed: Option<u32>,
