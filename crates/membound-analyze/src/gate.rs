@@ -230,10 +230,10 @@ fn sentence(gate: &Gate) -> String {
     };
     let end = match (gate.verdict, gate.runs_needed) {
         (GateVerdict::Undecided, Some(runs)) => {
-            format!(" may be more or less than is allowed; {runs} runs a side would tell")
+            format!(": may be more or less than is allowed; {runs} runs a side would tell")
         }
         (GateVerdict::Undecided, None) => {
-            " may be more or less than is allowed; no sensible number of runs would tell".to_owned()
+            ": close to the limit, or too unsteady for any number of runs".to_owned()
         }
         _ => String::new(),
     };

@@ -74,7 +74,7 @@ pub struct Gate {
     /// What came of it.
     pub verdict: GateVerdict,
     /// Runs a side with which about 95 % of comparisons of equal programs pass, by the spread of these
-    /// runs; only where the verdict is undecided and a limit above 0 says what is to be seen.
+    /// runs; absent where there are as many, where it takes more than 1000, and under a limit of 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs_needed: Option<u32>,
     /// The verdict in a sentence, with its figures.

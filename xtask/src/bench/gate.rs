@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 20)]
     changed: usize,
     /// Runs a side.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 8)]
     runs: usize,
     /// Length of a run in seconds.
     #[arg(long, default_value_t = 0.8)]
@@ -212,8 +212,9 @@ impl Neighbour {
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
                 let millis = (state >> 33) % 2000;
+                // Bounded, so that it ends by itself when the bench is killed.
                 let child = program(&built)
-                    .args(["1000", "0", "1000000000"])
+                    .args(["1000", "0", "20000"])
                     .stdout(Stdio::null())
                     .spawn();
                 thread::sleep(Duration::from_millis(millis));

@@ -71,14 +71,18 @@ pub(super) fn decide(
     };
     let variance = factor * factor * base.variance_of_a_run() + new.variance_of_a_run();
     let undecided = verdict == GateVerdict::Undecided;
+    let needed = if undecided && asked > 0.0 {
+        runs_needed(variance, asked, TAIL, POWER)
+    } else {
+        None
+    };
+    // With as many runs at hand it is the change that is close to the limit.
+    let at_hand = base.runs.min(new.runs);
+    let runs_needed = needed.filter(|needed| *needed as usize > at_hand);
     Decision {
         verdict,
         change,
-        runs_needed: if undecided && asked > 0.0 {
-            runs_needed(variance, asked, TAIL, POWER)
-        } else {
-            None
-        },
+        runs_needed,
     }
 }
 
@@ -154,11 +158,21 @@ mod tests {
             assert!((change.value - by).abs() < 1e-12);
             // s = 0.00707 on both sides, t(8) at 99 % = 2.896: 2.896 · √(2 · s² ÷ 5).
             assert!((change.high.unwrap() - by - 0.012_95).abs() < 1e-4);
-            assert_eq!(
-                decision.runs_needed.is_some(),
-                expected == GateVerdict::Undecided
-            );
+            // Where it is undecided more runs would not tell.
+            assert_eq!(decision.runs_needed, None);
         }
+    }
+
+    #[test]
+    fn runs_are_called_for_where_they_spread() {
+        let noisy = side(&[0.25, 0.35, 0.30]);
+        let decision = decide(&noisy, &noisy, GateLimit::Share, 0.03, 0.005);
+        assert_eq!(decision.verdict, GateVerdict::Undecided);
+        // (2.326 + 1.645)² · 2 · 0.05² ÷ 0.03² = 87.6, and a little for small samples.
+        assert_eq!(decision.runs_needed, Some(89));
+        // Without a limit above 0 there is nothing to be seen.
+        let decision = decide(&noisy, &noisy, GateLimit::Share, 0.0, 0.005);
+        assert_eq!(decision.runs_needed, None);
     }
 
     #[test]

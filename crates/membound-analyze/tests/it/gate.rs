@@ -68,7 +68,7 @@ fn judged(base: &[Profile], new: &[Profile], expression: &str) -> Result<Gate, G
 }
 
 fn verdict(base: &[Profile], new: &[Profile], expression: &str) -> GateVerdict {
-    let gate = judged(base, new, expression).unwrap();
+    let gate = judged(base, new, expression).expect("it names what there is");
     assert_eq!(gate.text.lines().count(), 1, "{gate:?}");
     gate.verdict
 }

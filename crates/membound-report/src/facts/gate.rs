@@ -13,6 +13,24 @@ pub(crate) fn figure(gate: &Gate, figure: Figure) -> String {
     }
 }
 
+/// What is guarded: `memory-bound`, `function work`.
+pub(crate) fn what(gate: &Gate) -> String {
+    match gate.name.as_str() {
+        "" => gate.subject.name().to_owned(),
+        name => format!("{} {name}", gate.subject),
+    }
+}
+
+/// The limit: `+3 pt`, `+10 %`, `new`.
+pub(crate) fn limit(gate: &Gate) -> String {
+    match gate.limit_of {
+        GateLimit::New => GateLimit::New.name().to_owned(),
+        GateLimit::Share | GateLimit::Growth => {
+            format!("+{} {}", units::compact(gate.limit * 100.0), unit(gate))
+        }
+    }
+}
+
 /// The change without its interval: `+11.1 pt`.
 pub(crate) fn change(gate: &Gate) -> String {
     gate.change.map_or_else(

@@ -40,6 +40,7 @@ fn gates(out: &mut Out, comparison: &RunComparison) {
     let mut table = Table::new()
         .words("verdict")
         .middle("gate")
+        .figures("limit")
         .figures("base")
         .figures("new")
         .figures("change")
@@ -47,7 +48,8 @@ fn gates(out: &mut Out, comparison: &RunComparison) {
     for it in &comparison.gates {
         table.row([
             it.verdict.name().to_owned(),
-            it.expression.clone(),
+            gate::what(it),
+            gate::limit(it),
             gate::figure(it, it.base),
             gate::figure(it, it.new),
             gate::change(it),
@@ -87,7 +89,9 @@ fn sides(out: &mut Out, comparison: &RunComparison) {
             units::percent(bound.value),
             units::percent_interval(bound.low, bound.high),
             side.memory_bound_deviation
-                .map_or_else(String::new, units::percent),
+                .map_or_else(String::new, |deviation| {
+                    format!("{:.1} pt", deviation * 100.0)
+                }),
             units::seconds(side.memory_stall_s.value),
         ]);
     }

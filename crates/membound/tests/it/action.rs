@@ -46,10 +46,11 @@ impl Runner {
         let place = tempfile::tempdir().expect("there is room for a directory");
         let runner = Self { place };
         let stub = runner.path("membound");
-        fs::write(&stub, STUB).unwrap();
-        fs::set_permissions(&stub, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(&stub, STUB).expect("the directory is ours");
+        fs::set_permissions(&stub, fs::Permissions::from_mode(0o755))
+            .expect("the directory is ours");
         // A runner's files are there before a step begins, and hold what others wrote.
-        fs::write(runner.path("summary"), "earlier\n").unwrap();
+        fs::write(runner.path("summary"), "earlier\n").expect("the directory is ours");
         runner
     }
 
@@ -66,7 +67,7 @@ impl Runner {
         for name in ["calls", "output"] {
             let _ = fs::remove_file(self.path(name));
         }
-        fs::write(self.path("code"), code.to_string()).unwrap();
+        fs::write(self.path("code"), code.to_string()).expect("the directory is ours");
         let _busy = busy();
         let mut command = Command::new("sh");
         command

@@ -23,7 +23,7 @@ mod version;
 
 /// Runs of programs that never ran: those of the tests of what runs say.
 #[path = "../../../membound-analyze/tests/it/synthetic/mod.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
+#[allow(dead_code, unused_imports, reason = "other tests need more of it")]
 mod synthetic;
 
 #[path = "../guest/mod.rs"]

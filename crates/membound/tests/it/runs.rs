@@ -120,7 +120,7 @@ fn profiled(membound: &Membound, options: &str, script: &str) -> Finished {
     let mut command = membound.command(["profile", "--machine", "machine.json"]);
     command.args(options.split_whitespace());
     command.args(["--", "sh", "-c", script]);
-    Finished::of(&command.output().unwrap())
+    Finished::of(&command.output().expect("the command starts"))
 }
 
 /// Enough work for samples.
