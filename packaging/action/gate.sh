@@ -49,7 +49,7 @@ profile() {
 
 [ -n "${GATE_BASE:-}" ] || give_up "the input base is empty"
 [ -n "${GATE_HEAD:-}" ] || give_up "the input head is empty"
-: "${GATE_FAIL_ON:=memory-bound +3pt}" "${GATE_RUNS:=5}" "${GATE_UNDECIDED:=pass}"
+: "${GATE_FAIL_ON:=memory-bound +3pt}" "${GATE_RUNS:=10}" "${GATE_UNDECIDED:=pass}"
 : "${GATE_DIRECTORY:=membound-gate}" "${GATE_MACHINE:=}" "${GATE_MEMBOUND:=}"
 : "${GATE_WHEEL:=membound}"
 case $GATE_RUNS in

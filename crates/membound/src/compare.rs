@@ -42,7 +42,7 @@ Gates for runs (--fail-on EXPR):
 The mean of the new runs is compared with that of the base. The change has a 98 % interval, from \
 the spread between the runs of each side, or from each run's own interval where a side has one \
 run. A gate fails when the whole interval lies above the limit and passes when it lies below; \
-else it is undecided, and membound says how many runs a side would tell. Begin with five a side, \
+else it is undecided, and membound says how many runs a side would tell. Begin with ten a side, \
 recorded in turn.
 
 Exit codes: 0 passed, 1 a gate failed, 2 an expression that cannot be read, names what no run \

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 20)]
     changed: usize,
     /// Runs a side.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 15)]
     runs: usize,
     /// Length of a run in seconds.
     #[arg(long, default_value_t = 0.8)]
