@@ -6,6 +6,7 @@
 //! be to blame, and the raw results tell.
 
 mod coverage;
+mod gate;
 mod harvest;
 pub(crate) mod harvest_programs;
 mod latency;
@@ -42,6 +43,8 @@ enum Bench {
     /// Share of the executed loads that can be patched, and decoded control flow against
     /// execution.
     Coverage(coverage::Args),
+    /// False alarms of `compare --fail-on` and changes that it sees.
+    Gate(gate::Args),
     /// What a harvest gives and costs, beside switches by hand and the kernel's scheduling.
     Harvest(harvest::Args),
     /// Latency against a plain C pointer chase, run in turn.
@@ -69,6 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let kept = match &args.bench {
         Bench::Coverage(args) => coverage::run(&membound, args)?,
+        Bench::Gate(args) => gate::run(&membound, args)?,
         Bench::Harvest(args) => harvest::run(&membound, args)?,
         Bench::Latency(args) => latency::run(&membound, args)?,
         Bench::Model(args) => model::run(&membound, args)?,

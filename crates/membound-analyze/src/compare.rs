@@ -1,56 +1,81 @@
 //! Runs side by side: what got better, what came and went, what is only noise.
 //!
-//! Noise has two parts: the interval that each figure carries, and what two runs of one
-//! program differ by although nothing changed ([`RUN_TO_RUN`]). A run has one elapsed time
-//! and therefore no interval of its own for it.
+//! The columns of a comparison are runs, or two sides of several runs each that are put together.
+//! What noise is says [`crate::spread`]: the interval that a run's figure carries with what two
+//! runs of one program differ by, or the spread between the runs of a side. A run has one elapsed
+//! time and therefore no interval of its own for it.
 
-mod matching;
+pub(crate) mod matching;
+
+use std::ops::Range;
 
 use membound_types::{
-    Basis, ComparedRun, Figure, InsightChange, InsightKind, Kind, Profile, RunChange,
-    RunComparison, SCHEMA_VERSION, Share,
+    ComparedRun, InsightChange, InsightKind, Kind, Profile, RunChange, RunComparison, RunSide,
+    SCHEMA_VERSION,
 };
 
 use crate::Thresholds;
+use crate::gate::mean;
 use crate::names::percent;
-use matching::Matched;
+use crate::spread::{Contrast, Estimate, Observation, RUN_TO_RUN};
+use matching::{Group, Matched};
 
-/// What two runs of one program differ by although nothing changed, as a share: other
-/// addresses, another clock, neighbours on the machine.
-const RUN_TO_RUN: f64 = 0.05;
-
-/// Standard errors that a group must differ by. Dozens of groups are compared at once, so
-/// that two would call every tenth pair of equal runs different.
-const SIGMAS: f64 = 3.5;
-
-/// Standard errors in half a 95 % interval.
-const HALF_INTERVAL: f64 = 1.96;
+/// Probability that noise alone makes a group change to one side. Dozens of groups are compared at
+/// once, so that a usual one would call every tenth pair of equal runs different. With one run a
+/// side this is 3.5 standard errors.
+const CHANGE_TAIL: f64 = 2.33e-4;
 
 /// Groups that were stalled for less than this share of CPU time in every run are not
 /// compared.
 const LEAST_STALL: f64 = 0.005;
 
 /// Changes of less than this share of the reference's CPU time are not called changes.
-const LEAST_CHANGE: f64 = 0.005;
+pub(crate) const LEAST_CHANGE: f64 = 0.005;
 
 /// Times that a finding about sharing must exceed its threshold by to be called new or gone:
 /// else it may just have crossed it.
-const CLEARLY: f64 = 1.5;
-
-/// Samples that may have been missed where none was seen, at 95 % (the rule of three).
-const UNSEEN_SAMPLES: f64 = 3.0;
+pub(crate) const CLEARLY: f64 = 1.5;
 
 /// Compares runs, each with the name of its file; the first is the reference.
 #[must_use]
 pub fn compare(runs: &[(&str, &Profile)]) -> RunComparison {
+    let columns: Vec<Range<usize>> = (0..runs.len()).map(|run| run..run + 1).collect();
+    compare_columns(runs, &columns)
+}
+
+/// Compares two sides, the runs of each of which are put together.
+#[must_use]
+pub fn compare_sides(base: &[(&str, &Profile)], new: &[(&str, &Profile)]) -> RunComparison {
+    let runs: Vec<(&str, &Profile)> = base.iter().chain(new).copied().collect();
+    let columns = [0..base.len(), base.len()..runs.len()];
+    let mut comparison = compare_columns(&runs, &columns);
+    comparison.sides = ["base", "new"]
+        .into_iter()
+        .zip(columns)
+        .filter_map(|(name, column)| side(name, &runs, column))
+        .collect();
+    comparison
+}
+
+/// Runs of one program put together; `None` without any.
+#[must_use]
+pub fn put_together(runs: &[(&str, &Profile)]) -> Option<RunSide> {
+    side("", runs, 0..runs.len())
+}
+
+fn compare_columns(runs: &[(&str, &Profile)], columns: &[Range<usize>]) -> RunComparison {
     let profiles: Vec<&Profile> = runs.iter().map(|(_, profile)| *profile).collect();
     let matched = Matched::new(&profiles);
-    let changes = changes(&profiles, &matched);
-    let findings = findings(&profiles, &matched, &changes);
+    let columns = Columns {
+        profiles: &profiles,
+        columns,
+    };
+    let changes = changes(&columns, &matched);
+    let findings = findings(&columns, &matched, &changes);
     RunComparison {
         schema_version: SCHEMA_VERSION,
         kind: Kind::RunComparison,
-        summary: summary(runs, &changes, &findings),
+        summary: summary(runs, &columns, &changes, &findings),
         runs: runs
             .iter()
             .map(|(file, profile)| ComparedRun {
@@ -64,13 +89,81 @@ pub fn compare(runs: &[(&str, &Profile)]) -> RunComparison {
                 latency: profile.latency.clone(),
             })
             .collect(),
+        sides: Vec::new(),
+        gates: Vec::new(),
         changes,
         findings,
     }
 }
 
+fn side(name: &str, runs: &[(&str, &Profile)], column: Range<usize>) -> Option<RunSide> {
+    let profiles: Vec<&Profile> = (runs.get(column.clone())?.iter())
+        .map(|(_, profile)| *profile)
+        .collect();
+    let bound = bound(&profiles)?;
+    let stalled: Vec<Observation> = profiles
+        .iter()
+        .map(|run| Observation::of_bound(run).scaled(run.time.cpu_s))
+        .collect();
+    Some(RunSide {
+        name: name.to_owned(),
+        runs: column.collect(),
+        elapsed_s: mean(profiles.iter().map(|run| run.elapsed_s)),
+        cpu_s: mean(profiles.iter().map(|run| run.time.cpu_s)),
+        memory_stall_s: Estimate::of(&stalled)?.figure(),
+        memory_bound: bound.figure(),
+        memory_bound_deviation: bound.deviation,
+    })
+}
+
+/// What is set side by side: runs, or sides of runs that follow each other.
+struct Columns<'a> {
+    profiles: &'a [&'a Profile],
+    columns: &'a [Range<usize>],
+}
+
+impl<'a> Columns<'a> {
+    fn first(&self) -> Option<&'a [&'a Profile]> {
+        let column = self.columns.first()?.clone();
+        Some(&self.profiles[column])
+    }
+
+    fn last(&self) -> Option<&'a [&'a Profile]> {
+        let column = self.columns.last()?.clone();
+        Some(&self.profiles[column])
+    }
+
+    /// Stalled seconds of a group in a column.
+    fn stall(&self, group: &Group<'_>, column: &Range<usize>) -> Option<Estimate> {
+        let runs: Vec<Observation> = column
+            .clone()
+            .map(|run| {
+                let profile = self.profiles[run];
+                let share = group.rows[run].map_or_else(
+                    || Observation::unseen(profile),
+                    |share| Observation::of_row(share, profile),
+                );
+                share.scaled(profile.time.cpu_s)
+            })
+            .collect();
+        Estimate::of(&runs)
+    }
+
+    /// Whether most runs of each column have a finding.
+    fn present(&self, costs: &[Option<f64>]) -> Vec<bool> {
+        let most = |column: &Range<usize>| {
+            let of_column = &costs[column.clone()];
+            2 * of_column.iter().flatten().count() > of_column.len()
+        };
+        self.columns.iter().map(most).collect()
+    }
+}
+
 /// Functions, lines and objects, largest change first.
-fn changes(profiles: &[&Profile], matched: &Matched<'_>) -> Vec<RunChange> {
+fn changes(columns: &Columns<'_>, matched: &Matched<'_>) -> Vec<RunChange> {
+    let cpu_s = columns.first().map_or(0.0, |runs| {
+        mean(runs.iter().map(|profile| profile.time.cpu_s))
+    });
     let mut changes: Vec<RunChange> = matched
         .groups()
         .filter(|group| {
@@ -80,23 +173,21 @@ fn changes(profiles: &[&Profile], matched: &Matched<'_>) -> Vec<RunChange> {
                 .any(|stall| stall >= LEAST_STALL)
         })
         .filter_map(|group| {
-            let stall_s: Vec<Option<Figure>> = group
-                .rows
-                .iter()
-                .zip(profiles)
-                .map(|(share, profile)| share.map(|share| stall(share, profile)))
-                .collect();
-            let (first, last) = (0, profiles.len().checked_sub(1)?);
-            let reference = stall_s[first].unwrap_or_else(|| unseen(profiles[first]));
-            let now = stall_s[last].unwrap_or_else(|| unseen(profiles[last]));
-            let change_s = now.value - reference.value;
+            let stalls: Vec<Estimate> = (columns.columns.iter())
+                .map(|column| columns.stall(&group, column))
+                .collect::<Option<_>>()?;
+            let (reference, now) = (stalls.first()?, stalls.last()?);
+            let change_s = now.mean - reference.mean;
+            let seen =
+                |column: &Range<usize>| group.rows[column.clone()].iter().any(Option::is_some);
             Some(RunChange {
+                significant: is_change(reference, now) && change_s.abs() >= LEAST_CHANGE * cpu_s,
+                stall_s: (columns.columns.iter().zip(&stalls))
+                    .map(|(column, stall)| seen(column).then(|| stall.figure()))
+                    .collect(),
+                change_s,
                 group: group.kind.to_owned(),
                 name: group.name,
-                significant: is_change(reference, now)
-                    && change_s.abs() >= LEAST_CHANGE * profiles[first].time.cpu_s,
-                stall_s,
-                change_s,
             })
         })
         .collect();
@@ -108,49 +199,23 @@ fn changes(profiles: &[&Profile], matched: &Matched<'_>) -> Vec<RunChange> {
     changes
 }
 
-/// Stalled seconds of a row.
-fn stall(share: &Share, profile: &Profile) -> Figure {
-    let cpu_s = profile.time.cpu_s;
-    Figure {
-        value: share.stall_fraction * cpu_s,
-        low: share.stall_low * cpu_s,
-        high: share.stall_high * cpu_s,
-        basis: Basis::Estimated,
-    }
-}
-
-/// Of a row that is not there.
-fn unseen(profile: &Profile) -> Figure {
-    let samples = profile.run.effective_samples.max(UNSEEN_SAMPLES);
-    Figure {
-        value: 0.0,
-        low: 0.0,
-        high: profile.time.cpu_s * UNSEEN_SAMPLES / samples,
-        basis: Basis::Estimated,
-    }
-}
-
 /// Whether two figures differ by more than noise.
-fn is_change(a: Figure, b: Figure) -> bool {
-    let error = |figure: Figure| {
-        let sampled = (figure.high - figure.low) / 2.0 / HALF_INTERVAL;
-        let repeated = figure.value * RUN_TO_RUN;
-        sampled.hypot(repeated)
-    };
-    (a.value - b.value).abs() > SIGMAS * error(a).hypot(error(b))
+fn is_change(a: &Estimate, b: &Estimate) -> bool {
+    let difference = Contrast::new(a, b, 1.0);
+    difference.value.abs() > difference.half(CHANGE_TAIL)
 }
 
-/// Findings that some runs have and others have not.
+/// Findings that some columns have and others have not.
 fn findings(
-    profiles: &[&Profile],
+    columns: &Columns<'_>,
     matched: &Matched<'_>,
     changes: &[RunChange],
 ) -> Vec<InsightChange> {
     let thresholds = Thresholds::default();
     let mut findings = Vec::new();
     for (kind, subject) in matched.findings() {
-        let present: Vec<bool> = subject.costs.iter().map(Option::is_some).collect();
-        if present.iter().all(|one| *one) {
+        let present = columns.present(&subject.costs);
+        if present.iter().all(|one| *one) || !present.iter().any(|one| *one) {
             continue;
         }
         let cost = subject.costs.iter().flatten().copied().fold(0.0, f64::max);
@@ -158,10 +223,9 @@ fn findings(
             InsightKind::FalseSharing | InsightKind::TrueSharing => {
                 cost >= CLEARLY * thresholds.sharing_cost
             }
-            InsightKind::MemoryBound | InsightKind::NotMemoryBound => profiles
-                .first()
-                .zip(profiles.last())
-                .is_some_and(|(a, b)| is_change(bound(a), bound(b))),
+            InsightKind::MemoryBound | InsightKind::NotMemoryBound => {
+                bounds(columns).is_some_and(|(before, after)| is_change(&before, &after))
+            }
             InsightKind::HotObject => changes.iter().any(|change| {
                 change.significant && change.group == "object" && change.name == subject.name
             }),
@@ -178,34 +242,39 @@ fn findings(
     findings
 }
 
-/// The stalled share as a figure.
-fn bound(profile: &Profile) -> Figure {
-    let bound = &profile.memory_bound;
-    Figure {
-        value: bound.fraction,
-        low: bound.low,
-        high: bound.high,
-        basis: Basis::Estimated,
-    }
+/// The stalled share of runs put together.
+fn bound(runs: &[&Profile]) -> Option<Estimate> {
+    let shares: Vec<Observation> = runs.iter().map(|run| Observation::of_bound(run)).collect();
+    Estimate::of(&shares)
+}
+
+/// The stalled shares of the first and the last column.
+fn bounds(columns: &Columns<'_>) -> Option<(Estimate, Estimate)> {
+    Some((bound(columns.first()?)?, bound(columns.last()?)?))
 }
 
 fn summary(
     runs: &[(&str, &Profile)],
+    columns: &Columns<'_>,
     changes: &[RunChange],
     findings: &[InsightChange],
 ) -> Vec<String> {
-    let [(first_file, first), .., (last_file, last)] = runs else {
+    let (Some(first), Some(last), Some((before, after))) =
+        (columns.first(), columns.last(), bounds(columns))
+    else {
         return Vec::new();
     };
+    if columns.columns.len() < 2 {
+        return Vec::new();
+    }
     let mut sentences = vec![elapsed(first, last)];
-    let (before, after) = (bound(first), bound(last));
     let shares = format!(
         "{} before, {} now",
-        percent(before.value),
-        percent(after.value)
+        percent(before.mean),
+        percent(after.mean)
     );
-    sentences.push(if is_change(before, after) {
-        let way = if after.value < before.value {
+    sentences.push(if is_change(&before, &after) {
+        let way = if after.mean < before.mean {
             "Less"
         } else {
             "More"
@@ -251,14 +320,20 @@ fn summary(
             sentences.push("No function, line or object changed by more than noise.".to_owned())
         }
     }
-    for (file, profile) in [(first_file, first), (last_file, last)] {
+    let in_view = [columns.columns.first(), columns.columns.last()];
+    for (file, profile) in in_view
+        .into_iter()
+        .flatten()
+        .flat_map(|column| &runs[column.clone()])
+    {
         if profile.incomplete {
             sentences.push(format!(
                 "{file} is incomplete: its times are those of the part that was recorded."
             ));
         }
     }
-    if first.run.command != last.run.command {
+    let command = |runs: &[&Profile]| runs.first().map(|run| run.run.command.clone());
+    if command(first) != command(last) {
         sentences.push("The commands differ.".to_owned());
     }
     sentences
@@ -266,22 +341,21 @@ fn summary(
 
 /// How the wall times compare, and the CPU times where they tell something else: on a busy
 /// machine a program waits for others.
-fn elapsed(first: &Profile, last: &Profile) -> String {
-    let mut text = wall(first, last);
-    let ratio = |before: f64, now: f64| now / before;
-    let wall = ratio(first.elapsed_s, last.elapsed_s);
-    let cpu = ratio(first.time.cpu_s, last.time.cpu_s);
+fn elapsed(first: &[&Profile], last: &[&Profile]) -> String {
+    let wall_s = |runs: &[&Profile]| mean(runs.iter().map(|run| run.elapsed_s));
+    let cpu_s = |runs: &[&Profile]| mean(runs.iter().map(|run| run.time.cpu_s));
+    let mut text = wall(wall_s(first), wall_s(last));
+    let (before_s, now_s) = (cpu_s(first), cpu_s(last));
+    let (wall, cpu) = (wall_s(last) / wall_s(first), now_s / before_s);
     if (wall.is_normal() && cpu.is_normal()) && (cpu - wall).abs() > RUN_TO_RUN {
         text.push_str(&format!(
-            " CPU time: {:.2} s before, {:.2} s now.",
-            first.time.cpu_s, last.time.cpu_s
+            " CPU time: {before_s:.2} s before, {now_s:.2} s now."
         ));
     }
     text
 }
 
-fn wall(first: &Profile, last: &Profile) -> String {
-    let (before, now) = (first.elapsed_s, last.elapsed_s);
+fn wall(before: f64, now: f64) -> String {
     let times = format!("{before:.2} s before, {now:.2} s now");
     if before <= 0.0 || now <= 0.0 {
         return format!("Elapsed: {times}.");

@@ -46,7 +46,15 @@ pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
             .iter()
             .filter(|access| access.ticks.is_some() && context.is_selected(access.thread))
             .count() as u64,
+        latencies_recorded: meta.latencies && is_patched(run),
+        objects_recorded: meta.objects_from_bytes.is_some() && is_patched(run),
     }
+}
+
+/// Whether the code of one process at least could be patched: without that neither accesses are
+/// timed nor allocations followed.
+fn is_patched(run: &RunData) -> bool {
+    (run.processes.iter()).any(|process| process.unpatched.is_none())
 }
 
 /// How many threads the programs themselves had.

@@ -4,8 +4,8 @@
 //! cargo run -p membound-report --example profile -- page > page.html
 //! ```
 //!
-//! The first argument is `page`, `listing`, `comparison`, `comparison-page`, `pprof`,
-//! `firefox`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
+//! The first argument is `page`, `listing`, `comparison`, `comparison-page`, `gates`, `gates-page`,
+//! `pprof`, `firefox`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
 //! number of samples.
 
 use std::error::Error;
@@ -35,6 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "listing" => text::listing(&detail, None, style).into_bytes(),
         "comparison" => text::run_comparison(&fixture::comparison(), style).into_bytes(),
         "comparison-page" => page::run_comparison(&fixture::comparison()).into_bytes(),
+        "gates" => text::run_comparison(&fixture::gated(), style).into_bytes(),
+        "gates-page" => page::run_comparison(&fixture::gated()).into_bytes(),
         "pprof" => export::pprof(&profile, &detail),
         "firefox" => export::firefox(&profile, &detail).into_bytes(),
         by => text::profile(&profile, &detail, by.parse::<By>()?, style).into_bytes(),

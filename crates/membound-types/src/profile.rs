@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{Basis, Figure, Kind, NotMeasured, Outcome};
+use crate::{Basis, Figure, Gate, Kind, NotMeasured, Outcome, RunSide};
 
 /// A profile: what a run says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -108,6 +108,12 @@ pub struct RunInfo {
     pub effective_samples: f64,
     /// Accesses whose latency was measured.
     pub timed_accesses: u64,
+    /// Whether accesses were to be timed and their addresses recorded, in one process at least.
+    #[serde(default)]
+    pub latencies_recorded: bool,
+    /// Whether allocations were followed, in one process at least.
+    #[serde(default)]
+    pub objects_recorded: bool,
 }
 
 /// A part of a run.
@@ -929,6 +935,12 @@ pub struct RunComparison {
     pub kind: Kind,
     /// The files, the first is the reference.
     pub runs: Vec<ComparedRun>,
+    /// The base and the new side, where runs were put together; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sides: Vec<RunSide>,
+    /// What `--fail-on` asked for, in the order given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<Gate>,
     /// Functions, lines and objects whose stall changed, largest change first.
     pub changes: Vec<RunChange>,
     /// What came and went: false sharing that is gone, new findings.
@@ -965,7 +977,8 @@ pub struct RunChange {
     pub group: String,
     /// Its name.
     pub name: String,
-    /// Stalled seconds in each run; `null` where it was not seen.
+    /// Stalled seconds in each run, or in each side where there are sides; `null` where it was
+    /// not seen.
     pub stall_s: Vec<Option<Figure>>,
     /// Last minus first, in seconds.
     pub change_s: f64,
@@ -980,6 +993,6 @@ pub struct InsightChange {
     pub kind: InsightKind,
     /// What it says.
     pub text: String,
-    /// Whether each run has it.
+    /// Whether each run has it, or most runs of each side where there are sides.
     pub present: Vec<bool>,
 }

@@ -17,6 +17,7 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use membound_analyze::Expression;
 use membound_model::compare::{self, Fleet, NamedProfile, Reading};
 use membound_report::text::{self, Shown};
 use membound_types::{Comparison, GuardHit, SkippedFile};
@@ -28,6 +29,25 @@ const OUTLIER_SHARE: f64 = 0.05;
 /// Skipped files and failed figures that are named one by one.
 const MOST_NAMED: usize = 5;
 
+/// What help says of gates.
+const GATES: &str = "\
+Gates for runs (--fail-on EXPR):
+  'memory-bound +3pt'   stalled share of CPU time: 3 percentage points more
+  'memory-bound +10%'   stalled seconds: 10 % more
+  'line x.c:40 +10%'    the same of a source line
+  'function NAME +2pt'  of a function
+  'object NAME +5%'     of an object, by the name that reports give it
+  'false-sharing new'   an object that threads did not fight over before
+
+The mean of the new runs is compared with that of the base. The change has a 98 % interval, from \
+the spread between the runs of each side, or from each run's own interval where a side has one \
+run. A gate fails when the whole interval lies above the limit and passes when it lies below; \
+else it is undecided, and membound says how many runs a side would tell. Begin with ten a side, \
+recorded in turn.
+
+Exit codes: 0 passed, 1 a gate failed, 2 an expression that cannot be read, names what no run \
+has, or asks for what a run did not record.";
+
 /// How the comparison is shown on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompareFormat {
@@ -38,21 +58,54 @@ pub(crate) enum CompareFormat {
     Json,
 }
 
+/// What becomes of a gate that is neither failed nor passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UndecidedArg {
+    /// It passes, with a line on stderr.
+    #[default]
+    Pass,
+    /// It fails.
+    Fail,
+}
+
 /// Arguments of `compare`.
 #[derive(Args, Debug)]
+#[command(after_help = GATES)]
 pub(crate) struct CompareArgs {
     /// Profiles, documents of one part, or runs, the reference first; or a directory of profiles.
-    #[arg(required = true, value_name = "FILE|DIR")]
+    #[arg(required_unless_present = "base", value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
+    /// Runs of the program before the change, which are put together.
+    #[arg(long, num_args = 1.., value_name = "RUN", requires = "new", conflicts_with = "paths")]
+    base: Vec<PathBuf>,
+    /// Runs of the program with the change.
+    #[arg(long, num_args = 1.., value_name = "RUN", requires = "base", conflicts_with = "paths")]
+    new: Vec<PathBuf>,
     /// Write the document to FILE (`-`: stdout).
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Write one self-contained page to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Exit with 1 when a figure is worse by more than P per cent and by more than noise.
-    #[arg(long, value_name = "P%", value_parser = percent, allow_negative_numbers = true)]
-    fail_on: Option<f64>,
+    /// Exit with 1 when a figure of a machine is worse by more than P per cent and by more than
+    /// noise, or when runs fail EXPR (see below). May be repeated for runs.
+    #[arg(long, value_name = "P%|EXPR", allow_hyphen_values = true)]
+    fail_on: Vec<String>,
+    /// What an undecided gate does: pass, fail.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        requires = "fail_on"
+    )]
+    undecided: UndecidedArg,
+    /// Write the comparison of runs as Markdown to FILE, for a pull request or a job summary.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Write each gate as a test case of JUnit's XML to FILE.
+    #[arg(long, value_name = "FILE", requires = "fail_on")]
+    junit: Option<PathBuf>,
     /// What stdout shows.
     #[arg(long, value_enum, default_value_t)]
     format: CompareFormat,
@@ -65,24 +118,45 @@ pub(crate) struct CompareArgs {
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let (directories, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
         args.paths.iter().partition(|path| path.is_dir());
-    let mut json = args.json.as_deref().map(Target::open).transpose()?;
-    let mut html = args.html.as_deref().map(Target::page).transpose()?;
-    if files.iter().any(|path| runs::is_run(path)) {
+    let of_runs = !args.base.is_empty() || files.iter().any(|path| runs::is_run(path));
+    if of_runs {
         if let [file] = args.paths.as_slice() {
             return Err(alone(file));
         }
-        return runs::compare(args, json.as_mut(), html.as_mut());
+        return runs::run(args);
     }
+    let limit_percent = limit_percent(args)?;
+    let mut json = args.json.as_deref().map(Target::open).transpose()?;
+    let mut html = args.html.as_deref().map(Target::page).transpose()?;
     let mut profiles = Vec::new();
     for path in &files {
         profiles.extend(read::file(path)?);
     }
-    let comparison = compare(args, &directories, &profiles)?;
+    let comparison = compare(limit_percent, &directories, &profiles)?;
     if directories.is_empty() && profiles.len() == 1 && comparison.conditions.len() < 2 {
         return Err(alone(files[0]));
     }
     show(args, &comparison, json.as_mut(), html.as_mut())?;
     Ok(verdict(&comparison))
+}
+
+/// The limit of machine profiles; what means nothing to them is refused.
+fn limit_percent(args: &CompareArgs) -> anyhow::Result<Option<f64>> {
+    if args.markdown.is_some() || args.junit.is_some() {
+        let why = "--markdown and --junit are for runs, and none is named";
+        return Err(Usage(why.to_owned()).into());
+    }
+    match args.fail_on.as_slice() {
+        [] => Ok(None),
+        [limit] => percent(limit).map(Some).map_err(|reason| {
+            let reason = match limit.parse::<Expression>() {
+                Ok(_) => format!("`{limit}` guards runs; machine profiles take P%, as in 5%"),
+                Err(_) => reason,
+            };
+            Usage(reason).into()
+        }),
+        _ => Err(Usage("machine profiles take one --fail-on P%".to_owned()).into()),
+    }
 }
 
 /// Why one file is not compared that has nothing to be compared with in itself, such as
@@ -97,7 +171,7 @@ fn alone(file: &Path) -> anyhow::Error {
 }
 
 fn compare(
-    args: &CompareArgs,
+    limit_percent: Option<f64>,
     directories: &[&PathBuf],
     profiles: &[NamedProfile],
 ) -> anyhow::Result<Comparison> {
@@ -106,7 +180,7 @@ fn compare(
     } else {
         let (fleet, skipped) = fleet(directories)?;
         complain_of(&skipped);
-        let limit = args.fail_on.map_or(OUTLIER_SHARE, |percent| {
+        let limit = limit_percent.map_or(OUTLIER_SHARE, |percent| {
             (percent / 100.0).min(OUTLIER_SHARE)
         });
         let mut comparison = against(&fleet, profiles);
@@ -114,9 +188,7 @@ fn compare(
         comparison.skipped = skipped;
         comparison
     };
-    comparison.guard = args
-        .fail_on
-        .map(|percent| compare::guard::judge(&comparison, percent));
+    comparison.guard = limit_percent.map(|percent| compare::guard::judge(&comparison, percent));
     Ok(comparison)
 }
 

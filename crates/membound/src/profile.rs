@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod machine;
+mod repeat;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,9 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     {
         output::complain(&error.to_string());
         return Ok(ExitCode::from(error.code()));
+    }
+    if args.repeat.is_some() || args.until.is_some() {
+        return repeat::run(args);
     }
     let options = options(args)?;
     let telling = if args.quiet {
@@ -87,6 +91,29 @@ fn launch(
     options: Options,
     telling: Telling,
 ) -> anyhow::Result<ExitCode> {
+    Ok(match record(name, arguments, options, telling)? {
+        // The program's own failure says more than ours.
+        Recorded::Failed(End::Exited(0), code) | Recorded::NotStarted(code) => code,
+        Recorded::Whole(end) | Recorded::Failed(end, _) => job::end_like(end),
+    })
+}
+
+/// What became of a recording.
+enum Recorded {
+    /// The command cannot be run; this is what a shell would exit with.
+    NotStarted(ExitCode),
+    /// The run is whole.
+    Whole(End),
+    /// The program ended, and the run could not be completed.
+    Failed(End, ExitCode),
+}
+
+fn record(
+    name: &OsString,
+    arguments: &[OsString],
+    options: Options,
+    telling: Telling,
+) -> anyhow::Result<Recorded> {
     let program = launching::program(name, arguments);
     let path = options.output.clone();
     let job = Job::prepare()?;
@@ -94,7 +121,7 @@ fn launch(
         Ok(recorder) => recorder,
         Err(Error::Launch(membound_launch::Error::CannotRun(error))) => {
             output::complain(&error.to_string());
-            return Ok(ExitCode::from(error.code()));
+            return Ok(Recorded::NotStarted(ExitCode::from(error.code())));
         }
         Err(error) => return Err(error.into()),
     };
@@ -106,18 +133,16 @@ fn launch(
         End::Exited(code) => Ended::Exited(code),
         End::Killed(signal) => Ended::Killed(signal),
     };
-    let code = match recorder.finish(ended) {
+    Ok(match recorder.finish(ended) {
         Ok(summary) => {
             tell(&summary, telling);
-            ExitCode::SUCCESS
+            Recorded::Whole(end)
         }
-        Err(error) => output::fail(&anyhow::Error::new(error).context(kept(&path))),
-    };
-    // The program's own failure says more than ours.
-    if end == End::Exited(0) && code != ExitCode::SUCCESS {
-        return Ok(code);
-    }
-    Ok(job::end_like(end))
+        Err(error) => {
+            let error = anyhow::Error::new(error).context(kept(&path));
+            Recorded::Failed(end, output::fail(&error))
+        }
+    })
 }
 
 /// Profiles a program that is not the user's, as everything stands by default.

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 const MOST_OBJECTS: usize = 200;
 
 /// A function, line or object in all runs.
-pub(super) struct Group<'a> {
+pub(crate) struct Group<'a> {
     /// `function`, `line`, `object`.
     pub kind: &'static str,
     pub name: String,
@@ -21,7 +21,7 @@ pub(super) struct Group<'a> {
 }
 
 /// What a finding is about, in all runs.
-pub(super) struct Subject {
+pub(crate) struct Subject {
     /// The object as its group is called; empty if there is none.
     pub name: String,
     pub text: String,
@@ -30,14 +30,14 @@ pub(super) struct Subject {
 }
 
 /// Rows of several profiles, matched.
-pub(super) struct Matched<'a> {
+pub(crate) struct Matched<'a> {
     profiles: &'a [&'a Profile],
     /// Names of the objects of each profile as the first profile that has them calls them.
     names: Vec<FxHashMap<&'a str, &'a str>>,
 }
 
 impl<'a> Matched<'a> {
-    pub(super) fn new(profiles: &'a [&'a Profile]) -> Self {
+    pub(crate) fn new(profiles: &'a [&'a Profile]) -> Self {
         Self {
             profiles,
             names: object_names(profiles),
@@ -45,7 +45,7 @@ impl<'a> Matched<'a> {
     }
 
     /// All functions, lines and objects.
-    pub(super) fn groups(&self) -> impl Iterator<Item = Group<'a>> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Group<'a>> {
         let functions = self.by_key("function", |_, profile| {
             profile
                 .functions
@@ -71,7 +71,7 @@ impl<'a> Matched<'a> {
     }
 
     /// All findings, those about objects by object.
-    pub(super) fn findings(&self) -> Vec<(InsightKind, Subject)> {
+    pub(crate) fn findings(&self) -> Vec<(InsightKind, Subject)> {
         let mut order: Vec<(InsightKind, &'a str)> = Vec::new();
         let mut subjects: FxHashMap<(InsightKind, &'a str), Subject> = FxHashMap::default();
         for (run, profile) in self.profiles.iter().enumerate() {
@@ -129,7 +129,7 @@ impl<'a> Matched<'a> {
     }
 
     /// What the first profile that has it calls object `name` of profile `run`.
-    fn name(&self, run: usize, name: &'a str) -> &'a str {
+    pub(crate) fn name(&self, run: usize, name: &'a str) -> &'a str {
         self.names[run].get(name).copied().unwrap_or(name)
     }
 
@@ -223,7 +223,7 @@ fn same_callers(a: &ObjectRow, b: &ObjectRow) -> bool {
 }
 
 /// A name without the size that stands in parentheses at its end.
-fn without_size(name: &str) -> &str {
+pub(crate) fn without_size(name: &str) -> &str {
     match name.rfind(" (") {
         Some(at) if name.ends_with("B)") => &name[..at],
         _ => name,

@@ -4,6 +4,7 @@ mod anything;
 mod compare;
 mod edges;
 mod elsewhere;
+mod gate;
 mod objects;
 mod placement;
 mod selection;

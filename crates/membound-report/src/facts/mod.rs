@@ -9,6 +9,7 @@ mod disturbed;
 pub(crate) mod durations;
 mod functions;
 mod gaps;
+pub(crate) mod gate;
 pub(crate) mod harvest_explore;
 pub(crate) mod harvest_run;
 mod headline;

@@ -688,6 +688,8 @@ mod tests {
             samples: 0,
             effective_samples: 0.0,
             timed_accesses: 0,
+            latencies_recorded: false,
+            objects_recorded: false,
         };
         assert_eq!(command(&run), "./a.out 'two words' 'it'\\''s' ''");
         run.command.clear();

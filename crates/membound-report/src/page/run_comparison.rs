@@ -1,11 +1,12 @@
 //! The page of runs side by side: what got better, what came and went.
 
 use maud::{Markup, html};
-use membound_types::{ComparedRun, Outcome, RunChange, RunComparison};
+use membound_types::{ComparedRun, GateVerdict, Outcome, RunChange, RunComparison, RunSide};
 
 use super::{parts, shell};
 use crate::facts::comparison::letter;
-use crate::facts::run;
+use crate::facts::{gate, run};
+use crate::gates::columns;
 use crate::{facts, units};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -19,11 +20,14 @@ pub(super) fn document(comparison: &RunComparison) -> Markup {
         [first, second] => format!("{} and {}", first.file, second.file),
         [first, others @ ..] => format!("{} and {} more", first.file, others.len()),
     };
-    let parts = [
+    let mut parts = vec![
         ("runs", "Runs"),
         ("changes", "What changed"),
         ("findings", "What came and went"),
     ];
+    if !comparison.gates.is_empty() {
+        parts.insert(0, ("gates", "Gates"));
+    }
     let body = html! {
         header {
             (parts::top("runs side by side", &title))
@@ -33,7 +37,10 @@ pub(super) fn document(comparison: &RunComparison) -> Markup {
             }
         }
         (super::navigation(parts.iter().map(|(id, title)| (*id, *title, false))))
-        section.card id="runs" { h2 { "Runs" } (runs(&comparison.runs)) }
+        @if !comparison.gates.is_empty() {
+            section.card id="gates" { h2 { "Gates" } (gates(comparison)) }
+        }
+        section.card id="runs" { h2 { "Runs" } (sides(&comparison.sides)) (runs(&comparison.runs)) }
         section.card id="changes" { h2 { "What changed" } (changes(comparison)) }
         section.card id="findings" { h2 { "What came and went" } (findings(comparison)) }
         footer { "compared by membound " (VERSION) ". Brackets hold the 95 % interval." }
@@ -44,6 +51,54 @@ pub(super) fn document(comparison: &RunComparison) -> Markup {
         &body,
         &html! {},
     )
+}
+
+fn gates(comparison: &RunComparison) -> Markup {
+    html! {
+        p.reading { (gate::remark(comparison)) "." }
+        div.scroll tabindex="0" role="group" aria-label="gates" {
+            table {
+                thead { tr { @for title in ["verdict", "gate", "base", "new", "change", "in words"] { th scope="col" { (title) } } } }
+                tbody {
+                    @for it in &comparison.gates {
+                        tr {
+                            td class=[(it.verdict == GateVerdict::Failed).then_some("differs")] { b { (it.verdict) } }
+                            th scope="row" { (it.expression) }
+                            td { (gate::figure(it, it.base)) }
+                            td { (gate::figure(it, it.new)) }
+                            td { b { (gate::change(it)) } " " small { (gate::interval(it)) } }
+                            td { (it.text) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs put together; nothing where there are no sides.
+fn sides(sides: &[RunSide]) -> Markup {
+    html! {
+        @if !sides.is_empty() {
+            div.scroll tabindex="0" role="group" aria-label="sides" {
+                table {
+                    thead { tr { @for title in ["side", "runs", "elapsed", "CPU", "memory bound", "stalled"] { th scope="col" { (title) } } } }
+                    tbody {
+                        @for side in sides {
+                            tr {
+                                th scope="row" { (side.name) }
+                                td { (side.runs.len()) }
+                                td { (units::seconds(side.elapsed_s)) }
+                                td { (units::seconds(side.cpu_s)) }
+                                td { b { (units::percent(side.memory_bound.value)) } " " small { (units::percent_interval(side.memory_bound.low, side.memory_bound.high)) } }
+                                td { (units::seconds(side.memory_stall_s.value)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn runs(runs: &[ComparedRun]) -> Markup {
@@ -85,31 +140,31 @@ fn changes(comparison: &RunComparison) -> Markup {
         @if real.is_empty() {
             p { "No stall changed by more than noise." }
         } @else {
-            (table(&real, comparison.runs.len(), "stalls that changed"))
+            (table(&real, &columns(comparison), "stalls that changed"))
         }
         @if !quiet.is_empty() {
             details.data {
                 summary { (units::plural(quiet.len(), "group")) " the same within noise" }
-                (table(&quiet[..quiet.len().min(QUIET)], comparison.runs.len(), "stalls that stayed"))
+                (table(&quiet[..quiet.len().min(QUIET)], &columns(comparison), "stalls that stayed"))
             }
         }
     }
 }
 
-fn table(changes: &[&RunChange], runs: usize, label: &str) -> Markup {
+fn table(changes: &[&RunChange], columns: &[String], label: &str) -> Markup {
     html! {
         div.scroll tabindex="0" role="group" aria-label=(label) {
             table {
                 thead { tr {
                     th scope="col" { "change" }
-                    @for index in 0..runs { th scope="col" { (letter(index)) } }
+                    @for title in columns { th scope="col" { (title) } }
                     th scope="col" { "" } th scope="col" { "what" }
                 } }
                 tbody {
                     @for change in changes {
                         tr {
                             td class=[(change.significant && change.change_s > 0.0).then_some("differs")] { b { (run::signed_seconds(change.change_s)) } }
-                            @for index in 0..runs {
+                            @for index in 0..columns.len() {
                                 td {
                                     @if let Some(stall) = change.stall_s.get(index).copied().flatten() {
                                         (units::seconds(stall.value)) " "

@@ -1,12 +1,13 @@
 //! `membound compare RUN1 RUN2` on a terminal: what got better, what came and went.
 
-use membound_types::{Outcome, RunComparison};
+use membound_types::{GateVerdict, Outcome, RunComparison};
 
 use super::Style;
 use super::out::Out;
 use super::table::{Align, Table};
 use crate::facts::comparison::letter;
-use crate::facts::run;
+use crate::facts::{gate, run};
+use crate::gates::columns;
 use crate::units;
 
 /// Changes that are shown; the JSON has all.
@@ -19,10 +20,90 @@ pub fn run_comparison(comparison: &RunComparison, style: Style) -> String {
     for sentence in &comparison.summary {
         out.line(sentence);
     }
-    runs(&mut out, comparison);
+    gates(&mut out, comparison);
+    if comparison.sides.is_empty() {
+        runs(&mut out, comparison);
+    } else {
+        sides(&mut out, comparison);
+    }
     changes(&mut out, comparison);
     findings(&mut out, comparison);
     out.finish()
+}
+
+fn gates(out: &mut Out, comparison: &RunComparison) {
+    if comparison.gates.is_empty() {
+        return;
+    }
+    out.blank();
+    out.heading("Gates", &gate::remark(comparison));
+    let mut table = Table::new()
+        .words("verdict")
+        .middle("gate")
+        .figures("limit")
+        .figures("base")
+        .figures("new")
+        .figures("change")
+        .column("", Align::Left, 1);
+    for it in &comparison.gates {
+        table.row([
+            it.verdict.name().to_owned(),
+            gate::what(it),
+            gate::limit(it),
+            gate::figure(it, it.base),
+            gate::figure(it, it.new),
+            gate::change(it),
+            gate::interval(it),
+        ]);
+    }
+    out.table(&table);
+    for it in &comparison.gates {
+        let sentence = format!("{} {}: {}", it.expression, it.verdict, it.text);
+        match it.verdict {
+            GateVerdict::Passed => {}
+            GateVerdict::Failed => out.warning(&sentence),
+            GateVerdict::Undecided => out.note(&sentence),
+        }
+    }
+}
+
+/// Runs put together.
+fn sides(out: &mut Out, comparison: &RunComparison) {
+    out.blank();
+    let mut table = Table::new()
+        .words("side")
+        .figures("runs")
+        .figures("elapsed")
+        .figures("CPU")
+        .figures("memory bound")
+        .column("interval", Align::Right, 1)
+        .column("± between runs", Align::Right, 2)
+        .figures("stalled");
+    for side in &comparison.sides {
+        let bound = side.memory_bound;
+        table.row([
+            side.name.clone(),
+            side.runs.len().to_string(),
+            units::seconds(side.elapsed_s),
+            units::seconds(side.cpu_s),
+            units::percent(bound.value),
+            units::percent_interval(bound.low, bound.high),
+            side.memory_bound_deviation
+                .map_or_else(String::new, |deviation| {
+                    format!("{:.1} pt", deviation * 100.0)
+                }),
+            units::seconds(side.memory_stall_s.value),
+        ]);
+    }
+    out.table(&table);
+    for side in &comparison.sides {
+        let of_side = || side.runs.iter().filter_map(|run| comparison.runs.get(*run));
+        let files: Vec<&str> = of_side().map(|run| run.file.as_str()).collect();
+        out.note(&format!("{}  {}", side.name, files.join(" ")));
+        for run in of_side().filter(|run| run.incomplete) {
+            out.warning(&format!("{} is incomplete: it was cut short", run.file));
+        }
+    }
 }
 
 fn runs(out: &mut Out, comparison: &RunComparison) {
@@ -87,13 +168,14 @@ fn changes(out: &mut Out, comparison: &RunComparison) {
     out.blank();
     out.heading("What changed", "stalled seconds");
     let mut table = Table::new().figures("change");
-    for index in 0..comparison.runs.len() {
-        table = table.figures(&letter(index));
+    let columns = columns(comparison);
+    for title in &columns {
+        table = table.figures(title);
     }
     table = table.column("", Align::Left, 1).middle("what");
     for change in real.iter().take(ROWS) {
         let mut cells = vec![run::signed_seconds(change.change_s)];
-        cells.extend((0..comparison.runs.len()).map(|index| {
+        cells.extend((0..columns.len()).map(|index| {
             change
                 .stall_s
                 .get(index)

@@ -26,7 +26,8 @@ pub(crate) enum SamplerArg {
 #[derive(Args, Debug)]
 #[command(
     after_help = "The program keeps stdin, stdout, its exit code and the signal that ends it; \
-                  `membound report RUN` shows what was recorded. Exit codes of membound itself: \
+                  `membound report RUN` shows what was recorded. With --repeat or --until it stops \
+                  after a run in which the program fails. Exit codes of membound itself: \
                   127 the command is not there, 126 it cannot be run."
 )]
 pub(crate) struct ProfileArgs {
@@ -39,6 +40,13 @@ pub(crate) struct ProfileArgs {
     /// Stop recording after S seconds; a program that was started runs on.
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,
+    /// Run the command N times; each run has a file of its own: NAME-1.run, NAME-2.run, …
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "pid")]
+    pub(crate) repeat: Option<u32>,
+    /// Run the command until the interval of the stalled share of all runs together is as narrow as
+    /// ±P points of CPU time: three times at least, N of --repeat at most [default: 20].
+    #[arg(long, value_name = "±Ppt", value_parser = points, conflicts_with = "pid", allow_hyphen_values = true)]
+    pub(crate) until: Option<f64>,
     /// Machine profile [default: the one that `membound measure` keeps, else a quick one is made].
     #[arg(long, value_name = "FILE")]
     pub(crate) machine: Option<PathBuf>,
@@ -105,6 +113,20 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is no period: use 0.05 to 10000 milliseconds"))
 }
 
+/// `±3pt`, also without the sign or the unit, as a share.
+fn points(text: &str) -> Result<f64, String> {
+    let signed = text.trim();
+    let unsigned = ["±", "+-", "+/-"]
+        .into_iter()
+        .find_map(|sign| signed.strip_prefix(sign))
+        .unwrap_or(signed);
+    let number = unsigned.strip_suffix("pt").unwrap_or(unsigned).trim();
+    match number.parse::<f64>() {
+        Ok(points) if points > 0.0 && points < 100.0 => Ok(points / 100.0),
+        _ => Err(format!("`{text}` is no interval: use ±3pt")),
+    }
+}
+
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     match number.parse::<f64>() {
@@ -140,6 +162,12 @@ mod tests {
         assert_eq!(percent("100"), Ok(1.0));
         for text in ["0", "101", "-5%", "%", "NaN"] {
             assert!(percent(text).is_err(), "{text}");
+        }
+        for text in ["±3pt", "3pt", "+-3 pt", "+/-3"] {
+            assert_eq!(points(text), Ok(0.03), "{text}");
+        }
+        for text in ["", "±", "±0pt", "-3pt", "±100pt", "NaN", "±3%"] {
+            assert!(points(text).is_err(), "{text}");
         }
         assert_eq!(pair("a:b"), Ok(("a".to_owned(), "b".to_owned())));
         for text in ["", "a", ":b", "a:"] {

@@ -1,5 +1,6 @@
 //! Tests of the command from outside.
 
+mod action;
 mod bad_input;
 mod calibration;
 mod command;
@@ -7,6 +8,7 @@ mod compare;
 mod completions;
 #[cfg(target_arch = "x86_64")]
 mod documents;
+mod gates;
 mod interrupted;
 mod lat_mem_rd;
 mod latency;
@@ -18,6 +20,11 @@ mod processors;
 mod rewrite;
 mod runs;
 mod version;
+
+/// Runs of programs that never ran: those of the tests of what runs say.
+#[path = "../../../membound-analyze/tests/it/synthetic/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "other tests need more of it")]
+mod synthetic;
 
 #[path = "../guest/mod.rs"]
 mod guest;

@@ -112,3 +112,70 @@ fn what_a_harvest_cannot_write_is_found_before_anything_runs() {
             .complains(1, &[cause]);
     }
 }
+
+/// `profile` of a shell's `script`, with options before it.
+fn profiled(membound: &Membound, options: &str, script: &str) -> Finished {
+    let _busy = busy();
+    let mut command = membound.command(["profile", "--machine", "machine.json"]);
+    command.args(options.split_whitespace());
+    command.args(["--", "sh", "-c", script]);
+    Finished::of(&command.output().expect("the command starts"))
+}
+
+/// Enough work for samples.
+const WORK: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done";
+
+#[test]
+fn a_command_is_run_again_with_a_file_for_each_run() {
+    let membound = Membound::new();
+    let home = membound.home.path();
+    machine(&membound);
+    let twice = profiled(
+        &membound,
+        "--repeat 2 -o r.run",
+        &format!("echo one; {WORK}"),
+    );
+    assert_eq!((twice.code, twice.stdout.as_str()), (Some(0), "one\none\n"));
+    assert!(home.join("r-1.run").exists() && home.join("r-2.run").exists());
+    assert!(!home.join("r.run").exists() && !home.join("r-3.run").exists());
+    for part in ["run 2: waits", "2 runs together wait", "r-1.run to r-2.run"] {
+        assert!(twice.stderr.contains(part), "{part}: {twice:?}");
+    }
+    membound
+        .run("compare --base r-1.run --new r-2.run --json -")
+        .printed();
+    // Nothing waits for memory where no level is known: three runs are enough.
+    let narrow = profiled(&membound, "--until ±30pt --repeat 5 --quiet -o u.run", WORK);
+    assert_eq!((narrow.code, narrow.stderr.as_str()), (Some(0), ""));
+    assert!(home.join("u-3.run").exists() && !home.join("u-4.run").exists());
+    let wide = profiled(
+        &membound,
+        "--until 0.0001pt --repeat 2 --quiet -o w.run",
+        WORK,
+    );
+    assert_eq!(wide.code, Some(0));
+    assert!(
+        wide.stderr.contains("after 2 runs, not ±0.0 pt"),
+        "{wide:?}"
+    );
+}
+
+#[test]
+fn a_command_that_fails_is_not_run_again() {
+    let membound = Membound::new();
+    let home = membound.home.path();
+    machine(&membound);
+    let failed = profiled(&membound, "--repeat 3 --quiet -o f.run", "exit 3");
+    assert_eq!(failed.code, Some(3), "{failed:?}");
+    assert_eq!(failed.stderr.lines().count(), 1, "{failed:?}");
+    assert!(failed.stderr.contains("run 1 of the command failed"));
+    assert!(home.join("f-1.run").exists() && !home.join("f-2.run").exists());
+    for line in [
+        "profile --repeat 0 -- /bin/true",
+        "profile --until 3% -- /bin/true",
+        "profile --until -3pt -- /bin/true",
+        "profile --repeat 2 --pid 1",
+    ] {
+        assert_eq!(membound.run(line).code, Some(2), "{line}");
+    }
+}

@@ -411,7 +411,22 @@ fn a_comparison_is_a_page() {
     }
     let findings = page.by_id("findings").expect("there are findings");
     assert!(findings.text.contains("gone: false sharing"));
-    let mut evil = comparison;
+    let gated = fixture::gated();
+    let page = Page::parse(&page::run_comparison(&gated));
+    assert!(page.errors.is_empty(), "{:?}", page.errors);
+    let gates = page.by_id("gates").expect("there are gates");
+    for text in [
+        "memory-bound +3pt",
+        "failed",
+        "+11.1 pt",
+        "base: 1 run, new: 2 runs",
+    ] {
+        assert!(gates.text.contains(text), "{text} is not in {}", gates.text);
+    }
+    let mut evil = gated;
+    evil.gates
+        .iter_mut()
+        .for_each(|it| (it.expression, it.text) = (EVIL.into(), EVIL.into()));
     evil.runs.iter_mut().for_each(|it| {
         (it.file, it.command, it.date) = (EVIL.into(), EVIL.into(), EVIL.into());
     });

@@ -1,5 +1,6 @@
 //! Profiles and comparisons of runs on a terminal.
 
+use membound_report::gates::{self, Undecided};
 use membound_report::text::{self, Style};
 use membound_report::{By, Grouping, Sort, export};
 use membound_types::{Detail, Profile};
@@ -53,6 +54,18 @@ fn at_eighty_columns() {
         "run_comparison",
         text::run_comparison(&fixture::comparison(), Style::default())
     );
+    insta::assert_snapshot!(
+        "run_gates",
+        text::run_comparison(&fixture::gated(), Style::default())
+    );
+    insta::assert_snapshot!(
+        "run_gates_markdown",
+        gates::markdown(&fixture::gated(), Undecided::Passes)
+    );
+    insta::assert_snapshot!(
+        "run_gates_junit",
+        gates::junit(&fixture::gated(), Undecided::Passes).unwrap()
+    );
 }
 
 #[test]
@@ -63,9 +76,11 @@ fn no_line_is_wider_than_the_terminal_and_colour_changes_no_letter() {
             terminal::check(name, |style| text::profile(&profile, &detail, by, style));
         }
     }
-    terminal::check("comparison", |style| {
-        text::run_comparison(&fixture::comparison(), style)
-    });
+    for comparison in [fixture::comparison(), fixture::gated()] {
+        terminal::check("comparison", |style| {
+            text::run_comparison(&comparison, style)
+        });
+    }
 }
 
 #[test]

@@ -1,0 +1,96 @@
+//! `false-sharing new`: an object that threads fight over now and did not before.
+//!
+//! It is found by counting runs, since a run finds false sharing or does not. New is what no run
+//! of the base has; it fails where more than half of the new runs have it and it costs clearly
+//! more than the threshold of a finding, so that runs that cross the threshold by chance do not.
+
+use membound_types::{Basis, Figure, GateVerdict, InsightKind, Profile};
+
+use crate::compare::CLEARLY;
+use crate::compare::matching::Matched;
+use crate::{Thresholds, names};
+
+/// What came of it.
+pub(super) struct NewSharing {
+    pub verdict: GateVerdict,
+    /// What the costliest new object costs, as a share of CPU time.
+    pub cost: Figure,
+    pub text: String,
+}
+
+/// Looks for false sharing that the first `base` of `runs` do not have.
+pub(super) fn new_sharing(runs: &[&Profile], base: usize, matched: &Matched<'_>) -> NewSharing {
+    let least = Thresholds::default().sharing_cost;
+    let new_runs = (runs.len() - base).max(1);
+    let mut fought: Vec<Fought> = matched
+        .findings()
+        .into_iter()
+        .filter(|(kind, _)| *kind == InsightKind::FalseSharing)
+        .map(|(_, subject)| subject)
+        .filter(|subject| subject.costs[..base].iter().all(Option::is_none))
+        .map(|subject| {
+            let costs: Vec<f64> = subject.costs[base..].iter().flatten().copied().collect();
+            let cost = costs.iter().sum::<f64>() / new_runs as f64;
+            let verdict = if 2 * costs.len() > new_runs && cost >= CLEARLY * least {
+                GateVerdict::Failed
+            } else if cost >= least {
+                GateVerdict::Undecided
+            } else {
+                GateVerdict::Passed
+            };
+            Fought {
+                name: subject.name,
+                verdict,
+                runs: costs.len(),
+                cost,
+                low: costs.iter().copied().fold(cost, f64::min),
+                high: costs.iter().copied().fold(cost, f64::max),
+            }
+        })
+        .filter(|fought| fought.verdict != GateVerdict::Passed)
+        .collect();
+    let severity = |verdict| u8::from(verdict == GateVerdict::Failed);
+    fought.sort_by(|a, b| {
+        (severity(b.verdict).cmp(&severity(a.verdict))).then(b.cost.total_cmp(&a.cost))
+    });
+    let Some(first) = fought.first() else {
+        return NewSharing {
+            verdict: GateVerdict::Passed,
+            cost: figure(0.0, 0.0, 0.0),
+            text: "no object is falsely shared that was not before".to_owned(),
+        };
+    };
+    let others = match fought.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    NewSharing {
+        verdict: first.verdict,
+        cost: figure(first.cost, first.low, first.high),
+        text: format!(
+            "new false sharing in {} ({} of CPU time, in {} of {new_runs} new {}){others}",
+            first.name,
+            names::percent(first.cost),
+            first.runs,
+            if new_runs == 1 { "run" } else { "runs" },
+        ),
+    }
+}
+
+struct Fought {
+    name: String,
+    verdict: GateVerdict,
+    runs: usize,
+    cost: f64,
+    low: f64,
+    high: f64,
+}
+
+fn figure(value: f64, low: f64, high: f64) -> Figure {
+    Figure {
+        value,
+        low,
+        high,
+        basis: Basis::Estimated,
+    }
+}
