@@ -17,6 +17,7 @@ mod field;
 mod fuzz;
 mod machines;
 mod needs;
+mod results;
 mod run;
 mod schema;
 mod tests;
