@@ -1,0 +1,94 @@
+//! `cargo xtask book`: every link of every Markdown file is checked, and the book is built.
+//!
+//! The book's source is `docs/`, with its chapters in `docs/book/`. mdBook writes HTML to
+//! `target/book/docs`; what chapters link to outside `docs/` is put beside that, so that links
+//! hold in the built book as well. Each link of the built pages is then looked up too.
+
+mod links;
+mod pages;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use self::links::Checked;
+use crate::run::{program, root, say, stdout_of, succeed};
+use crate::tools::Tool;
+
+/// Two minutes to build on two cores.
+const MDBOOK: Tool = Tool {
+    name: "mdbook",
+    version: "0.5.4",
+    options: &["--no-default-features", "--features", "search"],
+};
+/// Where the site is built, and the book in it.
+const SITE: &str = "target/book";
+const SOURCE: &str = "docs";
+/// Leads to the first chapter.
+const FIRST_PAGE: &str =
+    "<!DOCTYPE html><meta http-equiv=\"refresh\" content=\"0; url=book/introduction.html\">\n";
+
+/// Arguments of `book`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only check the links of the Markdown files.
+    #[arg(long)]
+    links: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let checked = check_links()?;
+    if !args.links {
+        build(&checked)?;
+        say(root()
+            .join(SITE)
+            .join("docs/book/introduction.html")
+            .display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The step of `cargo xtask ci`.
+pub(crate) fn check() -> Result<()> {
+    build(&check_links()?)
+}
+
+/// # Errors
+/// When a link leads nowhere, or a page is not in the book; all of them are named.
+fn check_links() -> Result<Checked> {
+    let checked = links::check(root(), &markdown()?)?;
+    let mut problems = checked.problems.clone();
+    problems.extend(links::left_out(root(), SOURCE)?);
+    if !problems.is_empty() {
+        bail!("{} broken links:\n{}", problems.len(), problems.join("\n"));
+    }
+    Ok(checked)
+}
+
+/// The Markdown files of the checkout, ignored ones left out.
+fn markdown() -> Result<Vec<PathBuf>> {
+    let mut list = program("git");
+    list.args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+    let names = stdout_of(list.args(["--", "*.md"]))?;
+    let paths = names.lines().map(PathBuf::from);
+    Ok(paths.filter(|path| root().join(path).is_file()).collect())
+}
+
+fn build(checked: &Checked) -> Result<()> {
+    let site = root().join(SITE);
+    drop(std::fs::remove_dir_all(&site));
+    succeed(program(MDBOOK.path()?).args(["build", "docs/book"]))?;
+    for target in &checked.targets {
+        if !target.starts_with(SOURCE) && root().join(target).is_file() {
+            pages::put_beside(&root().join(target), &site.join(target))?;
+        }
+    }
+    // mdBook's own copies the first chapter, with links that hold in the chapter's directory only.
+    std::fs::write(site.join("docs/index.html"), FIRST_PAGE)?;
+    let dead = pages::dead_links(&site.join(SOURCE))?;
+    if !dead.is_empty() {
+        bail!("dead links in the built book:\n{}", dead.join("\n"));
+    }
+    Ok(())
+}
