@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::{cargo, note, say, succeed};
-use crate::{architecture, book, circles, deny, machines, schema, tests};
+use crate::{architecture, book, circles, deny, machines, package, schema, tests};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -37,6 +37,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("architecture", Box::new(architecture::check)),
         ("circles", Box::new(circles::check)),
         ("book", Box::new(book::check)),
+        ("package", Box::new(package::check)),
         ("cargo-deny", Box::new(deny::check)),
         ("machines", Box::new(machines::check)),
     ];

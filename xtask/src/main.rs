@@ -21,6 +21,7 @@ mod field;
 mod fuzz;
 mod machines;
 mod needs;
+mod package;
 mod results;
 mod run;
 mod schema;
