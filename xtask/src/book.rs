@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use self::links::Checked;
-use crate::run::{program, root, say, stdout_of, succeed};
+use crate::run::{program, read, root, say, stdout_of, succeed};
 use crate::tools::Tool;
 
 /// Two minutes to build on two cores.
@@ -25,6 +25,8 @@ const MDBOOK: Tool = Tool {
 /// Where the site is built, and the book in it.
 const SITE: &str = "target/book";
 const SOURCE: &str = "docs";
+/// README.md is read by people in a hurry: what is longer belongs into the book.
+const README_BYTES: usize = 10_000;
 /// Leads to the first chapter.
 const FIRST_PAGE: &str =
     "<!DOCTYPE html><meta http-equiv=\"refresh\" content=\"0; url=book/introduction.html\">\n";
@@ -60,8 +62,14 @@ fn check_links() -> Result<Checked> {
     let checked = links::check(root(), &markdown()?)?;
     let mut problems = checked.problems.clone();
     problems.extend(links::left_out(root(), SOURCE)?);
+    let bytes = read(&root().join("README.md"))?.len();
+    if bytes > README_BYTES {
+        problems.push(format!(
+            "README.md: {bytes} bytes; {README_BYTES} are the limit"
+        ));
+    }
     if !problems.is_empty() {
-        bail!("{} broken links:\n{}", problems.len(), problems.join("\n"));
+        bail!("documents:\n{}", problems.join("\n"));
     }
     Ok(checked)
 }
