@@ -12,7 +12,6 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use self::links::Checked;
 use crate::run::{program, read, root, say, stdout_of, succeed};
 use crate::tools::Tool;
 
@@ -40,9 +39,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let checked = check_links()?;
+    check_links()?;
     if !args.links {
-        build(&checked)?;
+        build()?;
         say(root()
             .join(SITE)
             .join("docs/book/introduction.html")
@@ -53,14 +52,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// The step of `cargo xtask ci`.
 pub(crate) fn check() -> Result<()> {
-    build(&check_links()?)
+    check_links()?;
+    build()
 }
 
 /// # Errors
 /// When a link leads nowhere, or a page is not in the book; all of them are named.
-fn check_links() -> Result<Checked> {
-    let checked = links::check(root(), &markdown()?)?;
-    let mut problems = checked.problems.clone();
+fn check_links() -> Result<()> {
+    let mut problems = links::check(root(), &markdown()?)?.problems;
     problems.extend(links::left_out(root(), SOURCE)?);
     let bytes = read(&root().join("README.md"))?.len();
     if bytes > README_BYTES {
@@ -71,7 +70,7 @@ fn check_links() -> Result<Checked> {
     if !problems.is_empty() {
         bail!("documents:\n{}", problems.join("\n"));
     }
-    Ok(checked)
+    Ok(())
 }
 
 /// The Markdown files of the checkout, ignored ones left out.
@@ -83,13 +82,15 @@ fn markdown() -> Result<Vec<PathBuf>> {
     Ok(paths.filter(|path| root().join(path).is_file()).collect())
 }
 
-fn build(checked: &Checked) -> Result<()> {
+fn build() -> Result<()> {
     let site = root().join(SITE);
     drop(std::fs::remove_dir_all(&site));
     succeed(program(MDBOOK.path()?).args(["build", "docs/book"]))?;
-    for target in &checked.targets {
-        if !target.starts_with(SOURCE) && root().join(target).is_file() {
-            pages::put_beside(&root().join(target), &site.join(target))?;
+    let mut chapters = markdown()?;
+    chapters.retain(|path| path.starts_with(SOURCE));
+    for target in links::check(root(), &chapters)?.targets {
+        if !target.starts_with(SOURCE) && root().join(&target).is_file() {
+            pages::put_beside(&root().join(&target), &site.join(&target))?;
         }
     }
     // mdBook's own copies the first chapter, with links that hold in the chapter's directory only.
