@@ -3,14 +3,17 @@
 
     bench/bundle_machine.py PROFILE NAME "FIGURES" > crates/membound/machines/NAME.json
 
-PROFILE is the JSON of `membound measure`, or a raw result under bench/results/ (its first profile is taken).
+PROFILE is the JSON of `membound measure`, or a raw result under bench/results/ (its first profile is taken); it may
+be compressed by gzip.
 FIGURES says where the figures come from.
 """
+import gzip
 import json
 import sys
 
 path, name, figures = sys.argv[1:]
-profile = json.load(open(path))
+with (gzip.open if path.endswith(".gz") else open)(path, "rt") as file:
+    profile = json.load(file)
 if profile.get("kind") != "machine":
     profile = next(it for it in profile["raw"] if it.get("kind") == "machine")
 reason = {"not_measured": {"reason": "left out of the bundled profile"}}

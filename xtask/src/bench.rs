@@ -23,9 +23,10 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
-use membound_types::{MachineInfo, MachineProfile};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+pub(crate) use crate::results::Kept;
+use crate::results::Store;
 use crate::run::{cargo, note, program, root, say, stdout_of, succeed};
 
 /// Arguments of `bench`.
@@ -36,6 +37,9 @@ pub(crate) struct Args {
     /// The membound to measure, instead of a release build of this checkout.
     #[arg(long, global = true)]
     membound: Option<PathBuf>,
+    /// Keep no result; without this the checkout must be a clean commit.
+    #[arg(long, global = true)]
+    dry: bool,
 }
 
 #[derive(Subcommand)]
@@ -66,6 +70,7 @@ enum Bench {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let store = Store::open(args.dry)?;
     let membound = match &args.membound {
         Some(path) => std::path::absolute(path)?,
         None => build()?,
@@ -83,37 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Quick(args) => quick::run(&membound, args)?,
         Bench::Windows(args) => windows::run(&membound, args)?,
     };
-    let path = keep(&kept)?;
-    say(format_args!("raw results: {}", path.display()));
+    store.keep(&kept)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a bench found.
-pub(crate) struct Kept {
-    /// The bench's name.
-    pub(crate) bench: &'static str,
-    /// The machine, from the first document of membound.
-    pub(crate) machine: MachineInfo,
-    /// The rows of the table.
-    pub(crate) summary: Value,
-    /// Everything they were computed from.
-    pub(crate) raw: Value,
-}
-
-impl Kept {
-    /// What runs of everything found: one profile a run.
-    fn of_profiles(
-        bench: &'static str,
-        summary: Vec<Value>,
-        raw: &[MachineProfile],
-    ) -> Result<Self> {
-        Ok(Self {
-            bench,
-            machine: raw.first().context("no run was asked for")?.machine.clone(),
-            summary: summary.into(),
-            raw: json!(raw),
-        })
-    }
 }
 
 /// Builds the command and says where it is.
@@ -153,54 +129,6 @@ pub(crate) fn document<T: serde::de::DeserializeOwned>(command: &mut Command) ->
         .with_context(|| format!("`{}` wrote another document", crate::run::shown(command)))
 }
 
-/// Writes the results to `bench/results/DATE-CPU-BENCH.json`.
-pub(crate) fn keep(kept: &Kept) -> Result<PathBuf> {
-    let directory = root().join("bench/results");
-    std::fs::create_dir_all(&directory)
-        .with_context(|| format!("cannot create {}", directory.display()))?;
-    let path = directory.join(format!(
-        "{}-{}-{}.json",
-        slug(&kept.machine.date),
-        slug(&kept.machine.cpu.model_name),
-        kept.bench
-    ));
-    let mut machine = kept.machine.clone();
-    // Whose machine it was is nobody's business.
-    machine.host = String::new();
-    let commit = stdout_of(program("git").args(["describe", "--always", "--dirty"])).ok();
-    let text = json!({
-        "bench": kept.bench,
-        "commit": commit.as_deref().map(str::trim),
-        "machine": machine,
-        "summary": kept.summary,
-        "raw": kept.raw,
-    })
-    .to_string();
-    let home = std::env::var("HOME").unwrap_or_default();
-    let text = without_paths(&text, &root().to_string_lossy(), &home);
-    std::fs::write(&path, text + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
-}
-
-/// `text` with paths relative to the checkout, and to the home directory as `~`.
-fn without_paths(text: &str, checkout: &str, home: &str) -> String {
-    let text = text.replace(&format!("{checkout}/"), "");
-    match home {
-        "" | "/" => text,
-        home => text.replace(&format!("{home}/"), "~/"),
-    }
-}
-
-/// `text` as a part of a file's name: lower-case letters and digits, single hyphens.
-fn slug(text: &str) -> String {
-    text.split(|letter: char| !letter.is_ascii_alphanumeric())
-        .filter(|word| !word.is_empty())
-        .map(str::to_ascii_lowercase)
-        .collect::<Vec<_>>()
-        .join("-")
-}
-
 /// The middle of `values`; `None` when there are none.
 fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -235,24 +163,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_results_name_no_directory_of_the_machine() {
-        let text = "a /src/checkout/x/y, b /home/me/.cache/z, c ./w";
-        let kept = without_paths(text, "/src/checkout", "/home/me");
-        assert_eq!(kept, "a x/y, b ~/.cache/z, c ./w");
-        assert_eq!(without_paths("/a", "/src", "/"), "/a");
-    }
-
-    #[test]
     fn median_of_even_and_odd_counts() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    }
-
-    #[test]
-    fn names_of_results_are_plain() {
-        assert_eq!(slug("AMD EPYC 9B45 (Turin)"), "amd-epyc-9b45-turin");
-        assert_eq!(slug("2026-01-02T03:04:05Z"), "2026-01-02t03-04-05z");
     }
 
     #[test]

@@ -21,7 +21,8 @@ use anyhow::{Context as _, Result, bail};
 use membound_types::{Doctor, PatchBody};
 use serde_json::{Value, json};
 
-use crate::bench::{Kept, build, document, keep};
+use crate::bench::{build, document};
+use crate::results::{Kept, Store};
 use crate::run::{note, program, say};
 use programs::{PROGRAMS, Program};
 use task::{Compared, Scratch, Task};
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// The membound to use, instead of a release build of this checkout.
     #[arg(long)]
     membound: Option<PathBuf>,
+    /// Keep no result; without this the checkout must be a clean commit.
+    #[arg(long)]
+    dry: bool,
 }
 
 /// Campaigns of another kind.
@@ -78,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let wanted = wanted(&args.names)?;
+    let store = Store::open(args.dry)?;
     let membound = match &args.membound {
         Some(path) => std::path::absolute(path)?,
         None => build()?,
@@ -127,13 +132,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     let summary: Vec<Value> = rows.iter().map(without_modules).collect();
-    let path = keep(&Kept {
+    store.keep(&Kept {
         bench: "campaign",
         machine: doctor.machine,
         summary: summary.into(),
         raw: rows.into(),
     })?;
-    say(format_args!("raw results: {}", path.display()));
     if different > 0 {
         say(format_args!("{different} runs differ"));
         return Ok(ExitCode::FAILURE);

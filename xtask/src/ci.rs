@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::{cargo, note, say, succeed};
-use crate::{deny, machines, schema, tests};
+use crate::{architecture, book, circles, deny, machines, package, schema, tests};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -34,6 +34,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("clippy", Box::new(clippy)),
         ("rustdoc", Box::new(rustdoc)),
         ("schemas", Box::new(schema::check)),
+        ("architecture", Box::new(architecture::check)),
+        ("circles", Box::new(circles::check)),
+        ("book", Box::new(book::check)),
+        ("package", Box::new(package::check)),
         ("cargo-deny", Box::new(deny::check)),
         ("machines", Box::new(machines::check)),
     ];
@@ -91,7 +95,7 @@ fn summary(rows: &[(&str, Duration, bool)]) -> String {
     let mut lines = vec![String::new()];
     for (name, time, good) in rows {
         let state = if *good { "ok" } else { "FAILED" };
-        lines.push(format!("{name:<12}{:>8.1} s  {state}", time.as_secs_f64()));
+        lines.push(format!("{name:<14}{:>8.1} s  {state}", time.as_secs_f64()));
     }
     let failed = rows.iter().filter(|(_, _, good)| !good).count();
     lines.push(format!(
@@ -113,7 +117,7 @@ mod tests_of_summary {
         ]);
         assert_eq!(
             text,
-            "\nfmt              0.5 s  ok\nclippy          61.0 s  FAILED\n\
+            "\nfmt                0.5 s  ok\nclippy            61.0 s  FAILED\n\
              ci: 1 steps passed, 1 failed"
         );
     }

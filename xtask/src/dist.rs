@@ -1,17 +1,19 @@
 //! `cargo xtask dist`: what is installed where there is no toolchain, under `target/dist/`.
 //!
-//! One static binary for every x86-64 Linux, its debugging information beside it, and three
-//! ways to bring it to a machine: a tarball, a Debian package and a Python wheel. With
-//! `--check` the last two are installed in empty surroundings and tried.
+//! One static binary for every x86-64 Linux, its debugging information and its bill of materials
+//! beside it, and four ways to bring it to a machine: a tarball, a Debian package, an RPM package
+//! and a Python wheel. With `--check` the Debian package and the wheel are installed in empty
+//! surroundings and tried. `packaging/Containerfile` makes an image of the tarball.
 
 mod binary;
 mod check;
 mod deb;
 mod licences;
+mod rpm;
+mod sbom;
 mod stage;
 mod sums;
 mod wheel;
-mod zip;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,9 +48,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     stage::fill(&tree)?;
     let tarball = tarball(&stage, &directory, epoch)?;
     let package = deb::make_package(&tree, &stage, &directory, epoch)?;
+    let rpm = rpm::make_package(&tree, &stage, &directory, epoch)?;
     let wheel = wheel::make_wheel(&tree, &directory)?;
+    let sbom = sbom::write_sbom(&directory)?;
     fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
-    let made = [tarball, package.clone(), wheel.clone(), debug];
+    let made = [tarball, package.clone(), rpm, wheel.clone(), sbom, debug];
     sums::write_sums(&directory, &made)?;
     for path in &made {
         let bytes = fs::metadata(path).map_or(0, |found| found.len());
@@ -89,4 +93,43 @@ fn tarball(stage: &Path, into: &Path, epoch: u64) -> Result<PathBuf> {
         .arg(name());
     succeed(&mut tar)?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What else names the tarball or the directory in it has the present names.
+    #[track_caller]
+    fn check_names(file: &str, replaced: &[(&str, &str)], expected: &[String]) {
+        let mut text = fs::read_to_string(root().join(file)).unwrap();
+        for (from, to) in replaced {
+            text = text.replace(from, to);
+        }
+        for name in expected {
+            assert!(text.contains(name), "{file} lacks {name}");
+        }
+    }
+
+    #[test]
+    fn binstall_finds_the_tarball_and_the_binary_in_it() {
+        let replaced = [
+            ("{ version }", VERSION),
+            ("{ bin }{ binary-ext }", "membound"),
+        ];
+        let names = [
+            format!("/{}.tar.gz\"", name()),
+            format!("{}/membound\"", name()),
+        ];
+        check_names("crates/membound/Cargo.toml", &replaced, &names);
+    }
+
+    #[test]
+    fn the_image_has_the_binary_of_the_tarball() {
+        let names = [
+            format!("ADD {}.tar.gz /", name()),
+            format!("[\"/{}/membound\"]", name()),
+        ];
+        check_names("packaging/Containerfile", &[], &names);
+    }
 }

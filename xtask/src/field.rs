@@ -27,7 +27,8 @@ use self::entry::{Entry, Kind};
 use self::page::{Skipped, costs, percent};
 use self::place::Place;
 use self::session::{Mode, Plan, Row};
-use crate::bench::{Kept, build, document, keep, machine_profile};
+use crate::bench::{build, document, machine_profile};
+use crate::results::{Kept, Store};
 use crate::run::{note, program, root, say, stdout_of};
 
 /// Arguments of `field`.
@@ -69,7 +70,7 @@ pub(crate) struct Args {
     /// Write docs/field.md again from the kept results and run nothing.
     #[arg(long)]
     page: bool,
-    /// Keep no result and leave docs/field.md as it is.
+    /// Keep no result and leave docs/field.md as it is; without this the checkout must be a clean commit.
     #[arg(long)]
     dry: bool,
     /// The membound to run, instead of a release build of this checkout.
@@ -101,6 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     ensure!(args.pairs > 0, "no pair was asked for");
+    let store = Store::open(args.dry || args.prepare)?;
     let plan = if args.prepare {
         None
     } else {
@@ -154,13 +156,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let met = figures.iter().all(|figure| figure.met);
     if !args.dry && !rows.is_empty() {
         let doctor: Doctor = document(program(&plan.membound).args(["doctor", "--json", "-"]))?;
-        let path = keep(&Kept {
+        store.keep(&Kept {
             bench: "field",
             machine: doctor.machine,
             summary: json!({ "rows": rows, "skipped": skipped, "figures": figures }),
             raw: anonymous(raw.into()),
         })?;
-        say(format_args!("raw results: {}", path.display()));
         page::write(&every, &results, &page)?;
     }
     Ok(if met || !args.check {

@@ -1,25 +1,32 @@
-//! Chores of the workspace: `cargo xtask ci|test|machines|schema|fuzz|bench|campaign|field|dist`.
+//! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|bench|campaign|field|dist`.
 //!
 //! `ci` is what the continuous integration runs, here and there alike. `test` also brings
-//! in what the tests need. `machines` builds and tries the command for other processors. `schema` writes the JSON Schemas under `docs/formats/` from the
-//! types. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
+//! in what the tests need. `machines` builds and tries the command for other processors. `schema`
+//! writes the JSON Schemas under `docs/formats/` from the types. `book` checks the links of all
+//! documents and builds the book. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
 //! command with its targets and keeps raw results; timing is judged nowhere else.
 //! `campaign` runs large programs with everything patched. `field` runs foreign programs under
 //! membound and compares cost and findings with the truth. `dist` makes what is installed where
 //! there is no toolchain.
 
+mod architecture;
 mod bench;
+mod book;
 mod campaign;
 mod ci;
+mod circles;
 mod deny;
 mod dist;
 mod field;
 mod fuzz;
 mod machines;
 mod needs;
+mod package;
+mod results;
 mod run;
 mod schema;
 mod tests;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -43,6 +50,10 @@ enum Chore {
     Machines(machines::Args),
     /// Write the JSON Schemas of all documents to docs/formats/.
     Schema(schema::Args),
+    /// Check every link of the documents, and build the book.
+    Book(book::Args),
+    /// Find files that import each other in a circle.
+    Circles(circles::Args),
     /// Fuzz what reads files, guided by coverage.
     Fuzz(fuzz::Args),
     /// Compare membound with its targets, on a quiet machine.
@@ -61,6 +72,8 @@ fn main() -> ExitCode {
         Chore::Test(args) => tests::run(&args),
         Chore::Machines(args) => machines::run(&args),
         Chore::Schema(args) => schema::run(&args),
+        Chore::Book(args) => book::run(&args),
+        Chore::Circles(args) => circles::run(&args),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Bench(args) => bench::run(&args),
         Chore::Campaign(args) => campaign::run(&args),

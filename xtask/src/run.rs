@@ -25,6 +25,14 @@ pub(crate) fn note(text: impl fmt::Display) {
     drop(writeln!(io::stderr(), "{text}"));
 }
 
+/// The text of a file.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
 /// The cargo that runs this, with the workspace's root as its directory and no stdin.
 pub(crate) fn cargo<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

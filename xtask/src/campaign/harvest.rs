@@ -26,7 +26,8 @@ use self::draw::Case;
 use self::field::Field;
 use self::random::Random;
 use self::trial::Trial;
-use crate::bench::{Kept, build, document, keep};
+use crate::bench::{build, document};
+use crate::results::{Kept, Store};
 use crate::run::{note, program, say};
 
 /// Arguments of `campaign harvest`.
@@ -53,9 +54,14 @@ pub(crate) struct Args {
     /// The membound to use, instead of a release build of this checkout.
     #[arg(long)]
     membound: Option<PathBuf>,
+    /// Keep no result; without this the checkout must be a clean commit.
+    #[arg(long)]
+    dry: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    // A single case is repeated to see it fail, and nothing is kept of it.
+    let store = Store::open(args.dry || args.case.is_some())?;
     let membound = match &args.membound {
         Some(path) => std::path::absolute(path)?,
         None => build()?,
@@ -99,13 +105,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     say(all.row("all"));
     let rows: Vec<Value> = sums.iter().map(|(name, sum)| sum.raw(name)).collect();
     if args.case.is_none() {
-        let path = keep(&Kept {
+        store.keep(&Kept {
             bench: "campaign-harvest",
             machine: doctor.machine,
             summary: json!({ "seed": args.seed, "seconds": begun.elapsed().as_secs_f64(), "rows": rows, "all": all.raw("all") }),
             raw: raw.into(),
         })?;
-        say(format_args!("raw results: {}", path.display()));
     }
     if all.failures > 0 {
         say(format_args!("{} runs failed", all.failures));

@@ -13,9 +13,7 @@ use crate::run::{cargo, stdout_of};
 
 /// One section a crate, sorted by name, with each licence file that the crate carries.
 pub(super) fn text() -> Result<String> {
-    let mut metadata = cargo(["metadata", "--locked", "--format-version=1"]);
-    metadata.args(["--filter-platform", TARGET]);
-    let metadata: Value = serde_json::from_str(&stdout_of(&mut metadata)?)?;
+    let metadata = metadata()?;
     let linked = linked(&metadata)?;
     let mut sections = BTreeMap::new();
     for package in list(&metadata["packages"]) {
@@ -39,9 +37,16 @@ pub(super) fn text() -> Result<String> {
     Ok(text)
 }
 
+/// What cargo knows of the workspace and its dependencies on the binary's target.
+pub(super) fn metadata() -> Result<Value> {
+    let mut metadata = cargo(["metadata", "--locked", "--format-version=1"]);
+    metadata.args(["--filter-platform", TARGET]);
+    Ok(serde_json::from_str(&stdout_of(&mut metadata)?)?)
+}
+
 /// Identities of the packages that are linked into the command: dependencies of
 /// dependencies, without those of builds and tests.
-fn linked(metadata: &Value) -> Result<BTreeSet<&str>> {
+pub(super) fn linked(metadata: &Value) -> Result<BTreeSet<&str>> {
     let nodes: BTreeMap<&str, &Value> = list(&metadata["resolve"]["nodes"])
         .map(|node| (word(&node["id"]), node))
         .collect();
@@ -82,11 +87,11 @@ fn files(directory: &Path) -> Result<String> {
     Ok(texts.with_context(place)?.join("\n"))
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn word(value: &Value) -> &str {
+pub(super) fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 

@@ -3,14 +3,18 @@
 //! By the binary distribution format of packaging.python.org. The binary is static, so the
 //! oldest platforms that installers know are named.
 
+use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
 
 use super::VERSION;
 use super::stage::{NOTICES, read, write};
-use super::zip::{Archive, Mode};
 
 const PLATFORM: &str = "manylinux_2_17_x86_64.musllinux_1_1_x86_64";
 /// `python -m membound`.
@@ -20,7 +24,7 @@ const MAIN: &str = include_str!("main.py");
 pub(super) fn make_wheel(tree: &Path, into: &Path) -> Result<PathBuf> {
     let begin = format!("membound-{VERSION}");
     let info = format!("{begin}.dist-info");
-    let mut wheel = Wheel::default();
+    let mut wheel = Wheel::new();
     let binary = read(&tree.join("membound"))?;
     let script = format!("{begin}.data/scripts/membound");
     wheel.add(&script, &binary, Mode::Executable)?;
@@ -70,59 +74,84 @@ fn tags() -> String {
     text
 }
 
+/// Who may do what with a file that is unpacked.
+#[derive(Clone, Copy)]
+enum Mode {
+    /// Read by everyone.
+    Plain = 0o644,
+    /// Also executed.
+    Executable = 0o755,
+}
+
 /// An archive, and its RECORD so far.
-#[derive(Default)]
 struct Wheel {
-    archive: Archive,
+    archive: ZipWriter<Cursor<Vec<u8>>>,
     record: String,
 }
 
 impl Wheel {
+    fn new() -> Self {
+        Self {
+            archive: ZipWriter::new(Cursor::new(Vec::new())),
+            record: String::new(),
+        }
+    }
+
     fn add(&mut self, name: &str, data: &[u8], mode: Mode) -> Result<()> {
-        let sum = url_safe_base64(&Sha256::digest(data));
+        let sum = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(data));
         self.record += &format!("{name},sha256={sum},{}\n", data.len());
-        self.archive.add(name, data, mode)
+        self.put(name, data, mode)
+    }
+
+    fn put(&mut self, name: &str, data: &[u8], mode: Mode) -> Result<()> {
+        // Files are all of 1980, so that the same content makes the same archive.
+        let options = SimpleFileOptions::DEFAULT
+            .compression_level(Some(9))
+            .unix_permissions(mode as u32);
+        self.archive.start_file(name, options)?;
+        Ok(self.archive.write_all(data)?)
     }
 
     /// The whole wheel; the record itself has no sum in it.
     fn finish(mut self, record: &str) -> Result<Vec<u8>> {
         self.record += &format!("{record},,\n");
-        let text = self.record.as_bytes();
-        self.archive.add(record, text, Mode::Plain)?;
-        self.archive.finish()
+        let text = self.record.clone();
+        self.put(record, text.as_bytes(), Mode::Plain)?;
+        Ok(self.archive.finish()?.into_inner())
     }
-}
-
-/// Base64 by RFC 4648, section 5, without padding.
-fn url_safe_base64(data: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for group in data.chunks(3) {
-        let bytes = [0, 1, 2].map(|at| u32::from(group.get(at).copied().unwrap_or(0)));
-        let bits = bytes[0] << 16 | bytes[1] << 8 | bytes[2];
-        let sextets = [18, 12, 6, 0].map(|shift| bits >> shift & 63);
-        let letters = sextets.map(|sextet| char::from(LETTERS[sextet as usize]));
-        text.extend(&letters[..=group.len()]);
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
+    use membound_testkit::{is_there, skipped};
+
     use super::*;
+    use crate::run::{program, stdout_of};
 
     #[test]
-    fn base64_as_the_rfc_has_it_without_padding() {
-        for (data, text) in [
-            ("", ""),
-            ("f", "Zg"),
-            ("fo", "Zm8"),
-            ("foo", "Zm9v"),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(url_safe_base64(data.as_bytes()), text);
+    fn another_implementation_reads_what_was_written() {
+        if !is_there("python3") {
+            return skipped("no python3");
         }
-        assert_eq!(url_safe_base64(&[0xfb, 0xff, 0xbf]), "-_-_");
+        let mut wheel = Wheel::new();
+        wheel.add("a/plain", b"text\n", Mode::Plain).unwrap();
+        let large = b"0123456789".repeat(10_000);
+        wheel.add("program", &large, Mode::Executable).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("x.zip");
+        std::fs::write(&path, wheel.finish("RECORD").unwrap()).unwrap();
+        let read = "import sys, zipfile\nz = zipfile.ZipFile(sys.argv[1])\n\
+                    assert z.testzip() is None\nfor i in z.infolist():\n \
+                    print(i.filename, oct(i.external_attr >> 16), len(z.read(i)))\n\
+                    print(z.read('RECORD').decode().splitlines()[0])";
+        let told = stdout_of(program("python3").args(["-c", read]).arg(&path)).unwrap();
+        // As `openssl dgst -sha256` has it.
+        let row = "a/plain,sha256=ueaOG-o-WxnKay-YtzpUtz2q-qJQSEkC4JmC4HoS5zM,5\n";
+        assert!(
+            told.starts_with("a/plain 0o100644 5\nprogram 0o100755 100000\n"),
+            "{told}"
+        );
+        assert!(told.ends_with(row), "{told}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::entry::Entry;
 use super::figures::{Figure, judge};
 use super::session::{Mode, Row};
 use super::statistics::Interval;
+use crate::results;
 
 /// A run of the field, as `bench/results` keeps it.
 #[derive(Deserialize)]
@@ -45,19 +46,18 @@ pub(crate) struct Skipped {
     pub(crate) reason: String,
 }
 
-/// Writes the page from every result of the field in the folder `results`.
-pub(crate) fn write(entries: &[Entry], results: &Path, page: &Path) -> Result<()> {
-    let mut paths: Vec<_> = std::fs::read_dir(results)
-        .with_context(|| format!("cannot read {}", results.display()))?
+/// Writes the page from every result of the field in `directory`.
+pub(crate) fn write(entries: &[Entry], directory: &Path, page: &Path) -> Result<()> {
+    let mut paths: Vec<_> = std::fs::read_dir(directory)
+        .with_context(|| format!("cannot read {}", directory.display()))?
         .flatten()
         .map(|file| file.path())
-        .filter(|path| path.to_string_lossy().ends_with("-field.json"))
+        .filter(|path| results::is_of(path, "field"))
         .collect();
     paths.sort();
     let mut runs = Vec::new();
     for path in paths {
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {}", path.display()))?;
+        let text = results::read(&path)?;
         let kept: Kept = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
         runs.push(kept);
     }
