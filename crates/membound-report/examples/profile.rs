@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The first argument is `page`, `listing`, `comparison`, `comparison-page`, `pprof`,
-//! `firefox`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
+//! `firefox`, `folded`, `speedscope`, `perfetto`, `otlp`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
 //! number of samples.
 
 use std::error::Error;
@@ -37,6 +37,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         "comparison-page" => page::run_comparison(&fixture::comparison()).into_bytes(),
         "pprof" => export::pprof(&profile, &detail),
         "firefox" => export::firefox(&profile, &detail).into_bytes(),
+        "folded" => export::folded(&detail, export::Weight::Stall).into_bytes(),
+        "speedscope" => export::speedscope(&profile, &detail).into_bytes(),
+        "perfetto" => export::perfetto(&profile, &detail),
+        "otlp" => export::otlp(&profile, &detail),
         by => text::profile(&profile, &detail, by.parse::<By>()?, style).into_bytes(),
     };
     std::io::stdout().write_all(&shown)?;

@@ -1,4 +1,4 @@
-//! Profiles for other programs: CSV, folded stacks, pprof and Firefox Profiler.
+//! Profiles for other programs: CSV, folded stacks, pprof, Firefox Profiler, speedscope, Perfetto and OTLP.
 //!
 //! Samples that say the same are added up; nothing else is lost. Names come from binaries
 //! and are kept as they are, except for what a format gives another meaning.
@@ -7,10 +7,16 @@ mod chains;
 mod csv;
 mod firefox;
 mod folded;
+mod otlp;
+mod perfetto;
 mod pprof;
 mod proto;
+mod speedscope;
 
 pub use csv::csv;
 pub use firefox::firefox;
 pub use folded::{Weight, folded};
+pub use otlp::otlp;
+pub use perfetto::perfetto;
 pub use pprof::pprof;
+pub use speedscope::speedscope;
