@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The first argument is `page`, `listing`, `comparison`, `comparison-page`, `pprof`,
-//! `firefox`, `folded`, `speedscope`, `perfetto`, `otlp`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
+//! `firefox`, `folded`, `speedscope`, `perfetto`, `otlp`, `arrow`, `parquet`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
 //! number of samples.
 
 use std::error::Error;
@@ -41,6 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "speedscope" => export::speedscope(&profile, &detail).into_bytes(),
         "perfetto" => export::perfetto(&profile, &detail),
         "otlp" => export::otlp(&profile, &detail),
+        "arrow" => export::arrow(&profile, &detail)?,
+        "parquet" => export::parquet(&profile, &detail)?,
         by => text::profile(&profile, &detail, by.parse::<By>()?, style).into_bytes(),
     };
     std::io::stdout().write_all(&shown)?;

@@ -44,6 +44,10 @@ pub(crate) enum ReportFormat {
     Perfetto,
     /// For what takes OpenTelemetry's profiles (protocol buffers).
     Otlp,
+    /// Samples as rows, in Arrow's file format.
+    Arrow,
+    /// Samples as rows, in Parquet.
+    Parquet,
     /// One line a call chain, for flame graphs.
     Folded,
 }
@@ -51,7 +55,10 @@ pub(crate) enum ReportFormat {
 impl ReportFormat {
     /// Whether it is no text for a terminal.
     const fn is_binary(self) -> bool {
-        matches!(self, Self::Pprof | Self::Perfetto | Self::Otlp)
+        matches!(
+            self,
+            Self::Pprof | Self::Perfetto | Self::Otlp | Self::Arrow | Self::Parquet
+        )
     }
 }
 
@@ -279,6 +286,8 @@ fn show(args: &ReportArgs, grouping: Grouping, views: &Views) -> anyhow::Result<
         ReportFormat::Pprof => return write(&export::pprof(profile, detail)),
         ReportFormat::Perfetto => return write(&export::perfetto(profile, detail)),
         ReportFormat::Otlp => return write(&export::otlp(profile, detail)),
+        ReportFormat::Arrow => return write(&export::arrow(profile, detail)?),
+        ReportFormat::Parquet => return write(&export::parquet(profile, detail)?),
     };
     output::print(&text);
     Ok(())

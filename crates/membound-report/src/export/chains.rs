@@ -92,6 +92,11 @@ impl<'a> Chains<'a> {
         out
     }
 
+    /// The innermost frame of a chain.
+    pub(super) fn innermost(self, stack: u32) -> Option<&'a DetailFrame> {
+        self.frame(self.detail.stacks.get(stack as usize)?.frame)
+    }
+
     /// The frames of a chain, innermost first, inlined functions together with the function that they were inlined
     /// into, which stands last.
     pub(super) fn together(self, stack: u32) -> Vec<Vec<u32>> {

@@ -42,7 +42,8 @@ pub fn folded(detail: &Detail, weight: Weight) -> String {
     out
 }
 
-fn line(chains: Chains<'_>, stack: u32) -> String {
+/// A chain's functions, outermost first.
+pub(super) fn line(chains: Chains<'_>, stack: u32) -> String {
     let mut words = Vec::new();
     for position in chains.frames(stack).into_iter().rev() {
         let Some(frame) = chains.frame(position) else {

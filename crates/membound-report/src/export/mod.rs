@@ -1,4 +1,5 @@
-//! Profiles for other programs: CSV, folded stacks, pprof, Firefox Profiler, speedscope, Perfetto and OTLP.
+//! Profiles for other programs: CSV, folded stacks, pprof, Firefox Profiler, speedscope, Perfetto,
+//! OTLP, Arrow and Parquet.
 //!
 //! Samples that say the same are added up; nothing else is lost. Names come from binaries
 //! and are kept as they are, except for what a format gives another meaning.
@@ -12,6 +13,7 @@ mod perfetto;
 mod pprof;
 mod proto;
 mod speedscope;
+mod table;
 
 pub use csv::csv;
 pub use firefox::firefox;
@@ -20,3 +22,4 @@ pub use otlp::otlp;
 pub use perfetto::perfetto;
 pub use pprof::pprof;
 pub use speedscope::speedscope;
+pub use table::{TableError, arrow, parquet};

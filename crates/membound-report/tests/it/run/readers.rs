@@ -120,6 +120,13 @@ fn runs() -> Vec<(Profile, Detail)> {
     ]
 }
 
+/// Those whose names are the same in folded stacks, which give `;` and control characters another meaning.
+fn plain_runs() -> Vec<(Profile, Detail)> {
+    let mut runs = runs();
+    runs.remove(2);
+    runs
+}
+
 /// A file below `target/readers`. `None` (and said so) where it is not.
 fn reader(path: &str) -> Option<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -210,6 +217,42 @@ fn opentelemetrys_schema_gives_every_sample() {
         let kinds = ["functions", "threads", "objects", "levels"];
         Truth::of(&profile, &detail).check(&found, &kinds);
         assert_eq!(found["kinds"], serde_json::json!(["stall", "cpu"]));
+    }
+}
+
+/// Holds rows that a reader gives to the samples.
+fn check_rows(found: &Value, profile: &Profile, detail: &Detail) {
+    Truth::of(profile, detail).check(found, &["functions", "threads", "objects", "levels"]);
+    assert_eq!(found["ordered"], true);
+    let times: Vec<u64> = [detail.samples.first(), detail.samples.last()]
+        .into_iter()
+        .flatten()
+        .map(|sample| nanoseconds(sample.t_s))
+        .collect();
+    assert_eq!(found["times"], serde_json::json!(times));
+}
+
+#[test]
+fn pyarrow_reads_every_row_of_an_arrow_file() {
+    for (profile, detail) in plain_runs() {
+        let bytes = export::arrow(&profile, &detail).expect("it is written");
+        let Some(found) = python("arrow", &bytes) else {
+            return;
+        };
+        check_rows(&found, &profile, &detail);
+    }
+}
+
+#[test]
+fn pyarrow_and_duckdb_read_every_row_of_a_parquet_file() {
+    for (profile, detail) in plain_runs() {
+        let bytes = export::parquet(&profile, &detail).expect("it is written");
+        for reader in ["parquet", "duckdb"] {
+            let Some(found) = python(reader, &bytes) else {
+                return;
+            };
+            check_rows(&found, &profile, &detail);
+        }
     }
 }
 

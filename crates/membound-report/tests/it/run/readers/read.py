@@ -190,15 +190,9 @@ def parquet(path):
 def duckdb(path):
     import duckdb
 
-    found = duckdb.sql(f"select * from read_parquet('{path}')").fetchnumpy()
-    import numpy
-
-    plain = {}
-    for name, column in found.items():
-        missing = numpy.ma.getmaskarray(column) if isinstance(column, numpy.ma.MaskedArray) else None
-        values = numpy.asarray(column).tolist()
-        plain[name] = [None if missing is not None and missing[i] else it for i, it in enumerate(values)]
-    rows(plain)
+    found = duckdb.sql(f"select * from read_parquet('{path}')")
+    values = list(zip(*found.fetchall())) or [()] * len(found.columns)
+    rows(dict(zip(found.columns, values)))
 
 
 if __name__ == "__main__":
