@@ -1,4 +1,4 @@
-//! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|bench|campaign|field|dist`.
+//! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|bench|campaign|field|readers|dist`.
 //!
 //! `ci` is what the continuous integration runs, here and there alike. `test` also brings
 //! in what the tests need. `machines` builds and tries the command for other processors. `schema`
@@ -6,7 +6,8 @@
 //! documents and builds the book. `fuzz` feeds the parsers what no test thought of. `bench` compares the finished
 //! command with its targets and keeps raw results; timing is judged nowhere else.
 //! `campaign` runs large programs with everything patched. `field` runs foreign programs under
-//! membound and compares cost and findings with the truth. `dist` makes what is installed where
+//! membound and compares cost and findings with the truth. `readers` has exports read by the programs that they are
+//! for. `dist` makes what is installed where
 //! there is no toolchain.
 
 mod architecture;
@@ -23,6 +24,7 @@ mod machines;
 mod needs;
 mod package;
 mod results;
+mod readers;
 mod run;
 mod schema;
 mod tests;
@@ -62,6 +64,8 @@ enum Chore {
     Campaign(campaign::Args),
     /// Run foreign programs under membound: what it costs them, and whether what it says is true.
     Field(field::Args),
+    /// Have exports read by the programs that they are for.
+    Readers(readers::Args),
     /// Make what is installed without a toolchain: tarball, Debian package and wheel.
     Dist(dist::Args),
 }
@@ -78,6 +82,7 @@ fn main() -> ExitCode {
         Chore::Bench(args) => bench::run(&args),
         Chore::Campaign(args) => campaign::run(&args),
         Chore::Field(args) => field::run(&args),
+        Chore::Readers(args) => readers::run(&args),
         Chore::Dist(args) => dist::run(&args),
     };
     match done {

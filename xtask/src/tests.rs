@@ -17,8 +17,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result};
 
-use crate::needs;
 use crate::run::{cargo, note, say};
+use crate::{needs, readers};
 use reader::Reader;
 
 /// Where proptest reads its seed. Without one it draws another every time, and the same
@@ -79,6 +79,7 @@ const SUITES: [Suite; 2] = [
 /// when `install` says so.
 pub(crate) fn run_all(install: bool) -> Result<Report> {
     needs::provide(install);
+    readers::provide(install);
     let mut report = Report::default();
     for suite in &SUITES {
         suite.run(&mut report)?;

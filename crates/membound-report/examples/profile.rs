@@ -4,8 +4,8 @@
 //! cargo run -p membound-report --example profile -- page > page.html
 //! ```
 //!
-//! The first argument is `page`, `listing`, `comparison`, `comparison-page`, `gates`, `gates-page`,
-//! `pprof`, `firefox`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
+//! The first argument is `page`, `listing`, `comparison`, `comparison-page`, `gates`, `gates-page`, `pprof`,
+//! `firefox`, `folded`, `speedscope`, `perfetto`, `otlp`, `arrow`, `parquet`, or what `report --by` takes; the second `simulation`, `nodes`, `nothing` or a
 //! number of samples.
 
 use std::error::Error;
@@ -39,6 +39,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         "gates-page" => page::run_comparison(&fixture::gated()).into_bytes(),
         "pprof" => export::pprof(&profile, &detail),
         "firefox" => export::firefox(&profile, &detail).into_bytes(),
+        "folded" => export::folded(&detail, export::Weight::Stall).into_bytes(),
+        "speedscope" => export::speedscope(&profile, &detail).into_bytes(),
+        "perfetto" => export::perfetto(&profile, &detail),
+        "otlp" => export::otlp(&profile, &detail),
+        "arrow" => export::arrow(&profile, &detail)?,
+        "parquet" => export::parquet(&profile, &detail)?,
         by => text::profile(&profile, &detail, by.parse::<By>()?, style).into_bytes(),
     };
     std::io::stdout().write_all(&shown)?;

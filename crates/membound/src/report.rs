@@ -38,8 +38,28 @@ pub(crate) enum ReportFormat {
     Pprof,
     /// For the Firefox Profiler.
     Firefox,
+    /// For speedscope.
+    Speedscope,
+    /// For Perfetto's viewer and trace processor.
+    Perfetto,
+    /// For what takes OpenTelemetry's profiles (protocol buffers).
+    Otlp,
+    /// Samples as rows, in Arrow's file format.
+    Arrow,
+    /// Samples as rows, in Parquet.
+    Parquet,
     /// One line a call chain, for flame graphs.
     Folded,
+}
+
+impl ReportFormat {
+    /// Whether it is no text for a terminal.
+    const fn is_binary(self) -> bool {
+        matches!(
+            self,
+            Self::Pprof | Self::Perfetto | Self::Otlp | Self::Arrow | Self::Parquet
+        )
+    }
 }
 
 /// What call chains are weighed by.
@@ -96,9 +116,11 @@ pub(crate) struct ReportArgs {
 
 /// Reads a run and shows it.
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    if args.format == ReportFormat::Pprof && std::io::stdout().is_terminal() {
-        let why = "pprof files are binary: send stdout into a file";
-        return Err(Usage(why.to_owned()).into());
+    if args.format.is_binary() && std::io::stdout().is_terminal() {
+        let name = args.format.to_possible_value();
+        let name = name.as_ref().map_or("such", |value| value.get_name());
+        let why = format!("{name} files are binary: send stdout into a file");
+        return Err(Usage(why).into());
     }
     let grouping = Grouping {
         by: args.by,
@@ -259,16 +281,23 @@ fn show(args: &ReportArgs, grouping: Grouping, views: &Views) -> anyhow::Result<
         ReportFormat::Json => output::json(profile)?,
         ReportFormat::Csv => export::csv(profile, detail, grouping),
         ReportFormat::Firefox => export::firefox(profile, detail),
+        ReportFormat::Speedscope => export::speedscope(profile, detail),
         ReportFormat::Folded => export::folded(detail, grouping.weight),
-        ReportFormat::Pprof => {
-            let bytes = export::pprof(profile, detail);
-            let mut stdout = std::io::stdout().lock();
-            return stdout
-                .write_all(&bytes)
-                .and_then(|()| stdout.flush())
-                .context("cannot write to stdout");
-        }
+        ReportFormat::Pprof => return write(&export::pprof(profile, detail)),
+        ReportFormat::Perfetto => return write(&export::perfetto(profile, detail)),
+        ReportFormat::Otlp => return write(&export::otlp(profile, detail)),
+        ReportFormat::Arrow => return write(&export::arrow(profile, detail)?),
+        ReportFormat::Parquet => return write(&export::parquet(profile, detail)?),
     };
     output::print(&text);
     Ok(())
+}
+
+/// Writes bytes to stdout.
+fn write(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout
+        .write_all(bytes)
+        .and_then(|()| stdout.flush())
+        .context("cannot write to stdout")
 }

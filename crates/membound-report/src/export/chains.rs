@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use membound_types::{Detail, DetailFrame};
+use membound_types::{Detail, DetailFrame, DetailSample};
 
 /// Frames beyond which a chain is cut at its outer end; only a loop in a damaged run is
 /// this deep.
@@ -26,12 +26,42 @@ pub(super) struct Key {
     pub(super) level: Option<u8>,
 }
 
-/// Samples added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Samples added up. Every sample is rounded to nanoseconds before it is added, so that all formats agree to the last
+/// one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) samples: u64,
-    pub(super) weight_s: f64,
-    pub(super) stall_s: f64,
+    pub(super) cpu_ns: u64,
+    pub(super) stall_ns: u64,
+}
+
+impl Sum {
+    /// What one sample stands for; the stalled part is at most the whole.
+    pub(super) fn of(sample: &DetailSample) -> Self {
+        let cpu_ns = nanoseconds(sample.weight_s);
+        Self {
+            samples: 1,
+            cpu_ns,
+            stall_ns: nanoseconds(sample.stall_s).min(cpu_ns),
+        }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.cpu_ns = self.cpu_ns.saturating_add(other.cpu_ns);
+        self.stall_ns = self.stall_ns.saturating_add(other.stall_ns);
+    }
+}
+
+impl Key {
+    pub(super) fn of(sample: &DetailSample) -> Self {
+        Self {
+            thread: sample.thread,
+            stack: sample.stack,
+            object: sample.object,
+            level: sample.level,
+        }
+    }
 }
 
 impl<'a> Chains<'a> {
@@ -62,6 +92,38 @@ impl<'a> Chains<'a> {
         out
     }
 
+    /// The innermost frame of a chain.
+    pub(super) fn innermost(self, stack: u32) -> Option<&'a DetailFrame> {
+        self.frame(self.detail.stacks.get(stack as usize)?.frame)
+    }
+
+    /// The frames of a chain, innermost first, inlined functions together with the function that they were inlined
+    /// into, which stands last.
+    pub(super) fn together(self, stack: u32) -> Vec<Vec<u32>> {
+        let mut out = Vec::new();
+        let mut together = Vec::new();
+        for position in self.frames(stack) {
+            together.push(position);
+            if !self.frame(position).is_some_and(|frame| frame.inlined) {
+                out.push(std::mem::take(&mut together));
+            }
+        }
+        if !together.is_empty() {
+            out.push(together);
+        }
+        out
+    }
+
+    /// By module: the address behind the highest that frames name.
+    pub(super) fn limits(self) -> BTreeMap<u32, u64> {
+        let mut out = BTreeMap::new();
+        for frame in &self.detail.frames {
+            let limit = out.entry(frame.module).or_insert(0);
+            *limit = frame.address.saturating_add(1).max(*limit);
+        }
+        out
+    }
+
     pub(super) fn frame(self, position: u32) -> Option<&'a DetailFrame> {
         self.detail.frames.get(position as usize)
     }
@@ -70,16 +132,7 @@ impl<'a> Chains<'a> {
     pub(super) fn sums(self) -> BTreeMap<Key, Sum> {
         let mut out: BTreeMap<Key, Sum> = BTreeMap::new();
         for sample in &self.detail.samples {
-            let key = Key {
-                thread: sample.thread,
-                stack: sample.stack,
-                object: sample.object,
-                level: sample.level,
-            };
-            let sum = out.entry(key).or_default();
-            sum.samples += 1;
-            sum.weight_s += finite(sample.weight_s);
-            sum.stall_s += finite(sample.stall_s);
+            out.entry(Key::of(sample)).or_default().add(Sum::of(sample));
         }
         out
     }

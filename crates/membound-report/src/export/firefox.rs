@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use membound_types::{BandwidthDomain, Detail, DetailSample, Profile, ThreadRow};
 use serde_json::{Value, json};
 
-use super::chains::{Chains, finite};
+use super::chains::{Chains, Sum, finite};
 use crate::facts::run;
 
 const VERSION: u32 = 48;
@@ -40,6 +40,10 @@ pub fn firefox(profile: &Profile, detail: &Detail) -> String {
         .command
         .first()
         .map_or("process", |word| word.rsplit('/').next().unwrap_or(word));
+    if by_thread.is_empty() {
+        // The profiler does not open a profile without threads.
+        by_thread.insert(0, Vec::new());
+    }
     let threads: Vec<Value> = by_thread
         .into_iter()
         .map(|(index, samples)| {
@@ -282,18 +286,19 @@ impl<'a> Thread<'a> {
         samples.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
         let (mut stacks, mut times, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         for sample in samples {
-            let stalled = finite(sample.stall_s).min(finite(sample.weight_s));
+            let Sum {
+                cpu_ns, stall_ns, ..
+            } = Sum::of(sample);
             let level = sample
                 .level
                 .map(usize::from)
                 .filter(|&level| level < self.levels)
                 .map_or(0, |level| LEVELS + level);
-            let computing = finite(sample.weight_s) - stalled;
-            for (seconds, category) in [(stalled, level), (computing, COMPUTING)] {
-                if seconds > 0.0 {
+            for (ns, category) in [(stall_ns, level), (cpu_ns - stall_ns, COMPUTING)] {
+                if ns > 0 {
                     stacks.push(self.stack(sample.stack, category));
                     times.push(finite(sample.t_s) * 1e3);
-                    weights.push(seconds * 1e3);
+                    weights.push(ns as f64 / 1e6);
                 }
             }
         }

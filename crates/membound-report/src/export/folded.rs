@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use membound_types::Detail;
 
-use super::chains::{Chains, nanoseconds};
+use super::chains::Chains;
 
 /// What a stack is weighed by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -21,29 +21,29 @@ pub enum Weight {
 #[must_use]
 pub fn folded(detail: &Detail, weight: Weight) -> String {
     let chains = Chains::new(detail);
-    let mut lines: BTreeMap<String, f64> = BTreeMap::new();
-    let mut by_stack: BTreeMap<u32, f64> = BTreeMap::new();
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    let mut by_stack: BTreeMap<u32, u64> = BTreeMap::new();
     for (key, sum) in chains.sums() {
         *by_stack.entry(key.stack).or_default() += match weight {
-            Weight::Time => sum.weight_s,
-            Weight::Stall => sum.stall_s,
+            Weight::Time => sum.cpu_ns,
+            Weight::Stall => sum.stall_ns,
         };
     }
-    for (stack, seconds) in by_stack {
+    for (stack, weight_ns) in by_stack {
         // Chains that differ only in addresses are one line.
-        *lines.entry(line(chains, stack)).or_default() += seconds;
+        *lines.entry(line(chains, stack)).or_default() += weight_ns;
     }
     let mut out = String::new();
-    for (line, seconds) in lines {
-        let weight = nanoseconds(seconds);
-        if weight > 0 {
-            out.push_str(&format!("{line} {weight}\n"));
+    for (line, weight_ns) in lines {
+        if weight_ns > 0 {
+            out.push_str(&format!("{line} {weight_ns}\n"));
         }
     }
     out
 }
 
-fn line(chains: Chains<'_>, stack: u32) -> String {
+/// A chain's functions, outermost first.
+pub(super) fn line(chains: Chains<'_>, stack: u32) -> String {
     let mut words = Vec::new();
     for position in chains.frames(stack).into_iter().rev() {
         let Some(frame) = chains.frame(position) else {

@@ -1,4 +1,5 @@
-//! Profiles for other programs: CSV, folded stacks, pprof and Firefox Profiler.
+//! Profiles for other programs: CSV, folded stacks, pprof, Firefox Profiler, speedscope, Perfetto,
+//! OTLP, Arrow and Parquet.
 //!
 //! Samples that say the same are added up; nothing else is lost. Names come from binaries
 //! and are kept as they are, except for what a format gives another meaning.
@@ -7,10 +8,18 @@ mod chains;
 mod csv;
 mod firefox;
 mod folded;
+mod otlp;
+mod perfetto;
 mod pprof;
 mod proto;
+mod speedscope;
+mod table;
 
 pub use csv::csv;
 pub use firefox::firefox;
 pub use folded::{Weight, folded};
+pub use otlp::otlp;
+pub use perfetto::perfetto;
 pub use pprof::pprof;
+pub use speedscope::speedscope;
+pub use table::{TableError, arrow, parquet};

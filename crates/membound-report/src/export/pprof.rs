@@ -47,14 +47,7 @@ pub fn pprof(profile: &Profile, detail: &Detail) -> Vec<u8> {
         let locations = tables.locations(key.stack);
         let mut sample = Message::new();
         sample.numbers(1, &locations);
-        sample.numbers(
-            2,
-            &[
-                sum.samples,
-                nanoseconds(sum.weight_s),
-                nanoseconds(sum.stall_s),
-            ],
-        );
+        sample.numbers(2, &[sum.samples, sum.cpu_ns, sum.stall_ns]);
         if let Some(thread) = profile.threads.get(key.thread as usize) {
             tables.label(&mut sample, "thread", Label::Text(&thread.name));
             tables.label(&mut sample, "tid", Label::Number(thread.tid));
@@ -169,21 +162,8 @@ impl<'a> Tables<'a> {
         if let Some(known) = self.known.get(&stack) {
             return known.clone();
         }
-        let mut out = Vec::new();
-        let mut together = Vec::new();
-        for position in self.chains.frames(stack) {
-            together.push(position);
-            let inlined = self
-                .chains
-                .frame(position)
-                .is_some_and(|frame| frame.inlined);
-            if !inlined {
-                out.push(self.location(std::mem::take(&mut together)));
-            }
-        }
-        if !together.is_empty() {
-            out.push(self.location(together));
-        }
+        let together = self.chains.together(stack).into_iter();
+        let out: Vec<u64> = together.map(|frames| self.location(frames)).collect();
         self.known.insert(stack, out.clone());
         out
     }

@@ -1,4 +1,4 @@
-//! Writing of protocol buffers: the wire types that pprof's schema uses.
+//! Writing of protocol buffers: the wire types that the schemas of pprof, Perfetto and OTLP use.
 
 /// A message under construction.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +23,29 @@ impl Message {
         }
     }
 
+    /// A number, zero too: where a reader tells zero from a missing field.
+    pub(super) fn present(&mut self, field: u32, value: u64) {
+        self.varint(u64::from(field) << 3);
+        self.varint(value);
+    }
+
+    /// Eight bytes.
+    pub(super) fn fixed64(&mut self, field: u32, value: u64) {
+        self.varint(u64::from(field) << 3 | 1);
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// A floating-point number, zero too.
+    pub(super) fn double(&mut self, field: u32, value: f64) {
+        self.fixed64(field, value.to_bits());
+    }
+
+    /// Numbers of eight bytes in one field.
+    pub(super) fn fixed64s(&mut self, field: u32, values: &[u64]) {
+        let packed: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+        self.bytes(field, &packed);
+    }
+
     /// Numbers in one field.
     pub(super) fn numbers(&mut self, field: u32, values: &[u64]) {
         let mut packed = Self::new();
@@ -40,7 +63,7 @@ impl Message {
         self.bytes(field, text.as_bytes());
     }
 
-    fn bytes(&mut self, field: u32, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, field: u32, bytes: &[u8]) {
         self.varint(u64::from(field) << 3 | 2);
         self.varint(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);

@@ -11,7 +11,7 @@ use super::protobuf::Message;
 const EVIL: &str = "=cmd|' /C calc'!A0;\"</script>,\u{2028}\n\x1b[31m";
 
 /// The simulation with a name in it that means harm to every format.
-fn hostile() -> (Profile, Detail) {
+pub(super) fn hostile() -> (Profile, Detail) {
     let (mut profile, mut detail) = fixture::simulation();
     for name in &mut detail.names {
         *name = EVIL.to_owned();
@@ -102,6 +102,32 @@ fn inlined_functions_are_marked_and_broken_chains_end() {
     detail.samples[0].stack = 9999;
     let text = export::folded(&detail, Weight::Time);
     assert!(text.contains("_[i]") && text.contains("[unknown] "));
+}
+
+#[test]
+fn broken_references_break_no_export() {
+    let (profile, mut detail) = fixture::simulation();
+    detail.stacks[0].parent = Some(detail.stacks.len() as u32 - 1);
+    detail.stacks[1].frame = 9999;
+    detail.frames[0].function = 9999;
+    for (index, sample) in detail.samples.iter_mut().enumerate() {
+        match index % 5 {
+            0 => sample.stack = 9999,
+            1 => sample.thread = 9999,
+            2 => sample.object = Some(9999),
+            3 => sample.level = Some(200),
+            _ => (sample.t_s, sample.weight_s, sample.stall_s) = (f64::NAN, -1.0, f64::INFINITY),
+        }
+    }
+    assert!(!export::speedscope(&profile, &detail).is_empty());
+    assert!(!export::firefox(&profile, &detail).is_empty());
+    for bytes in [
+        export::pprof(&profile, &detail),
+        export::perfetto(&profile, &detail),
+        export::otlp(&profile, &detail),
+    ] {
+        assert!(!bytes.is_empty());
+    }
 }
 
 /// Rows of a CSV as RFC 4180 says.

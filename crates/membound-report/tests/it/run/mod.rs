@@ -5,4 +5,5 @@ mod exports;
 pub(crate) mod fixture;
 mod page;
 mod protobuf;
+mod readers;
 mod text;
