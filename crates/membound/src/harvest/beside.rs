@@ -322,6 +322,7 @@ mod tests {
             calls: 0,
             parks: 0,
             away_ns: 0,
+            progress: 0,
         };
         let harvested = Harvested {
             guests: vec![guest],
