@@ -74,3 +74,62 @@ fn gained(sets: &[BatchSet]) -> Option<f64> {
     let cpu = sum(|set| set.alone_cpu_s) / sum(|set| Some(set.cpu_s));
     Some(wall.min(cpu)).filter(|gain| gain.is_finite())
 }
+
+#[cfg(test)]
+mod tests {
+    use membound_types::{BatchCounts, BatchOptions, BatchSetReason, Kind, SCHEMA_VERSION};
+
+    use super::*;
+
+    fn set(alone_s: Option<f64>, wall_s: f64) -> BatchSet {
+        BatchSet {
+            jobs: vec![1, 2],
+            why: BatchSetReason::Measured,
+            wall_s,
+            cpu_s: wall_s,
+            alone_wall_s: alone_s,
+            alone_cpu_s: alone_s,
+            gain: alone_s.map(|alone_s| alone_s / wall_s),
+        }
+    }
+
+    fn batch(sets: Vec<BatchSet>, jobs: BatchCounts) -> HarvestBatch {
+        HarvestBatch {
+            schema_version: SCHEMA_VERSION,
+            kind: Kind::HarvestBatch,
+            incomplete: false,
+            membound_version: String::new(),
+            date: String::new(),
+            host: String::new(),
+            cpu: String::new(),
+            list: "list".to_owned(),
+            options: BatchOptions {
+                at_once: 2,
+                ..BatchOptions::default()
+            },
+            order: BatchOrder::LongestFirst,
+            wall_s: 4000.25,
+            cpu_s: 7900.5,
+            jobs_per_s: Some(1.024),
+            jobs,
+            sets,
+            results: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_batch_is_one_table() {
+        let jobs = BatchCounts {
+            succeeded: 4090,
+            failed: 6,
+            ..BatchCounts::default()
+        };
+        let sets = vec![set(Some(12.0), 6.0), set(None, 5.0)];
+        assert_eq!(
+            harvest_batch(&batch(sets, jobs), Style::default()),
+            "membound: batch  2 at one time, the longest first\n\
+             jobs\u{20} failed    wall     CPU  jobs/s  harvested sets  gained\n"
+        );
+    }
+}

@@ -23,7 +23,7 @@ mod told;
 
 use std::io::{IsTerminal, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 
@@ -89,7 +89,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
     if args.dry_run {
         let path = args.joblog.as_ref().filter(|_| again(args).is_some());
         let held = path.and_then(|path| std::fs::read(path).ok());
-        skip(&mut listed, held.unwrap_or_default(), args);
+        skip(&mut listed, &held.unwrap_or_default(), args);
     } else {
         json = args.json.as_deref().map(Target::open).transpose()?;
         if json.as_ref().is_some_and(Target::is_stdout) && args.output.is_none() {
@@ -99,9 +99,10 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
             super::check_agent()?;
         }
         if let Some(path) = &args.joblog {
-            let (kept, held) = open_log(path, args)?;
-            skip(&mut listed, held, args);
-            log = Some((path.clone(), kept));
+            let (opened, held) = JobLog::open(path, again(args).is_some())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            skip(&mut listed, &held, args);
+            log = Some((path.clone(), opened));
         }
     }
     let keeper = Keeper::open();
@@ -125,6 +126,11 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
         let place = args.output.as_deref().unwrap_or(&temporary);
         format!("cannot write to {}", place.display())
     })?;
+    // All else was found possible: what an earlier batch wrote may go.
+    if let Some((path, log)) = &mut log {
+        log.begin()
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let given = Given {
         listed: given,
         skipped: given - listed.len(),
@@ -173,18 +179,10 @@ fn again(args: &BatchArgs) -> Option<Again> {
     }
 }
 
-/// Opens the log, and returns what it held.
-fn open_log(path: &PathBuf, args: &BatchArgs) -> anyhow::Result<(JobLog, Vec<u8>)> {
-    let place = || format!("cannot write {}", path.display());
-    let (mut log, held) = JobLog::open(path, again(args).is_some()).with_context(place)?;
-    log.flush().with_context(place)?;
-    Ok((log, held))
-}
-
 /// Takes out what the log has as done.
-fn skip(listed: &mut Vec<Listed>, held: Vec<u8>, args: &BatchArgs) {
+fn skip(listed: &mut Vec<Listed>, held: &[u8], args: &BatchArgs) {
     let Some(again) = again(args) else { return };
-    let done = joblog::done(&held, listed, again);
+    let done = joblog::done(held, listed, again);
     let done: std::collections::HashSet<u64> = done.into_iter().collect();
     listed.retain(|it| !done.contains(&it.number));
 }

@@ -123,12 +123,15 @@ pub(super) fn done(text: &[u8], listed: &[Listed], again: Again) -> Vec<u64> {
 #[derive(Debug)]
 pub(super) struct JobLog {
     file: File,
+    /// What it held and is continued after.
+    held_bytes: u64,
     /// Lines that could not be written yet.
     waiting: Vec<u8>,
 }
 
 impl JobLog {
-    /// Opens the log at `path`, anew or (`resume`) after what it holds. Returns what it held.
+    /// Opens the log at `path`, to be begun anew or (`resume`) after what it holds, and changes nothing yet.
+    /// Returns what it holds.
     ///
     /// # Errors
     /// When it cannot be written, or the file is no job log, which would be lost.
@@ -139,30 +142,38 @@ impl JobLog {
             .append(true)
             .truncate(false)
             .open(path)?;
-        let is_regular = file.metadata()?.is_file();
         let mut held = Vec::new();
-        if is_regular {
+        if file.metadata()?.is_file() {
             io::Read::read_to_end(&mut &file, &mut held)?;
-            if !held.is_empty() && !HEADER.starts_with(&held) && !held.starts_with(HEADER) {
+            if !HEADER.starts_with(&held) && !held.starts_with(HEADER) {
                 let why = "it holds something other than a job log";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             // A batch on a full disk may have left the beginning of a line.
-            let whole = held
-                .iter()
-                .rposition(|byte| *byte == b'\n')
-                .map_or(0, |at| at + 1);
-            held.truncate(if resume { whole } else { 0 });
-            file.set_len(held.len() as u64)?;
+            let whole = held.iter().rposition(|byte| *byte == b'\n');
+            let whole = whole.filter(|_| resume).map_or(0, |at| at + 1);
+            held.truncate(whole);
         }
-        let mut log = Self {
+        let log = Self {
             file,
+            held_bytes: held.len() as u64,
             waiting: Vec::new(),
         };
-        if held.is_empty() {
-            log.waiting.extend_from_slice(HEADER);
-        }
         Ok((log, held))
+    }
+
+    /// Takes out what is not continued, and writes the header where there is none.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub(super) fn begin(&mut self) -> io::Result<()> {
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(self.held_bytes)?;
+        }
+        if self.held_bytes == 0 {
+            self.waiting.extend_from_slice(HEADER);
+        }
+        self.flush()
     }
 
     /// Whether all jobs that were added are in the file.
@@ -273,17 +284,19 @@ mod tests {
         let path = place.path().join("log");
         let (mut log, held) = JobLog::open(&path, true).unwrap();
         assert!(held.is_empty());
+        log.begin().unwrap();
         log.add(&entry(1, 0, "a")).unwrap();
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, [&whole[..], b"2\t:\t17"].concat()).unwrap();
         let (mut log, held) = JobLog::open(&path, true).unwrap();
         assert_eq!(held, whole);
+        log.begin().unwrap();
         log.add(&entry(2, 0, "b")).unwrap();
         let expected = [whole, entry(2, 0, "b").line()].concat();
         assert_eq!(std::fs::read(&path).unwrap(), expected);
         let (mut log, held) = JobLog::open(&path, false).unwrap();
         assert!(held.is_empty());
-        log.flush().unwrap();
+        log.begin().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), HEADER);
     }
 
@@ -299,9 +312,9 @@ mod tests {
     #[test]
     fn lines_wait_while_the_disk_is_full() {
         let (mut log, _) = JobLog::open(Path::new("/dev/full"), false).unwrap();
-        assert!(log.add(&entry(1, 0, "a")).is_err());
+        assert!(log.begin().is_err());
         assert!(log.add(&entry(2, 0, "b")).is_err());
         let lines = log.waiting.iter().filter(|byte| **byte == b'\n');
-        assert_eq!(lines.count(), 3);
+        assert_eq!(lines.count(), 2);
     }
 }

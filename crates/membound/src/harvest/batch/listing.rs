@@ -67,7 +67,10 @@ fn plain_words(line: &[u8]) -> Option<Vec<OsString>> {
     }
     let words = shlex::bytes::split(line)?;
     let first = words.first()?;
-    if first.contains(&b'=') || SHELL_WORDS.iter().any(|word| word.as_bytes() == first) {
+    if first.is_empty()
+        || first.contains(&b'=')
+        || SHELL_WORDS.iter().any(|word| word.as_bytes() == first)
+    {
         return None;
     }
     Some(words.into_iter().map(OsString::from_vec).collect())

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use membound_platform::disturb::ThreadUsage;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
 
 use super::listing::{Listed, Way};
 use super::outputs::Pair;
@@ -92,7 +92,7 @@ pub(super) fn reap() -> Option<Ended> {
         usage.user_us + usage.system_us
     };
     let before = cpu_us();
-    let (pid, status) = waitpid(None, WaitOptions::NOHANG).ok().flatten()?;
+    let (pid, status) = wait(WaitOptions::NOHANG).ok().flatten()?;
     Some(Ended {
         pid,
         exit_code: status.exit_status().unwrap_or(0),
