@@ -138,9 +138,23 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
         order: lineup.order,
     };
     let is_known = expected.iter().any(|it| it.wall_s.is_some());
-    let harvest = match args.harvest {
-        BatchHarvest::Auto if membound_launch::AGENT.is_empty() => BatchHarvest::Off,
-        asked => asked,
+    let can_harvest = jobs.iter().any(|job| job.plan.is_some());
+    let machine = if args.machine.is_some() || (can_harvest && args.harvest != BatchHarvest::Off) {
+        guests::machine(args.machine.as_deref())?.filter(|_| can_harvest)
+    } else {
+        None
+    };
+    if args.harvest == BatchHarvest::On && machine.is_none() {
+        let lacks = if can_harvest {
+            "no machine profile is kept, which `membound measure` makes"
+        } else {
+            "there is no kept plan of two or more of its programs, which `membound harvest run` makes"
+        };
+        output::complain(&format!("all jobs run as ordinary processes: {lacks}"));
+    }
+    let harvest = match machine {
+        Some(_) if !membound_launch::AGENT.is_empty() => args.harvest,
+        _ => BatchHarvest::Off,
     };
     let batch = Batch {
         line: Line::new(listed.len(), args.progress != Shown::Off),
@@ -149,6 +163,7 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
         queue: Queue::new(lineup, slots),
         halt: args.halt.unwrap_or(Halt::Never),
         harvest,
+        machine,
         outputs,
         log,
         keeper,

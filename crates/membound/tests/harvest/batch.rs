@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::plan;
-use crate::suite::{Left, finish, output_of, scavenger};
+use crate::suite::{Left, finish, machine, output_of, scavenger};
 
 /// A batch with a plan of its jobs in the cache.
 struct Batch {
@@ -45,6 +45,7 @@ impl Batch {
     fn run(&self, options: &str) -> (Left, HarvestBatch) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
         command.args(["harvest", "batch", "list", "--json", "batch.json"]);
+        command.arg("--machine").arg(machine());
         command.args(options.split_whitespace());
         let left = finish(&mut command, self.room.path());
         let text = std::fs::read_to_string(self.path("batch.json")).unwrap_or_default();

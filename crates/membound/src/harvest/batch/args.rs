@@ -59,6 +59,10 @@ pub(crate) struct BatchArgs {
                 [default: auto]"
     )]
     pub(crate) harvest: BatchHarvest,
+    /// Machine profile that harvests take latencies from; without one none is begun [default: the one kept
+    /// of this host].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) machine: Option<PathBuf>,
     /// Print the commands in the order in which they would be started, and run nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,

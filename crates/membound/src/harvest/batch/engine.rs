@@ -43,6 +43,8 @@ pub(super) struct Batch {
     pub(super) queue: Queue,
     pub(super) halt: Halt,
     pub(super) harvest: BatchHarvest,
+    /// The machine profile of harvests; without one there are none.
+    pub(super) machine: Option<PathBuf>,
     pub(super) outputs: Outputs,
     pub(super) log: Option<(PathBuf, JobLog)>,
     pub(super) keeper: Keeper,
@@ -191,7 +193,8 @@ impl Engine {
         let prepared = guests.and_then(|guests| {
             let mut harvest = Harvest::prepare(self.batch.outputs.directory()).ok()?;
             let membound = std::env::current_exe().ok()?;
-            let mut command = harvest.command(&membound, &guests)?;
+            let machine = self.batch.machine.as_deref()?;
+            let mut command = harvest.command(&membound, machine, &guests)?;
             let pid = processes::spawned(&mut command).ok()?;
             Some((pid, harvest))
         });

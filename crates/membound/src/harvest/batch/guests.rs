@@ -4,10 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use membound_types::{HarvestRun, Kind, Scavenger, ScavengerState};
+use membound_platform::Root;
+use membound_types::{HarvestRun, Kind, Scavenger, ScavengerState, Timer};
 use tempfile::TempDir;
 
-use crate::documents;
+use crate::machines::Store;
+use crate::profile::machine;
+use crate::{documents, version};
 
 /// A job as a guest.
 #[derive(Clone, Debug)]
@@ -35,6 +38,24 @@ pub(super) enum End {
     Lost,
 }
 
+/// The machine profile that harvests here take latencies from: the one at `named`, else the one kept of this
+/// host. Without one a harvest would measure the machine for a minute, which no batch is to wait for.
+///
+/// # Errors
+/// When the file at `named` is none.
+pub(super) fn machine(named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
+    if let Some(path) = named {
+        machine::read(path)?;
+        return Ok(Some(path.to_owned()));
+    }
+    let info = version::machine(&Root::system(), Timer::default(), Default::default());
+    let kept = Store::open(&info.host).kept();
+    let is_of_this = |path: &PathBuf| {
+        machine::read(path).is_ok_and(|it| it.machine.cpu.model_name == info.cpu.model_name)
+    };
+    Ok(kept.filter(is_of_this))
+}
+
 /// A harvest, and its files.
 #[derive(Debug)]
 pub(super) struct Harvest {
@@ -54,10 +75,17 @@ impl Harvest {
         })
     }
 
-    /// The command that runs `guests`. `None` where a word cannot be written on a command line.
-    pub(super) fn command(&mut self, membound: &Path, guests: &[Guest]) -> Option<Command> {
+    /// The command that runs `guests`, with this machine profile. `None` where a word cannot be written on a
+    /// command line.
+    pub(super) fn command(
+        &mut self,
+        membound: &Path,
+        machine: &Path,
+        guests: &[Guest],
+    ) -> Option<Command> {
         let mut command = Command::new(membound);
-        command.args(["harvest", "run", "--no-primary", "--quiet"]);
+        command.args(["harvest", "run", "--no-primary", "--quiet", "--machine"]);
+        command.arg(machine);
         let mut plans: Vec<&Path> = guests.iter().map(|it| it.plan.as_path()).collect();
         plans.sort_unstable();
         plans.dedup();
@@ -162,13 +190,17 @@ mod tests {
             guest(&["chase", "c"], "/p/1"),
             guest(&["walk"], "/p/2"),
         ];
-        let command = harvest.command(Path::new("/m"), &guests).unwrap();
+        let command = harvest
+            .command(Path::new("/m"), Path::new("/machine"), &guests)
+            .unwrap();
         let words: Vec<_> = command.get_args().map(|it| it.to_string_lossy()).collect();
         let expected = [
             "harvest",
             "run",
             "--no-primary",
             "--quiet",
+            "--machine",
+            "/machine",
             "--plan",
             "/p/1",
             "--plan",
