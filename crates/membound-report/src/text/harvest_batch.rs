@@ -129,7 +129,8 @@ mod tests {
         assert_eq!(
             harvest_batch(&batch(sets, jobs), Style::default()),
             "membound: batch  2 at one time, the longest first\n\
-             jobs\u{20} failed    wall     CPU  jobs/s  harvested sets  gained\n"
+             jobs  failed    wall     CPU  jobs/s  harvested sets  gained\n\
+             4096       6  4000 s  7900 s    1.02               2   2.00×\n"
         );
     }
 }

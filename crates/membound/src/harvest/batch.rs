@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 
 use anyhow::Context;
+use membound_platform::date::now_utc;
 use membound_types::BatchHarvest;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
@@ -54,7 +55,7 @@ pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     let Some((batch, given, mut json)) = prepared else {
         return Ok(ExitCode::SUCCESS);
     };
-    let date = told::now();
+    let date = now_utc();
     let signals = signals()?;
     let outcome = Engine::new(batch).run(&signals);
     let document = told::document(args, given, &outcome, date);

@@ -134,6 +134,11 @@ fn what_a_harvest_refuses_runs_as_ordinary_processes() {
     assert_eq!(left, alone);
     assert_eq!(document.sets.len(), 1);
     assert!(document.results.iter().all(|it| it.set.is_none()));
+    let note = document.notes.first().expect("it says why");
+    assert!(
+        note.starts_with("3 of 3 jobs") && note.contains("plan.json"),
+        "{note}"
+    );
     assert_eq!(codes(&document), [Some(0), Some(7), Some(0)]);
 }
 

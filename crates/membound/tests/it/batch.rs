@@ -77,12 +77,13 @@ impl Batch {
                 let columns: Vec<&str> = line.split('\t').collect();
                 assert_eq!(columns.len(), 9, "{line}");
                 assert_eq!((columns[1], columns[4]), (":", "0"), "{line}");
-                let started: f64 = columns[2].parse().unwrap();
+                let started: f64 = columns[2].parse().expect("it is a time");
                 assert!(started > 1.7e9, "{line}");
-                assert!(columns[3].trim().parse::<f64>().unwrap() >= 0.0, "{line}");
-                let number = |column: usize| columns[column].parse().unwrap();
+                let wall: f64 = columns[3].trim().parse().expect("it is a time");
+                assert!(wall >= 0.0, "{line}");
+                let number = |column: usize| columns[column].parse().expect("it is a number");
                 (
-                    columns[0].parse().unwrap(),
+                    columns[0].parse().expect("it is a number"),
                     number(6),
                     number(7),
                     columns[8].to_owned(),

@@ -1,6 +1,7 @@
 //! The harvest that a set of jobs runs in: a child `membound harvest run --no-primary`. All that this crate
 //! knows of that command's options and document, as far as batches are concerned, stands here.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -98,9 +99,20 @@ impl Harvest {
         }
         command.arg("--output").arg(self.room.path());
         command.arg("--json").arg(self.document());
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let told = File::create(self.complaints()).map_or_else(|_| Stdio::null(), Stdio::from);
+        command.stdout(Stdio::null()).stderr(told);
         self.words = guests.iter().map(|it| it.words.clone()).collect();
         Some(command)
+    }
+
+    /// The last line that the command complained with, if any.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.complaints()).ok()?;
+        text.lines().next_back().map(str::to_owned)
+    }
+
+    fn complaints(&self) -> PathBuf {
+        self.room.path().join("complaints")
     }
 
     fn document(&self) -> PathBuf {

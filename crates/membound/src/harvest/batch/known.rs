@@ -18,7 +18,7 @@ use super::record::Record;
 use crate::documents;
 
 /// Larger files are known by name, size and time instead of by what they hold.
-const MAX_BINARY_BYTES: u64 = 256 << 20;
+const MAX_BINARY_BYTES: u64 = 64 << 20;
 /// Plans that are looked at, the latest, and their bytes together: reading them takes 50 ms at most.
 const MAX_PLANS: usize = 500;
 const MAX_PLAN_BYTES: u64 = 32 << 20;

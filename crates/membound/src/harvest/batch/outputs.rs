@@ -143,8 +143,10 @@ impl Outputs {
         let (out, err) = (self.path(number, "out"), self.path(number, "err"));
         copy(&out, &mut io::stdout().lock())?;
         copy(&err, &mut io::stderr().lock())?;
-        std::fs::remove_file(out)?;
-        std::fs::remove_file(err)
+        // What is left goes with the directory.
+        let _ = std::fs::remove_file(out);
+        let _ = std::fs::remove_file(err);
+        Ok(())
     }
 
     /// Whether what jobs print has no reader any more.
@@ -174,10 +176,7 @@ fn copy(path: &Path, to: &mut impl io::Write) -> io::Result<()> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         // A job may remove what it wrote, and one that could not be started has nothing.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            File::create(path)?;
-            return Ok(());
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
     if file.metadata()?.len() > 0 {

@@ -1,6 +1,6 @@
 //! What is told of a batch at its end: the document, and the exit code.
 
-use membound_platform::{Root, date};
+use membound_platform::Root;
 use membound_types::{
     BatchCounts, BatchOptions, BatchOrder, HarvestBatch, Kind, SCHEMA_VERSION, Timer,
 };
@@ -85,11 +85,6 @@ pub(super) fn document(
         results: outcome.results.clone(),
         notes: outcome.notes.clone(),
     }
-}
-
-/// Now, as documents have it.
-pub(super) fn now() -> String {
-    date::now_utc()
 }
 
 #[cfg(test)]

@@ -97,6 +97,15 @@ impl Engine {
             };
             self.job_ended(*job, &end, wall, started_unix_s);
         }
+        if !alone.is_empty() {
+            let complaint = harvest.complaint();
+            self.outcome.notes.push(format!(
+                "{} of {} jobs of a set run as ordinary processes: {}",
+                alone.len(),
+                chosen.jobs.len(),
+                complaint.as_deref().unwrap_or("the harvest left them out")
+            ));
+        }
         self.run_alone(&alone);
     }
 
