@@ -1,30 +1,30 @@
 //! A batch while it runs: what was decided is done, what ended is accounted for.
 
 mod ends;
+mod starts;
 mod trouble;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use membound_types::{BatchHarvest, BatchJob, BatchSet};
+use membound_types::{BatchHarvest, BatchJob, BatchSet, CpuId};
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGTSTP};
 
-use super::guests::{Guest, Harvest};
+use super::guests::Harvest;
 use super::halt::{Halt, Stop};
 use super::joblog::JobLog;
 use super::known::Job;
 use super::lineup::Lineup;
-use super::listing::{Listed, Way};
-use super::outputs::{Outputs, Pair};
+use super::listing::Listed;
+use super::outputs::Outputs;
 use super::pace::{Line, Pace};
-use super::processes::{self, Unstarted};
+use super::processes;
 use super::queue::{Next, Queue, Seen};
 use super::record::Keeper;
 use super::sets::{self, Candidate, Choice, Chosen};
 use crate::output;
-use ends::JobEnd;
 
 /// From SIGTERM to SIGKILL where jobs are ended.
 const GRACE: Duration = Duration::from_secs(2);
@@ -32,9 +32,6 @@ const GRACE: Duration = Duration::from_secs(2);
 const REDRAW_INTERVAL: Duration = Duration::from_millis(250);
 /// Jobs that are considered for a set, the next ones.
 const MAX_CONSIDERED: usize = 256;
-/// Exit code of a job that could not be started.
-const NOT_STARTED: i32 = 126;
-
 /// What a batch begins with.
 pub(super) struct Batch {
     /// The commands that are to be run, and what is known of each.
@@ -83,7 +80,13 @@ struct Running {
 
 enum What {
     Job(usize),
-    Set(Box<(Chosen, Harvest)>),
+    Set(Box<Set>),
+}
+
+struct Set {
+    chosen: Chosen,
+    harvest: Harvest,
+    cpu: CpuId,
 }
 
 /// The state of a run.
@@ -148,79 +151,6 @@ impl Engine {
         queue.next(seen, &mut |lineup, free| {
             choose(lineup, free, jobs, *harvest, keeper)
         })
-    }
-
-    fn start(&mut self, job: usize) {
-        let Some(pair) = self.outputs_of(job) else {
-            return;
-        };
-        match processes::start(&self.batch.listed[job], &pair) {
-            Ok(pid) => self.started(pid, What::Job(job)),
-            Err(Unstarted::NoRoom(_)) if !self.running.is_empty() => {
-                self.batch.queue.no_room(job, self.running.len());
-            }
-            Err(Unstarted::NoRoom(error) | Unstarted::Never(error)) => {
-                let line = format!("cannot start job {}: {error}", self.number(job));
-                self.tell(line);
-                let end = JobEnd {
-                    exit_code: NOT_STARTED,
-                    signal: 0,
-                    cpu_s: None,
-                    set: None,
-                };
-                self.job_ended(job, &end, Duration::ZERO, unix_s());
-            }
-        }
-    }
-
-    /// The files for what a job prints. Where there can be none, no further jobs are started.
-    fn outputs_of(&mut self, job: usize) -> Option<Pair> {
-        let number = self.number(job);
-        let pair = if self.batch.outputs.is_full() {
-            Err(std::io::ErrorKind::StorageFull.into())
-        } else {
-            self.batch.outputs.open(number)
-        };
-        pair.inspect_err(|error| {
-            self.batch.queue.lineup.put_back(job);
-            self.cannot_write(error);
-        })
-        .ok()
-    }
-
-    fn start_set(&mut self, set: Chosen) {
-        let guests: Option<Vec<Guest>> = set.jobs.iter().map(|job| self.guest(*job)).collect();
-        let prepared = guests.and_then(|guests| {
-            let mut harvest = Harvest::prepare(self.batch.outputs.directory()).ok()?;
-            let membound = std::env::current_exe().ok()?;
-            let machine = self.batch.machine.as_deref()?;
-            let mut command = harvest.command(&membound, machine, &guests)?;
-            let pid = processes::spawned(&mut command).ok()?;
-            Some((pid, harvest))
-        });
-        match prepared {
-            Some((pid, harvest)) => self.started(pid, What::Set(Box::new((set, harvest)))),
-            None => self.run_alone(&set.jobs),
-        }
-    }
-
-    fn guest(&self, job: usize) -> Option<Guest> {
-        let Way::Direct { words, .. } = &self.batch.listed[job].way else {
-            return None;
-        };
-        let words = words.iter().map(|word| word.to_str().map(str::to_owned));
-        Some(Guest {
-            words: words.collect::<Option<_>>()?,
-            plan: self.batch.jobs[job].plan.clone()?.path,
-        })
-    }
-
-    /// Has jobs of a set run as ordinary processes.
-    fn run_alone(&mut self, jobs: &[usize]) {
-        for job in jobs.iter().rev() {
-            self.batch.jobs[*job].plan = None;
-            self.batch.queue.lineup.put_back(*job);
-        }
     }
 
     fn started(&mut self, pid: Pid, what: What) {
@@ -325,7 +255,12 @@ impl Engine {
         let running = self.running.iter().map(|it| {
             let expected_s = match &it.what {
                 What::Job(job) => lineup.expected_s(*job),
-                What::Set(set) => set.0.jobs.iter().map(|job| lineup.expected_s(*job)).sum(),
+                What::Set(set) => set
+                    .chosen
+                    .jobs
+                    .iter()
+                    .map(|job| lineup.expected_s(*job))
+                    .sum(),
             };
             (it.begun.elapsed().as_secs_f64(), expected_s)
         });

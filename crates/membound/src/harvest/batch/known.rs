@@ -6,6 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use etcetera::BaseStrategy;
@@ -67,6 +68,8 @@ impl Head {
 /// A program's file.
 #[derive(Clone, Debug)]
 struct Binary {
+    /// Whether it runs with the rights of its owner or group, which no guest can have.
+    raises_rights: bool,
     /// `build-id:…` or `sha256:…` of an executable, else a name for the record only.
     identity: String,
     /// As the kernel names it.
@@ -127,8 +130,10 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 fn binary(path: &Path) -> Binary {
+    const SETUID_OR_SETGID: u32 = 0o6000;
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let found = fs::metadata(&path).ok();
+    let mode = found.as_ref().map_or(0, MetadataExt::mode);
     let identity = found
         .as_ref()
         .filter(|found| found.is_file() && found.len() <= MAX_BINARY_BYTES)
@@ -140,6 +145,7 @@ fn binary(path: &Path) -> Binary {
         format!("file#{:016x}", hash(text.as_bytes()))
     });
     Binary {
+        raises_rights: mode & SETUID_OR_SETGID != 0,
         identity,
         path: path.display().to_string(),
     }
@@ -170,7 +176,8 @@ fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>
     });
     // The harvest is given its command as text.
     let is_text = words.iter().all(|word| word.to_str().is_some());
-    (plan.filter(|_| is_text), stall)
+    let can_be_guest = is_text && !binary.raises_rights;
+    (plan.filter(|_| can_be_guest), stall)
 }
 
 /// The plans in the cache.

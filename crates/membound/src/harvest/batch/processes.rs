@@ -6,7 +6,9 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
+use membound_platform::affinity::Pinned;
 use membound_platform::disturb::ThreadUsage;
+use membound_types::CpuId;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
 
 use super::listing::{Listed, Way};
@@ -62,11 +64,17 @@ fn spawn(command: &mut Command, outputs: &Pair) -> Result<Pid, Unstarted> {
     spawned(command)
 }
 
-/// Starts a command that writes where it was told to.
+/// Starts a command that writes where it was told to, on one CPU.
 ///
 /// # Errors
 /// When the system refuses.
-pub(super) fn spawned(command: &mut Command) -> Result<Pid, Unstarted> {
+pub(super) fn spawned_on(command: &mut Command, cpu: CpuId) -> Result<Pid, Unstarted> {
+    // A child inherits where its parent's thread may run.
+    let _pinned = Pinned::to(cpu).map_err(|error| Unstarted::Never(io::Error::other(error)))?;
+    spawned(command)
+}
+
+fn spawned(command: &mut Command) -> Result<Pid, Unstarted> {
     let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
     // It is waited for by its number, with all others.
     let child = spawned.map_err(classed)?;

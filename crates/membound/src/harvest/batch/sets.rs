@@ -40,8 +40,8 @@ pub(super) enum Choice {
 
 /// Guests of a harvest.
 const MAX_GUESTS: usize = 16;
-/// A program whose plan promises less is not worth a lane.
-const MIN_GAIN_FRACTION: f64 = 0.05;
+/// A program whose plan promises less takes no turns in a harvest.
+const MIN_GAIN_FRACTION: f64 = 0.1;
 /// What plans must promise for a trial: ordinary time by harvested time.
 const MIN_PROMISE: f64 = 1.3;
 /// What must have been measured for the set to be harvested again.

@@ -44,8 +44,13 @@ impl Engine {
                 self.job_ended(job, &end, wall, running.started_unix_s);
             }
             What::Set(set) => {
-                let (chosen, harvest) = *set;
-                self.set_ended(&chosen, &harvest, ended, wall, running.started_unix_s);
+                self.set_ended(
+                    &set.chosen,
+                    &set.harvest,
+                    ended,
+                    wall,
+                    running.started_unix_s,
+                );
             }
         }
     }
