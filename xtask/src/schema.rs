@@ -7,9 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use membound_types::{
-    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestExplore, HarvestPlan,
-    HarvestRun, Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction, Prefetch,
-    Processors, Profile, RewriteCheck, RewritePlan, RunComparison, Tlb, TopologyDocument, Window,
+    Bandwidth, Calibration, Comparison, CoreToCore, Doctor, Document, HarvestBatch, HarvestExplore,
+    HarvestPlan, HarvestRun, Latency, Loaded, MachineProfile, Mlp, Model, Numa, Prediction,
+    Prefetch, Processors, Profile, RewriteCheck, RewritePlan, RunComparison, Tlb, TopologyDocument,
+    Window,
 };
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 
@@ -104,6 +105,10 @@ fn all() -> Result<Vec<(PathBuf, String)>> {
             "harvest-explore",
             schema::<HarvestExplore>("membound harvest explore"),
         ),
+        (
+            "harvest-batch",
+            schema::<HarvestBatch>("membound harvest batch"),
+        ),
     ];
     schemas
         .into_iter()
@@ -134,10 +139,10 @@ fn schema<T: JsonSchema>(title: &str) -> Schema {
 #[cfg(test)]
 mod tests {
     use membound_types::{
-        BandwidthPoint, CalibratedLevel, Capability, CheckedModule, ComparedFigure, CorePair,
-        ExploreRun, HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel, NumaPair,
-        ObjectRow, Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint, RunChange,
-        Scavenger, TlbLevel, WindowPoint,
+        BandwidthPoint, BatchJob, CalibratedLevel, Capability, CheckedModule, ComparedFigure,
+        CorePair, ExploreRun, HarvestSite, LatencyPoint, Level, LoadedPoint, MlpCell, ModelLevel,
+        NumaPair, ObjectRow, Outcome, Parameter, PlannedFunction, PredictedPoint, PrefetchPoint,
+        RunChange, Scavenger, TlbLevel, WindowPoint,
     };
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::Value;
@@ -185,6 +190,7 @@ mod tests {
         check::<HarvestSite>("harvest-plan.md");
         check::<Scavenger>("harvest-run.md");
         check::<ExploreRun>("harvest-explore.md");
+        check::<BatchJob>("harvest-batch.md");
     }
 
     #[test]

@@ -21,9 +21,20 @@ pub trait Binaries {
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 }
 
+/// The identity of the executable file that holds `bytes`, as plans name it: `build-id:…` or `sha256:…` in
+/// hexadecimal; `None` where it is no executable that plans can be for.
+#[must_use]
+pub fn identify(bytes: &[u8]) -> Option<String> {
+    Image::identify(bytes).ok().as_ref().map(identity_text)
+}
+
 /// An image, written as plans and messages name it.
 pub(crate) fn identity(image: &Image<'_>) -> String {
-    let (kind, bytes): (_, &[u8]) = match image.identity() {
+    identity_text(image.identity())
+}
+
+fn identity_text(identity: &Identity) -> String {
+    let (kind, bytes): (_, &[u8]) = match identity {
         Identity::BuildId(bytes) => ("build-id", bytes),
         Identity::TextHash(bytes) => ("sha256", bytes),
     };

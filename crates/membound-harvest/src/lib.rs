@@ -27,7 +27,7 @@ mod testing;
 mod times;
 mod yields;
 
-pub use binaries::{Binaries, check};
+pub use binaries::{Binaries, check, identify};
 pub use by_hand::{by_hand, loads};
 pub use error::Error;
 pub use options::{Costs, Options};

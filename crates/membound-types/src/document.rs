@@ -61,6 +61,8 @@ named! {
         Harvest = "harvest",
         /// `harvest explore`.
         HarvestExplore = "harvest-explore",
+        /// `harvest batch`.
+        HarvestBatch = "harvest-batch",
     }
 }
 

@@ -19,6 +19,7 @@ mod document;
 mod figure;
 mod gate;
 mod harvest;
+mod harvest_batch;
 mod harvest_explore;
 mod harvest_run;
 mod latency;
@@ -45,6 +46,7 @@ pub use document::{Document, Kind, SCHEMA_VERSION};
 pub use figure::{Basis, Figure, NotMeasured, Outcome};
 pub use gate::{Gate, GateLimit, GateSubject, GateVerdict, RunSide};
 pub use harvest::*;
+pub use harvest_batch::*;
 pub use harvest_explore::*;
 pub use harvest_run::*;
 pub use latency::{

@@ -13,8 +13,9 @@ use clap::{Arg, Args, Command, CommandFactory, ValueHint};
 use clap_complete::Shell;
 use membound_report::{By, Sort};
 use membound_types::{
-    Access, BandwidthKernel, DistanceRule, ExploreSweep, Fence, Filler, FitData, HarvestPart,
-    HarvestRole, IdlePolicy, PageKind, PatchBody, Pattern, SmtPolicy, Weights, WindowKernel,
+    Access, BandwidthKernel, BatchHarvest, DistanceRule, ExploreSweep, Fence, Filler, FitData,
+    HarvestPart, HarvestRole, IdlePolicy, PageKind, PatchBody, Pattern, SmtPolicy, Weights,
+    WindowKernel,
 };
 
 use crate::args::Cli;
@@ -87,10 +88,11 @@ fn hint(arg: &Arg) -> ValueHint {
 type Values = (TypeId, Vec<String>);
 
 /// The names of values that clap does not know, by the type that parses them.
-fn values() -> [Values; 18] {
+fn values() -> [Values; 19] {
     [
         named(&Access::ALL),
         named(&BandwidthKernel::ALL),
+        named(&BatchHarvest::ALL),
         named(By::ALL),
         named(&DistanceRule::ALL),
         named(&ExploreSweep::ALL),

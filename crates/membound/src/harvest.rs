@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod balance;
+mod batch;
 mod beside;
 mod choices;
 mod document;
@@ -36,6 +37,7 @@ pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
             check_agent()?;
             run::run(args)
         }
+        HarvestCommand::Batch(args) => batch::run(args),
         HarvestCommand::Explore(args) => {
             check_agent()?;
             explore::run(args)

@@ -195,10 +195,13 @@ pub(crate) fn settled(code: ExitCode) -> ExitCode {
 /// Writes to stdout; a reader that has gone is no error. Any other failure is told at once
 /// and makes the command fail when it ends, so that files are still written.
 pub(crate) fn print(text: &str) {
+    print_bytes(text.as_bytes());
+}
+
+/// As [`print`], for what need not be text.
+pub(crate) fn print_bytes(bytes: &[u8]) {
     let mut stdout = io::stdout().lock();
-    let written = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
+    let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
     if let Err(error) = ignore_broken_pipe(written) {
         LOST.store(true, Ordering::Relaxed);
         complain(&format!("cannot write to stdout: {error}"));

@@ -11,6 +11,7 @@ mod braille;
 mod calibration;
 mod compare;
 mod harvest;
+mod harvest_batch;
 mod harvest_explore;
 mod harvest_run;
 mod latency;
@@ -41,6 +42,7 @@ use out::Out;
 
 pub use compare::{Shown, comparison};
 pub use harvest::harvest_plan;
+pub use harvest_batch::harvest_batch;
 pub use harvest_explore::harvest_explore;
 pub use harvest_run::harvest_run;
 pub use listing::listing;

@@ -9,6 +9,7 @@ use membound_input::parse_size;
 use membound_launch::RequestsBy;
 use membound_types::{CpuId, DistanceRule, HarvestPart, HarvestRole, IdlePolicy, SmtPolicy};
 
+use super::batch::args::BatchArgs;
 use super::explore::args::ExploreArgs;
 use crate::profile::args::seconds;
 
@@ -22,6 +23,9 @@ pub(crate) enum HarvestCommand {
     /// Run a program under one setting of a harvest after another, and under the kernel's scheduler, and
     /// lay what comes of it side by side.
     Explore(Box<ExploreArgs>),
+    /// Run a list of commands, several at a time, those that wait for memory together where that was
+    /// measured to gain.
+    Batch(Box<BatchArgs>),
 }
 
 /// Arguments of `harvest plan`.

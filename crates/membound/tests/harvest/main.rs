@@ -6,6 +6,7 @@
 //! profiled and every run yields.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod batch;
 mod beside;
 mod bounds;
 mod changes;

@@ -2,6 +2,7 @@
 
 mod action;
 mod bad_input;
+mod batch;
 mod calibration;
 mod command;
 mod compare;

@@ -9,7 +9,7 @@ use membound_testkit::{is_there, skipped};
 use crate::command::Membound;
 use crate::completions::VISIBLE;
 
-const NESTED: [&str; 9] = [
+const NESTED: [&str; 10] = [
     "model fit",
     "model show",
     "model predict",
@@ -19,6 +19,7 @@ const NESTED: [&str; 9] = [
     "harvest plan",
     "harvest run",
     "harvest explore",
+    "harvest batch",
 ];
 
 fn page(name: &str) -> String {

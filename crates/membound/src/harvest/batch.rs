@@ -1,0 +1,237 @@
+//! `membound harvest batch`: a list of commands, several at a time.
+//!
+//! Every job is an ordinary process under the kernel's scheduler, so a batch takes no longer than its
+//! commands would take otherwise. Two things may make it shorter: an order by what earlier batches found of
+//! the programs (`lineup`), and running programs that wait for memory together in one harvest where that was
+//! measured to gain (`sets`). Decisions are pure functions; `engine` does what they say.
+
+pub(crate) mod args;
+mod engine;
+mod guests;
+mod halt;
+mod joblog;
+mod known;
+mod lineup;
+mod listing;
+mod outputs;
+mod pace;
+mod processes;
+mod queue;
+mod record;
+mod sets;
+mod told;
+
+use std::io::{IsTerminal, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver};
+
+use anyhow::Context;
+use membound_platform::date::now_utc;
+use membound_types::BatchHarvest;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
+
+use args::{AtOnce, BatchArgs, Shown};
+use engine::{Batch, Engine};
+use halt::Halt;
+use joblog::{Again, JobLog};
+use lineup::{Expected, Lineup};
+use listing::Listed;
+use outputs::{Outputs, PrintOrder};
+use pace::{Line, Pace};
+use queue::Queue;
+use record::Keeper;
+use told::Given;
+
+use crate::job;
+use crate::output::{self, Target, Usage};
+
+/// Runs what was asked for.
+pub(super) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
+    // Until the first job is started, all that goes wrong is one of usage: other codes count jobs.
+    let prepared = prepare(args).map_err(|error| Usage(format!("{error:#}")))?;
+    let Some((batch, given, mut json)) = prepared else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let date = now_utc();
+    let signals = signals()?;
+    let outcome = Engine::new(batch).run(&signals);
+    let document = told::document(args, given, &outcome, date);
+    let is_shown = match args.summary {
+        Shown::Auto => std::io::stderr().is_terminal(),
+        Shown::On => true,
+        Shown::Off => false,
+    };
+    if is_shown {
+        let style = output::error_style();
+        output::tell(&membound_report::text::harvest_batch(&document, style));
+    }
+    let code = told::exit_code(&outcome);
+    if let Some(target) = &mut json
+        && let Err(error) = output::json(&document).and_then(|text| target.write(&text))
+    {
+        output::fail(&error);
+        return Ok(ExitCode::from(if code == 0 { u8::MAX } else { code }));
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// All that is needed to run the batch; `None` where nothing is to be run.
+fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Target>)>> {
+    let text = read(&args.list)?;
+    let mut listed = listing::parse(&text, &listing::find)
+        .map_err(anyhow::Error::msg)
+        .with_context(|| args.list.display().to_string())?;
+    let given = listed.len();
+    let mut json = None;
+    let mut log = None;
+    if args.dry_run {
+        let path = args.joblog.as_ref().filter(|_| again(args).is_some());
+        let held = path.and_then(|path| std::fs::read(path).ok());
+        skip(&mut listed, &held.unwrap_or_default(), args);
+    } else {
+        json = args.json.as_deref().map(Target::open).transpose()?;
+        if json.as_ref().is_some_and(Target::is_stdout) && args.output.is_none() {
+            anyhow::bail!("--json to stdout needs --output: jobs print there too");
+        }
+        if args.harvest == BatchHarvest::On {
+            super::check_agent()?;
+        }
+        if let Some(path) = &args.joblog {
+            let (opened, held) = JobLog::open(path, again(args).is_some())
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            skip(&mut listed, &held, args);
+            log = Some((path.clone(), opened));
+        }
+    }
+    let keeper = Keeper::open();
+    let jobs = known::jobs(&listed, &keeper.known, listed.len() > 1);
+    let expected: Vec<Expected> = jobs.iter().map(|job| job.expected).collect();
+    let cpus = std::thread::available_parallelism().map_or(1, Into::into);
+    let at_once = args.at_once.unwrap_or(AtOnce::OfCpus(1.0));
+    let slots = at_once.slots(listed.len(), cpus);
+    let mut lineup = Lineup::best(&expected, slots);
+    if args.dry_run {
+        show(&listed, &mut lineup);
+        return Ok(None);
+    }
+    let order = if args.keep_order {
+        PrintOrder::list(listed.iter().map(|it| it.number))
+    } else {
+        PrintOrder::Ends
+    };
+    let outputs = Outputs::prepare(args.output.as_deref(), order).with_context(|| {
+        let temporary = std::env::temp_dir();
+        let place = args.output.as_deref().unwrap_or(&temporary);
+        format!("cannot write to {}", place.display())
+    })?;
+    // All else was found possible: what an earlier batch wrote may go.
+    if let Some((path, log)) = &mut log {
+        log.begin()
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let given = Given {
+        listed: given,
+        skipped: given - listed.len(),
+        slots,
+        order: lineup.order,
+    };
+    let is_known = expected.iter().any(|it| it.wall_s.is_some());
+    let can_harvest = jobs.iter().any(|job| job.plan.is_some());
+    let machine = if args.machine.is_some() || (can_harvest && args.harvest != BatchHarvest::Off) {
+        guests::machine(args.machine.as_deref())?.filter(|_| can_harvest)
+    } else {
+        None
+    };
+    if args.harvest == BatchHarvest::On && machine.is_none() {
+        let lacks = if can_harvest {
+            "no machine profile is kept, which `membound measure` makes"
+        } else {
+            "there is no kept plan of two or more of its programs, which `membound harvest run` makes"
+        };
+        output::complain(&format!("all jobs run as ordinary processes: {lacks}"));
+    }
+    let harvest = match machine {
+        Some(_) if !membound_launch::AGENT.is_empty() => args.harvest,
+        _ => BatchHarvest::Off,
+    };
+    let batch = Batch {
+        line: Line::new(listed.len(), args.progress != Shown::Off),
+        listed,
+        jobs,
+        queue: Queue::new(lineup, slots),
+        halt: args.halt.unwrap_or(Halt::Never),
+        harvest,
+        machine,
+        outputs,
+        log,
+        keeper,
+        pace: Pace::new(is_known),
+    };
+    Ok(Some((batch, given, json)))
+}
+
+/// The list as it is; `-` is standard input.
+fn read(list: &Path) -> anyhow::Result<Vec<u8>> {
+    let place = || format!("cannot read {}", list.display());
+    if list == Path::new("-") {
+        let mut text = Vec::new();
+        std::io::stdin()
+            .read_to_end(&mut text)
+            .with_context(place)?;
+        return Ok(text);
+    }
+    std::fs::read(list).with_context(place)
+}
+
+/// Which jobs of the log are run again, where the batch resumes.
+fn again(args: &BatchArgs) -> Option<Again> {
+    match (args.resume, args.resume_failed) {
+        (_, true) => Some(Again::Failed),
+        (true, false) => Some(Again::Unended),
+        (false, false) => None,
+    }
+}
+
+/// Takes out what the log has as done.
+fn skip(listed: &mut Vec<Listed>, held: &[u8], args: &BatchArgs) {
+    let Some(again) = again(args) else { return };
+    let done = joblog::done(held, listed, again);
+    let done: std::collections::HashSet<u64> = done.into_iter().collect();
+    listed.retain(|it| !done.contains(&it.number));
+}
+
+/// Prints commands in the order of their starts.
+fn show(listed: &[Listed], lineup: &mut Lineup) {
+    let mut text = Vec::new();
+    let mut memory_bound = 0;
+    while let Some(job) = lineup.next(memory_bound) {
+        // As if each ended before the next of its kind is started.
+        memory_bound = usize::from(lineup.is_memory_bound(job));
+        text.extend_from_slice(listed[job].line.as_bytes());
+        text.push(b'\n');
+    }
+    output::print_bytes(&text);
+}
+
+/// Signals of this process, from now on.
+fn signals() -> anyhow::Result<Receiver<i32>> {
+    let (sender, receiver) = mpsc::channel();
+    // What was ignored when the batch was started stays so: nohup, or a shell's job without a terminal.
+    let ignored = job::ignored();
+    let wanted = [SIGINT, SIGTERM, SIGHUP, SIGTSTP]
+        .into_iter()
+        .filter(|signal| ignored & (1 << (signal - 1)) == 0)
+        .chain([SIGCHLD]);
+    let mut signals = Signals::new(wanted).context("cannot listen for signals")?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}

@@ -1,0 +1,78 @@
+//! What goes wrong beside the jobs: disks that are full, readers that have gone.
+
+use std::io;
+
+use super::{Engine, Outcome};
+use crate::harvest::batch::halt::Stop;
+use crate::harvest::batch::joblog::Entry;
+use crate::output;
+
+impl Engine {
+    /// The outcome of printing.
+    pub(super) fn printed(&mut self, printed: io::Result<()>) {
+        if self.batch.outputs.is_unread() {
+            self.outcome.is_unread = true;
+            self.batch.queue.stop(Stop::Soon);
+        }
+        if let Err(error) = printed {
+            self.batch.queue.stop(Stop::Soon);
+            if !self.outcome.is_troubled {
+                self.tell(format!(
+                    "cannot print what a job wrote: {error}; no further jobs are started"
+                ));
+            }
+            self.outcome.is_troubled = true;
+        }
+    }
+
+    /// There is no room for what jobs print: those that run may lose some of it.
+    pub(super) fn cannot_write(&mut self, error: &io::Error) {
+        self.batch.queue.stop(Stop::Soon);
+        if !self.outcome.is_troubled {
+            let place = self.batch.outputs.directory().display().to_string();
+            self.tell(format!(
+                "cannot write to {place}: {error}; no further jobs are started, and the output of those \
+                 that run may lack its end"
+            ));
+        }
+        self.outcome.is_troubled = true;
+    }
+
+    /// Writes a line of the log. One that cannot be written is tried again with the next.
+    pub(super) fn log(&mut self, entry: &Entry) {
+        let Some((path, log)) = &mut self.batch.log else {
+            return;
+        };
+        let was_complete = log.is_complete();
+        if let Err(error) = log.add(entry)
+            && was_complete
+        {
+            let line = format!(
+                "cannot write {}: {error}; jobs go on, and it is tried again",
+                path.display()
+            );
+            self.tell(line);
+        }
+    }
+
+    pub(super) fn stop_where_asked(&mut self) {
+        let Outcome {
+            failed, succeeded, ..
+        } = self.outcome;
+        match self
+            .batch
+            .halt
+            .after(failed, succeeded, self.batch.listed.len())
+        {
+            None => {}
+            Some(Stop::Soon) => self.batch.queue.stop(Stop::Soon),
+            Some(Stop::Now) => self.end_running(),
+        }
+    }
+
+    /// Says what went wrong, in one line.
+    pub(super) fn tell(&mut self, line: String) {
+        self.batch.line.aside(|| output::complain(&line));
+        self.outcome.notes.push(line);
+    }
+}

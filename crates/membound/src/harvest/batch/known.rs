@@ -1,0 +1,293 @@
+//! What is known of the programs of a batch before they run: their identity, what earlier batches found, and
+//! plans of harvests that are kept.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use etcetera::BaseStrategy;
+use membound_types::{HarvestModule, HarvestRole, HarvestTotals, Kind};
+use serde::Deserialize;
+
+use super::lineup::Expected;
+use super::listing::{Listed, Way};
+use super::record::Record;
+use crate::documents;
+
+/// Larger files are known by name, size and time instead of by what they hold.
+const MAX_BINARY_BYTES: u64 = 64 << 20;
+/// Plans that are looked at, the latest, and their bytes together: reading them takes 50 ms at most.
+const MAX_PLANS: usize = 500;
+const MAX_PLAN_BYTES: u64 = 32 << 20;
+
+/// What is known of a job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Job {
+    /// Its program's key in the record.
+    pub(super) key: String,
+    pub(super) expected: Expected,
+    /// The plan by which it could be a guest.
+    pub(super) plan: Option<Plan>,
+}
+
+/// A kept plan.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plan {
+    pub(super) path: PathBuf,
+    /// Share of the CPU time in which others can run.
+    pub(super) gain_fraction: f64,
+}
+
+/// A plan in its file.
+#[derive(Clone, Debug)]
+struct Kept {
+    path: PathBuf,
+    head: Head,
+}
+
+/// A plan as far as jobs are concerned: all but its sites and functions, which are most of it.
+#[derive(Clone, Debug, Deserialize)]
+struct Head {
+    role: HarvestRole,
+    command: Vec<String>,
+    modules: Vec<HarvestModule>,
+    totals: HarvestTotals,
+}
+
+impl Head {
+    /// Share of the CPU time in which others can run, after what all yields cost.
+    fn gain_fraction(&self) -> f64 {
+        self.totals.gain_fraction - self.totals.bound_cost_fraction
+    }
+}
+
+/// A program's file.
+#[derive(Clone, Debug)]
+struct Binary {
+    /// Whether it runs with the rights of its owner or group, which no guest can have.
+    raises_rights: bool,
+    /// `build-id:…` or `sha256:…` of an executable, else a name for the record only.
+    identity: String,
+    /// As the kernel names it.
+    path: String,
+}
+
+/// What is known of every job of the list.
+pub(super) fn jobs(listed: &[Listed], record: &Record, looks_for_plans: bool) -> Vec<Job> {
+    let plans = if looks_for_plans { kept() } else { Vec::new() };
+    let mut binaries: HashMap<&Path, Binary> = HashMap::new();
+    listed
+        .iter()
+        .map(|listed| {
+            let Way::Direct { path, words } = &listed.way else {
+                return of_shell(listed, record);
+            };
+            let binary = binaries.entry(path).or_insert_with(|| binary(path));
+            let key = key(&binary.identity, words);
+            let (plan, stall) = planned(&plans, binary, words);
+            Job {
+                expected: Expected {
+                    wall_s: record.program(&key).map(|known| known.wall_s),
+                    stall,
+                },
+                key,
+                plan,
+            }
+        })
+        .collect()
+}
+
+/// What a shell does is known by the whole line only.
+fn of_shell(listed: &Listed, record: &Record) -> Job {
+    let key = format!("sh#{:016x}", hash(listed.line.as_bytes()));
+    Job {
+        expected: Expected {
+            wall_s: record.program(&key).map(|known| known.wall_s),
+            stall: None,
+        },
+        key,
+        plan: None,
+    }
+}
+
+/// A program with its first argument.
+fn key(identity: &str, words: &[OsString]) -> String {
+    match words.get(1) {
+        Some(first) => format!("{identity}#{:016x}", hash(first.as_bytes())),
+        None => identity.to_owned(),
+    }
+}
+
+/// Another build may hash otherwise, and then learns anew.
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hash = DefaultHasher::new();
+    bytes.hash(&mut hash);
+    hash.finish()
+}
+
+fn binary(path: &Path) -> Binary {
+    const SETUID_OR_SETGID: u32 = 0o6000;
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let found = fs::metadata(&path).ok();
+    let mode = found.as_ref().map_or(0, MetadataExt::mode);
+    let identity = found
+        .as_ref()
+        .filter(|found| found.is_file() && found.len() <= MAX_BINARY_BYTES)
+        .and_then(|_| fs::read(&path).ok())
+        .and_then(|bytes| membound_harvest::identify(&bytes));
+    let identity = identity.unwrap_or_else(|| {
+        let size_and_time = found.map(|found| (found.len(), found.modified().ok()));
+        let text = format!("{}{size_and_time:?}", path.display());
+        format!("file#{:016x}", hash(text.as_bytes()))
+    });
+    Binary {
+        raises_rights: mode & SETUID_OR_SETGID != 0,
+        identity,
+        path: path.display().to_string(),
+    }
+}
+
+/// The plan by which a program can be a guest, made with the same arguments where there is one; and the share
+/// of its time that it waits for memory, by any plan of it.
+fn planned(plans: &[Kept], binary: &Binary, words: &[OsString]) -> (Option<Plan>, Option<f64>) {
+    let is_of_it = |plan: &&Kept| {
+        let is_it = |module: &HarvestModule| {
+            module.path == binary.path && module.identity == binary.identity
+        };
+        plan.head.modules.iter().any(is_it)
+    };
+    let has_other_arguments = |plan: &&Kept| {
+        let made = plan.head.command.iter().skip(1).map(OsStr::new);
+        !made.eq(words.iter().skip(1).map(OsString::as_os_str))
+    };
+    let mut of_it: Vec<&Kept> = plans.iter().filter(is_of_it).collect();
+    of_it.sort_by_key(has_other_arguments);
+    let stall = of_it.first().map(|plan| plan.head.totals.stall_fraction);
+    let guest = of_it
+        .iter()
+        .find(|plan| plan.head.role == HarvestRole::Scavenger);
+    let plan = guest.map(|plan| Plan {
+        path: plan.path.clone(),
+        gain_fraction: plan.head.gain_fraction(),
+    });
+    // The harvest is given its command as text.
+    let is_text = words.iter().all(|word| word.to_str().is_some());
+    let can_be_guest = is_text && !binary.raises_rights;
+    (plan.filter(|_| can_be_guest), stall)
+}
+
+/// The plans in the cache.
+fn kept() -> Vec<Kept> {
+    let Ok(directories) = etcetera::choose_base_strategy() else {
+        return Vec::new();
+    };
+    plans_in(&directories.cache_dir().join("membound/harvest"))
+}
+
+fn plans_in(directory: &Path) -> Vec<Kept> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| {
+            let found = entry.metadata().ok()?;
+            Some((found.modified().ok()?, found.len(), entry.path()))
+        })
+        .collect();
+    files.sort_by(|a, b| b.cmp(a));
+    files.truncate(MAX_PLANS);
+    let mut room_bytes = MAX_PLAN_BYTES;
+    let mut plans = Vec::new();
+    for (_, len_bytes, path) in files {
+        let Some(left_bytes) = room_bytes.checked_sub(len_bytes) else {
+            break;
+        };
+        room_bytes = left_bytes;
+        if let Ok(Ok(head)) = documents::read::<Head>(&path, Kind::HarvestPlan, "plan") {
+            plans.push(Kept { path, head });
+        }
+    }
+    plans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harvest::batch::listing;
+
+    fn words(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn programs_are_known_by_what_they_are_and_their_first_argument() {
+        let own = binary(Path::new("/proc/self/exe"));
+        let is_named = own.identity.starts_with("build-id:") || own.identity.starts_with("sha256:");
+        assert!(is_named, "{own:?}");
+        let of = |words_: &[&str]| key(&own.identity, &words(words_));
+        assert_eq!(of(&["a", "x", "1"]), of(&["b", "x", "2"]));
+        assert_ne!(of(&["a", "x"]), of(&["a", "y"]));
+        assert_ne!(of(&["a"]), of(&["a", ""]));
+        let script = tempfile::NamedTempFile::new().unwrap();
+        fs::write(script.path(), "#!/bin/sh\n").unwrap();
+        assert!(binary(script.path()).identity.starts_with("file#"));
+    }
+
+    #[test]
+    fn what_earlier_batches_found_is_expected() {
+        let listed = listing::parse(b"sh x\necho a\nnone-such\nsh", &listing::find).unwrap();
+        let mut record = Record::default();
+        let keys: Vec<String> = jobs(&listed, &record, false)
+            .into_iter()
+            .map(|job| job.key)
+            .collect();
+        record.ran(&keys[0], 3.0, 2.0, 1);
+        record.ran(&keys[1], 1.0, 1.0, 1);
+        let expected: Vec<_> = jobs(&listed, &record, false)
+            .into_iter()
+            .map(|job| job.expected.wall_s)
+            .collect();
+        assert_eq!(expected, [Some(3.0), Some(1.0), None, None]);
+    }
+
+    #[test]
+    fn a_plan_is_for_a_program_and_best_for_its_arguments() {
+        let path = std::env::current_exe().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let own = binary(&path);
+        let place = tempfile::tempdir().unwrap();
+        for (name, role, argument, gain) in [
+            ("a.json", HarvestRole::Scavenger, "x", 0.5),
+            ("b.json", HarvestRole::Scavenger, "y", 0.7),
+            ("c.json", HarvestRole::Primary, "z", 0.9),
+        ] {
+            let mut plan = membound_harvest::by_hand(&own.path, &bytes, role, &[]).unwrap();
+            plan.command = vec!["it".to_owned(), argument.to_owned()];
+            plan.totals.gain_fraction = gain;
+            plan.totals.stall_fraction = gain;
+            let text = serde_json::to_string(&plan).unwrap();
+            fs::write(place.path().join(name), text).unwrap();
+        }
+        fs::write(place.path().join("d.json"), "{}").unwrap();
+        let kept = plans_in(place.path());
+        assert_eq!(kept.len(), 3);
+        let check = |argument: &str, gain: f64, share: f64| {
+            let (plan, stall) = planned(&kept, &own, &words(&["it", argument]));
+            let found = (plan.unwrap().gain_fraction, stall.unwrap());
+            assert_eq!(found, (gain, share), "{argument}");
+        };
+        check("x", 0.5, 0.5);
+        check("y", 0.7, 0.7);
+        // A primary's plan says how much is waited for, a scavenger's how it can be a guest.
+        let (plan, stall) = planned(&kept, &own, &words(&["it", "z"]));
+        assert!(plan.is_some());
+        assert_eq!(stall, Some(0.9));
+        let other = Binary {
+            identity: "build-id:00".to_owned(),
+            ..own
+        };
+        assert_eq!(planned(&kept, &other, &words(&["it", "x"])), (None, None));
+    }
+}

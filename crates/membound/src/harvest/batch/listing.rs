@@ -1,0 +1,203 @@
+//! The list of commands: one a line, and how each is run.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+
+/// A command of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// 1 is the first command.
+    pub(super) number: u64,
+    /// As it was written, without blanks around it.
+    pub(super) line: OsString,
+    pub(super) way: Way,
+}
+
+/// How a command is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Its program is executed.
+    Direct { path: PathBuf, words: Vec<OsString> },
+    /// `sh -c` reads the line.
+    Shell,
+}
+
+/// The commands of a list. `find` says which file a program's name stands for.
+///
+/// # Errors
+/// When a line holds a NUL, which no argument can.
+pub(super) fn parse(
+    text: &[u8],
+    find: &dyn Fn(&OsStr) -> Option<PathBuf>,
+) -> Result<Vec<Listed>, String> {
+    let mut listed = Vec::new();
+    for (row, line) in (1_u64..).zip(text.split(|byte| *byte == b'\n')) {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        if line.contains(&0) {
+            return Err(format!("line {row} holds a NUL byte: it is no command"));
+        }
+        listed.push(Listed {
+            number: listed.len() as u64 + 1,
+            line: OsStr::from_bytes(line).to_owned(),
+            way: way(line, find),
+        });
+    }
+    Ok(listed)
+}
+
+/// A program is executed directly where the shell would do the same: the line is plain words, and the
+/// first is the name of a file, not of something that the shell does itself. The shell tells of all else.
+fn way(line: &[u8], find: &dyn Fn(&OsStr) -> Option<PathBuf>) -> Way {
+    plain_words(line)
+        .and_then(|words| {
+            let path = find(words.first()?)?;
+            Some(Way::Direct { path, words })
+        })
+        .unwrap_or(Way::Shell)
+}
+
+/// The words of a line in which a shell would expand, redirect or assign nothing.
+fn plain_words(line: &[u8]) -> Option<Vec<OsString>> {
+    if !is_plain(line) {
+        return None;
+    }
+    let words = shlex::bytes::split(line)?;
+    let first = words.first()?;
+    if first.is_empty()
+        || first.contains(&b'=')
+        || SHELL_WORDS.iter().any(|word| word.as_bytes() == first)
+    {
+        return None;
+    }
+    Some(words.into_iter().map(OsString::from_vec).collect())
+}
+
+/// Whether a shell gives no character of a line a meaning other than quoting.
+fn is_plain(line: &[u8]) -> bool {
+    let mut quote = None;
+    for byte in line {
+        match (quote, byte) {
+            (Some(open), byte) if *byte == open => quote = None,
+            (Some(b'\''), _) => {}
+            // A backslash has rules of its own in double quotes, and outside joins what it stands before.
+            (_, b'$' | b'`' | b'\\') => return false,
+            (Some(_), _) => {}
+            (None, b'\'' | b'"') => quote = Some(*byte),
+            (None, byte) if b"|&;<>()*?[]#~!{}\r".contains(byte) => return false,
+            (None, _) => {}
+        }
+    }
+    quote.is_none()
+}
+
+/// Words with which shells begin something of their own, also where there is a file of that name which does
+/// nearly the same.
+const SHELL_WORDS: [&str; 58] = [
+    ".", ":", "alias", "bg", "bind", "break", "builtin", "caller", "case", "cd", "command",
+    "continue", "declare", "do", "done", "echo", "elif", "else", "enable", "esac", "eval", "exec",
+    "exit", "export", "fc", "fg", "fi", "for", "function", "getopts", "hash", "help", "history",
+    "if", "in", "jobs", "kill", "let", "local", "logout", "printf", "pwd", "read", "readonly",
+    "return", "select", "set", "shift", "source", "test", "then", "time", "times", "trap", "type",
+    "typeset", "ulimit", "umask",
+];
+
+/// The file that a program's name stands for, by `PATH`.
+pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
+    membound_launch::find(name, std::env::var_os("PATH").as_deref()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn there(name: &OsStr) -> Option<PathBuf> {
+        (name != "none").then(|| Path::new("/bin").join(name))
+    }
+
+    fn words(line: &str) -> Option<Vec<String>> {
+        match parse(line.as_bytes(), &there).unwrap().pop()?.way {
+            Way::Direct { words, .. } => Some(
+                words
+                    .into_iter()
+                    .map(|it| it.into_string().unwrap())
+                    .collect(),
+            ),
+            Way::Shell => None,
+        }
+    }
+
+    #[test]
+    fn plain_words_need_no_shell() {
+        for (line, expected) in [
+            ("gzip -9 a", vec!["gzip", "-9", "a"]),
+            ("gzip  'a b'\t\"c d\"", vec!["gzip", "a b", "c d"]),
+            ("awk '{print $1}' f", vec!["awk", "{print $1}", "f"]),
+            ("cc -DA=1 a.c", vec!["cc", "-DA=1", "a.c"]),
+            ("sort '' x\"y\"z", vec!["sort", "", "xyz"]),
+        ] {
+            assert_eq!(words(line).unwrap(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_shell_gets_what_it_gives_a_meaning_to() {
+        for line in [
+            "a | b",
+            "a > b",
+            "a; b",
+            "a &",
+            "a *",
+            "a ?",
+            "a $B",
+            "a `b`",
+            "a \"$B\"",
+            "A=1 a",
+            "cd /",
+            "exit 3",
+            "echo a",
+            "none",
+            "a 'b",
+            "a \"b",
+            "a \\ b",
+            "a # b",
+            "a ~",
+            "(a)",
+            "{ a; }",
+            "! a",
+            "a [b]",
+            "''",
+            "a \"b\\c\"",
+        ] {
+            assert_eq!(words(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn commands_are_numbered_without_empty_lines_and_comments() {
+        let listed = parse(b"\n# one\n  a 1 \r\n\n\tb\n#\nc", &there).unwrap();
+        let lines: Vec<_> = listed
+            .iter()
+            .map(|it| (it.number, it.line.to_str().unwrap()))
+            .collect();
+        assert_eq!(lines, [(1, "a 1"), (2, "b"), (3, "c")]);
+        assert_eq!(parse(b"", &there).unwrap(), []);
+        let error = parse(b"a\nb\0c\n", &there).unwrap_err();
+        assert!(error.starts_with("line 2 "), "{error}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept() {
+        let listed = parse(b"a \xff", &there).unwrap();
+        let Way::Direct { words, .. } = &listed[0].way else {
+            panic!("{listed:?}")
+        };
+        assert_eq!(words[1].as_bytes(), b"\xff");
+        assert_eq!(find(OsStr::new("sh")).unwrap().file_name().unwrap(), "sh");
+    }
+}

@@ -1,0 +1,271 @@
+//! What jobs print: each into files of its own, so that the outputs of jobs do not mix; printed when the job
+//! has ended, or kept where the user wants them.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statvfs;
+use rustix::process::geteuid;
+use tempfile::TempDir;
+
+/// A disk with less room than this is full: what a job prints may be lost.
+const MIN_ROOM_BYTES: u64 = 4096;
+
+/// Where outputs go.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    directory: PathBuf,
+    /// Of files that are printed and removed; `None` where they stay.
+    scratch: Option<TempDir>,
+    order: PrintOrder,
+    /// Outputs that could not be printed.
+    lost: usize,
+    /// Stdout has no reader any more.
+    is_unread: bool,
+}
+
+/// The two files of a job.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) stdout: File,
+    pub(super) stderr: File,
+}
+
+impl Outputs {
+    /// In `directory`, which is made where it is not there, or printed, `keep_order` or as jobs end.
+    ///
+    /// # Errors
+    /// When there can be no files there.
+    pub(super) fn prepare(directory: Option<&Path>, order: PrintOrder) -> io::Result<Self> {
+        let scratch = match directory {
+            Some(directory) => {
+                std::fs::create_dir_all(directory)?;
+                // Found out now rather than at the first job.
+                tempfile::tempfile_in(directory)?;
+                None
+            }
+            None => Some(TempDir::with_prefix("membound-batch-")?),
+        };
+        let path = scratch.as_ref().map(|scratch| scratch.path().to_owned());
+        Ok(Self {
+            directory: path
+                .or_else(|| directory.map(Path::to_owned))
+                .unwrap_or_default(),
+            scratch,
+            order,
+            lost: 0,
+            is_unread: false,
+        })
+    }
+
+    /// The directory that they are in.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The place of a job's stdout (`out`) or stderr (`err`).
+    pub(super) fn path(&self, number: u64, ending: &str) -> PathBuf {
+        self.directory.join(format!("{number}.{ending}"))
+    }
+
+    /// Makes the files of a job.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub(super) fn open(&self, number: u64) -> io::Result<Pair> {
+        Ok(Pair {
+            stdout: File::create(self.path(number, "out"))?,
+            stderr: File::create(self.path(number, "err"))?,
+        })
+    }
+
+    /// Whether the disk has no room for what jobs print.
+    pub(super) fn is_full(&self) -> bool {
+        statvfs(&self.directory).is_ok_and(|disk| {
+            let blocks = if geteuid().is_root() {
+                disk.f_bfree
+            } else {
+                disk.f_bavail
+            };
+            disk.f_blocks > 0 && blocks.saturating_mul(disk.f_frsize) < MIN_ROOM_BYTES
+        })
+    }
+
+    /// What a job wrote, in bytes.
+    pub(super) fn len(&self, number: u64) -> u64 {
+        let len = |ending| std::fs::metadata(self.path(number, ending)).map_or(0, |it| it.len());
+        len("out") + len("err")
+    }
+
+    /// A job has ended: prints what can be printed now.
+    ///
+    /// # Errors
+    /// When stdout or stderr cannot be written. What could not be printed stays in its files. A reader that
+    /// has gone is no error; see [`Self::is_unread`].
+    pub(super) fn ended(&mut self, number: u64) -> io::Result<()> {
+        let numbers = self.order.ended(number);
+        self.print(&numbers)
+    }
+
+    /// Prints what still waits for jobs that never ended.
+    ///
+    /// # Errors
+    /// As [`Self::ended`].
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let numbers = self.order.rest();
+        self.print(&numbers)
+    }
+
+    fn print(&mut self, numbers: &[u64]) -> io::Result<()> {
+        if self.scratch.is_none() {
+            return Ok(());
+        }
+        let mut failed = Ok(());
+        for number in numbers {
+            match self.print_one(*number) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    self.is_unread = true;
+                    self.lost += 1;
+                }
+                Err(error) => {
+                    failed = Err(error);
+                    self.lost += 1;
+                }
+            }
+        }
+        failed
+    }
+
+    fn print_one(&self, number: u64) -> io::Result<()> {
+        let (out, err) = (self.path(number, "out"), self.path(number, "err"));
+        copy(&out, &mut io::stdout().lock())?;
+        copy(&err, &mut io::stderr().lock())?;
+        // What is left goes with the directory.
+        let _ = std::fs::remove_file(out);
+        let _ = std::fs::remove_file(err);
+        Ok(())
+    }
+
+    /// Whether what jobs print has no reader any more.
+    pub(super) const fn is_unread(&self) -> bool {
+        self.is_unread
+    }
+
+    /// Removes the files that were printed. Where some could not be printed they stay, and this says where.
+    pub(super) fn finish(mut self) -> Option<String> {
+        let scratch = self.scratch.take()?;
+        if self.lost == 0 || self.is_unread {
+            return None;
+        }
+        let kept = scratch.keep();
+        Some(format!(
+            "what {} printed is kept in {}",
+            match self.lost {
+                1 => "1 job".to_owned(),
+                jobs => format!("{jobs} jobs"),
+            },
+            kept.display()
+        ))
+    }
+}
+
+fn copy(path: &Path, to: &mut impl io::Write) -> io::Result<()> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        // A job may remove what it wrote, and one that could not be started has nothing.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.len() > 0 {
+        io::copy(&mut file, to)?;
+        to.flush()?;
+    }
+    Ok(())
+}
+
+/// Which outputs are printed when a job has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PrintOrder {
+    /// Its own.
+    Ends,
+    /// Those of the list up to the first job that has not ended.
+    List {
+        /// Jobs whose output is still to come.
+        open: BTreeSet<u64>,
+        /// Jobs that have ended after one of those.
+        waiting: BTreeSet<u64>,
+    },
+}
+
+impl PrintOrder {
+    /// In the order of the list, which holds these `numbers`.
+    pub(super) fn list(numbers: impl Iterator<Item = u64>) -> Self {
+        Self::List {
+            open: numbers.collect(),
+            waiting: BTreeSet::new(),
+        }
+    }
+
+    /// The jobs to print when this one has ended.
+    fn ended(&mut self, number: u64) -> Vec<u64> {
+        let Self::List { open, waiting } = self else {
+            return vec![number];
+        };
+        open.remove(&number);
+        waiting.insert(number);
+        let Some(first) = open.first() else {
+            return std::mem::take(waiting).into_iter().collect();
+        };
+        let later = waiting.split_off(first);
+        std::mem::replace(waiting, later).into_iter().collect()
+    }
+
+    /// The jobs that have ended and were not printed.
+    fn rest(&mut self) -> Vec<u64> {
+        match self {
+            Self::Ends => Vec::new(),
+            Self::List { waiting, .. } => std::mem::take(waiting).into_iter().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn outputs_are_printed_in_the_order_of_ends_or_of_the_list() {
+        let mut order = PrintOrder::Ends;
+        assert_eq!(order.ended(7), [7]);
+        assert_eq!(order.rest(), [0; 0]);
+        let mut order = PrintOrder::list([1, 2, 4, 5].into_iter());
+        assert_eq!(order.ended(2), [0; 0]);
+        assert_eq!(order.ended(1), [1, 2]);
+        assert_eq!(order.ended(5), [0; 0]);
+        assert_eq!(order.clone().rest(), [5]);
+        assert_eq!(order.ended(4), [4, 5]);
+        assert_eq!(order.rest(), [0; 0]);
+    }
+
+    #[test]
+    fn outputs_stay_where_the_user_wants_them() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("a/b");
+        let mut outputs = Outputs::prepare(Some(&directory), PrintOrder::Ends).unwrap();
+        let mut pair = outputs.open(3).unwrap();
+        pair.stdout.write_all(b"out").unwrap();
+        pair.stderr.write_all(b"er").unwrap();
+        assert_eq!(outputs.len(3), 5);
+        outputs.ended(3).unwrap();
+        assert!(!outputs.is_full() && !outputs.is_unread());
+        assert_eq!(outputs.finish(), None);
+        assert_eq!(std::fs::read(directory.join("3.out")).unwrap(), b"out");
+        assert_eq!(std::fs::read(directory.join("3.err")).unwrap(), b"er");
+        assert!(Outputs::prepare(Some(Path::new("/proc/none")), PrintOrder::Ends).is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! How far a batch has come, and the time that is left; shown on a terminal.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What is known of the time that jobs take. Expected times of jobs of which nothing is known are 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Pace {
+    /// Wall time of the jobs that have ended, and what was expected of them, in seconds.
+    ended_s: f64,
+    expected_s: f64,
+    /// Whether expected times come from earlier runs.
+    is_known: bool,
+}
+
+impl Pace {
+    /// Before any job has ended. `is_known` says whether expected times come from earlier runs.
+    pub(super) const fn new(is_known: bool) -> Self {
+        Self {
+            ended_s: 0.0,
+            expected_s: 0.0,
+            is_known,
+        }
+    }
+
+    /// A job ended.
+    pub(super) fn ended(&mut self, wall_s: f64, expected_s: f64) {
+        self.ended_s += wall_s;
+        self.expected_s += expected_s;
+    }
+
+    /// Seconds until all jobs have ended: `waiting_s` is expected of those that wait, and each that runs has
+    /// run for the first of two times, of which the second is expected. `None` while nothing is known.
+    pub(super) fn left_s(
+        &self,
+        waiting_s: f64,
+        running: impl Iterator<Item = (f64, f64)>,
+        slots: usize,
+    ) -> Option<f64> {
+        // What is expected is corrected by what was found so far.
+        let scale = match (self.expected_s > 0.0, self.is_known) {
+            (true, _) => self.ended_s / self.expected_s,
+            (false, true) => 1.0,
+            (false, false) => return None,
+        };
+        let (mut all_s, mut longest_s, mut count) = (waiting_s * scale, 0.0_f64, 0);
+        for (elapsed_s, expected_s) in running {
+            let left_s = (expected_s * scale - elapsed_s).max(0.0);
+            all_s += left_s;
+            longest_s = longest_s.max(left_s);
+            count += 1;
+        }
+        let at_once = if waiting_s > 0.0 { slots } else { count };
+        Some((all_s / at_once.max(1) as f64).max(longest_s))
+    }
+}
+
+/// Seconds as a clock shows them: `0:05`, `12:34`, `1:02:03`.
+pub(super) fn clock(seconds: f64) -> String {
+    let seconds = seconds.clamp(0.0, 1e9).round() as u64;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    if hours > 0 {
+        format!("{hours}:{minutes:02}:{seconds:02}")
+    } else {
+        format!("{minutes}:{seconds:02}")
+    }
+}
+
+/// A line on a terminal.
+pub(super) struct Line(Option<ProgressBar>);
+
+impl Line {
+    /// Shown where stderr is a terminal and `is_wanted`.
+    pub(super) fn new(jobs: usize, is_wanted: bool) -> Self {
+        if !(is_wanted && std::io::stderr().is_terminal()) {
+            return Self(None);
+        }
+        let target = ProgressDrawTarget::stderr_with_hz(5);
+        let bar = ProgressBar::with_draw_target(Some(jobs as u64), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len}  {wide_msg}") {
+            bar.set_style(style);
+        }
+        Self(Some(bar))
+    }
+
+    pub(super) const fn is_shown(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// So many jobs have ended, `running` run, `failed` failed, and so many seconds are left.
+    pub(super) fn at(&self, ended: usize, running: usize, failed: usize, left_s: Option<f64>) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(ended as u64);
+            bar.set_message(message(running, failed, left_s));
+        }
+    }
+
+    /// Does something that writes to the terminal.
+    pub(super) fn aside<T>(&self, act: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(bar) => bar.suspend(act),
+            None => act(),
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn message(running: usize, failed: usize, left_s: Option<f64>) -> String {
+    let mut words = vec![format!("{running} running")];
+    if failed > 0 {
+        words.push(format!("{failed} failed"));
+    }
+    words.extend(left_s.map(|left_s| format!("{} left", clock(left_s))));
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(pace: Pace, waiting_s: f64, running: &[(f64, f64)], slots: usize) -> Option<f64> {
+        pace.left_s(waiting_s, running.iter().copied(), slots)
+    }
+
+    #[test]
+    fn the_time_left_follows_from_what_is_known_and_found() {
+        let mut pace = Pace::new(false);
+        assert_eq!(left(pace, 8.0, &[(1.0, 1.0)], 2), None);
+        // Two jobs of unknown length took 6 s: each is expected to take 3 s.
+        pace.ended(2.0, 1.0);
+        pace.ended(4.0, 1.0);
+        assert_eq!(left(pace, 8.0, &[], 2), Some(12.0));
+        assert_eq!(left(pace, 8.0, &[(1.0, 1.0), (2.0, 1.0)], 2), Some(13.5));
+        // Expected times are known, and came out half as long.
+        let mut pace = Pace::new(true);
+        assert_eq!(left(pace, 10.0, &[], 2), Some(5.0));
+        pace.ended(2.0, 4.0);
+        assert_eq!(left(pace, 10.0, &[], 2), Some(2.5));
+    }
+
+    #[test]
+    fn the_longest_job_that_runs_is_waited_for() {
+        let pace = Pace::new(true);
+        assert_eq!(left(pace, 0.0, &[(1.0, 9.0), (1.0, 2.0)], 8), Some(8.0));
+        // One that takes longer than expected is about to end.
+        assert_eq!(left(pace, 0.0, &[(5.0, 2.0)], 8), Some(0.0));
+        assert_eq!(left(pace, 0.0, &[], 8), Some(0.0));
+    }
+
+    #[test]
+    fn times_are_shown_as_a_clock_does() {
+        for (seconds, text) in [
+            (0.4, "0:00"),
+            (65.0, "1:05"),
+            (3723.0, "1:02:03"),
+            (-1.0, "0:00"),
+        ] {
+            assert_eq!(clock(seconds), text);
+        }
+        assert_eq!(message(2, 0, None), "2 running");
+        assert_eq!(message(2, 1, Some(61.0)), "2 running, 1 failed, 1:01 left");
+    }
+}

@@ -1,0 +1,116 @@
+//! Jobs as processes: started in process groups of their own, so that what a terminal sends to the batch
+//! reaches the batch alone; waited for one at a time, so that the CPU time of each is known.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use membound_platform::affinity::Pinned;
+use membound_platform::disturb::ThreadUsage;
+use membound_types::CpuId;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, wait};
+
+use super::listing::{Listed, Way};
+use super::outputs::Pair;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ended {
+    pub(super) pid: Pid,
+    pub(super) exit_code: i32,
+    /// The signal that ended it, or 0.
+    pub(super) signal: i32,
+    /// CPU time, that of its own ended children included.
+    pub(super) cpu_s: f64,
+}
+
+/// Why a job could not be started.
+#[derive(Debug)]
+pub(super) enum Unstarted {
+    /// The system has no room for one more process now.
+    NoRoom(io::Error),
+    /// It never will be.
+    Never(io::Error),
+}
+
+/// Starts a job.
+///
+/// # Errors
+/// When the system refuses. A program that is there and cannot be executed is given to the shell, which says
+/// why.
+pub(super) fn start(job: &Listed, outputs: &Pair) -> Result<Pid, Unstarted> {
+    if let Way::Direct { path, words } = &job.way {
+        let mut command = Command::new(path);
+        command.arg0(words.first().map_or(OsStr::new(""), |word| word));
+        command.args(words.get(1..).unwrap_or_default());
+        match spawn(&mut command, outputs) {
+            // It may be a script without a first line that names its interpreter.
+            Err(Unstarted::Never(_)) => {}
+            other => return other,
+        }
+    }
+    let mut shell = Command::new("/bin/sh");
+    // A line that begins with a dash is a command too.
+    shell.args([OsStr::new("-c"), OsStr::new("--"), &job.line]);
+    spawn(&mut shell, outputs)
+}
+
+fn spawn(command: &mut Command, outputs: &Pair) -> Result<Pid, Unstarted> {
+    let file = |file: &std::fs::File| file.try_clone().map(Stdio::from).map_err(classed);
+    command
+        .stdout(file(&outputs.stdout)?)
+        .stderr(file(&outputs.stderr)?);
+    spawned(command)
+}
+
+/// Starts a command that writes where it was told to, on one CPU.
+///
+/// # Errors
+/// When the system refuses.
+pub(super) fn spawned_on(command: &mut Command, cpu: CpuId) -> Result<Pid, Unstarted> {
+    // A child inherits where its parent's thread may run.
+    let _pinned = Pinned::to(cpu).map_err(|error| Unstarted::Never(io::Error::other(error)))?;
+    spawned(command)
+}
+
+fn spawned(command: &mut Command) -> Result<Pid, Unstarted> {
+    let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
+    // It is waited for by its number, with all others.
+    let child = spawned.map_err(classed)?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| Unstarted::Never(io::Error::other("a process without a number")))
+}
+
+fn classed(error: io::Error) -> Unstarted {
+    const EAGAIN: i32 = 11;
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    match error.raw_os_error() {
+        Some(EAGAIN | ENOMEM | ENFILE | EMFILE) => Unstarted::NoRoom(error),
+        _ => Unstarted::Never(error),
+    }
+}
+
+/// The next process that has ended, if any has.
+pub(super) fn reap() -> Option<Ended> {
+    let cpu_us = || {
+        let usage = ThreadUsage::of_children();
+        usage.user_us + usage.system_us
+    };
+    let before = cpu_us();
+    let (pid, status) = wait(WaitOptions::NOHANG).ok().flatten()?;
+    Some(Ended {
+        pid,
+        exit_code: status.exit_status().unwrap_or(0),
+        signal: status.terminating_signal().unwrap_or(0),
+        cpu_s: cpu_us().saturating_sub(before) as f64 * 1e-6,
+    })
+}
+
+/// Sends a signal to a job and to all that it started.
+pub(super) fn signal(pid: Pid, signal: Signal) {
+    // It may have ended just now.
+    let _ = kill_process_group(pid, signal);
+}

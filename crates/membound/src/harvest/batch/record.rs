@@ -1,0 +1,271 @@
+//! What earlier batches found, kept in the cache directory: how long programs take, and what running them
+//! together in a harvest gained.
+//!
+//! A program is known by its identity (build-id) and its first argument, of which only a hash is kept. Times
+//! are averages in seconds in which the latest runs count most. The file is small and may be deleted at any
+//! time; one that cannot be read counts as empty.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use etcetera::BaseStrategy;
+use serde::{Deserialize, Serialize};
+
+use crate::output;
+
+/// Grows when a field changes its meaning or goes.
+const VERSION: u32 = 1;
+/// Days after which a program or a set is forgotten that did not run again.
+const MAX_AGE_DAYS: u64 = 60;
+/// Programs and sets that are kept, those that ran last.
+const MAX_PROGRAMS: usize = 2000;
+const MAX_SETS: usize = 500;
+/// A run counts at least so much in an average.
+const MIN_WEIGHT: f64 = 0.25;
+
+/// All that is known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    /// Sets that could have been tried so far: each eighth is.
+    #[serde(default)]
+    pub(super) chances: u64,
+    programs: BTreeMap<String, Alone>,
+    sets: BTreeMap<String, Together>,
+}
+
+/// Ordinary runs of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Alone {
+    runs: u64,
+    pub(super) wall_s: f64,
+    pub(super) cpu_s: f64,
+    /// Days from 1970 to the last run.
+    day: u64,
+}
+
+/// Harvests of a set of programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Together {
+    runs: u64,
+    /// Ordinary time by harvested time: above 1 harvesting gained.
+    pub(super) gain: f64,
+    day: u64,
+}
+
+impl Record {
+    /// Ordinary runs of a program, by its key.
+    pub(super) fn program(&self, key: &str) -> Option<Alone> {
+        self.programs.get(key).copied()
+    }
+
+    /// Harvests of a set, by its key.
+    pub(super) fn set(&self, key: &str) -> Option<Together> {
+        self.sets.get(key).copied()
+    }
+
+    /// Adds an ordinary run that succeeded.
+    pub(super) fn ran(&mut self, key: &str, wall_s: f64, cpu_s: f64, day: u64) {
+        let known = self.programs.entry(key.to_owned()).or_default();
+        known.runs += 1;
+        known.day = day;
+        known.wall_s = averaged(known.wall_s, wall_s, known.runs);
+        known.cpu_s = averaged(known.cpu_s, cpu_s, known.runs);
+    }
+
+    /// Adds a harvest; one that failed has gained 0.
+    pub(super) fn harvested(&mut self, key: &str, gain: f64, day: u64) {
+        let known = self.sets.entry(key.to_owned()).or_default();
+        known.runs += 1;
+        known.day = day;
+        known.gain = averaged(known.gain, gain, known.runs);
+    }
+
+    /// Forgets what is too old, and what is too much.
+    fn prune(&mut self, today: u64) {
+        let is_young = |day: u64| today.saturating_sub(day) <= MAX_AGE_DAYS;
+        self.programs.retain(|_, it| is_young(it.day));
+        self.sets.retain(|_, it| is_young(it.day));
+        keep_latest(&mut self.programs, MAX_PROGRAMS, |it| it.day);
+        keep_latest(&mut self.sets, MAX_SETS, |it| it.day);
+    }
+}
+
+/// The average after the `runs`th run took `found`.
+fn averaged(before: f64, found: f64, runs: u64) -> f64 {
+    let weight = (1.0 / runs as f64).max(MIN_WEIGHT);
+    before + (found - before) * weight
+}
+
+fn keep_latest<T>(all: &mut BTreeMap<String, T>, most: usize, day: impl Fn(&T) -> u64) {
+    if all.len() <= most {
+        return;
+    }
+    let mut days: Vec<u64> = all.values().map(&day).collect();
+    days.sort_unstable_by(|a, b| b.cmp(a));
+    let oldest = days[most - 1];
+    let mut room = most - days.iter().filter(|day| **day > oldest).count();
+    all.retain(|_, it| {
+        let day = day(it);
+        let kept = day > oldest || (day == oldest && room > 0);
+        room -= usize::from(kept && day == oldest);
+        kept
+    });
+}
+
+/// What this batch adds, and where it is kept. Other batches may write the file at the same time, so it is
+/// read again and added to.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    path: Option<PathBuf>,
+    /// What is known now.
+    pub(super) known: Record,
+    runs: HashMap<String, Vec<(f64, f64)>>,
+    harvests: Vec<(String, f64)>,
+    chances: u64,
+}
+
+impl Keeper {
+    /// With what the user's cache directory holds.
+    pub(super) fn open() -> Self {
+        let directories = etcetera::choose_base_strategy().ok();
+        Self::at(directories.map(|it| it.cache_dir().join("membound/batch/record.json")))
+    }
+
+    fn at(path: Option<PathBuf>) -> Self {
+        Self {
+            known: path.as_deref().map(read).unwrap_or_default(),
+            path,
+            runs: HashMap::new(),
+            harvests: Vec::new(),
+            chances: 0,
+        }
+    }
+
+    /// An ordinary run that succeeded.
+    pub(super) fn ran(&mut self, key: &str, wall_s: f64, cpu_s: f64) {
+        self.known.ran(key, wall_s, cpu_s, today());
+        let runs = self.runs.entry(key.to_owned()).or_default();
+        // More of one batch than these would say nothing new.
+        if runs.len() < 16 {
+            runs.push((wall_s, cpu_s));
+        }
+    }
+
+    /// A harvest that was measured or failed.
+    pub(super) fn harvested(&mut self, key: &str, gain: f64) {
+        self.known.harvested(key, gain, today());
+        self.harvests.push((key.to_owned(), gain));
+    }
+
+    /// A set that may be tried came by.
+    pub(super) fn chance(&mut self) {
+        self.known.chances += 1;
+        self.chances += 1;
+    }
+
+    /// Keeps what was added. Without a place for it, it is found out again next time.
+    pub(super) fn keep(self) {
+        let Some(path) = self.path else { return };
+        if self.runs.is_empty() && self.harvests.is_empty() && self.chances == 0 {
+            return;
+        }
+        let mut record = read(&path);
+        for (key, runs) in &self.runs {
+            for (wall_s, cpu_s) in runs {
+                record.ran(key, *wall_s, *cpu_s, today());
+            }
+        }
+        for (key, gain) in &self.harvests {
+            record.harvested(key, *gain, today());
+        }
+        record.chances += self.chances;
+        record.version = VERSION;
+        record.prune(today());
+        if let Some(directory) = path.parent() {
+            let _ = fs::create_dir_all(directory);
+        }
+        let _ = output::json(&record).and_then(|text| output::replace(&path, &text));
+    }
+}
+
+fn read(path: &Path) -> Record {
+    let text = fs::read(path).unwrap_or_default();
+    let record: Record = serde_json::from_slice(&text).unwrap_or_default();
+    if record.version == VERSION {
+        record
+    } else {
+        Record::default()
+    }
+}
+
+/// Days since 1970.
+fn today() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() / 86_400)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_follow_the_latest_runs() {
+        let mut record = Record::default();
+        for wall_s in [4.0, 2.0, 3.0] {
+            record.ran("a", wall_s, 1.0, 10);
+        }
+        let known = record.program("a").unwrap();
+        assert!((known.wall_s - 3.0).abs() < 1e-12);
+        assert!((known.cpu_s - 1.0).abs() < 1e-12);
+        for _ in 0..40 {
+            record.ran("a", 8.0, 1.0, 10);
+        }
+        assert!((record.program("a").unwrap().wall_s - 8.0).abs() < 1e-3);
+        assert_eq!(record.program("b"), None);
+    }
+
+    #[test]
+    fn what_is_old_or_too_much_is_forgotten() {
+        let mut record = Record::default();
+        record.ran("old", 1.0, 1.0, 100);
+        record.ran("young", 1.0, 1.0, 150);
+        record.harvested("old", 2.0, 100);
+        record.prune(100 + MAX_AGE_DAYS + 1);
+        assert!(record.program("old").is_none() && record.program("young").is_some());
+        assert!(record.set("old").is_none());
+        for number in 0..MAX_PROGRAMS {
+            record.ran(&format!("{number}"), 1.0, 1.0, 160);
+        }
+        record.prune(160);
+        assert_eq!(record.programs.len(), MAX_PROGRAMS);
+        assert!(record.program("young").is_none());
+        record.ran("more", 1.0, 1.0, 160);
+        record.prune(160);
+        assert_eq!(record.programs.len(), MAX_PROGRAMS);
+    }
+
+    #[test]
+    fn two_batches_that_end_at_the_same_time_lose_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("batch/record.json");
+        let mut one = Keeper::at(Some(path.clone()));
+        let mut other = Keeper::at(Some(path.clone()));
+        one.ran("a", 1.0, 1.0);
+        one.chance();
+        other.ran("b", 2.0, 1.0);
+        other.harvested("a b", 1.5);
+        one.keep();
+        other.keep();
+        let record = read(&path);
+        assert!(record.program("a").is_some() && record.program("b").is_some());
+        assert!((record.set("a b").unwrap().gain - 1.5).abs() < 1e-12);
+        assert_eq!(record.chances, 1);
+        fs::write(&path, "{").unwrap();
+        assert_eq!(read(&path), Record::default());
+        fs::write(&path, r#"{"version":9,"programs":{},"sets":{}}"#).unwrap();
+        assert_eq!(read(&path), Record::default());
+    }
+}

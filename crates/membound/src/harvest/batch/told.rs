@@ -1,0 +1,116 @@
+//! What is told of a batch at its end: the document, and the exit code.
+
+use membound_platform::Root;
+use membound_types::{
+    BatchCounts, BatchOptions, BatchOrder, HarvestBatch, Kind, SCHEMA_VERSION, Timer,
+};
+
+use super::args::BatchArgs;
+use super::engine::Outcome;
+use crate::version;
+
+/// Exit code where the job log or outputs could not be written: GNU parallel's for other errors.
+const TROUBLE: u8 = 255;
+/// More jobs failed than an exit code should say.
+const MANY: u8 = 101;
+/// What a shell says of a command whose reader has gone.
+const UNREAD: u8 = 141;
+
+/// What a batch was to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    /// Commands of the list.
+    pub(super) listed: usize,
+    /// Those that an earlier batch had run.
+    pub(super) skipped: usize,
+    pub(super) slots: usize,
+    pub(super) order: BatchOrder,
+}
+
+/// The exit code of a batch.
+pub(super) fn exit_code(outcome: &Outcome) -> u8 {
+    if outcome.is_troubled {
+        return TROUBLE;
+    }
+    if let Some(signal) = outcome.interrupted {
+        return 128_u8.saturating_add(u8::try_from(signal).unwrap_or(0));
+    }
+    match outcome.failed {
+        0 if outcome.is_unread => UNREAD,
+        failed @ 0..=100 => u8::try_from(failed).unwrap_or(MANY),
+        _ => MANY,
+    }
+}
+
+/// The document of a batch that began at `date`.
+pub(super) fn document(
+    args: &BatchArgs,
+    given: Given,
+    outcome: &Outcome,
+    date: String,
+) -> HarvestBatch {
+    let machine = version::machine(&Root::system(), Timer::default(), Default::default());
+    let count = |number: usize| number as u64;
+    let by_themselves = outcome.succeeded + outcome.failed;
+    let started = by_themselves + outcome.ended;
+    let not_started = (given.listed - given.skipped).saturating_sub(started);
+    HarvestBatch {
+        schema_version: SCHEMA_VERSION,
+        kind: Kind::HarvestBatch,
+        incomplete: not_started + outcome.ended > 0,
+        membound_version: version::BUILD.to_owned(),
+        date,
+        host: machine.host,
+        cpu: machine.cpu.model_name,
+        list: args.list.display().to_string(),
+        options: BatchOptions {
+            at_once: count(given.slots),
+            harvest: args.harvest,
+            halt: args.halt.map(|halt| halt.to_string()),
+        },
+        order: given.order,
+        wall_s: outcome.wall_s,
+        cpu_s: outcome.cpu_s,
+        jobs_per_s: (by_themselves > 0 && outcome.wall_s > 0.0)
+            .then(|| by_themselves as f64 / outcome.wall_s),
+        jobs: BatchCounts {
+            listed: count(given.listed),
+            skipped: count(given.skipped),
+            succeeded: count(outcome.succeeded),
+            failed: count(outcome.failed),
+            ended: count(outcome.ended),
+            not_started: count(not_started),
+        },
+        sets: outcome.sets.clone(),
+        results: outcome.results.clone(),
+        notes: outcome.notes.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_is_gnu_parallels() {
+        let failed = |failed| Outcome {
+            failed,
+            ..Outcome::default()
+        };
+        for (jobs, code) in [(0, 0), (1, 1), (100, 100), (101, 101), (5000, 101)] {
+            assert_eq!(exit_code(&failed(jobs)), code, "{jobs}");
+        }
+        let mut outcome = failed(3);
+        outcome.is_unread = true;
+        assert_eq!(exit_code(&outcome), 3);
+        outcome.interrupted = Some(2);
+        assert_eq!(exit_code(&outcome), 130);
+        outcome.is_troubled = true;
+        assert_eq!(exit_code(&outcome), 255);
+        let unread = Outcome {
+            is_unread: true,
+            ..failed(0)
+        };
+        assert_eq!(exit_code(&unread), 141);
+    }
+}
