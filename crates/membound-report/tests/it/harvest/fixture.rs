@@ -255,6 +255,7 @@ pub(crate) fn full() -> HarvestRun {
         },
         distance_ns: distances(),
         sites: sites(),
+        balance: None,
         guard: Some(SlowdownGuard {
             checks: 118,
             yields_taken_out: 2,
