@@ -1,7 +1,7 @@
 //! How often `compare --fail-on` raises a false alarm, and how often it sees a change of ten
 //! points, on a machine whose memory others use too.
 //!
-//! A comparison has several runs a side, recorded in turn. Half of the time a neighbour chases
+//! A comparison has several runs a side, recorded in turn; all of them take about 40 minutes. Half of the time a neighbour chases
 //! through memory of its own, for spans and with pauses of random length.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use membound_types::{Doctor, GateVerdict, RunComparison};
 use serde_json::{Value, json};
 
-use super::{Kept, document, machine_profile, note, say, verdict};
+use super::{Kept, document, machine_profile, median, note, say, verdict};
 use crate::run::{program, root, stdout_of, succeed};
 
 /// Arguments of `bench gate`.
@@ -37,8 +37,9 @@ pub(crate) struct Args {
 const EXPRESSION: &str = "memory-bound +3pt";
 /// Stalled share of the program as it is.
 const BASE_SHARE: f64 = 0.4;
-/// That of the changed one.
-const CHANGED_SHARE: f64 = 0.5;
+/// What is asked of the changed one. Making its memory ready and what the profile does not know
+/// dilute both: this came to ten points more. The summary has what it comes to.
+const CHANGED_SHARE: f64 = 0.53;
 /// Loads of each round of the program.
 const HOPS: u64 = 1000;
 /// Comparisons of equal programs in which one false alarm is allowed.
@@ -72,6 +73,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
         ("changed", args.changed, bench.work.changed_rounds),
     ] {
         let mut outcomes = Vec::new();
+        let mut changes = Vec::new();
         for number in 1..=count {
             let comparison = bench.compare(rounds)?;
             let gate = comparison.gates.first().context("there is no gate")?;
@@ -80,12 +82,13 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
                 gate.verdict, gate.text
             ));
             outcomes.push(gate.verdict);
+            changes.extend(gate.change.map(|change| change.value));
             raw.push(json!({
                 "pair": name, "gate": gate,
                 "memory_bound": comparison.runs.iter().map(|run| run.memory_bound.fraction).collect::<Vec<_>>(),
             }));
         }
-        summary.push(row(name, &outcomes));
+        summary.push(row(name, &outcomes, median(&changes)));
     }
     neighbour.stop();
     Ok(Kept {
@@ -99,7 +102,7 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     })
 }
 
-fn row(name: &str, outcomes: &[GateVerdict]) -> Value {
+fn row(name: &str, outcomes: &[GateVerdict], change: Option<f64>) -> Value {
     let count = |verdict| outcomes.iter().filter(|it| **it == verdict).count();
     let failed = count(GateVerdict::Failed);
     let met = if name == "equal" {
@@ -111,13 +114,15 @@ fn row(name: &str, outcomes: &[GateVerdict]) -> Value {
     };
     let (passed, undecided) = (count(GateVerdict::Passed), count(GateVerdict::Undecided));
     say(format_args!(
-        "{name:<8} {:>3} comparisons: {failed} failed, {passed} passed, {undecided} undecided  {}",
+        "{name:<8} {:>3} comparisons: {failed} failed, {passed} passed, {undecided} undecided, \
+         median change {:+.1} pt  {}",
         outcomes.len(),
+        change.unwrap_or(0.0) * 100.0,
         verdict(met)
     ));
     json!({
         "pairs": name, "comparisons": outcomes.len(), "failed": failed, "passed": passed,
-        "undecided": undecided, "met": met,
+        "undecided": undecided, "median_change": change, "met": met,
     })
 }
 
