@@ -90,7 +90,7 @@ pub(super) fn choose(
         }
         sets.push((Chosen { jobs, key, why }, gain));
     }
-    let turn = (record.chances + 1) % TRIAL_EACH == 0;
+    let turn = (record.chances + 1).is_multiple_of(TRIAL_EACH);
     sets.retain(|(set, gain)| match set.why {
         BatchSetReason::Trial => turn,
         BatchSetReason::Asked => *gain > 1.0,
