@@ -28,6 +28,9 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use args::HarvestCommand;
+use membound_types::BatchHarvest;
+
+use crate::output::Usage;
 
 /// Runs what was asked for.
 pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
@@ -37,7 +40,13 @@ pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
             check_agent()?;
             run::run(args)
         }
-        HarvestCommand::Batch(args) => batch::run(args),
+        HarvestCommand::Batch(args) => {
+            if args.harvest == BatchHarvest::On {
+                // Exit codes other than that of usage count jobs.
+                check_agent().map_err(|error| Usage(error.to_string()))?;
+            }
+            batch::run(args)
+        }
         HarvestCommand::Explore(args) => {
             check_agent()?;
             explore::run(args)

@@ -96,9 +96,6 @@ fn prepare(args: &BatchArgs) -> anyhow::Result<Option<(Batch, Given, Option<Targ
         if json.as_ref().is_some_and(Target::is_stdout) && args.output.is_none() {
             anyhow::bail!("--json to stdout needs --output: jobs print there too");
         }
-        if args.harvest == BatchHarvest::On {
-            super::check_agent()?;
-        }
         if let Some(path) = &args.joblog {
             let (opened, held) = JobLog::open(path, again(args).is_some())
                 .with_context(|| format!("cannot write {}", path.display()))?;
