@@ -20,6 +20,8 @@ pub(super) struct Wanted {
     /// What its plan must be for: the same, or the shared object that it runs.
     pub(super) code: PathBuf,
     pub(super) words: Vec<OsString>,
+    /// Which of the scavengers it is, from 1; 0: none.
+    pub(super) number: usize,
     /// Why it can run in no other program's process, where that is known.
     pub(super) no_guest: Option<String>,
 }
@@ -31,6 +33,7 @@ pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotR
         return Ok(Wanted {
             code: path.clone(),
             words: vec![path.clone().into_os_string(), "__harvest-host".into()],
+            number: 0,
             no_guest: None,
             path,
         });
@@ -46,6 +49,7 @@ pub(super) fn command(words: &[OsString]) -> Result<Wanted, membound_launch::Can
         code: path.clone(),
         path,
         words: words.to_vec(),
+        number: 0,
         no_guest: None,
     })
 }
@@ -55,9 +59,9 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
     if commands.is_empty() {
         return Err("there is no scavenger: name one with --scavenger \"CMD\"".to_owned());
     }
-    commands
-        .iter()
-        .map(|command| {
+    (1..)
+        .zip(commands)
+        .map(|(number, command)| {
             let words = shlex::split(command)
                 .filter(|words| !words.is_empty())
                 .ok_or_else(|| {
@@ -77,6 +81,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
                     path: host,
                     code: object,
                     words,
+                    number,
                     no_guest,
                 });
             }
@@ -84,6 +89,7 @@ pub(super) fn scavengers(commands: &[String]) -> Result<Vec<Wanted>, String> {
                 code: path.clone(),
                 path,
                 words,
+                number,
                 no_guest,
             })
         })

@@ -530,7 +530,8 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
         .map(std::path::absolute)
         .transpose()?;
     let mut guests = Vec::new();
-    for (number, scavenger) in (1..).zip(scavengers) {
+    for scavenger in scavengers {
+        let number = scavenger.number;
         for copy in 0..args.copies {
             let place = |ending: &str| {
                 directory
