@@ -15,9 +15,8 @@ use membound_types::{
 };
 
 use crate::Thresholds;
-use crate::gate::mean;
 use crate::names::percent;
-use crate::spread::{Contrast, Estimate, Observation, RUN_TO_RUN};
+use crate::spread::{Contrast, Estimate, Observation, RUN_TO_RUN, mean};
 use matching::{Group, Matched};
 
 /// Probability that noise alone makes a group change to one side. Dozens of groups are compared at

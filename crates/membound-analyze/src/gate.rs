@@ -4,6 +4,7 @@
 //! figure is and how sure it is says [`crate::spread`]; how a limit is tested, [`decide`].
 
 mod decide;
+mod error;
 mod expression;
 mod rows;
 mod sharing;
@@ -15,47 +16,10 @@ use membound_types::{
 use crate::compare::LEAST_CHANGE;
 use crate::compare::matching::Matched;
 use crate::names;
-use crate::spread::{Estimate, Observation};
+use crate::spread::{Estimate, Observation, mean};
 use decide::decide;
+pub use error::GateError;
 pub use expression::Expression;
-
-/// Why there is no verdict.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GateError {
-    /// An expression that cannot be read.
-    #[error("`{expression}`: {reason}")]
-    Expression {
-        /// As it was given.
-        expression: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// An expression that names what no run has.
-    #[error("`{expression}`: no {subject} `{name}` in any run{near}")]
-    Unknown {
-        /// As it was given.
-        expression: String,
-        /// What it is about.
-        subject: GateSubject,
-        /// What it names.
-        name: String,
-        /// `: there is A, B`, or nothing.
-        near: String,
-    },
-    /// A run in which what is guarded was not recorded.
-    #[error("`{expression}`: {file} has no {what}: {reason}")]
-    NotRecorded {
-        /// As it was given.
-        expression: String,
-        /// The run.
-        file: String,
-        /// `objects` or `latencies`.
-        what: &'static str,
-        /// Why not.
-        reason: String,
-    },
-}
 
 /// Holds the runs `new` to `expressions`, in comparison with the runs `base`; each run comes with
 /// the name of its file, and each side has one at least.
@@ -196,11 +160,6 @@ fn growth_gate(
 
 fn in_seconds(share: Observation, run: &Profile) -> Observation {
     share.scaled(run.time.cpu_s)
-}
-
-pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
-    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 fn sentence(gate: &Gate) -> String {

@@ -287,6 +287,12 @@ pub(crate) fn quantile(probability: f64, freedom: f64) -> f64 {
     }
 }
 
+/// The mean of `values`; 0 where there are none.
+pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -198,7 +198,7 @@ pub(crate) fn print(text: &str) {
     print_bytes(text.as_bytes());
 }
 
-/// As [`print`], for what need not be text.
+/// As [`print()`], for what need not be text.
 pub(crate) fn print_bytes(bytes: &[u8]) {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(bytes).and_then(|()| stdout.flush());

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod machine;
+mod once;
 mod repeat;
 
 use std::ffi::OsString;
@@ -9,17 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use membound_record::{
-    DEFAULT_OBJECT_BYTES, DEFAULT_OVERHEAD, DEFAULT_PERIOD, Ended, Error, Latencies, Options, Over,
-    Recorder, Summary, TimerChoice, Watch,
-};
+use membound_record::{Ended, Options, Over, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::job::{self, End, Job};
+use crate::job::{self, End};
 use crate::output::{self, Target, Usage};
-use crate::{launching, report};
-use args::{ProfileArgs, SamplerArg};
+use crate::report;
+use args::ProfileArgs;
+use once::{Recorded, Telling, kept, options, record, tell, usual};
 
 /// Records what was asked for and says what it came to; a program's own end is passed on.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -50,41 +49,6 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What is said at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Telling {
-    /// What was found, in a few lines.
-    Summary,
-    /// Only what went wrong.
-    Nothing,
-}
-
-fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
-    let objects = (!args.no_objects && args.pid.is_none())
-        .then(|| args.object_size.unwrap_or(DEFAULT_OBJECT_BYTES));
-    let patched = !args.no_latencies && args.pid.is_none();
-    Ok(Options {
-        timer: match args.sampler {
-            SamplerArg::Auto => TimerChoice::Auto,
-            SamplerArg::Perf => TimerChoice::Perf,
-            SamplerArg::Agent => TimerChoice::Agent,
-        },
-        period: args.period.unwrap_or(DEFAULT_PERIOD),
-        latencies: if patched {
-            Latencies::On
-        } else {
-            Latencies::Off
-        },
-        objects,
-        allocators: args.allocator.clone(),
-        watch: if args.watch { Watch::On } else { Watch::Off },
-        max_overhead: args.max_overhead.unwrap_or(DEFAULT_OVERHEAD),
-        machine: machine::profile(args.machine.as_deref())?,
-        duration: args.duration,
-        ..usual(args.output.clone())
-    })
-}
-
 fn launch(
     name: &OsString,
     arguments: &[OsString],
@@ -95,53 +59,6 @@ fn launch(
         // The program's own failure says more than ours.
         Recorded::Failed(End::Exited(0), code) | Recorded::NotStarted(code) => code,
         Recorded::Whole(end) | Recorded::Failed(end, _) => job::end_like(end),
-    })
-}
-
-/// What became of a recording.
-enum Recorded {
-    /// The command cannot be run; this is what a shell would exit with.
-    NotStarted(ExitCode),
-    /// The run is whole.
-    Whole(End),
-    /// The program ended, and the run could not be completed.
-    Failed(End, ExitCode),
-}
-
-fn record(
-    name: &OsString,
-    arguments: &[OsString],
-    options: Options,
-    telling: Telling,
-) -> anyhow::Result<Recorded> {
-    let program = launching::program(name, arguments);
-    let path = options.output.clone();
-    let job = Job::prepare()?;
-    let recorder = match Recorder::launch(&program, options) {
-        Ok(recorder) => recorder,
-        Err(Error::Launch(membound_launch::Error::CannotRun(error))) => {
-            output::complain(&error.to_string());
-            return Ok(Recorded::NotStarted(ExitCode::from(error.code())));
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let session = recorder
-        .session()
-        .context("a program that was started has a session")?;
-    let end = job.follow(session)?;
-    let ended = match end {
-        End::Exited(code) => Ended::Exited(code),
-        End::Killed(signal) => Ended::Killed(signal),
-    };
-    Ok(match recorder.finish(ended) {
-        Ok(summary) => {
-            tell(&summary, telling);
-            Recorded::Whole(end)
-        }
-        Err(error) => {
-            let error = anyhow::Error::new(error).context(kept(&path));
-            Recorded::Failed(end, output::fail(&error))
-        }
     })
 }
 
@@ -157,17 +74,6 @@ pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> a
     let code = launch(&program.into(), arguments, options, Telling::Nothing)?;
     ensure!(code == ExitCode::SUCCESS, "{} failed", program.display());
     Ok(())
-}
-
-/// What every recording of this build has.
-fn usual(run: PathBuf) -> Options {
-    Options {
-        cache: launching::cache(),
-        revision: launching::revision(),
-        directory: launching::directory(),
-        membound_version: crate::version::BUILD.to_owned(),
-        ..Options::new(run)
-    }
 }
 
 fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCode> {
@@ -198,25 +104,4 @@ fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCo
         report::NO_SAMPLES
     );
     Ok(ExitCode::SUCCESS)
-}
-
-/// What became of the file when it could not be completed.
-fn kept(path: &Path) -> String {
-    format!("{} holds what was recorded until then", path.display())
-}
-
-/// What was found, in a few lines, and where the rest is; on stderr, since stdout is the
-/// program's.
-fn tell(summary: &Summary, telling: Telling) {
-    if telling == Telling::Nothing {
-        return;
-    }
-    let path = summary.path.display();
-    match report::summary(&summary.path, output::error_style()) {
-        Ok(text) => output::tell(&text),
-        Err(error) => output::complain(&format!("{error:#}")),
-    }
-    output::complain(&format!(
-        "`membound report {path}` shows this again, `--by object` and others more, `--html FILE` all of it"
-    ));
 }

@@ -32,8 +32,9 @@ use serde_json::{Value, json};
 use self::callgrind::{Object, Trace};
 use self::truth::Verdict;
 use self::workloads::Workload;
-use super::{Kept, document, note, say, verdict};
-use crate::run::{on_path, program};
+use super::common::{document, verdict};
+use crate::results::Kept;
+use crate::run::{note, on_path, program, say};
 
 const RESOLVED_TARGET: f64 = 0.97;
 const IGNORED_TARGET: f64 = 0.90;

@@ -14,8 +14,9 @@ use anyhow::{Context as _, Result, ensure};
 use membound_types::{Doctor, GateVerdict, RunComparison};
 use serde_json::{Value, json};
 
-use super::{Kept, document, machine_profile, median, note, say, verdict};
-use crate::run::{program, root, stdout_of, succeed};
+use super::common::{document, machine_profile, median, verdict};
+use crate::results::Kept;
+use crate::run::{note, program, root, say, stdout_of, succeed};
 
 /// Arguments of `bench gate`.
 #[derive(clap::Args)]

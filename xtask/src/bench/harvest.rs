@@ -21,8 +21,10 @@ use membound_types::{CpuId, Doctor, MachineProfile};
 use serde_json::{Value, json};
 
 use self::bed::Bed;
-use super::{Kept, document, harvest_programs, machine_profile, median, note, say};
-use crate::run::program;
+use super::common::{document, machine_profile, median};
+use super::harvest_programs;
+use crate::results::Kept;
+use crate::run::{note, program, say};
 
 /// Arguments of `bench harvest`.
 #[derive(clap::Args)]

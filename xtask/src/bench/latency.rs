@@ -7,8 +7,9 @@ use anyhow::{Context as _, Result};
 use membound_types::{Document, Latency};
 use serde_json::json;
 
-use super::{Kept, document, measure, median, note, program, root, say, size, verdict};
-use crate::run::{stdout_of, succeed};
+use super::common::{document, measure, median, size, verdict};
+use crate::results::Kept;
+use crate::run::{note, program, root, say, stdout_of, succeed};
 
 /// Largest difference of the medians that the target permits.
 const TARGET: f64 = 0.03;

@@ -11,8 +11,9 @@ use membound_model::hierarchy::{FitOptions, KeepPoints, LeftOut, fit};
 use membound_types::{Doctor, FitData, Model, Observation};
 use serde_json::{Value, json};
 
-use super::{Kept, document, median, note, say, verdict};
-use crate::run::program;
+use super::common::{document, median, verdict};
+use crate::results::Kept;
+use crate::run::{note, program, say};
 
 #[expect(dead_code, reason = "the tests use the rest of it")]
 #[path = "../../../crates/membound-model/tests/model/seidl_data.rs"]

@@ -14,8 +14,9 @@ use membound_rewrite::patch::{Body, Options, Placement, Plan};
 use membound_types::Doctor;
 use serde_json::{Value, json};
 
-use super::{Kept, document, median, note, say, verdict};
-use crate::run::{on_path, program, stdout_of, succeed};
+use super::common::{document, median, verdict};
+use crate::results::Kept;
+use crate::run::{note, on_path, program, say, stdout_of, succeed};
 
 const COLD_TARGET_MS: f64 = 2000.0;
 const CACHED_TARGET_MS: f64 = 100.0;

@@ -13,8 +13,9 @@ use anyhow::{Context as _, Result, ensure};
 use membound_types::{Doctor, Profile};
 use serde_json::{Value, json};
 
-use super::{Kept, document, machine_profile, median, note, say, verdict};
-use crate::run::{cargo, on_path, program, root, stdout_of, succeed};
+use super::common::{document, machine_profile, median, verdict};
+use crate::results::Kept;
+use crate::run::{cargo, note, on_path, program, root, say, stdout_of, succeed};
 
 /// Arguments of `bench profile`.
 #[derive(clap::Args)]

@@ -9,7 +9,9 @@ use anyhow::{Context as _, Result, bail};
 use membound_types::MachineProfile;
 use serde_json::json;
 
-use super::{Kept, measure, say, verdict};
+use super::common::{measure, verdict};
+use crate::results::Kept;
+use crate::run::say;
 
 const WALL_TARGET_S: f64 = 60.0;
 const MEMORY_TARGET_BYTES: u64 = 5 << 29;

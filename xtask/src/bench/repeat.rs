@@ -15,7 +15,9 @@ use anyhow::{Context as _, Result};
 use membound_types::{Cache, CacheKind, Document, Latency, LatencyPoint};
 use serde_json::json;
 
-use super::{Kept, document, measure, median, note, say, size, verdict};
+use super::common::{document, measure, median, size, verdict};
+use crate::results::Kept;
+use crate::run::{note, say};
 
 const WALL_TARGET_S: f64 = 12.0;
 const POINTS_TARGET: usize = 48;

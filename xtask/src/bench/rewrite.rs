@@ -14,8 +14,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use membound_types::{Doctor, PatchBody, RewriteCheck};
 use serde_json::{Value, json};
 
-use super::{Kept, document, median, note, say, verdict};
-use crate::run::{program, root, stdout_of, succeed};
+use super::common::{document, median, verdict};
+use crate::results::Kept;
+use crate::run::{note, program, root, say, stdout_of, succeed};
 
 /// Bodies with a figure to reach, in nanoseconds an execution.
 const BODIES: [(PatchBody, f64); 3] = [

@@ -8,7 +8,9 @@ use anyhow::Result;
 use membound_types::{CacheKind, MachineProfile};
 use serde_json::json;
 
-use super::{Kept, document, measure, note, say, size, verdict};
+use super::common::{document, measure, size, verdict};
+use crate::results::Kept;
+use crate::run::{note, say};
 
 const ROB_TARGET: f64 = 0.02;
 const SIZE_TARGET: f64 = 0.12;

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use membound_types::{GateLimit, GateSubject};
 
-use super::GateError;
+use super::error::GateError;
 
 /// Every form of an expression, for messages.
 pub(super) const KNOWN: &str = "use 'memory-bound +3pt', 'line FILE:LINE +10%', 'object NAME +5%', \

@@ -2,7 +2,7 @@
 
 use membound_types::{GateSubject, Profile, Share};
 
-use super::Expression;
+use super::expression::Expression;
 use crate::compare::matching::{Matched, without_size};
 use crate::spread::Observation;
 

@@ -16,7 +16,7 @@ use membound_types::{Profile, RunSide};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::args::ProfileArgs;
-use super::{Recorded, Telling};
+use super::once::{self, Recorded, Telling};
 use crate::job::{self, End};
 use crate::output::{self, Target};
 use crate::report;
@@ -35,15 +35,16 @@ pub(super) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
         .split_first()
         .context("a command is run again, and there is none")?;
     let interrupted = listen()?;
+    let options = once::options(args)?;
     let mut runs: Vec<(String, Profile)> = Vec::new();
     for number in 1..=most {
         let path = numbered(&args.output, number);
         Target::open(&path)?;
         let options = Options {
             output: path.clone(),
-            ..super::options(args)?
+            ..options.clone()
         };
-        let end = match super::record(name, arguments, options, Telling::Nothing)? {
+        let end = match once::record(name, arguments, options, Telling::Nothing)? {
             Recorded::Whole(end @ End::Exited(0)) => end,
             Recorded::NotStarted(code) | Recorded::Failed(End::Exited(0), code) => {
                 return Ok(code);

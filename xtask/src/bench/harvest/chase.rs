@@ -6,7 +6,7 @@ use membound_input::parse_size;
 use membound_types::{HarvestPart, HarvestPlan, HarvestRole, IdlePolicy};
 use serde_json::{Value, json};
 
-use super::super::verdict;
+use super::super::common::verdict;
 use super::arithmetic::{limit, switch_ns};
 use super::bed::{Asked, Bed, Said, Words, alternate, ran_apart, read};
 use super::{failed, middle, say};

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use membound_types::IdlePolicy;
 use serde_json::{Value, json};
 
-use super::super::verdict;
+use super::super::common::verdict;
 use super::arithmetic::Paired;
 use super::bed::{Asked, Bed, Endless, OVERHEAD, Words, alternate};
 use super::{failed, say};

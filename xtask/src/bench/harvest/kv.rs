@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use membound_types::{HarvestPart, HarvestPlan, IdlePolicy, MachineProfile};
 use serde_json::{Value, json};
 
-use super::super::verdict;
+use super::super::common::verdict;
 use super::arithmetic::{loads_beyond, turned_into_work};
 use super::bed::{
     Asked, Bed, Endless, OVERHEAD, Ran, Said, Words, alternate, chosen, ran_apart, read,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use membound_types::HarvestRole;
 use serde_json::{Value, json};
 
-use super::super::verdict;
+use super::super::common::verdict;
 use super::arithmetic::agreement;
 use super::bed::{Bed, Words, chosen};
 use super::{failed, kv, say};

@@ -12,7 +12,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, Field, Schema};
 use membound_types::{Detail, Profile};
 
-use super::{TableError, Values, about, columns};
+use super::rows::{TableError, Values, about, columns};
 
 /// The samples of a run as an Arrow file, a row each.
 ///

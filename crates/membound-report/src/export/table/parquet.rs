@@ -11,7 +11,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, Type, TypePtr};
 
-use super::{Column, TableError, Values, about, columns};
+use super::rows::{Column, TableError, Values, about, columns};
 
 /// Bytes of a column's different texts up to which rows refer to them: as much as call chains of large programs have.
 const DICTIONARY_LIMIT_BYTES: usize = 64 << 20;
