@@ -73,7 +73,7 @@ pub struct Harvest {
     pub waits: bool,
     /// Share of the time in which guests are let in; in the rest yields are only counted.
     pub share: f64,
-    /// Whether the command is [`crate::host()`], which nobody has to give way to.
+    /// Whether the command is [`crate::host()`]: then guests keep the priority of ordinary programs.
     pub peers: bool,
     /// Bytes of memory that all guests together may have.
     pub memory_bytes: u64,
@@ -118,8 +118,6 @@ pub struct Guest {
     pub memory_bytes: u64,
     /// Bytes of its stack.
     pub stack_bytes: u64,
-    /// Where it is at first.
-    pub begins: GuestPlace,
 }
 
 /// What came of a harvest so far.
@@ -392,12 +390,20 @@ impl Harvesting {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<(), Failure> {
+        // Who runs first is for the launcher to say where there is no command to wait for.
+        let begins = if self.wanted.peers {
+            GuestPlace::Held
+        } else {
+            GuestPlace::Lanes
+        };
         for guest in &self.wanted.guests {
-            let started = request(guest).map_err(Failure::from).and_then(|request| {
-                let at = request.memory.hang(conversation, maps)?;
-                conversation.guest(at, request.length)?;
-                Ok(request.memory)
-            });
+            let started = request(guest, begins)
+                .map_err(Failure::from)
+                .and_then(|request| {
+                    let at = request.memory.hang(conversation, maps)?;
+                    conversation.guest(at, request.length)?;
+                    Ok(request.memory)
+                });
             let mut state = self.state();
             match started {
                 Ok(request) => state.requests.push(Some(request)),
@@ -532,7 +538,7 @@ struct Request {
 }
 
 /// What the agent is to know of a guest.
-fn request(guest: &Guest) -> io::Result<Request> {
+fn request(guest: &Guest, begins: GuestPlace) -> io::Result<Request> {
     let path = |path: &Option<PathBuf>| {
         let bytes = path.as_deref().map(|path| path.as_os_str().as_bytes());
         bytes.unwrap_or_default().to_vec()
@@ -568,7 +574,7 @@ fn request(guest: &Guest) -> io::Result<Request> {
     let long = |offset: usize, value: u64| memory.word64(offset).store(value, Ordering::Relaxed);
     long(offset_of!(GuestRequest, memory), guest.memory_bytes);
     long(offset_of!(GuestRequest, stack), guest.stack_bytes);
-    word(offset_of!(GuestRequest, place), guest.begins as u32);
+    word(offset_of!(GuestRequest, place), begins as u32);
     memory.write(size_of::<GuestRequest>() as u64, &text)?;
     Ok(Request {
         memory,
@@ -774,13 +780,12 @@ mod tests {
             errors: None,
             memory_bytes: 1 << 30,
             stack_bytes: 1 << 20,
-            begins: GuestPlace::Lanes,
         }
     }
 
     #[test]
     fn a_request_has_its_strings_behind_it() {
-        let request = request(&guest()).unwrap();
+        let request = request(&guest(), GuestPlace::Lanes).unwrap();
         let expected = b"/bin/scan\0/tmp/out\0\0scan\0-n\0A=b\0";
         let mut text = vec![0; expected.len()];
         let begin = size_of::<GuestRequest>() as u64;
@@ -797,7 +802,7 @@ mod tests {
     fn a_word_with_a_zero_byte_is_no_argument() {
         let mut guest = guest();
         guest.arguments.push("a\0b".into());
-        assert!(request(&guest).is_err());
+        assert!(request(&guest, GuestPlace::Lanes).is_err());
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub const fn host_load() -> Option<u64> {
     None
 }
 
-/// Yields on so many threads until no guest is left in this process.
+/// Yields to guests, on `threads` threads (1 at least), until none is left in this process.
 pub fn host(threads: usize) {
     for _ in 1..threads {
         let builder = std::thread::Builder::new().name(YIELDER.to_owned());
@@ -85,15 +85,11 @@ pub fn host(threads: usize) {
         });
     }
     while guests_left() {
-        if threads == 0 {
-            std::thread::sleep(PAUSE);
-        } else {
-            yield_for_a_while();
-        }
+        yield_for_a_while();
     }
 }
 
-/// Yields many times, and leaves the processor to others where nobody takes turns.
+/// Yields many times. Where no guest took a turn meanwhile, sleeps, so that other threads have the processor.
 fn yield_for_a_while() {
     let word = 0_u64;
     let begun = Instant::now();

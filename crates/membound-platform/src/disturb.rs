@@ -37,6 +37,12 @@ impl ThreadUsage {
         Self::of(libc::RUSAGE_CHILDREN)
     }
 
+    /// Processor time in both modes, in seconds.
+    #[must_use]
+    pub const fn cpu_s(&self) -> f64 {
+        (self.user_us + self.system_us) as f64 * 1e-6
+    }
+
     fn of(whose: libc::c_int) -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the kernel writes one rusage into the place given; with a known `whose`

@@ -84,7 +84,7 @@ pub(crate) enum Command {
     #[command(name = "__harvest-host", hide = true)]
     HarvestHost {
         /// Threads that yield.
-        threads: Option<usize>,
+        threads: usize,
     },
     /// The program that the tour profiles (started by membound itself).
     #[command(name = "__contend", hide = true)]

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         Command::Restore => Ok(restore::run()),
         Command::Chase(args) => measure::calibration::chase(&args),
         Command::HarvestHost { threads } => {
-            membound_launch::host(threads.unwrap_or(1));
+            membound_launch::host(threads);
             Ok(ExitCode::SUCCESS)
         }
         Command::RunObject { words } => membound_launch::run_object(words)

@@ -152,8 +152,8 @@ pub(crate) struct Berth {
     kept: AtomicU32,
     /// Until when it is to stay at home, by the kernel's clock.
     rests_until_ns: AtomicU64,
-    /// Loads at which its thread had gone on alone when the warden looked last.
-    seen_alone: AtomicU64,
+    /// Loads that it had come by when the warden looked last.
+    seen_loads: AtomicU64,
     /// CPU time of its own thread when it was judged last whether that pays.
     pub(super) judged: soak::Seen,
 }
@@ -170,7 +170,7 @@ impl Berth {
             soaks: AtomicU32::new(0),
             kept: AtomicU32::new(0),
             rests_until_ns: AtomicU64::new(0),
-            seen_alone: AtomicU64::new(0),
+            seen_loads: AtomicU64::new(0),
             judged: soak::Seen::new(),
         }
     }
@@ -266,6 +266,11 @@ pub(crate) fn settle(berth: &'static Berth) -> Result<bool, Errno> {
     }
     let block = take_block(Use::FreeHome).ok_or(Errno::ENOSPC)?;
     block.settle(sys::thread(), 0)?;
+    // The place, and the block, may have been another guest's.
+    berth
+        .seen_loads
+        .store(berth.loads(block), Ordering::Relaxed);
+    berth.rests_until_ns.store(0, Ordering::Relaxed);
     berth.block.store(block.address(), Ordering::Relaxed);
     block.used.store(Use::Home as u32, Ordering::Release);
     Ok(true)
@@ -297,8 +302,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
                 });
             }
             Errand::Rest | Errand::Pause => {
-                let until_ns = rests.begin(sys::monotonic_ns(), errand);
-                berth.rests_until_ns.store(until_ns, Ordering::Relaxed);
+                berth.rest(&mut rests, errand);
                 schedule(0, SCHED_IDLE);
                 soaks = idle() == Idle::Harvest;
             }
@@ -319,7 +323,7 @@ pub(crate) fn live(guest: &'static Guest, stack: u64, resume: u64) -> ! {
         unsafe { membound_lane_run(context, frame) };
         guest.count(offset_of!(GuestRequest, parks));
         let before = sys::monotonic_ns();
-        let left_ns = rests.left_ns(before);
+        let left_ns = berth.rest_left_ns(before);
         berth.soaks.store(0, Ordering::Relaxed);
         let was_beside = is_beside;
         is_beside = guest.is_beside();
@@ -370,17 +374,15 @@ pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
         let guest = Guest::of(berth);
         let keeps_off = guest.keeps_off_lanes();
         leaves |= keeps_off && berth.is_away();
-        let rests = now_ns < berth.rests_until_ns.load(Ordering::Relaxed);
-        let is_called = takes && !keeps_off && !rests || guest.is_held();
+        let is_free = !keeps_off && berth.rest_left_ns(now_ns) == 0;
+        let is_called = takes && is_free || guest.is_held();
         if is_called && block.alone.swap(0, Ordering::Relaxed) != 0 {
             block.credit.store(0, Ordering::Relaxed);
         }
-        let alone = block.turns.load(Ordering::Relaxed);
-        let yields = berth.context.yields.load(Ordering::Relaxed);
-        let came_by = alone.wrapping_add(yields);
-        let before = berth.seen_alone.swap(came_by, Ordering::Relaxed);
+        let loads = berth.loads(block);
+        let before = berth.seen_loads.swap(loads, Ordering::Relaxed);
         let progress = offset_of!(GuestRequest, progress);
-        guest.add(progress, came_by.wrapping_sub(before));
+        guest.add(progress, loads.wrapping_sub(before));
     });
     leaves
 }
@@ -389,11 +391,10 @@ pub(super) fn look_at_all(now_ns: u64, takes: bool) -> bool {
 pub(super) fn candidates(now_ns: u64) -> u32 {
     let mut count = 0;
     guest::each_berth(|_, berth| {
-        let rests = now_ns < berth.rests_until_ns.load(Ordering::Relaxed);
+        let is_free = !Guest::of(berth).keeps_off_lanes() && berth.rest_left_ns(now_ns) == 0;
         let runs_alone = berth
             .block()
             .is_some_and(|block| block.alone.load(Ordering::Relaxed) != 0);
-        let is_free = !rests && !Guest::of(berth).keeps_off_lanes();
         count += u32::from(berth.is_away() || is_free && (berth.is_ready() || runs_alone));
     });
     count
@@ -416,34 +417,27 @@ pub(super) fn any_soaks() -> bool {
     any
 }
 
-/// Times that a guest is kept at home for, after turns that did not end.
+/// How often a guest was kept at home lately, after turns that did not end.
 #[derive(Debug, Default)]
 struct Rests {
     times: u32,
-    until_ns: u64,
 }
 
 impl Rests {
     /// Without another one for so long, the next one is as the first.
     const FORGOTTEN_NS: u64 = 60_000_000_000;
 
-    /// Begins one; returns when it ends.
-    fn begin(&mut self, now_ns: u64, errand: Errand) -> u64 {
-        if now_ns.saturating_sub(self.until_ns) > Self::FORGOTTEN_NS {
+    /// How long the next one takes, `since_ns` after the last one ended. One that is no fault of the guest's is as
+    /// short as the first, and none of those that are counted.
+    fn next_ns(&mut self, since_ns: u64, errand: Errand) -> u64 {
+        if since_ns > Self::FORGOTTEN_NS {
             self.times = 0;
         }
-        let times = if errand == Errand::Pause {
-            0
-        } else {
-            self.times
-        };
-        self.until_ns = now_ns.saturating_add(overdue::rest_ns(times));
-        self.times = self.times.saturating_add(u32::from(errand == Errand::Rest));
-        self.until_ns
-    }
-
-    fn left_ns(&self, now_ns: u64) -> u64 {
-        self.until_ns.saturating_sub(now_ns)
+        if errand == Errand::Pause {
+            return overdue::rest_ns(0);
+        }
+        self.times = self.times.saturating_add(1);
+        overdue::rest_ns(self.times - 1)
     }
 }
 
@@ -491,6 +485,27 @@ impl Berth {
         while self.state.load(Ordering::Acquire) != HOME {
             sys::wait_while(&self.state, AWAY, PATIENCE_NS);
         }
+    }
+
+    /// Has it stay at home from now on, for as long as `rests` says.
+    fn rest(&self, rests: &mut Rests, errand: Errand) {
+        let now_ns = sys::monotonic_ns();
+        let last_ns = self.rests_until_ns.load(Ordering::Relaxed);
+        let rest_ns = rests.next_ns(now_ns.saturating_sub(last_ns), errand);
+        self.rests_until_ns
+            .store(now_ns.saturating_add(rest_ns), Ordering::Relaxed);
+    }
+
+    /// How long it is yet to stay at home.
+    fn rest_left_ns(&self, now_ns: u64) -> u64 {
+        let until_ns = self.rests_until_ns.load(Ordering::Relaxed);
+        until_ns.saturating_sub(now_ns)
+    }
+
+    /// Loads with a yield that it has come by, in lanes and alone on its own thread, whose block this is.
+    fn loads(&self, block: &Block) -> u64 {
+        let alone = block.turns.load(Ordering::Relaxed);
+        alone.wrapping_add(self.context.yields.load(Ordering::Relaxed))
     }
 
     /// Whether any lane may take it.

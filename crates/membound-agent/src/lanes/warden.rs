@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use membound_wire::{ASK, Board, Idle};
 
 use super::berth::{self, Errand};
-use super::block::{Block, Context, Use, blocks, lanes};
+use super::block::{Block, Context, Use, lanes};
 use super::pace::{Pace, Phases, Seen, UNIT_NS, WHOLE};
 use super::ring::announce_room;
 use super::{Phase, board, ending, has_peers, idle, overdue, soak, tell};
@@ -107,12 +107,11 @@ extern "C" fn look_after(_: usize) -> ! {
             phases.units(pace.units())
         };
         // Guests are sent from place to place.
-        let most = if has_peers() {
-            MOST_UNITS_OF_PEERS
+        let units = if has_peers() {
+            units.min(MOST_UNITS_OF_PEERS)
         } else {
             units
         };
-        let units = units.min(most);
         let period = u64::from(units) * UNIT_NS;
         sys::nap(period);
         if ending::is_over() {
@@ -141,15 +140,16 @@ extern "C" fn look_after(_: usize) -> ! {
         looks = looks.saturating_add(u32::from(turns));
         pace.has_seen(if guest::any_lives() { seen } else { Seen::Rest });
         since_call += period;
+        let takes = lanes().any(Block::takes);
         if since_call >= CALL_NS {
             since_call = 0;
             // They ask it themselves when they come.
-            if berth::any_soaks() && blocks().iter().any(Block::takes) {
+            if takes && berth::any_soaks() {
                 berth::call_soaking();
             }
         }
         let now_ns = sys::monotonic_ns();
-        if berth::look_at_all(now_ns, lanes().any(Block::takes)) {
+        if berth::look_at_all(now_ns, takes) {
             lanes().for_each(Block::ask);
         }
         soaking.look(now_ns);

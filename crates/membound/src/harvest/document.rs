@@ -8,18 +8,11 @@ use membound_types::{
 };
 
 use super::follow::Seen;
+use super::programs::Asked;
 use super::requests::Told;
 use super::times;
 use super::worth::PlannedYield;
 use crate::job::End;
-
-/// What a scavenger was asked to be.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) words: Vec<String>,
-    pub(super) copy: u32,
-    pub(super) output: Option<String>,
-}
 
 /// Everything that is known at the end.
 #[derive(Debug)]

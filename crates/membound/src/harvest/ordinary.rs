@@ -3,17 +3,16 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-
 use membound_launch::Guest;
-use membound_platform::threads::Scheduled;
+use membound_platform::disturb::ThreadUsage;
 use membound_types::{Scavenger, ScavengerState};
 use rustix::process::Pid;
 
-use super::document::Asked;
+use super::programs::Asked;
 
 /// Between two looks at who has ended.
 const LOOK: Duration = Duration::from_millis(2);
@@ -69,7 +68,7 @@ impl Processes {
         self.started.iter().filter(runs).count()
     }
 
-    /// Looks who has ended, and what CPU time they have had, and starts others; returns whether all have ended.
+    /// Looks who has ended, and starts others; returns whether all have ended.
     pub(super) fn look(&mut self) -> bool {
         for started in &mut self.started {
             started.look();
@@ -88,22 +87,25 @@ impl Processes {
         while finish && !self.look() {
             std::thread::sleep(LOOK);
         }
-        for started in &mut self.started {
-            started.look();
-            if started.status.is_none()
-                && let Ok(child) = &mut started.child
-            {
-                // As those end that are in the command's process.
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
-        let waiting = self.waiting.into_iter().map(|ordinary| Started {
+        self.started.iter_mut().for_each(Started::kill);
+        let never = std::mem::take(&mut self.waiting);
+        let never = never.into_iter().map(|ordinary| Started {
             child: Err("the command ended before".to_owned()),
             ..Started::of(ordinary)
         });
-        let all = self.started.into_iter().chain(waiting);
-        all.map(Started::scavenger).collect()
+        let started = std::mem::take(&mut self.started);
+        started
+            .into_iter()
+            .chain(never)
+            .map(Started::scavenger)
+            .collect()
+    }
+}
+
+impl Drop for Processes {
+    /// Nobody is left behind where a harvest ends for another reason.
+    fn drop(&mut self) {
+        self.started.iter_mut().for_each(Started::kill);
     }
 }
 
@@ -134,17 +136,32 @@ impl Started {
         }
     }
 
+    /// Looks whether it has ended.
     fn look(&mut self) {
-        let Ok(child) = &mut self.child else { return };
-        if self.status.is_some() {
-            return;
+        if self.status.is_none() {
+            self.status = self.reap(|child| child.try_wait().ok().flatten());
         }
-        let pid = child.id();
-        if let Some(scheduled) = Scheduled::of(pid, pid) {
-            let seconds = scheduled.cpu_ns as f64 * 1e-9;
-            self.cpu_s = self.cpu_s.max(seconds);
+    }
+
+    /// Ends it, if it runs: as those end that are in the command's process.
+    fn kill(&mut self) {
+        self.look();
+        if self.status.is_none() {
+            self.reap(|child| {
+                child.kill().ok()?;
+                child.wait().ok()
+            });
         }
-        self.status = child.try_wait().ok().flatten();
+    }
+
+    /// Has `wait` take notice of its end, and its CPU time, that of children that it waited for included, from
+    /// what that adds to this process's.
+    fn reap(&mut self, wait: impl FnOnce(&mut Child) -> Option<ExitStatus>) -> Option<ExitStatus> {
+        let child = self.child.as_mut().ok()?;
+        let before_s = ThreadUsage::of_children().cpu_s();
+        let status = wait(child)?;
+        self.cpu_s = ThreadUsage::of_children().cpu_s() - before_s;
+        Some(status)
     }
 
     fn scavenger(self) -> Scavenger {
@@ -201,8 +218,6 @@ fn start(guest: &Guest) -> std::io::Result<Child> {
 
 #[cfg(test)]
 mod tests {
-    use membound_launch::GuestPlace;
-
     use super::*;
 
     fn ordinary(words: &[&str], output: Option<&std::path::Path>) -> Ordinary {
@@ -215,7 +230,6 @@ mod tests {
                 errors: output.map(Into::into),
                 memory_bytes: 0,
                 stack_bytes: 0,
-                begins: GuestPlace::Lanes,
             },
             asked: Asked {
                 words: words.iter().map(|&word| word.to_owned()).collect(),

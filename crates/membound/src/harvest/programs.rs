@@ -26,6 +26,14 @@ pub(super) struct Wanted {
     pub(super) no_guest: Option<String>,
 }
 
+/// What a scavenger was asked to be.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) words: Vec<String>,
+    pub(super) copy: u32,
+    pub(super) output: Option<String>,
+}
+
 /// The program whose stalls are harvested.
 pub(super) fn primary(args: &RunArgs) -> Result<Wanted, membound_launch::CannotRun> {
     if args.no_primary {

@@ -7,27 +7,27 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use membound_harvest::Options;
 use membound_harvest::distance::{Limits, Rule};
-use membound_launch::{Guest, GuestPlace, Harvest, Idle, Live, environment};
+use membound_launch::{Guest, Harvest, Idle, Live, environment};
 use membound_measure::Clock;
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, memory};
 use membound_rewrite::patch::{self, Hooks};
 use membound_types::{
     FollowedPlan, HarvestPart, HarvestPlan, HarvestRole, HarvestRun, HarvestRunOptions, IdlePolicy,
-    MachineProfile, Timer,
+    MachineInfo, MachineProfile, Timer,
 };
 
 use super::args::RunArgs;
 use super::balance::Balance;
 use super::choices::{Choices, host_yield};
-use super::document::{self, Asked, Facts};
+use super::document::{self, Facts};
 use super::ended::EndWatch;
 use super::follow::{Follower, Seen, Together};
 use super::guard;
 use super::ordinary::{Ordinary, Processes};
 use super::plan::USUAL_BOUND_NS;
 use super::plans::{self, Followed, Maker};
-use super::programs::{self, Wanted};
+use super::programs::{self, Asked, Wanted};
 use super::roles::{self, Rings};
 use super::slots::{self, Slots};
 use super::span::SpanControl;
@@ -92,12 +92,6 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .into_iter()
         .map(|followed| (followed.from, followed.plan))
         .unzip();
-    let live = match args.max_slowdown {
-        // Its guard takes yields out.
-        Some(_) => Live::On,
-        None => Live::Off,
-    };
-    let mut choices = Choices::of(&plans, &args.without, live)?;
     let info = version::machine(&Root::system(), Timer::default(), Default::default());
     let mut guests = guests(args, &turns)?;
     let mut processes = Vec::new();
@@ -113,35 +107,15 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let per_thread = if args.no_primary {
         let rings = rings(args, guests.len(), processes.len(), processors);
         if rings.threads == 0 {
-            let on_its_own = |(guest, asked)| Ordinary {
+            processes.extend(guests.drain(..).map(|(guest, asked)| Ordinary {
                 guest,
                 asked,
                 why: ON_ITS_OWN.to_owned(),
-            };
-            processes.extend(guests.drain(..).map(on_its_own));
-            let begun = Instant::now();
-            let ordinary = Processes::start(processes, processors, false).end(true, processors);
-            let document = document::document(Facts {
-                machine: &info,
-                wall_s: begun.elapsed().as_secs_f64(),
-                primary_wall_s: None,
-                process_cpu_s: 0.0,
-                options: asked(args, 0, options),
-                requests: None,
-                command: Vec::new(),
-                end: job::End::Exited(0),
-                scavengers: Vec::new(),
-                ordinary,
-                seen: &Seen::default(),
-                plans: &plans,
-                left_out: Vec::new(),
-                yields: &[],
-                missed: Vec::new(),
-            });
+            }));
+            let document = one_by_one(args, &info, processes, processors, options);
             return conclude(args, outputs, document, job::End::Exited(0));
         }
         beside = processors.saturating_sub(rings.threads as usize);
-        choices.primary.push(host_yield()?);
         command.words.push(rings.threads.to_string().into());
         rings.per_thread
     } else {
@@ -151,6 +125,15 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             all.saturating_sub(kept).max(1)
         })
     };
+    let live = match args.max_slowdown {
+        // Its guard takes yields out.
+        Some(_) => Live::On,
+        None => Live::Off,
+    };
+    let mut choices = Choices::of(&plans, &args.without, live)?;
+    if args.no_primary {
+        choices.primary.push(host_yield()?);
+    }
     let harvest = Harvest {
         guests: guests.iter().map(|(guest, _)| guest.clone()).collect(),
         primary: choices.primary,
@@ -184,7 +167,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let program = launching::program(command.path.as_os_str(), arguments);
     let job = Job::prepare()?;
     let begun = Instant::now();
-    let cpu_before_s = children_cpu_s();
+    let cpu_before_s = ThreadUsage::of_children().cpu_s();
     let live = if choices.yields.is_empty() {
         Live::Off
     } else {
@@ -233,10 +216,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         output::complain(&format!("--requests: {why}"));
         return Ok(ExitCode::FAILURE);
     }
-    let process_cpu_s = children_cpu_s() - cpu_before_s;
-    let report = session.finish();
     let ordinary = processes.end(args.finish || args.no_primary, processors);
     let wall_s = begun.elapsed().as_secs_f64();
+    let ordinary_cpu_s: f64 = ordinary.iter().map(|it| it.own_thread_s).sum();
+    let children_cpu_s = ThreadUsage::of_children().cpu_s() - cpu_before_s;
+    let process_cpu_s = (children_cpu_s - ordinary_cpu_s).max(0.0);
+    let report = session.finish();
     let mut missed = report.missed.clone();
     missed.extend(report.unpatched.iter().cloned());
     let document = document::document(Facts {
@@ -262,6 +247,35 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         missed,
     });
     conclude(args, outputs, document, end)
+}
+
+/// Runs programs of which none takes turns, so many at a time, and says what became of them.
+fn one_by_one(
+    args: &RunArgs,
+    info: &MachineInfo,
+    processes: Vec<Ordinary>,
+    processors: usize,
+    plans: Vec<FollowedPlan>,
+) -> HarvestRun {
+    let begun = Instant::now();
+    let ordinary = Processes::start(processes, processors, false).end(true, processors);
+    document::document(Facts {
+        machine: info,
+        wall_s: begun.elapsed().as_secs_f64(),
+        primary_wall_s: None,
+        process_cpu_s: 0.0,
+        options: asked(args, 0, plans),
+        requests: None,
+        command: Vec::new(),
+        end: job::End::Exited(0),
+        scavengers: Vec::new(),
+        ordinary,
+        seen: &Seen::default(),
+        plans: &[],
+        left_out: Vec::new(),
+        yields: &[],
+        missed: Vec::new(),
+    })
 }
 
 /// Where the document goes.
@@ -552,11 +566,6 @@ fn guests(args: &RunArgs, scavengers: &[Wanted]) -> anyhow::Result<Vec<(Guest, A
                 errors: place(ERR),
                 memory_bytes: MEMORY_BYTES,
                 stack_bytes: STACK_BYTES,
-                begins: if args.no_primary {
-                    GuestPlace::Held
-                } else {
-                    GuestPlace::Lanes
-                },
             };
             guests.push((guest, asked));
         }
@@ -597,10 +606,4 @@ fn ticks_per_ns(machine: Option<&MachineProfile>) -> f64 {
     let known = machine.and_then(|machine| rate(&machine.machine.timer));
     let found = || rate(&Clock::calibrate(LOOK).describe(0.0));
     known.or_else(found).map_or(USUAL, |hz| hz * 1e-9)
-}
-
-/// CPU time of children that have ended, in seconds.
-pub(super) fn children_cpu_s() -> f64 {
-    let usage = ThreadUsage::of_children();
-    (usage.user_us + usage.system_us) as f64 * 1e-6
 }

@@ -95,17 +95,13 @@ fn classed(error: io::Error) -> Unstarted {
 
 /// The next process that has ended, if any has.
 pub(super) fn reap() -> Option<Ended> {
-    let cpu_us = || {
-        let usage = ThreadUsage::of_children();
-        usage.user_us + usage.system_us
-    };
-    let before = cpu_us();
+    let before_s = ThreadUsage::of_children().cpu_s();
     let (pid, status) = wait(WaitOptions::NOHANG).ok().flatten()?;
     Some(Ended {
         pid,
         exit_code: status.exit_status().unwrap_or(0),
         signal: status.terminating_signal().unwrap_or(0),
-        cpu_s: cpu_us().saturating_sub(before) as f64 * 1e-6,
+        cpu_s: ThreadUsage::of_children().cpu_s() - before_s,
     })
 }
 

@@ -5,6 +5,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use membound_platform::disturb::ThreadUsage;
 use membound_types::{
     CpuId, ExploreRun, HarvestPart, HarvestRole, HarvestRun, IdlePolicy, Latencies, MachineProfile,
     ScavengerState,
@@ -14,7 +15,7 @@ use super::children::{self, Running, Unended};
 use super::profiles::{Loads, Nobody, Plans, loads};
 use super::settings::{Beside, Harvesting, Way};
 use crate::harvest::programs::Wanted;
-use crate::harvest::run::{Timing, children_cpu_s};
+use crate::harvest::run::Timing;
 
 /// How many times as long as one after another a run may take.
 const MOST_TIMES: f64 = 20.0;
@@ -240,9 +241,9 @@ impl Bed<'_> {
         primary: &Running,
     ) -> Result<(), String> {
         if !known.all_end() {
-            let before_s = children_cpu_s();
+            let before_s = ThreadUsage::of_children().cpu_s();
             drop(scavengers);
-            run.scavengers_cpu_s = Some(children_cpu_s() - before_s);
+            run.scavengers_cpu_s = Some(ThreadUsage::of_children().cpu_s() - before_s);
             return Ok(());
         }
         let ends = known
