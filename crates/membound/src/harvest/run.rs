@@ -67,10 +67,11 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|path| plans::read(path))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    for scavenger in std::iter::once(&command).chain(&scavengers) {
+    let planned = scavengers.iter().filter(|it| it.no_guest.is_none());
+    for program in std::iter::once(&command).chain(planned) {
         // A plan of what has changed since is refused before anything runs.
         for known in &given {
-            plans::is_for(&known.plan, &scavenger.code)?;
+            plans::is_for(&known.plan, &program.code)?;
         }
     }
     prepare_outputs(args, scavengers.len())?;

@@ -94,7 +94,9 @@ fn with_script(program: &Path, room: &Path, text: &str) -> (Left, Option<Harvest
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("the file is ours");
     let json = room.join("harvest.json");
-    let mut command = Harvest::of(program, "exit").command();
+    // Its plan lies in a directory that goes with it.
+    let harvest = Harvest::of(program, "exit");
+    let mut command = harvest.command();
     command.args(["--finish", "--json"]).arg(&json);
     command.arg("--output").arg(room.join("out"));
     command.arg("--scavenger").arg(&script);
@@ -125,7 +127,11 @@ fn a_script_runs_as_an_ordinary_process() {
     let text = "#!/bin/sh\necho ran\nexit 7\n";
     let (left, document) = with_script(&program, room.path(), text);
     let alone = Harvest::of(&program, "exit").alone();
-    assert_eq!((left.end, left.stdout), (alone.end, alone.stdout));
+    assert_eq!(
+        (&left.end, &left.stdout),
+        (&alone.end, &alone.stdout),
+        "{left:?}"
+    );
     let document = document.expect("it was written");
     let [script] = &document.scavengers[..] else {
         panic!("{document:#?}");
