@@ -70,7 +70,7 @@ unsafe extern "C" {
     fn membound_guest_begin();
 }
 
-/// Between two looks of one that is held whether it is so still.
+/// How often a held guest looks whether it may go on.
 const HELD_LOOK_NS: u64 = 1_000_000;
 
 /// A guest as the agent knows it.

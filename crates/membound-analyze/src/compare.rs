@@ -42,7 +42,7 @@ pub fn compare(runs: &[(&str, &Profile)]) -> RunComparison {
     compare_columns(runs, &columns)
 }
 
-/// Compares two sides, the runs of each of which are put together.
+/// Compares two sides. The runs of a side are put together.
 #[must_use]
 pub fn compare_sides(base: &[(&str, &Profile)], new: &[(&str, &Profile)]) -> RunComparison {
     let runs: Vec<(&str, &Profile)> = base.iter().chain(new).copied().collect();

@@ -49,7 +49,7 @@ pub fn judge(
         .collect()
 }
 
-/// An object that nobody recorded, or a fight that nobody could see, is not absent.
+/// Refuses an expression that needs what a run did not record: without objects, no object can be missed.
 fn check_recorded(expression: &Expression, runs: &[(&str, &Profile)]) -> Result<(), GateError> {
     let (what, table) = match expression.subject {
         GateSubject::Object => ("objects", "objects"),

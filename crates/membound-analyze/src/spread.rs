@@ -253,8 +253,8 @@ impl Contrast {
         }
     }
 
-    /// Half the width of an interval beyond each end of which the truth lies with probability
-    /// `tail`.
+    /// Half the width of an interval. The truth lies above its upper end with probability `tail`, and below its
+    /// lower end with the same.
     pub(crate) fn half(&self, tail: f64) -> f64 {
         quantile(1.0 - tail, self.freedom) * self.error
     }

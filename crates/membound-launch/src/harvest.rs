@@ -366,7 +366,7 @@ impl Harvesting {
         change(&mut self.state().withdrawn)
     }
 
-    /// Says where each guest, by their order, is to be.
+    /// Sets where each guest runs, in the order of the guests.
     pub(crate) fn set_places(&self, places: &[GuestPlace]) {
         let state = self.state();
         for (request, &place) in state.requests.iter().zip(places) {

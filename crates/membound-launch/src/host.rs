@@ -62,7 +62,7 @@ pub fn host_load() -> Option<u64> {
 /// When it cannot be opened or mapped.
 pub fn own_file() -> io::Result<Mmap> {
     let file = File::open(std::env::current_exe()?)?;
-    // SAFETY: whoever truncates a program that runs kills it.
+    // SAFETY: the kernel refuses to write to the file of a program that runs.
     unsafe { Mmap::map(&file) }
 }
 

@@ -417,8 +417,8 @@ impl Remote {
         }
     }
 
-    /// Says where each guest, by their order, is to be: soon, for those that a thread of the command has. On
-    /// which CPUs those on their own threads run is for the caller to say
+    /// Sets where each guest runs, in the order of the guests. A guest in a lane moves at the next yield of that
+    /// lane's thread. The caller binds guests on their own threads to CPUs
     /// ([`GuestStatus::thread`](crate::GuestStatus::thread)).
     pub fn set_places(&self, places: &[GuestPlace]) {
         if let Some(harvesting) = &self.0.harvesting {

@@ -34,8 +34,7 @@ impl Undecided {
     }
 }
 
-/// Gates, what is the matter with those that did not pass, and the largest changes, as GitHub and
-/// others show it.
+/// The gates, why some did not pass, and the largest changes, in GitHub's Markdown.
 #[must_use]
 pub fn markdown(comparison: &RunComparison, undecided: Undecided) -> String {
     let mut text = format!("### membound: {}\n\n", outcome(comparison, undecided));

@@ -44,8 +44,8 @@ pub struct GuestRequest {
     pub reserved: u32,
     /// Memory that it has mapped to be written, in bytes; the agent's.
     pub held: u64,
-    /// Loads that its plan chose at which it came by, in lanes and on its own thread, as far as the agent has
-    /// looked; the agent's.
+    /// Executions of loads with a yield, in lanes and on its own thread, up to the agent's last look; the
+    /// agent's.
     pub progress: u64,
 }
 

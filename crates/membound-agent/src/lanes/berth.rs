@@ -558,8 +558,8 @@ pub(super) fn step_forward() {
     guest::each_thread(|thread| schedule(thread, SCHED_OTHER));
 }
 
-/// Has a thread (0: the calling one) scheduled by a policy of the kernel's. Back from idle time only
-/// who has the right to; for others it stays as it is. Where there is no program to give way to, nobody does.
+/// Sets the scheduling policy of a thread (0: the calling one). The kernel lets only a privileged thread leave
+/// `SCHED_IDLE`; for others the policy stays as it is. Without a primary this does nothing.
 fn schedule(thread: u32, policy: usize) {
     if has_peers() {
         return;

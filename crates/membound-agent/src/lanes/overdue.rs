@@ -60,7 +60,7 @@ pub(super) fn watch(block: &Block, thread: u32, turned: u64, ran_ns: u64) -> boo
     is_overdue
 }
 
-/// What is to be done with a guest that was called out of a turn of this block's.
+/// What a guest's own thread is to do after the warden has ended the guest's turn in this block.
 pub(super) fn errand(block: &Block) -> Errand {
     if block.has_faulted.load(Ordering::Relaxed) != 0 {
         Errand::Pause

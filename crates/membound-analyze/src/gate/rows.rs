@@ -145,7 +145,7 @@ pub(super) fn near_names<'a>(expression: &Expression, runs: &[&'a Profile]) -> V
         .map(|name| (likeness(&asked, &name.to_lowercase()), *name))
         .filter(|(likeness, _)| *likeness >= ALIKE)
         .collect();
-    // The order among those that are equally alike stays: by stall.
+    // The sort is stable: names that are equally similar stay sorted by stall.
     alike.sort_by(|a, b| b.0.total_cmp(&a.0));
     if !alike.is_empty() {
         names = alike.into_iter().map(|(_, name)| name).collect();

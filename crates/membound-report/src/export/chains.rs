@@ -138,6 +138,13 @@ impl<'a> Chains<'a> {
     }
 }
 
+/// The samples in the order of their times; those of one time stay as they are.
+pub(super) fn by_time(detail: &Detail) -> Vec<&DetailSample> {
+    let mut samples: Vec<&DetailSample> = detail.samples.iter().collect();
+    samples.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
+    samples
+}
+
 /// The value, or nothing where it is no number or below zero.
 pub(super) fn finite(value: f64) -> f64 {
     if value.is_finite() {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use membound_types::{BandwidthDomain, Detail, DetailSample, Profile, ThreadRow};
 use serde_json::{Value, json};
 
-use super::chains::{Chains, Sum, finite};
+use super::chains::{Chains, Sum, by_time, finite};
 use crate::facts::run;
 
 const VERSION: u32 = 48;
@@ -32,7 +32,7 @@ pub fn firefox(profile: &Profile, detail: &Detail) -> String {
     let chains = Chains::new(detail);
     let modules = Modules::of(detail);
     let mut by_thread: BTreeMap<u32, Vec<&DetailSample>> = BTreeMap::new();
-    for sample in &detail.samples {
+    for sample in by_time(detail) {
         by_thread.entry(sample.thread).or_default().push(sample);
     }
     let process = profile
@@ -281,9 +281,8 @@ impl<'a> Thread<'a> {
         index: u32,
         row: Option<&'a ThreadRow>,
         process: &str,
-        mut samples: Vec<&DetailSample>,
+        samples: Vec<&DetailSample>,
     ) -> Value {
-        samples.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
         let (mut stacks, mut times, mut weights) = (Vec::new(), Vec::new(), Vec::new());
         for sample in samples {
             let Sum {

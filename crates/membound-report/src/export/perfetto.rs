@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use membound_types::{BandwidthDomain, BandwidthMoment, Detail, DetailSample, Profile};
 
-use super::chains::{Chains, Sum, finite, nanoseconds};
+use super::chains::{Chains, Sum, by_time, finite, nanoseconds};
 use super::proto::Message;
 use crate::facts::run;
 
@@ -67,9 +67,7 @@ pub fn perfetto(profile: &Profile, detail: &Detail) -> Vec<u8> {
     let mut names = Names::new(Chains::new(detail));
     let mut events = Vec::new();
     let mut clock = Sum::default();
-    let mut samples: Vec<&DetailSample> = detail.samples.iter().collect();
-    samples.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
-    for sample in samples {
+    for sample in by_time(detail) {
         let sum = Sum::of(sample);
         clock.add(sum);
         let t_ns = nanoseconds(sample.t_s);

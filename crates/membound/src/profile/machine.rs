@@ -1,7 +1,7 @@
 //! The machine profile that levels and latencies come from: the one that was named, else
 //! the one that is kept of this host, else one that is made now.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use membound_platform::Root;
@@ -50,6 +50,14 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
             Ok(None)
         }
     }
+}
+
+/// The file of the profile that is kept of this host, where it is of this processor.
+pub(crate) fn kept() -> Option<PathBuf> {
+    let info = version::machine(&Root::system(), Timer::default(), Default::default());
+    let path = Store::open(&info.host).kept()?;
+    let profile = read(&path).ok()?;
+    (profile.machine.cpu.model_name == info.cpu.model_name).then_some(path)
 }
 
 /// The profile with a calibration for what this build patches. An older profile may have none,

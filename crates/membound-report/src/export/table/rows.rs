@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use membound_types::{Detail, DetailSample, Profile};
 
-use super::super::chains::{Chains, Sum, finite, nanoseconds};
+use super::super::chains::{Chains, Sum, by_time, nanoseconds};
 use super::super::folded;
 use crate::facts::run;
 
@@ -50,12 +50,10 @@ pub(super) struct Column {
 
 /// The columns in their order; all have a value, or none, for each sample, by time.
 pub(super) fn columns(profile: &Profile, detail: &Detail) -> Vec<Column> {
-    let mut samples: Vec<&DetailSample> = detail.samples.iter().collect();
-    samples.sort_by(|a, b| finite(a.t_s).total_cmp(&finite(b.t_s)));
     let rows = Rows {
         chains: Chains::new(detail),
         profile,
-        samples,
+        samples: by_time(detail),
     };
     vec![
         rows.times("time_ns", |sample| nanoseconds(sample.t_s)),

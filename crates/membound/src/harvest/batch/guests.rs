@@ -5,13 +5,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use membound_platform::Root;
-use membound_types::{HarvestRun, Kind, Scavenger, ScavengerState, Timer};
+use membound_types::{HarvestRun, Kind, Scavenger, ScavengerState};
 use tempfile::TempDir;
 
-use crate::machines::Store;
+use crate::documents;
 use crate::profile::machine;
-use crate::{documents, version};
 
 /// A job as a guest.
 #[derive(Clone, Debug)]
@@ -49,12 +47,7 @@ pub(super) fn machine(named: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
         machine::read(path)?;
         return Ok(Some(path.to_owned()));
     }
-    let info = version::machine(&Root::system(), Timer::default(), Default::default());
-    let kept = Store::open(&info.host).kept();
-    let is_of_this = |path: &PathBuf| {
-        machine::read(path).is_ok_and(|it| it.machine.cpu.model_name == info.cpu.model_name)
-    };
-    Ok(kept.filter(is_of_this))
+    Ok(machine::kept())
 }
 
 /// A harvest, and its files.
