@@ -51,10 +51,12 @@ use pending::Pending;
 
 /// How long events wait for earlier ones that come later.
 const DELAY_NS: u64 = 50_000_000;
+/// How long after the end of a recording what was recorded may still come.
+const LATEST_NS: u64 = 4 * DELAY_NS;
 /// CPU time in samples after which a program has run long enough for names to be read before its end.
 const FIRST_NAMES_NS: u64 = 150_000_000;
 /// Between two turns.
-const TURN: Duration = Duration::from_millis(5);
+const TURN: Duration = Duration::from_millis(8);
 /// The same while programs are only sampled.
 const CALM_TURN: Duration = Duration::from_millis(40);
 /// The same while a window is open or about to be: it is to close in time.
@@ -73,6 +75,15 @@ const LOOKED_AT: usize = 64;
 const FIRST_CHOICE_NS: u64 = 100_000_000;
 /// Threads that were sampled this long ago run at the same time as those sampled now.
 const TOGETHER_NS: u64 = 500_000_000;
+
+/// What costs are reckoned with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Costs {
+    /// CPU time that a sample takes of a thread, in nanoseconds.
+    pub(crate) sample_ns: f64,
+    /// The recorder's CPU time before it began.
+    pub(crate) own_cpu_before_ns: u64,
+}
 
 /// Something that happened.
 #[derive(Debug)]
@@ -142,8 +153,11 @@ pub(crate) struct Driver {
     pub(crate) accesses: u64,
     /// Whether everything that was sampled has ended.
     over: bool,
-    /// Recording has ended although programs go on.
-    elapsed: bool,
+    /// When recording ended although programs went on.
+    elapsed_ns: Option<u64>,
+    /// Everything that was recorded is in the file, which is complete.
+    pub(crate) is_complete: bool,
+    pub(crate) costs: Costs,
 }
 
 impl Driver {
@@ -233,7 +247,9 @@ impl Driver {
             sampled_interval_bytes: 0,
             accesses: 0,
             over: false,
-            elapsed: false,
+            elapsed_ns: None,
+            is_complete: false,
+            costs: Costs::default(),
         }
     }
 
@@ -244,15 +260,50 @@ impl Driver {
             self.turn();
             let limit = self.options.duration.map(|limit| limit.as_nanos() as u64);
             let late = limit.is_some_and(|limit| self.clock.now_ns() >= limit);
-            if late && !self.elapsed {
-                self.elapsed = true;
-                self.halt();
+            if late {
+                self.end_early();
             }
             if late || self.over {
                 ended.store(true, Ordering::Release);
             }
         }
         self.halt();
+    }
+
+    /// Ends recording although programs go on, and completes the file when all that was recorded has come.
+    fn end_early(&mut self) {
+        let now_ns = self.clock.now_ns();
+        match self.elapsed_ns {
+            None => {
+                self.halt();
+                self.elapsed_ns = Some(now_ns);
+            }
+            Some(elapsed_ns) if !self.is_complete && now_ns >= elapsed_ns + LATEST_NS => {
+                self.drain();
+                self.write_all(elapsed_ns);
+                let Self {
+                    file, meta, gaps, ..
+                } = self;
+                file.complete(meta, gaps.all());
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Writes everything that was recorded until then, with names and code.
+    pub(crate) fn write_all(&mut self, until_ns: u64) {
+        self.write(until_ns);
+        self.complete();
+        self.rows.write(
+            &mut self.file,
+            &self.world,
+            &mut self.sites,
+            &mut self.objects,
+        );
+        let in_samples_ns = self.samples as f64 * self.costs.sample_ns;
+        self.meta.lost_cpu_ns = (self.lost_beside_ns + self.switching_ns + in_samples_ns) as u64;
+        self.meta.own_cpu_ns = clock::own_cpu_ns().saturating_sub(self.costs.own_cpu_before_ns);
+        self.is_complete = true;
     }
 
     /// Lets some time pass, and takes what perf's samples have told meanwhile.
@@ -309,7 +360,7 @@ impl Driver {
         self.clock.refine(reading);
         let now_ns = self.clock.of_raw(reading.raw_ns);
         // First, and with what was known a turn ago: what takes long keeps no window open.
-        if !self.elapsed {
+        if self.elapsed_ns.is_none() {
             self.step_windows(now_ns);
         }
         let told = self.inbox.take();
@@ -322,7 +373,7 @@ impl Driver {
         self.settle(now_ns.saturating_sub(DELAY_NS), most);
         // In a trial threads read the line themselves, which is no access of the program's.
         let may_begin = !self.trials.is_trying();
-        let watching = self.watching.as_mut().filter(|_| !self.elapsed);
+        let watching = self.watching.as_mut().filter(|_| self.elapsed_ns.is_none());
         if let Some(watching) = watching.filter(|it| may_begin || it.is_watching()) {
             watching.step(
                 &self.world,
@@ -336,7 +387,7 @@ impl Driver {
             self.tidied_ns = now_ns;
             self.tidy(now_ns);
         }
-        if now_ns >= self.written_ns + WRITE_EVERY_NS {
+        if now_ns >= self.written_ns + WRITE_EVERY_NS && !self.is_complete {
             self.written_ns = now_ns;
             self.write(now_ns);
         }
@@ -411,7 +462,7 @@ impl Driver {
 
     /// Finds out what a sample waited for, at once: what is patched next depends on it.
     fn sampled(&mut self, taken: Taken) {
-        if self.elapsed {
+        if self.elapsed_ns.is_some() {
             return;
         }
         self.sampled_ns += taken.weight_ns;
@@ -541,12 +592,6 @@ impl Driver {
         let now = now(&self.world, &mut self.cpu_time, &self.recent, now_ns);
         let own_ns = clock::own_cpu_ns().saturating_sub(self.own_before_ns);
         self.lost_beside_ns = self.beside.lost_ns(now_ns, now.cpu_ns, own_ns);
-    }
-
-    /// CPU time that programs have lost by what is done beside them and by being sampled, each
-    /// sample taking so much, in nanoseconds.
-    pub(crate) fn lost_cpu_ns(&self, sample_cost_ns: f64) -> u64 {
-        (self.lost_beside_ns + self.switching_ns + self.samples as f64 * sample_cost_ns) as u64
     }
 
     fn count_traffic(&mut self, now_ns: u64) {

@@ -6,6 +6,8 @@ use membound_run::{Gap, Meta, Writer};
 #[derive(Debug)]
 pub(crate) struct RunFile {
     writer: Option<Writer>,
+    /// Gaps that are in it.
+    gaps: usize,
     /// Why nothing is written any more.
     failure: Option<String>,
 }
@@ -15,6 +17,7 @@ impl RunFile {
     pub(crate) const fn new(writer: Writer) -> Self {
         Self {
             writer: Some(writer),
+            gaps: 0,
             failure: None,
         }
     }
@@ -29,9 +32,22 @@ impl RunFile {
         }
     }
 
+    /// Writes those that are not in it yet.
+    fn put_gaps(&mut self, gaps: &[Gap]) {
+        let new = gaps.get(self.gaps..).unwrap_or_default();
+        self.put(|writer| writer.gaps(new));
+        self.gaps = gaps.len();
+    }
+
+    /// Marks it complete although the program goes on: what ends it is said by [`Self::finish`].
+    pub(crate) fn complete(&mut self, meta: &Meta, gaps: &[Gap]) {
+        self.put_gaps(gaps);
+        self.put(|writer| writer.complete(meta));
+    }
+
     /// Completes it.
     pub(crate) fn finish(mut self, meta: &Meta, gaps: &[Gap]) -> Result<(), String> {
-        self.put(|writer| writer.gaps(gaps));
+        self.put_gaps(gaps);
         match (self.writer, self.failure) {
             (Some(writer), None) => writer.finish(meta).map_err(|error| error.to_string()),
             (_, failure) => Err(failure.unwrap_or_default()),

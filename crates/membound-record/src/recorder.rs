@@ -14,7 +14,7 @@ use membound_rewrite::patch::{self, Hooks};
 use membound_run::{Gap, Meta, TimerKind, Writer};
 
 use crate::clock::{self, Clock};
-use crate::driver::Driver;
+use crate::driver::{Costs, Driver};
 use crate::file::RunFile;
 use crate::gaps::Gaps;
 use crate::groups::FIRST_PERIOD;
@@ -97,11 +97,8 @@ pub struct Recorder {
     path: PathBuf,
     clock: Clock,
     duration: Option<Duration>,
-    own_cpu_ns: u64,
     /// The program runs without an agent, since nothing was asked for that needs one.
     untouched: bool,
-    /// CPU time that a sample takes of a thread, in nanoseconds.
-    sample_cost_ns: f64,
 }
 
 impl Recorder {
@@ -214,29 +211,24 @@ impl Recorder {
         let mut driver = driver.map_err(|_| output("the recorder itself failed".to_owned()))?;
         // Only now: until then, patches are exchanged and counts read.
         let report = self.session.map(Session::finish);
-        driver.drain();
+        if !driver.is_complete {
+            driver.drain();
+        }
         if let Some(report) = report.as_ref().filter(|_| !self.untouched) {
             told_by(report, &mut driver);
         }
         let limit = self
             .duration
             .map_or(u64::MAX, |limit| limit.as_nanos() as u64);
-        driver.write(elapsed_ns.min(limit));
-        driver.complete();
-        driver.rows.write(
-            &mut driver.file,
-            &driver.world,
-            &mut driver.sites,
-            &mut driver.objects,
-        );
+        if !driver.is_complete {
+            driver.write_all(elapsed_ns.min(limit));
+        }
         match ended {
             Ended::Exited(code) => driver.meta.exit_code = Some(code),
             Ended::Killed(signal) => driver.meta.signal = Some(signal),
             Ended::Detached => {}
         }
-        driver.meta.lost_cpu_ns = driver.lost_cpu_ns(self.sample_cost_ns);
         driver.meta.held_ns = report.as_ref().map_or(0, |report| report.held_ns);
-        driver.meta.own_cpu_ns = clock::own_cpu_ns().saturating_sub(self.own_cpu_ns);
         driver
             .file
             .finish(&driver.meta, driver.gaps.all())
@@ -355,8 +347,7 @@ struct Parts {
     inbox: Arc<Inbox>,
     gaps: Gaps,
     nodes: Nodes,
-    own_cpu_ns: u64,
-    sample_cost_ns: f64,
+    costs: Costs,
 }
 
 impl Parts {
@@ -370,7 +361,7 @@ impl Parts {
     ) -> Result<Self, Error> {
         let root = Root::system();
         let nodes = Nodes::read(&root);
-        let own_cpu_ns = clock::own_cpu_ns();
+        let own_cpu_before_ns = clock::own_cpu_ns();
         let clock = Clock::begin(None);
         let patched = options.latencies == Latencies::On && attached.is_none();
         let meta = Meta {
@@ -399,7 +390,7 @@ impl Parts {
             machine: options.machine.clone().map(Box::new),
             ..Meta::default()
         };
-        let sample_cost_ns = match timer {
+        let sample_ns = match timer {
             TimerKind::CpuClock => perf::sample_cost_ns(&config(&options)).unwrap_or(0.0),
             TimerKind::AgentTimer => 0.0,
         };
@@ -413,8 +404,10 @@ impl Parts {
             inbox: Arc::default(),
             gaps,
             nodes,
-            own_cpu_ns,
-            sample_cost_ns,
+            costs: Costs {
+                sample_ns,
+                own_cpu_before_ns,
+            },
         })
     }
 
@@ -518,9 +511,8 @@ impl Parts {
         let session_with_agent = session.as_ref().filter(|_| !self.needs_no_agent());
         let remote = session_with_agent.map(Session::remote);
         let (path, duration) = (self.options.output.clone(), self.options.duration);
-        let (clock, own_cpu_ns) = (self.clock, self.own_cpu_ns);
+        let clock = self.clock;
         let untouched = self.needs_no_agent();
-        let sample_cost_ns = self.sample_cost_ns;
         let mut driver = Driver::new(
             self.options,
             self.clock,
@@ -533,6 +525,7 @@ impl Parts {
             self.gaps,
             self.nodes,
         );
+        driver.costs = self.costs;
         let thread = std::thread::Builder::new().name("recorder".to_owned());
         let driver = {
             let (stop, over) = (Arc::clone(&stop), Arc::clone(&over));
@@ -551,9 +544,7 @@ impl Parts {
             path,
             clock,
             duration,
-            own_cpu_ns,
             untouched,
-            sample_cost_ns,
         })
     }
 }

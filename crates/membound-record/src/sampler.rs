@@ -18,7 +18,7 @@ use crate::sampling::{Seen, Taken};
 use crate::world::World;
 
 /// How long samples may lie in their rings.
-const EVERY: Duration = Duration::from_millis(10);
+const EVERY: Duration = Duration::from_millis(16);
 /// The same where no patch waits for what samples tell.
 const CALM_EVERY: Duration = Duration::from_millis(40);
 

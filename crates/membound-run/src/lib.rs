@@ -21,5 +21,6 @@ mod write;
 
 pub use data::*;
 pub use error::Error;
+pub use read::is_complete;
 pub use table::{APPLICATION, LAYOUT};
 pub use write::{Writer, write};

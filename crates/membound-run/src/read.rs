@@ -15,6 +15,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What every SQLite database begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
+/// Whether the file at `path` is a run whose recording is over, although its program may go on.
+#[must_use]
+pub fn is_complete(path: &Path) -> bool {
+    let complete = || -> Result<bool, Error> {
+        sniff(path)?;
+        let connection = connect(path)?;
+        identify(&connection, path)?;
+        let mut reader = Reader {
+            connection: &connection,
+            gaps: Vec::new(),
+        };
+        Ok(meta(&mut reader, path)?.complete)
+    };
+    complete().unwrap_or(false)
+}
+
 impl RunData {
     /// Threads of the programs themselves: all but the agent's.
     pub fn own_threads(&self) -> impl Iterator<Item = &Thread> {

@@ -217,11 +217,12 @@ impl Writer {
         self.keep(ended)
     }
 
-    /// Ends the file in order: it is marked complete.
+    /// Marks the file complete, as it stands. More may be written afterwards, and [`Self::finish`] says how the
+    /// program ended: a recording can be over long before its program is.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
-    pub fn finish(mut self, meta: &Meta) -> Result<(), Error> {
+    pub fn complete(&mut self, meta: &Meta) -> Result<(), Error> {
         self.writing()?;
         let complete = Meta {
             complete: true,
@@ -233,7 +234,15 @@ impl Writer {
             .and_then(|()| self.begin())
             .and_then(|()| self.put_meta(&complete))
             .and_then(|()| self.connection.execute_batch("COMMIT"));
-        self.keep(ended)?;
+        self.keep(ended)
+    }
+
+    /// Ends the file in order: it is marked complete.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Write`], [`Error::Stopped`].
+    pub fn finish(mut self, meta: &Meta) -> Result<(), Error> {
+        self.complete(meta)?;
         self.state = State::Finished;
         Ok(())
     }
