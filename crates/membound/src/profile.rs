@@ -8,9 +8,11 @@ mod repeat;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use membound_record::{Ended, Options, Over, Recorder};
+use membound_types::MachineProfile;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -18,7 +20,8 @@ use crate::job::{self, End};
 use crate::output::{self, Target, Usage};
 use crate::report;
 use args::ProfileArgs;
-use once::{Recorded, Telling, kept, options, record, tell, usual};
+pub(crate) use once::Recorded;
+use once::{Telling, kept, options, record, tell, usual};
 
 /// Records what was asked for and says what it came to; a program's own end is passed on.
 pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
@@ -74,6 +77,26 @@ pub(crate) fn quietly(program: &Path, arguments: &[OsString], run: PathBuf) -> a
     let code = launch(&program.into(), arguments, options, Telling::Nothing)?;
     ensure!(code == ExitCode::SUCCESS, "{} failed", program.display());
     Ok(())
+}
+
+/// Runs a command and profiles it for a while meanwhile, without its allocations; nothing is said of it.
+///
+/// # Errors
+/// When it cannot be recorded.
+pub(crate) fn in_place(
+    words: &[OsString],
+    run: PathBuf,
+    machine: Option<MachineProfile>,
+    duration: Duration,
+) -> anyhow::Result<Recorded> {
+    let (name, arguments) = words.split_first().context("a command has a name")?;
+    let options = Options {
+        machine,
+        objects: None,
+        duration: Some(duration),
+        ..usual(run)
+    };
+    record(name, arguments, options, Telling::Nothing)
 }
 
 fn attach(pid: u32, options: Options, telling: Telling) -> anyhow::Result<ExitCode> {

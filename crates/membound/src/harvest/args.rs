@@ -78,11 +78,15 @@ pub(crate) struct RunArgs {
     /// idle time is harvested].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) per_thread: Option<u32>,
-    /// A plan that `harvest plan` wrote, of the command or of a scavenger. May be repeated; who has
-    /// none is profiled first.
+    /// A plan that `harvest plan` wrote, of the command or of a scavenger. May be repeated. A program
+    /// without one follows the plan that is kept of it; without that it is profiled while it runs, takes
+    /// no turns yet, and its plan is kept.
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Vec<PathBuf>,
-    /// How long the command, and each scavenger, is run to profile it where there is no plan.
+    /// Run programs without a plan once more beforehand to profile them, side effects included.
+    #[arg(long)]
+    pub(crate) rehearse: bool,
+    /// How long a program without a plan is profiled.
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub(crate) profile_s: Duration,
     /// Longest time from a yield of the command until it runs again, in nanoseconds.

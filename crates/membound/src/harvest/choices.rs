@@ -8,7 +8,7 @@ use membound_harvest::{Jumps, Yields, is_wanted};
 use membound_launch::{Choice, Live, Planting, YieldPlace};
 use membound_rewrite::image::{Identity, Image};
 use membound_rewrite::patch::{Groundwork, Sites};
-use membound_types::{HarvestPart, HarvestPlan, HarvestRole};
+use membound_types::{HarvestPart, HarvestPlan, HarvestRole, HarvestSite};
 
 use super::worth::PlannedYield;
 
@@ -36,24 +36,12 @@ impl Choices {
         if live == Live::On {
             of_command.push(HarvestPart::Loops);
         }
-        // What two plans say of one file, the first one has: they are of the same program.
-        let mut known = BTreeMap::new();
-        for plan in plans {
+        for (plan, path) in by_file(plans, without) {
             let without = match plan.role {
                 HarvestRole::Primary => &of_command,
                 HarvestRole::Scavenger => without,
             };
-            for module in &plan.modules {
-                let key = (plan.role as u8, module.identity.clone());
-                let planned = plan
-                    .sites
-                    .iter()
-                    .any(|site| is_wanted(site, without) && site.module == module.path);
-                if !planned || known.insert(key, ()).is_some() {
-                    continue;
-                }
-                choices.add(plan, &module.path, without)?;
-            }
+            choices.add(&plan, &path, without)?;
         }
         Ok(choices)
     }
@@ -111,6 +99,43 @@ impl Choices {
     }
 }
 
+/// The files of all plans, each with what is planned for it. Plans of one program with different arguments are
+/// put together: loads that wait in one of its runs may be hits in another. Where yields bound the time of
+/// turns, distances are those of one plan, and the first has the file.
+fn by_file(plans: &[HarvestPlan], without: &[HarvestPart]) -> Vec<(HarvestPlan, String)> {
+    let mut found: Vec<(HarvestPlan, String)> = Vec::new();
+    let mut known = BTreeMap::new();
+    for plan in plans {
+        for module in &plan.modules {
+            let here = |site: &&HarvestSite| site.module == module.path;
+            let sites = plan.sites.iter().filter(here);
+            if !sites.clone().any(|site| is_wanted(site, without)) {
+                continue;
+            }
+            let key = (plan.role as u8, module.identity.clone());
+            let Some(&at) = known.get(&key) else {
+                known.insert(key, found.len());
+                found.push((plan.clone(), module.path.clone()));
+                continue;
+            };
+            let (first, path): &mut (HarvestPlan, String) = &mut found[at];
+            let is_bound = plan.options.bound_ns.or(first.options.bound_ns).is_some();
+            if is_bound {
+                continue;
+            }
+            for site in sites {
+                let same = |it: &&mut HarvestSite| it.module == *path && it.offset == site.offset;
+                match first.sites.iter_mut().find(same) {
+                    Some(other) if !other.chosen && site.chosen => *other = site.clone(),
+                    Some(_) => {}
+                    None => first.sites.push(site.clone()),
+                }
+            }
+        }
+    }
+    found
+}
+
 /// What a plan says of the sites in one of its files.
 fn planned<'a>(
     plan: &'a HarvestPlan,
@@ -148,4 +173,41 @@ pub(super) fn host_yield() -> anyhow::Result<Planting> {
         },
         otherwise: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::YieldKind;
+
+    use super::*;
+
+    /// A plan of this program with yields before these instructions.
+    fn plan(offsets: &[u64], bound_ns: Option<f64>) -> HarvestPlan {
+        let path = std::env::current_exe().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let path = path.display().to_string();
+        let role = HarvestRole::Scavenger;
+        let mut plan = membound_harvest::by_hand(&path, &bytes, role, &[]).unwrap();
+        plan.options.bound_ns = bound_ns;
+        let site = |offset: &u64| HarvestSite::chosen(path.clone(), *offset, YieldKind::Primary, 1);
+        plan.sites = offsets.iter().map(site).collect();
+        plan
+    }
+
+    #[test]
+    fn plans_of_one_file_with_other_arguments_are_put_together() {
+        let offsets = |plans: &[HarvestPlan]| {
+            let files = by_file(plans, &[]);
+            assert_eq!(files.len(), 1);
+            let sites = files[0].0.sites.iter();
+            sites.map(|site| site.offset).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            offsets(&[plan(&[16, 32], None), plan(&[32, 64], None)]),
+            [16, 32, 64]
+        );
+        // Distances that hold for one plan's yields do not for those of two.
+        let bound = [plan(&[16], Some(200.0)), plan(&[64], Some(200.0))];
+        assert_eq!(offsets(&bound), [16]);
+    }
 }

@@ -40,6 +40,29 @@ pub(super) struct Facts<'a> {
     pub(super) missed: Vec<String>,
 }
 
+impl<'a> Facts<'a> {
+    /// Of a run in which nothing happened yet.
+    pub(super) fn nothing(machine: &'a MachineInfo, seen: &'a Seen, end: End) -> Self {
+        Self {
+            machine,
+            wall_s: 0.0,
+            primary_wall_s: None,
+            process_cpu_s: 0.0,
+            options: HarvestRunOptions::default(),
+            requests: None,
+            command: Vec::new(),
+            end,
+            scavengers: Vec::new(),
+            ordinary: Vec::new(),
+            seen,
+            plans: &[],
+            left_out: Vec::new(),
+            yields: &[],
+            missed: Vec::new(),
+        }
+    }
+}
+
 /// The document.
 pub(super) fn document(facts: Facts<'_>) -> HarvestRun {
     let harvested = &facts.seen.harvested;

@@ -2,16 +2,18 @@
 //! others, and those for whom it would not pay.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use membound_launch::Guest;
 use membound_platform::disturb::ThreadUsage;
 use membound_types::{Scavenger, ScavengerState};
 use rustix::process::Pid;
 
+use super::learning::{self, Learned, Learning, Lesson, Subject};
 use super::programs::Asked;
 
 /// Between two looks at who has ended.
@@ -26,6 +28,17 @@ pub(super) struct Ordinary {
     pub(super) asked: Asked,
     /// Why it takes none.
     pub(super) why: String,
+    /// What is learned of it meanwhile, where its plan is not known.
+    pub(super) lesson: Option<Lesson>,
+}
+
+/// What was learned of a program.
+#[derive(Debug)]
+pub(super) struct Lessons {
+    /// The words that it was called with.
+    pub(super) words: Vec<OsString>,
+    pub(super) lesson: Lesson,
+    pub(super) learned: Learned,
 }
 
 /// One that was started, or could not be.
@@ -36,10 +49,14 @@ pub(super) struct Started {
     child: Result<Child, String>,
     status: Option<ExitStatus>,
     cpu_s: f64,
+    words: Vec<OsString>,
+    /// What is to be learned and was not yet.
+    lesson: Option<Lesson>,
+    learning: Option<Learning>,
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Processes {
     /// Those that were not started yet.
     waiting: VecDeque<Ordinary>,
@@ -47,6 +64,9 @@ pub(super) struct Processes {
     /// Most that run at one time.
     most: usize,
     beside_command: bool,
+    begun: Instant,
+    /// What was learned since it was last asked for.
+    learned: Vec<Lessons>,
 }
 
 impl Processes {
@@ -57,6 +77,8 @@ impl Processes {
             started: Vec::new(),
             most,
             beside_command,
+            begun: Instant::now(),
+            learned: Vec::new(),
         };
         processes.look();
         processes
@@ -72,6 +94,7 @@ impl Processes {
     pub(super) fn look(&mut self) -> bool {
         for started in &mut self.started {
             started.look();
+            self.learned.extend(started.learn());
         }
         while self.running() < self.most
             && let Some(next) = self.waiting.pop_front()
@@ -81,11 +104,48 @@ impl Processes {
         self.running() == 0 && self.waiting.is_empty()
     }
 
+    /// Whether one more could run now, and none waits for it.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.is_empty() && self.running() < self.most
+    }
+
+    /// Those that have not ended.
+    pub(super) fn count(&self) -> usize {
+        self.waiting.len() + self.running()
+    }
+
+    /// One more is to run, after those that wait.
+    pub(super) fn add(&mut self, ordinary: Ordinary) {
+        self.waiting.push_back(ordinary);
+    }
+
+    /// From now on so many run at one time.
+    pub(super) fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// What was learned since the last call.
+    pub(super) fn take_learned(&mut self) -> Vec<Lessons> {
+        std::mem::take(&mut self.learned)
+    }
+
+    /// Whether a program's plan is still being made.
+    pub(super) fn is_learning(&self) -> bool {
+        let learns = |it: &Started| it.learning.as_ref().is_some_and(|it| !it.is_over());
+        self.started.iter().any(learns) || !self.learned.is_empty()
+    }
+
     /// Waits until all have ended, so many at a time, or, where they are not to finish, ends them.
     pub(super) fn end(mut self, finish: bool, most: usize) -> Vec<Scavenger> {
         self.most = most;
         while finish && !self.look() {
             std::thread::sleep(LOOK);
+        }
+        // Plans that are nearly made are worth a moment; the others are made next time.
+        let until = Instant::now() + learning::planning_time(self.begun.elapsed());
+        while finish && self.is_learning() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+            self.look();
         }
         self.started.iter_mut().for_each(Started::kill);
         let never = std::mem::take(&mut self.waiting);
@@ -102,6 +162,12 @@ impl Processes {
     }
 }
 
+impl Default for Processes {
+    fn default() -> Self {
+        Self::start(Vec::new(), 0, false)
+    }
+}
+
 impl Drop for Processes {
     /// Nobody is left behind where a harvest ends for another reason.
     fn drop(&mut self) {
@@ -110,7 +176,14 @@ impl Drop for Processes {
 }
 
 fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
-    let child = start(&ordinary.guest).map_err(|error| error.to_string());
+    // Without room for a run file it runs as it is.
+    let lesson = ordinary.lesson.clone();
+    let lesson = lesson.filter(|lesson| lesson.subject == Subject::Plan);
+    let mut learning = lesson.and_then(|lesson| Learning::begin(lesson).ok());
+    let child = start(&ordinary.guest, learning.as_ref()).map_err(|error| error.to_string());
+    if child.is_err() {
+        learning = None;
+    }
     if let Ok(child) = &child
         && beside_command
     {
@@ -120,6 +193,7 @@ fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
     }
     Started {
         child,
+        learning,
         ..Started::of(ordinary)
     }
 }
@@ -133,7 +207,28 @@ impl Started {
             child: Err(String::new()),
             status: None,
             cpu_s: 0.0,
+            words: ordinary.guest.arguments,
+            lesson: ordinary.lesson,
+            learning: None,
         }
+    }
+
+    /// What was learned of it just now.
+    fn learn(&mut self) -> Option<Lessons> {
+        let learned = match &mut self.learning {
+            Some(learning) => learning.look(self.status.is_some())?,
+            None => {
+                self.status.filter(|status| status.code().is_some())?;
+                let lesson = self.lesson.as_ref()?;
+                lesson.took(self.cpu_s)
+            }
+        };
+        let lesson = self.lesson.take()?;
+        Some(Lessons {
+            words: self.words.clone(),
+            lesson,
+            learned,
+        })
     }
 
     /// Looks whether it has ended.
@@ -147,7 +242,11 @@ impl Started {
     fn kill(&mut self) {
         self.look();
         if self.status.is_none() {
+            let is_profiled = self.learning.is_some();
             self.reap(|child| {
+                if is_profiled {
+                    return learning::kill_profiled(child);
+                }
                 child.kill().ok()?;
                 child.wait().ok()
             });
@@ -195,8 +294,8 @@ impl Started {
     }
 }
 
-/// Starts a program where its output goes that of a guest would.
-fn start(guest: &Guest) -> std::io::Result<Child> {
+/// Starts a program, and its profiler where it is to be profiled; its output goes where that of a guest would.
+fn start(guest: &Guest, learning: Option<&Learning>) -> std::io::Result<Child> {
     let stdout = guest.output.as_deref().map(File::create).transpose()?;
     let stderr = match &guest.errors {
         Some(path) if guest.errors != guest.output => Some(File::create(path)?),
@@ -204,16 +303,24 @@ fn start(guest: &Guest) -> std::io::Result<Child> {
         None => None,
     };
     let to = |file: Option<File>| file.map_or_else(Stdio::null, Stdio::from);
-    let mut command = Command::new(&guest.path);
-    if let Some(name) = guest.arguments.first() {
-        command.arg0(name);
-    }
+    let mut command = match learning {
+        Some(learning) => learning.command(&guest.arguments)?,
+        None => as_it_is(guest),
+    };
     command
-        .args(guest.arguments.get(1..).unwrap_or_default())
         .stdin(Stdio::null())
         .stdout(to(stdout))
         .stderr(to(stderr))
         .spawn()
+}
+
+fn as_it_is(guest: &Guest) -> Command {
+    let mut command = Command::new(&guest.path);
+    if let Some(name) = guest.arguments.first() {
+        command.arg0(name);
+    }
+    command.args(guest.arguments.get(1..).unwrap_or_default());
+    command
 }
 
 #[cfg(test)]
@@ -237,6 +344,7 @@ mod tests {
                 output: None,
             },
             why: "it is a script".to_owned(),
+            lesson: None,
         }
     }
 

@@ -12,6 +12,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use etcetera::BaseStrategy;
 use membound_harvest::Options;
 use membound_rewrite::image::Image;
+use membound_run::RunData;
 use membound_types::{FollowedPlan, HarvestPlan, HarvestRole, Kind, MachineProfile, PlanSource};
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -21,6 +22,11 @@ use crate::{documents, output};
 /// How long a profiler has to write its run after it was told to end.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// Ending of the files that say why a program cannot be planned.
+const REFUSED: &str = "refused";
+/// Ending of those that say how long it took.
+const CPU_TIME: &str = "cpu-s";
+
 /// A plan, and where it comes from.
 #[derive(Debug)]
 pub(super) struct Followed {
@@ -29,17 +35,39 @@ pub(super) struct Followed {
 }
 
 /// What plans are made with.
-#[derive(Debug)]
-pub(super) struct Maker<'a> {
-    pub(super) machine: Option<&'a MachineProfile>,
+#[derive(Clone, Debug)]
+pub(super) struct Maker {
+    pub(super) machine: Option<MachineProfile>,
     /// The machine profile's file, if one was named.
-    pub(super) machine_path: Option<&'a Path>,
+    pub(super) machine_path: Option<PathBuf>,
     pub(super) duration: Duration,
     /// How the command is planned.
     pub(super) primary: Options,
     /// How scavengers are.
     pub(super) scavenger: Options,
     pub(super) quiet: bool,
+}
+
+/// A plan that is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) role: HarvestRole,
+    /// What is executed.
+    pub(super) path: PathBuf,
+    /// What its plan must be for: the same, or the shared object that it runs.
+    pub(super) code: PathBuf,
+    pub(super) words: Vec<OsString>,
+}
+
+/// What is known of a program before it runs.
+#[derive(Debug)]
+pub(super) enum Known {
+    Plan(Box<Followed>),
+    /// It was profiled before, and cannot be planned.
+    Refused(String),
+    /// It ran before, and took so much CPU time, in seconds.
+    Took(f64),
+    Nothing,
 }
 
 /// Reads a plan from a file.
@@ -87,46 +115,36 @@ fn holds(plan: &HarvestPlan) -> bool {
     })
 }
 
-impl Maker<'_> {
-    /// The plan of a command, which executes the file at `path` for the sake of the one at `code`:
-    /// from the cache when it was made before of the same file, with the same arguments and wishes.
-    pub(super) fn plan(
-        &self,
-        role: HarvestRole,
-        path: &Path,
-        code: &Path,
-        words: &[OsString],
-    ) -> anyhow::Result<Followed> {
-        let options = match role {
+impl Maker {
+    const fn options(&self, role: HarvestRole) -> &Options {
+        match role {
             HarvestRole::Primary => &self.primary,
             HarvestRole::Scavenger => &self.scavenger,
-        };
-        let kept = cache_file(code, words, options);
-        let known = kept.as_deref().and_then(|kept| read(kept).ok());
-        let known =
-            known.filter(|known| is_for(&known.plan, code).unwrap_or(false) && holds(&known.plan));
-        let plan = match known {
-            Some(known) => known.plan,
-            None => self.make(path, words, options, kept.as_deref())?,
-        };
-        Ok(Followed {
-            from: FollowedPlan {
-                role,
-                source: PlanSource::Made,
-                path: None,
-                command: plan.command.clone(),
-            },
-            plan,
-        })
+        }
     }
 
-    fn make(
-        &self,
-        path: &Path,
-        words: &[OsString],
-        options: &Options,
-        kept: Option<&Path>,
-    ) -> anyhow::Result<HarvestPlan> {
+    /// What the cache has of a program: made before of the same file, with the same arguments and wishes.
+    pub(super) fn known(&self, wish: &Wish) -> Known {
+        let Some(kept) = self.cache_file(wish) else {
+            return Known::Nothing;
+        };
+        let is_still_of = |known: &Followed| {
+            is_for(&known.plan, &wish.code).unwrap_or(false) && holds(&known.plan)
+        };
+        if let Some(known) = read(&kept).ok().filter(is_still_of) {
+            return Known::Plan(Box::new(made(known.plan)));
+        }
+        let text = |extension| std::fs::read_to_string(kept.with_extension(extension)).ok();
+        if let Some(why) = text(REFUSED) {
+            return Known::Refused(why);
+        }
+        let cpu_s = text(CPU_TIME).and_then(|text| text.trim().parse().ok());
+        cpu_s.map_or(Known::Nothing, Known::Took)
+    }
+
+    /// Runs the program once more beforehand, without its output, to plan it.
+    pub(super) fn rehearse(&self, wish: &Wish) -> anyhow::Result<Followed> {
+        let path = &wish.path;
         if !self.quiet {
             output::complain(&format!(
                 "profiling {} for up to {:.0} s (--plan takes one that is there)",
@@ -136,25 +154,56 @@ impl Maker<'_> {
         }
         let scratch = tempfile::tempdir().context("there is no room for a run")?;
         let run = scratch.path().join("harvest.run");
-        self.profile(path, words, &run)?;
+        self.profile(path, &wish.words, &run)?;
         let data = membound_run::RunData::open(&run)
             .with_context(|| format!("{} could not be profiled", path.display()))?;
-        if options.role == HarvestRole::Scavenger {
+        let followed = self.plan_of(wish, &data)?;
+        self.keep(wish, &followed.plan);
+        Ok(followed)
+    }
+
+    /// The plan of a run of the program.
+    pub(super) fn plan_of(&self, wish: &Wish, run: &RunData) -> anyhow::Result<Followed> {
+        if wish.role == HarvestRole::Scavenger {
             ensure!(
-                data.own_threads().count() <= 1,
+                run.own_threads().count() <= 1,
                 "it starts threads or processes of its own, which a guest cannot"
             );
         }
-        let plan = membound_harvest::plan(&data, self.machine, &Files, None, options)
-            .with_context(|| format!("{} cannot be planned", path.display()))?;
-        if let Some(kept) = kept
+        let options = self.options(wish.role);
+        let plan = membound_harvest::plan(run, self.machine.as_ref(), &Files, None, options)
+            .with_context(|| format!("{} cannot be planned", wish.path.display()))?;
+        Ok(made(plan))
+    }
+
+    /// Keeps a plan for the next time. Without a place for it, it is made again then.
+    pub(super) fn keep(&self, wish: &Wish, plan: &HarvestPlan) {
+        if let Ok(text) = output::json(plan) {
+            self.keep_text(wish, "json", &text);
+        }
+    }
+
+    /// Keeps why a program cannot be planned, so that it is not profiled again.
+    pub(super) fn keep_refusal(&self, wish: &Wish, why: &str) {
+        self.keep_text(wish, REFUSED, why);
+    }
+
+    /// Keeps how long a program took, in seconds of CPU time.
+    pub(super) fn keep_cpu_time(&self, wish: &Wish, cpu_s: f64) {
+        self.keep_text(wish, CPU_TIME, &format!("{cpu_s:.3}\n"));
+    }
+
+    fn keep_text(&self, wish: &Wish, extension: &str, text: &str) {
+        if let Some(kept) = self.cache_file(wish)
             && let Some(directory) = kept.parent()
         {
-            // Without a place for it, it is made again next time.
             let _ = std::fs::create_dir_all(directory);
-            let _ = output::json(&plan).and_then(|text| output::replace(kept, &text));
+            let _ = output::replace(&kept.with_extension(extension), text);
         }
-        Ok(plan)
+    }
+
+    fn cache_file(&self, wish: &Wish) -> Option<PathBuf> {
+        cache_file(&wish.code, &wish.words, self.options(wish.role))
     }
 
     /// Runs the command under the profiler, for as long as is permitted, with its output thrown
@@ -163,7 +212,7 @@ impl Maker<'_> {
         let mut command = Command::new(std::env::current_exe().context("membound has no file")?);
         command.arg("profile").arg("--quiet").arg("--no-objects");
         command.arg("-o").arg(run);
-        if let Some(machine) = self.machine_path {
+        if let Some(machine) = &self.machine_path {
             command.arg("--machine").arg(machine);
         }
         command
@@ -195,6 +244,19 @@ impl Maker<'_> {
             path.display()
         );
         Ok(())
+    }
+}
+
+/// A plan that was made here, now or before.
+fn made(plan: HarvestPlan) -> Followed {
+    Followed {
+        from: FollowedPlan {
+            role: plan.role,
+            source: PlanSource::Made,
+            path: None,
+            command: plan.command.clone(),
+        },
+        plan,
     }
 }
 

@@ -148,3 +148,9 @@ fn is_object(path: &Path) -> bool {
 fn is_static_executable(start: &[u8]) -> bool {
     start.get(24..32).is_some_and(|entry| entry != [0; 8])
 }
+
+/// Words as documents have them.
+pub(super) fn texts(words: &[OsString]) -> Vec<String> {
+    let texts = words.iter().map(|word| word.to_string_lossy());
+    texts.map(std::borrow::Cow::into_owned).collect()
+}

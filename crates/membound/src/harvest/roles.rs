@@ -18,7 +18,7 @@ pub(super) fn takes_no_turns(plan: &HarvestPlan, beside_command: bool) -> Option
     if gain < LEAST_GAIN {
         return Some(format!(
             "by its plan others could run in {:.0} % of its time, and turns pay from {:.0} % on",
-            gain * 100.0,
+            (gain * 100.0).max(0.0),
             LEAST_GAIN * 100.0
         ));
     }

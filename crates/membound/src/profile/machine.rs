@@ -52,6 +52,19 @@ pub(crate) fn profile(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
     }
 }
 
+/// The named profile, or the one that is kept of this host where it is of this processor and calibrated for this
+/// build; nothing is measured.
+///
+/// # Errors
+/// When the named file is no machine profile.
+pub(crate) fn at_hand(named: Option<&Path>) -> anyhow::Result<Option<MachineProfile>> {
+    if let Some(path) = named {
+        return read(path).map(Some);
+    }
+    let profile = kept().and_then(|path| read(&path).ok());
+    Ok(profile.filter(calibration::is_current))
+}
+
 /// The file of the profile that is kept of this host, where it is of this processor.
 pub(crate) fn kept() -> Option<PathBuf> {
     let info = version::machine(&Root::system(), Timer::default(), Default::default());

@@ -55,7 +55,7 @@ pub(super) fn options(args: &ProfileArgs) -> anyhow::Result<Options> {
 }
 
 /// What became of a recording.
-pub(super) enum Recorded {
+pub(crate) enum Recorded {
     /// The command cannot be run; this is what a shell would exit with.
     NotStarted(ExitCode),
     /// The run is whole.

@@ -55,43 +55,124 @@ fn a_run_without_samples_says_so_and_fails() {
     }
 }
 
+/// `harvest run` with `options`, and these words after them.
+fn harvested(membound: &Membound, options: &[&str], words: &[&str]) -> Finished {
+    let _busy = busy();
+    let mut command = membound.command(["harvest", "run", "--machine", "machine.json"]);
+    command.args(options).args(words);
+    command.env("XDG_CACHE_HOME", membound.home.path().join("cache"));
+    Finished::of(&command.output().expect("the command starts"))
+}
+
+/// Lines of a file in the test's directory.
+fn lines(membound: &Membound, name: &str) -> usize {
+    let text = fs::read_to_string(membound.home.path().join(name)).unwrap_or_default();
+    text.lines().count()
+}
+
 #[test]
-fn a_program_of_which_there_is_no_plan_runs_all_the_same() {
+fn programs_without_a_plan_are_executed_once_each() {
     let membound = Membound::new();
     machine(&membound);
-    fs::write(membound.home.path().join("there"), "").unwrap();
-    let _busy = busy();
-    // Too short for a profile to begin: nothing is known of either program.
-    let mut command = membound.command([
-        "harvest",
-        "run",
-        "--machine",
-        "machine.json",
-        "--profile-s",
-        "0.001",
+    let options = [
         "--output",
         "made/for/it",
         "--finish",
         "--scavenger",
-        "/bin/true",
-        "--",
-        "/bin/ls",
-    ]);
-    command.env("XDG_CACHE_HOME", membound.home.path().join("cache"));
+        "/bin/sh -c 'echo scavenger >> scavengers'",
+        "--copies",
+        "2",
+    ];
+    let script = "echo command >> commands; echo there; exit 3";
+    let finished = harvested(&membound, &options, &["--", "/bin/sh", "-c", script]);
+    assert_eq!(finished.code, Some(3), "{finished:?}");
+    assert_eq!(finished.stdout, "there\n", "{finished:?}");
+    assert_eq!(lines(&membound, "commands"), 1, "{finished:?}");
+    assert_eq!(lines(&membound, "scavengers"), 2, "{finished:?}");
+    for expected in ["2 scavengers: 2 finished", "the command was "] {
+        assert!(finished.stderr.contains(expected), "{finished:?}");
+    }
+    assert!(membound.home.path().join("made/for/it").is_dir());
+}
+
+#[test]
+fn copies_that_wait_for_a_plan_run_once_each_whatever_comes_of_it() {
+    let membound = Membound::new();
+    machine(&membound);
+    // The second time it is known that there can be no plan.
+    for round in 1..=2 {
+        let options = [
+            "--no-primary",
+            "--scavenger",
+            "/bin/sh -c 'echo scavenger >> scavengers; exit 5'",
+            "--copies",
+            "4",
+            "--json",
+            "harvest.json",
+        ];
+        let finished = harvested(&membound, &options, &[]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+        assert_eq!(lines(&membound, "scavengers"), 4 * round, "{finished:?}");
+        let text = fs::read_to_string(membound.home.path().join("harvest.json")).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let scavengers = document["scavengers"].as_array().unwrap();
+        assert_eq!(scavengers.len(), 4);
+        for scavenger in scavengers {
+            assert_eq!(scavenger["exit_code"], 5, "{scavenger}");
+            let reason = scavenger["reason"].as_str().unwrap();
+            assert!(
+                reason.starts_with("ran as an ordinary process: "),
+                "{reason}"
+            );
+        }
+    }
+}
+
+#[test]
+fn of_many_copies_one_is_timed_and_one_profiled_and_each_runs_once() {
+    let membound = Membound::new();
+    machine(&membound);
+    let scavenger =
+        "/bin/sh -c 'i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; echo $i >> log'";
+    let options = [
+        "--no-primary",
+        "--scavenger",
+        scavenger,
+        "--copies",
+        "8",
+        "--json",
+        "harvest.json",
+    ];
+    let finished = harvested(&membound, &options, &[]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert_eq!(lines(&membound, "log"), 8, "{finished:?}");
+    let text = fs::read_to_string(membound.home.path().join("harvest.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let scavengers = document["scavengers"].as_array().unwrap();
+    let with = |part: &str| {
+        let reasons = scavengers.iter().filter_map(|it| it["reason"].as_str());
+        reasons.filter(|reason| reason.contains(part)).count()
+    };
+    assert_eq!(with("it ran for the first time"), 1, "{text}");
+    assert_eq!(with("it was profiled meanwhile"), 1, "{text}");
+    for scavenger in scavengers {
+        assert_eq!(scavenger["state"], "finished", "{scavenger}");
+    }
+}
+
+#[test]
+fn a_machine_that_was_never_measured_is_not_measured_for_a_harvest() {
+    let membound = Membound::new();
+    let mut command = membound.command(["harvest", "run", "--no-primary"]);
+    command.args(["--scavenger", "/bin/echo once", "--output", "out"]);
     let finished = Finished::of(&command.output().unwrap());
     assert_eq!(finished.code, Some(0), "{finished:?}");
-    assert!(finished.stdout.contains("there\n"), "{finished:?}");
+    let told = fs::read_to_string(membound.home.path().join("out/1-0.out")).unwrap();
+    assert_eq!(told, "once\n");
     assert!(
-        finished
-            .stderr
-            .contains("/bin/ls runs without yields of its own: "),
+        !finished.stderr.contains("measuring this machine"),
         "{finished:?}"
     );
-    assert!(
-        finished.stderr.contains("1 scavenger: 1 finished"),
-        "{finished:?}"
-    );
-    assert!(membound.home.path().join("made/for/it").is_dir());
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::children::{self, Running, Unended};
 use super::profiles::{Loads, Nobody, Plans, loads};
 use super::settings::{Beside, Harvesting, Way};
 use crate::harvest::programs::Wanted;
-use crate::harvest::run::Timing;
+use crate::harvest::timing::Timing;
 
 /// How many times as long as one after another a run may take.
 const MOST_TIMES: f64 = 20.0;

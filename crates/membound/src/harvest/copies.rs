@@ -1,0 +1,74 @@
+//! The copies of scavengers, and the files that they write to.
+
+use anyhow::Context;
+use membound_launch::{Guest, environment};
+
+use super::args::RunArgs;
+use super::programs::{Asked, Wanted, texts};
+use crate::output::Target;
+
+/// Bytes of addresses that a scavenger may map.
+const MEMORY_BYTES: u64 = 1 << 40;
+const STACK_BYTES: u64 = 8 << 20;
+
+/// A scavenger with all that its start needs.
+pub(super) type Member = (Guest, Asked);
+
+/// Makes the directory for what `scavengers` write, and finds all files there writable.
+pub(super) fn prepare_outputs(args: &RunArgs, scavengers: usize) -> anyhow::Result<()> {
+    let Some(directory) = &args.output else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    for number in 1..=scavengers {
+        for copy in 0..args.copies {
+            for ending in [OUT, ERR] {
+                Target::open(&directory.join(output_name(number, copy, ending)))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Endings of files for what a scavenger writes to stdout and stderr.
+const OUT: &str = "out";
+const ERR: &str = "err";
+
+fn output_name(number: usize, copy: u32, ending: &str) -> String {
+    format!("{number}-{copy}.{ending}")
+}
+
+/// All copies of a scavenger, and what was asked of each.
+pub(super) fn copies(args: &RunArgs, scavenger: &Wanted) -> anyhow::Result<Vec<Member>> {
+    let directory = args
+        .output
+        .as_deref()
+        .map(std::path::absolute)
+        .transpose()?;
+    let number = scavenger.number;
+    let copy = |copy: u32| {
+        let place = |ending: &str| {
+            directory
+                .as_ref()
+                .map(|directory| directory.join(output_name(number, copy, ending)))
+        };
+        let output = place(OUT);
+        let asked = Asked {
+            words: texts(&scavenger.words),
+            copy,
+            output: output.as_ref().map(|path| path.display().to_string()),
+        };
+        let guest = Guest {
+            path: scavenger.path.clone(),
+            arguments: scavenger.words.clone(),
+            environment: environment(),
+            output,
+            errors: place(ERR),
+            memory_bytes: MEMORY_BYTES,
+            stack_bytes: STACK_BYTES,
+        };
+        (guest, asked)
+    };
+    Ok((0..args.copies).map(copy).collect())
+}

@@ -1,0 +1,400 @@
+//! Running a harvest: with a command or without one, or a command's first run, of which its plan is made.
+
+use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use membound_launch::{Harvest, Idle, Live};
+use membound_platform::disturb::ThreadUsage;
+use membound_platform::{Root, memory};
+use membound_rewrite::patch::{self, Hooks};
+use membound_types::{
+    FollowedPlan, HarvestPart, HarvestPlan, HarvestRun, HarvestRunOptions, IdlePolicy, MachineInfo,
+    Scavenger,
+};
+
+use super::args::RunArgs;
+use super::balance::Balance;
+use super::cast::{self, Cast};
+use super::choices::{Choices, host_yield};
+use super::copies::Member;
+use super::document::{self, Facts};
+use super::ended::EndWatch;
+use super::follow::{Follower, Seen, Together};
+use super::guard;
+use super::learning::{self, Learned, Learning, Lesson};
+use super::ordinary::Processes;
+use super::plans::{Followed, Maker};
+use super::programs::{Wanted, texts};
+use super::roles::{self, Rings};
+use super::slots::{self, Slots};
+use super::span::SpanControl;
+use super::timing::{Timing, ticks_per_ns};
+use crate::job::{self, Job};
+use crate::profile::{self, Recorded};
+use crate::{launching, output};
+
+/// How long the command waits for its scavengers to come to a yield before it begins.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Time between two looks at ordinary processes beside a command that is profiled.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What came of it; `Err` with an exit code where that was said already.
+pub(super) type Done = Result<(HarvestRun, job::End), ExitCode>;
+
+/// What every way of running shares.
+pub(super) struct Stage<'a> {
+    args: &'a RunArgs,
+    maker: Arc<Maker>,
+    timing: Timing,
+    info: MachineInfo,
+    begun: Instant,
+    /// CPU time of children before.
+    cpu_before_s: f64,
+}
+
+/// Rings that a harvest without a command has, and the ordinary processes that were started.
+pub(super) struct Ringed {
+    rings: Rings,
+    processes: Processes,
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(
+        args: &'a RunArgs,
+        maker: Arc<Maker>,
+        timing: Timing,
+        info: MachineInfo,
+    ) -> Self {
+        Self {
+            args,
+            maker,
+            timing,
+            info,
+            begun: Instant::now(),
+            cpu_before_s: ThreadUsage::of_children().cpu_s(),
+        }
+    }
+
+    fn processors(&self) -> usize {
+        self.info.cpu.allowed.len().max(1)
+    }
+
+    /// Runs scavengers with each other, where that may give more than one after another.
+    pub(super) fn without_command(
+        &self,
+        mut command: Wanted,
+        mut cast: Cast,
+    ) -> anyhow::Result<Done> {
+        let processors = self.processors();
+        let ordinary = std::mem::take(&mut cast.ordinary);
+        let mut processes = Processes::start(ordinary, processors, false);
+        cast.learn_all(&mut processes);
+        let rings = rings(self.args, cast.turns.len(), processes.count(), processors);
+        if rings.threads == 0 {
+            for member in cast.turns.drain(..) {
+                processes.add(cast::ordinary(member, ON_ITS_OWN));
+            }
+            let ordinary = processes.end(true, processors);
+            return Ok(Ok(self.without_turns(ordinary, cast.followed)));
+        }
+        // As many ordinary processes run at one time as there are processors beside the rings.
+        processes.set_most(processors.saturating_sub(rings.threads as usize));
+        command.words.push(rings.threads.to_string().into());
+        self.harvest(command, cast, Some(Ringed { rings, processes }))
+    }
+
+    /// The document of a harvest in which nobody took turns.
+    fn without_turns(
+        &self,
+        ordinary: Vec<Scavenger>,
+        followed: Vec<Followed>,
+    ) -> (HarvestRun, job::End) {
+        let plans = followed.into_iter().map(|it| it.from).collect();
+        let end = job::End::Exited(0);
+        let document = document::document(Facts {
+            wall_s: self.begun.elapsed().as_secs_f64(),
+            options: asked(self.args, 0, plans),
+            ordinary,
+            ..Facts::nothing(&self.info, &Seen::default(), end)
+        });
+        (document, end)
+    }
+
+    /// Runs the command with scavengers that take turns in it.
+    pub(super) fn harvest(
+        &self,
+        command: Wanted,
+        cast: Cast,
+        ringed: Option<Ringed>,
+    ) -> anyhow::Result<Done> {
+        let args = self.args;
+        let processors = self.processors();
+        let (options, plans): (Vec<_>, Vec<HarvestPlan>) = cast
+            .followed
+            .into_iter()
+            .map(|followed| (followed.from, followed.plan))
+            .unzip();
+        let per_thread = match &ringed {
+            Some(ringed) => ringed.rings.per_thread,
+            None => per_thread(args, cast.turns.len()),
+        };
+        let live = match args.max_slowdown {
+            // Its guard takes yields out.
+            Some(_) => Live::On,
+            None => Live::Off,
+        };
+        let mut choices = Choices::of(&plans, &args.without, live)?;
+        if args.no_primary {
+            choices.primary.push(host_yield()?);
+        }
+        let live = if choices.yields.is_empty() {
+            Live::Off
+        } else {
+            live
+        };
+        let harvest = self.wanted(&cast.turns, &mut choices, per_thread);
+        let arguments = command.words.get(1..).unwrap_or_default();
+        let program = launching::program(command.path.as_os_str(), arguments);
+        let job = Job::prepare()?;
+        let session = match launching::start(&program, session_options(harvest, live))? {
+            Ok(session) => session,
+            Err(code) => return Ok(Err(code)),
+        };
+        let processes = match ringed {
+            Some(ringed) => ringed.processes,
+            None => Processes::start(cast.ordinary, usize::MAX, true),
+        };
+        if let Some(obstacle) = session.obstacle() {
+            output::complain(&format!("runs without scavengers: {obstacle}"));
+        }
+        let span = self.span_control();
+        let limits = guard::Limits {
+            max_slowdown: args.max_slowdown,
+            slo_p95_ns: args.slo_p95,
+        };
+        let follower = Follower::begin(
+            session.remote(),
+            session.pid(),
+            limits,
+            choices.yields.clone(),
+            span,
+            Slots::new(args, &self.info.cpu, cast.turns.len(), limits),
+            Together::new(
+                args.no_primary.then(|| Balance::new(processors)),
+                processes,
+                processors,
+            ),
+        );
+        let watch = args
+            .finish
+            .then(|| EndWatch::begin(session.pid(), self.begun));
+        let end = job.follow(&session)?;
+        let primary_wall = watch.and_then(EndWatch::end);
+        let (seen, processes) = follower.end();
+        if let Some(why) = seen.prevented() {
+            output::complain(&format!("--requests: {why}"));
+            return Ok(Err(ExitCode::FAILURE));
+        }
+        let ordinary = processes.end(args.finish || args.no_primary, processors);
+        let wall_s = self.begun.elapsed().as_secs_f64();
+        let process_cpu_s = self.process_cpu_s(&ordinary);
+        let report = session.finish();
+        let mut missed = report.missed.clone();
+        missed.extend(report.unpatched.iter().cloned());
+        let document = document::document(Facts {
+            wall_s,
+            primary_wall_s: (!args.no_primary)
+                .then(|| primary_wall.map_or(wall_s, |wall| wall.as_secs_f64())),
+            process_cpu_s,
+            options: asked(args, per_thread, options),
+            requests: args.requests.as_ref(),
+            command: if args.no_primary {
+                Vec::new()
+            } else {
+                texts(&command.words)
+            },
+            scavengers: cast.turns.into_iter().map(|(_, asked)| asked).collect(),
+            ordinary,
+            plans: &plans,
+            left_out: choices.left_out,
+            yields: &choices.yields,
+            missed,
+            ..Facts::nothing(&self.info, &seen, end)
+        });
+        Ok(Ok((document, end)))
+    }
+
+    /// What the launcher is asked for.
+    fn wanted(&self, turns: &[Member], choices: &mut Choices, per_thread: u32) -> Harvest {
+        let args = self.args;
+        Harvest {
+            guests: turns.iter().map(|(guest, _)| guest.clone()).collect(),
+            primary: std::mem::take(&mut choices.primary),
+            scavengers: std::mem::take(&mut choices.scavengers),
+            span_ns: match args.bound_ns {
+                Some(_) => SpanControl::FIRST,
+                None => self.timing.span_ns,
+            },
+            per_thread,
+            huge_pages: !args.without.contains(&HarvestPart::HugePages),
+            finish: args.finish,
+            idle: match args.idle {
+                IdlePolicy::Harvest => Idle::Harvest,
+                IdlePolicy::Steal => Idle::Steal,
+                IdlePolicy::Stop => Idle::Stop,
+            },
+            waits: !args.without.contains(&HarvestPart::Waits),
+            // Phases without scavengers show what the command is without them.
+            share: if args.no_primary { 1.0 } else { guard::MOST },
+            peers: args.no_primary,
+            // What scavengers take the command cannot have: the kernel would end them together.
+            memory_bytes: args
+                .memory
+                .unwrap_or_else(|| memory::available_bytes(&Root::system()) / 2)
+                .max(1),
+            ticks_per_ns: ticks_per_ns(self.maker.machine.as_ref()),
+            requests: args.requests.clone(),
+            patience: PATIENCE,
+        }
+    }
+
+    fn span_control(&self) -> Option<SpanControl> {
+        let most_skips = if self.args.without.contains(&HarvestPart::Skips) {
+            0
+        } else {
+            SpanControl::MOST_SKIPS
+        };
+        let timing = &self.timing;
+        self.args.bound_ns.map(|bound_ns| {
+            SpanControl::new(bound_ns, timing.hidden_ns, timing.span_ns).skipping(most_skips)
+        })
+    }
+
+    /// CPU time of the command's process: that of all children but the ordinary ones.
+    fn process_cpu_s(&self, ordinary: &[Scavenger]) -> f64 {
+        let ordinary_s: f64 = ordinary.iter().map(|it| it.own_thread_s).sum();
+        let children_s = ThreadUsage::of_children().cpu_s() - self.cpu_before_s;
+        (children_s - ordinary_s).max(0.0)
+    }
+
+    /// Runs a command of which there is no plan, and profiles it meanwhile. Scavengers are ordinary processes.
+    pub(super) fn first_run(
+        &self,
+        command: Wanted,
+        mut cast: Cast,
+        lesson: Lesson,
+    ) -> anyhow::Result<Done> {
+        let Ok(mut learning) = Learning::begin(lesson) else {
+            return self.harvest(command, cast, None);
+        };
+        let mut processes = Processes::start(cast.all_ordinary(), usize::MAX, true);
+        let run = learning.run_file();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let looking = std::thread::spawn(move || {
+            let mut learned = None;
+            while stopped.recv_timeout(POLL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                processes.look();
+                learned = learned.or_else(|| learning.look(false));
+            }
+            (processes, learning, learned)
+        });
+        let maker = &self.maker;
+        let recorded =
+            profile::in_place(&command.words, run, maker.machine.clone(), maker.duration);
+        let wall_s = self.begun.elapsed().as_secs_f64();
+        drop(stop);
+        let looked = looking.join();
+        let (processes, mut learning, mut learned) =
+            looked.map_err(|_| anyhow::anyhow!("looking after scavengers failed"))?;
+        let end = match recorded? {
+            Recorded::NotStarted(code) => return Ok(Err(code)),
+            Recorded::Whole(end) | Recorded::Failed(end, _) => end,
+        };
+        let ordinary = processes.end(self.args.finish, self.processors());
+        let deadline = Instant::now() + learning::planning_time(self.begun.elapsed());
+        while learned.is_none() && !learning.is_over() && Instant::now() < deadline {
+            learned = learning.look(true);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let note = match learned {
+            Some(Learned::Plan(_)) => {
+                "the command was profiled in this run, and nobody took turns: the next run follows the \
+                 plan that was made (--rehearse makes it beforehand)"
+                    .to_owned()
+            }
+            Some(Learned::NoPlan(why)) => format!("the command was profiled, and has no plan: {why}"),
+            None | Some(Learned::Took(_)) => "the command was too short for a plan to be made".to_owned(),
+        };
+        let document = document::document(Facts {
+            wall_s: self.begun.elapsed().as_secs_f64(),
+            primary_wall_s: Some(wall_s),
+            process_cpu_s: self.process_cpu_s(&ordinary),
+            options: asked(self.args, 0, Vec::new()),
+            command: texts(&command.words),
+            ordinary,
+            missed: vec![note],
+            ..Facts::nothing(&self.info, &Seen::default(), end)
+        });
+        Ok(Ok((document, end)))
+    }
+}
+
+/// Most scavengers that a thread of the command has.
+fn per_thread(args: &RunArgs, turns: usize) -> u32 {
+    args.per_thread.unwrap_or_else(|| {
+        let all = u32::try_from(turns).unwrap_or(u32::MAX);
+        let kept = u32::from(args.idle == IdlePolicy::Harvest && all > 1);
+        all.saturating_sub(kept).max(1)
+    })
+}
+
+/// What was asked for, as a document has it.
+fn asked(args: &RunArgs, per_thread: u32, plans: Vec<FollowedPlan>) -> HarvestRunOptions {
+    HarvestRunOptions {
+        per_thread,
+        idle: args.idle,
+        smt: args.smt,
+        siblings: slots::given(args),
+        bound_ns: args.bound_ns,
+        max_overhead: args.max_overhead,
+        max_slowdown: args.max_slowdown,
+        requests: args.requests.as_ref().map(ToString::to_string),
+        slo_p95_ns: args.slo_p95,
+        finish: args.finish,
+        without: args.without.clone(),
+        plans,
+    }
+}
+
+/// Why scavengers that could take turns do not, where there are as many processors.
+const ON_ITS_OWN: &str = "it has a processor to itself, where turns would give it nothing";
+
+/// How scavengers without a command take turns.
+fn rings(args: &RunArgs, turns: usize, ordinary: usize, processors: usize) -> Rings {
+    let [turns, ordinary, processors] =
+        [turns, ordinary, processors].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let mut rings = roles::rings(turns, ordinary, processors);
+    if let Some(per_thread) = args.per_thread {
+        rings.threads = rings.threads.max(1);
+        rings.per_thread = per_thread;
+    }
+    rings
+}
+
+fn session_options(harvest: Harvest, live: Live) -> membound_launch::Options {
+    membound_launch::Options {
+        plan: patch::Options::bare(Hooks::Plant),
+        cache: launching::cache(),
+        revision: launching::revision(),
+        live,
+        large_text_bytes: None,
+        period: 1,
+        recording: None,
+        objects: None,
+        timers: None,
+        harvest: Some(harvest),
+        directory: launching::directory(),
+        perf_maps: None,
+    }
+}
