@@ -26,8 +26,8 @@ pub use bytes::{ByteOrder, Words};
 pub use error::Error;
 pub use memory::{MemoryAccess, Operation, Sampler, Served, Snoop, Translation};
 pub use perf::{
-    About, Comm, Context, Event, EventKind, Exit, Fork, Identity, Lost, Map, Mode, PerfData, Record,
-    Registers, Sample, Skipped, Step, chain,
+    About, Comm, Context, Event, EventKind, Exit, Fork, Identity, Lost, Map, Mode, PerfData,
+    Record, Registers, Sample, Skipped, Step, chain,
 };
 pub use script::{Script, ScriptFrame, ScriptSample};
 

@@ -94,8 +94,15 @@ fn is_of_spe(event: &str) -> bool {
     let name = event.split(':').next().unwrap_or_default();
     matches!(
         name,
-        "memory" | "l1d-access" | "l1d-miss" | "llc-access" | "llc-miss" | "tlb-access" | "tlb-miss"
-            | "remote-access" | "branch-miss"
+        "memory"
+            | "l1d-access"
+            | "l1d-miss"
+            | "llc-access"
+            | "llc-miss"
+            | "tlb-access"
+            | "tlb-miss"
+            | "remote-access"
+            | "branch-miss"
     )
 }
 
@@ -268,16 +275,25 @@ mod tests {
             panic!("two samples");
         };
         assert_eq!((first.name, first.pid, first.tid), ("spin", None, 32507));
-        assert_eq!((first.t_ns, first.period), (1_103_640_469_000, Some(250_000)));
+        assert_eq!(
+            (first.t_ns, first.period),
+            (1_103_640_469_000, Some(250_000))
+        );
         assert_eq!(first.kind(), EventKind::CpuTime);
         let frames = script.frames(first);
         assert_eq!(frames.len(), 2);
         assert_eq!(frames[0].function, Some("handle_amd"));
         assert_eq!((frames[0].address, frames[0].offset), (0x1462a, Some(10)));
         assert_eq!((frames[1].function, frames[1].file), (None, None));
-        assert_eq!((second.name, second.pid, second.tid), ("my prog", Some(12), 13));
+        assert_eq!(
+            (second.name, second.pid, second.tid),
+            ("my prog", Some(12), 13)
+        );
         assert_eq!((second.cpu, second.t_ns), (Some(1), 2_000_000_001));
-        assert_eq!((second.event, second.kind()), ("cycles:P", EventKind::Cycles));
+        assert_eq!(
+            (second.event, second.kind()),
+            ("cycles:P", EventKind::Cycles)
+        );
         let frames = script.frames(second);
         assert!(frames[0].is_kernel() && frames[1].is_inlined && !frames[2].is_kernel());
         assert_eq!(frames[2].function, Some("std::vector<int, A>::f(int, int)"));
@@ -295,7 +311,10 @@ mod tests {
         let [frame] = script.frames(sample) else {
             panic!("one frame");
         };
-        assert_eq!((frame.address, frame.function), (0x7fca_4c00_3645, Some("handle_amd")));
+        assert_eq!(
+            (frame.address, frame.function),
+            (0x7fca_4c00_3645, Some("handle_amd"))
+        );
     }
 
     #[test]
@@ -309,7 +328,10 @@ mod tests {
         };
         let access = sample.access.unwrap();
         assert_eq!(access.operation, Operation::Load);
-        assert_eq!((access.served, access.latency_cycles), (Served::L1, Some(57)));
+        assert_eq!(
+            (access.served, access.latency_cycles),
+            (Served::L1, Some(57))
+        );
         assert_eq!(access.address, Some(0xffff_8c1a_2b3c_4d50));
         assert_eq!(script.frames(sample)[0].function, Some("main"));
         assert_eq!(sample.sampler(), Sampler::Pebs);
@@ -326,7 +348,10 @@ mod tests {
         };
         check("nonsense\n", 1);
         check(&format!("{CHAINS}\n\t 12 f (x)\n"), 13);
-        check(&format!("{CHAINS}spin 1 2.0: 1 cpu-clock:\n\tzz f (x)\n"), 13);
+        check(
+            &format!("{CHAINS}spin 1 2.0: 1 cpu-clock:\n\tzz f (x)\n"),
+            13,
+        );
         check("spin 1 99999999999999999999.0: 1 cpu-clock:\n", 1);
         assert_eq!(Script::read(b"# only a header\n"), Err(Error::NoSamples));
         assert!(matches!(

@@ -74,7 +74,9 @@ impl Iterator for Records<'_> {
             };
             self.at += length;
             match packet {
-                Packet::End => return Some(Next::Record(from..self.at, parts.record(self.sources))),
+                Packet::End => {
+                    return Some(Next::Record(from..self.at, parts.record(self.sources)));
+                }
                 Packet::Timestamp(time) => {
                     parts.timestamp = Some(time);
                     return Some(Next::Record(from..self.at, parts.record(self.sources)));
@@ -205,7 +207,9 @@ impl Parts {
     fn record(&self, sources: Sources) -> SpeRecord {
         SpeRecord {
             ip: self.instruction.map(virtual_address),
-            exception_level: self.instruction.map_or(0, |payload| (payload >> 61 & 3) as u8),
+            exception_level: self
+                .instruction
+                .map_or(0, |payload| (payload >> 61 & 3) as u8),
             timestamp: self.timestamp,
             context: self.context,
             access: self.access(sources),
@@ -398,10 +402,7 @@ mod tests {
         trace.extend([0x23, 0x00]);
         trace.resize(16, 0xff);
         trace.push(0x01);
-        assert_eq!(
-            records(&trace),
-            [Next::Record(0..17, SpeRecord::default())]
-        );
+        assert_eq!(records(&trace), [Next::Record(0..17, SpeRecord::default())]);
     }
 
     #[test]
@@ -425,7 +426,9 @@ mod tests {
             let [Next::Record(_, record)] = &records(&trace)[..] else {
                 panic!("one record");
             };
-            record.access.map(|access| (access.operation, access.locked))
+            record
+                .access
+                .map(|access| (access.operation, access.locked))
         };
         assert_eq!(of(1, 0x07), Some((Operation::LoadStore, Some(true))));
         assert_eq!(of(1, 0x00), Some((Operation::Load, Some(false))));

@@ -84,7 +84,8 @@ impl PerfBytes {
         let length = (text.len() + 1).next_multiple_of(64);
         let mut padded = text.as_bytes().to_vec();
         padded.resize(length, 0);
-        self.u32(u32::try_from(length).unwrap_or(u32::MAX)).raw(&padded)
+        self.u32(u32::try_from(length).unwrap_or(u32::MAX))
+            .raw(&padded)
     }
 
     /// All of them.
@@ -281,7 +282,9 @@ impl PerfDataFile {
         for event in &self.events {
             let mut attr = event.attr(self.endian);
             attr.resize(attr_size, 0);
-            attrs = attrs.raw(&attr).words(&[at as u64, event.ids.len() as u64 * 8]);
+            attrs = attrs
+                .raw(&attr)
+                .words(&[at as u64, event.ids.len() as u64 * 8]);
             ids = ids.words(&event.ids);
             at += event.ids.len() * 8;
         }
@@ -352,12 +355,19 @@ impl PerfDataFile {
         let count = u32::try_from(self.events.len()).unwrap_or(u32::MAX);
         let longest = self.events.iter().map(|event| event.longer_by).max();
         let size = ATTR + longest.unwrap_or(0);
-        let mut bytes = self.bytes().u32(count).u32(u32::try_from(size).unwrap_or(0));
+        let mut bytes = self
+            .bytes()
+            .u32(count)
+            .u32(u32::try_from(size).unwrap_or(0));
         for event in &self.events {
             let mut attr = event.attr(self.endian);
             attr.resize(size, 0);
             let ids = u32::try_from(event.ids.len()).unwrap_or(u32::MAX);
-            bytes = bytes.raw(&attr).u32(ids).string(event.name).words(&event.ids);
+            bytes = bytes
+                .raw(&attr)
+                .u32(ids)
+                .string(event.name)
+                .words(&event.ids);
         }
         self.header(12, bytes.into_bytes())
     }
@@ -377,8 +387,16 @@ pub fn memory_recordings() -> Vec<(&'static str, PerfDataFile)> {
 /// A process with one mapping of `/opt/memory/program`, code from 0x401000 on.
 fn with_program(file: PerfDataFile) -> PerfDataFile {
     let comm = file.bytes().u32(40).u32(41).text("program");
-    let map = file.bytes().u32(40).u32(41).words(&[0x40_1000, 0x1000, 0x1000]);
-    let map = map.words(&[0, 0, 0]).u32(5).u32(2).text("/opt/memory/program");
+    let map = file
+        .bytes()
+        .u32(40)
+        .u32(41)
+        .words(&[0x40_1000, 0x1000, 0x1000]);
+    let map = map
+        .words(&[0, 0, 0])
+        .u32(5)
+        .u32(2)
+        .text("/opt/memory/program");
     file.told(3, 1 << 13, comm, 1000).told(10, 2, map, 1001)
 }
 
@@ -481,7 +499,15 @@ fn ibs() -> PerfDataFile {
             .words(&[5000 + number, 100_000])
             .u32(4 + 7 * 8)
             .u32(ZEN_4)
-            .words(&[0, 0x40_2000 + number, 0, source, data3, 0x7000 + number, 0x8000]);
+            .words(&[
+                0,
+                0x40_2000 + number,
+                0,
+                source,
+                data3,
+                0x7000 + number,
+                0x8000,
+            ]);
         file = file.sample(sample);
     }
     file

@@ -284,7 +284,16 @@ mod tests {
         };
         let mut bytes = [halves(1), halves(72)].concat();
         let flags = number(10) | number(18) | number(16);
-        for word in [0, 1000, sample_type::IP | sample_type::ID, 4, flags, 0, 0, 0] {
+        for word in [
+            0,
+            1000,
+            sample_type::IP | sample_type::ID,
+            4,
+            flags,
+            0,
+            0,
+            0,
+        ] {
             bytes.extend(words(word));
         }
         bytes
@@ -318,7 +327,12 @@ mod tests {
 
     #[test]
     fn names_of_cycles_are_known() {
-        for name in ["cycles", "cycles:P", "cpu_core/cycles/P", "cpu/cpu-cycles,period=1/"] {
+        for name in [
+            "cycles",
+            "cycles:P",
+            "cpu_core/cycles/P",
+            "cpu/cpu-cycles,period=1/",
+        ] {
             assert!(is_cycles(name), "{name}");
         }
         for name in ["ref-cycles", "cycle_activity", "cpu/mem-loads/P"] {

@@ -27,12 +27,8 @@ impl Section {
     fn of<'a>(&self, file: &'a [u8], what: &'static str) -> Result<&'a [u8], Error> {
         let cut = Error::Cut { what, at: self.at };
         let end = self.at.checked_add(self.size).ok_or_else(|| cut.clone())?;
-        let range = usize::try_from(self.at)
-            .ok()
-            .zip(usize::try_from(end).ok());
-        range
-            .and_then(|(from, to)| file.get(from..to))
-            .ok_or(cut)
+        let range = usize::try_from(self.at).ok().zip(usize::try_from(end).ok());
+        range.and_then(|(from, to)| file.get(from..to)).ok_or(cut)
     }
 }
 
@@ -95,7 +91,11 @@ fn whole(file: &[u8], order: ByteOrder) -> Result<Container, Error> {
     let mut about = About::default();
     let table = Section {
         at: data.at.saturating_add(data.size),
-        size: 16 * features.iter().map(|word| u64::from(word.count_ones())).sum::<u64>(),
+        size: 16
+            * features
+                .iter()
+                .map(|word| u64::from(word.count_ones()))
+                .sum::<u64>(),
     };
     let mut table = Cursor::new(table.of(file, "the table of headers")?, order);
     for number in 0..FEATURE_WORDS as u32 * 64 {
@@ -148,7 +148,8 @@ fn declared(
     for _ in 0..attrs.size / attr_size {
         let next = (|| Some((cursor.take(length)?, Section::read(&mut cursor)?)))();
         let (attr, ids) = next.ok_or_else(|| damaged("ends too soon"))?;
-        let attr = Attr::read(attr, order).ok_or_else(|| damaged("has an event that is cut off"))?;
+        let attr =
+            Attr::read(attr, order).ok_or_else(|| damaged("has an event that is cut off"))?;
         let ids = ids.of(file, "the identifiers of an event")?;
         let words = Cursor::new(ids, order).words(ids.len() as u64 / 8);
         declared.push(Declared {
@@ -285,7 +286,9 @@ impl<'a> Frames<'a> {
             number::COMPRESSED | number::COMPRESSED_2 => return Err(Error::Compressed),
             _ => Some(0),
         };
-        let behind = follows.and_then(|length| cursor.take(length)).ok_or_else(cut)?;
+        let behind = follows
+            .and_then(|length| cursor.take(length))
+            .ok_or_else(cut)?;
         self.rest.start = self.rest.end - cursor.rest().len();
         Ok(Frame {
             at,

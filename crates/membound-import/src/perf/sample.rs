@@ -377,7 +377,10 @@ mod tests {
             ..Attr::default()
         };
         let body = words(&[0x7fff_0000, 0x0003_0002_0000_0064, 0x0000_001a_0000_0002]);
-        let access = sample(&attr, &body, Some(Sampler::Pebs)).unwrap().access.unwrap();
+        let access = sample(&attr, &body, Some(Sampler::Pebs))
+            .unwrap()
+            .access
+            .unwrap();
         assert_eq!(access.latency_cycles, Some(100));
         assert_eq!(access.address, Some(0x7fff_0000));
         assert_eq!(access.served, Served::Dram);
@@ -407,7 +410,11 @@ mod tests {
 
     #[test]
     fn counts_without_end_are_refused() {
-        for bits in [sample_type::CALLCHAIN, sample_type::BRANCH_STACK, sample_type::READ] {
+        for bits in [
+            sample_type::CALLCHAIN,
+            sample_type::BRANCH_STACK,
+            sample_type::READ,
+        ] {
             let attr = Attr {
                 sample_type: bits,
                 read_format: read_format::GROUP,

@@ -296,7 +296,10 @@ impl<'a> PerfData<'a> {
     /// the order.
     fn time_of(&self, timestamp: Option<u64>) -> Option<u64> {
         let time = timestamp?;
-        Some(self.conversion.map_or(time, |conversion| conversion.t_ns(time)))
+        Some(
+            self.conversion
+                .map_or(time, |conversion| conversion.t_ns(time)),
+        )
     }
 
     /// Reads again what was read before.

@@ -32,9 +32,9 @@ fn word<'a>(text: &mut &'a str) -> Option<&'a str> {
 /// Takes the last word off.
 fn last_word<'a>(text: &mut &'a str) -> Option<&'a str> {
     let trimmed = text.trim_end();
-    let start = trimmed
-        .rfind(char::is_whitespace)
-        .map_or(0, |at| at + trimmed[at..].chars().next().map_or(1, char::len_utf8));
+    let start = trimmed.rfind(char::is_whitespace).map_or(0, |at| {
+        at + trimmed[at..].chars().next().map_or(1, char::len_utf8)
+    });
     let (rest, word) = trimmed.split_at(start);
     *text = rest;
     (!word.is_empty()).then_some(word)
@@ -57,10 +57,16 @@ impl<'a> Header<'a> {
         let mut period = None;
         let mut event = word(&mut behind).ok_or("has no event behind its time")?;
         if event.bytes().all(|byte| byte.is_ascii_digit()) {
-            period = Some(event.parse().map_err(|_| "has a period that is too large")?);
+            period = Some(
+                event
+                    .parse()
+                    .map_err(|_| "has a period that is too large")?,
+            );
             event = word(&mut behind).ok_or("has no event behind its period")?;
         }
-        let event = event.strip_suffix(':').ok_or("has no event behind its time")?;
+        let event = event
+            .strip_suffix(':')
+            .ok_or("has no event behind its time")?;
         Ok(Self {
             name: before.trim(),
             pid,
@@ -218,7 +224,10 @@ mod tests {
     #[test]
     fn names_of_threads_may_have_blanks_and_dots() {
         let header = Header::read("a 1.5 b 7/8 [003] 12.000000: 4 e:u: rest").unwrap();
-        assert_eq!((header.name, header.pid, header.tid), ("a 1.5 b", Some(7), 8));
+        assert_eq!(
+            (header.name, header.pid, header.tid),
+            ("a 1.5 b", Some(7), 8)
+        );
         assert_eq!((header.cpu, header.t_ns), (Some(3), 12 * SECOND));
         assert_eq!((header.period, header.event), (Some(4), "e:u"));
         assert_eq!(header.rest.trim(), "rest");
@@ -240,7 +249,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        for line in ["", "12.5:", "x 12.5: 1", "x 12.5: e", "x y 12.5: e:", "x 1 [z] 1.5: e:"] {
+        for line in [
+            "",
+            "12.5:",
+            "x 12.5: 1",
+            "x 12.5: e",
+            "x y 12.5: e:",
+            "x 1 [z] 1.5: e:",
+        ] {
             assert!(Header::read(line).is_err(), "{line}");
         }
         assert!(rest("zz |OP LOAD|").is_err());

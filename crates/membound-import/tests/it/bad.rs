@@ -86,7 +86,10 @@ fn a_recording_that_was_killed_says_so() {
     assert_eq!(checked(&bytes), Err(Error::NotEnded));
     let none = PerfDataFile::new(Endian::Little).event(PerfEvent::default());
     let comm = none.bytes().u32(1).u32(1).text("x");
-    assert_eq!(checked(&none.told(3, 0, comm, 1).file()), Err(Error::NoSamples));
+    assert_eq!(
+        checked(&none.told(3, 0, comm, 1).file()),
+        Err(Error::NoSamples)
+    );
 }
 
 #[test]

@@ -80,7 +80,11 @@ fn ibs_is_read_from_its_registers() {
     let served: Vec<Served> = found.iter().map(|it| it.access.served).collect();
     assert_eq!(served, [Served::Dram, Served::L3, Served::L1]);
     assert!(found.iter().all(|it| it.sampler == Some(Sampler::Ibs)));
-    assert_eq!(found[0].ip, Some(0x40_2000), "the op's, not the interrupt's");
+    assert_eq!(
+        found[0].ip,
+        Some(0x40_2000),
+        "the op's, not the interrupt's"
+    );
     assert_eq!(found[1].access.latency_cycles, Some(60));
     assert_eq!(found[2].access.address, Some(0x7002));
 }

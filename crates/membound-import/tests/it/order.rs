@@ -98,7 +98,9 @@ fn attributes_of_the_future_are_longer() {
         longer_by: 24,
         ..PerfEvent::default()
     };
-    let file = PerfDataFile::new(Endian::Little).event(event).named_events();
+    let file = PerfDataFile::new(Endian::Little)
+        .event(event)
+        .named_events();
     let file = sample(file, 1, 10);
     for bytes in [file.file(), file.pipe()] {
         let data = PerfData::read(&bytes).unwrap();

@@ -685,6 +685,7 @@ mod tests {
             processes: 1,
             threads: 1,
             timer: String::new(),
+            imported: None,
             samples: 0,
             effective_samples: 0.0,
             timed_accesses: 0,
