@@ -1,6 +1,8 @@
 //! Recordings of other profilers: what perf records here, compared with what perf itself says of it
 //! to the last sample, and built ones of processors that are not here.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
