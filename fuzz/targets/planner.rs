@@ -23,8 +23,14 @@ const BODIES: [Body; 11] = [
     Body::Record,
     Body::PrefetchYield,
     Body::Yield(Yield::Primary),
-    Body::Yield(Yield::Miss { cost: 100 }),
-    Body::Yield(Yield::Bound { cost: 100 }),
+    Body::Yield(Yield::Miss {
+        cost: 100,
+        own_base: false,
+    }),
+    Body::Yield(Yield::Bound {
+        cost: 100,
+        own_base: true,
+    }),
     Body::Yield(Yield::Base),
 ];
 

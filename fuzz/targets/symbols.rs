@@ -42,7 +42,7 @@ fuzz_target!(|bytes: &[u8]| {
     unwinder.add(0x1000_0000..0x2000_0000, 0x1000_0000, &frames);
     for ip in (0x1000_0000..0x1000_0000 + SPAN).step_by(61) {
         let registers = Registers {
-            general: [0x7000_0000; 16],
+            general: [0x7000_0000; _],
             ip,
         };
         let mut read = |address: u64| Some(0x1000_1000 + address.wrapping_mul(37) % 0x3000);

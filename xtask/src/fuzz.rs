@@ -45,10 +45,12 @@ enum Target {
     Plan,
     /// Executables' names, lines and rules for unwinding.
     Symbols,
+    /// Recordings of other profilers.
+    Import,
 }
 
 impl Target {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Input,
         Self::Topology,
         Self::Elf,
@@ -56,6 +58,7 @@ impl Target {
         Self::Planner,
         Self::Plan,
         Self::Symbols,
+        Self::Import,
     ];
 
     const fn name(self) -> &'static str {
@@ -67,6 +70,7 @@ impl Target {
             Self::Planner => "planner",
             Self::Plan => "plan",
             Self::Symbols => "symbols",
+            Self::Import => "import",
         }
     }
 
@@ -79,6 +83,7 @@ impl Target {
             Self::Decode | Self::Planner => seeds::built(Form::Code),
             Self::Plan => seeds::built(Form::Plans),
             Self::Symbols => seeds::built(Form::Debug),
+            Self::Import => seeds::recordings(),
         }
     }
 
@@ -90,6 +95,7 @@ impl Target {
             Self::Elf | Self::Symbols => "elf",
             // Most of a plan is code.
             Self::Decode | Self::Planner | Self::Plan => "code",
+            Self::Import => "import",
         };
         root().join(format!("fuzz/{name}.dict"))
     }
@@ -97,7 +103,7 @@ impl Target {
     /// Longest input in bytes.
     const fn longest(self) -> u32 {
         match self {
-            Self::Input => 16_384,
+            Self::Input | Self::Import => 16_384,
             Self::Topology => 4_096,
             Self::Elf => 32_768,
             Self::Decode | Self::Planner => 1_024,

@@ -19,7 +19,7 @@ struct Need {
     present: fn() -> bool,
 }
 
-const NEEDS: [Need; 9] = [
+const NEEDS: [Need; 10] = [
     Need {
         what: "a C compiler and its headers (fixtures)",
         packages: &["gcc", "libc6-dev"],
@@ -34,6 +34,11 @@ const NEEDS: [Need; 9] = [
         what: "another C compiler (its forms of code)",
         packages: &["clang"],
         present: || on_path("clang").is_some(),
+    },
+    Need {
+        what: "perf (its recordings are imported)",
+        packages: &["linux-perf"],
+        present: || on_path("perf").is_some(),
     },
     Need {
         what: "another C library (musl programs to be patched)",

@@ -37,8 +37,11 @@ pub(crate) fn run_info(context: &Context<'_>) -> RunInfo {
         timer: match meta.timer {
             TimerKind::CpuClock => "cpu-clock",
             TimerKind::AgentTimer => "agent-timer",
+            TimerKind::Cycles => "cycles",
+            TimerKind::None => "none",
         }
         .to_owned(),
+        imported: meta.imported.clone(),
         samples: samples().count() as u64,
         effective_samples: effective(samples().map(|sample| sample.weight_ns)),
         timed_accesses: run

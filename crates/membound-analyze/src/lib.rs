@@ -17,6 +17,7 @@ mod figures;
 mod findings;
 mod gate;
 mod groups;
+mod hardware;
 mod info;
 mod levels;
 mod listing;

@@ -86,6 +86,8 @@ pub(crate) fn within(run: &RunData, span: Span) -> RunData {
     part.accesses.retain(|access| span.has(access.t_ns));
     part.watched.retain(|hit| span.has(hit.t_ns));
     part.holds.retain(|hold| span.has(hold.t_ns));
+    part.hardware_accesses
+        .retain(|access| span.has(access.t_ns));
     let windows = part.executions.iter();
     part.executions = windows
         .filter_map(|window| span.cut_window(window))

@@ -13,7 +13,8 @@ use crate::listing::{self, Texts};
 use crate::rows::{self, Sum};
 use crate::selection::{self, Span};
 use crate::{
-    Options, code, consumption, info, levels, numa, objects, pairs, sharing, traffic, unseen,
+    Options, code, consumption, hardware, info, levels, numa, objects, pairs, sharing, traffic,
+    unseen,
 };
 
 /// All views of a run.
@@ -145,6 +146,7 @@ fn analyze_part(recorded: &RunData, run: &RunData, span: Span, options: &Options
         instructions: tables.instructions,
         threads: threads.into_iter().map(|(_, row)| row).collect(),
         levels: levels.rows,
+        hardware: hardware::hardware(&context),
         objects: objects.into_iter().map(|(_, row)| row).collect(),
         function_objects: tables.pairs,
         memory: consumption::consumption(&context),

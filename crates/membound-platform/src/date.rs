@@ -14,7 +14,8 @@ pub fn now_utc() -> String {
 /// Seconds since 1970 as RFC 3339. The calendar is the days-from-civil method in reverse,
 /// in eras of 400 years that begin on a first of March (Hinnant,
 /// "chrono-Compatible Low-Level Date Algorithms").
-fn utc(seconds: u64) -> String {
+#[must_use]
+pub fn utc(seconds: u64) -> String {
     const DAYS_OF_ERA: u64 = 146_097;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // 719 468 days lie between 0000-03-01 and 1970-01-01.

@@ -189,8 +189,8 @@ impl Driver {
             bursts: wanted(options.bursts == Bursts::On),
         };
         let telling = match meta.timer {
-            TimerKind::CpuClock => Telling::Patches,
             TimerKind::AgentTimer => Telling::Instructions,
+            TimerKind::CpuClock | TimerKind::Cycles | TimerKind::None => Telling::Patches,
         };
         // Those of perf say how far they are.
         let sampled_until_ns = if sampling.is_some() { 0 } else { u64::MAX };

@@ -236,13 +236,19 @@ impl Modules {
                 let bias = bias.unwrap_or_else(|| map.range.start.wrapping_sub(map.offset));
                 (module, bias)
             }
-            None => {
-                let shown = String::from_utf8_lossy(name).into_owned();
-                let key = Key::Named(name.to_vec());
-                let module = self.plain(key, &shown, ModuleKind::File);
-                (module, map.range.start.wrapping_sub(map.offset))
-            }
+            None => (self.unread(map), map.range.start.wrapping_sub(map.offset)),
         }
+    }
+
+    /// The module of a mapping by its name alone, whatever stands in the file.
+    pub(crate) fn unread(&mut self, map: &Mapping) -> Arc<Module> {
+        self.named(map.name.as_encoded_bytes())
+    }
+
+    /// The module with this name, of which nothing is read.
+    pub(crate) fn named(&mut self, name: &[u8]) -> Arc<Module> {
+        let shown = String::from_utf8_lossy(name).into_owned();
+        self.plain(Key::Named(name.to_vec()), &shown, ModuleKind::File)
     }
 
     /// What stands for all code of one kind.

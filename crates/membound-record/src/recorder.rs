@@ -392,7 +392,7 @@ impl Parts {
         };
         let sample_ns = match timer {
             TimerKind::CpuClock => perf::sample_cost_ns(&config(&options)).unwrap_or(0.0),
-            TimerKind::AgentTimer => 0.0,
+            TimerKind::AgentTimer | TimerKind::Cycles | TimerKind::None => 0.0,
         };
         let file = create(&options.output, &meta)?;
         Ok(Self {

@@ -239,7 +239,7 @@ struct Where {
 }
 
 /// Eight bytes at `address` out of memory that begins at `bottom`.
-fn word(memory: &[u8], bottom: u64, address: u64) -> Option<u64> {
+pub(crate) fn word(memory: &[u8], bottom: u64, address: u64) -> Option<u64> {
     let at = usize::try_from(address.checked_sub(bottom)?).ok()?;
     let bytes = memory.get(at..)?.first_chunk()?;
     Some(u64::from_ne_bytes(*bytes))

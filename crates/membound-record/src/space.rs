@@ -115,6 +115,16 @@ impl Space {
         self.put(placed, now_ns);
     }
 
+    /// Executable memory of a file was mapped that is not to be read here.
+    pub(crate) fn map_unread(&mut self, modules: &mut Modules, map: &Mapping, now_ns: u64) {
+        let placed = Placed {
+            range: map.range.clone(),
+            module: modules.unread(map),
+            bias: map.range.start.wrapping_sub(map.offset),
+        };
+        self.put(placed, now_ns);
+    }
+
     fn put(&mut self, placed: Placed, now_ns: u64) {
         let Range { start, end } = placed.range;
         if start >= end {

@@ -53,7 +53,6 @@ impl Threads {
     }
 
     /// The number of a thread that was met.
-    #[cfg(test)]
     pub(crate) fn known(&self, process: ProcessId, tid: u32) -> Option<ThreadId> {
         self.numbers.get(&(process, tid)).copied()
     }

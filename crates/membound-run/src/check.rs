@@ -119,6 +119,9 @@ fn rest(run: &mut RunData, there: &Present, gaps: &mut Vec<Gap>) {
     pick(&mut run.holds, gaps, |hold| {
         hold.thread.index() < there.threads
     });
+    pick(&mut run.hardware_accesses, gaps, |access| {
+        access.thread.index() < there.threads && access.stack.index() < there.stacks
+    });
 }
 
 /// Cuts rows off from the first on that does not satisfy `sound`; how many are left.

@@ -91,6 +91,8 @@ pub struct RunData {
     pub watched: Vec<Watched>,
     /// Spans in which threads were held, or not, to see what they cost each other.
     pub holds: Vec<Hold>,
+    /// Accesses that a processor sampled itself, out of recordings of other profilers.
+    pub hardware_accesses: Vec<HardwareAccess>,
     /// What was not recorded, and why.
     pub gaps: Vec<Gap>,
 }
@@ -118,6 +120,9 @@ pub struct Meta {
     pub signal: Option<i32>,
     /// What took the timer samples.
     pub timer: TimerKind,
+    /// What the run was imported from, where another profiler recorded it.
+    #[serde(default)]
+    pub imported: Option<String>,
     /// Nanoseconds of CPU time between two timer samples, as asked for.
     pub period_ns: u64,
     /// Mean executions between two samples of a patched site.
@@ -160,7 +165,7 @@ pub struct Meta {
     pub machine: Option<Box<MachineProfile>>,
 }
 
-/// What takes timer samples. Others (PEBS, IBS, SPE) are still to come.
+/// What takes timer samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TimerKind {
@@ -169,6 +174,102 @@ pub enum TimerKind {
     CpuClock,
     /// Timers on threads' CPU clocks, served by the agent.
     AgentTimer,
+    /// A counter of core clock cycles, in imported recordings.
+    Cycles,
+    /// Nothing: an imported recording has no samples that stand for CPU time.
+    None,
+}
+
+/// What of a processor samples accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AccessSampler {
+    /// Intel's Processor Event-Based Sampling.
+    Pebs,
+    /// AMD's Instruction-Based Sampling.
+    Ibs,
+    /// Arm's Statistical Profiling Extension.
+    Spe,
+    /// It is not known what.
+    Other,
+}
+
+/// What a sampled access did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Read.
+    Load,
+    /// Wrote.
+    Store,
+    /// Read and wrote.
+    LoadStore,
+    /// Fetched ahead.
+    Prefetch,
+    /// Fetched code.
+    Execute,
+}
+
+/// Where the line of a sampled access came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServedBy {
+    /// The innermost cache.
+    L1,
+    /// A buffer for a line that was on its way already.
+    LineFill,
+    /// The second cache.
+    L2,
+    /// The third cache.
+    L3,
+    /// A fourth cache, or one on the side of memory.
+    L4,
+    /// A cache, it is not known which.
+    Cache,
+    /// Another core's cache.
+    RemoteCache,
+    /// Memory of the own node.
+    Dram,
+    /// Memory of another node.
+    RemoteDram,
+    /// Persistent memory.
+    Persistent,
+    /// Memory behind CXL.
+    Cxl,
+    /// A device.
+    Device,
+    /// Memory that is not cached.
+    Uncached,
+}
+
+/// What other caches answered a sampled access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Snoop {
+    /// None was asked.
+    None,
+    /// None had the line.
+    Miss,
+    /// One had the line unchanged.
+    Hit,
+    /// One had changed the line.
+    Modified,
+    /// One sent the line.
+    Forwarded,
+}
+
+/// How the address of a sampled access was translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Translation {
+    /// By the first TLB.
+    L1,
+    /// By the second TLB.
+    L2,
+    /// By one of the TLBs.
+    Tlb,
+    /// By a walk of the page table.
+    Walk,
 }
 
 /// A process image: an exec begins another one.
@@ -651,11 +752,46 @@ pub struct Hold {
     pub progress: u64,
 }
 
+/// An access that a processor sampled itself. What is `None` is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HardwareAccess {
+    /// When.
+    pub t_ns: u64,
+    /// Which thread.
+    pub thread: ThreadId,
+    /// On which CPU.
+    pub cpu: Option<u16>,
+    /// Call chain; its innermost frame is the access.
+    pub stack: StackId,
+    /// What sampled it.
+    pub sampler: AccessSampler,
+    /// What it did.
+    pub operation: Option<Operation>,
+    /// Where the line came from.
+    pub served: Option<ServedBy>,
+    /// The outermost cache that is known not to have had the line, where `served` is not known.
+    pub missed: Option<ServedBy>,
+    /// What other caches answered.
+    pub snoop: Option<Snoop>,
+    /// How the address was translated.
+    pub translation: Option<Translation>,
+    /// Whether no other core could come between.
+    pub locked: Option<bool>,
+    /// Core clock cycles that it took.
+    pub latency_cycles: Option<u32>,
+    /// What it accessed.
+    pub address: Option<u64>,
+    /// The same in physical memory.
+    pub physical_address: Option<u64>,
+    /// Events that it stands for, by which it was chosen.
+    pub period: u64,
+}
+
 /// Something that a run lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// What it is about: `samples`, `latencies`, `objects`, `names`, `nodes`, `bandwidth`,
-    /// `bursts`, `blocks`, `watchpoints`, `processes`; `code`: of what code no sample could be
+    /// `bursts`, `blocks`, `watchpoints`, `processes`, `hardware`; `code`: of what code no sample could be
     /// told what it waited for, the reason being the module's path, a colon and why.
     pub about: String,
     /// Why, a lower-case fragment.

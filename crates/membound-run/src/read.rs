@@ -136,6 +136,7 @@ impl Reader<'_> {
             traffic: reader.rows(),
             watched: reader.rows(),
             holds: reader.rows_if_any(),
+            hardware_accesses: reader.rows(),
             gaps: reader.rows(),
         }
     }

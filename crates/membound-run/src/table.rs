@@ -6,9 +6,9 @@ use rusqlite::{Row, Statement};
 
 use crate::value::Value;
 use crate::{
-    Access, Allocations, Attribution, BlockCount, Burst, Code, Executions, Frame, Gap, Hold, Laps,
-    LiveBytes, Location, LoopAround, Mapping, Meta, Module, Object, PageNode, Process, Sample,
-    Site, Stack, Thread, Traffic, Watched, burst,
+    Access, Allocations, Attribution, BlockCount, Burst, Code, Executions, Frame, Gap,
+    HardwareAccess, Hold, Laps, LiveBytes, Location, LoopAround, Mapping, Meta, Module, Object,
+    PageNode, Process, Sample, Site, Stack, Thread, Traffic, Watched, burst,
 };
 
 /// Tells a run from other databases: SQLite's `application_id`.
@@ -97,6 +97,7 @@ record!(Meta, "run", Position, "processes", {
     exit_code: Option<i32>,
     signal: Option<i32>,
     timer: crate::TimerKind,
+    imported: Option<String>,
     period_ns: u64,
     site_period: u32,
     latencies: bool,
@@ -316,6 +317,24 @@ record!(Hold, "holds", Order, "holds", {
     progress: u64,
 });
 
+record!(HardwareAccess, "hardware_accesses", Order, "hardware", {
+    t_ns: u64,
+    thread: crate::ThreadId,
+    cpu: Option<u16>,
+    stack: crate::StackId,
+    sampler: crate::AccessSampler,
+    operation: Option<crate::Operation>,
+    served: Option<crate::ServedBy>,
+    missed: Option<crate::ServedBy>,
+    snoop: Option<crate::Snoop>,
+    translation: Option<crate::Translation>,
+    locked: Option<bool>,
+    latency_cycles: Option<u32>,
+    address: Option<u64>,
+    physical_address: Option<u64>,
+    period: u64,
+});
+
 record!(Gap, "gaps", Order, "samples", {
     about: String,
     reason: String,
@@ -446,13 +465,19 @@ macro_rules! each_table {
             Traffic,
             Watched,
             Hold,
+            HardwareAccess,
             Gap
         )
     };
 }
 
 /// Tables that files of this layout may lack: of versions before there were such tables.
-pub(crate) const LATER_TABLES: [&str; 3] = [Laps::TABLE, LoopAround::TABLE, LiveBytes::TABLE];
+pub(crate) const LATER_TABLES: [&str; 4] = [
+    Laps::TABLE,
+    LoopAround::TABLE,
+    LiveBytes::TABLE,
+    HardwareAccess::TABLE,
+];
 
 /// The statements that make all tables.
 pub(crate) fn create_all() -> Vec<String> {

@@ -5,8 +5,8 @@ use rusqlite::types::FromSqlError;
 use rusqlite::{Row, Statement};
 
 use crate::{
-    FrameId, ModuleId, ModuleKind, ObjectId, ObjectKind, ProcessId, SiteId, SiteKind, StackId,
-    ThreadId, TimerKind,
+    AccessSampler, FrameId, ModuleId, ModuleKind, ObjectId, ObjectKind, Operation, ProcessId,
+    ServedBy, SiteId, SiteKind, Snoop, StackId, ThreadId, TimerKind, Translation,
 };
 
 /// Something that fits into one column.
@@ -89,7 +89,23 @@ macro_rules! words {
 }
 
 words! {
-    TimerKind { CpuClock = "cpu-clock", AgentTimer = "agent-timer" }
+    TimerKind {
+        CpuClock = "cpu-clock", AgentTimer = "agent-timer", Cycles = "cycles", None = "none",
+    }
+    AccessSampler { Pebs = "pebs", Ibs = "ibs", Spe = "spe", Other = "other" }
+    Operation {
+        Load = "load", Store = "store", LoadStore = "load-store", Prefetch = "prefetch",
+        Execute = "execute",
+    }
+    ServedBy {
+        L1 = "l1", LineFill = "line-fill", L2 = "l2", L3 = "l3", L4 = "l4", Cache = "cache",
+        RemoteCache = "remote-cache", Dram = "dram", RemoteDram = "remote-dram",
+        Persistent = "persistent", Cxl = "cxl", Device = "device", Uncached = "uncached",
+    }
+    Snoop {
+        None = "none", Miss = "miss", Hit = "hit", Modified = "modified", Forwarded = "forwarded",
+    }
+    Translation { L1 = "l1", L2 = "l2", Tlb = "tlb", Walk = "walk" }
     ModuleKind {
         File = "file", Vdso = "vdso", Jit = "jit", Agent = "agent", Kernel = "kernel",
     }
@@ -240,5 +256,10 @@ mod tests {
         check(ModuleKind::ALL);
         check(SiteKind::ALL);
         check(ObjectKind::ALL);
+        check(AccessSampler::ALL);
+        check(Operation::ALL);
+        check(ServedBy::ALL);
+        check(Snoop::ALL);
+        check(Translation::ALL);
     }
 }

@@ -18,9 +18,9 @@ use rustix::process::{Resource, getrlimit};
 use crate::table::{self, Key, Record};
 use crate::{
     APPLICATION, Access, Allocations, Attribution, BlockCount, Burst, Code, Error, Executions,
-    Frame, FrameId, Gap, Hold, LAYOUT, Laps, LiveBytes, Location, LoopAround, Mapping, Meta,
-    Module, ModuleId, Object, ObjectId, PageNode, Process, ProcessId, RunData, Sample, Site,
-    SiteId, Stack, StackId, Thread, ThreadId, Traffic, Watched,
+    Frame, FrameId, Gap, HardwareAccess, Hold, LAYOUT, Laps, LiveBytes, Location, LoopAround,
+    Mapping, Meta, Module, ModuleId, Object, ObjectId, PageNode, Process, ProcessId, RunData,
+    Sample, Site, SiteId, Stack, StackId, Thread, ThreadId, Traffic, Watched,
 };
 
 /// Bytes of a page. Rows are added at the ends of tables and read in their order, so that
@@ -185,6 +185,8 @@ impl Writer {
         watched(Watched);
         /// Adds spans in which threads were held, or not.
         holds(Hold);
+        /// Adds accesses that a processor sampled itself.
+        hardware_accesses(HardwareAccess);
         /// Adds gaps.
         gaps(Gap);
     }
@@ -371,6 +373,7 @@ pub fn write(path: &Path, run: &RunData) -> Result<(), Error> {
     writer.traffic(&run.traffic)?;
     writer.watched(&run.watched)?;
     writer.holds(&run.holds)?;
+    writer.hardware_accesses(&run.hardware_accesses)?;
     writer.gaps(&run.gaps)?;
     if run.meta.complete {
         writer.finish(&run.meta)

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod fixtures;
+pub mod perf_data;
 
 use std::fmt::Display;
 use std::process::Output;

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names::named;
-use crate::{Basis, Figure, Gate, Kind, NotMeasured, Outcome, RunSide};
+use crate::{Basis, Figure, Gate, HardwareView, Kind, NotMeasured, Outcome, RunSide};
 
 /// A profile: what a run says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,6 +48,9 @@ pub struct Profile {
     pub threads: Vec<ThreadRow>,
     /// By level.
     pub levels: Vec<LevelRow>,
+    /// Accesses that the processor sampled itself, in imported runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<HardwareView>,
     /// By object.
     pub objects: Vec<ObjectRow>,
     /// By function and object together, most stalled first.
@@ -100,8 +103,11 @@ pub struct RunInfo {
     pub processes: u64,
     /// Threads seen.
     pub threads: u64,
-    /// `cpu-clock` or `agent-timer`.
+    /// `cpu-clock` or `agent-timer`; in imported runs also `cycles` or `none`.
     pub timer: String,
+    /// What the run was imported from, where another profiler recorded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported: Option<String>,
     /// Timer samples.
     pub samples: u64,
     /// Samples as if all had the same weight: (Σw)² ÷ Σw².

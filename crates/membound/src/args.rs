@@ -14,6 +14,7 @@ use membound_types::{
 use crate::compare::CompareArgs;
 use crate::completions::CompletionsArgs;
 use crate::harvest::args::HarvestCommand;
+use crate::import::ImportArgs;
 use crate::lat_mem_rd::LatMemRdArgs;
 use crate::manual::ManArgs;
 use crate::measure::calibration::{ChaseArgs, PROGRAM};
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Model(Box<ModelCommand>),
     /// Record where a program waits for memory, and on what.
     Profile(Box<ProfileArgs>),
+    /// Make a run of what perf recorded: perf.data, or the text of perf script.
+    Import(ImportArgs),
     /// Show what a run recorded.
     Report(Box<ReportArgs>),
     /// Set profiles or runs side by side, or find the outliers of a directory of profiles.

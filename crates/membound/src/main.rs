@@ -9,6 +9,7 @@ mod completions;
 mod doctor;
 mod documents;
 mod harvest;
+mod import;
 mod job;
 mod lat_mem_rd;
 mod launching;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Model(command) => model::run(&command),
         Command::Compare(args) => compare::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Rewrite(command) => rewrite::run(&command),
         Command::Harvest(command) => harvest::run(&command),

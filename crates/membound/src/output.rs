@@ -102,6 +102,11 @@ impl Target {
         matches!(self, Self::Stdout)
     }
 
+    /// Whether this is a regular file, or is to become one.
+    pub(crate) const fn is_file(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+
     /// Writes a whole document.
     pub(crate) fn write(&mut self, text: &str) -> anyhow::Result<()> {
         match self {
@@ -122,11 +127,22 @@ impl Target {
 /// Replaces `path` in one step, through a file beside it that is on disk before the old
 /// one goes. Permissions of an existing file are kept.
 pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    replace_with(path, |beside| {
+        let place = || format!("cannot write {}", path.display());
+        fs::write(beside, text).with_context(place)
+    })
+}
+
+/// As [`replace`], with a file that `write` writes: it is given the path of an empty one.
+pub(crate) fn replace_with(
+    path: &Path,
+    write: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let place = || format!("cannot write {}", path.display());
     // A link stays a link: what it points to is replaced.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut file = beside(path).with_context(place)?;
-    file.write_all(text.as_bytes()).with_context(place)?;
+    let file = beside(path).with_context(place)?;
+    write(file.path())?;
     file.as_file().sync_all().with_context(place)?;
     let permissions = fs::metadata(path).map(|found| found.permissions());
     let permissions = permissions.unwrap_or_else(|_| new_file_permissions());

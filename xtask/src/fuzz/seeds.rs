@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use membound_rewrite::image::Image;
 use membound_rewrite::patch::{Body, Options, Plan};
+use membound_testkit::perf_data::memory_recordings;
 
 use crate::run::{program, root, succeed};
 
@@ -41,6 +42,11 @@ const DEBUG_FLAVOURS: [(&str, &str); 4] = [
     ("packed", "-O2 -g -gz=zlib -shared -fPIC -fno-exceptions"),
     ("split", "-O2 -gsplit-dwarf -shared -fPIC -fno-exceptions"),
 ];
+
+/// Text of `perf script`: a call chain, and an access in one line.
+const SCRIPT: &str = "a b 12/13 [001]  2.5: 250000 cpu-clock: \n\tffffffff8158e7b7 do_fault+0x2ec \
+    ([kernel.kallsyms])\n\t ac50 main+0x1 (/bin/a)\n\nx 7 3.000001: 1 cpu/mem-loads/P: 7f00 68100142 \
+    |OP LOAD|LVL L1 hit|SNP None|TLB L1 or L2 hit|LCK No 57 55d0a1b2 main+0x12 (/bin/a)\n";
 
 /// What a fuzzer reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +85,23 @@ pub(super) fn built(form: Form) -> Result<PathBuf> {
             let path = out.join(format!("{name}-{flavour}-{number}"));
             fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
         }
+    }
+    Ok(out)
+}
+
+/// Writes recordings of other profilers, as files, pipes and text, and gives the directory they are
+/// in.
+pub(super) fn recordings() -> Result<PathBuf> {
+    let out = root().join("target/fuzz/seeds/recordings");
+    fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
+    let mut seeds = vec![("script".to_owned(), SCRIPT.as_bytes().to_vec())];
+    for (name, file) in memory_recordings() {
+        seeds.push((format!("{name}-file"), file.file()));
+        seeds.push((format!("{name}-pipe"), file.pipe()));
+    }
+    for (name, bytes) in seeds {
+        let path = out.join(name);
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(out)
 }

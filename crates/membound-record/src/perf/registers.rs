@@ -63,6 +63,15 @@ impl RegisterSet {
         }
         Some(registers)
     }
+
+    /// Takes registers by their numbers; `None` where one of those that are asked for is missing.
+    pub(crate) fn by_number(
+        &self,
+        get: impl Fn(u32) -> Option<u64>,
+    ) -> Option<membound_launch::Registers> {
+        let mut numbers = (0..u64::BITS).filter(|number| self.mask >> number & 1 != 0);
+        self.read(|| get(numbers.next()?))
+    }
 }
 
 #[cfg(test)]

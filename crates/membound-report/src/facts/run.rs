@@ -2,8 +2,8 @@
 
 use membound_types::{
     BandwidthDomain, CallFrame, Elsewhere, Figure, InsightKind, LevelShares, MemoryBound, Missing,
-    ObjectClass, ObjectRow, OffsetRow, Outcome, PlatformNode, Profile, RunInfo, SharedLine,
-    SharingThread,
+    ObjectClass, ObjectRow, OffsetRow, Outcome, Overhead, PlatformNode, Profile, RunInfo,
+    SharedLine, SharingThread,
 };
 
 use crate::units;
@@ -533,6 +533,8 @@ pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
     let timer = match run.timer.as_str() {
         "cpu-clock" => "the kernel's CPU clock",
         "agent-timer" => "a timer in each thread",
+        "cycles" => "a counter of core clock cycles",
+        "none" => "no clock",
         other => other,
     };
     let mut basis = format!(
@@ -554,17 +556,10 @@ pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
         ", no access timed".to_owned()
     });
     let overhead = &profile.overhead;
-    let mut cost = format!(
-        "recording made the program take about {} longer: {} of its CPU time were spent inside it, \
-         and {} beside it",
-        units::percent(overhead.cost_fraction),
-        units::percent(overhead.inside_fraction),
-        units::seconds(overhead.own_cpu_s)
-    );
-    if let Some(stop_ms) = overhead.longest_stop_ms.filter(|stop_ms| *stop_ms > 0.0) {
-        let longest = units::seconds(stop_ms / 1e3);
-        cost.push_str(&format!(", and stopped no thread longer than {longest}"));
-    }
+    let cost = match &run.imported {
+        Some(source) => format!("imported from {source}: what recording cost is not known"),
+        None => cost(overhead),
+    };
     let lost: Vec<String> = [
         (overhead.lost_samples, "sample", "samples"),
         (overhead.lost_accesses, "timed access", "timed accesses"),
@@ -583,6 +578,22 @@ pub(crate) fn honesty(profile: &Profile) -> Vec<String> {
         out.push(format!("lost: {}", lost.join(", ")));
     }
     out
+}
+
+/// What recording cost.
+fn cost(overhead: &Overhead) -> String {
+    let mut cost = format!(
+        "recording made the program take about {} longer: {} of its CPU time were spent inside it, \
+         and {} beside it",
+        units::percent(overhead.cost_fraction),
+        units::percent(overhead.inside_fraction),
+        units::seconds(overhead.own_cpu_s)
+    );
+    if let Some(stop_ms) = overhead.longest_stop_ms.filter(|stop_ms| *stop_ms > 0.0) {
+        let longest = units::seconds(stop_ms / 1e3);
+        cost.push_str(&format!(", and stopped no thread longer than {longest}"));
+    }
+    cost
 }
 
 /// Seconds since 1970 of a date as RFC 3339 writes it in UTC; `None` for another form.
@@ -685,6 +696,7 @@ mod tests {
             processes: 1,
             threads: 1,
             timer: String::new(),
+            imported: None,
             samples: 0,
             effective_samples: 0.0,
             timed_accesses: 0,

@@ -40,14 +40,14 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
         vec(page(), 0..6),
         vec(traffic(), 0..4),
         vec(watched(), 0..6),
-        vec(hold(), 0..6),
+        (vec(hold(), 0..6), vec(hardware_access(), 0..8)),
         vec(gap(), 0..4),
     );
     (meta(), code, time, rest).prop_map(|(meta, code, time, rest)| {
         let (processes, threads, modules, mappings, frames, stacks, sites, attributions) = code;
         let (samples, counted, accesses, bursts, blocks, objects, allocated) = time;
         let ((executions, laps, loops), (allocations, live)) = (counted, allocated);
-        let (locations, code, pages, traffic, watched, holds, gaps) = rest;
+        let (locations, code, pages, traffic, watched, (holds, hardware_accesses), gaps) = rest;
         sound(RunData {
             meta,
             processes,
@@ -74,6 +74,7 @@ pub(crate) fn run() -> impl Strategy<Value = RunData> {
             traffic,
             watched,
             holds,
+            hardware_accesses,
             gaps,
         })
     })
@@ -167,6 +168,8 @@ fn sound(mut run: RunData) -> RunData {
         .retain_mut(|row| within(&mut row.process.0, processes));
     run.holds
         .retain_mut(|row| within(&mut row.thread.0, threads));
+    run.hardware_accesses
+        .retain_mut(|row| within(&mut row.thread.0, threads) && within(&mut row.stack.0, stacks));
     run.watched
         .retain_mut(|row| within(&mut row.thread.0, threads) && within(&mut row.frame.0, frames));
     run
@@ -255,8 +258,9 @@ fn meta() -> impl Strategy<Value = Meta> {
         timer: if rest.0 {
             TimerKind::CpuClock
         } else {
-            TimerKind::AgentTimer
+            TimerKind::Cycles
         },
+        imported: (!rest.0).then(|| "perf.data".to_owned()),
         latencies: rest.1,
         site_period: rest.2[0],
         cpus: rest.2[1],
@@ -672,6 +676,59 @@ fn hold() -> impl Strategy<Value = Hold> {
             cpu_ns,
             progress,
         }
+    })
+}
+
+fn hardware_access() -> impl Strategy<Value = HardwareAccess> {
+    let sampler = prop_oneof![
+        Just(AccessSampler::Pebs),
+        Just(AccessSampler::Ibs),
+        Just(AccessSampler::Spe),
+        Just(AccessSampler::Other)
+    ];
+    let served = || {
+        option::of(prop_oneof![
+            Just(ServedBy::L1),
+            Just(ServedBy::RemoteCache),
+            Just(ServedBy::RemoteDram)
+        ])
+    };
+    let what = (
+        sampler,
+        option::of(prop_oneof![
+            Just(Operation::Load),
+            Just(Operation::LoadStore)
+        ]),
+        served(),
+        served(),
+        option::of(prop_oneof![Just(Snoop::None), Just(Snoop::Modified)]),
+        option::of(prop_oneof![Just(Translation::L1), Just(Translation::Walk)]),
+        option::of(any::<bool>()),
+    );
+    let numbers = (
+        number(),
+        any::<(u32, u32)>(),
+        option::of(any::<u16>()),
+        option::of(any::<u32>()),
+        (option::of(number()), option::of(number())),
+        number(),
+    );
+    (what, numbers).prop_map(|(what, numbers)| HardwareAccess {
+        t_ns: numbers.0,
+        thread: ThreadId(numbers.1.0),
+        cpu: numbers.2,
+        stack: StackId(numbers.1.1),
+        sampler: what.0,
+        operation: what.1,
+        served: what.2,
+        missed: what.3,
+        snoop: what.4,
+        translation: what.5,
+        locked: what.6,
+        latency_cycles: numbers.3,
+        address: numbers.4.0,
+        physical_address: numbers.4.1,
+        period: numbers.5,
     })
 }
 

@@ -8,12 +8,13 @@ use membound_testkit::{is_there, skipped};
 use crate::command::Membound;
 
 /// Subcommands that a user sees.
-pub(crate) const VISIBLE: [&str; 12] = [
+pub(crate) const VISIBLE: [&str; 13] = [
     "doctor",
     "measure",
     "lat_mem_rd",
     "model",
     "profile",
+    "import",
     "report",
     "compare",
     "rewrite",

@@ -10,6 +10,7 @@ mod completions;
 #[cfg(target_arch = "x86_64")]
 mod documents;
 mod gates;
+mod import;
 mod interrupted;
 mod lat_mem_rd;
 mod latency;

@@ -1,6 +1,7 @@
 //! `membound report` on a terminal: the summary, and groupings as tables.
 
 mod calls;
+mod hardware;
 mod memory;
 mod pairs;
 mod rows;
@@ -37,7 +38,10 @@ pub fn profile(
         By::Tree => calls::write(&mut out, profile, detail, Direction::Inwards, weight),
         By::Memory => memory::write(&mut out, profile),
         By::Thread => rows::threads(&mut out, profile, sort),
-        By::Level => rows::levels(&mut out, profile),
+        By::Level => {
+            rows::levels(&mut out, profile);
+            hardware::write(&mut out, profile);
+        }
         By::Node => views::nodes(&mut out, profile),
         By::BandwidthDomain => views::bandwidth(&mut out, profile),
     }

@@ -28,6 +28,7 @@ pub(super) fn write(out: &mut Out, profile: &Profile) {
     how_much(out, profile);
     findings(out, profile);
     where_it_waits(out, profile);
+    super::hardware::write(out, profile);
     objects(out, profile);
     sharing(out, profile, "False sharing", &profile.false_sharing);
     sharing(out, profile, "True sharing", &profile.true_sharing);
@@ -68,7 +69,11 @@ fn header(out: &mut Out, profile: &Profile) {
 fn how_much(out: &mut Out, profile: &Profile) {
     let bound = &profile.memory_bound;
     if profile.run.samples == 0 {
-        out.warning("no sample was taken: nothing can be said of where the time went");
+        out.warning(if profile.hardware.is_some() {
+            "no sample stands for time: nothing can be said of where the time went"
+        } else {
+            "no sample was taken: nothing can be said of where the time went"
+        });
         return;
     }
     let latency = match &profile.latency {

@@ -1,0 +1,258 @@
+//! Accesses that a processor sampled itself, in imported runs.
+//!
+//! They are measured one by one: levels and latencies are the processor's own. Each counts with the
+//! events that it stands for. What share of the time they cost is not told by them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use membound_run::{
+    AccessSampler, HardwareAccess, Operation, ServedBy, Snoop, ThreadId, Translation,
+};
+use membound_types::{Basis, ChangedLineRow, HardwareCodeRow, HardwareLevelRow, HardwareView};
+
+use crate::context::Context;
+use crate::names;
+use crate::places::FunctionId;
+
+/// Rows of functions and of lines that are kept.
+const ROWS: usize = 100;
+
+/// Functions that are named for a line.
+const FUNCTIONS: usize = 5;
+
+/// Accesses that were counted together.
+#[derive(Clone, Debug, Default)]
+struct Count {
+    number: u64,
+    /// Events that they stand for.
+    weight: f64,
+    /// Of those whose latency was measured: cycles and events.
+    cycles: f64,
+    timed: f64,
+}
+
+impl Count {
+    fn add(&mut self, access: &HardwareAccess) {
+        let weight = access.period.max(1) as f64;
+        self.number += 1;
+        self.weight += weight;
+        if let Some(cycles) = access.latency_cycles {
+            self.cycles += f64::from(cycles) * weight;
+            self.timed += weight;
+        }
+    }
+
+    fn latency_cycles(&self) -> Option<f64> {
+        (self.timed > 0.0).then(|| self.cycles / self.timed)
+    }
+
+    fn share(&self, all: &Self) -> f64 {
+        if all.weight > 0.0 {
+            self.weight / all.weight
+        } else {
+            0.0
+        }
+    }
+}
+
+/// Where a line came from, nearest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Served(ServedBy),
+    Beyond(ServedBy),
+    Unknown,
+}
+
+impl Source {
+    fn of(access: &HardwareAccess) -> Self {
+        match (access.served, access.missed) {
+            (Some(served), _) => Self::Served(served),
+            (None, Some(missed)) => Self::Beyond(missed),
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Served(served) => name(served).to_owned(),
+            Self::Beyond(missed) => format!("beyond {}", name(missed)),
+            Self::Unknown => "unknown".to_owned(),
+        }
+    }
+}
+
+const fn name(served: ServedBy) -> &'static str {
+    match served {
+        ServedBy::L1 => "L1",
+        ServedBy::LineFill => "line-fill",
+        ServedBy::L2 => "L2",
+        ServedBy::L3 => "L3",
+        ServedBy::L4 => "L4",
+        ServedBy::Cache => "cache",
+        ServedBy::RemoteCache => "remote-cache",
+        ServedBy::Dram => "DRAM",
+        ServedBy::RemoteDram => "remote-DRAM",
+        ServedBy::Persistent => "persistent",
+        ServedBy::Cxl => "CXL",
+        ServedBy::Device => "device",
+        ServedBy::Uncached => "uncached",
+    }
+}
+
+const fn sampler(sampler: AccessSampler) -> &'static str {
+    match sampler {
+        AccessSampler::Pebs => "PEBS",
+        AccessSampler::Ibs => "IBS",
+        AccessSampler::Spe => "SPE",
+        AccessSampler::Other => "the processor",
+    }
+}
+
+/// A line of memory.
+#[derive(Debug, Default)]
+struct Line {
+    accesses: u64,
+    changed: u64,
+    threads: BTreeSet<ThreadId>,
+    functions: BTreeMap<FunctionId, u64>,
+}
+
+/// What the accesses say; `None` where there are none.
+pub(crate) fn hardware(context: &Context<'_>) -> Option<HardwareView> {
+    let run = context.run;
+    let line_bytes = u64::from(context.machine.line_bytes);
+    let accesses = || {
+        let all = run.hardware_accesses.iter();
+        all.filter(|access| context.is_selected(access.thread))
+    };
+    let mut all = Count::default();
+    let (mut loads, mut stores) = (0, 0);
+    let (mut walked, mut translated) = (0.0, 0.0);
+    let mut samplers = BTreeSet::new();
+    let mut levels: BTreeMap<Source, Count> = BTreeMap::new();
+    let mut functions: BTreeMap<FunctionId, (Count, BTreeMap<Source, f64>)> = BTreeMap::new();
+    let mut lines: BTreeMap<(u32, u64), Line> = BTreeMap::new();
+    for access in accesses() {
+        let weight = access.period.max(1) as f64;
+        all.add(access);
+        samplers.insert(access.sampler);
+        let operation = access.operation;
+        loads += u64::from(matches!(
+            operation,
+            Some(Operation::Load | Operation::LoadStore)
+        ));
+        stores += u64::from(matches!(
+            operation,
+            Some(Operation::Store | Operation::LoadStore)
+        ));
+        if let Some(translation) = access.translation {
+            translated += weight;
+            walked += if translation == Translation::Walk {
+                weight
+            } else {
+                0.0
+            };
+        }
+        let source = Source::of(access);
+        levels.entry(source).or_default().add(access);
+        let frame = run.stacks[access.stack.index()].frame;
+        let function = context.places.function_of(frame);
+        let of_function = functions.entry(function).or_default();
+        of_function.0.add(access);
+        *of_function.1.entry(source).or_default() += weight;
+        if let Some(address) = access.address {
+            let process = run.threads[access.thread.index()].process;
+            let pid = run.processes[process.index()].pid;
+            let line = lines
+                .entry((pid, address / line_bytes * line_bytes))
+                .or_default();
+            line.accesses += 1;
+            line.changed += u64::from(access.snoop == Some(Snoop::Modified));
+            line.threads.insert(access.thread);
+            *line.functions.entry(function).or_default() += 1;
+        }
+    }
+    if all.number == 0 {
+        return None;
+    }
+    Some(HardwareView {
+        basis: Basis::Measured,
+        samplers: samplers
+            .into_iter()
+            .map(|it| sampler(it).to_owned())
+            .collect(),
+        accesses: all.number,
+        loads,
+        stores,
+        latency_cycles: all.latency_cycles(),
+        walked_fraction: (translated > 0.0).then(|| walked / translated),
+        levels: levels
+            .iter()
+            .map(|(source, count)| HardwareLevelRow {
+                name: source.name(),
+                accesses: count.number,
+                fraction: count.share(&all),
+                latency_cycles: count.latency_cycles(),
+            })
+            .collect(),
+        functions: function_rows(context, functions, &all),
+        changed_lines: changed_lines(context, lines),
+    })
+}
+
+fn function_rows(
+    context: &Context<'_>,
+    functions: BTreeMap<FunctionId, (Count, BTreeMap<Source, f64>)>,
+    all: &Count,
+) -> Vec<HardwareCodeRow> {
+    let mut rows: Vec<(f64, HardwareCodeRow)> = functions
+        .into_iter()
+        .map(|(function, (count, sources))| {
+            let place = context.places.function(function);
+            let most = sources.iter().max_by(|a, b| a.1.total_cmp(b.1));
+            let row = HardwareCodeRow {
+                name: place.name.clone(),
+                module: names::file_name(context.places.module_path(place.module)).to_owned(),
+                accesses: count.number,
+                fraction: count.share(all),
+                cycles_fraction: (all.cycles > 0.0).then(|| count.cycles / all.cycles),
+                latency_cycles: count.latency_cycles(),
+                level: most.map_or_else(String::new, |(source, _)| source.name()),
+            };
+            (count.cycles, row)
+        })
+        .collect();
+    rows.sort_by(|(a_cycles, a), (b_cycles, b)| {
+        b_cycles
+            .total_cmp(a_cycles)
+            .then(b.accesses.cmp(&a.accesses))
+            .then(a.name.cmp(&b.name))
+    });
+    rows.truncate(ROWS);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+fn changed_lines(context: &Context<'_>, lines: BTreeMap<(u32, u64), Line>) -> Vec<ChangedLineRow> {
+    let mut rows: Vec<ChangedLineRow> = lines
+        .into_iter()
+        .filter(|(_, line)| line.changed > 0)
+        .map(|((pid, address), line)| {
+            let mut functions: Vec<(FunctionId, u64)> = line.functions.into_iter().collect();
+            functions.sort_by_key(|(function, number)| (std::cmp::Reverse(*number), *function));
+            let named = functions.iter().take(FUNCTIONS);
+            ChangedLineRow {
+                pid,
+                address,
+                accesses: line.accesses,
+                changed: line.changed,
+                threads: line.threads.len() as u32,
+                functions: named
+                    .map(|(function, _)| context.places.function(*function).name.clone())
+                    .collect(),
+            }
+        })
+        .collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.changed), row.pid, row.address));
+    rows.truncate(ROWS);
+    rows
+}

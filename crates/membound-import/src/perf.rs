@@ -1,0 +1,52 @@
+//! perf.data: header, events, and records in the order of time.
+//!
+//! Layouts are those of `linux/perf_event.h` (attributes, records, samples) and of
+//! `tools/perf/Documentation/perf.data-file-format.txt` (the file around them). The crates that
+//! read the same (`linux-perf-data`) leave out what this one is for (data sources, weights), take
+//! lengths from the file without a look at how long it is, and hold every record twice.
+
+mod about;
+mod attr;
+mod file;
+mod record;
+mod sample;
+mod stream;
+mod trace;
+
+use crate::Error;
+use crate::bytes::{ByteOrder, text};
+
+pub use about::{About, Identity};
+pub(crate) use attr::is_cycles;
+pub use attr::{Event, EventKind};
+pub use record::{Comm, Exit, Fork, Lost, Map, Record};
+pub use sample::{Context, Mode, Registers, Sample, Step, chain};
+pub use stream::{PerfData, Skipped};
+
+/// Whether `bytes` are the beginning of perf.data that can be read.
+///
+/// # Errors
+/// [`Error::Version`] when they are that of another version.
+pub(crate) fn is_perf_data(bytes: &[u8]) -> Result<bool, Error> {
+    if order(bytes).is_some() {
+        return Ok(true);
+    }
+    let Some(magic) = bytes.get(..8) else {
+        return Ok(false);
+    };
+    let reversed: Vec<u8> = magic.iter().rev().copied().collect();
+    let known = |magic: &[u8]| magic.starts_with(b"PERFILE") || magic.starts_with(b"PERFFILE");
+    if known(magic) || known(&reversed) {
+        return Err(Error::Version { magic: text(magic) });
+    }
+    Ok(false)
+}
+
+/// The byte order of perf.data, by its magic number.
+fn order(bytes: &[u8]) -> Option<ByteOrder> {
+    match bytes.get(..8)? {
+        b"PERFILE2" => Some(ByteOrder::Little),
+        b"2ELIFREP" => Some(ByteOrder::Big),
+        _ => None,
+    }
+}

@@ -1,0 +1,209 @@
+//! Records beside samples: what processes did.
+
+use super::about::digits;
+use super::sample::Sample;
+use crate::bytes::{ByteOrder, Cursor, until_zero};
+
+/// Numbers of records.
+pub(super) mod number {
+    pub(in super::super) const MMAP: u32 = 1;
+    pub(in super::super) const LOST: u32 = 2;
+    pub(in super::super) const COMM: u32 = 3;
+    pub(in super::super) const EXIT: u32 = 4;
+    pub(in super::super) const FORK: u32 = 7;
+    pub(in super::super) const SAMPLE: u32 = 9;
+    pub(in super::super) const MMAP2: u32 = 10;
+    pub(in super::super) const LOST_SAMPLES: u32 = 13;
+    /// The last one that the kernel writes of which it is known what it is.
+    pub(in super::super) const LAST_OF_KERNEL: u32 = 21;
+    /// From here on perf itself writes.
+    pub(in super::super) const FIRST_OF_PERF: u32 = 64;
+    pub(in super::super) const ATTR: u32 = 64;
+    pub(in super::super) const TRACING_DATA: u32 = 66;
+    pub(in super::super) const BUILD_ID: u32 = 67;
+    pub(in super::super) const TRACE_INFO: u32 = 70;
+    pub(in super::super) const TRACE: u32 = 71;
+    pub(in super::super) const EVENT_UPDATE: u32 = 78;
+    pub(in super::super) const TIME_CONVERSION: u32 = 79;
+    pub(in super::super) const FEATURE: u32 = 80;
+    pub(in super::super) const COMPRESSED: u32 = 81;
+    pub(in super::super) const COMPRESSED_2: u32 = 83;
+    /// The last one of perf's of which it is known what it is.
+    pub(in super::super) const LAST_OF_PERF: u32 = 83;
+}
+
+/// Something that was recorded.
+#[derive(Clone, Debug)]
+pub enum Record<'a> {
+    /// A sample.
+    Sample(Sample<'a>),
+    /// A file was mapped.
+    Map(Map<'a>),
+    /// A thread has another name.
+    Comm(Comm<'a>),
+    /// A thread has begun.
+    Fork(Fork),
+    /// A thread has ended.
+    Exit(Exit),
+}
+
+/// A file, or a piece of memory, was mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map<'a> {
+    /// When; `None`: before the recording.
+    pub t_ns: Option<u64>,
+    /// The process; -1: the kernel.
+    pub pid: i32,
+    /// First address.
+    pub start: u64,
+    /// Behind the last address.
+    pub end: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Number of the file in its file system, where it is told.
+    pub inode: Option<u64>,
+    /// Build-id of the file in hexadecimal digits, where it is told.
+    pub build_id: Option<String>,
+    /// Whether it holds code.
+    pub is_code: bool,
+    /// Path, or a name in brackets.
+    pub name: &'a [u8],
+}
+
+/// A thread has another name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comm<'a> {
+    /// When; `None`: before the recording.
+    pub t_ns: Option<u64>,
+    /// The process.
+    pub pid: i32,
+    /// The thread.
+    pub tid: i32,
+    /// The name.
+    pub name: &'a [u8],
+    /// Whether the process runs another program from now on.
+    pub is_exec: bool,
+}
+
+/// A thread has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// When.
+    pub t_ns: Option<u64>,
+    /// Its process.
+    pub pid: i32,
+    /// Its number.
+    pub tid: i32,
+    /// Process that began it.
+    pub parent_pid: i32,
+}
+
+/// A thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// When.
+    pub t_ns: Option<u64>,
+    /// Its process.
+    pub pid: i32,
+    /// Its number.
+    pub tid: i32,
+}
+
+/// What was lost while it was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Records for which there was no room.
+    pub records: u64,
+    /// Samples that the processor could not keep.
+    pub samples: u64,
+}
+
+/// Reads what is no sample; `t_ns` is that of the record's trailer, which `body` lacks. `None`
+/// where it is too short for its fields.
+pub(super) fn read<'a>(
+    number: u32,
+    misc: u16,
+    body: &'a [u8],
+    t_ns: Option<u64>,
+    order: ByteOrder,
+) -> Option<Record<'a>> {
+    /// Another program.
+    const EXEC: u16 = 1 << 13;
+    /// A mapping without code.
+    const DATA: u16 = 1 << 13;
+    let mut at = Cursor::new(body, order);
+    match number {
+        number::MMAP => {
+            let (pid, _tid) = (at.i32()?, at.i32()?);
+            let (start, length, offset) = (at.u64()?, at.u64()?, at.u64()?);
+            Some(Record::Map(Map {
+                t_ns,
+                pid,
+                start,
+                end: start.saturating_add(length),
+                offset,
+                inode: None,
+                build_id: None,
+                is_code: misc & DATA == 0,
+                name: until_zero(at.rest()),
+            }))
+        }
+        number::MMAP2 => map2(&mut at, misc, t_ns).map(Record::Map),
+        number::COMM => Some(Record::Comm(Comm {
+            t_ns,
+            pid: at.i32()?,
+            tid: at.i32()?,
+            name: until_zero(at.rest()),
+            is_exec: misc & EXEC != 0,
+        })),
+        number::FORK => {
+            let (pid, parent_pid, tid, _) = (at.i32()?, at.i32()?, at.i32()?, at.i32()?);
+            Some(Record::Fork(Fork {
+                t_ns: at.u64().or(t_ns).filter(|t_ns| *t_ns > 0),
+                pid,
+                tid,
+                parent_pid,
+            }))
+        }
+        number::EXIT => {
+            let (pid, _, tid, _) = (at.i32()?, at.i32()?, at.i32()?, at.i32()?);
+            Some(Record::Exit(Exit {
+                t_ns: at.u64().or(t_ns).filter(|t_ns| *t_ns > 0),
+                pid,
+                tid,
+            }))
+        }
+        _ => None,
+    }
+}
+
+fn map2<'a>(at: &mut Cursor<'a>, misc: u16, t_ns: Option<u64>) -> Option<Map<'a>> {
+    /// The build-id stands where the file's numbers would.
+    const HAS_BUILD_ID: u16 = 1 << 14;
+    /// Bit of the rights that memory has.
+    const EXECUTABLE: u32 = 4;
+    let (pid, _tid) = (at.i32()?, at.i32()?);
+    let (start, length, offset) = (at.u64()?, at.u64()?, at.u64()?);
+    let file = at.take(24)?;
+    let (mut inode, mut build_id) = (None, None);
+    if misc & HAS_BUILD_ID != 0 {
+        let size = usize::from(file[0]).min(20);
+        build_id = (size > 0).then(|| digits(&file[4..4 + size]));
+    } else {
+        let mut numbers = Cursor::new(file, at.order());
+        numbers.skip(8)?;
+        inode = numbers.u64().filter(|inode| *inode != 0);
+    }
+    let (rights, _flags) = (at.u32()?, at.u32()?);
+    Some(Map {
+        t_ns,
+        pid,
+        start,
+        end: start.saturating_add(length),
+        offset,
+        inode,
+        build_id,
+        is_code: rights & EXECUTABLE != 0,
+        name: until_zero(at.rest()),
+    })
+}

@@ -1,0 +1,434 @@
+//! All records of a file in the order of time.
+//!
+//! The file is gone through once to find out whether every record can be read and when it was;
+//! what is kept of a record is its place. It is read again when it is asked for.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+
+use super::about::About;
+use super::attr::{Attr, Event, sample_type};
+use super::file::{self, Container, Frame, Frames};
+use super::record::{self, Lost, Record, number};
+use super::sample::{self, Sample};
+use super::trace::{self, Conversion, Trace, TraceKind};
+use crate::bytes::{ByteOrder, Cursor};
+use crate::spe::{self, Next, Sources};
+use crate::{Error, Sampler};
+
+/// Something that was left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// What: a fragment for behind a number.
+    pub what: String,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// Where a record lies.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    t_ns: u64,
+    at: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// A record of the file, in its frame.
+    Framed,
+    /// So many bytes of an operation of a trace.
+    Traced { length: u32, trace: u32 },
+}
+
+/// A perf.data file that can be read to its end.
+#[derive(Debug)]
+pub struct PerfData<'a> {
+    file: &'a [u8],
+    order: ByteOrder,
+    about: About,
+    layout: Layout,
+    events: Vec<Event>,
+    places: Vec<Place>,
+    traces: Vec<Trace>,
+    conversion: Option<Conversion>,
+    sources: Sources,
+    samples: u64,
+    lost: Lost,
+    skipped: BTreeMap<String, u64>,
+}
+
+impl<'a> PerfData<'a> {
+    /// Reads a file, or what came out of a pipe.
+    ///
+    /// # Errors
+    /// When any of it cannot be read.
+    pub fn read(file: &'a [u8]) -> Result<Self, Error> {
+        let Container {
+            order,
+            about,
+            declared,
+            records,
+        } = file::read(file)?;
+        let names = |attr: &Attr, ids: &[u64]| {
+            let described = about.events.iter().find(|described| {
+                described.attr == *attr && (ids.is_empty() || described.ids == ids)
+            });
+            described.map(|described| described.name.as_str())
+        };
+        let mut events = Vec::new();
+        for event in &declared {
+            let name = event.name.as_deref();
+            let name = name.or_else(|| names(&event.attr, &event.ids));
+            let read = Event::of(&event.attr, name, &about);
+            event.attr.check(&read.name)?;
+            events.push(read);
+        }
+        let layout = Layout::of(&declared)?;
+        let sources = trace::sources(&about);
+        let mut data = Self {
+            file,
+            order,
+            about,
+            layout,
+            events,
+            places: Vec::new(),
+            traces: Vec::new(),
+            conversion: None,
+            sources,
+            samples: 0,
+            lost: Lost::default(),
+            skipped: BTreeMap::new(),
+        };
+        data.walk(Frames::new(file, records, order))?;
+        if data.samples == 0 {
+            return Err(Error::NoSamples);
+        }
+        // Records come in the order of each CPU, nearly that of time.
+        data.places.sort_by_key(|place| place.t_ns);
+        Ok(data)
+    }
+
+    /// What it says of the machine and of its own making.
+    #[must_use]
+    pub const fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Events that were recorded.
+    #[must_use]
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Which byte of its numbers comes first.
+    #[must_use]
+    pub const fn order(&self) -> ByteOrder {
+        self.order
+    }
+
+    /// How many samples it holds.
+    #[must_use]
+    pub const fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// What was lost while it was recorded.
+    #[must_use]
+    pub const fn lost(&self) -> Lost {
+        self.lost
+    }
+
+    /// What is in the file and not among the records.
+    #[must_use]
+    pub fn skipped(&self) -> Vec<Skipped> {
+        let all = self.skipped.iter();
+        all.map(|(what, count)| Skipped {
+            what: what.clone(),
+            count: *count,
+        })
+        .collect()
+    }
+
+    /// All records in the order of time, those without one first.
+    pub fn records(&self) -> impl Iterator<Item = Record<'a>> + '_ {
+        self.places.iter().filter_map(|place| self.at(place))
+    }
+
+    fn skip(&mut self, what: impl Into<String>, count: u64) {
+        if count > 0 {
+            *self.skipped.entry(what.into()).or_default() += count;
+        }
+    }
+
+    fn walk(&mut self, frames: Frames<'a>) -> Result<(), Error> {
+        let mut kind = None;
+        let mut pending = Vec::new();
+        for frame in frames {
+            let frame = frame?;
+            match frame.number {
+                number::SAMPLE => self.sample(&frame)?,
+                number::MMAP | number::MMAP2 | number::COMM | number::FORK | number::EXIT => {
+                    self.event(&frame)?;
+                }
+                number::LOST => {
+                    let mut at = Cursor::new(frame.body, self.order);
+                    let lost = at.u64().and_then(|_| at.u64());
+                    self.lost.records = self.lost.records.saturating_add(lost.unwrap_or(0));
+                }
+                number::LOST_SAMPLES => {
+                    let lost = Cursor::new(frame.body, self.order).u64();
+                    self.lost.samples = self.lost.samples.saturating_add(lost.unwrap_or(0));
+                }
+                number::TRACE_INFO => kind = TraceKind::read(frame.body, self.order),
+                number::TIME_CONVERSION => {
+                    self.conversion = Conversion::read(frame.body, self.order);
+                }
+                number::TRACE => pending.push(frame),
+                number if is_known(number) => {}
+                number => self.skip(format!("records of unknown type {number}"), 1),
+            }
+        }
+        // Whatever converts their times may stand behind them.
+        for frame in pending {
+            self.trace(&frame, kind)?;
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, frame: &Frame<'a>) -> Result<(), Error> {
+        let Some(event) = self.layout.of_sample(frame.body, self.order) else {
+            self.skip("samples of events that the file does not name", 1);
+            return Ok(());
+        };
+        let read = self.read_sample(frame, event).ok_or(Error::Damaged {
+            what: "a sample",
+            at: frame.at,
+            problem: "is shorter than its fields",
+        })?;
+        self.samples += 1;
+        self.places.push(Place {
+            t_ns: read.t_ns.unwrap_or(0),
+            at: frame.at,
+            what: What::Framed,
+        });
+        Ok(())
+    }
+
+    fn read_sample(&self, frame: &Frame<'a>, event: usize) -> Option<Sample<'a>> {
+        let attr = self.layout.attrs.get(event)?;
+        let of_event = self.events.get(event)?;
+        let read = sample::read(frame.body, frame.misc, self.order, attr, of_event)?;
+        Some(Sample {
+            event: Some(event),
+            ..read
+        })
+    }
+
+    fn event(&mut self, frame: &Frame<'a>) -> Result<(), Error> {
+        let read = self.read_event(frame).ok_or(Error::Damaged {
+            what: "a record",
+            at: frame.at,
+            problem: "is shorter than its fields",
+        })?;
+        let t_ns = match read {
+            Record::Sample(sample) => sample.t_ns,
+            Record::Map(map) => map.t_ns,
+            Record::Comm(comm) => comm.t_ns,
+            Record::Fork(fork) => fork.t_ns,
+            Record::Exit(exit) => exit.t_ns,
+        };
+        self.places.push(Place {
+            t_ns: t_ns.unwrap_or(0),
+            at: frame.at,
+            what: What::Framed,
+        });
+        Ok(())
+    }
+
+    fn read_event(&self, frame: &Frame<'a>) -> Option<Record<'a>> {
+        let (body, t_ns) = self.layout.without_trailer(frame.body, self.order);
+        let (number, misc) = (frame.number, frame.misc);
+        record::read(number, misc, body, t_ns, self.order)
+    }
+
+    fn trace(&mut self, frame: &Frame<'a>, kind: Option<TraceKind>) -> Result<(), Error> {
+        if kind != Some(TraceKind::Spe) {
+            let what = "bytes of a processor's trace of control flow";
+            self.skip(what, frame.behind.len() as u64);
+            return Ok(());
+        }
+        let damaged = Error::Damaged {
+            what: "a trace",
+            at: frame.at,
+            problem: "is shorter than its header",
+        };
+        let whose = Trace::read(frame.body, self.order).ok_or(damaged)?;
+        let number = u32::try_from(self.traces.len()).unwrap_or(u32::MAX);
+        self.traces.push(whose);
+        let begin = frame.at + 8 + frame.body.len() as u64;
+        for next in spe::Records::new(frame.behind, self.sources) {
+            match next {
+                Next::Rest(bytes) => {
+                    self.skip("bytes of SPE that are no whole operation", bytes as u64);
+                }
+                Next::Record(_, record) if record.access.is_none() => {
+                    self.skip("operations that SPE sampled and that access no memory", 1);
+                }
+                Next::Record(range, record) => {
+                    self.samples += 1;
+                    self.places.push(Place {
+                        t_ns: self.time_of(record.timestamp).unwrap_or(0),
+                        at: begin + range.start as u64,
+                        what: What::Traced {
+                            length: u32::try_from(range.len()).unwrap_or(u32::MAX),
+                            trace: number,
+                        },
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Time of an operation. Where nothing converts the timer's it stays as it is, which keeps
+    /// the order.
+    fn time_of(&self, timestamp: Option<u64>) -> Option<u64> {
+        let time = timestamp?;
+        Some(
+            self.conversion
+                .map_or(time, |conversion| conversion.t_ns(time)),
+        )
+    }
+
+    /// Reads again what was read before.
+    fn at(&self, place: &Place) -> Option<Record<'a>> {
+        let from = usize::try_from(place.at).ok()?;
+        match place.what {
+            What::Framed => {
+                let range = from..self.file.len();
+                let frame = Frames::new(self.file, range, self.order).next()?.ok()?;
+                if frame.number != number::SAMPLE {
+                    return self.read_event(&frame);
+                }
+                let event = self.layout.of_sample(frame.body, self.order)?;
+                self.read_sample(&frame, event).map(Record::Sample)
+            }
+            What::Traced { length, trace } => {
+                let bytes = self.file.get(from..from.checked_add(length as usize)?)?;
+                let Next::Record(_, record) = spe::Records::new(bytes, self.sources).next()? else {
+                    return None;
+                };
+                let is_spe = |event: &Event| event.sampler == Some(Sampler::Spe);
+                let event = self.events.iter().position(is_spe);
+                let period = event.and_then(|event| self.events[event].period);
+                let t_ns = self.time_of(record.timestamp);
+                let trace = self.traces.get(trace as usize)?;
+                let sample = trace.sample(&record, event, period, t_ns);
+                Some(Record::Sample(sample))
+            }
+        }
+    }
+}
+
+/// Whether it is known what a record with this number is, be it that it says nothing of use here.
+const fn is_known(number: u32) -> bool {
+    let of_kernel = number >= 1 && number <= number::LAST_OF_KERNEL;
+    let of_perf = number >= number::FIRST_OF_PERF && number <= number::LAST_OF_PERF;
+    of_kernel || of_perf
+}
+
+/// Which event a record is of, and where its time stands.
+#[derive(Debug)]
+struct Layout {
+    attrs: Vec<Attr>,
+    events: FxHashMap<u64, usize>,
+    /// Bytes before a sample's identifier; `None`: there is one event.
+    id_at: Option<u64>,
+    /// Whether records that are no samples end alike, whichever event they are of.
+    ends_alike: bool,
+}
+
+impl Layout {
+    fn of(declared: &[file::Declared]) -> Result<Self, Error> {
+        let first = declared.first().ok_or(Error::NoEvents)?;
+        let attrs: Vec<Attr> = declared.iter().map(|event| event.attr.clone()).collect();
+        let id_at = first.attr.id_in_sample();
+        let alike = attrs.iter().all(|attr| attr.id_in_sample() == id_at);
+        if attrs.len() > 1 && (!alike || id_at.is_none()) {
+            return Err(Error::Ambiguous);
+        }
+        const END: u64 = sample_type::TID
+            | sample_type::TIME
+            | sample_type::ID
+            | sample_type::STREAM_ID
+            | sample_type::CPU
+            | sample_type::IDENTIFIER;
+        let end = |attr: &Attr| (attr.has_sample_id, attr.sample_type & END);
+        let ends_alike = attrs.iter().all(|attr| end(attr) == end(&first.attr));
+        let identified = attrs.iter().map(Attr::id_in_others);
+        if !ends_alike && !identified.clone().all(|at| at == Some(8)) {
+            return Err(Error::Ambiguous);
+        }
+        let mut events = FxHashMap::default();
+        for (number, event) in declared.iter().enumerate() {
+            events.extend(event.ids.iter().map(|id| (*id, number)));
+        }
+        Ok(Self {
+            id_at: if attrs.len() > 1 { id_at } else { None },
+            attrs,
+            events,
+            ends_alike,
+        })
+    }
+
+    /// The event of an identifier. What perf writes by itself has none, and is as of the first.
+    fn event(&self, id: u64) -> Option<usize> {
+        match self.events.get(&id) {
+            Some(event) => Some(*event),
+            None => (id == 0).then_some(0),
+        }
+    }
+
+    /// The event of a sample; `None` where the file does not name it.
+    fn of_sample(&self, body: &[u8], order: ByteOrder) -> Option<usize> {
+        let Some(before) = self.id_at else {
+            return Some(0);
+        };
+        let mut at = Cursor::new(body, order);
+        match at.skip(before).and_then(|()| at.u64()) {
+            Some(id) => self.event(id),
+            // Too short for its fields: told when these are read.
+            None => Some(0),
+        }
+    }
+
+    /// The body of a record that is no sample, and its time.
+    fn without_trailer<'a>(&self, body: &'a [u8], order: ByteOrder) -> (&'a [u8], Option<u64>) {
+        let event = if self.ends_alike {
+            Some(0)
+        } else {
+            let last = body.len().saturating_sub(8);
+            let id = Cursor::new(&body[last..], order).u64();
+            id.and_then(|id| self.event(id))
+        };
+        let Some(attr) = event.and_then(|event| self.attrs.get(event)) else {
+            return (body, None);
+        };
+        let length = attr.trailer() as usize;
+        let Some((body, trailer)) = body.len().checked_sub(length).map(|at| body.split_at(at))
+        else {
+            return (body, None);
+        };
+        if length == 0 || !attr.has(sample_type::TIME) {
+            return (body, None);
+        }
+        let mut at = Cursor::new(trailer, order);
+        if attr.has(sample_type::TID) {
+            let _ = at.skip(8);
+        }
+        // What perf says of the time before it has none.
+        (body, at.u64().filter(|t_ns| *t_ns > 0))
+    }
+}

@@ -1,0 +1,231 @@
+//! Recordings of other profilers as runs.
+//!
+//! What another profiler recorded is put through the same code as what is recorded here: modules,
+//! call chains, what sampled instructions waited for, names. Nothing is asked of this machine's
+//! processes. Files with code are read where they are here and nothing says that they are others than
+//! the recorded ones ([`identity`]).
+
+mod access;
+mod identity;
+mod images;
+mod perf_data;
+mod rate;
+mod script;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use membound_run::{Gap, HardwareAccess, Mapping, Meta, ModuleId, ModuleKind, Sample, Writer};
+use membound_types::MachineProfile;
+
+use crate::Error;
+use crate::file::RunFile;
+use crate::gaps::Gaps;
+use crate::intern::Interner;
+use crate::modules::{Module, Modules};
+use crate::names;
+use crate::sites::Sites;
+use crate::threads::Threads;
+use images::Images;
+
+pub use perf_data::perf_data;
+pub use script::script;
+
+/// Rows in one transaction.
+const AT_ONCE: usize = 100_000;
+
+/// Where a run goes, and what is said of it.
+#[derive(Clone, Debug)]
+pub struct ImportOptions {
+    /// The run file; whatever stands there is replaced.
+    pub output: PathBuf,
+    /// Version of membound.
+    pub membound_version: String,
+    /// When it was recorded, where the recording itself does not say: RFC 3339 in UTC.
+    pub date: String,
+    /// The machine profile that levels and latencies are taken from.
+    pub machine: Option<MachineProfile>,
+}
+
+/// What an import came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// Samples that stand for CPU time.
+    pub samples: u64,
+    /// Accesses that a processor sampled.
+    pub accesses: u64,
+    /// What was left out, and why.
+    pub gaps: Vec<Gap>,
+}
+
+/// A run in the making.
+struct Importer {
+    file: RunFile,
+    meta: Meta,
+    gaps: Gaps,
+    modules: Modules,
+    interner: Interner,
+    threads: Threads,
+    sites: Sites,
+    images: Images,
+    mappings: Vec<Mapping>,
+    samples: Vec<Sample>,
+    accesses: Vec<HardwareAccess>,
+    imported: Imported,
+    modules_written: usize,
+    output: PathBuf,
+}
+
+impl Importer {
+    /// Makes the run file.
+    fn begin(options: ImportOptions, meta: Meta) -> Result<Self, Error> {
+        let meta = Meta {
+            membound_version: options.membound_version,
+            machine: options.machine.map(Box::new),
+            ..meta
+        };
+        let writer = Writer::create(&options.output, &meta).map_err(|error| Error::Output {
+            path: options.output.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            file: RunFile::new(writer),
+            meta,
+            gaps: Gaps::default(),
+            modules: Modules::default(),
+            interner: Interner::default(),
+            threads: Threads::default(),
+            sites: Sites::default(),
+            images: Images::default(),
+            mappings: Vec::new(),
+            samples: Vec::new(),
+            accesses: Vec::new(),
+            imported: Imported {
+                samples: 0,
+                accesses: 0,
+                gaps: Vec::new(),
+            },
+            modules_written: 0,
+            output: options.output,
+        })
+    }
+
+    fn add_sample(&mut self, sample: Sample) {
+        self.imported.samples += 1;
+        self.samples.push(sample);
+        if self.samples.len() >= AT_ONCE {
+            self.write();
+        }
+    }
+
+    fn add_access(&mut self, access: HardwareAccess) {
+        self.imported.accesses += 1;
+        self.accesses.push(access);
+        if self.accesses.len() >= AT_ONCE {
+            self.write();
+        }
+    }
+
+    /// Puts what is new into the file.
+    fn write(&mut self) {
+        let file = &mut self.file;
+        let modules = self.modules.all();
+        let new = modules[self.modules_written..].iter();
+        let new: Vec<_> = new.map(|module| module.row()).collect();
+        let first = module_id(self.modules_written);
+        self.modules_written = modules.len();
+        file.put(|writer| writer.modules(first, &new));
+        let processes = self.images.rows();
+        file.put(|writer| writer.processes(membound_run::ProcessId(0), &processes));
+        let threads = self.threads.take_changed();
+        file.put(|writer| writer.threads_at(threads));
+        file.put(|writer| writer.mappings(&self.mappings));
+        let (first, frames) = self.interner.take_frames();
+        file.put(|writer| writer.frames(first, &frames));
+        let (first, stacks) = self.interner.take_stacks();
+        file.put(|writer| writer.stacks(first, &stacks));
+        let (first, sites) = self.sites.take_new();
+        file.put(|writer| writer.sites(first, &sites));
+        let attributions = self.sites.take_attributions();
+        file.put(|writer| writer.attributions(&attributions));
+        file.put(|writer| writer.samples(&self.samples));
+        file.put(|writer| writer.hardware_accesses(&self.accesses));
+        self.mappings.clear();
+        self.samples.clear();
+        self.accesses.clear();
+        file.put(Writer::flush);
+    }
+
+    /// Adds names and code, and ends the file.
+    fn finish(mut self) -> Result<Imported, Error> {
+        let all: Vec<Arc<Module>> = self.modules.all().to_vec();
+        let loops = names::loops(&self.sites, &all, |frame| self.interner.frame(frame));
+        self.write();
+        self.file.put(|writer| writer.loops(&loops));
+        let code = names::code(&self.sites, &all);
+        self.file.put(|writer| writer.code(&code));
+        for (module, frames) in names::by_module(self.interner.frames(), &all) {
+            let pid = || {
+                let process = self.modules.process_of(module.id)?;
+                Some(self.images.rows().get(process.index())?.pid)
+            };
+            let file = &mut self.file;
+            names::locate(&module, &frames, pid, &mut self.gaps, &mut |locations| {
+                file.put(|writer| writer.locations(locations));
+            });
+        }
+        for module in &all {
+            names::tell_unseen(module, &mut self.gaps);
+            let row = module.row();
+            self.file.put(|writer| writer.modules(module.id, &[row]));
+        }
+        let shortened = "call chains were cut: there are too many different ones";
+        self.gaps
+            .count("names", shortened, None, self.interner.shortened);
+        self.end()
+    }
+
+    /// Names the frame of the kernel, and of no other module.
+    fn name_kernel(&mut self) {
+        let all = self.modules.all().to_vec();
+        for (module, frames) in names::by_module(self.interner.frames(), &all) {
+            if module.kind == ModuleKind::Kernel {
+                let file = &mut self.file;
+                names::locate(
+                    &module,
+                    &frames,
+                    || None,
+                    &mut self.gaps,
+                    &mut |locations| {
+                        file.put(|writer| writer.locations(locations));
+                    },
+                );
+            }
+        }
+    }
+
+    /// Ends the file as it is.
+    fn end(mut self) -> Result<Imported, Error> {
+        self.imported.gaps = self.gaps.all().to_vec();
+        let ended = self.file.finish(&self.meta, self.gaps.all());
+        ended.map_err(|reason| Error::Output {
+            path: self.output,
+            reason,
+        })?;
+        Ok(self.imported)
+    }
+}
+
+fn module_id(index: usize) -> ModuleId {
+    ModuleId(u32::try_from(index).unwrap_or(u32::MAX))
+}
+
+/// A number of a process or thread as runs have it; those that had ended have -1.
+fn number(id: i32) -> u32 {
+    id.cast_unsigned()
+}
+
+/// A CPU's number as runs have it.
+fn cpu(number: Option<u32>) -> Option<u16> {
+    number.and_then(|number| u16::try_from(number).ok())
+}

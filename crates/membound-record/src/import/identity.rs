@@ -1,0 +1,164 @@
+//! Whether a file that is here is the one that was recorded.
+//!
+//! A build-id decides. Without one a file's number (inode) does on the machine that recorded, and
+//! elsewhere nothing: such files are read, which is told.
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use membound_import::About;
+use membound_platform::Root;
+use membound_rewrite::image::{Identity, Image};
+use membound_symbolize::Symbols;
+use rustc_hash::FxHashMap;
+
+/// What is to be done about a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is the recorded one.
+    Same,
+    /// Nothing says so, and nothing speaks against it.
+    Unproven,
+    /// It is another, or cannot be compared: why, for behind its path.
+    Other(String),
+    /// It is not here.
+    Absent,
+}
+
+/// A file as it was recorded: path, build-id, number.
+type Recorded = (Vec<u8>, Option<String>, Option<u64>);
+
+/// What is known of files, each looked at once.
+#[derive(Debug, Default)]
+pub(super) struct Identities {
+    recorded: FxHashMap<Vec<u8>, String>,
+    is_this_host: bool,
+    /// The architecture that was recorded, where it is not this one.
+    foreign: Option<String>,
+    known: FxHashMap<Recorded, Verdict>,
+}
+
+/// What the kernel says of itself under `/proc/sys/kernel`.
+fn of_kernel(name: &str) -> Option<String> {
+    Root::system().attribute(format!("proc/sys/kernel/{name}"))
+}
+
+impl Identities {
+    /// For a recording.
+    pub(super) fn of(about: &About) -> Self {
+        let recorded = about.identities.iter();
+        Self {
+            recorded: recorded
+                .map(|it| (it.path.as_bytes().to_vec(), it.build_id.clone()))
+                .collect(),
+            is_this_host: about.host.is_some() && about.host == of_kernel("hostname"),
+            foreign: about.architecture.clone().filter(|it| it != ARCH),
+            known: FxHashMap::default(),
+        }
+    }
+
+    /// Whether the kernel's page of system calls is that of this machine.
+    pub(super) fn is_own_kernel(&self, about: &About) -> bool {
+        self.is_this_host && about.release.is_some() && about.release == of_kernel("osrelease")
+    }
+
+    /// About the file with a path, of which a mapping says a build-id, or a number.
+    pub(super) fn verdict(
+        &mut self,
+        path: &[u8],
+        build_id: Option<&str>,
+        inode: Option<u64>,
+    ) -> Verdict {
+        let build_id = build_id
+            .map(str::to_owned)
+            .or_else(|| self.recorded.get(path).cloned());
+        let key = (path.to_vec(), build_id, inode);
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let verdict = self.compare(path, key.1.as_deref(), inode);
+        self.known.insert(key, verdict.clone());
+        verdict
+    }
+
+    fn compare(&self, path: &[u8], build_id: Option<&str>, inode: Option<u64>) -> Verdict {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path));
+        let Some(found) = fs::metadata(path).ok().filter(fs::Metadata::is_file) else {
+            return Verdict::Absent;
+        };
+        if let Some(recorded) = build_id {
+            return match build_id_of(path) {
+                Some(own) if own == recorded => Verdict::Same,
+                Some(_) => {
+                    Verdict::Other("has another build-id here than when it was recorded".to_owned())
+                }
+                None => Verdict::Other("has no build-id here, and had one".to_owned()),
+            };
+        }
+        if let Some(foreign) = &self.foreign {
+            return Verdict::Other(format!(
+                "was recorded on {foreign}, and nothing says that the file here is the same"
+            ));
+        }
+        match inode {
+            Some(inode) if self.is_this_host && found.ino() != inode => {
+                Verdict::Other("was replaced since it was recorded".to_owned())
+            }
+            Some(_) if self.is_this_host => Verdict::Same,
+            _ => Verdict::Unproven,
+        }
+    }
+}
+
+/// The build-id of a file in hexadecimal digits.
+fn build_id_of(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    match Image::build_id(&bytes) {
+        Ok(Some(Identity::BuildId(id))) => {
+            Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+        }
+        Ok(_) => None,
+        // Code of another architecture is no image that could be patched, but has names.
+        Err(_) => {
+            let symbols = Symbols::of_bytes(bytes, &path.to_string_lossy()).ok()?;
+            symbols.build_id().map(str::to_owned)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(host: &str, architecture: &str) -> About {
+        let mut about = About::default();
+        about.host = Some(host.to_owned());
+        about.architecture = Some(architecture.to_owned());
+        about
+    }
+
+    #[test]
+    fn a_file_is_the_recorded_one_by_build_id_then_by_number() {
+        let own = std::env::current_exe().unwrap();
+        let path = own.as_os_str().as_bytes();
+        let host = of_kernel("hostname").unwrap();
+        let inode = fs::metadata(&own).unwrap().ino();
+        let mut here = Identities::of(&about(&host, ARCH));
+        assert_eq!(here.verdict(path, None, Some(inode)), Verdict::Same);
+        assert_eq!(here.verdict(path, None, None), Verdict::Unproven);
+        let replaced = here.verdict(path, None, Some(inode + 1));
+        assert!(matches!(replaced, Verdict::Other(why) if why.contains("replaced")));
+        let other = here.verdict(path, Some("00"), Some(inode));
+        assert!(matches!(other, Verdict::Other(why) if why.contains("build-id")));
+        if let Some(id) = build_id_of(&own) {
+            assert_eq!(here.verdict(path, Some(&id), None), Verdict::Same);
+        }
+        assert_eq!(here.verdict(b"/no/such/file", None, None), Verdict::Absent);
+        let mut elsewhere = Identities::of(&about("elsewhere", "sparc64"));
+        let foreign = elsewhere.verdict(path, None, Some(inode));
+        assert!(matches!(foreign, Verdict::Other(why) if why.contains("sparc64")));
+    }
+}

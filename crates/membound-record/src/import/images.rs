@@ -1,0 +1,278 @@
+//! Processes of a recording: what was mapped in them, and what their threads are called.
+//!
+//! A recording of a whole machine names every process that there was. Those that were never sampled
+//! do not become part of the run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use membound_import::Map;
+use membound_launch::Mapping;
+use membound_run::{Process, ProcessId};
+use rustc_hash::FxHashMap;
+
+use crate::space::Space;
+
+/// Mappings that are kept of one process: as many as the kernel permits.
+const MOST_MAPS: usize = 65_530;
+/// Mappings that are copied for children at most, in all. A file that is made to cost time has more.
+const MOST_COPIED: usize = 16 << 20;
+
+/// Code that was mapped.
+#[derive(Clone, Debug)]
+pub(super) struct CodeMap {
+    pub(super) t_ns: u64,
+    pub(super) map: Mapping,
+    pub(super) build_id: Option<String>,
+}
+
+impl CodeMap {
+    /// Out of a record.
+    pub(super) fn of(map: &Map<'_>, t_ns: u64) -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        Self {
+            t_ns,
+            map: Mapping {
+                range: map.start..map.end,
+                readable: true,
+                writable: false,
+                executable: true,
+                shared: false,
+                offset: map.offset,
+                device: (0, 0),
+                inode: map.inode.unwrap_or(0),
+                name: std::ffi::OsStr::from_bytes(map.name).to_owned(),
+            },
+            build_id: map.build_id.clone(),
+        }
+    }
+
+    /// Path of a file, if it is one.
+    fn path(&self) -> Option<String> {
+        let name = self.map.name.to_string_lossy();
+        name.starts_with('/').then(|| name.into_owned())
+    }
+}
+
+/// A process as the recording tells of it.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    parent: Option<u32>,
+    path: String,
+    start_ns: u64,
+    maps: Arc<Vec<CodeMap>>,
+    /// Its image in the run, once it was sampled.
+    image: Option<ProcessId>,
+}
+
+/// A process of the run.
+#[derive(Debug)]
+struct Image {
+    row: Process,
+    space: Option<Box<Space>>,
+}
+
+/// All processes.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    told: FxHashMap<i32, Told>,
+    all: Vec<Image>,
+    /// The process of each thread.
+    process_of: FxHashMap<i32, i32>,
+    names: BTreeMap<(i32, i32), Vec<u8>>,
+    copied: usize,
+}
+
+impl Images {
+    /// As rows.
+    pub(super) fn rows(&self) -> Vec<Process> {
+        self.all.iter().map(|image| image.row.clone()).collect()
+    }
+
+    /// The process of a thread that says none.
+    pub(super) fn process_of(&self, tid: i32) -> i32 {
+        self.process_of.get(&tid).copied().unwrap_or(tid)
+    }
+
+    /// The image of a process, if it was sampled.
+    pub(super) fn known(&self, pid: i32) -> Option<ProcessId> {
+        self.told.get(&pid)?.image
+    }
+
+    /// The image of a process, and code that is to be mapped in it first: it is new.
+    pub(super) fn sampled(&mut self, pid: i32, t_ns: u64) -> (ProcessId, Arc<Vec<CodeMap>>) {
+        let told = self.told.entry(pid).or_insert_with(|| Told {
+            start_ns: t_ns,
+            ..Told::default()
+        });
+        if let Some(image) = told.image {
+            return (image, Arc::default());
+        }
+        let image = ProcessId(u32::try_from(self.all.len()).unwrap_or(u32::MAX));
+        told.image = Some(image);
+        self.all.push(Image {
+            row: Process {
+                pid: super::number(pid),
+                parent: told.parent,
+                path: told.path.clone(),
+                start_ns: told.start_ns.min(t_ns),
+                end_ns: None,
+                unpatched: None,
+            },
+            // Of no process that runs here.
+            space: Some(Box::new(Space::new(0, image))),
+        });
+        (image, Arc::clone(&told.maps))
+    }
+
+    /// Takes what is known of an image's memory; it is to be put back.
+    pub(super) fn take_space(&mut self, image: ProcessId) -> Box<Space> {
+        let found = self.all.get_mut(image.index());
+        let space = found.and_then(|image| image.space.take());
+        space.unwrap_or_else(|| Box::new(Space::new(0, image)))
+    }
+
+    /// Puts it back.
+    pub(super) fn put_space(&mut self, image: ProcessId, space: Box<Space>) {
+        if let Some(image) = self.all.get_mut(image.index()) {
+            image.space = Some(space);
+        }
+    }
+
+    /// Code was mapped. The image in which it is to be mapped at once, if there is one.
+    pub(super) fn mapped(&mut self, pid: i32, map: &CodeMap) -> Option<ProcessId> {
+        let told = self.told.entry(pid).or_insert_with(|| Told {
+            start_ns: map.t_ns,
+            ..Told::default()
+        });
+        // The first file that is mapped is the program itself.
+        if told.path.is_empty() {
+            told.path = map.path().unwrap_or_default();
+            if let Some(image) = told.image.and_then(|id| self.all.get_mut(id.index())) {
+                image.row.path.clone_from(&told.path);
+            }
+        }
+        if told.maps.len() < MOST_MAPS {
+            let shared = Arc::strong_count(&told.maps) > 1;
+            self.copied += if shared { told.maps.len() } else { 0 };
+            if !shared || self.copied < MOST_COPIED {
+                Arc::make_mut(&mut told.maps).push(map.clone());
+            }
+        }
+        told.image
+    }
+
+    /// A process runs another program from now on.
+    pub(super) fn executed(&mut self, pid: i32, t_ns: u64) {
+        let before = self.told.remove(&pid).unwrap_or_default();
+        self.end(&before, t_ns);
+        let told = Told {
+            parent: before.parent,
+            start_ns: t_ns,
+            ..Told::default()
+        };
+        self.told.insert(pid, told);
+        self.process_of.insert(pid, pid);
+    }
+
+    /// A thread, or a process with its first thread, has begun.
+    pub(super) fn forked(&mut self, pid: i32, tid: i32, parent_pid: i32, t_ns: u64) {
+        self.process_of.insert(tid, pid);
+        // Threads bear their process's name until they are given another.
+        if let Some(name) = self.names.get(&(parent_pid, parent_pid)).cloned() {
+            self.names.insert((pid, tid), name);
+        }
+        if pid == parent_pid {
+            return;
+        }
+        let parent = self.told.get(&parent_pid);
+        let told = Told {
+            parent: Some(super::number(parent_pid)),
+            path: parent.map(|it| it.path.clone()).unwrap_or_default(),
+            start_ns: t_ns,
+            maps: parent.map(|it| Arc::clone(&it.maps)).unwrap_or_default(),
+            image: None,
+        };
+        if let Some(before) = self.told.insert(pid, told) {
+            self.end(&before, t_ns);
+        }
+    }
+
+    /// A thread has ended; the last of a process ends that.
+    pub(super) fn exited(&mut self, pid: i32, t_ns: u64) {
+        if let Some(told) = self.told.get(&pid).cloned() {
+            self.end(&told, t_ns);
+        }
+    }
+
+    fn end(&mut self, told: &Told, t_ns: u64) {
+        if let Some(image) = told.image.and_then(|id| self.all.get_mut(id.index())) {
+            image.row.end_ns = Some(t_ns);
+        }
+    }
+
+    /// A thread has this name from now on.
+    pub(super) fn named(&mut self, pid: i32, tid: i32, name: &[u8]) {
+        self.process_of.insert(tid, pid);
+        self.names.insert((pid, tid), name.to_vec());
+    }
+
+    /// What a thread is called.
+    pub(super) fn name(&self, pid: i32, tid: i32) -> Option<&[u8]> {
+        self.names.get(&(pid, tid)).map(Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(name: &str, t_ns: u64) -> CodeMap {
+        let map = Map {
+            t_ns: Some(t_ns),
+            pid: 1,
+            start: 0x1000,
+            end: 0x2000,
+            offset: 0,
+            inode: None,
+            build_id: None,
+            is_code: true,
+            name: name.as_bytes(),
+        };
+        CodeMap::of(&map, t_ns)
+    }
+
+    #[test]
+    fn only_processes_that_were_sampled_are_part_of_the_run() {
+        let mut images = Images::default();
+        images.mapped(1, &map("/bin/a", 1));
+        images.named(1, 1, b"a");
+        images.forked(2, 2, 1, 5);
+        images.forked(2, 3, 2, 6);
+        let (image, maps) = images.sampled(2, 9);
+        assert_eq!((image, maps.len()), (ProcessId(0), 1));
+        assert_eq!(images.sampled(2, 10).1.len(), 0, "it is known now");
+        let rows = images.rows();
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].path.as_str(), rows[0].parent), ("/bin/a", Some(1)));
+        assert_eq!(rows[0].start_ns, 5);
+        assert_eq!(images.process_of(3), 2);
+        assert_eq!(images.name(2, 3), Some(&b"a"[..]));
+        assert_eq!(images.mapped(2, &map("/lib/b", 11)), Some(ProcessId(0)));
+        assert_eq!(images.mapped(1, &map("/lib/b", 11)), None);
+    }
+
+    #[test]
+    fn another_program_is_another_image() {
+        let mut images = Images::default();
+        images.mapped(1, &map("/bin/a", 1));
+        assert_eq!(images.sampled(1, 2).0, ProcessId(0));
+        images.executed(1, 3);
+        images.mapped(1, &map("/bin/b", 4));
+        assert_eq!(images.sampled(1, 5).0, ProcessId(1));
+        images.exited(1, 9);
+        let rows = images.rows();
+        assert_eq!((rows[0].end_ns, rows[1].end_ns), (Some(3), Some(9)));
+        assert_eq!(rows[1].path, "/bin/b");
+    }
+}

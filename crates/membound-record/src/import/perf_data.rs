@@ -1,0 +1,430 @@
+//! perf.data as a run.
+
+use std::sync::Arc;
+
+use membound_import::{
+    About, Context, Event, Mode, PerfData, Record, Sample as PerfSample, Sampler, Step, chain,
+};
+use membound_launch::Registers;
+use membound_rewrite::stall::Effective;
+use membound_run::{Frame, FrameId, Meta, ModuleKind, ProcessId, Sample, StackId, ThreadId};
+
+use super::identity::{Identities, Verdict};
+use super::images::CodeMap;
+use super::rate::Timer;
+use super::{ImportOptions, Imported, Importer, access, cpu, number};
+use crate::modules::Module;
+use crate::perf::RegisterSet;
+use crate::sampling::word;
+use crate::space::Space;
+use crate::{Error, sites};
+
+/// Writes a run with what is in a recording.
+///
+/// # Errors
+/// When the run file cannot be written.
+pub fn perf_data(data: &PerfData<'_>, options: ImportOptions) -> Result<Imported, Error> {
+    let timer = Timer::of(data);
+    let meta = meta(data, &options, &timer);
+    let importer = Importer::begin(options, meta)?;
+    let mut reader = Reader {
+        identities: Identities::of(data.about()),
+        is_own_code: is_own_architecture(data.about()),
+        base_ns: first_ns(data),
+        last_ns: 0,
+        left_out: vec![0; data.events().len()],
+        idle: 0,
+        chain: Vec::new(),
+        importer,
+        timer,
+    };
+    for record in data.records() {
+        reader.record(&record, data);
+    }
+    reader.end(data)
+}
+
+/// Whether code that was recorded is of the kind whose registers and unwinding are those of this machine.
+fn is_own_architecture(about: &About) -> bool {
+    let recorded = about.architecture.as_deref();
+    recorded.is_none_or(|it| it == std::env::consts::ARCH)
+}
+
+fn first_ns(data: &PerfData<'_>) -> u64 {
+    let times = data.records().filter_map(|record| match record {
+        Record::Sample(sample) => sample.t_ns,
+        Record::Map(map) => map.t_ns,
+        Record::Comm(comm) => comm.t_ns,
+        Record::Fork(fork) => fork.t_ns,
+        Record::Exit(exit) => exit.t_ns,
+    });
+    times.filter(|t_ns| *t_ns > 0).min().unwrap_or(0)
+}
+
+fn meta(data: &PerfData<'_>, options: &ImportOptions, timer: &Timer) -> Meta {
+    let about = data.about();
+    let periods = timer.events.iter().map(|event| &data.events()[*event]);
+    let period = periods.filter_map(|event| event.period).next();
+    let mut cpu_nodes: Vec<u16> = Vec::new();
+    for (node, cpus) in &about.nodes {
+        for at in cpus {
+            let at = *at as usize;
+            cpu_nodes.resize(cpu_nodes.len().max(at + 1), 0);
+            cpu_nodes[at] = u16::try_from(*node).unwrap_or(u16::MAX);
+        }
+    }
+    let names: Vec<&str> = data.events().iter().map(|it| it.name.as_str()).collect();
+    let source = match &about.perf_version {
+        Some(version) => format!("perf.data of perf {version}"),
+        None => "perf.data".to_owned(),
+    };
+    Meta {
+        command: about.command.clone(),
+        host: about.host.clone().unwrap_or_default(),
+        date: date(about, data).unwrap_or_else(|| options.date.clone()),
+        timer: timer.kind,
+        imported: Some(format!("{source}: {}", names.join(", "))),
+        period_ns: timer.weight_ns(period),
+        site_period: 1,
+        cpus: about.cpus.unwrap_or(0),
+        nodes: u32::try_from(about.nodes.len()).unwrap_or(0),
+        cpu_nodes,
+        ..Meta::default()
+    }
+}
+
+/// When the first record was written, where the recording has compared its clock with the calendar's.
+fn date(about: &About, data: &PerfData<'_>) -> Option<String> {
+    let (calendar_ns, clock_ns) = about.clocks?;
+    let since_ns = first_ns(data).saturating_sub(clock_ns);
+    let seconds = calendar_ns.checked_add(since_ns)? / 1_000_000_000;
+    Some(membound_platform::date::utc(seconds))
+}
+
+struct Reader {
+    importer: Importer,
+    identities: Identities,
+    is_own_code: bool,
+    timer: Timer,
+    base_ns: u64,
+    last_ns: u64,
+    /// Samples by event that are neither time nor an access.
+    left_out: Vec<u64>,
+    idle: u64,
+    /// Return addresses; kept for its room.
+    chain: Vec<u64>,
+}
+
+/// Where a sample was taken.
+struct Place {
+    thread: ThreadId,
+    stack: StackId,
+    leaf: FrameId,
+    /// Module, address in its file, and difference to that in the process, of an instruction of the program's.
+    code: Option<(Arc<Module>, u64, u64)>,
+}
+
+impl Reader {
+    fn since(&mut self, t_ns: Option<u64>) -> u64 {
+        let t_ns = t_ns.unwrap_or(0).saturating_sub(self.base_ns);
+        self.last_ns = self.last_ns.max(t_ns);
+        t_ns
+    }
+
+    fn record(&mut self, record: &Record<'_>, data: &PerfData<'_>) {
+        match record {
+            Record::Sample(sample) => self.sample(sample, data),
+            Record::Map(map) => {
+                let t_ns = self.since(map.t_ns);
+                // What the kernel maps is one place for all.
+                if map.is_code && map.pid >= 0 {
+                    let code = CodeMap::of(map, t_ns);
+                    if let Some(image) = self.importer.images.mapped(map.pid, &code) {
+                        self.map(image, &[code], data.about());
+                    }
+                }
+            }
+            Record::Comm(comm) => {
+                let t_ns = self.since(comm.t_ns);
+                if comm.is_exec {
+                    self.importer.images.executed(comm.pid, t_ns);
+                }
+                self.importer.images.named(comm.pid, comm.tid, comm.name);
+                if let Some(image) = self.importer.images.known(comm.pid) {
+                    let threads = &mut self.importer.threads;
+                    if let Some(thread) = threads.known(image, number(comm.tid)) {
+                        threads.name(thread, comm.name);
+                    }
+                }
+            }
+            Record::Fork(fork) => {
+                let t_ns = self.since(fork.t_ns);
+                let images = &mut self.importer.images;
+                images.forked(fork.pid, fork.tid, fork.parent_pid, t_ns);
+            }
+            Record::Exit(exit) => {
+                let t_ns = self.since(exit.t_ns);
+                self.importer.images.exited(exit.pid, t_ns);
+                if let Some(image) = self.importer.images.known(exit.pid) {
+                    let threads = &mut self.importer.threads;
+                    if let Some(thread) = threads.known(image, number(exit.tid)) {
+                        threads.end(thread, t_ns);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Maps code in an image, as far as its files are those that were recorded.
+    fn map(&mut self, image: ProcessId, maps: &[CodeMap], about: &About) {
+        let mut space = self.importer.images.take_space(image);
+        for CodeMap {
+            t_ns,
+            map,
+            build_id,
+        } in maps
+        {
+            let name = map.name.as_encoded_bytes();
+            let read = match name {
+                b"[vdso]" => self.identities.is_own_kernel(about),
+                _ if !name.starts_with(b"/") || name.starts_with(b"//") => true,
+                _ => self.is_recorded(name, build_id.as_deref(), map.inode),
+            };
+            let modules = &mut self.importer.modules;
+            if read {
+                let map = membound_launch::Mapping {
+                    inode: 0,
+                    ..map.clone()
+                };
+                space.map(modules, &map, *t_ns);
+            } else {
+                space.map_unread(modules, map, *t_ns);
+            }
+        }
+        self.importer.mappings.extend(space.take_fresh());
+        self.importer.images.put_space(image, space);
+    }
+
+    /// Whether the file here is the recorded one; tells why not.
+    fn is_recorded(&mut self, name: &[u8], build_id: Option<&str>, inode: u64) -> bool {
+        let inode = Some(inode).filter(|inode| *inode != 0);
+        let gaps = &mut self.importer.gaps;
+        let path = String::from_utf8_lossy(name);
+        match self.identities.verdict(name, build_id, inode) {
+            Verdict::Same => true,
+            Verdict::Unproven => {
+                let reason = "nothing says whether files here are those that were recorded: names \
+                              and lines are those of the files here";
+                let remedy = "record with build-ids (without -B and -N)";
+                gaps.note("names", reason, Some(remedy));
+                true
+            }
+            Verdict::Other(why) => {
+                gaps.note("names", format!("{path} {why}"), None);
+                false
+            }
+            // Told with its names, if it was sampled at all.
+            Verdict::Absent => false,
+        }
+    }
+
+    fn sample(&mut self, sample: &PerfSample<'_>, data: &PerfData<'_>) {
+        let t_ns = self.since(sample.t_ns);
+        let event = sample.event.and_then(|event| data.events().get(event));
+        let is_time = sample
+            .event
+            .is_some_and(|event| self.timer.events.contains(&event));
+        if let Some(found) = &sample.access {
+            let at = self.place(sample, t_ns, data.about());
+            let at = access::At {
+                t_ns,
+                thread: at.thread,
+                cpu: cpu(sample.cpu),
+                stack: at.stack,
+                period: sample.period.unwrap_or(1),
+            };
+            let sampler = event.and_then(|event| event.sampler);
+            let row = access::row(at, sampler.unwrap_or(Sampler::Other), found);
+            self.importer.add_access(row);
+        } else if is_time {
+            self.time(sample, t_ns, data.about());
+        } else if let Some(count) = sample.event.and_then(|at| self.left_out.get_mut(at)) {
+            *count += 1;
+        }
+    }
+
+    fn time(&mut self, sample: &PerfSample<'_>, t_ns: u64, about: &About) {
+        // The kernel's thread that runs where there is nothing to do.
+        if (sample.pid, sample.tid) == (Some(0), Some(0)) {
+            self.idle += 1;
+            return;
+        }
+        let place = self.place(sample, t_ns, about);
+        let registers = self.registers(sample).filter(|_| sample.mode.is_user());
+        let mut effective = None;
+        if let Some((module, address, bias)) = &place.code {
+            let Importer {
+                sites, interner, ..
+            } = &mut self.importer;
+            let intern = |frame| interner.frame(frame);
+            let waits = sites.waits(place.leaf, module, *address, intern);
+            effective = registers.and_then(|registers| {
+                sites::effective(&waits, module, *address, *bias, &registers)
+            });
+        }
+        self.importer.add_sample(Sample {
+            t_ns,
+            thread: place.thread,
+            cpu: cpu(sample.cpu),
+            stack: place.stack,
+            weight_ns: self.timer.weight_ns(sample.period),
+            address: effective.map(|it: Effective| it.address),
+            exact: effective.is_some_and(|it| it.exact),
+            object: None,
+        });
+    }
+
+    /// Registers of the program, where all are there and mean the same here.
+    fn registers(&self, sample: &PerfSample<'_>) -> Option<Registers> {
+        let found = sample.registers.filter(|it| it.is_64_bit)?;
+        let set = RegisterSet::native().filter(|_| self.is_own_code)?;
+        set.by_number(|register| found.get(register))
+    }
+
+    fn place(&mut self, sample: &PerfSample<'_>, t_ns: u64, about: &About) -> Place {
+        let tid = sample.tid.or(sample.pid).unwrap_or(-1);
+        let pid = sample
+            .pid
+            .unwrap_or_else(|| self.importer.images.process_of(tid));
+        let (image, maps) = self.importer.images.sampled(pid, t_ns);
+        if !maps.is_empty() {
+            self.map(image, &maps, about);
+        }
+        let thread = self.thread(image, pid, tid, t_ns);
+        let registers = self.registers(sample);
+        let mut space = self.importer.images.take_space(image);
+        let ip = self.user_chain(sample, registers.as_ref(), &mut space);
+        let Importer {
+            modules, interner, ..
+        } = &mut self.importer;
+        let mut frames = space.callers(modules, interner, &self.chain, t_ns);
+        let mut code = None;
+        if let Some(ip) = ip {
+            let spot = space.spot(modules, ip, t_ns);
+            frames.insert(0, interner.frame(spot.frame));
+            code = spot
+                .placed
+                .filter(|it| it.module.kind != ModuleKind::Agent)
+                .map(|it| (it.module, spot.frame.address, it.bias));
+        }
+        if !is_user(sample) || frames.is_empty() {
+            code = None;
+            let kernel = modules.special("[kernel]", ModuleKind::Kernel).id;
+            frames.insert(
+                0,
+                interner.frame(Frame {
+                    module: Some(kernel),
+                    address: 0,
+                }),
+            );
+        }
+        let stack = interner.stack(&frames);
+        self.importer.images.put_space(image, space);
+        Place {
+            thread,
+            stack: stack.expect("a chain with a leaf is not empty"),
+            leaf: frames[0],
+            code,
+        }
+    }
+
+    fn thread(&mut self, image: ProcessId, pid: i32, tid: i32, t_ns: u64) -> ThreadId {
+        let threads = &mut self.importer.threads;
+        if let Some(known) = threads.known(image, number(tid)) {
+            return known;
+        }
+        // Of no process that runs here.
+        let thread = threads.of(image, 0, number(tid), t_ns);
+        if let Some(name) = self.importer.images.name(pid, tid) {
+            threads.name(thread, name);
+        }
+        thread
+    }
+
+    /// Puts return addresses of the program into `chain`; the instruction at which it stands, if it is known.
+    fn user_chain(
+        &mut self,
+        sample: &PerfSample<'_>,
+        registers: Option<&Registers>,
+        space: &mut Space,
+    ) -> Option<u64> {
+        self.chain.clear();
+        if let Some(words) = &sample.chain {
+            let mut context = if is_user(sample) {
+                Context::User
+            } else {
+                Context::Kernel
+            };
+            for step in chain(words) {
+                match step {
+                    Step::Enter(entered) => context = entered,
+                    // Walks by frame pointers may end in nothing.
+                    Step::Address(address) if context == Context::User && address != 0 => {
+                        self.chain.push(address);
+                    }
+                    Step::Address(_) => {}
+                }
+            }
+        }
+        if self.chain.is_empty()
+            && let Some(registers) = registers.filter(|_| !sample.stack.is_empty())
+        {
+            let bottom = registers.stack_pointer();
+            let mut read = |address: u64| word(sample.stack, bottom, address);
+            space.unwind(registers, &mut read, &mut self.chain);
+            return Some(registers.ip);
+        }
+        // The first address is no return address: it is where the program stands.
+        let from_chain = (!self.chain.is_empty()).then(|| self.chain.remove(0));
+        match (is_user(sample), sample.ip) {
+            (true, Some(ip)) => Some(ip),
+            _ => from_chain,
+        }
+    }
+
+    fn end(mut self, data: &PerfData<'_>) -> Result<Imported, Error> {
+        self.importer.meta.elapsed_ns = self.last_ns;
+        let gaps = &mut self.importer.gaps;
+        if let Some(note) = self.timer.note.take() {
+            gaps.note("events", note, None);
+        }
+        for (Event { name, .. }, count) in data.events().iter().zip(&self.left_out) {
+            let reason = format!("samples of {name} stand neither for time nor for an access");
+            gaps.count("events", &reason, None, *count);
+        }
+        let reason = "samples of CPUs that had nothing to do";
+        gaps.count("events", reason, None, self.idle);
+        for skipped in data.skipped() {
+            gaps.count("events", &skipped.what, None, skipped.count);
+        }
+        let lost = data.lost();
+        let reason = "perf's rings were full";
+        gaps.count(
+            "samples",
+            reason,
+            None,
+            lost.records.saturating_add(lost.samples),
+        );
+        self.importer.finish()
+    }
+}
+
+/// Whether the program itself was running.
+fn is_user(sample: &PerfSample<'_>) -> bool {
+    /// Addresses from here on are the kernel's on machines of 64 bits.
+    const FIRST: u64 = 1 << 63;
+    match sample.mode {
+        Mode::Unknown => sample.ip.is_some_and(|ip| ip < FIRST),
+        mode => mode.is_user(),
+    }
+}

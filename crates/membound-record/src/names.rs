@@ -1,0 +1,206 @@
+//! Names and lines of frames, and code of functions: what lets a run be read where the program's files
+//! are not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::sync::Arc;
+
+use membound_run::{Code, Frame, FrameId, Gap, Location, LoopAround, ModuleId, ModuleKind};
+use membound_symbolize::JitMap;
+
+use crate::gaps::Gaps;
+use crate::modules::Module;
+use crate::sites::Sites;
+
+/// Bytes of one function that are kept.
+const FUNCTION_BYTES: u64 = 64 << 10;
+/// Bytes of code that are kept.
+const CODE_BYTES: u64 = 32 << 20;
+/// Locations in one transaction.
+const AT_ONCE: usize = 10_000;
+
+/// Frames and their addresses.
+pub(crate) type Places = Vec<(FrameId, u64)>;
+
+/// The frames that lie in a module, by that.
+pub(crate) fn by_module(
+    frames: Vec<(FrameId, Frame)>,
+    modules: &[Arc<Module>],
+) -> Vec<(Arc<Module>, Places)> {
+    let mut of_module: BTreeMap<Option<ModuleId>, Places> = BTreeMap::new();
+    for (number, Frame { module, address }) in frames {
+        of_module.entry(module).or_default().push((number, address));
+    }
+    of_module
+        .into_iter()
+        .filter_map(|(id, frames)| Some((Arc::clone(modules.get(id?.index())?), frames)))
+        .collect()
+}
+
+/// Gives functions and lines of a module's frames to `put`, some at once. `pid` is the process of code that was
+/// made at run time.
+pub(crate) fn locate(
+    module: &Module,
+    frames: &[(FrameId, u64)],
+    pid: impl FnOnce() -> Option<u32>,
+    gaps: &mut Gaps,
+    put: &mut dyn FnMut(&[Location]),
+) {
+    let mut locations = Vec::new();
+    match module.kind {
+        ModuleKind::File | ModuleKind::Vdso => {
+            let Some(symbols) = module.symbols() else {
+                let reason = format!("{} could not be read any more", module.path);
+                gaps.note("names", reason, None);
+                return;
+            };
+            for (frame, address) in frames {
+                let places = symbols.locate(*address).into_iter().zip(0..);
+                locations.extend(places.map(|(place, depth)| Location {
+                    frame: *frame,
+                    depth,
+                    function: place.function,
+                    function_start: place.function_start,
+                    function_size: place.function_size,
+                    file: place.file,
+                    line: place.line,
+                    column: place.column,
+                }));
+                if locations.len() >= AT_ONCE {
+                    put(&locations);
+                    locations.clear();
+                }
+            }
+            for note in symbols.notes() {
+                gaps.note("names", note, None);
+            }
+        }
+        ModuleKind::Jit => locations = pid().map_or_else(Vec::new, |pid| jit(pid, frames, gaps)),
+        ModuleKind::Agent | ModuleKind::Kernel => {
+            locations.extend(frames.iter().map(|(frame, _)| Location {
+                function: module.path.clone(),
+                ..nameless(*frame)
+            }));
+        }
+    }
+    put(&locations);
+}
+
+/// Looks names up in the maps that compilers at run time leave for perf.
+fn jit(pid: u32, frames: &[(FrameId, u64)], gaps: &mut Gaps) -> Vec<Location> {
+    let Some(map) = jit_map(pid) else {
+        let reason =
+            format!("process {pid} has made code at run time and left no /tmp/perf-{pid}.map");
+        let remedy = "have the program's runtime write that file, as it does for perf";
+        gaps.note("names", reason, Some(remedy));
+        return Vec::new();
+    };
+    let damaged = "damaged lines in a map of code made at run time";
+    gaps.count("names", damaged, None, map.damaged());
+    frames
+        .iter()
+        .filter_map(|(frame, address)| {
+            let entry = map.find(*address)?;
+            Some(Location {
+                function: entry.name.clone(),
+                function_start: Some(entry.start),
+                function_size: Some(entry.size),
+                ..nameless(*frame)
+            })
+        })
+        .collect()
+}
+
+/// The map of code made at run time: as the process sees `/tmp`, or as we do.
+fn jit_map(pid: u32) -> Option<JitMap> {
+    let places = [
+        format!("/proc/{pid}/root/tmp/perf-{pid}.map"),
+        format!("/tmp/perf-{pid}.map"),
+    ];
+    let file = places.iter().find_map(|path| File::open(path).ok())?;
+    JitMap::read(BufReader::new(file)).ok()
+}
+
+/// A place of which nothing is known.
+pub(crate) fn nameless(frame: FrameId) -> Location {
+    Location {
+        frame,
+        depth: 0,
+        function: String::new(),
+        function_start: None,
+        function_size: None,
+        file: None,
+        line: None,
+        column: None,
+    }
+}
+
+/// Notes that a module's code was asked for and could not be decoded.
+pub(crate) fn tell_unseen(module: &Module, gaps: &mut Gaps) {
+    if let (ModuleKind::File | ModuleKind::Vdso, Some(why)) = (module.kind, module.why_no_code()) {
+        let reason = format!("{}: {why}", module.path);
+        gaps.note(Gap::UNSEEN_CODE, reason, None);
+    }
+}
+
+/// Loops around instructions that were sampled or are sites.
+pub(crate) fn loops(
+    sites: &Sites,
+    modules: &[Arc<Module>],
+    mut intern: impl FnMut(Frame) -> FrameId,
+) -> Vec<LoopAround> {
+    let met: BTreeSet<(ModuleId, u64)> = sites.met().collect();
+    let mut rows = Vec::new();
+    for (id, address) in met {
+        let code = modules.get(id.index()).and_then(|module| module.code());
+        let around = code.map(|code| code.loops(address)).unwrap_or_default();
+        let frame = intern(Frame {
+            module: Some(id),
+            address,
+        });
+        rows.extend(around.iter().zip(0..).map(|(it, level)| LoopAround {
+            frame,
+            level,
+            start: it.start,
+        }));
+    }
+    rows
+}
+
+/// Code of functions that were sampled or have sites.
+pub(crate) fn code(sites: &Sites, modules: &[Arc<Module>]) -> Vec<Code> {
+    let mut functions: BTreeMap<(ModuleId, u64), u64> = BTreeMap::new();
+    let mut read: BTreeSet<(ModuleId, u64)> = BTreeSet::new();
+    for Frame { module, address } in sites.sampled() {
+        let Some(module) = module.and_then(|id| modules.get(id.index())) else {
+            continue;
+        };
+        if !read.insert((module.id, address)) {
+            continue;
+        }
+        // Decoded as this function, whatever symbols say.
+        let range = module.code().and_then(|code| code.function(address));
+        if let Some(range) = range {
+            functions.insert((module.id, range.start), range.end - range.start);
+        }
+    }
+    let mut rows = Vec::new();
+    let mut left = CODE_BYTES;
+    for ((module, address), length) in functions {
+        let length = length.min(FUNCTION_BYTES);
+        let bytes = modules
+            .get(module.index())
+            .and_then(|it| it.bytes_at(address, length));
+        let Some(bytes) = bytes.filter(|bytes| bytes.len() as u64 <= left) else {
+            continue;
+        };
+        left -= bytes.len() as u64;
+        rows.push(Code {
+            module,
+            address,
+            bytes: bytes.to_vec(),
+        });
+    }
+    rows
+}

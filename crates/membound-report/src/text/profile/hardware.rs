@@ -1,0 +1,97 @@
+//! Accesses that the processor sampled itself: levels, functions, and lines that other cores changed.
+
+use membound_types::{HardwareView, Profile};
+
+use crate::text::out::Out;
+use crate::text::table::{Align, Table};
+use crate::units;
+
+/// Rows of each table in the summary; the document has more.
+const ROWS: usize = 5;
+/// Shares below this are no part of an answer.
+const SMALLEST: f64 = 0.0005;
+
+pub(super) fn write(out: &mut Out, profile: &Profile) {
+    let Some(view) = &profile.hardware else {
+        return;
+    };
+    out.blank();
+    out.heading(
+        &format!("Sampled by {}", view.samplers.join(" and ")),
+        &about(view),
+    );
+    let mut levels = Table::new()
+        .figures("accesses")
+        .column("latency", Align::Right, 1)
+        .middle("line from");
+    let shown = view.levels.iter().filter(|row| row.fraction > SMALLEST);
+    for row in shown {
+        levels.row([
+            units::percent(row.fraction),
+            latency(row.latency_cycles),
+            row.name.clone(),
+        ]);
+    }
+    out.table(&levels);
+    let mut functions = Table::new()
+        .figures("cycles")
+        .column("accesses", Align::Right, 2)
+        .column("latency", Align::Right, 1)
+        .column("mostly", Align::Left, 3)
+        .middle("function")
+        .column("module", Align::Middle, 4);
+    for row in view.functions.iter().take(ROWS) {
+        functions.row([
+            row.cycles_fraction.map(units::percent).unwrap_or_default(),
+            units::percent(row.fraction),
+            latency(row.latency_cycles),
+            row.level.clone(),
+            row.name.clone(),
+            row.module.clone(),
+        ]);
+    }
+    out.table(&functions);
+    changed(out, view);
+    out.note("Shares are those of sampled accesses, not of time: a long latency may be hidden by other work.");
+}
+
+fn about(view: &HardwareView) -> String {
+    let mut words = vec![
+        units::plural_of(view.accesses, "access", "accesses"),
+        units::plural_of(view.loads, "load", "loads"),
+        units::plural_of(view.stores, "store", "stores"),
+    ];
+    words.extend(
+        view.latency_cycles
+            .map(|cycles| format!("{} on average", units::cycles(cycles))),
+    );
+    words.extend(
+        view.walked_fraction
+            .map(|share| format!("{} walked the page table", units::percent(share))),
+    );
+    words.join(" · ")
+}
+
+fn latency(cycles: Option<f64>) -> String {
+    cycles.map(units::cycles).unwrap_or_default()
+}
+
+fn changed(out: &mut Out, view: &HardwareView) {
+    for row in view.changed_lines.iter().take(ROWS) {
+        out.note(&format!(
+            "line {:#x} of process {}: {} of {} found it changed by another core ({}, at {})",
+            row.address,
+            row.pid,
+            row.changed,
+            units::plural_of(row.accesses, "access", "accesses"),
+            units::plural(row.threads as usize, "thread"),
+            row.functions.join(", ")
+        ));
+    }
+    if view.changed_lines.len() > ROWS {
+        out.note(&format!(
+            "{} more such lines; --format json has them",
+            view.changed_lines.len() - ROWS
+        ));
+    }
+}

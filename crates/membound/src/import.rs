@@ -1,0 +1,112 @@
+//! `membound import`: another profiler's recording as a run.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::UNIX_EPOCH;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use membound_import::{Format, PerfData, Script};
+use membound_record::import::{self, ImportOptions, Imported};
+
+use crate::output::{self, Target, Usage};
+use crate::profile::args::USUAL_RUN;
+use crate::profile::machine;
+use crate::{report, version};
+
+/// Arguments of `import`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Names and lines come from the program's files, where they are here and are those that were \
+                  recorded. `perf record -B -N` keeps no build-ids, by which that is known."
+)]
+pub(crate) struct ImportArgs {
+    /// perf.data (of `perf record`, `perf mem record`, `perf c2c record`) or what `perf script` prints; `-`: stdin.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The run file; an earlier one is replaced.
+    #[arg(short, long, value_name = "RUN", default_value = USUAL_RUN)]
+    output: PathBuf,
+    /// Profile of the machine that was recorded on [default: the run has none].
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+    /// Show no summary at the end.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Reads a recording and writes a run.
+pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    let target = Target::open(&args.output)?;
+    if !target.is_file() {
+        let why = "a run is a database and goes into a regular file: name one with -o";
+        return Err(Usage(why.to_owned()).into());
+    }
+    let machine = args.machine.as_deref().map(machine::read).transpose()?;
+    let (bytes, date) = read(&args.file)?;
+    let place = || format!("cannot import {}", args.file.display());
+    let mut imported = None;
+    // Nothing stands at the output before all of the run is there.
+    output::replace_with(&args.output, |path| {
+        let options = ImportOptions {
+            output: path.to_owned(),
+            membound_version: version::BUILD.to_owned(),
+            date: date.clone(),
+            machine: machine.clone(),
+        };
+        imported = Some(import(&bytes, options).with_context(place)?);
+        Ok(())
+    })?;
+    let imported = imported.context("nothing was imported")?;
+    tell(args, &imported);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn import(bytes: &[u8], options: ImportOptions) -> anyhow::Result<Imported> {
+    Ok(match Format::of(bytes)? {
+        Format::PerfData => import::perf_data(&PerfData::read(bytes)?, options)?,
+        Format::Script => import::script(&Script::read(bytes)?, options)?,
+    })
+}
+
+/// The bytes of a file, and when it was written last.
+fn read(path: &Path) -> anyhow::Result<(Vec<u8>, String)> {
+    let place = || format!("cannot read {}", path.display());
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.context("cannot read stdin")?;
+        return Ok((bytes, membound_platform::date::now_utc()));
+    }
+    let found = std::fs::metadata(path).with_context(place)?;
+    if found.is_dir() {
+        bail!(
+            "cannot import {}: it is a directory (a recording with `--threads` is one): record again without \
+             `--threads`, or import what `perf script` prints",
+            path.display()
+        );
+    }
+    let bytes = std::fs::read(path).with_context(place)?;
+    let written = found.modified().ok();
+    let seconds = written.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    let date = seconds.map(|since| membound_platform::date::utc(since.as_secs()));
+    Ok((bytes, date.unwrap_or_default()))
+}
+
+fn tell(args: &ImportArgs, imported: &Imported) {
+    if args.quiet {
+        return;
+    }
+    match report::summary(&args.output, output::error_style()) {
+        Ok(text) => output::tell(&text),
+        Err(error) => output::complain(&format!("{error:#}")),
+    }
+    output::complain(&format!(
+        "{} samples and {} accesses of {} are in {}",
+        imported.samples,
+        imported.accesses,
+        args.file.display(),
+        args.output.display()
+    ));
+}
