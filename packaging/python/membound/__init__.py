@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Optional, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, Union, overload
 
 from ._columns import COLUMNS, Column
 from ._command import Error, NotMeasured
@@ -60,7 +60,7 @@ def open(path: _Path = ..., *, backend: Literal["pandas"]) -> Run[pandas.DataFra
 def open(path: _Path = ..., *, backend: Literal["polars"]) -> Run[polars.DataFrame]: ...
 @overload
 def open(path: _Path = ..., *, backend: Literal["rows"]) -> Run[Rows]: ...
-def open(path: _Path = USUAL_RUN, *, backend: Optional[Backend] = None) -> Run[Any]:
+def open(path: _Path = USUAL_RUN, *, backend: Backend | None = None) -> Run[Any]:
     """Opens a run that `membound profile` recorded.
 
     Raises Error with the command's message when the file is not there, is no run, or holds no sample.
@@ -76,7 +76,7 @@ def open_machine(path: _Path, *, backend: Literal["pandas"]) -> Machine[pandas.D
 def open_machine(path: _Path, *, backend: Literal["polars"]) -> Machine[polars.DataFrame]: ...
 @overload
 def open_machine(path: _Path, *, backend: Literal["rows"]) -> Machine[Rows]: ...
-def open_machine(path: _Path, *, backend: Optional[Backend] = None) -> Machine[Any]:
+def open_machine(path: _Path, *, backend: Backend | None = None) -> Machine[Any]:
     """Opens what `membound measure --json FILE` wrote. Raises Error when it is no such document."""
     return read_machine(path, choose(backend))
 
@@ -127,7 +127,7 @@ def profile(
     *,
     machine: _MachineOrPath = None,
     options: Sequence[str] = (),
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
 ) -> Run[Any]:
     """Runs `command` to its end, records where it waits for memory into the file `output`, and opens that.
 
@@ -145,7 +145,7 @@ def measure(
     parts: Sequence[str] = ...,
     *,
     quick: bool = ...,
-    output: Optional[_Path] = ...,
+    output: _Path | None = ...,
     options: Sequence[str] = ...,
     backend: None = ...,
 ) -> Machine[Any]: ...
@@ -154,7 +154,7 @@ def measure(
     parts: Sequence[str] = ...,
     *,
     quick: bool = ...,
-    output: Optional[_Path] = ...,
+    output: _Path | None = ...,
     options: Sequence[str] = ...,
     backend: Literal["pandas"],
 ) -> Machine[pandas.DataFrame]: ...
@@ -163,7 +163,7 @@ def measure(
     parts: Sequence[str] = ...,
     *,
     quick: bool = ...,
-    output: Optional[_Path] = ...,
+    output: _Path | None = ...,
     options: Sequence[str] = ...,
     backend: Literal["polars"],
 ) -> Machine[polars.DataFrame]: ...
@@ -172,7 +172,7 @@ def measure(
     parts: Sequence[str] = ...,
     *,
     quick: bool = ...,
-    output: Optional[_Path] = ...,
+    output: _Path | None = ...,
     options: Sequence[str] = ...,
     backend: Literal["rows"],
 ) -> Machine[Rows]: ...
@@ -180,9 +180,9 @@ def measure(
     parts: Sequence[str] = (),
     *,
     quick: bool = False,
-    output: Optional[_Path] = None,
+    output: _Path | None = None,
     options: Sequence[str] = (),
-    backend: Optional[Backend] = None,
+    backend: Backend | None = None,
 ) -> Machine[Any]:
     """Measures this machine: all parts, or those named, as in `["latency", "bandwidth"]`.
 

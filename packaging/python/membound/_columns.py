@@ -14,7 +14,7 @@ Type = Literal["text", "integer", "unsigned", "number", "flag"]
 class Column(NamedTuple):
     """One column of a table."""
 
-    #: Its name, the unit last: `_s`, `_ns`, `_bytes`, `_percent`, `_gb_s` (10⁹ bytes a second), `_cycles` (of the core).
+    #: Its name, the unit last: `_s`, `_ns`, `_bytes`, `_percent`, `_gb_s` (10⁹ bytes a second), `_cycles` (core).
     name: str
     #: What its values are.
     type: Type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from ._command import NotMeasured
 
@@ -16,7 +16,7 @@ def known(value: Any) -> Any:
     return None if reason(value) is not None else value
 
 
-def reason(value: Any) -> Optional[str]:
+def reason(value: Any) -> str | None:
     """Why a value was not measured; None where it was."""
     if isinstance(value, Mapping) and "not_measured" in value:
         return str(value["not_measured"]["reason"])
@@ -32,17 +32,17 @@ def required(document: Object, name: str) -> Any:
     return value
 
 
-def scaled(value: Optional[float], by: float) -> Optional[float]:
+def scaled(value: float | None, by: float) -> float | None:
     """A value in another unit; what is unknown stays so."""
     return None if value is None else value * by
 
 
-def percent(fraction: Optional[float]) -> Optional[float]:
+def percent(fraction: float | None) -> float | None:
     """A fraction in per cent."""
     return scaled(fraction, 100.0)
 
 
-def figure(name: str, unit: str, value: Optional[Object], by: float = 1.0) -> dict[str, Optional[float]]:
+def figure(name: str, unit: str, value: Object | None, by: float = 1.0) -> dict[str, float | None]:
     """The three columns of a figure with its interval."""
     ends = value if value is not None else {}
     return {
@@ -52,7 +52,7 @@ def figure(name: str, unit: str, value: Optional[Object], by: float = 1.0) -> di
     }
 
 
-def because(reasons: Iterable[Optional[str]]) -> Optional[str]:
+def because(reasons: Iterable[str | None]) -> str | None:
     """The reasons of a row in one text, each once; None where there are none."""
     given = dict.fromkeys(reason for reason in reasons if reason)
     return "; ".join(given) or None

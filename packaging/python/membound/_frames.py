@@ -7,7 +7,7 @@ import importlib.util
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Optional, Protocol, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from ._columns import RUN, Columns
 from ._command import Error
@@ -110,7 +110,7 @@ class _Automatic:
         return choose(_automatic()).arrow(file)
 
 
-def choose(backend: Optional[Backend]) -> Frames[Any]:
+def choose(backend: Backend | None) -> Frames[Any]:
     """What makes frames of `backend`; with None, of the library that the program uses or has.
 
     Raises Error when that library is not installed, or no backend has this name.
@@ -119,7 +119,7 @@ def choose(backend: Optional[Backend]) -> Frames[Any]:
         return _Automatic()
     if backend == "rows":
         return _Rows()
-    makers: Mapping[str, Union[_Pandas, _Polars]] = {"pandas": _Pandas(), "polars": _Polars()}
+    makers: Mapping[str, _Pandas | _Polars] = {"pandas": _Pandas(), "polars": _Polars()}
     if backend not in makers:
         raise Error(f"there is no backend `{backend}`: use pandas, polars or rows")
     if not _is_there(backend):

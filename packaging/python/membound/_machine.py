@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Optional, Union
+from typing import Any, Generic
 
 from . import _columns
 from ._command import Error
@@ -34,7 +34,7 @@ class MachineSummary:
     cpus: int
     memory_bytes: int
     #: The hypervisor, where there is one.
-    hypervisor: Optional[str]
+    hypervisor: str | None
     kernel: str
     #: Wall time of the measurement.
     elapsed_s: float
@@ -59,7 +59,7 @@ class Machine(Generic[Frame]):
         """The whole document of `membound measure --json`, for what no table has."""
         return self._document
 
-    def save(self, path: Union[str, os.PathLike[str]]) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the document, for `membound profile --machine` and `membound compare`."""
         try:
             Path(path).write_text(json.dumps(self._document), encoding="utf-8")
@@ -165,7 +165,7 @@ def _interval(name: str, unit: str, row: Object, base: str) -> dict[str, Any]:
     return {f"{name}{end}_{unit}": row[f"{base}{end}"] for end in ends}
 
 
-def _text(value: Any) -> Optional[str]:
+def _text(value: Any) -> str | None:
     """A name; a number that stands for one, as of a node, too."""
     return None if value is None else str(value)
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any
 
 from ._command import Error, find, message, output_of
 from ._frames import Frames
@@ -21,9 +21,9 @@ USUAL_RUN = "membound.run"
 
 
 def record(
-    command: Sequence[Union[str, os.PathLike[str]]],
-    output: Union[str, os.PathLike[str]],
-    machine: Union[str, os.PathLike[str], Machine[Any], None],
+    command: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    machine: str | os.PathLike[str] | Machine[Any] | None,
     options: Sequence[str],
     frames: Frames[Any],
 ) -> Run[Any]:
@@ -31,7 +31,7 @@ def record(
     if isinstance(command, (str, bytes)) or not command:
         raise Error("the command is a list of words, as in ['./program', 'argument']")
     with tempfile.TemporaryDirectory(prefix="membound-") as place:
-        arguments: list[Union[str, os.PathLike[str]]] = ["profile", "--quiet", f"--output={os.fspath(output)}"]
+        arguments: list[str | os.PathLike[str]] = ["profile", "--quiet", f"--output={os.fspath(output)}"]
         if isinstance(machine, Machine):
             machine.save(Path(place, "machine.json"))
             arguments.append(f"--machine={Path(place, 'machine.json')}")
@@ -47,7 +47,7 @@ def record(
     return Run(output, frames)
 
 
-def _identity(path: Union[str, os.PathLike[str]]) -> Optional[tuple[int, int, int]]:
+def _identity(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
     """What differs between a file and the one that takes its place."""
     try:
         found = os.stat(path)
@@ -59,7 +59,7 @@ def _identity(path: Union[str, os.PathLike[str]]) -> Optional[tuple[int, int, in
 def measure_machine(
     parts: Sequence[str],
     quick: bool,
-    output: Union[str, os.PathLike[str], None],
+    output: str | os.PathLike[str] | None,
     options: Sequence[str],
     frames: Frames[Any],
 ) -> Machine[Any]:
@@ -77,7 +77,7 @@ def measure_machine(
     return machine
 
 
-def read_machine(path: Union[str, os.PathLike[str]], frames: Frames[Any]) -> Machine[Any]:
+def read_machine(path: str | os.PathLike[str], frames: Frames[Any]) -> Machine[Any]:
     """Reads what `membound measure --json` wrote."""
     name = os.fspath(path)
     try:

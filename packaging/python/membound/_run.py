@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Optional, Union
+from typing import Any, Generic, Literal
 
 from . import _columns
 from ._command import Error, NotMeasured, output_of
@@ -46,9 +46,9 @@ class Summary:
     #: The recording was cut short: what is there is true of the part that was recorded.
     incomplete: bool
     #: Exit code of the program, when it ended by itself.
-    exit_code: Optional[int]
+    exit_code: int | None
     #: Signal that ended it.
-    signal: Optional[int]
+    signal: int | None
     #: Wall time.
     elapsed_s: float
     #: CPU time of all threads.
@@ -62,9 +62,9 @@ class Summary:
     memory_bound_low_percent: float
     memory_bound_high_percent: float
     #: Average latency of the accesses that were timed.
-    latency_ns: Optional[float]
+    latency_ns: float | None
     #: Why that is not known.
-    latency_unknown_because: Optional[str]
+    latency_unknown_because: str | None
     #: Timer samples.
     samples: int
     #: By how much longer the program took because it was recorded (an estimate).
@@ -74,7 +74,7 @@ class Summary:
 class Run(Generic[Frame]):
     """A recorded run, or a selected part of one. `membound.open` makes it."""
 
-    def __init__(self, path: Union[str, os.PathLike[str]], frames: Frames[Frame], part: Sequence[str] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], frames: Frames[Frame], part: Sequence[str] = ()) -> None:
         self._path = Path(path)
         self._frames = frames
         self._part = tuple(part)
@@ -101,9 +101,9 @@ class Run(Generic[Frame]):
     def select(
         self,
         *,
-        from_s: Optional[float] = None,
-        to_s: Optional[float] = None,
-        threads: Iterable[Union[int, str]] = (),
+        from_s: float | None = None,
+        to_s: float | None = None,
+        threads: Iterable[int | str] = (),
     ) -> Run[Frame]:
         """The part of the run in a span of time, or of threads by number or name; without arguments the whole run.
 
@@ -111,10 +111,8 @@ class Run(Generic[Frame]):
         """
         part = []
         if from_s is not None or to_s is not None:
-            begin = 0.0 if from_s is None else from_s
-            # The end of the recording lies behind that of the program, which the document tells.
-            end = "" if to_s is None else f"{to_s:.9f}s"
-            part.append(f"--span={begin:.9f}s..{end}")
+            ends = ["" if end_s is None else f"{end_s:.9f}s" for end_s in (from_s, to_s)]
+            part.append(f"--span={'..'.join(ends)}")
         named = [str(thread) for thread in threads]
         if named:
             part.append(f"--thread={','.join(named)}")
@@ -342,7 +340,7 @@ def _place(frame: Object) -> str:
     return f"{frame['function']} ({frame['file']}{line})"
 
 
-def _moment(name: Optional[str], kind: Optional[str], moment: Object) -> dict[str, Any]:
+def _moment(name: str | None, kind: str | None, moment: Object) -> dict[str, Any]:
     return {"object": name, "kind": kind, "time_s": moment["t_s"], "live_bytes": moment["bytes"]}
 
 

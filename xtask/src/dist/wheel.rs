@@ -22,10 +22,10 @@ const PLATFORM: &str = "manylinux_2_17_x86_64.musllinux_1_1_x86_64";
 /// The Python package, from the workspace's root.
 const PACKAGE: &str = "packaging/python/membound";
 /// Optional dependencies: the extra, and what it brings. Samples come as an Arrow file, which polars reads by itself.
-const EXTRAS: [(&str, &str); 3] = [
-    ("pandas", "pandas>=2"),
-    ("pandas", "pyarrow>=14"),
-    ("polars", "polars>=1"),
+pub(crate) const EXTRAS: [(&str, &str); 3] = [
+    ("pandas", "pandas>=2.2.2"),
+    ("pandas", "pyarrow>=17.0.0"),
+    ("polars", "polars>=1.0.0"),
 ];
 
 /// Makes the wheel of what `tree` has.
@@ -201,7 +201,7 @@ mod tests {
     fn extras_are_declared_once_with_all_that_they_need() {
         let text = metadata("");
         assert_eq!(text.matches("Provides-Extra: pandas\n").count(), 1);
-        assert!(text.contains("Requires-Dist: pyarrow>=14; extra == \"pandas\"\n"));
+        assert!(text.contains("Requires-Dist: pyarrow>=17.0.0; extra == \"pandas\"\n"));
         assert!(text.contains("Provides-Extra: polars\n"));
     }
 
