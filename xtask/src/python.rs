@@ -4,38 +4,21 @@
 //! the release build of the command on programs that know what they do. One environment more has the oldest libraries
 //! that the package declares. A Python that cannot be had is named: `skipped: reason`.
 
+mod bench;
 mod interpreters;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
-use crate::run::{cargo, note, program, root, say, stdout_of, succeed};
+use crate::run::{cargo, note, root, say, succeed};
+use bench::Bench;
+use bench::Libraries;
+pub(crate) use bench::Notebook;
 
-/// Where the package and its tests are.
-pub(crate) const PACKAGE: &str = "packaging/python";
 /// The Pythons that the package is tested with.
 const VERSIONS: [&str; 4] = ["3.11", "3.12", "3.13", "3.14"];
-/// The oldest Python that installers give the wheel to: the command and rows are tried with it.
-const OLDEST: &str = "3.9";
-/// Makes environments, many times faster than pip.
-const UV: &str = "uv==0.13.9";
-/// What the tests need beside the libraries of frames.
-const TOOLS: [&str; 4] = [
-    "pytest==9.2.0",
-    "mypy==2.4.1",
-    "pandas-stubs==3.1.0.261029",
-    "typing-extensions",
-];
-/// What the notebook needs beside these.
-const NOTEBOOK: [&str; 4] = [
-    "nbconvert==7.17.2",
-    "nbclient==0.11.0",
-    "ipykernel",
-    "matplotlib==3.11.2",
-];
-
 /// Arguments of `python`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -50,30 +33,6 @@ pub(crate) struct Args {
     command: Option<PathBuf>,
 }
 
-/// Libraries of frames in an environment.
-#[derive(Clone, Copy)]
-enum Libraries {
-    /// Those that the registry serves today, pinned.
-    Current,
-    /// The oldest that the wheel's extras admit.
-    Oldest,
-}
-
-impl Libraries {
-    /// What uv is told to install.
-    fn requirements(self) -> Vec<String> {
-        match self {
-            Self::Current => ["pandas==3.1.1", "polars==2.1.0", "pyarrow==26.0.1"]
-                .map(str::to_owned)
-                .to_vec(),
-            Self::Oldest => crate::dist::EXTRAS
-                .iter()
-                .map(|(_, needs)| needs.replace(">=", "=="))
-                .collect(),
-        }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let command = match &args.command {
         Some(path) => std::fs::canonicalize(path)
@@ -82,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let bench = Bench::new(command)?;
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-    let mut newest = None;
+    let mut newest: Option<PathBuf> = None;
     for version in VERSIONS {
         if !args.only.is_empty() && args.only.iter().all(|only| only != version) {
             continue;
@@ -91,7 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Ok(python) => match bench.test(version, &python, Libraries::Current) {
                 Ok(environment) => {
                     passed += 1;
-                    newest = Some((environment, python));
+                    newest = Some(environment);
                 }
                 Err(error) => {
                     failed += 1;
@@ -106,11 +65,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut further: Vec<(&str, Result<()>)> = Vec::new();
     if args.only.is_empty() {
-        further.push(("the oldest libraries", bench.test_oldest_libraries()));
+        further.push((
+            "the oldest libraries",
+            bench.test_oldest_libraries(VERSIONS[0]),
+        ));
         further.push(("the oldest Python", bench.try_oldest_python()));
     }
-    if let (Some((environment, _)), false) = (&newest, args.no_notebook) {
-        further.push(("the notebook", bench.execute_notebook(environment).map(drop)));
+    if let (Some(environment), false) = (&newest, args.no_notebook) {
+        further.push((
+            "the notebook",
+            bench.execute_notebook(environment).map(drop),
+        ));
     }
     for (what, outcome) in further {
         match outcome {
@@ -125,7 +90,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
         }
     }
-    say(format_args!("python: {passed} passed, {failed} failed, {skipped} skipped"));
+    say(format_args!(
+        "python: {passed} passed, {failed} failed, {skipped} skipped"
+    ));
     Ok(if failed == 0 && passed > 0 {
         ExitCode::SUCCESS
     } else {
@@ -141,12 +108,15 @@ pub(crate) fn check() -> Result<()> {
             return bench.test(version, &python, Libraries::Current).map(drop);
         }
     }
-    say(format_args!("skipped: no Python of {} to {} here", VERSIONS[0], VERSIONS[3]));
+    say(format_args!(
+        "skipped: no Python of {} to {} here",
+        VERSIONS[0], VERSIONS[3]
+    ));
     Ok(())
 }
 
-/// Executes the notebook with the newest Python that is here, and returns the notebook with what it showed.
-pub(crate) fn executed_notebook() -> Result<PathBuf> {
+/// Executes the notebook with the newest Python that is here.
+pub(crate) fn execute_notebook() -> Result<Notebook> {
     let bench = Bench::new(release_build()?)?;
     let found = VERSIONS.iter().rev().find_map(|version| {
         let python = interpreters::find_installed(version).ok()?;
@@ -159,138 +129,11 @@ pub(crate) fn executed_notebook() -> Result<PathBuf> {
 
 /// The release build of the command, made if need be.
 fn release_build() -> Result<PathBuf> {
-    succeed(&mut cargo(["build", "--release", "--locked", "--package=membound"]))?;
+    succeed(&mut cargo([
+        "build",
+        "--release",
+        "--locked",
+        "--package=membound",
+    ]))?;
     Ok(root().join("target/release/membound"))
-}
-
-/// What all tests share: uv, the command, and what was recorded.
-struct Bench {
-    uv: PathBuf,
-    command: PathBuf,
-    /// Runs and the machine profile: recorded by the first Python, read by the others too.
-    data: PathBuf,
-}
-
-impl Bench {
-    fn new(command: PathBuf) -> Result<Self> {
-        let directory = directory();
-        let data = directory.join("data");
-        // What another build of the command recorded.
-        drop(std::fs::remove_dir_all(&data));
-        std::fs::create_dir_all(&data).with_context(|| format!("cannot make {}", data.display()))?;
-        let tools = directory.join("uv");
-        let uv = tools.join("bin/uv");
-        let is_there = stdout_of(program(&uv).arg("--version"))
-            .is_ok_and(|told| UV.ends_with(told.split(' ').nth(1).unwrap_or_default().trim()));
-        if !is_there {
-            note("bringing in uv");
-            stdout_of(program("python3").args(["-m", "venv", "--clear"]).arg(&tools))?;
-            let mut pip = program(tools.join("bin/pip"));
-            stdout_of(pip.args(["install", "--quiet", "--disable-pip-version-check", UV]))?;
-        }
-        Ok(Self { uv, command, data })
-    }
-
-    /// Runs the tests with one Python; its environment.
-    fn test(&self, version: &str, python: &Path, libraries: Libraries) -> Result<PathBuf> {
-        note(format_args!("── Python {version}"));
-        let environment = self.environment(version, python, libraries)?;
-        let mut pytest = self.python(&environment);
-        succeed(pytest.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]))?;
-        Ok(environment)
-    }
-
-    /// The lowest Python with the oldest libraries: newer Pythons have no builds of these.
-    fn test_oldest_libraries(&self) -> Result<()> {
-        let python = interpreters::find(VERSIONS[0], &self.uv)?;
-        self.test(&format!("{}-oldest", VERSIONS[0]), &python, Libraries::Oldest)
-            .map(drop)
-    }
-
-    /// The command and rows with a Python for which there are no tests, without any library.
-    fn try_oldest_python(&self) -> Result<()> {
-        const TRY: &str = "import membound, sys\n\
-                           rows = membound.open(sys.argv[1], backend='rows').stalls(by='line')\n\
-                           assert rows[0]['stall_s'] > 0, rows[0]";
-        let python = interpreters::find_installed(OLDEST)?;
-        note(format_args!("── Python {OLDEST}, without libraries"));
-        let try_it = |words: &[&str]| {
-            let mut command = program(&python);
-            self.surround(&mut command);
-            stdout_of(command.args(words).arg(self.data.join("objects.run")))
-        };
-        ensure!(try_it(&["-m", "membound", "report"])?.contains("memory bound"));
-        try_it(&["-c", TRY]).map(drop)
-    }
-
-    /// Executes the notebook; the copy that holds what it showed, with a page of HTML beside it.
-    fn execute_notebook(&self, environment: &Path) -> Result<PathBuf> {
-        note("── the notebook");
-        let packages = NOTEBOOK.map(str::to_owned);
-        self.install(environment, &packages)?;
-        let output = directory().join("notebook");
-        std::fs::create_dir_all(&output)
-            .with_context(|| format!("cannot make {}", output.display()))?;
-        let source = root().join(PACKAGE).join("first-look.ipynb");
-        let copy = output.join("first-look.ipynb");
-        std::fs::copy(&source, &copy).with_context(|| format!("cannot copy {}", source.display()))?;
-        for format in ["notebook", "html"] {
-            let mut convert = self.python(environment);
-            convert.args(["-m", "nbconvert", "--log-level=ERROR", "--to", format]);
-            if format == "notebook" {
-                convert.args(["--execute", "--inplace"]);
-            }
-            convert.current_dir(&output);
-            succeed(convert.arg(&copy))?;
-        }
-        Ok(copy)
-    }
-
-    /// An environment with the package's libraries and tools, made once.
-    fn environment(&self, name: &str, python: &Path, libraries: Libraries) -> Result<PathBuf> {
-        let environment = directory().join(name);
-        let mut packages = libraries.requirements();
-        packages.extend(TOOLS.map(str::to_owned));
-        let made_of = format!("{}\n{}", python.display(), packages.join("\n"));
-        let stamp = environment.join("made");
-        if std::fs::read_to_string(&stamp).is_ok_and(|found| found == made_of) {
-            return Ok(environment);
-        }
-        let mut make = program(&self.uv);
-        make.args(["venv", "--quiet", "--clear", "--no-python-downloads", "--python"]);
-        stdout_of(make.arg(python).arg(&environment))?;
-        self.install(&environment, &packages)?;
-        std::fs::write(&stamp, made_of)
-            .with_context(|| format!("cannot write {}", stamp.display()))?;
-        Ok(environment)
-    }
-
-    fn install(&self, environment: &Path, packages: &[String]) -> Result<()> {
-        let mut install = program(&self.uv);
-        install.args(["pip", "install", "--quiet", "--python"]);
-        install.arg(environment.join("bin/python"));
-        stdout_of(install.args(packages)).map(drop)
-    }
-
-    /// A Python of an environment that finds the package, the command and the data.
-    fn python(&self, environment: &Path) -> Command {
-        let mut python = program(environment.join("bin/python"));
-        self.surround(&mut python);
-        python
-    }
-
-    fn surround(&self, command: &mut Command) {
-        let package = root().join(PACKAGE);
-        command
-            .env("PYTHONPATH", &package)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("MEMBOUND_COMMAND", &self.command)
-            .env("MEMBOUND_TEST_DATA", &self.data)
-            .current_dir(&package);
-    }
-}
-
-/// Where environments, data and results lie.
-fn directory() -> PathBuf {
-    root().join("target/python")
 }

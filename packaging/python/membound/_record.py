@@ -30,6 +30,9 @@ def record(
     """Runs a program under `membound profile`, and opens what was recorded."""
     if isinstance(command, (str, bytes)) or not command:
         raise Error("the command is a list of words, as in ['./program', 'argument']")
+    for option in options:
+        if option.split("=")[0] in ("--repeat", "--until"):
+            raise Error(f"{option} makes several runs, and this opens one: call profile() for each of them")
     with tempfile.TemporaryDirectory(prefix="membound-") as place:
         arguments: list[str | os.PathLike[str]] = ["profile", "--quiet", f"--output={os.fspath(output)}"]
         if isinstance(machine, Machine):

@@ -268,6 +268,8 @@ def test_what_cannot_be_recorded_is_one_line(tmp_path: Path, machine_file: Path,
         membound.profile("./program", tmp_path / "x.run", machine=machine_file)
     with pytest.raises(membound.Error, match="--no-such-option"):
         membound.profile(["true"], tmp_path / "x.run", machine=machine_file, options=["--no-such-option"])
+    with pytest.raises(membound.Error, match="several runs"):
+        membound.profile(["true"], tmp_path / "x.run", machine=machine_file, options=["--repeat=2"])
     with pytest.raises(membound.Error, match="no-such-directory"):
         membound.profile(["true"], tmp_path / "no-such-directory/x.run", machine=machine_file)
 

@@ -67,7 +67,10 @@ fn package_files() -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = entries
         .flatten()
         .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|kind| kind == "py" || kind == "typed"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|kind| kind == "py" || kind == "typed")
+        })
         .collect();
     files.sort();
     Ok(files)

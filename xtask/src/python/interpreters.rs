@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::directory;
 use crate::needs::install_packages;
-use crate::run::{note, on_path, program, stdout_of};
+use crate::run::{note, on_path, program, root, stdout_of};
+
+/// Where Pythons, environments, data and results lie.
+pub(super) fn directory() -> PathBuf {
+    root().join("target/python")
+}
 
 /// A Python that is not here and cannot be had.
 #[derive(Debug)]
@@ -95,7 +99,9 @@ fn unpack(version: &str) -> Result<PathBuf> {
     if on_path("mmdebstrap").is_none() {
         install_packages(&["mmdebstrap"])?;
     }
-    note(format_args!("unpacking Python {version} from Debian's unstable distribution"));
+    note(format_args!(
+        "unpacking Python {version} from Debian's unstable distribution"
+    ));
     let place = unpacked(version);
     drop(fs::remove_dir_all(&place));
     let mut make = program("mmdebstrap");
