@@ -1,7 +1,7 @@
 """The columns of every table: name with its unit, type, and what it means.
 
 An interval is `x_low` and `x_high` beside `x`, before the unit; it is the 95 % interval. What is not known is null, and
-`unknown_because` of the same row says why.
+`unknown_because` of the same row says why; `Run.missing` says what is not known of the whole run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _count(name: str, meaning: str) -> Columns:
 
 LEVELS = ("l1", "l2", "l3", "dram", "remote", "unknown")
 
-_WHY = Column("unknown_because", "text", "why figures of this row are not known; null where all are")
+_WHY = Column("unknown_because", "text", "why figures of this row are not known; null where all are known")
 
 _STALL: Columns = (
     *_interval("stall", "s", "CPU time that waited for memory here"),
@@ -63,7 +63,7 @@ _FIGURES: Columns = (
             LEVELS,
             (
                 "L1 (for L1 and L2 where the timer cannot tell them apart)",
-                "L2",
+                "L2 (null where it is told together with L1)",
                 "L3",
                 "memory of the own node",
                 "memory of another node, or another core's cache",
@@ -137,7 +137,7 @@ RUN: dict[str, Columns] = {
         Column("time_ns", "integer", "since the run began"),
         Column("cpu_ns", "integer", "CPU time that the sample stands for"),
         Column("stall_ns", "integer", "the part of it that waited for memory"),
-        Column("level", "text", "level that the stalled part waited for; null where it is not known"),
+        Column("level", "text", "level that the stalled part waited for; null where nothing was stalled"),
         Column("object", "text", "object that it waited for; null where it is not known"),
         Column("thread", "text", "name of the thread"),
         Column("pid", "integer", "its process"),
@@ -146,7 +146,7 @@ RUN: dict[str, Columns] = {
         Column("module", "text", "file of its code"),
         Column("file", "text", "source file"),
         Column("line", "integer", "source line"),
-        Column("address", "integer", "address in the module"),
+        Column("address", "unsigned", "address in the module"),
         Column("stack", "text", "call chain, outermost first, `;` between"),
     ),
     "sharing": (

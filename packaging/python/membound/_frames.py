@@ -76,8 +76,8 @@ class _Pandas:
         with pyarrow.ipc.open_file(file) as reader:
             table = reader.read_all()
         frame: pandas.DataFrame = table.to_pandas()
-        integers = [column.name for column in RUN["samples"] if column.type == "integer"]
-        return frame.astype({name: "Int64" for name in integers})
+        numbers = [column for column in RUN["samples"] if column.type in ("integer", "unsigned")]
+        return frame.astype({column.name: self.TYPES[column.type] for column in numbers})
 
 
 class _Polars:

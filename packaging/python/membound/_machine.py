@@ -75,7 +75,7 @@ class Machine(Generic[Frame]):
             date=it["date"],
             membound_version=it["membound_version"],
             incomplete=it["incomplete"],
-            cpus=it["cpu"]["online"],
+            cpus=len(it["cpu"]["online"]),
             memory_bytes=it["memory_bytes"],
             hypervisor=it["conditions"]["hypervisor"],
             kernel=it["conditions"]["kernel"],

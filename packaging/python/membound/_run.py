@@ -65,7 +65,7 @@ class Summary:
     latency_ns: float | None
     #: Why that is not known.
     latency_unknown_because: str | None
-    #: Timer samples.
+    #: Timer samples, also those in membound's own code inside the program, which no table holds.
     samples: int
     #: By how much longer the program took because it was recorded (an estimate).
     recording_cost_percent: float
@@ -172,12 +172,13 @@ class Run(Generic[Frame]):
         return self._frames.table(_columns.STALLS[by], [{**_copy(row, copied), **self._figures(row)} for row in rows])
 
     def objects(self) -> Frame:
-        """The same by object: heap blocks by allocating call chain, variables, stacks.
+        """The same by object: heap blocks by allocating call chain, variables, mappings, stacks.
 
-        Raises NotMeasured when allocations were not followed.
+        Raises NotMeasured when allocations were not followed and nothing else is known.
         """
         rows = self._document["objects"]
-        if not self._document["run"]["objects_recorded"] and not rows:
+        # Mappings, variables and stacks are known also where allocations were not followed.
+        if not rows and not self._document["run"]["objects_recorded"]:
             raise self._why_not("objects", "allocations were not followed")
         return self._frames.table(_columns.RUN["objects"], [self._object(row) for row in rows])
 
@@ -244,11 +245,14 @@ class Run(Generic[Frame]):
         return self._frames.table(_columns.RUN["findings"], rows)
 
     def missing(self) -> Frame:
-        """What the run could not record, and what to switch on for it."""
+        """What is not known of the whole run, and what to switch on for it."""
         rows = [
             {"what": gap["table"], "reason": gap["why"]["reason"], "remedy": gap["why"].get("remedy")}
             for gap in self._document["missing"]
         ]
+        if self._document["memory_bound"]["l1_and_l2_together"]:
+            why = "the timer cannot tell L1 and L2 apart: `stall_l1_s` holds both"
+            rows.append({"what": "stall_l2_s", "reason": why, "remedy": None})
         return self._frames.table(_columns.RUN["missing"], rows)
 
     def _report(self, form: str) -> bytes:
@@ -271,8 +275,7 @@ class Run(Generic[Frame]):
     def _figures(self, row: Object) -> dict[str, Any]:
         cpu_s = self._document["time"]["cpu_s"]
         levels = {f"stall_{level}_s": row["levels"][level] * cpu_s for level in _columns.LEVELS}
-        together = self._document["memory_bound"]["l1_and_l2_together"]
-        if together:
+        if self._document["memory_bound"]["l1_and_l2_together"]:
             levels["stall_l2_s"] = None
         counts = ("loads", "stores", "llc_misses")
         return {
@@ -288,7 +291,6 @@ class Run(Generic[Frame]):
             "confidence": row["confidence"],
             "unknown_because": because(
                 [
-                    "the timer cannot tell L1 and L2 apart" if together else None,
                     self._untimed() if row["avg_latency_ns"] is None else None,
                     self._uncounted() if any(row[count] is None for count in counts) else None,
                 ]
@@ -302,7 +304,7 @@ class Run(Generic[Frame]):
 
     def _uncounted(self) -> str:
         if self._document["run"]["latencies_recorded"]:
-            return "its executions or misses were not counted"
+            return "not all of its executions and misses were counted"
         return self._why_not("latency", "accesses were not timed").reason
 
     def _level(self, row: Object) -> dict[str, Any]:
@@ -320,8 +322,9 @@ class Run(Generic[Frame]):
         names = ("name", "kind", "size_bytes", "blocks", "total_bytes", "lifetime_s", "false_sharing")
         return {
             **_copy(row, names),
-            "blocks_low": row.get("blocks_low"),
-            "blocks_high": row.get("blocks_high"),
+            # Blocks that were not sampled were counted one by one.
+            "blocks_low": row.get("blocks_low", row["blocks"]),
+            "blocks_high": row.get("blocks_high", row["blocks"]),
             "node_local_percent": percent(row["node_local_fraction"]),
             "alloc_stack": " < ".join(_place(frame) for frame in row["alloc_stack"]) or None,
             **self._figures(row),

@@ -86,7 +86,9 @@ def document(objects_run: Path) -> Any:
 
 
 def document_of(run: Path) -> Any:
-    return json.loads(subprocess.run([find(), "report", str(run), "--format=json"], check=True, capture_output=True).stdout)
+    return json.loads(
+        subprocess.run([find(), "report", str(run), "--format=json"], check=True, capture_output=True).stdout
+    )
 
 
 @pytest.fixture(params=BACKENDS)

@@ -20,7 +20,9 @@ PAGE = WORKSPACE / "docs/book/python.md"
 
 def test_the_module_is_the_command() -> None:
     version = [sys.executable, "-m", "membound", "--version"]
-    by_module = subprocess.run(version, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
+    by_module = subprocess.run(
+        version, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    )
     by_name = subprocess.run([_command.find(), "--version"], check=True, capture_output=True)
     assert by_module.stdout == by_name.stdout
     assert by_name.stdout.startswith(b"membound ")

@@ -94,6 +94,7 @@ fn plots(notebook: &Path) -> Result<Vec<PathBuf>> {
         let picture = picture.with_context(|| format!("the cell {PLOT}{name} draws nothing"))?;
         let bytes = BASE64_STANDARD
             .decode(picture.split_whitespace().collect::<String>())
+            .ok()
             .with_context(|| format!("the picture of {PLOT}{name} is no base64"))?;
         let path = root().join(IMAGES).join(format!("python-{name}.png"));
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
