@@ -201,6 +201,45 @@ mod tests {
     }
 
     #[test]
+    fn what_pip_installs_is_the_command_and_the_typed_package() {
+        const TRY: &str = "import membound, pathlib\n\
+                           assert (pathlib.Path(membound.__file__).parent / 'py.typed').is_file()\n\
+                           try:\n    membound.open('x.run')\n\
+                           except membound.Error as error:\n    print(error)";
+        let place = tempfile::tempdir().unwrap();
+        let environment = place.path().join("venv");
+        let made = stdout_of(program("python3").args(["-m", "venv"]).arg(&environment));
+        if made.is_err() {
+            return skipped("python3 makes no environment");
+        }
+        let python = environment.join("bin/python");
+        let new_enough = "import sys; sys.exit(sys.version_info < (3, 9))";
+        if stdout_of(program(&python).args(["-c", new_enough])).is_err() {
+            return skipped("python3 is older than 3.9");
+        }
+        for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT", NOTICES] {
+            std::fs::write(place.path().join(name), "text\n").unwrap();
+        }
+        let command = "#!/bin/sh\necho \"membound: $*\" >&2\nexit 1\n";
+        std::fs::write(place.path().join("membound"), command).unwrap();
+        let wheel = make_wheel(place.path(), place.path()).unwrap();
+        let install = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--disable-pip-version-check",
+        ];
+        stdout_of(program(&python).args(install).arg(&wheel)).unwrap();
+        let told = stdout_of(program(&python).args(["-c", TRY])).unwrap();
+        assert_eq!(told, "report --format=json -- x.run\n");
+        let by_module = stdout_of(program(&python).args(["-m", "membound", "a", "b"]));
+        let error = by_module.unwrap_err().to_string();
+        assert!(error.ends_with("membound: a b"), "{error}");
+    }
+
+    #[test]
     fn extras_are_declared_once_with_all_that_they_need() {
         let text = metadata("");
         assert_eq!(text.matches("Provides-Extra: pandas\n").count(), 1);
