@@ -52,13 +52,13 @@ def test_a_script_that_starts_this_module_is_not_taken_for_the_command(
         _command.find()
 
 
-def test_types_are_strict() -> None:
+def test_types_are_strict(data: Path) -> None:
     pytest.importorskip("mypy")
     pytest.importorskip("pandas")
     pytest.importorskip("polars")
     files = [str(PACKAGE), str(Path(__file__).parent / "typed.py")]
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *files],
+        [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={data / 'mypy'}", *files],
         capture_output=True,
         text=True,
         cwd=PACKAGE.parent,
