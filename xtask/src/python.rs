@@ -13,12 +13,12 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 
 use crate::run::{cargo, note, root, say, succeed};
-use bench::Bench;
-use bench::Libraries;
 pub(crate) use bench::Notebook;
+use bench::{Bench, COMMAND, Libraries};
 
 /// The Pythons that the package is tested with.
 const VERSIONS: [&str; 4] = ["3.11", "3.12", "3.13", "3.14"];
+
 /// Arguments of `python`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,18 +28,10 @@ pub(crate) struct Args {
     /// Do not execute the notebook.
     #[arg(long)]
     no_notebook: bool,
-    /// A membound binary that is tested with [default: the release build, which is made].
-    #[arg(long, value_name = "FILE")]
-    command: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let command = match &args.command {
-        Some(path) => std::fs::canonicalize(path)
-            .with_context(|| format!("there is no {}", path.display()))?,
-        None => release_build()?,
-    };
-    let bench = Bench::new(command)?;
+    let bench = Bench::new(command()?)?;
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     let mut newest: Option<PathBuf> = None;
     for version in VERSIONS {
@@ -102,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// The step of `cargo xtask ci`: the first Python that is here, without the notebook.
 pub(crate) fn check() -> Result<()> {
-    let bench = Bench::new(release_build()?)?;
+    let bench = Bench::new(command()?)?;
     for version in VERSIONS {
         if let Ok(python) = interpreters::find_installed(version) {
             return bench.test(version, &python, Libraries::Current).map(drop);
@@ -117,7 +109,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// Executes the notebook with the newest Python that is here.
 pub(crate) fn execute_notebook() -> Result<Notebook> {
-    let bench = Bench::new(release_build()?)?;
+    let bench = Bench::new(command()?)?;
     let found = VERSIONS.iter().rev().find_map(|version| {
         let python = interpreters::find_installed(version).ok()?;
         Some((*version, python))
@@ -127,8 +119,14 @@ pub(crate) fn execute_notebook() -> Result<Notebook> {
     bench.execute_notebook(&environment)
 }
 
-/// The release build of the command, made if need be.
-fn release_build() -> Result<PathBuf> {
+/// The command that is tested: the binary that the package's own variable names, else the release build, made if need
+/// be.
+fn command() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os(COMMAND) {
+        let named = PathBuf::from(named);
+        return std::fs::canonicalize(&named)
+            .with_context(|| format!("{COMMAND}: there is no {}", named.display()));
+    }
     succeed(&mut cargo([
         "build",
         "--release",

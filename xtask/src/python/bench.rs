@@ -10,6 +10,8 @@ use crate::run::{note, program, root, stdout_of, succeed};
 
 /// Where the package and its tests are.
 const PACKAGE: &str = "packaging/python";
+/// Names the binary that the package runs.
+pub(super) const COMMAND: &str = "MEMBOUND_COMMAND";
 /// The oldest Python that installers give the wheel to: the command and rows are tried with it.
 const OLDEST: &str = "3.9";
 /// Makes environments, many times faster than pip.
@@ -210,7 +212,7 @@ impl Bench {
         command
             .env("PYTHONPATH", &package)
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("MEMBOUND_COMMAND", &self.command)
+            .env(COMMAND, &self.command)
             .env("MEMBOUND_TEST_DATA", &self.data)
             .current_dir(&package);
     }
