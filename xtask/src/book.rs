@@ -6,6 +6,7 @@
 
 mod links;
 mod pages;
+mod pictures;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,9 +37,15 @@ pub(crate) struct Args {
     /// Only check the links of the Markdown files.
     #[arg(long)]
     links: bool,
+    /// First make the pictures again, from real runs on this machine.
+    #[arg(long)]
+    pictures: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.pictures {
+        pictures::make()?;
+    }
     check_links()?;
     if !args.links {
         build()?;

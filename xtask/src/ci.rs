@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::{cargo, note, say, succeed};
-use crate::{architecture, book, circles, deny, machines, package, schema, tests};
+use crate::{architecture, book, circles, deny, machines, package, python, schema, tests};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -40,6 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("package", Box::new(package::check)),
         ("cargo-deny", Box::new(deny::check)),
         ("machines", Box::new(machines::check)),
+        ("python", Box::new(python::check)),
     ];
     if !args.no_tests {
         steps.push((

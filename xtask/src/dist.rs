@@ -19,6 +19,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+pub(crate) use wheel::EXTRAS;
+
 use anyhow::{Context as _, Result};
 
 use crate::run::{program, root, say, stdout_of, succeed};

@@ -1,4 +1,4 @@
-//! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|bench|campaign|field|readers|dist`.
+//! Chores of the workspace: `cargo xtask ci|test|machines|schema|book|fuzz|bench|campaign|field|readers|python|dist`.
 //!
 //! `ci` is what the continuous integration runs, here and there alike. `test` also brings
 //! in what the tests need. `machines` builds and tries the command for other processors. `schema`
@@ -7,8 +7,8 @@
 //! command with its targets and keeps raw results; timing is judged nowhere else.
 //! `campaign` runs large programs with everything patched. `field` runs foreign programs under
 //! membound and compares cost and findings with the truth. `readers` has exports read by the programs that they are
-//! for. `dist` makes what is installed where
-//! there is no toolchain.
+//! for. `python` tests the Python package with each Python that it is for. `dist` makes what is installed where there
+//! is no toolchain.
 
 mod architecture;
 mod bench;
@@ -23,6 +23,7 @@ mod fuzz;
 mod machines;
 mod needs;
 mod package;
+mod python;
 mod readers;
 mod results;
 mod run;
@@ -66,6 +67,8 @@ enum Chore {
     Field(field::Args),
     /// Have exports read by the programs that they are for.
     Readers(readers::Args),
+    /// Test the Python package with each Python, and execute its notebook.
+    Python(python::Args),
     /// Make what is installed without a toolchain: tarball, Debian package and wheel.
     Dist(dist::Args),
 }
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Chore::Campaign(args) => campaign::run(&args),
         Chore::Field(args) => field::run(&args),
         Chore::Readers(args) => readers::run(&args),
+        Chore::Python(args) => python::run(&args),
         Chore::Dist(args) => dist::run(&args),
     };
     match done {

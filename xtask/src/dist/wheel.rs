@@ -1,4 +1,5 @@
-//! The Python wheel: the binary as a script of the environment, and a package that runs it.
+//! The Python wheel: the binary as a script of the environment, and the package `membound`, which runs it and makes
+//! data frames of what it says (`packaging/python/membound`).
 //!
 //! By the binary distribution format of packaging.python.org. The binary is static, so the
 //! oldest platforms that installers know are named.
@@ -6,7 +7,7 @@
 use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
@@ -15,10 +16,17 @@ use zip::write::SimpleFileOptions;
 
 use super::VERSION;
 use super::stage::{NOTICES, read, write};
+use crate::run::root;
 
 const PLATFORM: &str = "manylinux_2_17_x86_64.musllinux_1_1_x86_64";
-/// `python -m membound`.
-const MAIN: &str = include_str!("main.py");
+/// The Python package, from the workspace's root.
+const PACKAGE: &str = "packaging/python/membound";
+/// Optional dependencies: the extra, and what it brings. Samples come as an Arrow file, which polars reads by itself.
+pub(crate) const EXTRAS: [(&str, &str); 3] = [
+    ("pandas", "pandas>=2.2.2"),
+    ("pandas", "pyarrow>=17.0.0"),
+    ("polars", "polars>=1.0.0"),
+];
 
 /// Makes the wheel of what `tree` has.
 pub(super) fn make_wheel(tree: &Path, into: &Path) -> Result<PathBuf> {
@@ -28,9 +36,13 @@ pub(super) fn make_wheel(tree: &Path, into: &Path) -> Result<PathBuf> {
     let binary = read(&tree.join("membound"))?;
     let script = format!("{begin}.data/scripts/membound");
     wheel.add(&script, &binary, Mode::Executable)?;
-    let about = b"\"\"\"membound, a command: see `membound --help`.\"\"\"\n";
-    wheel.add("membound/__init__.py", about, Mode::Plain)?;
-    wheel.add("membound/__main__.py", MAIN.as_bytes(), Mode::Plain)?;
+    for path in package_files()? {
+        let name = path
+            .file_name()
+            .context("a file of the package has no name")?;
+        let name = format!("membound/{}", name.to_string_lossy());
+        wheel.add(&name, &read(&path)?, Mode::Plain)?;
+    }
     let metadata = metadata(&String::from_utf8(read(&tree.join("README.md"))?)?);
     wheel.add(
         &format!("{info}/METADATA"),
@@ -47,7 +59,31 @@ pub(super) fn make_wheel(tree: &Path, into: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The files of the Python package by name: its modules, and the mark that says that they are typed.
+fn package_files() -> Result<Vec<PathBuf>> {
+    let directory = root().join(PACKAGE);
+    let entries = std::fs::read_dir(&directory)
+        .with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|kind| kind == "py" || kind == "typed")
+        })
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
 fn metadata(readme: &str) -> String {
+    let mut extras = String::new();
+    for (index, (extra, needs)) in EXTRAS.iter().enumerate() {
+        if EXTRAS[..index].iter().all(|(before, _)| before != extra) {
+            extras += &format!("Provides-Extra: {extra}\n");
+        }
+        extras += &format!("Requires-Dist: {needs}; extra == \"{extra}\"\n");
+    }
     format!(
         "Metadata-Version: 2.4\n\
          Name: membound\n\
@@ -57,7 +93,8 @@ fn metadata(readme: &str) -> String {
          License-File: LICENSE-APACHE\n\
          License-File: LICENSE-MIT\n\
          License-File: {NOTICES}\n\
-         Requires-Python: >=3.6\n\
+         Requires-Python: >=3.9\n\
+         {extras}\
          Description-Content-Type: text/markdown\n\
          \n{readme}"
     )
@@ -152,6 +189,62 @@ mod tests {
             "{told}"
         );
         assert!(told.ends_with(row), "{told}");
+    }
+
+    #[test]
+    fn the_package_is_typed_and_starts_the_command() {
+        let files = package_files().unwrap();
+        for name in ["__init__.py", "__main__.py", "py.typed"] {
+            let found = files.iter().any(|path| path.ends_with(name));
+            assert!(found, "{name} is not among {files:?}");
+        }
+    }
+
+    #[test]
+    fn what_pip_installs_is_the_command_and_the_typed_package() {
+        const TRY: &str = "import membound, pathlib\n\
+                           assert (pathlib.Path(membound.__file__).parent / 'py.typed').is_file()\n\
+                           try:\n    membound.open('x.run')\n\
+                           except membound.Error as error:\n    print(error)";
+        let place = tempfile::tempdir().unwrap();
+        let environment = place.path().join("venv");
+        let made = stdout_of(program("python3").args(["-m", "venv"]).arg(&environment));
+        if made.is_err() {
+            return skipped("python3 makes no environment");
+        }
+        let python = environment.join("bin/python");
+        let new_enough = "import sys; sys.exit(sys.version_info < (3, 9))";
+        if stdout_of(program(&python).args(["-c", new_enough])).is_err() {
+            return skipped("python3 is older than 3.9");
+        }
+        for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT", NOTICES] {
+            std::fs::write(place.path().join(name), "text\n").unwrap();
+        }
+        let command = "#!/bin/sh\necho \"membound: $*\" >&2\nexit 1\n";
+        std::fs::write(place.path().join("membound"), command).unwrap();
+        let wheel = make_wheel(place.path(), place.path()).unwrap();
+        let install = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--disable-pip-version-check",
+        ];
+        stdout_of(program(&python).args(install).arg(&wheel)).unwrap();
+        let told = stdout_of(program(&python).args(["-c", TRY])).unwrap();
+        assert_eq!(told, "report --format=json -- x.run\n");
+        let by_module = stdout_of(program(&python).args(["-m", "membound", "a", "b"]));
+        let error = by_module.unwrap_err().to_string();
+        assert!(error.ends_with("membound: a b"), "{error}");
+    }
+
+    #[test]
+    fn extras_are_declared_once_with_all_that_they_need() {
+        let text = metadata("");
+        assert_eq!(text.matches("Provides-Extra: pandas\n").count(), 1);
+        assert!(text.contains("Requires-Dist: pyarrow>=17.0.0; extra == \"pandas\"\n"));
+        assert!(text.contains("Provides-Extra: polars\n"));
     }
 
     #[test]
