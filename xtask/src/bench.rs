@@ -3,8 +3,10 @@
 //! No test asserts time; this does, on demand. Every bench prints a table against its
 //! targets and keeps its raw results, with machine and date, under `bench/results/`. A
 //! missed target is said in the table and does not change the exit code: the machine may
-//! be to blame, and the raw results tell.
+//! be to blame, and the raw results tell. Only `accuracy`, whose probes know when that is so, is
+//! red for a figure that was missed.
 
+mod accuracy;
 mod common;
 mod coverage;
 mod gate;
@@ -43,6 +45,8 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Bench {
+    /// Figures of profiles against what the programs know of themselves.
+    Accuracy(accuracy::Args),
     /// Share of the executed loads that can be patched, and decoded control flow against
     /// execution.
     Coverage(coverage::Args),
@@ -69,12 +73,24 @@ enum Bench {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Bench::Accuracy(args) = &args.bench
+        && args.page
+    {
+        accuracy::write_page()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let store = Store::open(args.dry)?;
     let membound = match &args.membound {
         Some(path) => std::path::absolute(path)?,
         None => build()?,
     };
+    let mut code = ExitCode::SUCCESS;
     let kept = match &args.bench {
+        Bench::Accuracy(args) => {
+            let (kept, judged) = accuracy::run(&membound, args)?;
+            code = judged;
+            kept
+        }
         Bench::Coverage(args) => coverage::run(&membound, args)?,
         Bench::Gate(args) => gate::run(&membound, args)?,
         Bench::Harvest(args) => harvest::run(&membound, args)?,
@@ -88,5 +104,5 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Bench::Windows(args) => windows::run(&membound, args)?,
     };
     store.keep(&kept)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use membound_platform::date::now_utc;
 
 use crate::run::{cargo, note, say, succeed};
 use crate::{architecture, book, circles, deny, machines, package, python, schema, tests};
@@ -41,6 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("cargo-deny", Box::new(deny::check)),
         ("machines", Box::new(machines::check)),
         ("python", Box::new(python::check)),
+        ("quarantine", Box::new(quarantine)),
     ];
     if !args.no_tests {
         steps.push((
@@ -72,6 +74,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Prints the tests that may be unsteady for a while; one whose time is over is an error.
+fn quarantine() -> Result<()> {
+    let list = tests::Quarantine::read()?;
+    list.lines().iter().for_each(say);
+    let expired = list.expired(&now_utc());
+    if !expired.is_empty() {
+        bail!("{}", expired.join("\n"));
+    }
+    Ok(())
 }
 
 fn clippy() -> Result<()> {

@@ -52,13 +52,17 @@ const NEEDS: [Need; 10] = [
     },
     Need {
         what: "other allocators (their blocks are followed)",
-        packages: &["libjemalloc2", "libmimalloc2.0"],
+        packages: &["libjemalloc2", "libmimalloc2.0", "libtcmalloc-minimal4"],
         // Only programs of this architecture are followed.
         present: || {
             cfg!(not(target_arch = "x86_64"))
-                || ["libjemalloc.so.2", "libmimalloc.so.2.0"]
-                    .iter()
-                    .all(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name).exists())
+                || [
+                    "libjemalloc.so.2",
+                    "libmimalloc.so.2.0",
+                    "libtcmalloc_minimal.so.4",
+                ]
+                .iter()
+                .all(|name| Path::new("/usr/lib/x86_64-linux-gnu").join(name).exists())
         },
     },
     Need {
@@ -147,7 +151,7 @@ fn report(what: &str, outcome: Result<()>) {
 }
 
 /// Whether this process runs as root, by the owner of its own entry under /proc.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
 }

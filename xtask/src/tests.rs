@@ -1,42 +1,43 @@
 //! `cargo xtask test`: brings in what the tests need, runs all of them, and counts.
 //!
-//! A test that the machine cannot run prints `skipped: reason` and returns, which libtest
-//! takes for a pass. The tests are therefore run with `--show-output`, the captured output
-//! of those that passed is searched for such lines instead of being shown, and a test that
-//! has one is counted as skipped.
-//!
-//! Tests run beside each other on a machine that may be others' too, and many look at what
-//! processes do in time. One that fails is run twice more, alone: it has failed unless it
-//! passes both times, and then it is counted, and told, as unsteady.
+//! A test that the machine cannot run prints `skipped: reason` and returns, which libtest takes
+//! for a pass. Such lines are found in the captured output, and compared with the list of skips
+//! that are expected on this kind of machine (`expected.rs`). A test whose probe found the machine
+//! disturbed, before or while it measured, prints `inconclusive: reason`; a few of these are
+//! permitted. One that fails is run again, alone, so that its output tells whether it is unsteady;
+//! that is a failure too, unless it is quarantined (`quarantine.rs`).
 
+mod binaries;
+mod expected;
+mod machine;
+mod quarantine;
 mod reader;
+mod report;
+mod start;
 
-use std::fmt;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use membound_platform::date::now_utc;
 
-use crate::run::{cargo, note, say};
+use self::binaries::{Binary, build, documentation};
+use self::expected::Expected;
+use self::machine::Machine;
+pub(crate) use self::quarantine::Quarantine;
+pub(crate) use self::report::Report;
+use self::report::{Failure, Unsteady};
+use crate::run::{note, say};
 use crate::{needs, readers};
-use reader::Reader;
 
-/// Where proptest reads its seed. Without one it draws another every time, and the same
-/// tree would pass today and fail tomorrow; looking for new cases is a campaign's business.
-const SEED: &str = "PROPTEST_RNG_SEED";
+/// Failed tests of one binary that are run again; where more fail, it is not the moment's fault.
+const MOST_AGAIN: usize = 5;
 
-/// Tests of the command's `profile` that hold figures to known answers: those of optimised
-/// builds, since nobody profiles with another.
-const FIGURES: &str = "figures::";
-
-/// Tests that fail in a run and are run again; where more do, it is not the moment's fault.
-const MOST_UNSTEADY: usize = 3;
-
-/// Times that each of these has to pass alone.
+/// Times that each of these has to pass alone to be called unsteady.
 const AGAIN: usize = 2;
 
-/// Lines of a failed test's output that are shown once more at the end.
-const LINES_SHOWN: usize = 40;
+/// What `--fast` runs besides the unit tests: no program is patched, profiled or measured there.
+const FAST: [&str; 0] = [];
 
 /// Arguments of `test`.
 #[derive(clap::Args)]
@@ -44,10 +45,17 @@ pub(crate) struct Args {
     /// Name missing Debian packages instead of installing them.
     #[arg(long)]
     no_install: bool,
+    /// Only unit tests and the quick suites: at most two minutes when all is built.
+    #[arg(long)]
+    fast: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let report = run_all(!args.no_install)?;
+    let report = if args.fast {
+        run_fast()?
+    } else {
+        run_all(!args.no_install)?
+    };
     Ok(if report.succeeded() {
         ExitCode::SUCCESS
     } else {
@@ -55,194 +63,117 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Tests that cargo runs by one command.
-struct Suite {
-    /// What cargo is called with.
-    cargo: &'static [&'static str],
-    /// What the tests are called with.
-    tests: &'static [&'static str],
-}
-
-const SUITES: [Suite; 2] = [
-    Suite {
-        cargo: &["test", "--workspace", "--no-fail-fast"],
-        tests: &["--skip", FIGURES],
-    },
-    // One after the other: figures of two at a time are disturbed ones.
-    Suite {
-        cargo: &["test", "--release", "--package=membound", "--test=profile"],
-        tests: &["--test-threads=1", FIGURES],
-    },
-];
-
 /// Runs every test of the workspace and prints the count, after bringing in what they need
 /// when `install` says so.
 pub(crate) fn run_all(install: bool) -> Result<Report> {
     needs::provide(install);
     readers::provide(install);
-    let mut report = Report::default();
-    for suite in &SUITES {
-        suite.run(&mut report)?;
-    }
-    for (test, reason) in &report.skipped {
-        say(format_args!("skipped: {reason} ({test})"));
-    }
-    for test in &report.unsteady {
-        say(format_args!(
-            "unsteady: {test} failed, then passed {AGAIN} times alone (its output is above)"
-        ));
-    }
-    for failure in &report.failures {
-        say(failure);
-    }
-    say(&report);
+    let quarantine = Quarantine::read()?;
+    let machine = Machine::here();
+    let expected = Expected::read(&machine)?;
+    note(format_args!("this machine is {}", machine.told()));
+    let mut binaries = build()?;
+    binaries.push(documentation());
+    let mut report = run_each(&binaries, &quarantine)?;
+    expected.compare(&mut report);
+    quarantine.compare(&mut report);
+    tell(&report);
     Ok(report)
 }
 
-impl Suite {
-    /// Runs all of its tests, and those that fail again.
-    fn run(&self, report: &mut Report) -> Result<()> {
-        let before = report.failures.len();
-        follow(&mut self.command(self.tests), report, true)?;
-        let failures = report.failures.split_off(before);
-        let is_many = failures.len() > MOST_UNSTEADY;
+/// Runs unit tests and quick suites; the lists are not compared, since the tests that they name
+/// may be among the others.
+fn run_fast() -> Result<Report> {
+    let quarantine = Quarantine::read()?;
+    let mut binaries = build()?;
+    binaries.retain(|binary| !binary.name.contains('/') || FAST.contains(&&*binary.name));
+    let report = run_each(&binaries, &quarantine)?;
+    tell(&report);
+    Ok(report)
+}
+
+fn run_each(binaries: &[Binary], quarantine: &Quarantine) -> Result<Report> {
+    quarantine.lines().iter().for_each(say);
+    let today = now_utc();
+    let mut report = Report::default();
+    report.faults.extend(quarantine.expired(&today));
+    let mut times = Vec::new();
+    for binary in binaries {
+        say(format_args!("── {}", binary.name));
+        let begun = Instant::now();
+        let mut found = binary.run(&[], true)?;
+        let failures = std::mem::take(&mut found.failures);
+        let is_many = failures.len() > MOST_AGAIN;
         for failure in failures {
-            let is_unsteady = !is_many && failure.is_named && self.passes_alone(&failure.test)?;
-            if is_unsteady {
-                report.returned += 1;
-                report.unsteady.push(failure.test);
+            if !is_many && failure.is_named && passes_alone(binary, &failure)? {
+                let is_quarantined = quarantine.holds(&failure.test, &today);
+                found.unsteady.push(Unsteady {
+                    failure,
+                    is_quarantined,
+                });
             } else {
-                report.failures.push(failure);
+                found.failures.push(failure);
             }
         }
-        Ok(())
+        times.push((binary.name.as_str(), begun.elapsed()));
+        report.add(found);
     }
-
-    /// Whether the test of this name passes each time that it is run with none beside it.
-    fn passes_alone(&self, test: &str) -> Result<bool> {
-        for time in 1..=AGAIN {
-            note(format_args!("{test} failed: alone, {time} of {AGAIN}"));
-            let mut report = Report::default();
-            let words = ["--test-threads=1", "--exact", test];
-            follow(&mut self.command(&words), &mut report, false)?;
-            for failure in &report.failures {
-                say(failure);
-            }
-            if !report.succeeded() || report.returned == 0 {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn command(&self, tests: &[&str]) -> Command {
-        let mut command = cargo(self.cargo);
-        command.args(["--", "--show-output"]).args(tests);
-        if std::env::var_os(SEED).is_none() {
-            command.env(SEED, "20181109");
-        }
-        command
-    }
+    say(slowest(times));
+    Ok(report)
 }
 
-/// Runs cargo and reads what its tests say; `aloud`: shows it, too.
-fn follow(command: &mut Command, report: &mut Report, aloud: bool) -> Result<()> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start cargo")?;
-    let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
-    let failures = report.failures.len();
-    let mut reader = Reader::default();
-    let mut lines = BufReader::new(stdout);
-    let mut bytes = Vec::new();
-    loop {
-        bytes.clear();
-        if lines.read_until(b'\n', &mut bytes)? == 0 {
-            break;
-        }
-        let line = String::from_utf8_lossy(&bytes);
-        let line = line.trim_end_matches(['\n', '\r']);
-        if reader.take(line, report) && aloud {
-            say(line);
-        }
-    }
-    reader.end(report);
-    let succeeded = child.wait().context("cannot wait for cargo")?.success();
-    if !succeeded && report.failures.len() == failures {
-        report.failures.push(Failure::without_name(
-            "cargo test failed without naming a failed test",
+/// Whether a test that failed passes each time that it is run with none beside it.
+fn passes_alone(binary: &Binary, failure: &Failure) -> Result<bool> {
+    let test = failure.test.strip_prefix(&binary.name);
+    let test = test.unwrap_or(&failure.test);
+    let test = test.trim_start_matches("::");
+    for time in 1..=AGAIN {
+        note(format_args!(
+            "{} failed: alone, {time} of {AGAIN}",
+            failure.test
         ));
-    }
-    Ok(())
-}
-
-/// What a run of all tests came to.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    /// Tests that libtest took for passed, the skipped ones among them.
-    returned: usize,
-    failures: Vec<Failure>,
-    /// Test and reason, one entry for every reason given.
-    skipped: Vec<(String, String)>,
-    /// Tests that failed and then passed alone; counted as returned.
-    unsteady: Vec<String>,
-}
-
-/// A test that failed.
-#[derive(Debug)]
-struct Failure {
-    test: String,
-    /// The name is a test's, not what became of several.
-    is_named: bool,
-    /// The lines that it wrote.
-    said: Vec<String>,
-}
-
-impl Failure {
-    fn without_name(what: &str) -> Self {
-        Self {
-            test: what.to_owned(),
-            is_named: false,
-            said: Vec::new(),
+        let report = binary.run(&["--test-threads=1", "--exact", test], false)?;
+        report.failures.iter().for_each(say);
+        if !report.failures.is_empty() || report.returned.is_empty() {
+            return Ok(false);
         }
     }
+    Ok(true)
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed: {}", self.test)?;
-        for line in self.said.iter().take(LINES_SHOWN) {
-            write!(f, "\n    {line}")?;
-        }
-        Ok(())
-    }
+/// The binaries that took a second and more, the slowest first.
+fn slowest(mut times: Vec<(&str, Duration)>) -> String {
+    times.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    let all: Duration = times.iter().map(|(_, time)| time).sum();
+    let mut lines = vec![format!("{:<28}{:>8.1} s", "all tests", all.as_secs_f64())];
+    let slow = times.iter().filter(|(_, time)| time.as_secs() >= 1);
+    lines.extend(slow.map(|(label, time)| format!("{label:<28}{:>8.1} s", time.as_secs_f64())));
+    lines.join("\n")
 }
 
-impl Report {
-    /// Whether nothing failed.
-    pub(crate) const fn succeeded(&self) -> bool {
-        self.failures.is_empty()
-    }
-
-    /// Tests with at least one reason to be skipped.
-    fn skipped_tests(&self) -> usize {
-        let mut names: Vec<&str> = self.skipped.iter().map(|(test, _)| test.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.len()
-    }
+fn tell(report: &Report) {
+    report.details().iter().for_each(say);
+    say(report);
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let skipped = self.skipped_tests();
-        let passed = self.returned.saturating_sub(skipped + self.unsteady.len());
-        let failed = self.failures.len();
-        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")?;
-        match self.unsteady.len() {
-            0 => Ok(()),
-            unsteady => write!(f, ", {unsteady} unsteady"),
-        }
+#[cfg(test)]
+mod tests_of_times {
+    use super::*;
+
+    #[test]
+    fn binaries_are_listed_from_the_slowest_and_quick_ones_are_only_summed() {
+        let times = vec![
+            ("a", Duration::from_millis(400)),
+            ("b/it", Duration::from_secs(2)),
+            ("c/it", Duration::from_secs(30)),
+        ];
+        let text = slowest(times);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "all", "tests", "32.4", "s", "c/it", "30.0", "s", "b/it", "2.0", "s"
+            ]
+        );
     }
 }

@@ -14,6 +14,8 @@ use crate::run::{note, say};
 
 const ROB_TARGET: f64 = 0.02;
 const SIZE_TARGET: f64 = 0.12;
+/// Kinds of fillers that are to find the same reorder buffer.
+const AGREEING: usize = 4;
 
 /// Arguments of `bench windows`.
 #[derive(clap::Args)]
@@ -30,6 +32,14 @@ pub(super) fn run(membound: &Path, args: &Args) -> Result<Kept> {
     for run in 0..args.runs {
         note(format_args!("run {run}"));
         let profile: MachineProfile = document(&mut measure(membound, &["--quick"]))?;
+        let agreeing = agreeing(&profile);
+        say(format_args!(
+            "kinds of fillers that agree on it: {agreeing}, of at least {AGREEING} {}",
+            verdict(agreeing >= AGREEING)
+        ));
+        rows.push(
+            json!({ "run": run, "what": "agreeing fillers", "found": agreeing, "least": AGREEING }),
+        );
         for compared in [rob(&profile), cache(&profile, 1), cache(&profile, 2)] {
             say(compared.line());
             rows.push(json!({
@@ -87,6 +97,12 @@ fn rob(profile: &MachineProfile) -> Compared {
         truth: profile.machine.cpu.published_rob.map(f64::from),
         target: ROB_TARGET,
     }
+}
+
+/// Kinds of fillers, and mixes of them, that found the same reorder buffer.
+fn agreeing(profile: &MachineProfile) -> usize {
+    let evidence = (profile.mlp.known()).and_then(|mlp| mlp.reorder_evidence.known());
+    evidence.map_or(0, |evidence| evidence.agreeing.len())
 }
 
 fn cache(profile: &MachineProfile, level: u32) -> Compared {

@@ -1,109 +1,152 @@
 //! Reading what libtest writes.
 
-use super::{Failure, Report};
+use super::report::{Excuse, Failure, Report};
 
-/// Follows the lines of libtest through the test binaries of a run.
-#[derive(Default)]
-pub(super) struct Reader {
+/// Follows the lines of one process of libtest, or of several one after the other.
+pub(super) struct Reader<'a> {
+    /// What stands before the names of its tests.
+    binary: &'a str,
+    report: Report,
     section: Section,
     /// The test whose output is being read.
     test: String,
-    /// Output of tests that failed in the binary that runs.
+    /// Names that libtest lists as passed.
+    passed: Vec<String>,
+    /// Output of tests that failed in the run that is read.
     said: Vec<(String, Vec<String>)>,
     /// Their names.
     names: Vec<String>,
-    /// A test binary has begun and not told its result yet.
+    /// A run has begun and not told its result yet.
     runs: bool,
-    /// Test binaries finished, so that equal names of two binaries stay apart.
-    binaries: usize,
 }
 
-/// What is being read of a binary's output.
+/// What is being read of a run's output.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Section {
     /// A line for each test, or none of this.
     #[default]
     Tests,
-    /// The captured output of tests that passed.
+    /// The captured output of tests that passed, and their names.
     Successes,
     /// That of those that failed, and their names.
     Failures,
 }
 
-impl Reader {
-    /// Takes one line into `report`; says whether it is to be shown.
-    pub(super) fn take(&mut self, line: &str, report: &mut Report) -> bool {
+impl<'a> Reader<'a> {
+    pub(super) fn new(binary: &'a str) -> Self {
+        Self {
+            binary,
+            report: Report::default(),
+            section: Section::default(),
+            test: String::new(),
+            passed: Vec::new(),
+            said: Vec::new(),
+            names: Vec::new(),
+            runs: false,
+        }
+    }
+
+    /// Takes one line; says whether it is to be shown.
+    pub(super) fn take(&mut self, line: &str) -> bool {
         if let Some(counts) = line.strip_prefix("test result: ") {
-            self.take_result(counts, report);
+            self.take_result(counts);
             return true;
         }
         match line {
-            "successes:" => self.section = Section::Successes,
+            "successes:" => {
+                self.section = Section::Successes;
+                self.test.clear();
+            }
             "failures:" => {
                 self.section = Section::Failures;
                 self.names.clear();
                 self.test.clear();
             }
-            _ => return self.take_output(line, report),
+            _ => return self.take_output(line),
         }
         self.section != Section::Successes
     }
 
-    /// Nothing comes any more.
-    pub(super) fn end(&mut self, report: &mut Report) {
+    /// What was read, when nothing comes any more.
+    pub(super) fn end(mut self) -> Report {
+        self.end_run();
+        self.report
+    }
+
+    fn end_run(&mut self) {
         if std::mem::take(&mut self.runs) {
-            let what = "a process of tests ended before it told their result";
-            report.failures.push(Failure::without_name(what));
+            let what = format!("{} ended before it told its result", self.binary);
+            self.report.failures.push(Failure::without_name(what));
         }
     }
 
-    fn take_result(&mut self, counts: &str, report: &mut Report) {
+    fn name(&self, test: &str) -> String {
+        format!("{}::{test}", self.binary)
+    }
+
+    fn take_result(&mut self, counts: &str) {
         self.section = Section::Tests;
-        self.binaries += 1;
         self.runs = false;
-        report.returned += count(counts, " passed");
+        let passed = std::mem::take(&mut self.passed);
+        let unlisted = count(counts, " passed").saturating_sub(passed.len());
+        for test in passed {
+            let test = self.name(&test);
+            self.report.returned.push(test);
+        }
+        // Output of children between the names may have hidden one.
+        for number in 1..=unlisted {
+            let test = self.name(&format!("unlisted test {number}"));
+            self.report.returned.push(test);
+        }
         let failed = count(counts, " failed");
         let said = std::mem::take(&mut self.said);
         let names = std::mem::take(&mut self.names);
         let unnamed = failed.saturating_sub(names.len());
-        report.failures.extend(names.into_iter().map(|test| {
+        for test in names {
             let said = said.iter().find(|(whose, _)| *whose == test);
-            Failure {
+            let failure = Failure {
                 said: said.map(|(_, said)| said.clone()).unwrap_or_default(),
                 is_named: true,
-                test,
-            }
-        }));
-        report.failures.extend(
-            (0..unnamed).map(|_| Failure::without_name("a test that libtest did not name")),
-        );
-        let ignored = count(counts, " ignored");
-        for number in 0..ignored {
-            let test = format!("ignored test {} of binary {}", number + 1, self.binaries);
-            report.skipped.push((test, "marked as ignored".to_owned()));
+                test: self.name(&test),
+            };
+            self.report.failures.push(failure);
         }
-        // libtest does not count an ignored test as passed, the report takes it off.
-        report.returned += ignored;
+        for _ in 0..unnamed {
+            let what = format!("a test of {} that libtest did not name", self.binary);
+            self.report.failures.push(Failure::without_name(what));
+        }
     }
 
     /// Takes a line that is no heading; says whether it is to be shown.
-    fn take_output(&mut self, line: &str, report: &mut Report) -> bool {
+    fn take_output(&mut self, line: &str) -> bool {
         let begins = line
             .strip_prefix("---- ")
             .and_then(|rest| rest.strip_suffix(" stdout ----"));
         match self.section {
             Section::Tests => {
                 if line.starts_with("running ") && line.ends_with(['s', 't']) {
-                    self.end(report);
+                    self.end_run();
                     self.runs = true;
                 }
+                self.take_ignored(line);
                 return true;
             }
             Section::Successes => {
+                let excuse = |reason: &str| Excuse {
+                    test: self.name(&self.test),
+                    reason: reason.trim().to_owned(),
+                };
                 if let Some(test) = begins {
                     test.clone_into(&mut self.test);
+                } else if self.test.is_empty() {
+                    self.passed
+                        .extend(line.strip_prefix("    ").map(str::to_owned));
                 } else if let Some(reason) = line.strip_prefix("skipped: ") {
-                    report.skipped.push((self.test.clone(), reason.to_owned()));
+                    let excuse = excuse(reason);
+                    self.report.skipped.push(excuse);
+                } else if let Some(reason) = line.strip_prefix("inconclusive: ") {
+                    let excuse = excuse(reason);
+                    self.report.inconclusive.push(excuse);
                 }
             }
             Section::Failures => {
@@ -119,6 +162,21 @@ impl Reader {
             }
         }
         self.section != Section::Successes
+    }
+
+    /// `test NAME ... ignored, REASON`: libtest's own way to skip.
+    fn take_ignored(&mut self, line: &str) {
+        let Some((test, rest)) = line
+            .strip_prefix("test ")
+            .and_then(|line| line.split_once(" ... ignored"))
+        else {
+            return;
+        };
+        let test = self.name(test);
+        let reason = format!("ignored{rest}");
+        // libtest does not count it as passed, the report takes it off.
+        self.report.returned.push(test.clone());
+        self.report.skipped.push(Excuse { test, reason });
     }
 }
 
@@ -136,26 +194,26 @@ mod tests {
 
     /// Reads `text`, gives the report and the lines that are shown.
     fn read(text: &str) -> (Report, Vec<&str>) {
-        let mut report = Report::default();
-        let mut reader = Reader::default();
-        let shown = text
-            .lines()
-            .filter(|line| reader.take(line, &mut report))
-            .collect();
-        reader.end(&mut report);
-        (report, shown)
+        let mut reader = Reader::new("x/it");
+        let shown = text.lines().filter(|line| reader.take(line)).collect();
+        (reader.end(), shown)
     }
 
-    const TWO_BINARIES: &str = "\
-running 3 tests
+    const TWO_RUNS: &str = "\
+running 5 tests
 test a ... ok
 test guest ... ok
 test b ... ok
+test later ... ignored, takes an hour
+test busy ... ok
 
 successes:
 
 ---- a stdout ----
 chatter
+
+---- busy stdout ----
+inconclusive: others had the processors
 
 ---- guest stdout ----
 skipped: no qemu-system-x86_64
@@ -165,11 +223,12 @@ skipped: no kernel
 successes:
     a
     b
+    busy
     guest
 
-test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
+test result: ok. 4 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s
 
-running 3 tests
+running 2 tests
 test c ... FAILED
 
 successes:
@@ -187,16 +246,30 @@ panicked at src/lib.rs
 failures:
     c
 
-test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s
 ";
 
     #[test]
     fn skipped_tests_are_no_passes_and_failures_are_shown() {
-        let (report, shown) = read(TWO_BINARIES);
-        assert_eq!(report.to_string(), "3 passed, 1 failed, 2 skipped");
+        let (report, shown) = read(TWO_RUNS);
         assert_eq!(
-            report.skipped[0],
-            ("guest".to_owned(), "no qemu-system-x86_64".to_owned())
+            report.to_string(),
+            "3 passed, 1 failed, 2 skipped, 1 inconclusive"
+        );
+        let [ignored, guest, _] = &report.skipped[..] else {
+            panic!("{report:?}");
+        };
+        assert_eq!(
+            (ignored.test.as_str(), ignored.reason.as_str()),
+            ("x/it::later", "ignored, takes an hour")
+        );
+        assert_eq!(
+            (guest.test.as_str(), guest.reason.as_str()),
+            ("x/it::guest", "no qemu-system-x86_64")
+        );
+        assert_eq!(
+            report.returned,
+            ["later", "a", "b", "busy", "guest", "d"].map(|test| format!("x/it::{test}"))
         );
         assert!(shown.contains(&"panicked at src/lib.rs"));
         assert!(!shown.contains(&"chatter"));
@@ -204,46 +277,37 @@ test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn a_failed_test_has_its_name_and_what_it_said() {
-        let (report, _) = read(TWO_BINARIES);
+        let (report, _) = read(TWO_RUNS);
         assert!(!report.succeeded());
         let [failure] = &report.failures[..] else {
             panic!("{report:?}");
         };
         assert!(failure.is_named);
         let shown = failure.to_string();
-        assert!(shown.starts_with("failed: c\n"), "{shown}");
+        assert!(shown.starts_with("failed: x/it::c\n"), "{shown}");
         assert!(shown.contains("\n    panicked at src/lib.rs"), "{shown}");
     }
 
     #[test]
     fn a_process_that_dies_is_a_failure_that_no_test_has() {
         let died = "running 2 tests\ntest a ... ok\n";
-        for (text, passed) in [
+        for (text, returned) in [
             (died.to_owned(), 0),
-            (format!("{died}{TWO_BINARIES}"), 3),
-            (format!("{TWO_BINARIES}{died}"), 3),
+            (format!("{died}{TWO_RUNS}"), 6),
+            (format!("{TWO_RUNS}{died}"), 6),
         ] {
             let (report, _) = read(&text);
             let unnamed = report.failures.iter().filter(|it| !it.is_named);
             assert_eq!(unnamed.count(), 1, "{report:?}");
-            assert_eq!(
-                report.returned - report.skipped_tests(),
-                passed,
-                "{report:?}"
-            );
+            assert_eq!(report.returned.len(), returned, "{report:?}");
         }
     }
 
     #[test]
-    fn an_unsteady_test_is_told_and_is_no_pass() {
-        let (mut report, _) = read(TWO_BINARIES);
-        let failure = report.failures.pop().expect("one failed");
-        report.unsteady.push(failure.test);
-        report.returned += 1;
-        assert!(report.succeeded());
-        assert_eq!(
-            report.to_string(),
-            "3 passed, 0 failed, 2 skipped, 1 unsteady"
-        );
+    fn tests_that_are_counted_and_not_listed_are_counted() {
+        let text =
+            "running 2 tests\nsuccesses:\n    a\n\ntest result: ok. 2 passed; 0 failed; 0 ignored";
+        let (report, _) = read(text);
+        assert_eq!(report.to_string(), "2 passed, 0 failed, 0 skipped");
     }
 }

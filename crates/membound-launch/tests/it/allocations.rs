@@ -572,15 +572,14 @@ fn where_there_are_too_many_some_are_followed_and_none_stays_for_ever() {
     let mut options = followed(&fixture, &keep);
     let objects = options.objects.as_mut().expect("they are followed");
     objects.every_from_bytes = FLOODED;
+    // No share of the time pays for them, so that some are sampled however fast this machine is.
+    objects.max_overhead = 0.0;
     let (report, _) = fixture.run(options, &["flood"]);
     if !could_be_patched(&report) {
         return;
     }
     let kept = keep.kept();
-    if kept.sampled == 0 {
-        skipped("the launcher kept up with the program");
-        return;
-    }
+    assert!(kept.sampled > 0, "the launcher kept up with the program");
     assert!(kept.events.iter().any(|(_, event)| event.weight > 1.0));
     for (_, event) in &kept.events {
         assert!(event.weight == 1.0 || event.size < FLOODED, "{event:?}");

@@ -157,11 +157,9 @@ fn registers_are_put_back_wherever_a_thread_is_stopped() {
         let all: u32 = seen.iter().sum();
         assert!(in_loop * 2 > all && all > 50, "{in_loop} {seen:?}");
         assert!(called > 0 && body > 0, "{seen:?}");
-        if trampoline == 0 {
-            // Some processors take interrupts behind the instructions that wait, and nowhere else.
-            membound_testkit::skipped("no stop fell into a trampoline's own instructions");
-        }
-        // The loader and conversations, not calls of trampolines.
-        assert!(agent * 10 <= all, "{seen:?} {program}");
+        // The loader and conversations, not calls of trampolines. Whether stops fall into a
+        // trampoline's own instructions is the processor's affair: some take interrupts behind
+        // the instructions that wait, and nowhere else.
+        assert!(agent * 10 <= all, "{seen:?} {program} {trampoline}");
     }
 }

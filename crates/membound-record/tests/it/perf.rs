@@ -293,7 +293,8 @@ fn time_in_the_kernel_is_seen_or_at_least_counted() {
     };
     assert!(running.end());
     let counted = sampler.counted_ns();
-    assert!(counted >= 300_000_000, "{counted}");
+    // The program's clock and the counter are two, and disagree by some interrupts.
+    assert!(share(counted, 300_000_000) > 0.99, "{counted}");
     let kernel = told
         .samples
         .iter()

@@ -72,26 +72,23 @@ fn expected(command: &str) -> &'static [&'static str] {
     }
 }
 
-#[test]
-fn every_command_of_the_page_shows_what_it_is_there_for() {
-    let allowed = membound_platform::affinity::allowed().unwrap();
+/// Runs those of the commands that `is_meant` chooses, after `before`, which writes what they read.
+#[track_caller]
+fn check(before: &[&str], is_meant: impl Fn(&str) -> bool) {
+    let allowed = membound_platform::affinity::allowed().expect("the kernel says it");
     let membound = Membound::new();
-    // What others of them read.
-    for line in [
-        "measure mlp --cond host-thp=on --cond guest-thp=on --json h0g0.json",
-        "measure window --json windows.json",
-    ] {
+    for line in before {
         let finished = membound.run(&short(line));
         assert_eq!(finished.code, Some(0), "{line}: {finished:?}");
     }
-    let commands = commands();
-    assert!(commands.len() >= 20, "{commands:?}");
-    for command in commands {
-        if command.contains("--cpu 0,1") && allowed.len() < 2 {
+    let chosen: Vec<_> = (commands().into_iter())
+        .filter(|command| is_meant(command))
+        .collect();
+    assert!(chosen.len() >= 3, "{chosen:?}");
+    for command in chosen {
+        let needs_two = command.contains("--cpu 0,1") || command.contains("-P 2");
+        if needs_two && allowed.len() < 2 {
             membound_testkit::skipped("there is one CPU");
-            continue;
-        }
-        if command.contains("-P 2") && allowed.len() < 2 {
             continue;
         }
         let line = short(command);
@@ -105,6 +102,53 @@ fn every_command_of_the_page_shows_what_it_is_there_for() {
             );
         }
     }
+}
+
+/// Conditions that are compared, and the placements, which take longest.
+fn is_compared(command: &str) -> bool {
+    command.contains("--cond") || command.starts_with("compare h0")
+}
+
+fn is_mlp(command: &str) -> bool {
+    command.starts_with("measure") && command.contains(" mlp") && !is_compared(command)
+}
+
+// One test would run its commands one after the other, for longer than all others together.
+
+#[test]
+fn commands_of_the_page_compare_conditions() {
+    let first = "measure mlp --cond host-thp=on --cond guest-thp=on --json h0g0.json";
+    check(&[first], is_compared);
+}
+
+#[test]
+fn commands_of_the_page_measure_parallelism() {
+    check(&[], |command| is_mlp(command) && !needs_long(command));
+}
+
+#[test]
+fn commands_of_the_page_measure_parallelism_of_several_places() {
+    check(&[], |command| is_mlp(command) && needs_long(command));
+}
+
+/// Measures more than once.
+fn needs_long(command: &str) -> bool {
+    ["--placements", "--node", "--cpu", "--page"]
+        .iter()
+        .any(|option| command.contains(option))
+}
+
+#[test]
+fn other_commands_of_the_page_show_what_they_are_there_for() {
+    check(&["measure window --json windows.json"], |command| {
+        !is_mlp(command) && !is_compared(command)
+    });
+}
+
+#[test]
+fn the_page_has_its_commands() {
+    let commands = commands();
+    assert!(commands.len() >= 20, "{commands:?}");
 }
 
 /// The explorations of the page, of a program that ends at once.

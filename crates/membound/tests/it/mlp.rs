@@ -4,48 +4,39 @@
 use crate::command::{Membound, number};
 
 #[test]
-fn the_document_has_the_fields_of_the_contract_and_the_window_it_finds_is_the_published_one() {
-    membound_testkit::in_two_of_three(|| {
-        let json = Membound::new()
-            .run_alone("measure mlp --quick --loads 1,2,4 --areas 256M --page 4k --json -")
-            .json();
-        assert_eq!(json["kind"], "mlp");
-        assert_eq!(json["fence"], "lfence");
-        assert_eq!(json["page"], "4k");
-        let cells = json["cells"].as_array().unwrap();
-        for mode in ["parallel", "sequential"] {
-            assert!(
-                cells.iter().any(|cell| cell["mode"] == mode),
-                "no {mode} cell"
-            );
-        }
-        for cell in cells {
-            assert!(number(&cell["cycles"]) > 0.0, "{cell}");
-            assert!(number(&cell["spread"]) >= 0.0);
-            assert_eq!(cell["area_bytes"], 256 << 20);
-        }
-        assert!(number(&json["sequential_pair_cycles"]) > 0.0);
-        assert!(number(&json["mlp_throughput"]) >= 1.0);
-        let rob = number(&json["rob_size"]);
-        match json["machine"]["cpu"]["published_rob"].as_f64() {
-            // A count, not a time; but where a stranger's thread shares the core, each has half.
-            Some(published) if rob < 0.6 * published => {
-                membound_testkit::skipped(format!(
-                    "{rob} of {published} entries: the core is shared"
-                ));
-            }
-            Some(published) => {
-                assert!((rob / published - 1.0).abs() < 0.03, "{rob} of {published}");
-            }
-            None => membound_testkit::skipped("no window is published for this processor"),
-        }
-        for window in json["windows"].as_array().unwrap() {
-            assert_ne!(window["limited_by"], "", "{window}");
-            assert!(number(&window["entries"]["value"]) > 0.0, "{window}");
-        }
-        let agreeing = json["reorder_evidence"]["agreeing"].as_array().unwrap();
-        assert!(agreeing.len() >= 4, "{agreeing:?}");
-    });
+fn the_document_has_the_fields_of_the_contract() {
+    let json = Membound::new()
+        .run_alone("measure mlp --quick --loads 1,2,4 --areas 256M --page 4k --json -")
+        .json();
+    assert_eq!(json["kind"], "mlp");
+    assert_eq!(json["fence"], "lfence");
+    assert_eq!(json["page"], "4k");
+    let cells = json["cells"].as_array().unwrap();
+    for mode in ["parallel", "sequential"] {
+        assert!(
+            cells.iter().any(|cell| cell["mode"] == mode),
+            "no {mode} cell"
+        );
+    }
+    for cell in cells {
+        assert!(number(&cell["cycles"]) > 0.0, "{cell}");
+        assert!(number(&cell["spread"]) >= 0.0);
+        assert_eq!(cell["area_bytes"], 256 << 20);
+    }
+    assert!(number(&json["sequential_pair_cycles"]) > 0.0);
+    assert!(number(&json["mlp_throughput"]) >= 1.0);
+    // Whether it is the published one is asked by `cargo xtask bench windows`.
+    let entries = &json["rob_size"];
+    let reason = entries["not_measured"]["reason"].as_str();
+    assert!(
+        entries.as_f64().is_some_and(|entries| entries > 0.0) || reason.is_some(),
+        "{entries}"
+    );
+    for window in json["windows"].as_array().unwrap() {
+        assert_ne!(window["limited_by"], "", "{window}");
+        assert!(number(&window["entries"]["value"]) > 0.0, "{window}");
+    }
+    assert!(json["reorder_evidence"]["agreeing"].is_array(), "{json}");
 }
 
 #[test]
@@ -55,8 +46,8 @@ fn every_area_has_hits_that_add_up_to_its_loads_or_says_why_not() {
         .json();
     for point in json["areas"].as_array().unwrap() {
         let Some(hits) = point["hits"].as_array() else {
-            let reason = point["hits"]["not_measured"]["reason"].as_str().unwrap();
-            membound_testkit::skipped(reason);
+            let reason = point["hits"]["not_measured"]["reason"].as_str();
+            assert!(reason.is_some_and(|it| !it.is_empty()), "{point}");
             continue;
         };
         let sum: f64 = hits

@@ -1,13 +1,16 @@
 //! Plans of programs whose loads are known to miss or to hit.
 
 use std::process::Output;
+use std::sync::LazyLock;
 
-use membound_testkit::in_two_of_three;
 use membound_types::{
     GapReason, HarvestPlan, HarvestRole, HarvestSite, Kind, YieldKind, YieldReason,
 };
 
-use crate::suite::{Profiled, alone, fixture, membound, profile, profile_on, text, unmeasured};
+use crate::suite::{
+    Profiled, alone, fixture, kept, machine, membound, profile, profile_in, profile_on, text,
+    unmeasured,
+};
 
 /// Far beyond the caches.
 const FAR_BYTES: &str = "268435456";
@@ -15,13 +18,13 @@ const FAR_BYTES: &str = "268435456";
 const NEAR_BYTES: &str = "262144";
 
 fn plan<const N: usize>(run: &Profiled, words: [&str; N]) -> Output {
-    let mut command = membound(run.home.path());
+    let mut command = membound(&run.home);
     command.args(["harvest", "plan"]).arg(&run.run).args(words);
     command.output().expect("the command starts")
 }
 
 fn document<const N: usize>(run: &Profiled, words: [&str; N]) -> HarvestPlan {
-    let mut command = membound(run.home.path());
+    let mut command = membound(&run.home);
     command.args(["harvest", "plan"]).arg(&run.run).args(words);
     let output = command.arg("--json").output().expect("the command starts");
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -40,65 +43,72 @@ fn share(area: &str, percent: &str) -> Option<Profiled> {
     Some(profile(&[], &program, [area, percent, "2500"]))
 }
 
+/// A run whose chase takes three fifths of the time in memory, recorded once for all tests that
+/// plan by it: nothing of what they do depends on which run it is.
+fn far() -> Option<&'static Profiled> {
+    static FAR: LazyLock<Option<Profiled>> = LazyLock::new(|| {
+        let program = fixture("share.c", "-O2")?;
+        let words = [FAR_BYTES, "60", "4000"];
+        Some(profile_in(&kept("far"), &machine().0, &[], &program, words))
+    });
+    let _alone = alone();
+    FAR.as_ref()
+}
+
 #[test]
 fn loads_that_miss_yield_and_loads_that_hit_do_not() {
-    let _alone = alone();
-    in_two_of_three(|| {
-        let Some(run) = share(FAR_BYTES, "60") else {
-            return;
-        };
-        let plan = document(&run, ["--max-overhead", "10%"]);
-        let told = format!("{plan:#?}\n{}", run.show());
-        assert_eq!(plan.kind, Kind::HarvestPlan, "{told}");
-        let chase = of_function(&plan, "chase");
-        let stalled: f64 = chase.iter().map(|site| site.stall_fraction).sum();
-        let chosen = || chase.iter().filter(|site| site.chosen);
-        let taken: f64 = chosen().map(|site| site.stall_fraction).sum();
-        assert!(taken > 0.9 * stalled && stalled > 0.3, "{told}");
-        for site in chosen() {
-            assert_eq!(site.reason, YieldReason::Pays, "{told}");
-            assert!(site.likelihood.is_some_and(|it| it.value > 0.5), "{told}");
-            assert!(site.predicted_gain > 0.0, "{told}");
-        }
-        let work = of_function(&plan, "work");
-        assert!(!work.is_empty(), "{told}");
-        for site in work {
-            assert!(!site.chosen, "{told}");
-            let hits = [
-                YieldReason::LittleStall,
-                YieldReason::Hits,
-                YieldReason::NotCounted,
-                YieldReason::NotTimed,
-            ];
-            assert!(hits.contains(&site.reason), "{told}");
-        }
-        let totals = plan.totals;
-        assert!(totals.gain_fraction > 0.25, "{told}");
-        assert!(totals.gain_fraction < totals.stall_fraction, "{told}");
-        assert!(totals.hit_cost_fraction <= 0.1, "{told}");
-    });
+    let Some(run) = far() else {
+        return;
+    };
+    let plan = document(run, ["--max-overhead", "10%"]);
+    let told = format!("{plan:#?}\n{}", run.show());
+    assert_eq!(plan.kind, Kind::HarvestPlan, "{told}");
+    let chase = of_function(&plan, "chase");
+    let stalled: f64 = chase.iter().map(|site| site.stall_fraction).sum();
+    let chosen = || chase.iter().filter(|site| site.chosen);
+    let taken: f64 = chosen().map(|site| site.stall_fraction).sum();
+    assert!(taken > 0.9 * stalled && stalled > 0.3, "{told}");
+    for site in chosen() {
+        assert_eq!(site.reason, YieldReason::Pays, "{told}");
+        assert!(site.likelihood.is_some_and(|it| it.value > 0.5), "{told}");
+        assert!(site.predicted_gain > 0.0, "{told}");
+    }
+    let work = of_function(&plan, "work");
+    assert!(!work.is_empty(), "{told}");
+    for site in work {
+        assert!(!site.chosen, "{told}");
+        let hits = [
+            YieldReason::LittleStall,
+            YieldReason::Hits,
+            YieldReason::NotCounted,
+            YieldReason::NotTimed,
+        ];
+        assert!(hits.contains(&site.reason), "{told}");
+    }
+    let totals = plan.totals;
+    assert!(totals.gain_fraction > 0.25, "{told}");
+    assert!(totals.gain_fraction < totals.stall_fraction, "{told}");
+    assert!(totals.hit_cost_fraction <= 0.1, "{told}");
 }
 
 #[test]
 fn a_chase_through_a_near_cache_is_refused_since_it_hits() {
     let _alone = alone();
-    in_two_of_three(|| {
-        let Some(run) = share(NEAR_BYTES, "80") else {
-            return;
-        };
-        let plan = document(&run, []);
-        let told = format!("{plan:#?}\n{}", run.show());
-        let chase = of_function(&plan, "chase");
-        assert!(!chase.is_empty(), "{told}");
-        for site in chase {
-            assert!(!site.chosen, "{told}");
-        }
-        let refused = plan.sites.iter().any(|site| {
-            site.symbol == "chase"
-                && matches!(site.reason, YieldReason::Hits | YieldReason::LittleStall)
-        });
-        assert!(refused, "{told}");
+    let Some(run) = share(NEAR_BYTES, "80") else {
+        return;
+    };
+    let plan = document(&run, []);
+    let told = format!("{plan:#?}\n{}", run.show());
+    let chase = of_function(&plan, "chase");
+    assert!(!chase.is_empty(), "{told}");
+    for site in chase {
+        assert!(!site.chosen, "{told}");
+    }
+    let refused = plan.sites.iter().any(|site| {
+        site.symbol == "chase"
+            && matches!(site.reason, YieldReason::Hits | YieldReason::LittleStall)
     });
+    assert!(refused, "{told}");
 }
 
 /// Reads files as the command does.
@@ -112,44 +122,40 @@ impl membound_harvest::Binaries for Files {
 
 #[test]
 fn the_choice_is_the_same_with_a_tenth_of_the_samples() {
-    let _alone = alone();
-    in_two_of_three(|| {
-        let Some(run) = share(FAR_BYTES, "60") else {
-            return;
-        };
-        let mut data = membound_run::RunData::open(&run.run).expect("it was written");
-        let options = membound_harvest::Options::new(HarvestRole::Primary);
-        let chosen = |data: &membound_run::RunData| -> Vec<u64> {
-            let plan = membound_harvest::plan(data, None, &Files, None, &options);
-            let plan = plan.expect("it can be planned");
-            let mut chosen: Vec<u64> = plan
-                .sites
-                .iter()
-                .filter(|site| site.chosen)
-                .map(|site| site.offset)
-                .collect();
-            chosen.sort_unstable();
-            chosen
-        };
-        let of_all = chosen(&data);
-        let mut number = 0;
-        data.samples.retain_mut(|sample| {
-            sample.weight_ns *= 10;
-            number += 1;
-            number % 10 == 0
-        });
-        assert!(!of_all.is_empty(), "{}", run.show());
-        assert_eq!(chosen(&data), of_all, "{}", run.show());
+    let Some(run) = far() else {
+        return;
+    };
+    let mut data = membound_run::RunData::open(&run.run).expect("it was written");
+    let options = membound_harvest::Options::new(HarvestRole::Primary);
+    let chosen = |data: &membound_run::RunData| -> Vec<u64> {
+        let plan = membound_harvest::plan(data, None, &Files, None, &options);
+        let plan = plan.expect("it can be planned");
+        let mut chosen: Vec<u64> = plan
+            .sites
+            .iter()
+            .filter(|site| site.chosen)
+            .map(|site| site.offset)
+            .collect();
+        chosen.sort_unstable();
+        chosen
+    };
+    let of_all = chosen(&data);
+    let mut number = 0;
+    data.samples.retain_mut(|sample| {
+        sample.weight_ns *= 10;
+        number += 1;
+        number % 10 == 0
     });
+    assert!(!of_all.is_empty(), "{}", run.show());
+    assert_eq!(chosen(&data), of_all, "{}", run.show());
 }
 
 #[test]
 fn no_overhead_means_no_yield_that_could_hit() {
-    let _alone = alone();
-    let Some(run) = share(FAR_BYTES, "60") else {
+    let Some(run) = far() else {
         return;
     };
-    let plan = document(&run, ["--max-overhead", "0%"]);
+    let plan = document(run, ["--max-overhead", "0%"]);
     for site in plan.sites.iter().filter(|site| site.chosen) {
         assert!(site.hit_cost <= 0.0, "{site:?}");
     }
@@ -157,44 +163,41 @@ fn no_overhead_means_no_yield_that_could_hit() {
 
 #[test]
 fn a_scavenger_gives_way_within_the_bound() {
-    let _alone = alone();
-    in_two_of_three(|| {
-        let Some(run) = share(FAR_BYTES, "60") else {
-            return;
-        };
-        for (rule, bound) in [("max", "200"), ("max", "50"), ("expected", "100")] {
-            let plan = document(
-                &run,
-                [
-                    "--role",
-                    "scavenger",
-                    "--bound-ns",
-                    bound,
-                    "--distance",
-                    rule,
-                ],
-            );
-            let bound_ns: f64 = bound.parse().expect("it is a number");
-            let told = format!("{rule} {bound}: {plan:#?}\n{}", run.show());
-            assert_eq!(plan.options.bound_ns, Some(bound_ns), "{told}");
-            for symbol in ["chase", "work"] {
-                let function = plan.functions.iter().find(|it| it.symbol == symbol);
-                let function = function.unwrap_or_else(|| panic!("no {symbol} in {told}"));
-                assert!(function.profiled, "{told}");
-                let bounded = function.distance_ns.is_some_and(|ns| ns <= bound_ns + 0.01);
-                let excused = function
-                    .gaps
-                    .iter()
-                    .any(|gap| gap.why != GapReason::UnknownCall);
-                assert!(bounded || excused, "{told}");
-            }
-            // Its loop has no load that yields.
-            let in_work = plan.sites.iter().any(|site| {
-                site.symbol == "work" && site.kind == YieldKind::Scavenger && site.every > 1
-            });
-            assert!(in_work, "{told}");
+    let Some(run) = far() else {
+        return;
+    };
+    for (rule, bound) in [("max", "200"), ("max", "50"), ("expected", "100")] {
+        let plan = document(
+            run,
+            [
+                "--role",
+                "scavenger",
+                "--bound-ns",
+                bound,
+                "--distance",
+                rule,
+            ],
+        );
+        let bound_ns: f64 = bound.parse().expect("it is a number");
+        let told = format!("{rule} {bound}: {plan:#?}\n{}", run.show());
+        assert_eq!(plan.options.bound_ns, Some(bound_ns), "{told}");
+        for symbol in ["chase", "work"] {
+            let function = plan.functions.iter().find(|it| it.symbol == symbol);
+            let function = function.unwrap_or_else(|| panic!("no {symbol} in {told}"));
+            assert!(function.profiled, "{told}");
+            let bounded = function.distance_ns.is_some_and(|ns| ns <= bound_ns + 0.01);
+            let excused = function
+                .gaps
+                .iter()
+                .any(|gap| gap.why != GapReason::UnknownCall);
+            assert!(bounded || excused, "{told}");
         }
-    });
+        // Its loop has no load that yields.
+        let in_work = plan.sites.iter().any(|site| {
+            site.symbol == "work" && site.kind == YieldKind::Scavenger && site.every > 1
+        });
+        assert!(in_work, "{told}");
+    }
 }
 
 #[test]

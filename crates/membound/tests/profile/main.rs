@@ -1,11 +1,8 @@
-//! Programs that know where they wait, and what `membound profile` says of them.
-//!
-//! Each fixture measures itself by its own clock, so that the truth is that of the very run
-//! that was profiled. The machine profile is measured once for the whole binary. Tests take
-//! turns: figures depend on a quiet machine.
+//! Programs with mishaps, filters and strangers in them under `membound profile`, and plans of
+//! harvests of what was recorded. How true the figures are is the business of `cargo xtask bench
+//! accuracy`.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-mod figures;
 mod floods;
 mod harvest;
 mod strangers;

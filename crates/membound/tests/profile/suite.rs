@@ -35,6 +35,14 @@ pub(crate) fn line_of(source: &str, mark: &str) -> u32 {
     u32::try_from(at.expect("the mark is there") + 1).expect("fixtures are short")
 }
 
+/// An empty directory that is kept until the tests run again.
+pub(crate) fn kept(name: &str) -> PathBuf {
+    let path = FIXTURES.directory().join(name);
+    drop(std::fs::remove_dir_all(&path));
+    std::fs::create_dir_all(&path).expect("the directory is ours");
+    path
+}
+
 /// Held by a test that measures.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static MACHINE: Mutex<()> = Mutex::new(());
@@ -91,17 +99,8 @@ fn has_level(profile: &MachineProfile, level: &str) -> bool {
     profile.levels.iter().any(|it| it.name == level)
 }
 
-/// Whether the machine was measured out into its memory; says so where it was not.
-pub(crate) fn reaches_memory() -> bool {
-    let reaches = has_level(&machine().1, "DRAM");
-    if !reaches {
-        membound_testkit::skipped("no curve of this machine's latency ended in memory");
-    }
-    reaches
-}
-
 /// Whether latencies of a level are known, if the machine has it.
-pub(crate) fn is_calibrated(profile: &MachineProfile, level: &str) -> bool {
+fn is_calibrated(profile: &MachineProfile, level: &str) -> bool {
     let known = profile.calibration.known();
     !has_level(profile, level)
         || known.is_some_and(|known| known.levels.iter().any(|it| it.name == level))
@@ -149,41 +148,24 @@ fn measured(path: &Path) -> MachineProfile {
     profile
 }
 
-/// The latency of a level, from the machine profile.
-pub(crate) fn latency_ns(level: &str) -> f64 {
-    let found = machine().1.levels.iter().find(|it| it.name == level);
-    found
-        .unwrap_or_else(|| panic!("no level {level}"))
-        .latency_ns
-}
-
-/// The size of a level, from the machine profile.
-pub(crate) fn size_bytes(level: &str) -> Option<u64> {
-    let found = machine().1.levels.iter().find(|it| it.name == level)?;
-    found.size_bytes
-}
-
 /// A program that was profiled.
 pub(crate) struct Profiled {
     pub(crate) output: Output,
     pub(crate) profile: Profile,
     pub(crate) run: PathBuf,
-    pub(crate) home: TempDir,
+    pub(crate) home: PathBuf,
+    /// What `home` goes with, where it is not kept.
+    _room: Option<TempDir>,
 }
 
 impl Profiled {
-    /// What the program wrote after `name`, as a number.
-    pub(crate) fn told(&self, name: &str) -> f64 {
-        told(&text(&self.output.stdout), name)
-    }
-
     /// `membound report` on the run with `words`.
     pub(crate) fn report<I>(&self, words: I) -> Output
     where
         I: IntoIterator,
         I::Item: AsRef<OsStr>,
     {
-        let mut command = membound(self.home.path());
+        let mut command = membound(&self.home);
         command.arg("report").arg(&self.run).args(words);
         command.output().expect("the command starts")
     }
@@ -197,13 +179,6 @@ impl Profiled {
             text(&self.report::<[&str; 0]>([]).stdout),
         )
     }
-}
-
-/// The number behind `name` in what a program wrote.
-pub(crate) fn told(text: &str, name: &str) -> f64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
-    line.trim().parse().expect("it is a number")
 }
 
 /// Bytes as text.
@@ -243,9 +218,26 @@ where
     I: IntoIterator,
     I::Item: AsRef<OsStr>,
 {
-    let home = tempfile::tempdir().expect("there is room for a directory");
-    let run = home.path().join("program.run");
-    let mut command = membound(home.path());
+    let room = tempfile::tempdir().expect("there is room for a directory");
+    let mut profiled = profile_in(room.path(), machine, options, program, arguments);
+    profiled._room = Some(room);
+    profiled
+}
+
+/// The same with the files in `home`, where they stay.
+pub(crate) fn profile_in<I>(
+    home: &Path,
+    machine: &Path,
+    options: &[&str],
+    program: &Path,
+    arguments: I,
+) -> Profiled
+where
+    I: IntoIterator,
+    I::Item: AsRef<OsStr>,
+{
+    let run = home.join("program.run");
+    let mut command = membound(home);
     command
         .args(["profile", "--machine"])
         .arg(machine)
@@ -256,7 +248,7 @@ where
         .arg(program)
         .args(arguments);
     let output = command.output().expect("the command starts");
-    let mut report = membound(home.path());
+    let mut report = membound(home);
     report.arg("report").arg(&run).args(["--format", "json"]);
     let report = report.output().expect("the command starts");
     assert!(
@@ -270,6 +262,7 @@ where
         output,
         profile,
         run,
-        home,
+        home: home.to_owned(),
+        _room: None,
     }
 }

@@ -317,7 +317,7 @@ fn damaged_runs_are_told_in_one_line() {
     let run = profile_on(unmeasured(), &["--quiet"], &program, ["spins", "300"]);
     let whole = std::fs::read(&run.run).expect("it was written");
     let place = |name: &str, bytes: &[u8]| {
-        let path = run.home.path().join(name);
+        let path = run.home.join(name);
         std::fs::write(&path, bytes).expect("there is room");
         path
     };
@@ -327,7 +327,7 @@ fn damaged_runs_are_told_in_one_line() {
         ("text", b"size,ns\n1,2\n"),
     ] {
         let path = place(name, bytes);
-        let output = membound(run.home.path())
+        let output = membound(&run.home)
             .arg("report")
             .arg(path)
             .output()
@@ -336,7 +336,7 @@ fn damaged_runs_are_told_in_one_line() {
     }
     // Cut in the middle: what can be read is shown and marked, or the one line says why not.
     let path = place("half", &whole[..whole.len() / 2]);
-    let output = membound(run.home.path())
+    let output = membound(&run.home)
         .arg("report")
         .arg(path)
         .output()

@@ -152,8 +152,8 @@ fn machine() -> &'static Path {
     &MACHINE
 }
 
-/// Gives `command` an environment of its own, and the signals that a shell ignores for what it runs
-/// in the background their defaults. Both ways of running a program get the same, so that programs
+/// Gives `command` an environment of its own, and every signal its default action: a shell ignores
+/// some for what it runs in the background, and `nohup` does. Both ways of running a program get the same, so that programs
 /// that print it print the same.
 pub(crate) fn clean(command: &mut Command, room: &Room) {
     let cache = crate::build::directory().join(cache_name());
@@ -165,8 +165,8 @@ pub(crate) fn clean(command: &mut Command, room: &Room) {
         .env("XDG_CACHE_HOME", cache)
         .current_dir(room.path());
     let defaults = || {
-        for signal in [libc::SIGINT, libc::SIGQUIT] {
-            // SAFETY: no handler is installed.
+        for signal in 1..=libc::SIGRTMAX() {
+            // SAFETY: no handler is installed. Those that have no other action are refused.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The page in a browser: what is pressed and dragged filters what is shown.
 
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,53 @@ const TOOLS: &str = r##"
   const total = () => membound.current().total;
 "##;
 
+/// The browser, where there is one.
 fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|folder| folder.join("chromium"))
         .find(|file| file.is_file())
+}
+
+/// What the browser makes of the page at `address`; `folder` is for its own files.
+fn shown(browser: &Path, folder: &Path, address: &str) -> String {
+    let mut child = Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--virtual-time-budget=20000",
+            "--window-size=1200,2000",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", folder.join("user").display()))
+        .arg(address)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the browser starts");
+    let mut pipe = child.stdout.take().expect("stdout is a pipe");
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        pipe.read_to_end(&mut text).map(|_| text)
+    });
+    let start = Instant::now();
+    while child.try_wait().expect("the browser is ours").is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().expect("the browser is ours");
+            child.wait().expect("the browser is ours");
+            panic!("the browser did not come to an end within {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = reader.join().expect("no panic");
+    String::from_utf8(text.expect("the page is dumped")).expect("UTF-8")
 }
 
 /// Opens the page, runs `script` in it, and gives what it returns. `None` (and said so)
@@ -63,57 +105,11 @@ fn open(html: &str, address: &str, script: &str) -> Option<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("page.html");
     std::fs::write(&file, html).expect("the page is written");
-    let mut child = Command::new(browser)
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--virtual-time-budget=20000",
-            "--window-size=1200,2000",
-            "--dump-dom",
-        ])
-        .arg(format!(
-            "--user-data-dir={}",
-            folder.path().join("user").display()
-        ))
-        .arg(format!("file://{}{address}", file.display()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the browser starts");
-    let mut pipe = child.stdout.take().expect("stdout is a pipe");
-    let reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        pipe.read_to_end(&mut text).map(|_| text)
-    });
-    let start = Instant::now();
-    while child.try_wait().expect("the browser is ours").is_none() {
-        if start.elapsed() > PATIENCE {
-            child.kill().expect("the browser is ours");
-            child.wait().expect("the browser is ours");
-            membound_testkit::skipped("chromium did not come to an end");
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let dom = reader
-        .join()
-        .expect("no panic")
-        .expect("the page is dumped");
-    let dom = String::from_utf8(dom).expect("UTF-8");
+    let address = format!("file://{}{address}", file.display());
+    let dom = shown(&browser, folder.path(), &address);
     let page = Page::parse(&dom);
-    let Some(result) = page.by_id("result").filter(|it| !it.text.is_empty()) else {
-        // A browser that cannot start here (no shared memory, no fonts) dumps nothing.
-        assert!(dom.trim().is_empty(), "the script did not run: {dom:.2000}");
-        membound_testkit::skipped("chromium starts but shows no page here");
-        return None;
-    };
+    let result = page.by_id("result").filter(|it| !it.text.is_empty());
+    let result = result.unwrap_or_else(|| panic!("the script did not run: {dom:.2000}"));
     let result: Value = serde_json::from_str(&result.text).expect("a result");
     assert_eq!(
         result["errors"],

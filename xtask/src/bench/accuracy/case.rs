@@ -1,0 +1,171 @@
+//! A case as data: a program that knows a truth about itself, how it is profiled, and how truth
+//! and finding are read.
+
+use anyhow::{Context as _, Result};
+use membound_types::{Calibration, CodeRow, MachineProfile, Profile};
+
+use super::statistics::{Reading, Tolerance};
+use crate::run::{read, root};
+
+/// A program and what is to be found of it.
+pub(super) struct Case {
+    /// `GROUP/…`, as `--only` takes it.
+    pub(super) name: String,
+    pub(super) program: Program,
+    /// Its arguments.
+    pub(super) words: Vec<String>,
+    pub(super) way: Way,
+    /// What `membound profile` gets besides.
+    pub(super) options: &'static [&'static str],
+    pub(super) figures: Vec<Figure>,
+}
+
+/// Where a program comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Program {
+    /// Path from the root of the workspace.
+    pub(super) source: &'static str,
+    /// Options of its compiler.
+    pub(super) flags: &'static str,
+}
+
+/// How it is profiled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// Started by membound, to its end.
+    Started,
+    /// Started before; attached to when it has written a line; killed afterwards.
+    Attached,
+    /// Started, then another program in the same way, and both runs compared.
+    Compared { with: Program, words: Vec<String> },
+    /// Started; then the machine is calibrated once more.
+    Calibrated,
+}
+
+/// One figure of a case.
+pub(super) struct Figure {
+    pub(super) name: String,
+    pub(super) tolerance: Tolerance,
+    pub(super) read: Read,
+}
+
+/// How a figure is read. `None`: this run says nothing of it.
+pub(super) type Read = Box<dyn Fn(&Observed) -> Result<Option<Reading>>>;
+
+impl Figure {
+    pub(super) fn new(
+        name: impl Into<String>,
+        tolerance: Tolerance,
+        read: impl Fn(&Observed) -> Result<Option<Reading>> + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            tolerance,
+            read: Box::new(read),
+        }
+    }
+
+    /// Something that a profile says or does not say.
+    pub(super) fn finding(
+        name: impl Into<String>,
+        is_right: impl Fn(&Observed) -> Result<bool> + 'static,
+    ) -> Self {
+        Self::new(name, Tolerance::Finding, move |observed| {
+            Ok(Some(Reading {
+                truth: 1.0,
+                found: f64::from(u8::from(is_right(observed)?)),
+            }))
+        })
+    }
+}
+
+/// One run of a case.
+pub(super) struct Observed {
+    pub(super) machine: MachineProfile,
+    /// What the program wrote.
+    pub(super) said: String,
+    pub(super) profile: Profile,
+    /// The other program's, and what `membound compare` says of both.
+    pub(super) other: Option<Other>,
+    /// Another calibration than the machine's.
+    pub(super) calibration: Option<Calibration>,
+}
+
+/// The second run of a comparison.
+pub(super) struct Other {
+    pub(super) said: String,
+    pub(super) profile: Profile,
+    pub(super) compared: String,
+}
+
+impl Observed {
+    /// The number behind `name` in what the program wrote.
+    pub(super) fn told(&self, name: &str) -> Result<f64> {
+        told(&self.said, name)
+    }
+
+    /// CPU time that recording took, as a part of the program's.
+    pub(super) fn recorded(&self) -> f64 {
+        self.profile.overhead.inside_fraction.clamp(0.0, 1.0)
+    }
+
+    /// The functions of this name.
+    pub(super) fn functions<'a>(
+        &'a self,
+        names: &'a [&'a str],
+    ) -> impl Iterator<Item = &'a CodeRow> {
+        let rows = self.profile.functions.iter();
+        rows.filter(|row| names.contains(&row.name.as_str()))
+    }
+}
+
+/// The number behind `name` in what a program wrote.
+pub(super) fn told(text: &str, name: &str) -> Result<f64> {
+    let line = text.lines().find_map(|line| {
+        let (word, rest) = line.split_once(' ')?;
+        (word == name).then_some(rest)
+    });
+    let line = line.with_context(|| format!("the program did not say {name}: {text}"))?;
+    let number = line.trim().parse();
+    number.with_context(|| format!("{name} is no number: {line}"))
+}
+
+impl Program {
+    /// The line of the source that holds `mark`, from 1.
+    pub(super) fn line_of(self, mark: &str) -> Result<u32> {
+        let text = read(&root().join(self.source))?;
+        let at = text.lines().position(|line| line.contains(mark));
+        let at = at.with_context(|| format!("{} has no {mark}", self.source))?;
+        Ok(u32::try_from(at + 1)?)
+    }
+
+    /// The file's name alone.
+    pub(super) fn file(self) -> &'static str {
+        self.source.rsplit('/').next().unwrap_or(self.source)
+    }
+}
+
+/// The latency of a level of the machine, in nanoseconds.
+pub(super) fn latency_ns(machine: &MachineProfile, level: &str) -> Option<f64> {
+    let found = machine.levels.iter().find(|it| it.name == level)?;
+    Some(found.latency_ns)
+}
+
+/// The size of a level of the machine, in bytes.
+pub(super) fn size_bytes(machine: &MachineProfile, level: &str) -> Option<u64> {
+    let found = machine.levels.iter().find(|it| it.name == level)?;
+    found.size_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_by_the_whole_name() {
+        let text = "chase_ns 12\nchase 3\n";
+        assert_eq!(told(text, "chase").unwrap(), 3.0);
+        assert_eq!(told(text, "chase_ns").unwrap(), 12.0);
+        assert!(told(text, "hops").is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! All cases, as data: what runs, what is read, how far off it may be.
+
+mod counts;
+mod found;
+mod shares;
+
+use membound_types::MachineProfile;
+
+use super::case::{Case, Program, Way};
+
+/// Programs that the tests profile as well.
+const FIXTURES: &str = "crates/membound/tests/profile/fixtures";
+
+/// The program of a known share of time in a chase; the probes run it, too.
+pub(super) const SHARE: Program = Program {
+    source: "crates/membound/tests/profile/fixtures/share.c",
+    flags: "-O2",
+};
+
+/// Where headers of the programs are.
+pub(super) const INCLUDED: &str = FIXTURES;
+
+/// The cases for a machine, and those that it cannot have, with the reason.
+pub(super) fn all(machine: &MachineProfile) -> (Vec<Case>, Vec<(String, String)>) {
+    let (mut cases, absent) = shares::cases(machine);
+    cases.extend(counts::cases());
+    cases.extend(found::cases());
+    (cases, absent)
+}
+
+/// A case that is started with `words` and has no figure yet.
+fn started(name: &str, program: Program, words: &[&str]) -> Case {
+    Case {
+        name: name.to_owned(),
+        program,
+        words: words.iter().map(|&word| word.to_owned()).collect(),
+        way: Way::Started,
+        options: &[],
+        figures: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use membound_types::MachineInfo;
+
+    use super::*;
+    use crate::run::root;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_a_source_and_a_figure() {
+        let machine = MachineProfile::unmeasured(MachineInfo::default());
+        let (cases, _) = all(&machine);
+        let mut names: Vec<_> = cases.iter().map(|case| case.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), cases.len());
+        for case in &cases {
+            assert!(root().join(case.program.source).is_file(), "{}", case.name);
+            assert!(!case.figures.is_empty(), "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn a_machine_whose_third_cache_was_not_seen_has_no_case_for_it() {
+        let machine = MachineProfile::unmeasured(MachineInfo::default());
+        let (cases, absent) = all(&machine);
+        assert!(
+            cases
+                .iter()
+                .all(|case| !case.name.starts_with("shares/L3/"))
+        );
+        assert!(absent.iter().any(|(name, _)| name == "shares/L3"));
+    }
+}

@@ -1,0 +1,202 @@
+//! The test binaries of the workspace: which there are, building them, running one.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use super::reader::Reader;
+use super::report::{Failure, Report};
+use super::start::undisturbed;
+use crate::run::{cargo, say};
+
+/// Where proptest reads its seed. Without one it draws another every time, and the same
+/// tree would pass today and fail tomorrow; looking for new cases is a campaign's business.
+const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20181109");
+
+/// Something that runs tests and tells of them as libtest does.
+pub(super) struct Binary {
+    /// What its tests' names begin with: `PACKAGE/TARGET`; of a package's own unit tests
+    /// `PACKAGE`; `doc` for all examples in documentation.
+    pub(super) name: String,
+    kind: Kind,
+}
+
+enum Kind {
+    File {
+        path: PathBuf,
+        /// The directory of its package, where cargo starts it.
+        directory: PathBuf,
+    },
+    Documentation,
+}
+
+/// What cargo says of something that it built.
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+    profile: Option<Profile>,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// Builds all test binaries of the workspace, in the order in which they are to run.
+///
+/// # Errors
+/// When one cannot be built; cargo has said why.
+pub(super) fn build() -> Result<Vec<Binary>> {
+    let mut command = cargo(["test", "--workspace", "--no-run"]);
+    command.arg("--message-format=json-render-diagnostics");
+    command.stderr(Stdio::inherit());
+    let output = command.output().context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!("the tests cannot be built: {}", output.status);
+    }
+    let text = String::from_utf8(output.stdout).context("cargo wrote other than UTF-8")?;
+    let mut binaries = text
+        .lines()
+        .filter_map(|line| Binary::of(line).transpose())
+        .collect::<Result<Vec<_>>>()?;
+    binaries.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(binaries)
+}
+
+/// Builds and runs the examples in the documentation.
+pub(super) fn documentation() -> Binary {
+    Binary {
+        name: "doc".to_owned(),
+        kind: Kind::Documentation,
+    }
+}
+
+impl Binary {
+    /// The test binary that this line of cargo's is about, if it is about one.
+    fn of(line: &str) -> Result<Option<Self>> {
+        let message: Message = serde_json::from_str(line)
+            .with_context(|| format!("cargo wrote what is no message: {line}"))?;
+        let (Some(path), Some(manifest), Some(target), Some(Profile { test: true })) = (
+            message.executable,
+            message.manifest_path,
+            message.target,
+            message.profile,
+        ) else {
+            return Ok(None);
+        };
+        let directory = manifest.parent().unwrap_or(Path::new("/")).to_owned();
+        let package = directory.file_name().unwrap_or_default().to_string_lossy();
+        let name = match target.kind.iter().any(|kind| kind == "test") {
+            true => format!("{package}/{}", target.name),
+            false if target.name.replace('_', "-") == *package => package.into_owned(),
+            false => format!("{package}/{}", target.name),
+        };
+        let is_artifact = message.reason == "compiler-artifact";
+        Ok(is_artifact.then_some(Self {
+            name,
+            kind: Kind::File { path, directory },
+        }))
+    }
+
+    /// Runs its tests with `words` for libtest, and reads what they say; `aloud`: shows it, too.
+    ///
+    /// # Errors
+    /// When it cannot be started or read.
+    pub(super) fn run(&self, words: &[&str], aloud: bool) -> Result<Report> {
+        let name = &self.name;
+        let mut command = self.command();
+        let mut child = command
+            .arg("--show-output")
+            .args(words)
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start the tests of {name}"))?;
+        let stdout = child.stdout.take().expect("stdout was asked to be a pipe");
+        let mut report = follow(stdout, name, aloud)?;
+        let status = child.wait().context("cannot wait for tests")?;
+        if !status.success() && report.failures.is_empty() {
+            let what = format!("{name} ended with {status} and named no failed test");
+            report.failures.push(Failure::without_name(what));
+        }
+        Ok(report)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = match &self.kind {
+            Kind::File { path, directory } => {
+                let mut command = undisturbed(path, directory);
+                command.env("CARGO_MANIFEST_DIR", directory);
+                command
+            }
+            Kind::Documentation => cargo(["test", "--quiet", "--workspace", "--doc", "--"]),
+        };
+        if std::env::var_os(SEED.0).is_none() {
+            command.env(SEED.0, SEED.1);
+        }
+        command
+    }
+}
+
+/// What a process of libtest says of its tests.
+fn follow(stdout: impl Read, name: &str, aloud: bool) -> Result<Report> {
+    let mut reader = Reader::new(name);
+    let mut lines = BufReader::new(stdout);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        if lines.read_until(b'\n', &mut bytes)? == 0 {
+            return Ok(reader.end());
+        }
+        let line = String::from_utf8_lossy(&bytes);
+        let line = line.trim_end_matches(['\n', '\r']);
+        if reader.take(line) && aloud {
+            say(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: &str, name: &str, test: bool) -> String {
+        format!(
+            r#"{{"reason":"compiler-artifact","manifest_path":"/w/crates/some-crate/Cargo.toml","target":{{"kind":["{kind}"],"name":"{name}","crate_types":["bin"]}},"profile":{{"opt_level":"0","test":{test}}},"executable":"/t/{name}-1"}}"#
+        )
+    }
+
+    fn name(line: &str) -> Option<String> {
+        Binary::of(line).unwrap().map(|binary| binary.name)
+    }
+
+    #[test]
+    fn binaries_are_named_by_package_and_target() {
+        let named = [
+            (message("test", "it", true), "some-crate/it"),
+            (message("lib", "some_crate", true), "some-crate"),
+            (message("bin", "other", true), "some-crate/other"),
+        ];
+        for (line, expected) in named {
+            assert_eq!(name(&line).as_deref(), Some(expected), "{line}");
+        }
+        for line in [
+            message("bin", "some-crate", false),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ] {
+            assert_eq!(name(&line), None, "{line}");
+        }
+        assert!(Binary::of("not JSON").is_err());
+    }
+}

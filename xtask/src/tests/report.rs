@@ -1,0 +1,222 @@
+//! What a run of the tests came to: counts, and everything that makes it red.
+
+use std::fmt;
+
+/// Lines of a failed test's output that are shown once more at the end.
+const LINES_SHOWN: usize = 40;
+
+/// Tests of one run that may be inconclusive, because a probe found the machine disturbed before
+/// or while they measured; where more are, the run says nothing about what they test.
+pub(crate) const INCONCLUSIVE_QUOTA: usize = 3;
+
+/// What a run of tests came to. Tests are named `PACKAGE/BINARY::PATH`.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// Tests that libtest took for passed, the skipped ones among them.
+    pub(super) returned: Vec<String>,
+    pub(super) failures: Vec<Failure>,
+    /// One entry for every reason given.
+    pub(super) skipped: Vec<Excuse>,
+    pub(super) inconclusive: Vec<Excuse>,
+    /// Tests that failed and then passed alone.
+    pub(super) unsteady: Vec<Unsteady>,
+    /// What is wrong with the lists of quarantined tests and expected skips.
+    pub(super) faults: Vec<String>,
+    /// What is said of these lists without being wrong.
+    pub(super) remarks: Vec<String>,
+}
+
+/// A test that did not test, or a part of it, and its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Excuse {
+    pub(super) test: String,
+    pub(super) reason: String,
+}
+
+/// A test that failed and then passed alone.
+#[derive(Clone, Debug)]
+pub(super) struct Unsteady {
+    pub(super) failure: Failure,
+    /// It stands in the quarantine list, and its time there is not over.
+    pub(super) is_quarantined: bool,
+}
+
+/// A test that failed.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) test: String,
+    /// The name is a test's, not what became of several.
+    pub(super) is_named: bool,
+    /// The lines that it wrote.
+    pub(super) said: Vec<String>,
+}
+
+impl Failure {
+    pub(super) fn without_name(what: impl Into<String>) -> Self {
+        Self {
+            test: what.into(),
+            is_named: false,
+            said: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failed: {}", self.test)?;
+        for line in self.said.iter().take(LINES_SHOWN) {
+            write!(f, "\n    {line}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Whether nothing makes the run red.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.failures.is_empty()
+            && self.faults.is_empty()
+            && self.unsteady.iter().all(|it| it.is_quarantined)
+            && tests(&self.inconclusive) <= INCONCLUSIVE_QUOTA
+    }
+
+    /// The names of all tests that ran.
+    pub(super) fn tests(&self) -> impl Iterator<Item = &str> {
+        (self.returned.iter())
+            .chain(self.failures.iter().map(|failure| &failure.test))
+            .chain(self.unsteady.iter().map(|it| &it.failure.test))
+            .map(String::as_str)
+    }
+
+    /// Takes in what another run came to.
+    pub(super) fn add(&mut self, other: Self) {
+        self.returned.extend(other.returned);
+        self.failures.extend(other.failures);
+        self.skipped.extend(other.skipped);
+        self.inconclusive.extend(other.inconclusive);
+        self.unsteady.extend(other.unsteady);
+        self.faults.extend(other.faults);
+        self.remarks.extend(other.remarks);
+    }
+
+    /// Everything but the counts, a line or more each.
+    pub(super) fn details(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let excuses = [
+            ("skipped", &self.skipped),
+            ("inconclusive", &self.inconclusive),
+        ];
+        for (kind, list) in excuses {
+            lines.extend(
+                (list.iter()).map(|Excuse { test, reason }| format!("{kind}: {reason} ({test})")),
+            );
+        }
+        lines.extend(self.remarks.iter().cloned());
+        for Unsteady {
+            failure,
+            is_quarantined,
+        } in &self.unsteady
+        {
+            let quarantined = if *is_quarantined { ", quarantined" } else { "" };
+            lines.push(format!(
+                "unsteady{quarantined}: failed beside others, passed alone; {failure}"
+            ));
+        }
+        lines.extend(self.failures.iter().map(ToString::to_string));
+        lines.extend(self.faults.iter().cloned());
+        let inconclusive = tests(&self.inconclusive);
+        if inconclusive > INCONCLUSIVE_QUOTA {
+            lines.push(format!(
+                "{inconclusive} tests are inconclusive, of at most {INCONCLUSIVE_QUOTA}: run them on a quieter machine"
+            ));
+        }
+        lines
+    }
+}
+
+/// How many tests gave at least one of these reasons.
+fn tests(excuses: &[Excuse]) -> usize {
+    let mut names: Vec<&str> = excuses.iter().map(|it| it.test.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.len()
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (skipped, inconclusive) = (tests(&self.skipped), tests(&self.inconclusive));
+        let passed = (self.returned.len()).saturating_sub(skipped + inconclusive);
+        let failed = self.failures.len();
+        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")?;
+        let others = [
+            (inconclusive, "inconclusive"),
+            (self.unsteady.len(), "unsteady"),
+            (self.faults.len(), "faults of the lists"),
+        ];
+        for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, ", {count} {what}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests_of_report {
+    use super::*;
+
+    fn excuse(test: &str) -> Excuse {
+        Excuse {
+            test: test.to_owned(),
+            reason: "because".to_owned(),
+        }
+    }
+
+    fn unsteady(is_quarantined: bool) -> Unsteady {
+        Unsteady {
+            failure: Failure::without_name("a/it::b"),
+            is_quarantined,
+        }
+    }
+
+    #[test]
+    fn an_unsteady_test_is_red_unless_it_is_quarantined() {
+        let mut report = Report {
+            returned: vec!["a/it::c".to_owned()],
+            unsteady: vec![unsteady(true)],
+            ..Report::default()
+        };
+        assert!(report.succeeded());
+        assert_eq!(
+            report.to_string(),
+            "1 passed, 0 failed, 0 skipped, 1 unsteady"
+        );
+        report.unsteady.push(unsteady(false));
+        assert!(!report.succeeded());
+    }
+
+    #[test]
+    fn more_inconclusive_tests_than_the_quota_are_red() {
+        let mut report = Report::default();
+        for number in 0..INCONCLUSIVE_QUOTA {
+            report
+                .inconclusive
+                .push(excuse(&format!("a/it::t{number}")));
+        }
+        // A second reason of the same test counts once.
+        report.inconclusive.push(excuse("a/it::t0"));
+        assert!(report.succeeded());
+        report.inconclusive.push(excuse("a/it::other"));
+        assert!(!report.succeeded());
+        assert!(report.details().last().unwrap().contains("4 tests"));
+    }
+
+    #[test]
+    fn a_fault_of_the_lists_is_red_and_shown() {
+        let report = Report {
+            faults: vec!["quarantine.toml: x is over".to_owned()],
+            ..Report::default()
+        };
+        assert!(!report.succeeded());
+        assert_eq!(report.details(), ["quarantine.toml: x is over"]);
+    }
+}
