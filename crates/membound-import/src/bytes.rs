@@ -97,6 +97,19 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(until_zero(bytes)).into_owned()
 }
 
+/// Text for a message: what would end its line, or move the cursor, is escaped.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
+
 /// The bytes up to the first zero.
 pub(crate) fn until_zero(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0);
@@ -167,6 +180,11 @@ mod tests {
         assert_eq!((words.len(), words.iter().count()), (3, 3));
         assert_eq!((words.get(2), words.get(3)), (Some(0), None));
         assert!(words.get(usize::MAX).is_none());
+    }
+
+    #[test]
+    fn messages_stay_one_line() {
+        assert_eq!(shown("a\nb\u{1b}[2J é"), "a\\nb\\u{1b}[2J é");
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod stream;
 mod trace;
 
 use crate::Error;
-use crate::bytes::{ByteOrder, text};
+use crate::bytes::{ByteOrder, shown, text};
 
 pub use about::{About, Identity};
 pub(crate) use attr::is_cycles;
@@ -37,7 +37,9 @@ pub(crate) fn is_perf_data(bytes: &[u8]) -> Result<bool, Error> {
     let reversed: Vec<u8> = magic.iter().rev().copied().collect();
     let known = |magic: &[u8]| magic.starts_with(b"PERFILE") || magic.starts_with(b"PERFFILE");
     if known(magic) || known(&reversed) {
-        return Err(Error::Version { magic: text(magic) });
+        return Err(Error::Version {
+            magic: shown(&text(magic)),
+        });
     }
     Ok(false)
 }

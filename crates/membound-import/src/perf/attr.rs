@@ -1,7 +1,7 @@
 //! Events: `struct perf_event_attr`, and what its samples are made of.
 
 use super::about::About;
-use crate::bytes::{ByteOrder, Cursor};
+use crate::bytes::{ByteOrder, Cursor, shown};
 use crate::{Error, Sampler};
 
 /// Bits of `sample_type`.
@@ -203,8 +203,8 @@ impl Event {
     pub(super) fn of(attr: &Attr, name: Option<&str>, about: &About) -> Self {
         let unit = about.unit(attr.kind);
         let name = match (name, unit) {
-            (Some(name), _) if !name.is_empty() => name.to_owned(),
-            (_, Some(unit)) => format!("{unit}/config={:#x}/", attr.config),
+            (Some(name), _) if !name.is_empty() => shown(name),
+            (_, Some(unit)) => shown(&format!("{unit}/config={:#x}/", attr.config)),
             _ => nameless(attr),
         };
         Self {

@@ -150,3 +150,10 @@ proptest! {
         let _ = membound_import::Script::read(text.as_bytes());
     }
 }
+
+/// Found by the fuzzer: a line end in what should be a version number.
+#[test]
+fn a_version_with_a_line_end_is_told_in_one_line() {
+    let error = checked(b"PERFILE\n and more than eight bytes").unwrap_err();
+    assert!(error.to_string().contains("PERFILE\\n"), "{error}");
+}
