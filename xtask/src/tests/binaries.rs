@@ -59,7 +59,15 @@ struct Profile {
 /// # Errors
 /// When one cannot be built; cargo has said why.
 pub(super) fn build() -> Result<Vec<Binary>> {
-    let mut command = cargo(["test", "--workspace", "--no-run"]);
+    // Not the examples: no test starts one, and clippy compiles them.
+    let mut command = cargo([
+        "test",
+        "--workspace",
+        "--no-run",
+        "--lib",
+        "--bins",
+        "--tests",
+    ]);
     command.arg("--message-format=json-render-diagnostics");
     command.stderr(Stdio::inherit());
     let output = command.output().context("cannot start cargo")?;
