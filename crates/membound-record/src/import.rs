@@ -3,7 +3,7 @@
 //! What another profiler recorded is put through the same code as what is recorded here: modules,
 //! call chains, what sampled instructions waited for, names. Nothing is asked of this machine's
 //! processes. Files with code are read where they are here and nothing says that they are others than
-//! the recorded ones ([`identity`]).
+//! the recorded ones (`identity.rs`).
 
 mod access;
 mod identity;
@@ -218,11 +218,6 @@ impl Importer {
 
 fn module_id(index: usize) -> ModuleId {
     ModuleId(u32::try_from(index).unwrap_or(u32::MAX))
-}
-
-/// A number of a process or thread as runs have it; those that had ended have -1.
-fn number(id: i32) -> u32 {
-    id.cast_unsigned()
 }
 
 /// A CPU's number as runs have it.

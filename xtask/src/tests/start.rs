@@ -121,6 +121,8 @@ mod tests {
     /// As under `nohup`: whoever starts the tests ignores SIGHUP.
     #[test]
     fn an_ignored_signal_has_its_default_action_again() {
+        // Those behind the first 31 are the C library's own, which `env` leaves as they are.
+        const STANDARD: u64 = (1 << 31) - 1;
         if !*RESETS {
             membound_testkit::skipped("no env --default-signal, or no prlimit");
             return;
@@ -143,7 +145,8 @@ mod tests {
                 .lines()
                 .next()
                 .and_then(|line| line.split_whitespace().nth(1));
-            u64::from_str_radix(mask.expect("a line of the mask"), 16).expect("a number")
+            let mask = u64::from_str_radix(mask.expect("a line of the mask"), 16);
+            mask.expect("a number") & STANDARD
         };
         assert_eq!(ignored(&told(&["sh".into()])) & 1, 1);
         let text = told(&words);

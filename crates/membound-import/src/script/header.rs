@@ -1,7 +1,35 @@
 //! Lines of `perf script`: what stands before a sample's call chain, and frames.
 
-use super::ScriptFrame;
 use crate::{MemoryAccess, data_src};
+
+/// A place in code, as it was printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScriptFrame<'a> {
+    /// The address.
+    pub address: u64,
+    /// The function; `None`: perf knew none.
+    pub function: Option<&'a str>,
+    /// Bytes from the beginning of the function, where they were printed.
+    pub offset: Option<u64>,
+    /// The file; `None`: perf knew none.
+    pub file: Option<&'a str>,
+    /// Whether the function is inlined into that of the next frame.
+    pub is_inlined: bool,
+}
+
+impl ScriptFrame<'_> {
+    /// Whether it lies in the kernel.
+    #[must_use]
+    pub fn is_kernel(&self) -> bool {
+        /// Addresses from here on are the kernel's on machines of 64 bits.
+        const FIRST: u64 = 1 << 63;
+        let is_module = |file: &str| file.starts_with('[') && !file.starts_with("[vdso");
+        self.address >= FIRST
+            || self
+                .file
+                .is_some_and(|file| is_module(file) && file != "[heap]" && file != "[stack]")
+    }
+}
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;

@@ -112,7 +112,7 @@ impl Images {
         told.image = Some(image);
         self.all.push(Image {
             row: Process {
-                pid: super::number(pid),
+                pid: number(pid),
                 parent: told.parent,
                 path: told.path.clone(),
                 start_ns: told.start_ns.min(t_ns),
@@ -187,7 +187,7 @@ impl Images {
         }
         let parent = self.told.get(&parent_pid);
         let told = Told {
-            parent: Some(super::number(parent_pid)),
+            parent: Some(number(parent_pid)),
             path: parent.map(|it| it.path.clone()).unwrap_or_default(),
             start_ns: t_ns,
             maps: parent.map(|it| Arc::clone(&it.maps)).unwrap_or_default(),
@@ -221,6 +221,11 @@ impl Images {
     pub(super) fn name(&self, pid: i32, tid: i32) -> Option<&[u8]> {
         self.names.get(&(pid, tid)).map(Vec::as_slice)
     }
+}
+
+/// A number of a process or thread as runs have it; those that had ended have -1.
+pub(super) fn number(id: i32) -> u32 {
+    id.cast_unsigned()
 }
 
 #[cfg(test)]

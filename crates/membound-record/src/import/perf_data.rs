@@ -11,8 +11,9 @@ use membound_run::{Frame, FrameId, Meta, ModuleKind, ProcessId, Sample, StackId,
 
 use super::identity::{Identities, Verdict};
 use super::images::CodeMap;
+use super::images::number;
 use super::rate::Timer;
-use super::{ImportOptions, Imported, Importer, access, cpu, number};
+use super::{ImportOptions, Imported, Importer, access, cpu};
 use crate::modules::Module;
 use crate::perf::RegisterSet;
 use crate::sampling::word;

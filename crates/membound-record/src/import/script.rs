@@ -8,8 +8,9 @@ use membound_run::{
 };
 use rustc_hash::FxHashMap;
 
+use super::images::number;
 use super::rate::ASSUMED_PERIOD_NS;
-use super::{ImportOptions, Imported, Importer, access, cpu, number};
+use super::{ImportOptions, Imported, Importer, access, cpu};
 use crate::Error;
 use crate::names::nameless;
 

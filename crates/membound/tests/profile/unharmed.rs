@@ -364,8 +364,8 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
         // A file that may not grow stands in for a disk that is full. There is room for what
         // is written before the program starts: without that it is not started at all.
         let most = libc::rlimit {
-            rlim_cur: 224 << 10,
-            rlim_max: 224 << 10,
+            rlim_cur: 240 << 10,
+            rlim_max: 240 << 10,
         };
         // SAFETY: the limit is a valid structure; ignoring a signal has no conditions.
         let result = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const most) };

@@ -157,6 +157,24 @@ pub(super) fn size_bytes(machine: &MachineProfile, level: &str) -> Option<u64> {
     found.size_bytes
 }
 
+/// The program of a known share of time in a chase; the probes run it, too.
+pub(super) const SHARE: Program = Program {
+    source: "crates/membound/tests/profile/fixtures/share.c",
+    flags: "-O2",
+};
+
+/// A case that is started with `words` and has no figure yet.
+pub(super) fn started(name: &str, program: Program, words: &[&str]) -> Case {
+    Case {
+        name: name.to_owned(),
+        program,
+        words: words.iter().map(|&word| word.to_owned()).collect(),
+        way: Way::Started,
+        options: &[],
+        figures: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,16 +6,10 @@ mod shares;
 
 use membound_types::MachineProfile;
 
-use super::case::{Case, Program, Way};
+use super::case::Case;
 
 /// Programs that the tests profile as well.
 const FIXTURES: &str = "crates/membound/tests/profile/fixtures";
-
-/// The program of a known share of time in a chase; the probes run it, too.
-pub(super) const SHARE: Program = Program {
-    source: "crates/membound/tests/profile/fixtures/share.c",
-    flags: "-O2",
-};
 
 /// Where headers of the programs are.
 pub(super) const INCLUDED: &str = FIXTURES;
@@ -26,18 +20,6 @@ pub(super) fn all(machine: &MachineProfile) -> (Vec<Case>, Vec<(String, String)>
     cases.extend(counts::cases());
     cases.extend(found::cases());
     (cases, absent)
-}
-
-/// A case that is started with `words` and has no figure yet.
-fn started(name: &str, program: Program, words: &[&str]) -> Case {
-    Case {
-        name: name.to_owned(),
-        program,
-        words: words.iter().map(|&word| word.to_owned()).collect(),
-        way: Way::Started,
-        options: &[],
-        figures: Vec::new(),
-    }
 }
 
 #[cfg(test)]

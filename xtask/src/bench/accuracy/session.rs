@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::case::SHARE;
 use super::case::{Case, Observed, Other, Program, Way, latency_ns};
-use super::cases::{INCLUDED, SHARE};
+use super::cases::INCLUDED;
 use super::probe::{Beside, Probe, Prober};
 use super::statistics::{Mean, Reading, Tolerance, Verdict};
 use crate::bench::{document, machine_profile};

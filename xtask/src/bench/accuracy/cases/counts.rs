@@ -3,9 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use membound_types::{Basis, Share};
 
-use super::super::case::{Case, Figure, Observed, Program};
+use super::super::case::{Case, Figure, Observed, Program, started};
 use super::super::statistics::{Reading, Tolerance};
-use super::started;
 
 const COUNTS: Program = Program {
     source: "bench/accuracy/counts.c",

@@ -4,9 +4,8 @@
 use anyhow::{Context as _, Result, ensure};
 use membound_types::{InsightKind, ObjectRow, Profile, SharedLine};
 
-use super::super::case::{Case, Figure, Observed, Program, Way, latency_ns};
+use super::super::case::{Case, Figure, Observed, Program, Way, latency_ns, started};
 use super::super::statistics::{Reading, Tolerance};
-use super::started;
 
 const OBJECTS: Program = Program {
     source: "crates/membound/tests/profile/fixtures/objects.c",

@@ -5,9 +5,8 @@ use anyhow::{Context as _, Result};
 use membound_model::stall::{Mixer, Served};
 use membound_types::{LevelShares, MachineProfile};
 
-use super::super::case::{Case, Figure, Observed, Way, latency_ns, size_bytes};
+use super::super::case::{Case, Figure, Observed, SHARE, Way, latency_ns, size_bytes, started};
 use super::super::statistics::{Reading, Tolerance};
-use super::{SHARE, started};
 
 /// Shares of the chase in the loops' time, in percent.
 const PERCENT: [u32; 7] = [0, 10, 25, 50, 75, 90, 100];
