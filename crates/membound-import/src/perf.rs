@@ -7,6 +7,7 @@
 
 mod about;
 mod attr;
+mod event;
 mod file;
 mod record;
 mod sample;
@@ -17,8 +18,8 @@ use crate::Error;
 use crate::bytes::{ByteOrder, shown, text};
 
 pub use about::{About, Identity};
-pub(crate) use attr::is_cycles;
-pub use attr::{Event, EventKind};
+pub(crate) use event::is_cycles;
+pub use event::{Event, EventKind};
 pub use record::{Comm, Exit, Fork, Lost, Map, Record};
 pub use sample::{Context, Mode, Registers, Sample, Step, chain};
 pub use stream::{PerfData, Skipped};

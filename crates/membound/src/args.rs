@@ -14,7 +14,7 @@ use membound_types::{
 use crate::compare::CompareArgs;
 use crate::completions::CompletionsArgs;
 use crate::harvest::args::HarvestCommand;
-use crate::import::ImportArgs;
+use crate::import::args::ImportArgs;
 use crate::lat_mem_rd::LatMemRdArgs;
 use crate::manual::ManArgs;
 use crate::measure::calibration::{ChaseArgs, PROGRAM};

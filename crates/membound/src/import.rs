@@ -1,40 +1,20 @@
 //! `membound import`: another profiler's recording as a run.
 
+pub(crate) mod args;
+
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, bail};
-use clap::Args;
 use membound_import::{Format, PerfData, Script};
 use membound_record::import::{self, ImportOptions, Imported};
 
+use self::args::ImportArgs;
 use crate::output::{self, Target, Usage};
-use crate::profile::args::USUAL_RUN;
 use crate::profile::machine;
 use crate::{report, version};
-
-/// Arguments of `import`.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "Names and lines come from the program's files, where they are here and are those that were \
-                  recorded. `perf record -B -N` keeps no build-ids, by which that is known."
-)]
-pub(crate) struct ImportArgs {
-    /// perf.data (of `perf record`, `perf mem record`, `perf c2c record`) or what `perf script` prints; `-`: stdin.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The run file; an earlier one is replaced.
-    #[arg(short, long, value_name = "RUN", default_value = USUAL_RUN)]
-    output: PathBuf,
-    /// Profile of the machine that was recorded on [default: the run has none].
-    #[arg(long, value_name = "FILE")]
-    machine: Option<PathBuf>,
-    /// Show no summary at the end.
-    #[arg(short, long)]
-    quiet: bool,
-}
 
 /// Reads a recording and writes a run.
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,7 @@
 //! Samples: fields in the order of `PERF_RECORD_SAMPLE` in `linux/perf_event.h`.
 
-use super::attr::{Attr, Event, read_format, sample_type};
+use super::attr::{Attr, read_format, sample_type};
+use super::event::Event;
 use crate::bytes::{ByteOrder, Cursor, Words};
 use crate::{MemoryAccess, Operation, Sampler, data_src, ibs};
 

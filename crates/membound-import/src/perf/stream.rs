@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 
 use super::about::About;
-use super::attr::{Attr, Event, sample_type};
+use super::attr::{Attr, sample_type};
+use super::event::Event;
 use super::file::{self, Container, Frame, Frames};
 use super::record::{self, Lost, Record, number};
 use super::sample::{self, Sample};
