@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use membound_platform::date::now_utc;
 
 use crate::run::{cargo, note, say, succeed};
-use crate::{architecture, book, circles, deny, machines, package, python, schema, tests};
+use crate::{architecture, book, circles, deny, machines, package, schema, tests};
 
 /// Arguments of `ci`.
 #[derive(clap::Args)]
@@ -41,7 +41,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("package", Box::new(package::check)),
         ("cargo-deny", Box::new(deny::check)),
         ("machines", Box::new(machines::check)),
-        ("python", Box::new(python::check)),
         ("quarantine", Box::new(quarantine)),
     ];
     if !args.no_tests {

@@ -92,31 +92,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// The step of `cargo xtask ci`: the first Python that is here, without the notebook. Where its libraries cannot be had
-/// the tests are skipped, as those that need a reader are.
-pub(crate) fn check() -> Result<()> {
-    let found = VERSIONS.iter().find_map(|version| {
-        let python = interpreters::find_installed(version).ok()?;
-        Some((*version, python))
-    });
-    let Some((version, python)) = found else {
-        say("skipped: there is no Python of 3.11 or later");
-        return Ok(());
-    };
-    let bench = Bench::new(command()?);
-    let made = bench.and_then(|bench| {
-        bench.environment(version, &python, Libraries::Current)?;
-        Ok(bench)
-    });
-    match made {
-        Ok(bench) => bench.test(version, &python, Libraries::Current).map(drop),
-        Err(error) => {
-            say(format_args!("skipped: the Python package: {error:#}"));
-            Ok(())
-        }
-    }
-}
-
 /// Executes the notebook with the newest Python that is here.
 pub(crate) fn execute_notebook() -> Result<Notebook> {
     let bench = Bench::new(command()?)?;

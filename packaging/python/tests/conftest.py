@@ -20,6 +20,7 @@ from membound._command import find
 
 WORKSPACE = Path(__file__).parents[3]
 FIXTURES = WORKSPACE / "crates/membound/tests/profile/fixtures"
+SHARING = WORKSPACE / "bench/accuracy/sharing.c"
 BACKENDS = ("pandas", "polars", "rows")
 
 
@@ -41,13 +42,14 @@ def machine_file(data: Path) -> Path:
 
 
 def build(data: Path, name: str) -> Path:
-    """A fixture of the command's own tests, compiled."""
+    """A program of the workspace that knows its own truth, compiled."""
     program = data / name
+    source = SHARING if name == "sharing" else FIXTURES / f"{name}.c"
     if not program.exists():
         if shutil.which("cc") is None:
             pytest.skip("no C compiler")
-        flags = ["-O2", "-g", "-pthread", "-o", str(program)]
-        subprocess.run(["cc", *flags, str(FIXTURES / f"{name}.c")], check=True)
+        flags = ["-O2", "-g", "-pthread", f"-I{FIXTURES}", "-o", str(program)]
+        subprocess.run(["cc", *flags, str(source)], check=True)
     return program
 
 
