@@ -9,8 +9,8 @@ use crate::run::{read, root};
 
 const LIST: &str = "xtask/quarantine.toml";
 
-/// Tests that the list may hold.
-const MOST: usize = 5;
+/// Entries that the list may hold.
+const MOST: usize = 7;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -9,6 +9,9 @@ const LINES_SHOWN: usize = 40;
 /// or while they measured; where more are, the run says nothing about what they test.
 pub(crate) const INCONCLUSIVE_QUOTA: usize = 3;
 
+/// Quarantined tests of one run that may be unsteady.
+pub(crate) const UNSTEADY_QUOTA: usize = 3;
+
 /// What a run of tests came to. Tests are named `PACKAGE/BINARY::PATH`.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -77,6 +80,7 @@ impl Report {
         self.failures.is_empty()
             && self.faults.is_empty()
             && self.unsteady.iter().all(|it| it.is_quarantined)
+            && self.unsteady.len() <= UNSTEADY_QUOTA
             && tests(&self.inconclusive) <= INCONCLUSIVE_QUOTA
     }
 
