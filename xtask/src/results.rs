@@ -114,6 +114,30 @@ pub(crate) fn is_of(path: &Path, bench: &str) -> bool {
         .ends_with(&format!("-{bench}{ENDING}"))
 }
 
+/// Every result of `bench` in `directory`, the oldest first, each with its file's name.
+///
+/// # Errors
+/// When one cannot be read, or is another document.
+pub(crate) fn all_of<T: serde::de::DeserializeOwned>(
+    directory: &Path,
+    bench: &str,
+) -> Result<Vec<(String, T)>> {
+    let mut paths: Vec<_> = std::fs::read_dir(directory)
+        .with_context(|| format!("cannot read {}", directory.display()))?
+        .flatten()
+        .map(|file| file.path())
+        .filter(|path| is_of(path, bench))
+        .collect();
+    paths.sort();
+    let result = |path: std::path::PathBuf| {
+        let text = read(&path)?;
+        let kept = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok((name.into_owned(), kept))
+    };
+    paths.into_iter().map(result).collect()
+}
+
 /// The document in the file at `path`.
 ///
 /// # Errors

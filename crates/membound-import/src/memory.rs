@@ -9,7 +9,7 @@ pub enum Sampler {
     Ibs,
     /// Arm's Statistical Profiling Extension.
     Spe,
-    /// A processor of which nothing more is known.
+    /// Another sampler: perf does not name it.
     Other,
 }
 
@@ -106,7 +106,7 @@ pub struct MemoryAccess {
     pub operation: Operation,
     /// Where the line came from.
     pub served: Served,
-    /// The outermost cache of which only a miss is known, where `served` is not known.
+    /// Where `served` is unknown: the outermost cache that the access is known to have missed.
     pub missed: Option<Served>,
     /// What other caches answered.
     pub snoop: Snoop,

@@ -39,7 +39,7 @@ pub(crate) enum Sources {
 pub(crate) enum Next {
     /// An operation in these bytes.
     Record(Range<usize>, SpeRecord),
-    /// So many bytes up to the end are no packets, or belong to an operation that is cut off.
+    /// The rest of the trace, in bytes: no packets, or an operation that is cut off.
     Rest(usize),
 }
 

@@ -32,7 +32,7 @@ impl RunFile {
         }
     }
 
-    /// Writes those that are not in it yet.
+    /// Writes the gaps that the file does not hold yet.
     fn put_gaps(&mut self, gaps: &[Gap]) {
         let new = gaps.get(self.gaps..).unwrap_or_default();
         self.put(|writer| writer.gaps(new));

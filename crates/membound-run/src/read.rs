@@ -22,11 +22,8 @@ pub fn is_complete(path: &Path) -> bool {
         sniff(path)?;
         let connection = connect(path)?;
         identify(&connection, path)?;
-        let mut reader = Reader {
-            connection: &connection,
-            gaps: Vec::new(),
-        };
-        Ok(meta(&mut reader, path)?.complete)
+        let complete = connection.query_row("SELECT complete FROM run", [], |row| row.get(0));
+        Ok(complete.unwrap_or(false))
     };
     complete().unwrap_or(false)
 }

@@ -234,9 +234,14 @@ pub(crate) fn tell(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// One line for an error and its causes; the exit code says whether it is one of usage.
+/// An error and its causes in one line.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    format!("{error:#}").replace('\n', " ")
+}
+
+/// Complains of an error; the exit code says whether it is one of usage.
 pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
-    complain(&format!("{error:#}").replace('\n', " "));
+    complain(&one_line(error));
     if error.is::<Usage>() {
         ExitCode::from(2)
     } else {

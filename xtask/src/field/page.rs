@@ -48,19 +48,8 @@ pub(crate) struct Skipped {
 
 /// Writes the page from every result of the field in `directory`.
 pub(crate) fn write(entries: &[Entry], directory: &Path, page: &Path) -> Result<()> {
-    let mut paths: Vec<_> = std::fs::read_dir(directory)
-        .with_context(|| format!("cannot read {}", directory.display()))?
-        .flatten()
-        .map(|file| file.path())
-        .filter(|path| results::is_of(path, "field"))
-        .collect();
-    paths.sort();
-    let mut runs = Vec::new();
-    for path in paths {
-        let text = results::read(&path)?;
-        let kept: Kept = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        runs.push(kept);
-    }
+    let runs = results::all_of(directory, "field")?;
+    let runs: Vec<Kept> = runs.into_iter().map(|(_, run)| run).collect();
     std::fs::write(page, text(entries, &runs))
         .with_context(|| format!("cannot write {}", page.display()))
 }

@@ -193,7 +193,7 @@ fn identities(mut cursor: Cursor<'_>, order: ByteOrder) -> Vec<Identity> {
 pub(super) fn identity(body: &[u8], misc: u16, order: ByteOrder) -> Option<Identity> {
     /// Behind the build-id stands how long it is.
     const HAS_SIZE: u16 = 1 << 15;
-    /// Bytes of a build-id of which nothing else is said.
+    /// Length of a build-id in bytes where the record does not state it.
     const USUAL: usize = 20;
     let mut cursor = Cursor::new(body, order);
     let _process = cursor.u32()?;

@@ -14,7 +14,7 @@ pub(super) mod number {
     pub(in super::super) const SAMPLE: u32 = 9;
     pub(in super::super) const MMAP2: u32 = 10;
     pub(in super::super) const LOST_SAMPLES: u32 = 13;
-    /// The last one that the kernel writes of which it is known what it is.
+    /// The largest known type of the kernel's records.
     pub(in super::super) const LAST_OF_KERNEL: u32 = 21;
     /// From here on perf itself writes.
     pub(in super::super) const FIRST_OF_PERF: u32 = 64;
@@ -28,7 +28,7 @@ pub(super) mod number {
     pub(in super::super) const FEATURE: u32 = 80;
     pub(in super::super) const COMPRESSED: u32 = 81;
     pub(in super::super) const COMPRESSED_2: u32 = 83;
-    /// The last one of perf's of which it is known what it is.
+    /// The largest known type of perf's own records.
     pub(in super::super) const LAST_OF_PERF: u32 = 83;
 }
 

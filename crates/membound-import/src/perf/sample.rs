@@ -41,7 +41,7 @@ impl Mode {
     }
 }
 
-/// Registers of the program, those that the file has.
+/// The registers of the program that the file holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Registers<'a> {
     /// Whether the program was one of 64 bits.

@@ -39,7 +39,7 @@ struct Place {
 enum What {
     /// A record of the file, in its frame.
     Framed,
-    /// So many bytes of an operation of a trace.
+    /// An operation of a hardware trace: its bytes, and the trace's number.
     Traced { length: u32, trace: u32 },
 }
 

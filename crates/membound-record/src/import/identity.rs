@@ -15,7 +15,7 @@ use membound_rewrite::image::{Identity, Image};
 use membound_symbolize::Symbols;
 use rustc_hash::FxHashMap;
 
-/// What is to be done about a file.
+/// Whether a file on this machine is the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is the recorded one.
@@ -65,7 +65,7 @@ impl Identities {
         self.is_this_host && about.release.is_some() && about.release == of_kernel("osrelease")
     }
 
-    /// About the file with a path, of which a mapping says a build-id, or a number.
+    /// Compares the file at a path with the build-id or the inode number of its recorded mapping.
     pub(super) fn verdict(
         &mut self,
         path: &[u8],

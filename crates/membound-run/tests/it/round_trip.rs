@@ -80,6 +80,25 @@ fn rows_with_positions_can_be_written_again() {
 }
 
 #[test]
+fn a_recording_that_is_over_is_complete_before_its_program_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.run");
+    let mut meta = Meta {
+        elapsed_ns: 10,
+        ..Meta::default()
+    };
+    assert!(!membound_run::is_complete(&path), "there is no file");
+    let mut writer = Writer::create(&path, &meta).unwrap();
+    assert!(!membound_run::is_complete(&path));
+    writer.complete(&meta).unwrap();
+    assert!(membound_run::is_complete(&path));
+    meta.exit_code = Some(3);
+    writer.finish(&meta).unwrap();
+    let run = RunData::open(&path).unwrap();
+    assert_eq!((run.meta.complete, run.meta.exit_code), (true, Some(3)));
+}
+
+#[test]
 fn a_run_that_is_going_on_can_be_read_and_not_be_written_twice() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");

@@ -157,7 +157,7 @@ impl Cast {
         match self.maker.known(&wish) {
             Known::Nothing | Known::Took(_) if rehearses => match self.maker.rehearse(&wish) {
                 Ok(followed) => Known::Plan(Box::new(followed)),
-                Err(error) => Known::Refused(format!("{error:#}").replace('\n', " ")),
+                Err(error) => Known::Refused(output::one_line(&error)),
             },
             known => known,
         }
@@ -219,14 +219,13 @@ impl Cast {
     /// Puts the copies that waited for this plan where they belong.
     fn decide(&mut self, lesson: Lessons, processes: &mut Processes) {
         let Lessons {
-            words,
             mut lesson,
             learned,
         } = lesson;
         let held = std::mem::take(&mut self.held);
         let (mut these, others): (Vec<Member>, Vec<Member>) = held
             .into_iter()
-            .partition(|(guest, _)| guest.arguments == words);
+            .partition(|(guest, _)| guest.arguments == lesson.wish.words);
         self.held = others;
         let why = match learned {
             Learned::Took(cpu_s) if is_worth_profiling(cpu_s, these.len()) => {

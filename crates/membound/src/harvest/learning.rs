@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::plans::{Followed, Maker, Wish};
+use crate::output;
 
 /// Time between two looks whether a recording is over although its program runs on.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -81,11 +82,11 @@ pub(super) struct Learning {
     lesson: Lesson,
     scratch: TempDir,
     next_poll: Instant,
-    stage: Stage,
+    state: State,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum State {
     Recording,
     Planning(Receiver<Learned>),
     Over,
@@ -101,7 +102,7 @@ impl Learning {
             next_poll: Instant::now() + lesson.maker.duration,
             scratch: tempfile::tempdir()?,
             lesson,
-            stage: Stage::Recording,
+            state: State::Recording,
         })
     }
 
@@ -114,22 +115,17 @@ impl Learning {
     /// # Errors
     /// When membound's own executable has no name any more.
     pub(super) fn command(&self, words: &[OsString]) -> io::Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("profile").arg("--quiet").arg("--no-objects");
-        command.arg("-o").arg(self.run_file());
-        let seconds = self.lesson.maker.duration.as_secs_f64();
-        command.arg("--duration").arg(seconds.to_string());
-        if let Some(machine) = &self.lesson.maker.machine_path {
-            command.arg("--machine").arg(machine);
-        }
-        command.arg("--").args(words);
+        let maker = &self.lesson.maker;
+        let mut command = maker.profiler(&self.run_file())?;
+        let seconds = maker.duration.as_secs_f64().to_string();
+        command.args(["--duration", &seconds, "--"]).args(words);
         Ok(command)
     }
 
     /// Advances: `has_ended` says whether the program has. Returns what was learned, once.
     pub(super) fn look(&mut self, has_ended: bool) -> Option<Learned> {
-        match &self.stage {
-            Stage::Recording => {
+        match &self.state {
+            State::Recording => {
                 let now = Instant::now();
                 if !has_ended {
                     if now < self.next_poll {
@@ -140,24 +136,24 @@ impl Learning {
                         return None;
                     }
                 }
-                self.stage = Stage::Planning(self.plan());
+                self.state = State::Planning(self.plan());
                 None
             }
-            Stage::Planning(planned) => match planned.try_recv() {
+            State::Planning(planned) => match planned.try_recv() {
                 Err(TryRecvError::Empty) => None,
                 received => {
-                    self.stage = Stage::Over;
+                    self.state = State::Over;
                     let failed = |_| Learned::NoPlan("planning it failed".to_owned());
                     Some(received.unwrap_or_else(failed))
                 }
             },
-            Stage::Over => None,
+            State::Over => None,
         }
     }
 
     /// Whether nothing more is to be learned.
     pub(super) const fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over)
+        matches!(self.state, State::Over)
     }
 
     /// Plans beside the programs that run.
@@ -215,10 +211,9 @@ impl Maker {
     /// Makes the plan of a run that was recorded while the program did its work, and keeps it, or why there
     /// can be none.
     fn learn(&self, wish: &Wish, run: &Path) -> Learned {
-        let said = |error: anyhow::Error| format!("{error:#}").replace('\n', " ");
         let data = match membound_run::RunData::open(run) {
             Ok(data) => data,
-            Err(error) => return Learned::NoPlan(said(error.into())),
+            Err(error) => return Learned::NoPlan(output::one_line(&error.into())),
         };
         match self.plan_of(wish, &data) {
             Ok(followed) => {
@@ -226,7 +221,7 @@ impl Maker {
                 Learned::Plan(Box::new(followed))
             }
             Err(error) => {
-                let why = said(error);
+                let why = output::one_line(&error);
                 self.keep_refusal(wish, &why);
                 Learned::NoPlan(why)
             }

@@ -2,7 +2,6 @@
 //! others, and those for whom it would not pay.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -35,8 +34,6 @@ pub(super) struct Ordinary {
 /// What was learned of a program.
 #[derive(Debug)]
 pub(super) struct Lessons {
-    /// The words that it was called with.
-    pub(super) words: Vec<OsString>,
     pub(super) lesson: Lesson,
     pub(super) learned: Learned,
 }
@@ -49,7 +46,6 @@ pub(super) struct Started {
     child: Result<Child, String>,
     status: Option<ExitStatus>,
     cpu_s: f64,
-    words: Vec<OsString>,
     /// What is to be learned and was not yet.
     lesson: Option<Lesson>,
     learning: Option<Learning>,
@@ -207,7 +203,6 @@ impl Started {
             child: Err(String::new()),
             status: None,
             cpu_s: 0.0,
-            words: ordinary.guest.arguments,
             lesson: ordinary.lesson,
             learning: None,
         }
@@ -224,11 +219,7 @@ impl Started {
             }
         };
         let lesson = self.lesson.take()?;
-        Some(Lessons {
-            words: self.words.clone(),
-            lesson,
-            learned,
-        })
+        Some(Lessons { lesson, learned })
     }
 
     /// Looks whether it has ended.

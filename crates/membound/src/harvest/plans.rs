@@ -206,15 +206,25 @@ impl Maker {
         cache_file(&wish.code, &wish.words, self.options(wish.role))
     }
 
-    /// Runs the command under the profiler, for as long as is permitted, with its output thrown
-    /// away.
-    fn profile(&self, path: &Path, words: &[OsString], run: &Path) -> anyhow::Result<()> {
-        let mut command = Command::new(std::env::current_exe().context("membound has no file")?);
-        command.arg("profile").arg("--quiet").arg("--no-objects");
-        command.arg("-o").arg(run);
+    /// The command that has a program profiled into the file `run`, without its allocations, up to the options
+    /// and words that are to follow.
+    ///
+    /// # Errors
+    /// When membound's own executable has no name any more.
+    pub(super) fn profiler(&self, run: &Path) -> io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["profile", "--quiet", "--no-objects", "-o"]);
+        command.arg(run);
         if let Some(machine) = &self.machine_path {
             command.arg("--machine").arg(machine);
         }
+        Ok(command)
+    }
+
+    /// Runs the command under the profiler, for as long as is permitted, with its output thrown
+    /// away.
+    fn profile(&self, path: &Path, words: &[OsString], run: &Path) -> anyhow::Result<()> {
+        let mut command = self.profiler(run).context("membound has no file")?;
         command
             .arg("--")
             .arg(path)

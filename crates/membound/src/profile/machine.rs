@@ -61,16 +61,20 @@ pub(crate) fn at_hand(named: Option<&Path>) -> anyhow::Result<Option<MachineProf
     if let Some(path) = named {
         return read(path).map(Some);
     }
-    let profile = kept().and_then(|path| read(&path).ok());
+    let profile = kept_profile().map(|(_, profile)| profile);
     Ok(profile.filter(calibration::is_current))
 }
 
 /// The file of the profile that is kept of this host, where it is of this processor.
 pub(crate) fn kept() -> Option<PathBuf> {
+    kept_profile().map(|(path, _)| path)
+}
+
+fn kept_profile() -> Option<(PathBuf, MachineProfile)> {
     let info = version::machine(&Root::system(), Timer::default(), Default::default());
     let path = Store::open(&info.host).kept()?;
     let profile = read(&path).ok()?;
-    (profile.machine.cpu.model_name == info.cpu.model_name).then_some(path)
+    (profile.machine.cpu.model_name == info.cpu.model_name).then_some((path, profile))
 }
 
 /// The profile with a calibration for what this build patches. An older profile may have none,

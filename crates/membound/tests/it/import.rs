@@ -101,23 +101,22 @@ struct Said {
     file: String,
 }
 
-/// All samples in perf.data by `perf script`.
-fn said(home: &Path) -> Vec<Said> {
+/// What `perf script` prints of perf.data with these options.
+fn script(home: &Path, options: &[&str]) -> String {
     let output = Command::new("perf")
-        .args([
-            "script",
-            "-G",
-            "-F",
-            "tid,time,period,ip,sym,dso",
-            "-i",
-            "perf.data",
-        ])
+        .args(["script", "-i", "perf.data"])
+        .args(options)
         .current_dir(home)
         .stderr(Stdio::null())
         .output()
         .unwrap();
     assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// All samples in perf.data by `perf script`.
+fn said(home: &Path) -> Vec<Said> {
+    let text = script(home, &["-G", "-F", "tid,time,period,ip,sym,dso"]);
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let mut next = || words.next().unwrap_or_default();
@@ -307,20 +306,8 @@ fn the_text_of_perf_script_says_the_same() {
         if !record(home, options) {
             return;
         }
-        let text = Command::new("perf")
-            .args([
-                "script",
-                "--header",
-                "-F",
-                "+pid,+period",
-                "-i",
-                "perf.data",
-            ])
-            .current_dir(home)
-            .stderr(Stdio::null())
-            .output()
-            .unwrap();
-        fs::write(home.join("perf.txt"), &text.stdout).unwrap();
+        let text = script(home, &["--header", "-F", "+pid,+period"]);
+        fs::write(home.join("perf.txt"), text).unwrap();
         let run = import(&membound, "perf.txt");
         is_the_same(&run, &said(home));
         assert_eq!(run.processes.len(), 1);

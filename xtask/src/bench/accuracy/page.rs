@@ -40,20 +40,7 @@ struct Line<'a> {
 /// # Errors
 /// When a file cannot be read or written, or the page has no place for them.
 pub(super) fn write(directory: &Path, page: &Path) -> Result<()> {
-    let mut paths: Vec<_> = std::fs::read_dir(directory)
-        .with_context(|| format!("cannot read {}", directory.display()))?
-        .flatten()
-        .map(|file| file.path())
-        .filter(|path| results::is_of(path, "accuracy"))
-        .collect();
-    paths.sort();
-    let mut runs = Vec::new();
-    for path in paths {
-        let text = results::read(&path)?;
-        let kept: Kept = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        runs.push((name.into_owned(), kept));
-    }
+    let runs: Vec<(String, Kept)> = results::all_of(directory, "accuracy")?;
     let text = replaced(&read(page)?, &tables(&runs)).with_context(|| {
         let [begin, end] = MARKS.map(str::trim);
         format!(
