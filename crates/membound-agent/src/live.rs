@@ -17,7 +17,7 @@
 //! Taking back is the same without step 3: what is overwritten is then a jump, inside which no instruction
 //! begins.
 
-use membound_wire::{Refusal, TextEdit};
+use membound_wire::{GIVEN_UP, Refusal, TextEdit};
 
 use crate::control::Failure;
 use crate::loader;
@@ -29,7 +29,7 @@ use crate::{threads, trap};
 
 const INT3: u8 = 0xcc;
 /// Edits of a part, unless ones that share bytes stand at its end.
-const PART_EDITS: usize = 512;
+const PART_EDITS: usize = 128;
 /// Time for which parts that cannot be applied are tried again. No thread waits between two tries.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// The same while no part was applied and a thread blocks the signals of a change: most likely it always does.
@@ -58,8 +58,19 @@ struct Edits<'a> {
     room: Scratch,
     /// How often modules had been unmapped when the text was last checked.
     unmappings: Option<u32>,
-    /// A byte for each edit: 0 as long as it is to be applied.
+    /// A [`Mark`] for each edit.
     left_out: Scratch,
+}
+
+/// Whether an edit is to be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Mark {
+    Wanted = 0,
+    /// The text is not what it was planned for.
+    Differs = 1,
+    /// It was tried for as long as there was patience.
+    GivenUp = 2,
 }
 
 /// Indices of edits, from the first to the one after the last.
@@ -108,7 +119,9 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
                 }
                 // The launcher would unmap trampolines that a thread may be in.
                 for index in part.0..batch.len() {
-                    mark(&mut edits.left_out, index);
+                    if edits.is_wanted(index) {
+                        put_mark(&mut edits.left_out, index, Mark::GivenUp);
+                    }
                 }
                 break;
             }
@@ -165,7 +178,7 @@ impl Edits<'_> {
                         group_of(text, span, &edit).is_some_and(|group| as_planned(group, &edit))
                     });
                 if !fits {
-                    mark(&mut self.left_out, index);
+                    put_mark(&mut self.left_out, index, Mark::Differs);
                 }
             }
         }
@@ -174,7 +187,7 @@ impl Edits<'_> {
 
     /// Whether the edit is to be applied.
     fn is_wanted(&mut self, index: usize) -> bool {
-        self.left_out.bytes().get(index) == Some(&0)
+        self.left_out.bytes().get(index) == Some(&(Mark::Wanted as u8))
     }
 
     /// Whether threads may stand at instructions inside what the part overwrites.
@@ -244,7 +257,7 @@ impl Edits<'_> {
             let span = span?;
             let text = text_of(&mut self.room, span)?;
             let marks = self.left_out.bytes();
-            let wanted = |index: usize| marks.get(index) == Some(&0);
+            let wanted = |index: usize| marks.get(index) == Some(&(Mark::Wanted as u8));
             if !(span.edits.0..span.edits.1).any(wanted) {
                 continue;
             }
@@ -266,25 +279,23 @@ impl Edits<'_> {
     /// Reports what was left out; returns the number of the others.
     fn report(&mut self) -> u64 {
         let mut skipped = 0;
-        for (index, &mark) in self
-            .left_out
-            .bytes()
-            .iter()
-            .take(self.batch.len())
-            .enumerate()
-        {
-            if mark != 0 {
-                self.batch.skip(index, skipped);
-                skipped += 1;
-            }
+        let marks = self.left_out.bytes().iter();
+        for (index, &mark) in marks.take(self.batch.len()).enumerate() {
+            let marked = match mark {
+                mark if mark == Mark::Wanted as u8 => continue,
+                mark if mark == Mark::GivenUp as u8 => index as u32 | GIVEN_UP,
+                _ => index as u32,
+            };
+            self.batch.skip_marked(marked, skipped);
+            skipped += 1;
         }
         (self.batch.len() - skipped) as u64
     }
 }
 
-fn mark(marks: &mut Scratch, index: usize) {
-    if let Some(mark) = marks.bytes().get_mut(index) {
-        *mark = 1;
+fn put_mark(marks: &mut Scratch, index: usize, mark: Mark) {
+    if let Some(byte) = marks.bytes().get_mut(index) {
+        *byte = mark as u8;
     }
 }
 

@@ -77,10 +77,15 @@ impl Batch {
 
     /// Notes that the edit at `index` was left out, as the `nth` one.
     pub(crate) fn skip(&self, index: usize, nth: usize) {
+        self.skip_marked(index as u32, nth);
+    }
+
+    /// The same with what else there is to say of it in the index's upper bits.
+    pub(crate) fn skip_marked(&self, marked: u32, nth: usize) {
         if nth < self.skip_room {
             let address = self.map.address() + self.skips + nth * 4;
             // SAFETY: the place lies inside the mapping, which is writable if there is room.
-            unsafe { memory::put(address, index as u32) };
+            unsafe { memory::put(address, marked) };
         }
     }
 }

@@ -13,6 +13,7 @@ use membound_rewrite::patch::{
     ISLAND_BYTES, Layout, MOST_COLOUR, Placed, Placement, Plan, Refusal,
 };
 use membound_wire::{Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
+use rustc_hash::FxHashSet;
 
 use crate::conversation::{Conversation, Failure, Part};
 use crate::exchange::Pace;
@@ -76,6 +77,8 @@ pub(crate) struct Area {
     data: File,
     /// Inode of `data`, by which its mappings are known in every process that inherits them.
     pub(crate) inode: u64,
+    /// Jumps to its trampolines, sorted by address.
+    edits: Vec<TextEdit>,
     /// Sites that were found impossible when they were placed, by reason.
     pub(crate) lost: BTreeMap<Refusal, u64>,
     /// Groups that are not to be led to their trampolines (again): first address and end.
@@ -147,6 +150,7 @@ impl Area {
                         lost: BTreeMap::new(),
                         barred: Mutex::default(),
                         seams: Seams::of(&placed.edits),
+                        edits: placed.edits.clone(),
                     };
                     // Where the next module's trampolines go is found with this one in place.
                     maps::add(maps, area.whole.clone(), area.inode);
@@ -210,7 +214,7 @@ impl Area {
             .filter(|index| !barred.contains(index))
             .collect();
         let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
-        let left_out = conversation.text(&edits, text.mode)?;
+        let left_out = conversation.text(&edits, text.mode)?.indices;
         if !left_out.is_empty() {
             let mut differing: BTreeSet<usize> = left_out
                 .into_iter()
@@ -320,34 +324,55 @@ impl Area {
         mode: TextMode,
         bar: Bar,
     ) -> Result<(), NotInstalled> {
-        let placed = self.place(plan)?;
-        let mut chosen: BTreeSet<usize> = (0..placed.edits.len())
+        let edits = self.out(plan, range, bar);
+        conversation.text(&edits, mode)?;
+        Ok(())
+    }
+
+    /// What takes all out that may come back.
+    pub(crate) fn all_out(&self) -> Vec<TextEdit> {
+        match &self.loaded.module.plan {
+            Ok(plan) => self.out(plan, &self.loaded.span(), Bar::No),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// What puts everything in again that was taken out and is not barred.
+    pub(crate) fn all_in(&self) -> Vec<TextEdit> {
+        let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+        let edits = self.edits.iter();
+        edits
+            .filter(|edit| !barred.contains_key(&edit.address))
+            .copied()
+            .collect()
+    }
+
+    /// What takes out what overwrites text in `range`.
+    fn out(&self, plan: &Plan, range: &Range<u64>, bar: Bar) -> Vec<TextEdit> {
+        let all = &self.edits;
+        let mut chosen: BTreeSet<usize> = (0..all.len())
             .filter(|index| {
-                let edit = &placed.edits[*index];
-                edit.address < range.end && range.start < edit.address + u64::from(edit.length)
+                let (start, end) = overwritten(&all[*index]);
+                start < range.end && range.start < end
             })
             .collect();
         if bar == Bar::No {
-            for index in self.hooking(plan, &placed.edits) {
+            for index in self.hooking(plan, all) {
                 chosen.remove(&index);
             }
         }
-        with_dependents(&placed.edits, &mut chosen);
-        let edits: Vec<TextEdit> = {
-            let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
-            let standing = |index: &usize| !barred.contains_key(&placed.edits[*index].address);
-            let edits = chosen
-                .iter()
-                .filter(|index| standing(index))
-                .filter_map(|index| self.reverse(&placed.edits, *index, &standing))
-                .collect();
-            if bar == Bar::Forever {
-                barred.extend(chosen.iter().map(|index| group(&placed.edits[*index])));
-            }
-            edits
-        };
-        conversation.text(&edits, mode)?;
-        Ok(())
+        with_dependents(all, &mut chosen);
+        let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+        let standing = |index: &usize| !barred.contains_key(&all[*index].address);
+        let edits = chosen
+            .iter()
+            .filter(|index| standing(index))
+            .filter_map(|index| self.reverse(all, *index, &standing))
+            .collect();
+        if bar == Bar::Forever {
+            barred.extend(chosen.iter().map(|index| group(&all[*index])));
+        }
+        edits
     }
 
     /// The edits that lead to the agent's system calls, and those that share bytes with them,
@@ -365,26 +390,6 @@ impl Area {
             groups.any(|(start, end)| hooks.range(start..end).next().is_some())
         };
         clusters(edits).filter(is_hooking).flatten().collect()
-    }
-
-    /// Puts everything in again that was taken out and is not barred.
-    pub(crate) fn restore(
-        &self,
-        conversation: &Conversation,
-        plan: &Plan,
-        mode: TextMode,
-    ) -> Result<(), NotInstalled> {
-        let placed = self.place(plan)?;
-        let edits: Vec<TextEdit> = {
-            let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
-            let edits = placed.edits.iter();
-            edits
-                .filter(|edit| !barred.contains_key(&edit.address))
-                .copied()
-                .collect()
-        };
-        conversation.text(&edits, mode)?;
-        Ok(())
     }
 
     /// Lets go of the trampolines of a module that is gone, or whose text is as it was.
@@ -656,12 +661,14 @@ fn group(edit: &TextEdit) -> (u64, u64) {
 
 /// What the mappings of a process share with areas that are known.
 pub(crate) fn inherited(maps: &[Mapping], areas: &[Arc<Area>]) -> Vec<Arc<Area>> {
-    areas
+    let mapped: FxHashSet<u64> = maps
         .iter()
-        .filter(|area| {
-            maps.iter()
-                .any(|map| map.inode == area.inode && map.shared && map.deleted())
-        })
+        .filter(|map| map.shared && map.deleted())
+        .map(|map| map.inode)
+        .collect();
+    let areas = areas.iter();
+    areas
+        .filter(|area| mapped.contains(&area.inode))
         .map(Arc::clone)
         .collect()
 }

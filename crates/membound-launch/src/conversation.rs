@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use membound_wire::{
-    Action, Command, Hello, HelloFlags, Protection, Refusal, Reply, TextEdit, TextMode,
+    Action, Command, GIVEN_UP, Hello, HelloFlags, Protection, Refusal, Reply, TextEdit, TextMode,
 };
 use rustix::io::Errno;
 
@@ -216,11 +216,10 @@ impl Conversation {
         self.ask("unmapping", &command, None).map(drop)
     }
 
-    /// Replaces text; returns the indices of the edits that were left out because the text
-    /// is not what was planned for.
-    pub(crate) fn text(&self, edits: &[TextEdit], mode: TextMode) -> Result<Vec<u32>, Failure> {
+    /// Replaces text; returns which edits were left out.
+    pub(crate) fn text(&self, edits: &[TextEdit], mode: TextMode) -> Result<LeftOut, Failure> {
         if edits.is_empty() {
-            return Ok(Vec::new());
+            return Ok(LeftOut::none());
         }
         let mut bytes = Vec::with_capacity(edits.len() * (codec::EDIT_BYTES + 4));
         for edit in edits {
@@ -256,11 +255,17 @@ impl Conversation {
         let mut indices = vec![0; left_out * 4];
         memory::read(&memory, refused_at, &mut indices)?;
         let (indices, _) = indices.as_chunks::<4>();
-        let indices: Vec<u32> = indices.iter().copied().map(u32::from_ne_bytes).collect();
-        if indices.iter().any(|index| *index as usize >= edits.len()) {
-            return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+        let marked = indices.iter().copied().map(u32::from_ne_bytes);
+        let mut left_out = LeftOut::none();
+        for marked in marked {
+            let index = marked & !GIVEN_UP;
+            if index as usize >= edits.len() {
+                return Err(io::Error::from(io::ErrorKind::InvalidData).into());
+            }
+            left_out.indices.push(index);
+            left_out.is_final &= marked == index;
         }
-        Ok(indices)
+        Ok(left_out)
     }
 
     /// Makes the agent forget the trampolines that begin at `code`.
@@ -419,6 +424,23 @@ impl Conversation {
         };
         // A program that has ended needs no permission.
         let _ = self.channel.send(&command, None);
+    }
+}
+
+/// Edits that were not made.
+#[derive(Clone, Debug)]
+pub(crate) struct LeftOut {
+    pub(crate) indices: Vec<u32>,
+    /// The text was not what they were planned for: trying again is of no use.
+    pub(crate) is_final: bool,
+}
+
+impl LeftOut {
+    const fn none() -> Self {
+        Self {
+            indices: Vec::new(),
+            is_final: true,
+        }
     }
 }
 

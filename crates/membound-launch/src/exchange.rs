@@ -11,12 +11,14 @@ use membound_rewrite::image::Identity;
 use membound_rewrite::patch::{self, Hooks, Refusal};
 use membound_wire::TextMode;
 
-use crate::area::{self, Area, Bar, NotInstalled};
+use crate::area::{self, Area, NotInstalled};
 use crate::conversation::Conversation;
+use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::modules::{Loaded, Module};
 use crate::server::Server;
 use crate::settling::Refused;
+use crate::texts::{Change, Edits};
 
 /// A file and what is to be patched in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,6 +222,7 @@ impl Server {
     pub(crate) fn apply_chosen(
         &self,
         conversation: &Conversation,
+        key: ProcessKey,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
         let choices = Arc::clone(&self.choices());
@@ -231,41 +234,57 @@ impl Server {
         if choices.is_empty() && areas.is_empty() {
             return Ok(());
         }
-        for area in &areas {
-            let module = &area.loaded.module;
-            let wanted = choices
-                .iter()
-                .any(|choice| module.is_chosen(&choice.file, &choice.options));
-            if let (false, Ok(plan)) = (wanted, &module.plan) {
-                let span = area.loaded.span();
-                let removed = area.remove(conversation, plan, &span, TextMode::Live, Bar::No);
-                self.pass_or(conversation.pid, removed, refused)?;
+        let mut out = Change::new(key, Edits::Out);
+        {
+            let texts = self.texts();
+            for area in &areas {
+                let module = &area.loaded.module;
+                let mut choices = choices.iter();
+                if !choices.any(|choice| module.is_chosen(&choice.file, &choice.options)) {
+                    out.add(&texts, area);
+                }
             }
         }
+        self.change(conversation, out, refused)?;
         if choices.is_empty() {
             return Ok(());
         }
+        let mut back = Change::new(key, Edits::In);
+        let mut new = Vec::new();
         for loaded in self.loaded(conversation, &maps) {
             for chosen in self.chosen(&choices, &loaded) {
                 let here = |area: &&Arc<Area>| {
                     Arc::ptr_eq(&area.loaded.module, &chosen.module)
                         && area.loaded.bias == chosen.bias
                 };
-                let done = match (areas.iter().find(here), &chosen.module.plan) {
-                    (Some(area), Ok(plan)) => area.restore(conversation, plan, TextMode::Live),
-                    _ => {
-                        let placed = self
-                            .patch(conversation, &mut maps, &chosen, TextMode::Live, refused)
-                            .map(drop);
-                        // A few executions of the first moment may be counted wrong.
-                        self.arm_new(conversation.pid, &chosen);
-                        placed
-                    }
-                };
-                self.pass_or(conversation.pid, done, refused)?;
+                match areas.iter().find(here) {
+                    Some(area) => back.add(&self.texts(), area),
+                    None => new.push(chosen),
+                }
             }
         }
+        self.change(conversation, back, refused)?;
+        for chosen in new {
+            let placed = self.patch(conversation, &mut maps, &chosen, TextMode::Live, refused);
+            // A few executions of the first moment may be counted wrong.
+            self.arm_new(conversation.pid, &chosen);
+            self.pass_or(conversation.pid, placed.map(drop), refused)?;
+        }
         Ok(())
+    }
+
+    /// Makes a change of running text, as far as that is possible.
+    pub(crate) fn change(
+        &self,
+        conversation: &Conversation,
+        change: Change,
+        refused: Refused,
+    ) -> Result<(), NotInstalled> {
+        let key = change.key();
+        let done = change
+            .make(conversation)
+            .map(|areas| self.texts().note(key, areas));
+        self.pass_or(conversation.pid, done.map_err(Into::into), refused)
     }
 
     pub(crate) fn chosen(&self, choices: &[Choice], loaded: &Loaded) -> Vec<Loaded> {

@@ -14,7 +14,7 @@ use crate::allocators::function_of;
 use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::Mapping;
-use crate::pace::{self, Pace, Window};
+use crate::pace::{self, Pace, Processors, Window};
 use crate::ticks;
 
 /// Between two looks into the rings: while nothing happens, while something does, and while so
@@ -32,6 +32,8 @@ const FREE_EVERY: Duration = Duration::from_millis(100);
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
 /// Between two decisions at which interval blocks are sampled.
 const WINDOW: Duration = Duration::from_millis(100);
+/// The same in a flood of them.
+const SHORTEST_WINDOW: Duration = Duration::from_millis(5);
 /// CPU time of the program that an event is taken to cost until one was timed, in nanoseconds.
 const EVENT_NS: f64 = 70.0;
 /// Timed allocations that are enough to know what an event costs.
@@ -41,6 +43,7 @@ const TIMED: u64 = 100;
 #[derive(Debug)]
 pub(crate) struct Following {
     objects: Objects,
+    processors: Processors,
     images: Mutex<Vec<Image>>,
     /// How many images each process has had.
     begun: Mutex<FxHashMap<u32, u32>>,
@@ -92,6 +95,7 @@ impl Following {
     pub(crate) fn new(objects: Objects) -> Self {
         Self {
             objects,
+            processors: Processors::here(),
             images: Mutex::default(),
             begun: Mutex::default(),
         }
@@ -163,7 +167,7 @@ impl Following {
                     image.free(&self.objects);
                     image.quiet = told == 0 && image.is_over();
                 }
-                image.decide(now, &self.objects);
+                image.decide(now, &self.objects, self.processors);
             }
             let spent_ns = self.objects.receiver.spent_ns();
             let receiving_ns = spent_ns - std::mem::replace(&mut receiver_ns, spent_ns);
@@ -281,9 +285,11 @@ impl Image {
     }
 
     /// Sets the interval at which small blocks are sampled.
-    fn decide(&mut self, now: Instant, objects: &Objects) {
+    fn decide(&mut self, now: Instant, objects: &Objects, processors: Processors) {
         let passed = now - self.since;
-        if passed < WINDOW {
+        let event_ns = self.event_ns(now);
+        let is_flood = passed >= SHORTEST_WINDOW && self.window.is_flood(event_ns);
+        if passed < WINDOW && !is_flood {
             return;
         }
         let cpu_ns: u64 = self
@@ -294,11 +300,10 @@ impl Image {
         // Processes that have ended since are missing.
         let took_ns = cpu_ns.saturating_sub(self.cpu_ns) as f64;
         let mut window = std::mem::take(&mut self.window);
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let busy = took_ns / passed.as_nanos() as f64;
-        window.beside = pace::lost_beside(busy, cpus as f64);
+        window.beside = processors.lost_beside(busy);
         window.cpu_ns = took_ns.max(0.0);
-        window.event_ns = self.event_ns(now);
+        window.event_ns = event_ns;
         if self.lost > 0 {
             // What was lost had its bytes as well.
             let told = (window.events - self.lost as f64).max(1.0);

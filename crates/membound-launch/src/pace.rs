@@ -7,14 +7,18 @@
 //! [`ADVANCE_NS`] as well: short programs, which end soon, are sampled closely. The window after next may
 //! be another; going back to shorter intervals therefore waits for several that permit it.
 
+use membound_platform::{Root, affinity, cpu};
 use membound_wire::{ALLOCATION_LEVELS, allocation_interval, allocation_span};
 
 /// CPU time that may be spent ahead of the share, in nanoseconds.
-const ADVANCE_NS: f64 = 60e6;
+const ADVANCE_NS: f64 = 24e6;
 /// That part of it for which every block is told of.
-const EVERY_BLOCK_NS: f64 = 30e6;
+const EVERY_BLOCK_NS: f64 = 10e6;
 /// Part of what is left of it that a window may spend.
 const PART_OF_ADVANCE: f64 = 0.25;
+/// A window in which events have cost this much ends early: a flood would have cost many times the share by the time
+/// that windows last.
+const FLOOD_NS: f64 = 3e6;
 /// Windows in a row that permit a shorter interval before it is set.
 const CALM_WINDOWS: u32 = 10;
 /// Part of the share that following every block may cost before that is done again.
@@ -37,21 +41,59 @@ pub(crate) struct Window {
     pub(crate) event_ns: f64,
     /// CPU time that reading the events and keeping account of blocks took, in nanoseconds.
     pub(crate) reading_ns: f64,
-    /// What part of that the program loses: see [`lost_beside`].
+    /// What part of that the program loses: see [`Processors::lost_beside`].
     pub(crate) beside: f64,
 }
 
-/// What part of the CPU time that is spent beside a program it loses, when its threads keep `busy`
-/// of `cpus` processors busy. All of it where there is no other processor to spend it on. Where there
-/// is one, it may still be the other half of the program's core, and caches and memory are shared.
-#[must_use]
-pub fn lost_beside(busy: f64, cpus: f64) -> f64 {
-    const WHERE_FREE: f64 = 0.35;
-    let without_room = (busy - (cpus - 1.0)).clamp(0.0, 1.0);
-    WHERE_FREE + (1.0 - WHERE_FREE) * without_room
+/// The processors that this process and what it starts may run on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Processors {
+    count: f64,
+    /// Two of them are one core.
+    share_cores: bool,
+}
+
+impl Processors {
+    /// Those of here and now.
+    #[must_use]
+    pub fn here() -> Self {
+        let root = Root::system();
+        let allowed = affinity::allowed().unwrap_or_else(|_| affinity::online(&root));
+        Self {
+            count: allowed.len().max(1) as f64,
+            share_cores: !cpu::smt_siblings(&root, &allowed).is_empty(),
+        }
+    }
+
+    /// What part of the CPU time that is spent beside a program it loses, when its threads keep `busy` of them busy. All
+    /// of it where there is no other processor to spend it on. Where there is one, it may still be the other half of the
+    /// program's core, and caches and memory are shared.
+    #[must_use]
+    pub fn lost_beside(&self, busy: f64) -> f64 {
+        let where_free = match self.share_cores {
+            true => 0.35,
+            false => 0.1,
+        };
+        let without_room = (busy - (self.count - 1.0)).clamp(0.0, 1.0);
+        where_free + (1.0 - where_free) * without_room
+    }
+
+    /// So many whole cores.
+    #[must_use]
+    pub const fn cores(count: u32) -> Self {
+        Self {
+            count: count as f64,
+            share_cores: false,
+        }
+    }
 }
 
 impl Window {
+    /// Whether events have cost so much already that how many are told of cannot wait.
+    pub(crate) fn is_flood(&self, event_ns: f64) -> bool {
+        self.events * event_ns > FLOOD_NS
+    }
+
     /// Adds a block that stands for `weight` blocks of `size` bytes.
     pub(crate) fn add(&mut self, size: u64, weight: f64) {
         self.blocks += weight;
@@ -154,7 +196,7 @@ mod tests {
             span_bytes: blocks * 64.0,
             event_ns: 70.0,
             reading_ns: told * 2.0 * 30.0,
-            beside: lost_beside(1.0, 2.0),
+            beside: Processors::cores(2).lost_beside(1.0),
         }
     }
 
@@ -175,7 +217,7 @@ mod tests {
                 .all(|level| *level == 0)
         );
         // Many at once.
-        assert_eq!(run(&mut pace, 2e5, 1), [0]);
+        assert_eq!(run(&mut pace, 6e4, 1), [0]);
     }
 
     #[test]
@@ -185,8 +227,9 @@ mod tests {
         let level = levels[199];
         assert!(level > 0, "{levels:?}");
         assert!(levels.iter().take_while(|level| **level == 0).count() <= 2);
-        let cost_ns =
-            |level: &u32| window(1e6, *level).events * (70.0 + 30.0 * lost_beside(1.0, 2.0));
+        let cost_ns = |level: &u32| {
+            window(1e6, *level).events * (70.0 + 30.0 * Processors::cores(2).lost_beside(1.0))
+        };
         let all_ns: f64 = levels[1..].iter().map(cost_ns).sum();
         let paid_ns = 200.0 * 5e6;
         assert!(
@@ -202,17 +245,31 @@ mod tests {
     #[test]
     fn what_is_left_of_the_advance_is_spent_bit_by_bit() {
         let mut pace = Pace::new(0.05);
-        let levels = run(&mut pace, 3e5, 40);
-        let (first, last) = (levels[0], levels[39]);
-        assert!(first > 0 && first < levels[20], "{levels:?}");
-        assert!(last.abs_diff(levels[38]) <= 1, "{levels:?}");
+        let short = |level| Window {
+            cpu_ns: 10e6,
+            ..window(3e4, level)
+        };
+        assert!(short(0).is_flood(70.0) && !short(4).is_flood(70.0));
+        let next = |_| pace.next(&short(pace.level()));
+        let levels: Vec<u32> = (0..400).map(next).collect();
+        let sampled = levels.iter().position(|level| *level > 0);
+        assert!(sampled.is_some_and(|at| at < 10), "{levels:?}");
+        let (first, last) = (levels[sampled.unwrap_or(0)], levels[399]);
+        assert!(first < last, "{levels:?}");
+        assert!(last.abs_diff(levels[398]) <= 1, "{levels:?}");
     }
 
     #[test]
     fn time_beside_a_program_counts_as_its_own_where_it_has_all_processors() {
-        assert_eq!(lost_beside(2.0, 2.0), 1.0);
-        assert_eq!(lost_beside(1.0, 1.0), 1.0);
-        assert!(lost_beside(1.0, 2.0) < 0.5 && lost_beside(0.0, 64.0) > 0.0);
+        let lost = |cpus, busy| Processors::cores(cpus).lost_beside(busy);
+        assert_eq!(lost(2, 2.0), 1.0);
+        assert_eq!(lost(1, 1.0), 1.0);
+        assert!(lost(2, 1.0) < 0.5 && lost(64, 0.0) > 0.0);
+        let threads = Processors {
+            share_cores: true,
+            ..Processors::cores(2)
+        };
+        assert!(threads.lost_beside(1.0) > lost(2, 1.0));
         // Events that are cheap for the program and dear to follow are sampled all the same.
         let dear = |beside| Window {
             reading_ns: 60_000.0 * 400.0,

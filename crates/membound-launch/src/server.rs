@@ -32,6 +32,7 @@ use crate::settling::{Refused, Settling};
 use crate::slice;
 use crate::standing::Spaces;
 use crate::stops::StopLog;
+use crate::texts::{Change, Edits, Texts};
 use crate::ticks::Ticks;
 use crate::timers::{Registers, Standing};
 use crate::unwind::Unwinding;
@@ -72,6 +73,7 @@ pub(crate) struct Server {
     /// Where programs record accesses, if they do.
     pub(crate) records: Option<Records>,
     ledger: Mutex<Ledger>,
+    texts: Mutex<Texts>,
     /// Conversations of one process take turns.
     turns: Mutex<FxHashMap<u32, Arc<Mutex<()>>>>,
     pub(crate) doorbells: Arc<Doorbells>,
@@ -115,6 +117,7 @@ impl Server {
             period,
             records: records.map(Records::new),
             ledger: Mutex::default(),
+            texts: Mutex::default(),
             turns: Mutex::default(),
             doorbells,
             late: Mutex::default(),
@@ -133,6 +136,10 @@ impl Server {
             harvesting: None,
             trials: Trials::default(),
         }
+    }
+
+    pub(crate) fn texts(&self) -> MutexGuard<'_, Texts> {
+        self.texts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -315,6 +322,7 @@ impl Server {
         let path = fs::read_link(format!("/proc/{}/exe", key.pid)).unwrap_or_default();
         self.sweep();
         self.ledger().begin(key, path.clone());
+        self.texts().forget(key);
         // What ran here before is left, and the new program may have no control thread.
         self.settling.forget(key);
         self.spaces
@@ -593,7 +601,6 @@ impl Server {
         key: ProcessKey,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
-        let wanted = self.wanted.load(Ordering::Relaxed);
         let maps = maps::of(conversation.pid)?;
         let behind = self.behind_loader().remove(&key);
         if conversation.modules_changed() || behind {
@@ -606,24 +613,21 @@ impl Server {
         } else {
             self.add_late(conversation, key, maps.clone(), refused)?;
         }
-        let areas = area::inherited(&maps, &self.ledger().areas);
-        for area in areas {
-            let module = &area.loaded.module;
-            let (Ok(plan), None) = (&module.plan, module.origin()) else {
-                continue;
-            };
-            let changed = if wanted == Wanted::Patches as u32 {
-                area.restore(conversation, plan, TextMode::Live)
-            } else {
-                let span = area.loaded.span();
-                area.remove(conversation, plan, &span, TextMode::Live, Bar::No)
-            };
-            self.pass_or(conversation.pid, changed, refused)?;
+        let wanted = match self.wanted.load(Ordering::Relaxed) {
+            wanted if wanted == Wanted::Patches as u32 => Edits::In,
+            _ => Edits::Out,
+        };
+        let mut change = Change::new(key, wanted);
+        for area in area::inherited(&maps, &self.ledger().areas) {
+            if area.loaded.module.origin().is_none() {
+                change.add(&self.texts(), &area);
+            }
         }
+        self.change(conversation, change, refused)?;
         match &self.harvesting {
             // What stands there beside the session's own plan is the harvest's.
             Some(harvesting) => self.hold_out(conversation, harvesting, key, refused),
-            None => self.apply_chosen(conversation, refused),
+            None => self.apply_chosen(conversation, key, refused),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use membound_launch::{Access, AllocationEvent, Remote};
+use membound_launch::{Access, AllocationEvent, Processors, Remote};
 use membound_platform::Root;
 use membound_rewrite::stall::Effective;
 use membound_run::{BlockCount, Frame, Meta, ProcessId, ThreadId, TimerKind};
@@ -200,7 +200,7 @@ impl Driver {
         let trials = Trials::new(line_bytes.map(u64::from));
         let watching =
             (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
-        let beside = Beside::new(meta.cpus);
+        let beside = Beside::new(Processors::here());
         let mut gaps = gaps;
         let traffic = TrafficCounters::open(&Root::system(), clock.now_ns(), &mut gaps);
         Self {

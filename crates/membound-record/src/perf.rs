@@ -31,7 +31,7 @@ pub(crate) use open::{Event, Target, refused, refused_of};
 pub(crate) use parse::{Layout, Record};
 pub(crate) use registers::RegisterSet;
 pub(crate) use ring::Ring;
-pub use sampler::{Kernel, Sampler, Waited, sample_cost_ns};
+pub use sampler::{Bell, Kernel, Sampler, Waited, sample_cost_ns};
 
 /// What is asked of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::gaps::Gaps;
 use crate::groups::FIRST_PERIOD;
 use crate::inbox::Inbox;
 use crate::nodes::Nodes;
-use crate::perf::{self, Kernel, Sampler};
+use crate::perf::{self, Bell, Kernel, Sampler};
 use crate::sampler::Sampling;
 use crate::world::World;
 use crate::{Error, Latencies, Options, TimerChoice};
@@ -31,7 +31,7 @@ const RECORDING_THREADS: u32 = 256;
 const BURST_ACCESSES: u32 = 16_384;
 const BURSTS_ANEW: Duration = Duration::from_millis(50);
 /// Part of the overhead that following allocations may cost where hot accesses are patched as well.
-const OBJECTS_SHARE: f64 = 0.5;
+const OBJECTS_SHARE: f64 = 0.3;
 /// Bytes of text beyond which a file that was never planned is planned while the program runs: planning takes
 /// about 0.1 s a mebibyte, once a file.
 const LARGE_TEXT_BYTES: u64 = 4 << 20;
@@ -91,6 +91,8 @@ pub struct Recorder {
     driver: JoinHandle<Driver>,
     /// Ends the driver.
     stop: Arc<AtomicBool>,
+    /// Lets the driver see at once that it is to end.
+    bell: Option<Arc<Bell>>,
     /// Says that there is nothing more to be recorded.
     over: Arc<AtomicBool>,
     stopper: Stopper,
@@ -109,14 +111,15 @@ impl Recorder {
     /// cannot be started.
     pub fn launch(program: &Program, options: Options) -> Result<Self, Error> {
         let mut gaps = Gaps::default();
-        let timer = timer(&options, &mut gaps)?;
+        // Made before the program, so that it is sampled from its first instruction on.
+        let sampler = sampler(&options, &mut gaps)?;
+        let timer = match sampler {
+            Some(_) => TimerKind::CpuClock,
+            None => TimerKind::AgentTimer,
+        };
         let command = std::iter::once(&program.name).chain(&program.arguments);
         let command = command.map(|word| word.to_string_lossy().into_owned());
         let mut parts = Parts::begin(options, command.collect(), None, timer, gaps)?;
-        // Made before the program, so that it is sampled from its first instruction on.
-        let sampler = (timer == TimerKind::CpuClock)
-            .then(|| Sampler::for_children(&config(&parts.options)).ok())
-            .flatten();
         let untouched = parts.needs_no_agent();
         let session = if untouched {
             Session::start_untouched(program, parts.session_options())?
@@ -125,10 +128,10 @@ impl Recorder {
         };
         let remote = (!untouched).then(|| session.remote());
         let mut sampling = None;
-        if timer == TimerKind::CpuClock {
-            match parts.sample(session.pid(), sampler, remote) {
+        if let Some(sampler) = sampler {
+            match parts.sample(sampler, remote) {
                 Ok(begun) => sampling = Some(begun),
-                Err(refused) => parts.not_sampled(&refused),
+                Err(refused) => parts.gaps.note("samples", refused.to_string(), None),
             }
         }
         if let Some(obstacle) = session.obstacle() {
@@ -156,7 +159,7 @@ impl Recorder {
         let timer = TimerKind::CpuClock;
         let mut parts = Parts::begin(options, Vec::new(), Some(pid), timer, Gaps::default())?;
         let sampling = parts
-            .sample(pid, None, None)
+            .sample_running(pid)
             .map_err(|error| refused(error.to_string()))?;
         let reason = "a process that runs already has no agent in it";
         let remedy = Some("start the program with membound profile -- COMMAND");
@@ -203,6 +206,7 @@ impl Recorder {
     pub fn finish(self, ended: Ended) -> Result<Summary, Error> {
         let elapsed_ns = self.clock.now_ns();
         self.stop.store(true, Ordering::Release);
+        self.bell.iter().for_each(|bell| bell.ring());
         let output = |reason: String| Error::Output {
             path: self.path.clone(),
             reason,
@@ -303,17 +307,17 @@ fn config(options: &Options) -> perf::Config {
     }
 }
 
-/// What takes samples: perf is tried on this process.
-fn timer(options: &Options, gaps: &mut Gaps) -> Result<TimerKind, Error> {
+/// What samples programs that the calling thread starts; none where the agent does that itself.
+fn sampler(options: &Options, gaps: &mut Gaps) -> Result<Option<Sampler>, Error> {
     if options.timer == TimerChoice::Agent {
         return match membound_launch::AGENT {
             [] => Err(Error::Timer {
                 reason: membound_launch::Unpatched::NoAgent.to_string(),
             }),
-            _ => Ok(TimerKind::AgentTimer),
+            _ => Ok(None),
         };
     }
-    match Sampler::attach(std::process::id(), &config(options)) {
+    match Sampler::for_children(&config(options)) {
         Ok(sampler) => {
             if sampler.kernel() == Kernel::Unseen {
                 let reason = "time in the kernel is counted, not sampled: kernel.perf_event_paranoid \
@@ -321,7 +325,7 @@ fn timer(options: &Options, gaps: &mut Gaps) -> Result<TimerKind, Error> {
                 let remedy = Some("set kernel.perf_event_paranoid to 1 or less");
                 gaps.note("samples", reason, remedy);
             }
-            Ok(TimerKind::CpuClock)
+            Ok(Some(sampler))
         }
         // Without an agent there is nothing else that could sample.
         Err(error) if options.timer == TimerChoice::Perf || membound_launch::AGENT.is_empty() => {
@@ -332,7 +336,7 @@ fn timer(options: &Options, gaps: &mut Gaps) -> Result<TimerKind, Error> {
         Err(error) => {
             let reason = format!("samples are the agent's, coarser than perf's: {error}");
             gaps.note("samples", reason, None);
-            Ok(TimerKind::AgentTimer)
+            Ok(None)
         }
     }
 }
@@ -463,35 +467,26 @@ impl Parts {
 
     /// Begins to sample a process, with events that it has inherited where there are some.
     fn sample(
-        &mut self,
-        pid: u32,
-        inherited: Option<Sampler>,
+        &self,
+        sampler: Sampler,
         remote: Option<membound_launch::Remote>,
     ) -> Result<Sampling, Refused> {
-        if let Some(sampler) = inherited {
-            let world = Arc::clone(&self.world);
-            return Ok(Sampling::begin(sampler, self.clock, world, remote)?);
-        }
-        let sampler = Sampler::attach(pid, &config(&self.options))?;
         let world = Arc::clone(&self.world);
-        {
-            // What was mapped before is not told any more.
-            let now_ns = self.clock.now_ns();
-            let mut world = crate::lock(&world);
-            if self.meta.attached.is_some() {
-                world.threads.begin_at_present(pid);
-            }
-            let process = world.image(pid, now_ns);
-            world.threads.look(process, pid, now_ns);
-        }
         Ok(Sampling::begin(sampler, self.clock, world, remote)?)
     }
 
-    fn not_sampled(&mut self, refused: &Refused) {
-        // One that has ended has said all that there was to be said.
-        if !matches!(refused, Refused::Perf(perf::Error::Gone { .. })) {
-            self.gaps.note("samples", refused.to_string(), None);
+    /// Samples a process that runs already.
+    fn sample_running(&self, pid: u32) -> Result<Sampling, Refused> {
+        let sampler = Sampler::attach(pid, &config(&self.options))?;
+        {
+            // What was mapped before is not told any more.
+            let now_ns = self.clock.now_ns();
+            let mut world = crate::lock(&self.world);
+            world.threads.begin_at_present(pid);
+            let process = world.image(pid, now_ns);
+            world.threads.look(process, pid, now_ns);
         }
+        self.sample(sampler, None)
     }
 
     fn unpatched(&mut self, reason: &str) {
@@ -513,6 +508,7 @@ impl Parts {
         let (path, duration) = (self.options.output.clone(), self.options.duration);
         let clock = self.clock;
         let untouched = self.needs_no_agent();
+        let bell = sampling.as_ref().map(Sampling::bell);
         let mut driver = Driver::new(
             self.options,
             self.clock,
@@ -539,6 +535,7 @@ impl Parts {
             session,
             driver: driver.map_err(Error::Thread)?,
             stop,
+            bell,
             over,
             stopper: Stopper::default(),
             path,

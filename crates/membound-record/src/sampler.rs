@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::clock::Clock;
 use crate::duty::Duty;
-use crate::perf::{self, Mode, Named, PerfEvent};
+use crate::perf::{self, Bell, Mode, Named, PerfEvent};
 use crate::sampling::{Seen, Taken};
 use crate::world::World;
 
@@ -40,6 +40,7 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct Sampling {
     stop: Arc<AtomicBool>,
+    bell: Arc<Bell>,
     thread: JoinHandle<u64>,
     /// What it tells.
     pub(crate) batches: Receiver<Batch>,
@@ -54,6 +55,7 @@ impl Sampling {
         remote: Option<Remote>,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let bell = sampler.bell();
         let (sender, batches) = channel();
         let reader = Reader {
             sampler,
@@ -69,15 +71,22 @@ impl Sampling {
             .spawn(move || reader.run(&stopped, &sender))?;
         Ok(Self {
             stop,
+            bell,
             thread,
             batches,
         })
+    }
+
+    /// What makes it read, and tell, at once.
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
     }
 
     /// Ends it after it has read what is there; CPU time that the kernel counted, and the
     /// last that it told.
     pub(crate) fn end(self) -> (u64, Vec<Batch>) {
         self.stop.store(true, Ordering::Release);
+        self.bell.ring();
         let counted_ns = self.thread.join().unwrap_or(0);
         (counted_ns, self.batches.try_iter().collect())
     }

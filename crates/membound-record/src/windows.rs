@@ -11,11 +11,13 @@ use membound_rewrite::stall::CodeBlock;
 use membound_run::{Executions, ModuleId, SiteId};
 use rustc_hash::FxHashSet;
 
-use crate::budget::{Budget, Work};
+use crate::budget::{Budget, EXCHANGE_NS, Work};
 use crate::groups::{COUNT_NS, FIRST_NS, Group, Groups, Threads, USUAL_NS, Wanted};
 use crate::patcher::{Counts, Patcher};
 use crate::sites::Sites;
 
+/// Part of what recording may cost that windows may: samples and allocations are paid for as well.
+const WINDOWS_SHARE: f64 = 0.5;
 /// A window that cannot be this long is not opened.
 const LEAST_NS: u64 = 4_000_000;
 /// A window lasts at most so many times the CPU time that it is open for.
@@ -206,7 +208,7 @@ impl Windows {
         Self {
             groups: Groups::default(),
             wants,
-            budget: Budget::new(max_overhead),
+            budget: Budget::new(max_overhead * WINDOWS_SHARE),
             phase: Phase::Closed { until_ns: 0 },
             burst_due_ns: 0,
             burst_due_cpu_ns: 0,
@@ -604,6 +606,7 @@ impl Windows {
     }
 
     fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
+        self.budget.spend(2.0 * EXCHANGE_NS);
         self.clearing = Some(patcher.exchange(Vec::new()));
         Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,

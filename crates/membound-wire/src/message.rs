@@ -89,7 +89,7 @@ pub enum Action {
     /// from `offset`; `mode` is a [`TextMode`]. The reply's `count` is the number of edits
     /// applied; one whose text is not what was planned for is left out, and its index is
     /// put into the array of `u32` at `extra` (in the same descriptor, writable) while
-    /// there is room.
+    /// there is room. So is, with the bit [`GIVEN_UP`], one that could not be applied.
     Text = 4,
     /// Registers trampolines: `address` and `length` of the code, `extra` the address of a
     /// [`crate::TableHeader`] (already mapped), `base` the address that the table's
@@ -135,6 +135,10 @@ pub enum Action {
     /// called. The reply's `count` is the number of spans measured.
     Hold = 21,
 }
+
+/// Marks the index of an edit of [`Action::Text`] whose text is as planned and that was left out because a thread could
+/// not be shown to be elsewhere.
+pub const GIVEN_UP: u32 = 1 << 31;
 
 /// How text is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

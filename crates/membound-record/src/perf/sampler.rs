@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxHashSet;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use membound_platform::{Root, affinity};
 
@@ -46,6 +47,31 @@ pub struct Sampler {
     cpus: Vec<PerCpu>,
     threads: FxHashSet<u32>,
     batch: Batch,
+    bell: Arc<Bell>,
+}
+
+/// Ends [`Sampler::wait`] from another thread.
+#[derive(Debug)]
+pub struct Bell(Option<OwnedFd>);
+
+impl Bell {
+    fn new() -> Self {
+        Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok())
+    }
+
+    /// Ends a waiting that goes on, or else the next one. Where the kernel gave no eventfd, they last as long as they
+    /// would have.
+    pub fn ring(&self) {
+        if let Some(fd) = &self.0 {
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn still(&self) {
+        if let Some(fd) = &self.0 {
+            let _ = rustix::io::read(fd, &mut [0_u8; 8]);
+        }
+    }
 }
 
 /// The events that write into one ring.
@@ -138,7 +164,14 @@ impl Sampler {
                 .collect(),
             threads: FxHashSet::default(),
             batch: Batch::default(),
+            bell: Arc::new(Bell::new()),
         }
+    }
+
+    /// What ends [`Self::wait`] from elsewhere.
+    #[must_use]
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
     }
 
     /// Whether time in the kernel gives samples.
@@ -166,31 +199,44 @@ impl Sampler {
         timers.into_iter().try_for_each(|timer| timer.run(run))
     }
 
-    /// Waits until a ring is filled to a part, everything that is followed has ended, or
-    /// `timeout` is over.
+    /// Waits until a ring is filled to a part, everything that is followed has ended, its bell rings, or `timeout` is
+    /// over.
     ///
     /// # Errors
     /// What poll(2) says.
     pub fn wait(&self, timeout: Duration) -> io::Result<Waited> {
+        let bell = self.bell.0.as_ref().map(AsFd::as_fd);
         let events = self.cpus.iter().flat_map(|cpu| &cpu.news);
-        let mut wanted: Vec<PollFd<'_>> = events
-            .map(|event| PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN))
-            .collect();
+        let mut wanted: Vec<BorrowedFd<'_>> = events.map(Event::as_fd).collect();
         let until = super::now_ns() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX / 2);
         loop {
             let left = Duration::from_nanos(until.saturating_sub(super::now_ns()));
             let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-            match poll(&mut wanted, Some(&left)) {
+            let mut fds: Vec<PollFd<'_>> = wanted
+                .iter()
+                .chain(&bell)
+                .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+                .collect();
+            match poll(&mut fds, Some(&left)) {
                 Ok(0) => return Ok(Waited::Elapsed),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             }
-            if wanted.iter().any(|fd| fd.revents().contains(PollFlags::IN)) {
+            let (fds, bell) = fds.split_at(wanted.len());
+            if bell
+                .iter()
+                .any(|bell| bell.revents().contains(PollFlags::IN))
+            {
+                self.bell.still();
+                return Ok(Waited::Elapsed);
+            }
+            if fds.iter().any(|fd| fd.revents().contains(PollFlags::IN)) {
                 return Ok(Waited::Filled);
             }
             // An event whose thread and heirs have all ended says so at once each time.
-            wanted.retain(|fd| !fd.revents().contains(PollFlags::HUP));
+            let mut ended = fds.iter().map(|fd| fd.revents().contains(PollFlags::HUP));
+            wanted.retain(|_| !ended.next().unwrap_or(false));
             if wanted.is_empty() {
                 return Ok(Waited::Over);
             }
@@ -326,7 +372,7 @@ pub fn sample_cost_ns(config: &Config) -> Option<f64> {
 pub enum Waited {
     /// There is much to be read.
     Filled,
-    /// The time is over.
+    /// The time is over, or the bell was rung.
     Elapsed,
     /// Everything that was followed has ended; what it wrote last can be read.
     Over,
