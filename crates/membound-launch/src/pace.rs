@@ -11,9 +11,9 @@ use membound_platform::{Root, affinity, cpu};
 use membound_wire::{ALLOCATION_LEVELS, allocation_interval, allocation_span};
 
 /// CPU time that may be spent ahead of the share, in nanoseconds.
-const ADVANCE_NS: f64 = 24e6;
+const ADVANCE_NS: f64 = 16e6;
 /// That part of it for which every block is told of.
-const EVERY_BLOCK_NS: f64 = 10e6;
+const EVERY_BLOCK_NS: f64 = 8e6;
 /// Part of what is left of it that a window may spend.
 const PART_OF_ADVANCE: f64 = 0.25;
 /// A window in which events have cost this much ends early: a flood would have cost many times the share by the time

@@ -21,7 +21,7 @@ pub(crate) const EXCHANGE_NS: f64 = 100_000.0;
 /// Nanoseconds that a recorded execution costs: fences, time stamps, a call into the agent.
 const TAKEN_NS: f64 = 250.0;
 /// Nanoseconds that may be spent before the program has run for long.
-const ADVANCE_NS: f64 = 40e6;
+const ADVANCE_NS: f64 = 20e6;
 /// The most that the recorder's own CPU time may take of what there is. The rest stays for windows:
 /// a recorder that is slow would otherwise find out nothing at all.
 const MOST_BESIDE: f64 = 0.6;

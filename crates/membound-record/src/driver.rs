@@ -71,6 +71,10 @@ const WRITE_EVERY_NS: u64 = 500_000_000;
 const TIDY_EVERY_NS: u64 = 100_000_000;
 /// Processes whose threads are looked at in one turn.
 const LOOKED_AT: usize = 64;
+/// Time in samples before they are looked at for the first time.
+const FIRST_LOOK_NS: u64 = 80_000_000;
+/// The same where a program hardly runs.
+const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// Time in samples before sites are chosen for the first time.
 const FIRST_CHOICE_NS: u64 = 100_000_000;
 /// Threads that were sampled this long ago run at the same time as those sampled now.
@@ -94,6 +98,14 @@ enum Happened {
     /// Process, number and return addresses of a call chain.
     Chained(u32, u32, Vec<u64>),
     Allocated(u32, AllocationEvent),
+}
+
+/// Samples that were not looked at yet.
+#[derive(Debug, Default)]
+struct Early {
+    samples: Vec<Taken>,
+    /// Those of until then have come.
+    until_ns: u64,
 }
 
 /// The driver's state.
@@ -142,6 +154,9 @@ pub(crate) struct Driver {
     covered_ns: u64,
     /// Until when all samples are there.
     sampled_until_ns: u64,
+    /// What was sampled as long as the program is so young that it may end at any moment. To find out what it waits for
+    /// takes longer than it runs, and can be done when it has ended.
+    early: Option<Early>,
     written_ns: u64,
     tidied_ns: u64,
     look_from: usize,
@@ -193,7 +208,10 @@ impl Driver {
             TimerKind::CpuClock | TimerKind::Cycles | TimerKind::None => Telling::Patches,
         };
         // Those of perf say how far they are.
-        let sampled_until_ns = if sampling.is_some() { 0 } else { u64::MAX };
+        let (sampled_until_ns, early) = match sampling {
+            Some(_) => (0, Some(Early::default())),
+            None => (u64::MAX, None),
+        };
         let windows = Windows::new(options.max_overhead, wants);
         let caches = options.machine.iter().flat_map(|it| &it.machine.caches);
         let line_bytes = caches.filter_map(|cache| cache.line_bytes).max();
@@ -240,6 +258,7 @@ impl Driver {
             covered: CpuTime::default(),
             covered_ns: 0,
             sampled_until_ns,
+            early,
             written_ns: 0,
             tidied_ns: 0,
             look_from: 0,
@@ -341,15 +360,36 @@ impl Driver {
 
     fn batch(&mut self, batch: Batch) {
         self.over |= batch.over;
-        self.sampled_until_ns = match batch.over {
+        let until_ns = match batch.over {
             true => u64::MAX,
-            false => batch.until_ns.max(self.sampled_until_ns),
+            false => batch.until_ns,
         };
         let remedy = Some("sample less often with --period");
         self.gaps
             .count("samples", "perf's rings were full", remedy, batch.lost);
         self.switching_ns += batch.switching_ns;
-        for taken in batch.samples {
+        let Some(early) = &mut self.early else {
+            self.sampled_until_ns = until_ns.max(self.sampled_until_ns);
+            for taken in batch.samples {
+                self.sampled(taken);
+            }
+            return;
+        };
+        early.samples.extend(batch.samples);
+        early.until_ns = until_ns;
+        let sum_ns: u64 = early.samples.iter().map(|taken| taken.weight_ns).sum();
+        if sum_ns >= FIRST_LOOK_NS || self.over {
+            self.look_at_early();
+        }
+    }
+
+    /// Looks at what was sampled first.
+    fn look_at_early(&mut self) {
+        let Some(early) = self.early.take() else {
+            return;
+        };
+        self.sampled_until_ns = early.until_ns;
+        for taken in early.samples {
             self.sampled(taken);
         }
     }
@@ -370,7 +410,12 @@ impl Driver {
         } else {
             usize::MAX
         };
-        self.settle(now_ns.saturating_sub(DELAY_NS), most);
+        if now_ns >= LATEST_LOOK_NS {
+            self.look_at_early();
+        }
+        if self.early.is_none() {
+            self.settle(now_ns.saturating_sub(DELAY_NS), most);
+        }
         // In a trial threads read the line themselves, which is no access of the program's.
         let may_begin = !self.trials.is_trying();
         let watching = self.watching.as_mut().filter(|_| self.elapsed_ns.is_none());
@@ -646,6 +691,7 @@ impl Driver {
             for batch in batches {
                 self.batch(batch);
             }
+            self.look_at_early();
             self.unsampled(counted_ns);
             self.sampled_until_ns = u64::MAX;
         }

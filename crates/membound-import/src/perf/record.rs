@@ -177,6 +177,14 @@ pub(super) fn read<'a>(
     }
 }
 
+/// Whether these are the length of a build-id, three zeros and the build-id, with zeros up to 20 bytes. Where somebody
+/// else records build-ids at the same time, kernels say so of records that have a file's numbers in that place.
+fn is_build_id(file: &[u8]) -> bool {
+    let size = usize::from(file[0]);
+    let rest = file.get(4 + size..);
+    file[1..4] == [0; 3] && rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+}
+
 fn map2<'a>(at: &mut Cursor<'a>, misc: u16, t_ns: Option<u64>) -> Option<Map<'a>> {
     /// The build-id stands where the file's numbers would.
     const HAS_BUILD_ID: u16 = 1 << 14;
@@ -186,8 +194,8 @@ fn map2<'a>(at: &mut Cursor<'a>, misc: u16, t_ns: Option<u64>) -> Option<Map<'a>
     let (start, length, offset) = (at.u64()?, at.u64()?, at.u64()?);
     let file = at.take(24)?;
     let (mut inode, mut build_id) = (None, None);
-    if misc & HAS_BUILD_ID != 0 {
-        let size = usize::from(file[0]).min(20);
+    if misc & HAS_BUILD_ID != 0 && is_build_id(file) {
+        let size = usize::from(file[0]);
         build_id = (size > 0).then(|| digits(&file[4..4 + size]));
     } else {
         let mut numbers = Cursor::new(file, at.order());
@@ -206,4 +214,30 @@ fn map2<'a>(at: &mut Cursor<'a>, misc: u16, t_ns: Option<u64>) -> Option<Map<'a>
         is_code: rights & EXECUTABLE != 0,
         name: until_zero(at.rest()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_s_numbers_are_told_from_a_build_id() {
+        let mut id = [0; 24];
+        id[0] = 20;
+        id[4..24].fill(0xab);
+        assert!(is_build_id(&id));
+        id[0] = 8;
+        id[12..24].fill(0);
+        assert!(is_build_id(&id));
+        // Major and minor number, inode and its generation.
+        let numbers = |major: u8| {
+            let mut numbers = [0; 24];
+            numbers[0] = major;
+            numbers[8] = 77;
+            numbers[16..20].fill(0x5a);
+            numbers
+        };
+        assert!(!is_build_id(&numbers(254)));
+        assert!(!is_build_id(&numbers(8)));
+    }
 }

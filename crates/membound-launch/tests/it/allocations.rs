@@ -84,7 +84,7 @@ fn followed(fixture: &Fixture, keep: &Arc<Keep>) -> Options {
     options.objects = Some(Objects {
         // All of them, however many there are.
         every_from_bytes: 0,
-        max_overhead: 0.05,
+        max_overhead: 1.0,
         others: Vec::new(),
         receiver: Arc::clone(keep) as Arc<dyn AllocationReceiver>,
     });

@@ -174,7 +174,11 @@ fn fill_gaps(
         return;
     }
     let mut reached = vec![false; gaps.len()];
+    let pieces = Pieces::of(&gaps);
     let mut reach = |target: u64| {
+        if !pieces.holds(target) {
+            return;
+        }
         let after = gaps.partition_point(|gap| gap.start <= target);
         if after > 0 && target < gaps[after - 1].end {
             reached[after - 1] = true;
@@ -232,6 +236,34 @@ fn fill_gaps(
         }));
     }
     fill(functions, candidates.into_iter(), text, &mut Vec::new());
+}
+
+/// Which pieces of the text have some of a gap: most of the millions of targets have none.
+struct Pieces {
+    first: u64,
+    has_gap: Vec<bool>,
+}
+
+impl Pieces {
+    const SHIFT: u32 = 6;
+
+    /// Of gaps, sorted.
+    fn of(gaps: &[Range<u64>]) -> Self {
+        let first = gaps.first().map_or(0, |gap| gap.start >> Self::SHIFT);
+        let end = gaps.last().map_or(0, |gap| (gap.end >> Self::SHIFT) + 1);
+        let piece = |address: u64| usize::try_from((address >> Self::SHIFT) - first).unwrap_or(0);
+        let mut has_gap = vec![false; usize::try_from(end - first).unwrap_or(0)];
+        for gap in gaps.iter().filter(|gap| !gap.is_empty()) {
+            has_gap[piece(gap.start)..=piece(gap.end - 1)].fill(true);
+        }
+        Self { first, has_gap }
+    }
+
+    fn holds(&self, address: u64) -> bool {
+        let piece = (address >> Self::SHIFT).wrapping_sub(self.first);
+        let piece = usize::try_from(piece).unwrap_or(usize::MAX);
+        self.has_gap.get(piece).copied().unwrap_or(false)
+    }
 }
 
 /// Text that belongs to no function, without the padding it begins with.
@@ -305,6 +337,18 @@ mod tests {
         let found: Vec<_> = found.into_iter().map(|function| function.range).collect();
         assert_eq!(found, functions);
         assert_eq!(inside, inner);
+    }
+
+    #[test]
+    fn pieces_hold_all_of_their_gaps() {
+        let gaps = [0x1000..0x1001, 0x103f..0x1042, 0x2000..0x2100];
+        let pieces = Pieces::of(&gaps);
+        let all = gaps.iter().cloned().flatten();
+        assert!(all.clone().all(|address| pieces.holds(address)));
+        for address in [0, 0xfff, 0x1080, 0x1fff, 0x2100, u64::MAX] {
+            assert!(!pieces.holds(address), "{address:x}");
+        }
+        assert!(!Pieces::of(&[]).holds(0));
     }
 
     #[test]
