@@ -21,6 +21,9 @@ pub(crate) enum Edits {
     Out,
 }
 
+/// What is known of areas after a change.
+pub(crate) type Known = Vec<(Arc<Area>, Option<Edits>)>;
+
 /// By process, and by the inode of each area.
 #[derive(Debug, Default)]
 pub(crate) struct Texts(FxHashMap<ProcessKey, FxHashMap<u64, Edits>>);
@@ -36,7 +39,7 @@ impl Texts {
     }
 
     /// Remembers what came of a change in `key`.
-    pub(crate) fn note(&mut self, key: ProcessKey, areas: Vec<(Arc<Area>, Option<Edits>)>) {
+    pub(crate) fn note(&mut self, key: ProcessKey, areas: Known) {
         let of_process = self.0.entry(key).or_default();
         for (area, edits) in areas {
             match edits {
@@ -84,10 +87,7 @@ impl Change {
     }
 
     /// Makes the change, and returns what is known then of each area.
-    pub(crate) fn make(
-        mut self,
-        conversation: &Conversation,
-    ) -> Result<Vec<(Arc<Area>, Option<Edits>)>, Failure> {
+    pub(crate) fn make(mut self, conversation: &Conversation) -> Result<Known, Failure> {
         self.edits.sort_by_key(|(_, edit)| edit.address);
         // Of two areas that want the same bytes, the first has them.
         let late = match self.wanted {

@@ -1,9 +1,9 @@
 //! From instructions to basic blocks.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 
 use iced_x86::Instruction;
+use rustc_hash::FxHashMap;
 
 use super::descent::{Descent, Flow, flow};
 use super::table::Resolution;
@@ -68,7 +68,7 @@ const NONE: u32 = u32::MAX;
 
 /// Cuts what was decoded into blocks. `resolutions` says by address what is known of
 /// indirect jumps.
-pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &HashMap<u64, Resolution>) -> Graph {
+pub(super) fn build(descent: &Descent<'_, '_>, resolutions: &FxHashMap<u64, Resolution>) -> Graph {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(descent.instructions.len());
     instructions.extend(descent.in_order());
     let mut blocks: Vec<Block> = Vec::with_capacity(instructions.len() / 3);
@@ -132,7 +132,7 @@ struct Ending {
 
 fn ending(
     descent: &Descent<'_, '_>,
-    resolutions: &HashMap<u64, Resolution>,
+    resolutions: &FxHashMap<u64, Resolution>,
     last: &Instruction,
     find: &impl Fn(u64) -> Option<BlockId>,
 ) -> Ending {

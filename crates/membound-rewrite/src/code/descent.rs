@@ -414,7 +414,7 @@ impl<'a, 'data> Descent<'a, 'data> {
     /// enters an instruction in the middle (`je` past a `lock` prefix is compilers' and
     /// libraries' own) to where both readings have a boundary in common. Sorted by start.
     pub(super) fn overlapped(&self) -> Vec<std::ops::Range<u64>> {
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = rustc_hash::FxHashSet::default();
         let mut ranges = Vec::new();
         let mut work = self.entered_inside.clone();
         while let Some(address) = work.pop() {

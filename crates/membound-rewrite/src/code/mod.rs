@@ -16,10 +16,10 @@ mod successors;
 mod sweep;
 mod table;
 
-use std::collections::HashMap;
 use std::fmt;
 
 use iced_x86::Instruction;
+use rustc_hash::FxHashMap;
 
 use crate::image::{FunctionBounds, Image};
 use blocks::Graph;
@@ -246,7 +246,7 @@ struct Decoded {
     /// See [`Function::overlapped`].
     overlapped: Vec<std::ops::Range<u64>>,
     /// What its indirect jumps were found to do.
-    resolutions: HashMap<u64, Resolution>,
+    resolutions: FxHashMap<u64, Resolution>,
 }
 
 fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBounds) -> Decoded {
@@ -258,7 +258,7 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
         descent.enter(*address);
     }
     descent.follow();
-    let mut resolutions = HashMap::new();
+    let mut resolutions = FxHashMap::default();
     // Tables say what is code before guesses do.
     if descent.jumps_indirectly {
         settle(&mut descent, &mut resolutions);
@@ -295,7 +295,7 @@ fn decode(surroundings: Surroundings<'_, '_>, bytes: &[u8], bounds: &FunctionBou
 }
 
 /// Where known tables lie.
-fn table_ranges(resolutions: &HashMap<u64, Resolution>) -> Vec<std::ops::Range<u64>> {
+fn table_ranges(resolutions: &FxHashMap<u64, Resolution>) -> Vec<std::ops::Range<u64>> {
     let mut ranges = Vec::new();
     for resolution in resolutions.values() {
         if let Resolution::Table { data, .. } = resolution {
@@ -323,7 +323,7 @@ fn lead_while_valid(descent: &mut Descent<'_, '_>, targets: &[u64]) -> bool {
 }
 
 /// Reads tables and follows them until nothing new is found.
-fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut HashMap<u64, Resolution>) -> Graph {
+fn settle(descent: &mut Descent<'_, '_>, resolutions: &mut FxHashMap<u64, Resolution>) -> Graph {
     for _ in 0..ROUNDS {
         let graph = blocks::build(descent, resolutions);
         if !descent.jumps_indirectly {

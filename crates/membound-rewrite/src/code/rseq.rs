@@ -1,8 +1,9 @@
 //! Restartable sequences: stretches of code that the kernel aborts, and where it then
 //! continues.
 
-use std::collections::HashSet;
 use std::ops::Range;
+
+use rustc_hash::FxHashSet;
 
 use crate::image::Image;
 
@@ -72,8 +73,8 @@ pub(super) fn sequences(image: &Image<'_>) -> Vec<Sequence> {
 }
 
 /// Addresses in text that the signature stands before.
-fn signatures(image: &Image<'_>) -> HashSet<u64> {
-    let mut found = HashSet::new();
+fn signatures(image: &Image<'_>) -> FxHashSet<u64> {
+    let mut found = FxHashSet::default();
     for range in image.text() {
         let bytes = image.bytes(range.clone()).unwrap_or_default();
         for (index, window) in bytes.windows(4).enumerate() {

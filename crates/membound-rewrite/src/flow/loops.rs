@@ -94,13 +94,15 @@ impl Loops {
         let mut region = vec![Some(0); graph.len()];
         let mut pending = vec![(None, (0..graph.len()).collect::<Vec<_>>())];
         let mut regions = 1;
+        let mut search = Search::of(graph);
+        let mut member_of = vec![None; graph.len()];
         while let Some((parent, nodes)) = pending.pop() {
             let Some(&sample) = nodes.first() else {
                 continue;
             };
             let number = region[sample];
-            for blocks in components(graph, &nodes, &region, number) {
-                let id = loops.add(graph, parent, &blocks);
+            for blocks in search.components(&nodes, &region, number) {
+                let id = loops.add(graph, parent, &blocks, &mut member_of);
                 let entries = &loops.all[id.index()].entries;
                 for &node in &blocks {
                     loops.innermost[node] = Some(id);
@@ -120,11 +122,21 @@ impl Loops {
         loops
     }
 
-    fn add(&mut self, graph: &Graph, parent: Option<LoopId>, blocks: &[usize]) -> LoopId {
+    /// Adds the loop that has `blocks`; `member_of` has the latest loop of each.
+    fn add(
+        &mut self,
+        graph: &Graph,
+        parent: Option<LoopId>,
+        blocks: &[usize],
+        member_of: &mut [Option<LoopId>],
+    ) -> LoopId {
         let id = LoopId(u32::try_from(self.all.len()).expect("fewer loops than blocks"));
         let mut sorted: Vec<BlockId> = blocks.iter().map(|&node| graph::block(node)).collect();
         sorted.sort_unstable();
-        let inside = |node: usize| sorted.binary_search(&graph::block(node)).is_ok();
+        for node in blocks {
+            member_of[*node] = Some(id);
+        }
+        let inside = |node: usize| member_of[node] == Some(id);
         let mut entries = Vec::new();
         let mut entered_by = Vec::new();
         let mut left_by = Vec::new();
@@ -198,80 +210,88 @@ impl Loops {
     }
 }
 
-/// The strongly connected components with an edge inside, among `nodes` and over nodes of
-/// the same region alone (Tarjan's algorithm, without recursion).
-fn components(
-    graph: &Graph,
-    nodes: &[usize],
-    region: &[Option<u32>],
-    number: Option<u32>,
-) -> Vec<Vec<usize>> {
-    const UNSEEN: u32 = u32::MAX;
-    const DONE: u32 = u32::MAX - 1;
-    // By node: when it was found; then the earliest that it is known to lead back to.
-    let mut found = std::collections::HashMap::with_capacity(nodes.len());
-    for &node in nodes {
-        found.insert(node, (UNSEEN, UNSEEN));
-    }
-    let mut clock = 0;
-    let mut open = Vec::new();
-    let mut result = Vec::new();
-    let mut path = Vec::new();
-    for &start in nodes {
-        if found[&start].0 != UNSEEN {
-            continue;
-        }
-        found.insert(start, (clock, clock));
-        clock += 1;
-        open.push(start);
-        path.push((start, graph.successors(start)));
-        while let Some((node, rest)) = path.last_mut() {
-            let node = *node;
-            if let Some(next) = rest.next() {
-                if region[next] != number {
-                    continue;
-                }
-                match found[&next].0 {
-                    UNSEEN => {
-                        found.insert(next, (clock, clock));
-                        clock += 1;
-                        open.push(next);
-                        path.push((next, graph.successors(next)));
-                    }
-                    DONE => {}
-                    when => lower(&mut found, node, when),
-                }
-                continue;
-            }
-            path.pop();
-            let (when, earliest) = found[&node];
-            if let Some((above, _)) = path.last() {
-                lower(&mut found, *above, earliest);
-            }
-            if when != earliest {
-                continue;
-            }
-            let from = open
-                .iter()
-                .rposition(|&waiting| waiting == node)
-                .expect("a node stays open until its component is closed");
-            let component: Vec<usize> = open.split_off(from);
-            for &member in &component {
-                found.insert(member, (DONE, DONE));
-            }
-            if component.len() > 1 || graph.successors(node).any(|next| next == node) {
-                result.push(component);
-            }
-        }
-    }
-    result
+/// The search for strongly connected components (Tarjan's algorithm, without recursion).
+struct Search<'a> {
+    graph: &'a Graph,
+    /// By node: when it was found; then the earliest that it is known to lead back to.
+    found: Vec<(u32, u32)>,
 }
 
-fn lower(found: &mut std::collections::HashMap<usize, (u32, u32)>, node: usize, earliest: u32) {
-    let entry = found
-        .get_mut(&node)
-        .expect("only nodes of the region are looked at");
-    entry.1 = entry.1.min(earliest);
+impl<'a> Search<'a> {
+    const UNSEEN: u32 = u32::MAX;
+    const DONE: u32 = u32::MAX - 1;
+
+    fn of(graph: &'a Graph) -> Self {
+        Self {
+            graph,
+            found: vec![(Self::UNSEEN, Self::UNSEEN); graph.len()],
+        }
+    }
+
+    /// Those with an edge inside, among `nodes`, which are all nodes of region `number`, and over these alone.
+    fn components(
+        &mut self,
+        nodes: &[usize],
+        region: &[Option<u32>],
+        number: Option<u32>,
+    ) -> Vec<Vec<usize>> {
+        let Self { graph, found } = self;
+        for &node in nodes {
+            found[node] = (Self::UNSEEN, Self::UNSEEN);
+        }
+        let mut clock = 0;
+        let mut open = Vec::new();
+        let mut result = Vec::new();
+        let mut path = Vec::new();
+        for &start in nodes {
+            if found[start].0 != Self::UNSEEN {
+                continue;
+            }
+            found[start] = (clock, clock);
+            clock += 1;
+            open.push(start);
+            path.push((start, graph.successors(start)));
+            while let Some((node, rest)) = path.last_mut() {
+                let node = *node;
+                if let Some(next) = rest.next() {
+                    if region[next] != number {
+                        continue;
+                    }
+                    match found[next].0 {
+                        Self::UNSEEN => {
+                            found[next] = (clock, clock);
+                            clock += 1;
+                            open.push(next);
+                            path.push((next, graph.successors(next)));
+                        }
+                        Self::DONE => {}
+                        when => found[node].1 = found[node].1.min(when),
+                    }
+                    continue;
+                }
+                path.pop();
+                let (when, earliest) = found[node];
+                if let Some((above, _)) = path.last() {
+                    found[*above].1 = found[*above].1.min(earliest);
+                }
+                if when != earliest {
+                    continue;
+                }
+                let from = open
+                    .iter()
+                    .rposition(|&waiting| waiting == node)
+                    .expect("a node stays open until its component is closed");
+                let component: Vec<usize> = open.split_off(from);
+                for &member in &component {
+                    found[member] = (Self::DONE, Self::DONE);
+                }
+                if component.len() > 1 || graph.successors(node).any(|next| next == node) {
+                    result.push(component);
+                }
+            }
+        }
+        result
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! What functions as a whole do to state, and what that lets a caller assume.
 
-use std::collections::{HashMap, HashSet};
-
 use iced_x86::{Code, FlowControl, Instruction};
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 
 use super::Analyst;
@@ -166,10 +165,10 @@ impl Boundary for Alone {
 /// The summaries of a module's functions, by where they start.
 #[derive(Clone, Debug, Default)]
 pub struct Summaries {
-    by_start: HashMap<u64, Summary>,
-    left_for: HashSet<u64>,
+    by_start: FxHashMap<u64, Summary>,
+    left_for: FxHashSet<u64>,
     /// What is looked at after a function's return and not returned in under the ABI.
-    looked_at: HashMap<u64, RegisterSet>,
+    looked_at: FxHashMap<u64, RegisterSet>,
     /// What any instruction of the module reads or writes.
     touched: RegisterSet,
 }
@@ -233,7 +232,7 @@ impl Summaries {
 
 impl FromIterator<(u64, Summary)> for Summaries {
     fn from_iter<I: IntoIterator<Item = (u64, Summary)>>(summaries: I) -> Self {
-        let by_start: HashMap<u64, Summary> = summaries.into_iter().collect();
+        let by_start: FxHashMap<u64, Summary> = summaries.into_iter().collect();
         let left_for = by_start
             .values()
             .flat_map(|summary| summary.leaves_to.iter().copied())
@@ -245,7 +244,7 @@ impl FromIterator<(u64, Summary)> for Summaries {
             touched,
             by_start,
             left_for,
-            looked_at: HashMap::new(),
+            looked_at: FxHashMap::default(),
         };
         summaries.find_unconventional();
         summaries

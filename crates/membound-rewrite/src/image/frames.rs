@@ -1,12 +1,12 @@
 //! Extents of functions and the whereabouts of their exception tables, from `.eh_frame`.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, EhFrame, EhFrameHdr, EhFrameOffset,
     EndianSlice, LittleEndian, Pointer, UnwindContext, UnwindSection as _, X86_64,
 };
+use rustc_hash::FxHashMap;
 
 use super::elf::{Layout, range_holding};
 
@@ -61,7 +61,7 @@ impl<'data> FrameSection<'data> {
         let section = EhFrame::new(self.bytes, LittleEndian);
         // Looked up again and again by entries that share one, each time parsed from its
         // start.
-        let mut known: HashMap<usize, CommonInformationEntry<Reader<'_>>> = HashMap::new();
+        let mut known: FxHashMap<usize, CommonInformationEntry<Reader<'_>>> = FxHashMap::default();
         let mut entries = section.entries(&bases);
         // What cannot be read ends the list: entries after it cannot be found.
         while let Ok(Some(entry)) = entries.next() {

@@ -1,10 +1,10 @@
 //! What a plan does to each function, for people.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use iced_x86::{Formatter, IntelFormatter};
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 
 use super::function::{self, Subject};
 use super::planner::{Module, bytes_of, origin_of};
@@ -94,7 +94,7 @@ pub fn describe(
 ) -> Vec<FunctionReport> {
     let module = Module::of(image, options);
     let conventions = module.conventions(image);
-    let refused: HashMap<u64, Refusal> = plan
+    let refused: FxHashMap<u64, Refusal> = plan
         .sites()
         .filter_map(|site| Some((site.address, site.number.err()?)))
         .collect();

@@ -3,9 +3,8 @@
 //! Sequences that look alike are stored once. Each worker collects its own; they are joined
 //! at the end.
 
-use std::collections::HashMap;
-
 use membound_wire::{AS_FOUND, Place, Shape, Step, Undo, UndoKind};
+use rustc_hash::FxHashMap;
 
 use crate::Gpr;
 
@@ -171,8 +170,8 @@ pub(super) struct Tables {
     shapes: Vec<Shape>,
     steps: Vec<Step>,
     undos: Vec<Undo>,
-    known_shapes: HashMap<Box<[Step]>, u32>,
-    known_undos: HashMap<Box<[Undo]>, u16>,
+    known_shapes: FxHashMap<Box<[Step]>, u32>,
+    known_undos: FxHashMap<Box<[Undo]>, u16>,
     /// Whether more different sequences were met than an index can tell apart.
     pub overflowed: bool,
     list: Vec<Undo>,

@@ -1,11 +1,11 @@
 //! A file's functions, decoded when they are asked for.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use iced_x86::{Formatter as _, Instruction, IntelFormatter};
+use rustc_hash::FxHashMap;
 use self_cell::self_cell;
 
 use super::address::{Bases, Effective};
@@ -29,9 +29,9 @@ self_cell! {
 /// The code of a file.
 pub struct Code {
     source: Source,
-    functions: RwLock<HashMap<u64, Arc<Function>>>,
+    functions: RwLock<FxHashMap<u64, Arc<Function>>>,
     /// By the function's first address.
-    nests: RwLock<HashMap<u64, Arc<LoopNest>>>,
+    nests: RwLock<FxHashMap<u64, Arc<LoopNest>>>,
 }
 
 enum Source {

@@ -4,9 +4,9 @@
 //! uses it.
 
 use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
 
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::code::blocks::Graph;
 use crate::code::descent::{Flow, flow};
@@ -27,7 +27,7 @@ type Slot = (Register, u64);
 pub(super) struct Constants<'a> {
     graph: &'a Graph,
     /// What is stored to stack slots, by block and index in it; made when first needed.
-    stores: OnceCell<HashMap<Slot, Vec<(BlockId, usize)>>>,
+    stores: OnceCell<FxHashMap<Slot, Vec<(BlockId, usize)>>>,
 }
 
 impl<'a> Constants<'a> {
@@ -62,7 +62,7 @@ impl<'a> Constants<'a> {
         found: &mut Vec<u64>,
         depth: usize,
     ) -> Option<()> {
-        let mut seen = HashSet::new();
+        let mut seen = FxHashSet::default();
         let mut work = vec![(block, index)];
         while let Some((block, limit)) = work.pop() {
             let first = self.graph.blocks[block.index()].first as usize;
@@ -178,8 +178,8 @@ impl<'a> Constants<'a> {
 }
 
 /// Every instruction that writes to a stack slot.
-fn stores(graph: &Graph) -> HashMap<Slot, Vec<(BlockId, usize)>> {
-    let mut found: HashMap<Slot, Vec<(BlockId, usize)>> = HashMap::new();
+fn stores(graph: &Graph) -> FxHashMap<Slot, Vec<(BlockId, usize)>> {
+    let mut found: FxHashMap<Slot, Vec<(BlockId, usize)>> = FxHashMap::default();
     for (id, block) in (0..).map(BlockId).zip(&graph.blocks) {
         let instructions = &graph.instructions[block.first as usize..block.end as usize];
         for (index, instruction) in instructions.iter().enumerate() {

@@ -1,11 +1,10 @@
 //! What instructions do to values, as far as jump tables need it.
 
-use std::collections::HashMap;
-
 use iced_x86::{
     ConditionCode, Instruction, InstructionInfoFactory, InstructionInfoOptions, MemorySize,
     Mnemonic, OpAccess, OpKind, Register,
 };
+use rustc_hash::FxHashMap;
 
 use super::value::{Value, Values, low_mask};
 
@@ -26,13 +25,13 @@ pub(super) struct State {
     pub(super) values: Values,
     registers: [Value; 16],
     flags: Option<Compared>,
-    memory: HashMap<Value, (Value, u8)>,
+    memory: FxHashMap<Value, (Value, u8)>,
     /// Counts calls: memory read before one may have changed after it.
     epoch: u32,
     info: InstructionInfoFactory,
     /// Values that were found to be at most this when read as signed; they are bounded once
     /// they are found not to be negative.
-    signed_bounds: HashMap<Value, u64>,
+    signed_bounds: FxHashMap<Value, u64>,
     not_negative: Vec<Value>,
 }
 
@@ -65,10 +64,10 @@ impl State {
             values,
             registers,
             flags: None,
-            memory: HashMap::new(),
+            memory: FxHashMap::default(),
             epoch: 0,
             info: InstructionInfoFactory::new(),
-            signed_bounds: HashMap::new(),
+            signed_bounds: FxHashMap::default(),
             not_negative: Vec::new(),
         }
     }

@@ -3,8 +3,7 @@
 //! Every value is a 64-bit word. Equal expressions have equal numbers, so that a bound that
 //! was checked on one copy of an index is found again from another.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use rustc_hash::FxHashMap;
 
 /// A value, by its number in [`Values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,44 +39,10 @@ pub(super) enum Node {
 #[derive(Default)]
 pub(super) struct Values {
     nodes: Vec<Node>,
-    numbers: HashMap<Node, Value, BuildHasherDefault<Quick>>,
+    numbers: FxHashMap<Node, Value>,
     /// Upper bounds that conditional jumps have established.
-    bounds: HashMap<Value, u64, BuildHasherDefault<Quick>>,
+    bounds: FxHashMap<Value, u64>,
     fresh: u32,
-}
-
-/// A hash for a few hundred small keys that nobody chooses with malice: the most that
-/// collisions can cost is bounded by the length of a way.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Quick(u64);
-
-impl Hasher for Quick {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        // The multiplier is 2^64 divided by the golden ratio.
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_isize(&mut self, value: isize) {
-        self.write_u64(value.cast_unsigned() as u64);
-    }
 }
 
 /// A mask of the lowest bits.
