@@ -4,8 +4,8 @@
 //! finds neither a descriptor nor a half-told story.
 
 use membound_wire::{
-    Action, Command, Entry, Event, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION, Refusal,
-    Reply, TextMode,
+    Action, CHAINED, Command, Entry, Event, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION,
+    Refusal, Reply, TextMode,
 };
 
 use crate::memory::{self, bytes_of};
@@ -52,13 +52,22 @@ pub(crate) fn tell(event: Event, range: [u64; 2], flags: u32) -> Result<(), Errn
     let socket = connect(settings.control_path())?;
     let hello = hello(event, range, flags, settings);
     send(&socket, bytes_of(&hello))?;
+    let mut carried_out = true;
     loop {
-        let (command, descriptor) = receive(&socket)?;
+        let (mut command, descriptor) = receive(&socket)?;
+        let is_chained = command.action & CHAINED != 0;
+        command.action &= !CHAINED;
         if command.action == Action::Go as u32 {
             return Ok(());
         }
         let mut reply = Reply::default();
-        match obey(&command, descriptor.as_ref(), &mut quiet) {
+        let done = if is_chained && !carried_out {
+            Err(Failure::from(Errno::ECANCELED))
+        } else {
+            obey(&command, descriptor.as_ref(), &mut quiet)
+        };
+        carried_out = done.is_ok();
+        match done {
             Ok(count) => reply.count = count,
             Err(failure) => {
                 reply.errno = failure.errno.0;

@@ -16,6 +16,7 @@ impl Errno {
     pub(crate) const EINTR: Self = Self(4);
     pub(crate) const EIO: Self = Self(5);
     pub(crate) const EBUSY: Self = Self(16);
+    pub(crate) const ECANCELED: Self = Self(125);
     pub(crate) const EEXIST: Self = Self(17);
     pub(crate) const EINVAL: Self = Self(22);
     pub(crate) const ENOSPC: Self = Self(28);

@@ -16,6 +16,7 @@ use membound_wire::{
 use crate::conversation::{Conversation, Failure};
 use crate::maps::Mapping;
 use crate::memory::{Shared, UsedRings};
+use crate::orders::Order;
 
 const PAGE_BYTES: usize = 4096;
 /// Rings for threads of their own, and for those that find none. All of it together is what a
@@ -147,8 +148,8 @@ impl Memory {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<(), Failure> {
-        let at = self.memory.hang(conversation, maps)?;
-        conversation.allocations(at)
+        let hung = self.memory.hang_and(conversation, maps, Order::allocations);
+        hung.map(drop)
     }
 
     /// Small blocks are told of by this level from now on.

@@ -15,12 +15,13 @@ use membound_rewrite::patch::{
 use membound_wire::{Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
 use rustc_hash::FxHashSet;
 
-use crate::conversation::{Conversation, Failure, Part};
+use crate::conversation::{Conversation, Failure};
 use crate::exchange::Pace;
 use crate::ledger;
 use crate::maps::{self, Mapping};
 use crate::memory;
 use crate::modules::Loaded;
+use crate::orders::Part;
 use crate::room;
 use crate::standing::Trampolines;
 
@@ -273,8 +274,18 @@ impl Area {
             bytes.extend_from_slice(&island.bytes);
         }
         let file = memory::with("membound-islands", &bytes)?;
-        for (range, offset, islands) in runs {
-            match conversation.map(&range, file.as_fd(), offset, self.protection) {
+        let parts: Vec<Part<'_>> = runs
+            .iter()
+            .map(|(range, offset, _)| Part {
+                at: range.clone(),
+                memory: file.as_fd(),
+                offset: *offset,
+                protection: self.protection,
+            })
+            .collect();
+        let mapped = conversation.map_each(&parts)?;
+        for ((range, _, islands), mapped) in runs.into_iter().zip(mapped) {
+            match mapped {
                 Ok(()) => self.islands.push(range),
                 Err(Failure::Gone(error)) => return Err(Failure::Gone(error)),
                 Err(Failure::Refused { .. }) => {

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use membound_wire::{
-    Action, Command, GIVEN_UP, Hello, HelloFlags, Protection, Refusal, Reply, TextEdit, TextMode,
+    Action, CHAINED, Command, GIVEN_UP, Hello, HelloFlags, Protection, Refusal, Reply, TextEdit,
+    TextMode,
 };
 use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::codec;
 use crate::memory;
+use crate::orders::{Order, Part};
 use crate::standing::{Spaces, Trampolines};
 use crate::stops::StopLog;
 
@@ -31,15 +33,6 @@ pub(crate) enum Failure {
         /// What the agent adds.
         refusal: Refusal,
     },
-}
-
-/// What the program does when the loader has mapped objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NewModules {
-    /// It waits until they are patched.
-    HoldProgram = 0,
-    /// It goes on, and the control thread tells of them.
-    Later = 1,
 }
 
 impl Failure {
@@ -161,38 +154,84 @@ impl Conversation {
         offset: u64,
         protection: u32,
     ) -> Result<(), Failure> {
-        let (what, command) = mapping(at, offset, protection);
-        self.ask(what, &command, Some(memory)).map(drop)
+        let part = Part {
+            at: at.clone(),
+            memory,
+            offset,
+            protection,
+        };
+        let order = part.order();
+        self.ask(order.what, &order.command, Some(memory)).map(drop)
     }
 
-    /// Maps the parts of an area in one go, and then tells the agent of its trampolines, whose tables
-    /// lie at `tables`. When anything of it fails, nothing of it is there.
+    /// Gives orders of which each needs those before it, in one go.
+    fn ask_in_turn(&self, orders: &[(Order, Option<BorrowedFd<'_>>)]) -> io::Result<Vec<Reply>> {
+        let commands: Vec<_> = orders
+            .iter()
+            .enumerate()
+            .map(|(at, (order, descriptor))| {
+                let mut command = order.command;
+                command.action |= match at {
+                    0 => 0,
+                    _ => CHAINED,
+                };
+                (command, *descriptor)
+            })
+            .collect();
+        self.channel.ask_all(&commands)
+    }
+
+    /// Maps `part`, where nothing may be mapped yet, and then gives an order that needs it.
+    pub(crate) fn map_and(&self, part: &Part<'_>, order: Order) -> Result<(), Failure> {
+        let orders = [(part.order(), Some(part.memory)), (order, None)];
+        let replies = self.ask_in_turn(&orders)?;
+        for ((order, _), reply) in orders.into_iter().zip(replies) {
+            answer(order.what, reply)?;
+        }
+        Ok(())
+    }
+
+    /// Maps each of these, as far as that is possible.
+    pub(crate) fn map_each(&self, parts: &[Part<'_>]) -> Result<Vec<Result<(), Failure>>, Failure> {
+        let mut done = Vec::with_capacity(parts.len());
+        for parts in parts.chunks(AT_ONCE) {
+            let orders: Vec<Order> = parts.iter().map(Part::order).collect();
+            let commands: Vec<_> = orders
+                .iter()
+                .zip(parts)
+                .map(|(order, part)| (order.command, Some(part.memory)))
+                .collect();
+            let replies = self.channel.ask_all(&commands)?;
+            let answers = orders.iter().zip(replies);
+            done.extend(answers.map(|(order, reply)| answer(order.what, reply).map(drop)));
+        }
+        Ok(done)
+    }
+
+    /// Maps the parts of an area, and then tells the agent of its trampolines, whose tables lie at `tables`. When
+    /// anything of it fails, nothing of it is there.
     pub(crate) fn map_area(
         &self,
         parts: &[Part<'_>],
         trampolines: &Arc<Trampolines>,
         tables: u64,
     ) -> Result<(), Failure> {
-        let (whats, commands): (Vec<_>, Vec<_>) = parts
+        let mut orders: Vec<_> = parts
             .iter()
-            .map(|part| {
-                let (what, command) = mapping(&part.at, part.offset, part.protection);
-                (what, (command, Some(part.memory)))
-            })
-            .unzip();
-        let replies = self.channel.ask_all(&commands)?;
+            .map(|part| (part.order(), Some(part.memory)))
+            .collect();
+        orders.push((Order::registration(trampolines, tables), None));
+        let replies = self.ask_in_turn(&orders)?;
         let mut mapped = Vec::new();
         let mut done = Ok(());
-        for ((part, what), reply) in parts.iter().zip(whats).zip(replies) {
-            match answer(what, reply) {
-                Ok(_) => mapped.push(part),
+        let mut parts = parts.iter();
+        for ((order, _), reply) in orders.iter().zip(replies) {
+            let part = parts.next();
+            match answer(order.what, reply) {
+                Ok(_) => mapped.extend(part),
+                // What was not done because of it says less.
                 Err(failure) => done = done.and(Err(failure)),
             }
-        }
-        // The agent may read the tables as soon as it is told of them.
-        if done.is_ok() {
-            let command = registration(trampolines, tables);
-            done = self.ask("registering tables", &command, None).map(drop);
         }
         match &done {
             Ok(()) => self.spaces.add(self.pid, trampolines),
@@ -306,17 +345,6 @@ impl Conversation {
         Ok(known)
     }
 
-    /// Makes the agent tell of allocations in the memory at `address`.
-    pub(crate) fn allocations(&self, address: u64) -> Result<(), Failure> {
-        let command = Command {
-            action: Action::Allocations as u32,
-            address,
-            ..Command::default()
-        };
-        self.ask("registering memory for allocations", &command, None)
-            .map(drop)
-    }
-
     /// Makes the agent forget the unwind tables of texts that touch `range`.
     pub(crate) fn forget_unwind(&self, range: &Range<u64>) -> Result<(), Failure> {
         let command = Command {
@@ -336,40 +364,6 @@ impl Conversation {
         };
         self.ask("adopting signal handlers", &command, None)
             .map(drop)
-    }
-
-    /// Starts the control thread with its doorbell at `doorbell`.
-    pub(crate) fn listen(&self, doorbell: u64, modules: NewModules) -> Result<(), Failure> {
-        let command = Command {
-            action: Action::Listen as u32,
-            address: doorbell,
-            mode: modules as u32,
-            ..Command::default()
-        };
-        self.ask("starting the control thread", &command, None)
-            .map(drop)
-    }
-
-    /// Makes the agent record into the rings at `address`.
-    pub(crate) fn rings(&self, address: u64) -> Result<(), Failure> {
-        let command = Command {
-            action: Action::Rings as u32,
-            address,
-            ..Command::default()
-        };
-        self.ask("registering rings", &command, None).map(drop)
-    }
-
-    /// Has the program sample its threads every `period_ns` of their CPU time into the rings at
-    /// `address`.
-    pub(crate) fn timers(&self, address: u64, period_ns: u64) -> Result<(), Failure> {
-        let command = Command {
-            action: Action::Timers as u32,
-            address,
-            count: period_ns,
-            ..Command::default()
-        };
-        self.ask("making timers", &command, None).map(drop)
     }
 
     /// Has the program make the trial at `address`; how many spans were measured.
@@ -444,15 +438,6 @@ impl LeftOut {
     }
 }
 
-/// A part of an area that is to be mapped.
-#[derive(Clone, Debug)]
-pub(crate) struct Part<'a> {
-    pub(crate) at: Range<u64>,
-    pub(crate) memory: BorrowedFd<'a>,
-    pub(crate) offset: u64,
-    pub(crate) protection: u32,
-}
-
 fn answer(what: &'static str, reply: Reply) -> Result<Reply, Failure> {
     match i32::try_from(reply.errno) {
         Ok(0) => Ok(reply),
@@ -465,35 +450,6 @@ fn answer(what: &'static str, reply: Reply) -> Result<Reply, Failure> {
                 .unwrap_or(Refusal::None),
         }),
         Err(_) => Err(io::Error::from(io::ErrorKind::InvalidData).into()),
-    }
-}
-
-fn mapping(at: &Range<u64>, offset: u64, protection: u32) -> (&'static str, Command) {
-    let command = Command {
-        action: Action::Map as u32,
-        mode: protection,
-        address: at.start,
-        length: at.end - at.start,
-        offset,
-        ..Command::default()
-    };
-    let what = match protection & !Protection::FILLED {
-        Protection::READ_EXECUTE => "mapping code",
-        Protection::READ => "mapping tables",
-        _ => "mapping data",
-    };
-    (what, command)
-}
-
-fn registration(trampolines: &Trampolines, tables: u64) -> Command {
-    let code = &trampolines.code;
-    Command {
-        action: Action::Register as u32,
-        address: code.start,
-        length: code.end - code.start,
-        extra: tables,
-        base: trampolines.base,
-        ..Command::default()
     }
 }
 

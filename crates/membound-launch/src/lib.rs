@@ -32,6 +32,7 @@ mod maps;
 mod memory;
 mod modules;
 mod object;
+mod orders;
 mod pace;
 mod patching;
 mod perf_map;

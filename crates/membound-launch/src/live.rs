@@ -17,6 +17,7 @@ use rustix::thread::futex;
 use crate::conversation::{Conversation, Failure};
 use crate::maps::{self, Mapping};
 use crate::memory;
+use crate::orders::{NewModules, Order, Part};
 use crate::room;
 
 const PAGE_BYTES: u64 = 4096;
@@ -79,18 +80,24 @@ impl Bell {
 }
 
 impl Doorbells {
-    /// Maps the doorbell into a process; its address there.
+    /// Maps the doorbell into a process, and starts the control thread that waits for it.
     pub(crate) fn hang(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
+        modules: NewModules,
     ) -> Result<u64, Failure> {
         let file = self.state().bell()?.file.try_clone()?;
         let inode = file.metadata()?.ino();
         let near = conversation.agent();
         map_near(conversation, maps, &near, PAGE_BYTES, inode, |range| {
-            let shared = Protection::READ_WRITE | Protection::SHARED;
-            conversation.map(range, file.as_fd(), 0, shared)
+            let part = Part {
+                at: range.clone(),
+                memory: file.as_fd(),
+                offset: 0,
+                protection: Protection::READ_WRITE | Protection::SHARED,
+            };
+            conversation.map_and(&part, Order::listen(range.start, modules))
         })
     }
 

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::conversation::{Conversation, Failure};
 use crate::live::map_near;
 use crate::maps::Mapping;
+use crate::orders::{Order, Part};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -45,11 +46,38 @@ impl Shared {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<u64, Failure> {
+        self.map(conversation, maps, |part| {
+            conversation.map(&part.at, part.memory, part.offset, part.protection)
+        })
+    }
+
+    /// The same, and an order by its address there.
+    pub(crate) fn hang_and(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        order: impl Fn(u64) -> Order,
+    ) -> Result<u64, Failure> {
+        self.map(conversation, maps, |part| {
+            conversation.map_and(part, order(part.at.start))
+        })
+    }
+
+    fn map(
+        &self,
+        conversation: &Conversation,
+        maps: &mut Vec<Mapping>,
+        map: impl Fn(&Part<'_>) -> Result<(), Failure>,
+    ) -> Result<u64, Failure> {
         let near = conversation.agent();
         let length = self.words.len() as u64;
         map_near(conversation, maps, &near, length, self.inode, |range| {
-            let shared = Protection::READ_WRITE | Protection::SHARED;
-            conversation.map(range, self.file.as_fd(), 0, shared)
+            map(&Part {
+                at: range.clone(),
+                memory: self.file.as_fd(),
+                offset: 0,
+                protection: Protection::READ_WRITE | Protection::SHARED,
+            })
         })
     }
 

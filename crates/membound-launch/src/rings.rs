@@ -15,6 +15,7 @@ use membound_wire::{RECORDS, Record, Ring, RingSet};
 use crate::conversation::{Conversation, Failure};
 use crate::maps::Mapping;
 use crate::memory::{Shared, UsedRings};
+use crate::orders::Order;
 
 /// Of a ring's lost records, those of bursts.
 const LOST_OF_BURSTS: usize = offset_of!(Ring, rest) + 2 * size_of::<u64>();
@@ -87,8 +88,8 @@ impl Rings {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<(), Failure> {
-        let at = self.memory.hang(conversation, maps)?;
-        conversation.rings(at)
+        let hung = self.memory.hang_and(conversation, maps, Order::rings);
+        hung.map(drop)
     }
 
     /// Takes every record out, in the order of each thread's.

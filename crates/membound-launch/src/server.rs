@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{self, Area, Bar, NotInstalled};
 use crate::channel::{Channel, Listener};
-use crate::conversation::{Conversation, Failure, NewModules};
+use crate::conversation::{Conversation, Failure};
 use crate::exchange::{Choice, Left, Paced};
 use crate::following::Following;
 use crate::harvest::Harvesting;
@@ -24,6 +24,7 @@ use crate::ledger::{Ledger, ProcessKey};
 use crate::live::Doorbells;
 use crate::maps::{self, Mapping};
 use crate::modules::{Loaded, Module, Plans};
+use crate::orders::NewModules;
 use crate::patching::sets_signal_handlers;
 use crate::perf_map::{Moment, PerfMap, PerfMaps};
 use crate::program::Unpatched;
@@ -672,13 +673,12 @@ impl Server {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<(), NotInstalled> {
-        let at = self.doorbells.hang(conversation, maps)?;
         let modules = if self.plans.is_deferring() {
             NewModules::Later
         } else {
             NewModules::HoldProgram
         };
-        conversation.listen(at, modules)?;
+        self.doorbells.hang(conversation, maps, modules)?;
         Ok(())
     }
 

@@ -17,6 +17,7 @@ use membound_wire::{
 use crate::conversation::{Conversation, Failure};
 use crate::maps::Mapping;
 use crate::memory::Shared;
+use crate::orders::Order;
 use crate::rings::{exists, process_of};
 use crate::timers::{Registers, TimerSample};
 
@@ -73,13 +74,15 @@ impl Memory {
         Ok(made)
     }
 
-    /// Maps them into the program that speaks; where.
+    /// Maps them into the program that speaks, and has it sample its threads every `period_ns` of their CPU time.
     pub(crate) fn hang(
         &self,
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
-    ) -> Result<u64, Failure> {
-        self.memory.hang(conversation, maps)
+        period_ns: u64,
+    ) -> Result<(), Failure> {
+        let order = |at| Order::timers(at, period_ns);
+        self.memory.hang_and(conversation, maps, order).map(drop)
     }
 
     /// The timers are to end.

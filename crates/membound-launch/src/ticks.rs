@@ -84,9 +84,9 @@ impl Ticks {
     ) -> Result<(), Failure> {
         let begun = Memory::make(conversation).map_err(Failure::from);
         let begun = begun.and_then(|memory| {
-            let at = memory.hang(conversation, maps)?;
             let period = self.options.period.as_nanos();
-            conversation.timers(at, u64::try_from(period).unwrap_or(u64::MAX))?;
+            let period_ns = u64::try_from(period).unwrap_or(u64::MAX);
+            memory.hang(conversation, maps, period_ns)?;
             Ok(memory)
         });
         let memory = match begun {

@@ -43,8 +43,8 @@ pub use hold::{
     HOLD_SPANS, HOLD_STACK_WORDS, HOLD_THREADS, HOLD_WORDS, Progress, Span, Trial,
 };
 pub use message::{
-    Action, Command, Event, GIVEN_UP, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION, Protection,
-    Refusal, Reply, TextMode,
+    Action, CHAINED, Command, Event, GIVEN_UP, HELLO_MAGIC, Hello, HelloFlags, PROTOCOL_VERSION,
+    Protection, Refusal, Reply, TextMode,
 };
 pub use request::{Mark, RequestTimes, Requests};
 pub use ring::{RECORDS, Record, Ring, RingSet};

@@ -140,6 +140,10 @@ pub enum Action {
 /// not be shown to be elsewhere.
 pub const GIVEN_UP: u32 = 1 << 31;
 
+/// Set in the action of a [`Command`] that is to be carried out only if the one before it was; otherwise the answer is
+/// `ECANCELED`.
+pub const CHAINED: u32 = 1 << 31;
+
 /// How text is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

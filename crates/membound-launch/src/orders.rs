@@ -1,0 +1,107 @@
+//! What an agent can be told to do, as it is sent.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use membound_wire::{Action, Command, Protection};
+
+use crate::standing::Trampolines;
+
+/// A command, and what it is called where it fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    pub(crate) what: &'static str,
+    pub(crate) command: Command,
+}
+
+/// A piece of memory that is to be mapped where nothing may be mapped yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) at: Range<u64>,
+    pub(crate) memory: BorrowedFd<'a>,
+    pub(crate) offset: u64,
+    pub(crate) protection: u32,
+}
+
+/// What the program does when the loader has mapped objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewModules {
+    /// It waits until they are patched.
+    HoldProgram = 0,
+    /// It goes on, and the control thread tells of them.
+    Later = 1,
+}
+
+impl Part<'_> {
+    /// Maps it.
+    pub(crate) fn order(&self) -> Order {
+        Order {
+            what: match self.protection & !Protection::FILLED {
+                Protection::READ_EXECUTE => "mapping code",
+                Protection::READ => "mapping tables",
+                _ => "mapping data",
+            },
+            command: Command {
+                action: Action::Map as u32,
+                mode: self.protection,
+                address: self.at.start,
+                length: self.at.end - self.at.start,
+                offset: self.offset,
+                ..Command::default()
+            },
+        }
+    }
+}
+
+impl Order {
+    const fn at(what: &'static str, action: Action, address: u64) -> Self {
+        Self {
+            what,
+            command: Command {
+                action: action as u32,
+                mode: 0,
+                address,
+                length: 0,
+                offset: 0,
+                count: 0,
+                extra: 0,
+                base: 0,
+            },
+        }
+    }
+
+    /// Tells of trampolines whose tables lie at `tables`.
+    pub(crate) const fn registration(trampolines: &Trampolines, tables: u64) -> Self {
+        let code = &trampolines.code;
+        let mut order = Self::at("registering tables", Action::Register, code.start);
+        order.command.length = code.end - code.start;
+        order.command.extra = tables;
+        order.command.base = trampolines.base;
+        order
+    }
+
+    /// Records into the rings at `address`.
+    pub(crate) const fn rings(address: u64) -> Self {
+        Self::at("registering rings", Action::Rings, address)
+    }
+
+    /// Tells of allocations in the memory at `address`.
+    pub(crate) const fn allocations(address: u64) -> Self {
+        let what = "registering memory for allocations";
+        Self::at(what, Action::Allocations, address)
+    }
+
+    /// Samples its threads every `period_ns` of their CPU time into the rings at `address`.
+    pub(crate) const fn timers(address: u64, period_ns: u64) -> Self {
+        let mut order = Self::at("making timers", Action::Timers, address);
+        order.command.count = period_ns;
+        order
+    }
+
+    /// Starts the control thread with its doorbell at `doorbell`.
+    pub(crate) const fn listen(doorbell: u64, modules: NewModules) -> Self {
+        let mut order = Self::at("starting the control thread", Action::Listen, doorbell);
+        order.command.mode = modules as u32;
+        order
+    }
+}
