@@ -53,8 +53,9 @@ pub(crate) fn tell(event: Event, range: [u64; 2], flags: u32) -> Result<(), Errn
     let hello = hello(event, range, flags, settings);
     send(&socket, bytes_of(&hello))?;
     let mut carried_out = true;
+    let tries = tries();
     loop {
-        let (mut command, descriptor) = receive(&socket)?;
+        let (mut command, descriptor) = receive(&socket, tries)?;
         let is_chained = command.action & CHAINED != 0;
         command.action &= !CHAINED;
         if command.action == Action::Go as u32 {
@@ -208,8 +209,30 @@ struct ControlMessage {
     padding: i32,
 }
 
-fn receive(socket: &Descriptor) -> Result<(Command, Option<Descriptor>), Errno> {
+/// How often it is looked for a command before the thread sleeps: the launcher answers in microseconds, and to be woken
+/// takes longer, in a virtual machine tens of them. Not where there is no other processor for it to run on.
+fn tries() -> u32 {
+    const TRIES: u32 = 100;
+    let mut cpus = [0_u64; 16];
+    // SAFETY: the call writes at most the bytes of `cpus`, which outlives it.
+    let result = unsafe {
+        call(
+            number::SCHED_GETAFFINITY,
+            [0, size_of_val(&cpus), (&raw mut cpus) as usize, 0, 0, 0],
+        )
+    };
+    let count: u32 = cpus.iter().map(|word| word.count_ones()).sum();
+    // A machine of more processors than there is room for has others in any case.
+    if check(result).is_err() || count > 1 {
+        TRIES
+    } else {
+        0
+    }
+}
+
+fn receive(socket: &Descriptor, tries: u32) -> Result<(Command, Option<Descriptor>), Errno> {
     const CMSG_CLOEXEC: usize = 0x4000_0000;
+    const DONT_WAIT: usize = 0x40;
     const SOL_SOCKET: i32 = 1;
     const SCM_RIGHTS: i32 = 1;
     const WITH_DESCRIPTOR: usize = 20;
@@ -234,24 +257,24 @@ fn receive(socket: &Descriptor) -> Result<(Command, Option<Descriptor>), Errno> 
         control_length: size_of::<ControlMessage>(),
         flags: 0,
     };
+    let mut left = tries;
     let received = loop {
+        let flags = if left > 0 {
+            CMSG_CLOEXEC | DONT_WAIT
+        } else {
+            CMSG_CLOEXEC
+        };
         // SAFETY: header, vector, command and control message outlive the call and have the
         // sizes given.
         let result = unsafe {
             call(
                 number::RECVMSG,
-                [
-                    socket.raw(),
-                    (&raw mut header) as usize,
-                    CMSG_CLOEXEC,
-                    0,
-                    0,
-                    0,
-                ],
+                [socket.raw(), (&raw mut header) as usize, flags, 0, 0, 0],
             )
         };
         match check(result) {
             Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if left > 0 => left -= 1,
             other => break other?,
         }
     };

@@ -15,6 +15,7 @@ pub(crate) struct Errno(pub(crate) u32);
 impl Errno {
     pub(crate) const EINTR: Self = Self(4);
     pub(crate) const EIO: Self = Self(5);
+    pub(crate) const EAGAIN: Self = Self(11);
     pub(crate) const EBUSY: Self = Self(16);
     pub(crate) const ECANCELED: Self = Self(125);
     pub(crate) const EEXIST: Self = Self(17);
@@ -76,6 +77,7 @@ pub(crate) mod number {
     pub(crate) const MEMBARRIER: usize = 324;
     pub(crate) const CLONE3: usize = 435;
     pub(crate) const CLOSE_RANGE: usize = 436;
+    pub(crate) const SCHED_GETAFFINITY: usize = 204;
 }
 
 const AT_FDCWD: isize = -100;

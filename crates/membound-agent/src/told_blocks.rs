@@ -3,9 +3,9 @@
 //!
 //! Tables of the process's own, which children of a fork inherit as they inherit the blocks. The
 //! stub looks into a **filter**, a byte for each stretch of addresses (taken modulo its size) with the
-//! number of blocks there; where that is 0, it lets the call pass. It looks at a **bit** first, of few that stay in
-//! the first cache: most blocks were not told of, and a program that frees millions of them a second would otherwise
-//! miss its caches once more for each. The **set** has the addresses themselves: a line of it is shared by the blocks
+//! number of blocks there; where that is 0, it lets the call pass. It looks into a small **coarse filter** first, which
+//! stays in the caches: most blocks were not told of, and a program that frees millions of them a second would otherwise
+//! miss once more for each. The **set** has the addresses themselves: a line of it is shared by the blocks
 //! of [`STRETCH_BITS`] address bits, so that blocks that are neighbours in memory are neighbours here.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -15,9 +15,8 @@ use crate::tell::word32;
 
 /// Bytes of the filter.
 pub(crate) const FILTER_BYTES: usize = 1 << 22;
-/// Words of 32 bits that the stub looks at first.
-pub(crate) const BIT_WORDS: usize = 1 << 10;
-const BITS: usize = BIT_WORDS * 32;
+/// Bytes of the coarse filter.
+pub(crate) const COARSE_BYTES: usize = 1 << 13;
 /// Addresses of which so many low bits differ share a byte of the filter.
 pub(crate) const FILTER_SHIFT: u32 = 4;
 /// A byte of the filter that has come here says nothing any more: it stays.
@@ -38,12 +37,10 @@ const ELSEWHERE: u32 = 1 << 30;
 const _: () = assert!(ADDRESS_BITS - LINES.ilog2() <= 30);
 
 static FILTER: [AtomicU8; FILTER_BYTES] = [const { AtomicU8::new(0) }; FILTER_BYTES];
-static BIT: [AtomicU32; BIT_WORDS] = [const { AtomicU32::new(0) }; BIT_WORDS];
-/// Blocks that have the same bit.
-static OF_BIT: [AtomicU8; BITS] = [const { AtomicU8::new(0) }; BITS];
+static COARSE: [AtomicU8; COARSE_BYTES] = [const { AtomicU8::new(0) }; COARSE_BYTES];
 /// For the stub.
 pub(crate) static FILTER_AT: &[AtomicU8; FILTER_BYTES] = &FILTER;
-pub(crate) static BIT_AT: &[AtomicU32; BIT_WORDS] = &BIT;
+pub(crate) static COARSE_AT: &[AtomicU8; COARSE_BYTES] = &COARSE;
 static SET: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -93,33 +90,22 @@ fn filter(address: u64) -> &'static AtomicU8 {
     FILTER.get(index).unwrap_or(&FILTER[0])
 }
 
-/// Adds `step` to `byte`, unless that is full; what it is then.
-fn add(byte: &AtomicU8, step: u8) -> u8 {
-    let mut found = byte.load(Ordering::Relaxed);
-    while found != FULL {
-        let new = found.wrapping_add(step);
-        match byte.compare_exchange_weak(found, new, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return new,
-            Err(other) => found = other,
-        }
-    }
-    FULL
+fn coarse(address: u64) -> &'static AtomicU8 {
+    let index = (address >> FILTER_SHIFT) as usize % COARSE_BYTES;
+    COARSE.get(index).unwrap_or(&COARSE[0])
 }
 
-/// A block is there, or is there no longer (`step` -1), for the filter and its bit.
+/// Adds `step` to an address's bytes of both filters that are not full.
 fn count(address: u64, step: u8) {
-    add(filter(address), step);
-    let number = (address >> FILTER_SHIFT) as usize % BITS;
-    let (Some(of_bit), Some(word)) = (OF_BIT.get(number), BIT.get(number / 32)) else {
-        return;
-    };
-    let bit = 1 << (number % 32);
-    if add(of_bit, step) == 0 {
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
-    // Also where another thread's block came between the two.
-    if of_bit.load(Ordering::Relaxed) != 0 {
-        word.fetch_or(bit, Ordering::Relaxed);
+    for byte in [coarse(address), filter(address)] {
+        let mut found = byte.load(Ordering::Relaxed);
+        while found != FULL {
+            let new = found.wrapping_add(step);
+            match byte.compare_exchange_weak(found, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(other) => found = other,
+            }
+        }
     }
 }
 
@@ -211,13 +197,12 @@ mod tests {
             count(address, 1);
         }
         assert_eq!(filter(0x3f1_2310).load(Ordering::Relaxed), 200);
-        let bit = || BIT[0x3f1_231 % BITS / 32].load(Ordering::Relaxed) >> (0x3f1_231 % 32) & 1;
-        assert_eq!(bit(), 1);
+        assert_eq!(coarse(0x3f1_2310).load(Ordering::Relaxed), 200);
         for address in addresses() {
             count(address, u8::MAX);
         }
         assert_eq!(filter(0x3f1_2310).load(Ordering::Relaxed), 0);
-        assert_eq!(bit(), 0);
+        assert_eq!(coarse(0x3f1_2310).load(Ordering::Relaxed), 0);
         // Where there were too many, it stays.
         (0..300).for_each(|_| count(0x3f4_5610, 1));
         (0..300).for_each(|_| count(0x3f4_5610, u8::MAX));

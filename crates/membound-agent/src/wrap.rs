@@ -205,12 +205,10 @@ global_asm!(
     "mov rax, rdi",
     "shr rax, {filter_shift}",
     "mov ecx, eax",
-    "shr ecx, 3",
-    "and ecx, {bit_mask}",
-    "add rcx, [rip + {bit_at}]",
-    "mov ecx, [rcx]",
-    "bt ecx, eax",
-    "jnc 5f",
+    "and ecx, {coarse_mask}",
+    "add rcx, [rip + {coarse_at}]",
+    "cmp byte ptr [rcx], 0",
+    "je 5f",
     "and eax, {filter_mask}",
     "add rax, [rip + {filter_at}]",
     "cmp byte ptr [rax], 0",
@@ -346,8 +344,8 @@ global_asm!(
     filter_shift = const told_blocks::FILTER_SHIFT,
     filter_mask = const told_blocks::FILTER_BYTES - 1,
     filter_at = sym told_blocks::FILTER_AT,
-    bit_mask = const (told_blocks::BIT_WORDS - 1) * 4,
-    bit_at = sym told_blocks::BIT_AT,
+    coarse_mask = const told_blocks::COARSE_BYTES - 1,
+    coarse_at = sym told_blocks::COARSE_AT,
 );
 
 /// Before the original.

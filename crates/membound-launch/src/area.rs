@@ -119,7 +119,7 @@ impl Area {
         let length = layout.bytes();
         let data = memory::zeroed("membound-data", layout.data_bytes)?;
         let inode = data.metadata()?.ino();
-        let heap = maps::heap_start(conversation.pid);
+        let heap = conversation.heap_start();
         let islands: Vec<Range<u64>> = plan
             .island_pages()
             .map(|page| page.wrapping_add(loaded.bias))

@@ -3,7 +3,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 
+use membound_platform::affinity;
 use membound_wire::{Command, HELLO_MAGIC, Hello, PROTOCOL_VERSION, Reply};
 use rustix::io::Errno;
 use rustix::net::{
@@ -13,6 +15,17 @@ use rustix::net::{
 };
 
 use crate::codec::{self, HELLO_BYTES, REPLY_BYTES};
+
+/// How often it is looked for an answer before the thread sleeps, as the agent does: the program waits meanwhile. Not
+/// where there is no other processor for it to run on.
+fn tries() -> u32 {
+    const TRIES: u32 = 100;
+    static HERE: OnceLock<u32> = OnceLock::new();
+    *HERE.get_or_init(|| match affinity::allowed() {
+        Ok(cpus) if cpus.len() > 1 => TRIES,
+        _ => 0,
+    })
+}
 
 /// The socket that agents connect to.
 #[derive(Debug)]
@@ -126,15 +139,21 @@ impl Channel {
         // One more, so that a longer packet is seen for what it is.
         let mut packet = [0; 512];
         let mut beside = RecvAncillaryBuffer::default();
+        let mut left = tries();
         let received = loop {
+            let flags = match left {
+                0 => RecvFlags::CMSG_CLOEXEC,
+                _ => RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+            };
             match recvmsg(
                 &self.0,
                 &mut [IoSliceMut::new(&mut packet)],
                 &mut beside,
-                RecvFlags::CMSG_CLOEXEC,
+                flags,
             ) {
                 Ok(received) => break received,
                 Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if left > 0 => left -= 1,
                 Err(error) => return Err(error.into()),
             }
         };

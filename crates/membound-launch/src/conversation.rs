@@ -1,5 +1,6 @@
 //! Orders to one agent, each with its answer.
 
+use std::cell::OnceCell;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use membound_wire::{
-    Action, CHAINED, Command, GIVEN_UP, Hello, HelloFlags, Protection, Refusal, Reply, TextEdit,
-    TextMode,
+    Action, CHAINED, Command, GIVEN_UP, Hello, HelloFlags, Refusal, Reply, TextEdit, TextMode,
 };
 use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::codec;
+use crate::maps;
 use crate::memory;
 use crate::orders::{Order, Part};
 use crate::standing::{Spaces, Trampolines};
@@ -100,6 +101,7 @@ pub(crate) struct Conversation {
     spaces: Arc<Spaces>,
     /// Is told how long changes of text stopped threads.
     stops: Arc<StopLog>,
+    heap_start: OnceCell<u64>,
 }
 
 impl Conversation {
@@ -119,7 +121,13 @@ impl Conversation {
             hello,
             spaces,
             stops,
+            heap_start: OnceCell::new(),
         }))
+    }
+
+    /// Where the heap that `brk` moves begins; 0 when it may not be known.
+    pub(crate) fn heap_start(&self) -> u64 {
+        *self.heap_start.get_or_init(|| maps::heap_start(self.pid))
     }
 
     /// The agent's own mapping.

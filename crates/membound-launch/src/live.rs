@@ -122,7 +122,7 @@ pub(crate) fn map_near(
     map: impl Fn(&std::ops::Range<u64>) -> Result<(), Failure>,
 ) -> Result<u64, Failure> {
     const ATTEMPTS: usize = 8;
-    let heap = maps::heap_start(conversation.pid);
+    let heap = conversation.heap_start();
     let mut last = Failure::Refused {
         what: "finding room",
         errno: rustix::io::Errno::NOMEM,
