@@ -15,9 +15,8 @@ use membound_rewrite::patch::{
 use membound_wire::{Probe, Protection, Slots, TextEdit, TextMode, fingerprint};
 use rustc_hash::FxHashSet;
 
+use crate::choice::Pace;
 use crate::conversation::{Conversation, Failure};
-use crate::exchange::Pace;
-use crate::ledger;
 use crate::maps::{self, Mapping};
 use crate::memory;
 use crate::modules::Loaded;
@@ -426,7 +425,7 @@ impl Area {
         let at = self.colour() + at as u64;
         let mut words = [0; size_of::<Probe>()];
         memory::read(&self.data, at, &mut words)?;
-        let done = ledger::sampled(&words);
+        let done = sampled(&words);
         // Evenly from 1 to twice the period, so that windows keep no step with the program.
         let mut drawn = DefaultHasher::new();
         (done, at).hash(&mut drawn);
@@ -663,6 +662,18 @@ fn write_slots(data: &File, at: u64, common: Common, number: u32) -> io::Result<
         bytes.extend(word.to_ne_bytes());
     }
     data.write_all_at(&bytes, at)
+}
+
+/// Executions by a [`Probe`]'s words.
+pub(crate) fn sampled(words: &[u8]) -> u64 {
+    let word = |at: usize| {
+        let field = words.get(at..).and_then(<[u8]>::first_chunk);
+        i64::from(field.copied().map_or(0, i32::from_ne_bytes))
+    };
+    let done = words.get(8..).and_then(<[u8]>::first_chunk);
+    let done = done.copied().map_or(0, u64::from_ne_bytes);
+    // The countdown is below zero only until the probe is armed anew.
+    done.saturating_add_signed(word(4) - word(0))
 }
 
 /// First address and end of the group that `edit` displaces.

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use membound_rewrite::image::Identity;
-use membound_rewrite::patch::{self, Hooks, Refusal};
+use membound_rewrite::patch::{self, Refusal};
 use membound_wire::TextMode;
 
 use crate::area::{self, Area, NotInstalled};
+use crate::choice::{Choice, Pace};
 use crate::conversation::Conversation;
 use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
@@ -19,24 +19,6 @@ use crate::modules::{Loaded, Module};
 use crate::server::Server;
 use crate::settling::Refused;
 use crate::texts::{Change, Edits};
-
-/// A file and what is to be patched in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The file.
-    pub file: Identity,
-    /// What, where and how. System calls and wrapped functions are not its business: whatever
-    /// is said of them here, they are the session's own plan's.
-    pub options: patch::Options,
-}
-
-impl Choice {
-    fn plain(mut self) -> Self {
-        self.options.hooks = Hooks::LeaveOut;
-        self.options.wrapped.clear();
-        self
-    }
-}
 
 impl Loaded {
     /// Whether a choice is of this file.
@@ -50,15 +32,6 @@ impl Loaded {
 pub(crate) enum Left {
     Nothing,
     Some,
-}
-
-/// How a site is sampled while it is patched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// Mean number of executions between two samples, at least 1.
-    pub period: u32,
-    /// Samples after which it is only counted; 0: it is sampled once.
-    pub samples: u32,
 }
 
 /// How the sites of a choice are to be sampled, by address.

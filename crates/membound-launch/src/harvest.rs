@@ -24,14 +24,15 @@ use membound_platform::threads::Scheduled;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::area::NotInstalled;
+use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
-use crate::exchange::Choice;
 use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
+use crate::marks::RequestsBy;
 use crate::memory::Shared;
 use crate::modules::{Loaded, Module};
 use crate::patching::Outcome;
-use crate::requests::{Requested, Requesting, RequestsBy};
+use crate::requests::{Requested, Requesting};
 use crate::server::Server;
 use crate::settling::Refused;
 use crate::withdraw::{Withdrawn, YieldPlace};

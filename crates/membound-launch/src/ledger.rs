@@ -8,7 +8,7 @@ use membound_rewrite::patch::{Plan, Refusal};
 use membound_wire::{COUNT_APART, Probe};
 use rustc_hash::FxHashMap;
 
-use crate::area::Area;
+use crate::area::{Area, sampled};
 use crate::modules::Module;
 
 /// One program of the run: an exec begins a new one.
@@ -199,18 +199,6 @@ fn executions(plan: &Plan, data: &[u8]) -> Option<Vec<u64>> {
                 .sum()
         })
         .collect()
-}
-
-/// Executions by a [`Probe`]'s words.
-pub(crate) fn sampled(words: &[u8]) -> u64 {
-    let word = |at: usize| {
-        let field = words.get(at..).and_then(<[u8]>::first_chunk);
-        i64::from(field.copied().map_or(0, i32::from_ne_bytes))
-    };
-    let done = words.get(8..).and_then(<[u8]>::first_chunk);
-    let done = done.copied().map_or(0, u64::from_ne_bytes);
-    // The countdown is below zero only until the probe is armed anew.
-    done.saturating_add_signed(word(4) - word(0))
 }
 
 #[cfg(test)]

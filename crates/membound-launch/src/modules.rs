@@ -25,7 +25,7 @@ use crate::cache::{Cache, Cached};
 use crate::elf::Headers;
 use crate::live::Doorbells;
 use crate::maps::Mapping;
-use crate::requests::{self, RequestsBy};
+use crate::marks::{self, RequestsBy};
 
 /// A file with its plan, or why it has none.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl Module {
                 self.groundwork
                     .get_or_init(|| Groundwork::of(image, &options))
             };
-            requests::marks(image, by, groundwork)
+            marks::marks(image, by, groundwork)
         });
         marked.unwrap_or(Ok(None))
     }

@@ -15,8 +15,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::area::{self, Area, Bar, NotInstalled};
 use crate::channel::{Channel, Listener};
+use crate::choice::Choice;
 use crate::conversation::{Conversation, Failure};
-use crate::exchange::{Choice, Left, Paced};
+use crate::exchange::{Left, Paced};
 use crate::following::Following;
 use crate::harvest::Harvesting;
 use crate::hold::Trials;
