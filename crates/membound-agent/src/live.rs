@@ -95,13 +95,16 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
         left_out: Scratch::new(batch.len().max(1))?,
     };
     edits.check_from(0)?;
-    let begin_ns = sys::monotonic_ns();
+    let mut begin_ns = sys::monotonic_ns();
     let mut trapped = false;
     let mut pause_ns = FIRST_PAUSE_NS;
     let mut part = part_from(batch, 0);
     while part.0 < part.1 {
         match edits.apply_part(&mut change, part, &mut trapped) {
-            Ok(()) => part = part_from(batch, part.1),
+            Ok(()) => {
+                part = part_from(batch, part.1);
+                begin_ns = sys::monotonic_ns();
+            }
             Err(failure) => {
                 let elapsed_ns = sys::monotonic_ns().saturating_sub(begin_ns);
                 let patience_ns = match failure.refusal {
@@ -248,7 +251,7 @@ impl Edits<'_> {
             return Ok(());
         }
         let batch = self.batch;
-        change.gather(|ip| !inside(batch, ip))
+        change.gather(|ip| !inside(batch, part, ip))
     }
 
     /// Writes one stage for all edits of a part that are not left out.
@@ -324,9 +327,9 @@ fn apply(group: &mut [u8], edit: &TextEdit, stage: Stage) {
     }
 }
 
-/// Whether `ip` lies behind the first byte of what an edit overwrites.
-fn inside(batch: &Batch, ip: u64) -> bool {
-    let (mut low, mut high) = (0, batch.len());
+/// Whether `ip` lies behind the first byte of what an edit of a part overwrites.
+fn inside(batch: &Batch, part: Part, ip: u64) -> bool {
+    let (mut low, mut high) = part;
     while low < high {
         let middle = low + (high - low) / 2;
         if batch.get(middle).is_some_and(|edit| edit.address < ip) {
@@ -336,6 +339,7 @@ fn inside(batch: &Batch, ip: u64) -> bool {
         }
     }
     low.checked_sub(1)
+        .filter(|index| *index >= part.0)
         .and_then(|index| batch.get(index))
         .is_some_and(|edit| ip < edit.address + u64::from(edit.length))
 }

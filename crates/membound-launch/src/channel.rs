@@ -93,7 +93,7 @@ impl Channel {
 
     /// Sends all of `commands` and then waits for all answers: the other side is woken once and not
     /// once for each. They must be few enough to lie in a socket's buffer, and are carried out in
-    /// their order whatever becomes of those before.
+    /// their order, whatever becomes of those before but where a command says otherwise.
     pub(crate) fn ask_all(
         &self,
         commands: &[(Command, Option<BorrowedFd<'_>>)],

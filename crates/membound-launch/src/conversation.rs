@@ -48,6 +48,15 @@ impl Failure {
         )
     }
 
+    /// Some of what was to be changed was not, because of threads that could not be shown to be elsewhere.
+    pub(crate) const fn left_out() -> Self {
+        Self::Refused {
+            what: "replacing text",
+            errno: Errno::BUSY,
+            refusal: Refusal::ThreadUnknown,
+        }
+    }
+
     /// Whether it may be possible a moment later.
     pub(crate) const fn passing(&self) -> bool {
         matches!(

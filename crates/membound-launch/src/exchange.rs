@@ -1,8 +1,8 @@
 //! Patches that are chosen while programs run.
 //!
 //! What is chosen comes on top of the session's own plan: a file may have several plans,
-//! each with an area of its own. Where two want the same bytes, the first has them and the
-//! other leaves those sites out. An area whose plan is no longer chosen keeps its memory,
+//! each with an area of its own. Where two want the same bytes, the first has them: a new area
+//! leaves those sites out, and one that is to stand again stays out. An area whose plan is no longer chosen keeps its memory,
 //! since a thread may be inside; chosen again, it is used again.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use membound_wire::TextMode;
 
 use crate::area::{self, Area, NotInstalled};
 use crate::choice::{Choice, Pace};
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, Failure};
 use crate::ledger::ProcessKey;
 use crate::maps::{self, Mapping};
 use crate::modules::{Loaded, Module};
@@ -253,10 +253,14 @@ impl Server {
         change: Change,
         refused: Refused,
     ) -> Result<(), NotInstalled> {
-        let key = change.key();
-        let done = change
-            .make(conversation)
-            .map(|areas| self.texts().note(key, areas));
+        let done = change.make(conversation).and_then(|made| {
+            let is_final = made.is_final;
+            self.texts().note(made);
+            match is_final {
+                true => Ok(()),
+                false => Err(Failure::left_out()),
+            }
+        });
         self.pass_or(conversation.pid, done.map_err(Into::into), refused)
     }
 

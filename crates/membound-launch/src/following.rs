@@ -32,8 +32,8 @@ const FREE_EVERY: Duration = Duration::from_millis(100);
 const CLOSE_EVERY: Duration = Duration::from_secs(1);
 /// Between two decisions at which interval blocks are sampled.
 const WINDOW: Duration = Duration::from_millis(100);
-/// The same in a flood of them.
-const SHORTEST_WINDOW: Duration = Duration::from_millis(5);
+/// The same in a flood of them: processes' clocks are too coarse for less.
+const SHORTEST_WINDOW: Duration = Duration::from_millis(20);
 /// CPU time of the program that an event is taken to cost until one was timed, in nanoseconds.
 const EVENT_NS: f64 = 70.0;
 /// Timed allocations that are enough to know what an event costs.

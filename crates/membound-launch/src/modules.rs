@@ -443,9 +443,14 @@ impl Plans {
         headers: Headers,
         bytes: Mmap,
     ) {
-        let later = self.later.as_ref();
-        if later.is_none_or(|later| later.pending().insert(key, None).is_some()) {
-            return;
+        let Some(later) = &self.later else { return };
+        {
+            let mut pending = later.pending();
+            if pending.contains_key(&key) {
+                return;
+            }
+            // Who waits for other files need not wait for this one.
+            pending.insert(key, Image::build_id(&bytes).ok().flatten());
         }
         let plans = Arc::clone(self);
         let mebibytes = u32::try_from(headers.text_bytes() >> 20).unwrap_or(u32::MAX);

@@ -59,8 +59,10 @@ impl Processors {
     pub fn here() -> Self {
         let root = Root::system();
         let allowed = affinity::allowed().unwrap_or_else(|_| affinity::online(&root));
+        // That knows of quotas.
+        let paid = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         Self {
-            count: allowed.len().max(1) as f64,
+            count: allowed.len().min(paid).max(1) as f64,
             share_cores: !cpu::smt_siblings(&root, &allowed).is_empty(),
         }
     }

@@ -30,7 +30,7 @@ use crate::patching::sets_signal_handlers;
 use crate::perf_map::{Moment, PerfMap, PerfMaps};
 use crate::program::Unpatched;
 use crate::records::{Recording, Records};
-use crate::settling::{Refused, Settling};
+use crate::settling::{self, Refused, Settling};
 use crate::slice;
 use crate::standing::Spaces;
 use crate::stops::StopLog;
@@ -270,7 +270,10 @@ impl Server {
                     match &done {
                         // Its control thread ends where the conversation does: nothing that is
                         // asked of it later would ever be done.
-                        Err(error) if error.is_gone() => self.settling.forget(key),
+                        Err(error) if error.is_gone() => {
+                            self.settling.forget(key);
+                            self.texts().forget(key);
+                        }
                         _ => self.settling.done(key, exchanged),
                     }
                     done
@@ -606,6 +609,8 @@ impl Server {
         let maps = maps::of(conversation.pid)?;
         let behind = self.behind_loader().remove(&key);
         if conversation.modules_changed() || behind {
+            // Another module may lie where one was.
+            self.texts().forget(key);
             let followed =
                 self.follow_loader(conversation, key, maps.clone(), TextMode::Live, refused);
             if followed.as_ref().is_err_and(NotInstalled::is_passing) {
@@ -620,7 +625,8 @@ impl Server {
             _ => Edits::Out,
         };
         let mut change = Change::new(key, wanted);
-        for area in area::inherited(&maps, &self.ledger().areas) {
+        let areas = area::inherited(&maps, &self.ledger().areas);
+        for area in areas {
             if area.loaded.module.origin().is_none() {
                 change.add(&self.texts(), &area);
             }
@@ -689,6 +695,7 @@ impl Server {
         if ledger.areas.len() <= OPEN_AREAS {
             return;
         }
+        self.texts().retain(settling::runs);
         let used = used_inodes();
         ledger.close(|area| used.contains(&area.inode));
     }

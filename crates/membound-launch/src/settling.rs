@@ -99,7 +99,7 @@ impl Settling {
 }
 
 /// Whether a program runs: one that has ended and was not yet waited for does not.
-fn runs(key: ProcessKey) -> bool {
+pub(crate) fn runs(key: ProcessKey) -> bool {
     Stat::of(key.pid).is_ok_and(|stat| stat.started() == Some(key.started) && !stat.has_ended())
 }
 

@@ -21,31 +21,66 @@ pub(crate) enum Edits {
     Out,
 }
 
-/// What is known of areas after a change.
-pub(crate) type Known = Vec<(Arc<Area>, Option<Edits>)>;
+/// What became of an area's edits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Done {
+    /// All were made.
+    All,
+    /// None was, since the text was not what they were planned for: most likely it is so already. Another area's edits
+    /// may stand in the way as well.
+    None,
+    /// Some were, or might be the next time.
+    Some,
+}
 
-/// By process, and by the inode of each area.
+/// What became of a change.
+#[derive(Debug)]
+pub(crate) struct Made {
+    key: ProcessKey,
+    wanted: Edits,
+    areas: Vec<(Arc<Area>, Done)>,
+    /// Nothing is left that may be possible a moment later.
+    pub(crate) is_final: bool,
+}
+
+/// By process, and by the inode of each area. What nobody saw to be done counts as known when it was found so twice.
 #[derive(Debug, Default)]
-pub(crate) struct Texts(FxHashMap<ProcessKey, FxHashMap<u64, Edits>>);
+pub(crate) struct Texts(FxHashMap<ProcessKey, FxHashMap<u64, (Edits, u32)>>);
+
+/// Times that edits must be found as wanted.
+const SURE: u32 = 2;
 
 impl Texts {
-    /// The text of `key` is another one now, or nobody's.
+    /// The text of `key` is another one now, or may have been changed by others.
     pub(crate) fn forget(&mut self, key: ProcessKey) {
         self.0.remove(&key);
     }
 
-    fn known(&self, key: ProcessKey, area: &Area) -> Option<Edits> {
-        self.0.get(&key)?.get(&area.inode).copied()
+    /// Forgets programs that do not run any more.
+    pub(crate) fn retain(&mut self, runs: impl Fn(ProcessKey) -> bool) {
+        self.0.retain(|key, _| runs(*key));
     }
 
-    /// Remembers what came of a change in `key`.
-    pub(crate) fn note(&mut self, key: ProcessKey, areas: Known) {
-        let of_process = self.0.entry(key).or_default();
-        for (area, edits) in areas {
-            match edits {
-                Some(edits) => of_process.insert(area.inode, edits),
-                None => of_process.remove(&area.inode),
+    fn known(&self, key: ProcessKey, area: &Area) -> Option<Edits> {
+        let (edits, times) = *self.0.get(&key)?.get(&area.inode)?;
+        (times >= SURE).then_some(edits)
+    }
+
+    /// Remembers what came of a change.
+    pub(crate) fn note(&mut self, made: Made) {
+        if made.areas.is_empty() {
+            return;
+        }
+        let of_process = self.0.entry(made.key).or_default();
+        for (area, done) in made.areas {
+            let before = of_process.remove(&area.inode);
+            let before = before.filter(|(edits, _)| *edits == made.wanted);
+            let times = match done {
+                Done::All => SURE,
+                Done::None => before.map_or(0, |(_, times)| times) + 1,
+                Done::Some => continue,
             };
+            of_process.insert(area.inode, (made.wanted, times));
         }
     }
 }
@@ -86,8 +121,8 @@ impl Change {
             .extend(edits.into_iter().map(|edit| (index, edit)));
     }
 
-    /// Makes the change, and returns what is known then of each area.
-    pub(crate) fn make(mut self, conversation: &Conversation) -> Result<Known, Failure> {
+    /// Makes the change.
+    pub(crate) fn make(mut self, conversation: &Conversation) -> Result<Made, Failure> {
         self.edits.sort_by_key(|(_, edit)| edit.address);
         // Of two areas that want the same bytes, the first has them.
         let late = match self.wanted {
@@ -97,34 +132,53 @@ impl Change {
         self.edits.retain(|(area, _)| !late.contains(area));
         let edits: Vec<TextEdit> = self.edits.iter().map(|(_, edit)| *edit).collect();
         let left_out = conversation.text(&edits, TextMode::Live)?;
-        // What was not as planned is so already, or will be no other the next time.
-        let known = |area: &usize| left_out.is_final && !late.contains(area);
-        let areas = self.areas.into_iter().enumerate();
-        Ok(areas
-            .map(|(index, area)| (area, known(&index).then_some(self.wanted)))
-            .collect())
-    }
-
-    pub(crate) const fn key(&self) -> ProcessKey {
-        self.key
+        // How many edits each area has, and how many of them were left out.
+        let mut counts = vec![(0, 0); self.areas.len()];
+        for (area, _) in &self.edits {
+            counts[*area].0 += 1;
+        }
+        for index in &left_out.indices {
+            counts[self.edits[*index as usize].0].1 += 1;
+        }
+        let done = |(all, left): (usize, usize)| match left {
+            0 if all > 0 => Done::All,
+            left if left == all && left_out.is_final => Done::None,
+            _ => Done::Some,
+        };
+        let areas = self.areas.into_iter().zip(counts).enumerate();
+        let areas = areas.map(|(index, (area, counts))| match late.contains(&index) {
+            true => (area, Done::Some),
+            false => (area, done(counts)),
+        });
+        Ok(Made {
+            key: self.key,
+            wanted: self.wanted,
+            areas: areas.collect(),
+            is_final: left_out.is_final,
+        })
     }
 }
 
-/// Areas whose edits, sorted by address, want bytes that one before them wants.
+/// Areas that are to be left out since their edits, sorted by address, want bytes that those of another area want, which
+/// was added before.
 fn in_the_way(edits: &[(usize, TextEdit)]) -> Vec<usize> {
-    let mut end = (0, 0);
     let mut late = Vec::new();
-    for (area, edit) in edits {
-        if late.contains(area) {
-            continue;
+    loop {
+        let mut end = (0, 0);
+        let kept = edits.iter().filter(|(area, _)| !late.contains(area));
+        let crossing = kept.into_iter().find_map(|(area, edit)| {
+            let (before, end_before) = end;
+            if edit.address < end_before && *area != before {
+                return Some(*area.max(&before));
+            }
+            end = (*area, end_before.max(edit.address + u64::from(edit.group)));
+            None
+        });
+        match crossing {
+            Some(area) => late.push(area),
+            None => return late,
         }
-        if edit.address < end.1 && *area != end.0 {
-            late.push(*area.max(&end.0));
-            continue;
-        }
-        end = (*area, end.1.max(edit.address + u64::from(edit.group)));
     }
-    late
 }
 
 #[cfg(test)]
@@ -153,5 +207,8 @@ mod tests {
         assert_eq!(in_the_way(&one), [0_usize; 0]);
         let crossing = [(1, edit(0, 7)), (0, edit(5, 7)), (1, edit(20, 5))];
         assert_eq!(in_the_way(&crossing), [1]);
+        // What is left is looked at again.
+        let three = [(1, edit(0, 7)), (0, edit(5, 7)), (2, edit(10, 5))];
+        assert_eq!(in_the_way(&three), [1, 2]);
     }
 }

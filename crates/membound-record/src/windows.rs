@@ -617,6 +617,7 @@ impl Windows {
     fn fail(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
         let pause_ns = PAUSE_AFTER_FAILURE_NS << self.failures.min(16);
         self.failures += 1;
+        self.budget.spend(2.0 * EXCHANGE_NS);
         self.clearing = Some(patcher.exchange(Vec::new()));
         Phase::Closed {
             until_ns: now.t_ns + pause_ns.min(MOST_PAUSE_NS),

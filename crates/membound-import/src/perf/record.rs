@@ -182,7 +182,10 @@ pub(super) fn read<'a>(
 fn is_build_id(file: &[u8]) -> bool {
     let size = usize::from(file[0]);
     let rest = file.get(4 + size..);
-    file[1..4] == [0; 3] && rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+    let has_rest = rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0));
+    // Of a file's numbers the minor one comes there, which is small.
+    let is_minor = size == 8 && file[6..8] == [0; 2];
+    matches!(size, 0 | 8 | 16 | 20) && file[1..4] == [0; 3] && has_rest && !is_minor
 }
 
 fn map2<'a>(at: &mut Cursor<'a>, misc: u16, t_ns: Option<u64>) -> Option<Map<'a>> {

@@ -19,8 +19,6 @@ use super::{Attr, Config, Error, Event, Layout, PerfEvent, RegisterSet, Ring, Ta
 const LEAST_RING_BYTES: usize = 64 << 10;
 /// The number by which a thread asks for events of its own.
 const CALLING_THREAD: u32 = 0;
-/// What the kernel's default limit permits for each CPU without privileges.
-const USUAL_RING_BYTES: usize = 512 << 10;
 /// More than there are in a few milliseconds.
 const SAMPLES_WITHOUT_END: u32 = 1 << 20;
 /// Memory of the rings of all processors.
@@ -348,8 +346,8 @@ pub fn sample_cost_ns(config: &Config) -> Option<f64> {
         cpu: None,
     };
     let event = Event::open(&attr.probe(), own).ok()?;
-    // So that samples are written as others are.
-    let _ring = Ring::map(&event, USUAL_RING_BYTES).ok()?;
+    // So that samples are written as others are. A small one: others have what may be locked.
+    let _ring = Ring::map(&event, LEAST_RING_BYTES).ok()?;
     let progress = || {
         let begun_ns = super::now_ns();
         let mut steps = 0_u32;

@@ -241,28 +241,40 @@ fn fill_gaps(
 /// Which pieces of the text have some of a gap: most of the millions of targets have none.
 struct Pieces {
     first: u64,
-    has_gap: Vec<bool>,
+    /// None where the text is so far apart that there would be too many.
+    has_gap: Option<Vec<bool>>,
 }
 
 impl Pieces {
     const SHIFT: u32 = 6;
+    const MOST: u64 = 1 << 26;
 
     /// Of gaps, sorted.
     fn of(gaps: &[Range<u64>]) -> Self {
         let first = gaps.first().map_or(0, |gap| gap.start >> Self::SHIFT);
         let end = gaps.last().map_or(0, |gap| (gap.end >> Self::SHIFT) + 1);
+        if end - first > Self::MOST {
+            return Self {
+                first,
+                has_gap: None,
+            };
+        }
         let piece = |address: u64| usize::try_from((address >> Self::SHIFT) - first).unwrap_or(0);
         let mut has_gap = vec![false; usize::try_from(end - first).unwrap_or(0)];
         for gap in gaps.iter().filter(|gap| !gap.is_empty()) {
             has_gap[piece(gap.start)..=piece(gap.end - 1)].fill(true);
         }
-        Self { first, has_gap }
+        Self {
+            first,
+            has_gap: Some(has_gap),
+        }
     }
 
     fn holds(&self, address: u64) -> bool {
         let piece = (address >> Self::SHIFT).wrapping_sub(self.first);
         let piece = usize::try_from(piece).unwrap_or(usize::MAX);
-        self.has_gap.get(piece).copied().unwrap_or(false)
+        let has_gap = self.has_gap.as_ref();
+        has_gap.is_none_or(|has_gap| has_gap.get(piece).copied().unwrap_or(false))
     }
 }
 
@@ -349,6 +361,8 @@ mod tests {
             assert!(!pieces.holds(address), "{address:x}");
         }
         assert!(!Pieces::of(&[]).holds(0));
+        let apart = Pieces::of(&[0x40_0000..0x40_0001, 0x7fff_0000_0000..0x7fff_0000_0001]);
+        assert!(apart.holds(0x7fff_0000_0000));
     }
 
     #[test]
