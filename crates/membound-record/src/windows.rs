@@ -16,8 +16,6 @@ use crate::groups::{COUNT_NS, FIRST_NS, Group, Groups, Threads, USUAL_NS, Wanted
 use crate::patcher::{Counts, Patcher};
 use crate::sites::Sites;
 
-/// Part of what recording may cost that windows may: samples and allocations are paid for as well.
-const WINDOWS_SHARE: f64 = 0.5;
 /// A window that cannot be this long is not opened.
 const LEAST_NS: u64 = 4_000_000;
 /// A window lasts at most so many times the CPU time that it is open for.
@@ -208,7 +206,7 @@ impl Windows {
         Self {
             groups: Groups::default(),
             wants,
-            budget: Budget::new(max_overhead * WINDOWS_SHARE),
+            budget: Budget::new(max_overhead),
             phase: Phase::Closed { until_ns: 0 },
             burst_due_ns: 0,
             burst_due_cpu_ns: 0,
