@@ -694,3 +694,18 @@ pub(crate) fn inherited(maps: &[Mapping], areas: &[Arc<Area>]) -> Vec<Arc<Area>>
         .map(Arc::clone)
         .collect()
 }
+
+/// An edit for tests.
+#[cfg(test)]
+pub(crate) fn edit(address: u64, group: u16) -> TextEdit {
+    TextEdit {
+        address,
+        target: 0,
+        fingerprint: 0,
+        group,
+        length: 5,
+        starts: 1,
+        old: [0; 8],
+        new: [0; 8],
+    }
+}

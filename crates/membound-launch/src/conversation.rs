@@ -163,25 +163,15 @@ impl Conversation {
         answer(what, self.channel.ask(command, descriptor)?)
     }
 
-    /// Maps `at` from `offset` of `memory`, where nothing may be mapped yet.
-    pub(crate) fn map(
-        &self,
-        at: &Range<u64>,
-        memory: BorrowedFd<'_>,
-        offset: u64,
-        protection: u32,
-    ) -> Result<(), Failure> {
-        let part = Part {
-            at: at.clone(),
-            memory,
-            offset,
-            protection,
-        };
+    /// Maps `part`, where nothing may be mapped yet.
+    pub(crate) fn map(&self, part: &Part<'_>) -> Result<(), Failure> {
         let order = part.order();
-        self.ask(order.what, &order.command, Some(memory)).map(drop)
+        self.ask(order.what, &order.command, Some(part.memory))
+            .map(drop)
     }
 
-    /// Gives orders of which each needs those before it, in one go.
+    /// Sends all of these orders before it waits for an answer. The agent carries an order out only if it carried out
+    /// the one before.
     fn ask_in_turn(&self, orders: &[(Order, Option<BorrowedFd<'_>>)]) -> io::Result<Vec<Reply>> {
         let commands: Vec<_> = orders
             .iter()

@@ -10,7 +10,6 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use membound_wire::Protection;
 use memmap2::MmapRaw;
 use rustix::thread::futex;
 
@@ -86,19 +85,15 @@ impl Doorbells {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
         modules: NewModules,
-    ) -> Result<u64, Failure> {
+    ) -> Result<(), Failure> {
         let file = self.state().bell()?.file.try_clone()?;
         let inode = file.metadata()?.ino();
         let near = conversation.agent();
         map_near(conversation, maps, &near, PAGE_BYTES, inode, |range| {
-            let part = Part {
-                at: range.clone(),
-                memory: file.as_fd(),
-                offset: 0,
-                protection: Protection::READ_WRITE | Protection::SHARED,
-            };
+            let part = Part::shared(range, file.as_fd());
             conversation.map_and(&part, Order::listen(range.start, modules))
         })
+        .map(drop)
     }
 
     /// Wakes everybody, and whoever hangs it later.

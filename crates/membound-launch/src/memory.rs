@@ -8,7 +8,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use membound_wire::Protection;
 use memmap2::MmapRaw;
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
 use rustix::io::Errno;
@@ -46,9 +45,7 @@ impl Shared {
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
     ) -> Result<u64, Failure> {
-        self.map(conversation, maps, |part| {
-            conversation.map(&part.at, part.memory, part.offset, part.protection)
-        })
+        self.map(conversation, maps, |part| conversation.map(part))
     }
 
     /// The same, and an order by its address there.
@@ -72,12 +69,7 @@ impl Shared {
         let near = conversation.agent();
         let length = self.words.len() as u64;
         map_near(conversation, maps, &near, length, self.inode, |range| {
-            map(&Part {
-                at: range.clone(),
-                memory: self.file.as_fd(),
-                offset: 0,
-                protection: Protection::READ_WRITE | Protection::SHARED,
-            })
+            map(&Part::shared(range, self.file.as_fd()))
         })
     }
 

@@ -32,7 +32,17 @@ pub(crate) enum NewModules {
     Later = 1,
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// All of `memory` up to the length of `at`, which the program and this process read and write.
+    pub(crate) fn shared(at: &Range<u64>, memory: BorrowedFd<'a>) -> Self {
+        Self {
+            at: at.clone(),
+            memory,
+            offset: 0,
+            protection: Protection::READ_WRITE | Protection::SHARED,
+        }
+    }
+
     /// Maps it.
     pub(crate) fn order(&self) -> Order {
         Order {

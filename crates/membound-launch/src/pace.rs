@@ -80,7 +80,7 @@ impl Processors {
         where_free + (1.0 - where_free) * without_room
     }
 
-    /// So many whole cores.
+    /// As many processors as this, each of which is a core of its own.
     #[must_use]
     pub const fn cores(count: u32) -> Self {
         Self {

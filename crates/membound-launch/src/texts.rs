@@ -1,7 +1,8 @@
 //! What stands in the text of live processes, as far as it is known.
 //!
-//! A program may have had a thousand areas, of which one exchange concerns a few. To ask it about each of them takes it
-//! longer than the exchange does, so what was done is remembered, and all that is to be changed is changed at once.
+//! A program may have a thousand areas, and an exchange of patches changes a few of them. Asking the program about all
+//! of them takes longer than the exchange. The launcher therefore remembers what it changed, and sends all changes of an
+//! exchange in one command.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ pub(crate) struct Made {
     pub(crate) is_final: bool,
 }
 
-/// By process, and by the inode of each area. What nobody saw to be done counts as known when it was found so twice.
+/// By process and by the inode of each area: how its edits stand, and how often the agent found them so. An agent that
+/// left edits out because the text differs may mean that they are made already; [`SURE`] such answers count as knowledge.
 #[derive(Debug, Default)]
 pub(crate) struct Texts(FxHashMap<ProcessKey, FxHashMap<u64, (Edits, u32)>>);
 
@@ -184,19 +186,7 @@ fn in_the_way(edits: &[(usize, TextEdit)]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn edit(address: u64, group: u16) -> TextEdit {
-        TextEdit {
-            address,
-            target: 0,
-            fingerprint: 0,
-            group,
-            length: 5,
-            starts: 1,
-            old: [0; 8],
-            new: [0; 8],
-        }
-    }
+    use crate::area::edit;
 
     #[test]
     fn of_two_areas_that_want_the_same_bytes_one_is_left_out() {

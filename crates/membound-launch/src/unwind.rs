@@ -22,6 +22,7 @@ use crate::live::map_near;
 use crate::maps::{self, Mapping};
 use crate::memory;
 use crate::modules::{Loaded, Module, Plans};
+use crate::orders::Part;
 
 const PAGE: u64 = 4096;
 /// What the kernel calls its own code in lists of mappings.
@@ -264,7 +265,12 @@ impl Process {
         let inode = file.metadata()?.ino();
         let near = conversation.agent();
         let at = map_near(conversation, maps, &near, length, inode, |range| {
-            conversation.map(range, file.as_fd(), 0, Protection::READ)
+            conversation.map(&Part {
+                at: range.clone(),
+                memory: file.as_fd(),
+                offset: 0,
+                protection: Protection::READ,
+            })
         })?;
         let placed = places
             .into_iter()

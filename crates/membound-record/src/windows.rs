@@ -603,9 +603,14 @@ impl Windows {
         self.clear_ns.1 = self.clear_ns.1.min(now.t_ns);
     }
 
-    fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
+    /// Has programs take their patches out. The exchange that put them in is paid for as well.
+    fn clear(&mut self, patcher: &impl Patcher) {
         self.budget.spend(2.0 * EXCHANGE_NS);
         self.clearing = Some(patcher.exchange(Vec::new()));
+    }
+
+    fn close(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
+        self.clear(patcher);
         Phase::Closed {
             until_ns: now.t_ns + PAUSE_NS,
         }
@@ -615,8 +620,7 @@ impl Windows {
     fn fail(&mut self, patcher: &impl Patcher, now: Now) -> Phase {
         let pause_ns = PAUSE_AFTER_FAILURE_NS << self.failures.min(16);
         self.failures += 1;
-        self.budget.spend(2.0 * EXCHANGE_NS);
-        self.clearing = Some(patcher.exchange(Vec::new()));
+        self.clear(patcher);
         Phase::Closed {
             until_ns: now.t_ns + pause_ns.min(MOST_PAUSE_NS),
         }

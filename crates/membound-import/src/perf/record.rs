@@ -177,13 +177,14 @@ pub(super) fn read<'a>(
     }
 }
 
-/// Whether these are the length of a build-id, three zeros and the build-id, with zeros up to 20 bytes. Where somebody
-/// else records build-ids at the same time, kernels say so of records that have a file's numbers in that place.
+/// Whether these 24 bytes hold a build-id: its length, three zeros, then 20 bytes that end in zeros where it is shorter.
+/// The kernel sets the flag for a build-id also in records that hold device and inode numbers, when another perf session
+/// asks for build-ids at the same time.
 fn is_build_id(file: &[u8]) -> bool {
     let size = usize::from(file[0]);
     let rest = file.get(4 + size..);
     let has_rest = rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0));
-    // Of a file's numbers the minor one comes there, which is small.
+    // The minor device number stands there, and is small.
     let is_minor = size == 8 && file[6..8] == [0; 2];
     matches!(size, 0 | 8 | 16 | 20) && file[1..4] == [0; 3] && has_rest && !is_minor
 }

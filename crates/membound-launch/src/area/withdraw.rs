@@ -86,20 +86,8 @@ pub(super) fn clusters(edits: &[TextEdit]) -> impl Iterator<Item = Range<usize>>
 
 #[cfg(test)]
 mod tests {
+    use super::super::edit;
     use super::*;
-
-    fn edit(address: u64, group: u16) -> TextEdit {
-        TextEdit {
-            address,
-            target: 0,
-            fingerprint: 0,
-            group,
-            length: 5,
-            starts: 1,
-            old: [0; 8],
-            new: [0; 8],
-        }
-    }
 
     #[test]
     fn edits_that_share_bytes_directly_or_by_others_are_together() {
