@@ -17,14 +17,14 @@
 //! Taking back is the same without step 3: what is overwritten is then a jump, inside which no instruction
 //! begins.
 
-use membound_wire::{GIVEN_UP, Refusal, TextEdit};
+use membound_wire::{Refusal, TextEdit};
 
 use crate::control::Failure;
 use crate::loader;
 use crate::quiesce::{self, Change};
 use crate::sys;
-use crate::sys::{Errno, Scratch};
-use crate::text::{Batch, Memory, Span, Spans, as_planned, group_of, span_room};
+use crate::sys::Errno;
+use crate::text::{Batch, Edits, Mark, takes_back};
 use crate::{threads, trap};
 
 const INT3: u8 = 0xcc;
@@ -51,28 +51,6 @@ enum Stage {
     Back,
 }
 
-/// A batch that is being applied.
-struct Edits<'a> {
-    batch: &'a Batch,
-    memory: Memory,
-    room: Scratch,
-    /// How often modules had been unmapped when the text was last checked.
-    unmappings: Option<u32>,
-    /// A [`Mark`] for each edit.
-    left_out: Scratch,
-}
-
-/// Whether an edit is to be applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Mark {
-    Wanted = 0,
-    /// The text is not what it was planned for.
-    Differs = 1,
-    /// It was tried for as long as there was patience.
-    GivenUp = 2,
-}
-
 /// Indices of edits, from the first to the one after the last.
 type Part = (usize, usize);
 
@@ -87,12 +65,9 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
     sys::register_barrier().map_err(|errno| Failure::new(errno, Refusal::NoBarrier))?;
     let mut change = Change::begin().ok_or(Failure::new(Errno::EBUSY, Refusal::Occupied))?;
     trap::install(&trap::OF_CHANGES)?;
-    let mut edits = Edits {
-        batch,
-        memory: Memory::open()?,
-        room: span_room()?,
+    let mut edits = LiveEdits {
+        edits: Edits::of(batch)?,
         unmappings: None,
-        left_out: Scratch::new(batch.len().max(1))?,
     };
     edits.check_from(0)?;
     let mut begin_ns = sys::monotonic_ns();
@@ -122,15 +97,15 @@ pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
                 }
                 // The launcher would unmap trampolines that a thread may be in.
                 for index in part.0..batch.len() {
-                    if edits.is_wanted(index) {
-                        put_mark(&mut edits.left_out, index, Mark::GivenUp);
+                    if edits.edits.is_wanted(index) {
+                        edits.edits.put_mark(index, Mark::GivenUp);
                     }
                 }
                 break;
             }
         }
     }
-    Ok(edits.report())
+    Ok(edits.edits.report())
 }
 
 /// The part of a batch that begins at `first`.
@@ -151,7 +126,14 @@ fn barrier() -> Result<(), Failure> {
     sys::barrier().map_err(|errno| Failure::new(errno, Refusal::NoBarrier))
 }
 
-impl Edits<'_> {
+/// A batch that is being applied to running text.
+struct LiveEdits<'a> {
+    edits: Edits<'a>,
+    /// How often modules had been unmapped when the text was last checked.
+    unmappings: Option<u32>,
+}
+
+impl LiveEdits<'_> {
     /// Checks the text of the edits from `first` on, unless no module was unmapped since it was last checked.
     ///
     /// # Errors
@@ -162,41 +144,17 @@ impl Edits<'_> {
             return Err(Failure::new(Errno::EBUSY, Refusal::ThreadUnknown));
         }
         if self.unmappings != unmappings {
-            self.check(first)?;
+            self.edits.check(first)?;
             self.unmappings = unmappings;
         }
         Ok(())
     }
 
-    /// Leaves out the edits, of those from `first` on, whose text is not as planned.
-    fn check(&mut self, first: usize) -> Result<(), Failure> {
-        for span in Spans::of(self.batch, (first, self.batch.len())) {
-            let span = span?;
-            let text = text_of(&mut self.room, span)?;
-            let readable = self.memory.read(span.address, text).is_ok();
-            for index in span.edits.0..span.edits.1 {
-                let edit = self.batch.get(index);
-                let fits = readable
-                    && edit.is_some_and(|edit| {
-                        group_of(text, span, &edit).is_some_and(|group| as_planned(group, &edit))
-                    });
-                if !fits {
-                    put_mark(&mut self.left_out, index, Mark::Differs);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the edit is to be applied.
-    fn is_wanted(&mut self, index: usize) -> bool {
-        self.left_out.bytes().get(index) == Some(&(Mark::Wanted as u8))
-    }
-
     /// Whether threads may stand at instructions inside what the part overwrites.
     fn has_inside(&mut self, part: Part) -> bool {
         (part.0..part.1).any(|index| {
-            let edit = self.batch.get(index).filter(|_| self.is_wanted(index));
+            let is_wanted = self.edits.is_wanted(index);
+            let edit = self.edits.batch.get(index).filter(|_| is_wanted);
             edit.is_some_and(|edit| (1..usize::from(edit.length)).any(|at| begins(&edit, at)))
         })
     }
@@ -210,7 +168,7 @@ impl Edits<'_> {
         trapped: &mut bool,
     ) -> Result<(), Failure> {
         // What stands there already needs no thread to be looked at.
-        if !(part.0..part.1).any(|index| self.is_wanted(index)) {
+        if !(part.0..part.1).any(|index| self.edits.is_wanted(index)) {
             return Ok(());
         }
         quiesce::check_reachable()?;
@@ -250,68 +208,25 @@ impl Edits<'_> {
         if !self.has_inside(part) {
             return Ok(());
         }
-        let batch = self.batch;
+        let batch = self.edits.batch;
         change.gather(|ip| !inside(batch, part, ip))
     }
 
     /// Writes one stage for all edits of a part that are not left out.
     fn write(&mut self, part: Part, stage: Stage) -> Result<(), Failure> {
-        for span in Spans::of(self.batch, part) {
-            let span = span?;
-            let text = text_of(&mut self.room, span)?;
-            let marks = self.left_out.bytes();
-            let wanted = |index: usize| marks.get(index) == Some(&(Mark::Wanted as u8));
-            if !(span.edits.0..span.edits.1).any(wanted) {
-                continue;
-            }
-            self.memory.read(span.address, text)?;
-            for index in (span.edits.0..span.edits.1).filter(|&index| wanted(index)) {
-                if let Some(edit) = self.batch.get(index)
-                    && let Some(group) = group_of(text, span, &edit)
-                {
-                    apply(group, &edit, stage);
-                }
-            }
-            // SAFETY: the stages are so ordered that a thread finds, at every moment, either
-            // an instruction or a trap; that the cores agree is seen to between them.
-            unsafe { self.memory.write(span.address, text) }?;
+        // SAFETY: the stages are so ordered that a thread finds, at every moment, either
+        // an instruction or a trap; that the cores agree is seen to between them.
+        unsafe {
+            self.edits
+                .write(part, |group, edit| apply(group, edit, stage))
         }
-        Ok(())
     }
-
-    /// Reports what was left out; returns the number of the others.
-    fn report(&mut self) -> u64 {
-        let mut skipped = 0;
-        let marks = self.left_out.bytes().iter();
-        for (index, &mark) in marks.take(self.batch.len()).enumerate() {
-            let marked = match mark {
-                mark if mark == Mark::Wanted as u8 => continue,
-                mark if mark == Mark::GivenUp as u8 => index as u32 | GIVEN_UP,
-                _ => index as u32,
-            };
-            self.batch.skip_marked(marked, skipped);
-            skipped += 1;
-        }
-        (self.batch.len() - skipped) as u64
-    }
-}
-
-fn put_mark(marks: &mut Scratch, index: usize, mark: Mark) {
-    if let Some(byte) = marks.bytes().get_mut(index) {
-        *byte = mark as u8;
-    }
-}
-
-fn text_of(room: &mut Scratch, span: Span) -> Result<&mut [u8], Failure> {
-    room.bytes()
-        .get_mut(..span.length)
-        .ok_or_else(Failure::malformed)
 }
 
 /// Whether an instruction of the text before the edit begins at byte `at`. A jump that is
 /// taken back is one instruction.
 fn begins(edit: &TextEdit, at: usize) -> bool {
-    at == 0 || (edit.target != edit.address && edit.starts >> at & 1 != 0)
+    at == 0 || (!takes_back(edit) && edit.starts >> at & 1 != 0)
 }
 
 fn apply(group: &mut [u8], edit: &TextEdit, stage: Stage) {

@@ -4,7 +4,7 @@
 //! A batch is cut into spans of neighbouring pages; a span is read, checked, changed in a
 //! copy and written back at once.
 
-use membound_wire::{Command, EDIT_BYTES, Refusal, TextEdit, fingerprint};
+use membound_wire::{Command, EDIT_BYTES, GIVEN_UP, Refusal, TextEdit, fingerprint};
 
 use crate::control::Failure;
 use crate::memory;
@@ -75,13 +75,9 @@ impl Batch {
         sound.then_some(edit)
     }
 
-    /// Notes that the edit at `index` was left out, as the `nth` one.
-    pub(crate) fn skip(&self, index: usize, nth: usize) {
-        self.skip_marked(index as u32, nth);
-    }
-
-    /// The same with what else there is to say of it in the index's upper bits.
-    pub(crate) fn skip_marked(&self, marked: u32, nth: usize) {
+    /// Notes that an edit was left out, as the `nth` one: its index, and what else there is to say of it
+    /// in the upper bits.
+    fn skip(&self, marked: u32, nth: usize) {
         if nth < self.skip_room {
             let address = self.map.address() + self.skips + nth * 4;
             // SAFETY: the place lies inside the mapping, which is writable if there is room.
@@ -111,16 +107,16 @@ pub(crate) fn fill(command: &Command, file: Option<&Descriptor>) -> Result<(), F
 
 /// The process's memory as a file.
 #[derive(Debug)]
-pub(crate) struct Memory(Descriptor);
+struct Memory(Descriptor);
 
 impl Memory {
-    pub(crate) fn open() -> Result<Self, Failure> {
+    fn open() -> Result<Self, Failure> {
         sys::open(c"/proc/self/mem", Open::ReadWrite)
             .map(Self)
             .map_err(|errno| Failure::new(errno, Refusal::MemoryClosed))
     }
 
-    pub(crate) fn read(&self, address: u64, room: &mut [u8]) -> Result<(), Failure> {
+    fn read(&self, address: u64, room: &mut [u8]) -> Result<(), Failure> {
         sys::read_all_at(&self.0, room, address)
             .map_err(|errno| Failure::new(errno, Refusal::MemoryRefused))
     }
@@ -130,7 +126,7 @@ impl Memory {
     /// # Safety
     ///
     /// Whoever executes the text must be able to go on with the new bytes.
-    pub(crate) unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+    unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         let written = unsafe { sys::write_all_at(&self.0, bytes, address) };
         written.map_err(|errno| Failure::new(errno, Refusal::MemoryRefused))
@@ -139,28 +135,24 @@ impl Memory {
 
 /// A run of edits whose text is read and written in one piece.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+struct Span {
     /// Index of the first edit and of the one after the last.
-    pub(crate) edits: (usize, usize),
-    pub(crate) address: u64,
-    pub(crate) length: usize,
+    edits: (usize, usize),
+    address: u64,
+    length: usize,
 }
 
 /// Iterates over a batch's spans.
 #[derive(Debug)]
-pub(crate) struct Spans<'a> {
+struct Spans<'a> {
     batch: &'a Batch,
     next: usize,
     end: usize,
 }
 
 impl<'a> Spans<'a> {
-    pub(crate) fn new(batch: &'a Batch) -> Self {
-        Self::of(batch, (0, batch.len()))
-    }
-
     /// Those of the edits from an index to before another.
-    pub(crate) fn of(batch: &'a Batch, (next, end): (usize, usize)) -> Self {
+    fn of(batch: &'a Batch, (next, end): (usize, usize)) -> Self {
         Self { batch, next, end }
     }
 
@@ -206,69 +198,263 @@ impl Iterator for Spans<'_> {
 }
 
 /// The part of a span's text that belongs to an edit's group.
-pub(crate) fn group_of<'a>(
-    text: &'a mut [u8],
-    span: Span,
-    edit: &TextEdit,
-) -> Option<&'a mut [u8]> {
+fn group_of<'a>(text: &'a mut [u8], span: Span, edit: &TextEdit) -> Option<&'a mut [u8]> {
     let start = usize::try_from(edit.address.checked_sub(span.address)?).ok()?;
     text.get_mut(start..start + usize::from(edit.group))
 }
 
-/// Whether `group` is what the edit was planned for.
-pub(crate) fn as_planned(group: &[u8], edit: &TextEdit) -> bool {
-    let length = usize::from(edit.length);
-    fingerprint(group) == edit.fingerprint && group.get(..length) == edit.old.get(..length)
-}
-
 /// Room for a span's text.
-pub(crate) fn span_room() -> Result<Scratch, Errno> {
+fn span_room() -> Result<Scratch, Errno> {
     // One group longer than a span is possible: its length is 16 bits.
     Scratch::new(SPAN_BYTES + usize::from(u16::MAX) + 1)
 }
 
 /// Applies the batch where nobody can be executing it. Returns the number of edits applied.
 pub(crate) fn replace(batch: &Batch) -> Result<u64, Failure> {
-    let memory = Memory::open()?;
-    let mut room = span_room()?;
-    let mut applied = 0;
-    let mut skipped = 0;
-    for span in Spans::new(batch) {
-        let span = span?;
-        let text = room
-            .bytes()
-            .get_mut(..span.length)
-            .ok_or_else(Failure::malformed)?;
-        let Ok(()) = memory.read(span.address, text) else {
-            // Unmapped since it was planned: the same as text that is not as planned.
-            for index in span.edits.0..span.edits.1 {
-                batch.skip(index, skipped);
-                skipped += 1;
+    let mut edits = Edits::of(batch)?;
+    edits.check(0)?;
+    let all = (0, batch.len());
+    // SAFETY: the launcher knows that nobody executes this text now.
+    unsafe {
+        edits.write(all, |group, edit| {
+            let bytes = group.iter_mut().zip(&edit.new);
+            for (byte, new) in bytes.take(usize::from(edit.length)) {
+                *byte = *new;
             }
-            continue;
-        };
-        let before = applied;
-        for index in span.edits.0..span.edits.1 {
-            let fitting = batch.get(index).and_then(|edit| {
-                let group = group_of(text, span, &edit)?;
-                as_planned(group, &edit).then_some(())?;
-                let length = usize::from(edit.length);
-                group
-                    .get_mut(..length)?
-                    .copy_from_slice(edit.new.get(..length)?);
-                Some(())
-            });
-            if fitting.is_some() {
-                applied += 1;
-            } else {
-                batch.skip(index, skipped);
-                skipped += 1;
+        })
+    }?;
+    Ok(edits.report())
+}
+
+/// Whether an edit is to be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mark {
+    Wanted = 0,
+    /// The text is not what it was planned for.
+    Differs = 1,
+    /// The same, and what stands before it stands: a jump that may lead through bytes behind it.
+    Standing = 2,
+    /// It was tried for as long as there was patience.
+    GivenUp = 3,
+}
+
+/// A batch that is being applied.
+pub(crate) struct Edits<'a> {
+    pub(crate) batch: &'a Batch,
+    memory: Memory,
+    room: Scratch,
+    /// A [`Mark`] for each edit.
+    marks: Scratch,
+}
+
+impl<'a> Edits<'a> {
+    pub(crate) fn of(batch: &'a Batch) -> Result<Self, Failure> {
+        Ok(Self {
+            batch,
+            memory: Memory::open()?,
+            room: span_room()?,
+            marks: Scratch::new(batch.len().max(1))?,
+        })
+    }
+
+    /// Whether the edit is to be applied.
+    pub(crate) fn is_wanted(&mut self, index: usize) -> bool {
+        is(self.marks.bytes(), index, Mark::Wanted)
+    }
+
+    pub(crate) fn put_mark(&mut self, index: usize, mark: Mark) {
+        put_mark(self.marks.bytes(), index, mark);
+    }
+
+    /// Leaves out the edits, of those from `first` on, whose text is not as planned, and those that
+    /// may not be made without them.
+    pub(crate) fn check(&mut self, first: usize) -> Result<(), Failure> {
+        for span in Spans::of(self.batch, (first, self.batch.len())) {
+            let span = span?;
+            let text = text_of(&mut self.room, span)?;
+            let readable = self.memory.read(span.address, text).is_ok();
+            for index in span.edits.0..span.edits.1 {
+                let edit = self.batch.get(index);
+                let group = edit.and_then(|edit| Some((group_of(text, span, &edit)?, edit)));
+                let mark = match group {
+                    Some((group, edit)) if readable => mark_of(group, &edit),
+                    _ => Mark::Differs,
+                };
+                if mark != Mark::Wanted {
+                    put_mark(self.marks.bytes(), index, mark);
+                }
             }
         }
-        if applied != before {
-            // SAFETY: the launcher knows that nobody executes this text now.
-            unsafe { memory.write(span.address, text) }?;
+        let batch = self.batch;
+        leave_out_together(
+            |index| batch.get(index),
+            (first, batch.len()),
+            self.marks.bytes(),
+        );
+        Ok(())
+    }
+
+    /// Has `change` change the groups of all edits of a part that are not left out.
+    ///
+    /// # Safety
+    ///
+    /// Whoever executes the text must be able to go on with what `change` makes of it.
+    pub(crate) unsafe fn write(
+        &mut self,
+        part: (usize, usize),
+        change: impl Fn(&mut [u8], &TextEdit),
+    ) -> Result<(), Failure> {
+        for span in Spans::of(self.batch, part) {
+            let span = span?;
+            let text = text_of(&mut self.room, span)?;
+            let marks = self.marks.bytes();
+            let wanted = |index: usize| is(marks, index, Mark::Wanted);
+            if !(span.edits.0..span.edits.1).any(wanted) {
+                continue;
+            }
+            self.memory.read(span.address, text)?;
+            for index in (span.edits.0..span.edits.1).filter(|&index| wanted(index)) {
+                if let Some(edit) = self.batch.get(index)
+                    && let Some(group) = group_of(text, span, &edit)
+                {
+                    change(group, &edit);
+                }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.memory.write(span.address, text) }?;
+        }
+        Ok(())
+    }
+
+    /// Reports what was left out; returns the number of the others.
+    pub(crate) fn report(&mut self) -> u64 {
+        let mut skipped = 0;
+        let marks = self.marks.bytes().iter();
+        for (index, &mark) in marks.take(self.batch.len()).enumerate() {
+            let marked = match mark {
+                mark if mark == Mark::Wanted as u8 => continue,
+                mark if mark == Mark::GivenUp as u8 => index as u32 | GIVEN_UP,
+                _ => index as u32,
+            };
+            self.batch.skip(marked, skipped);
+            skipped += 1;
+        }
+        (self.batch.len() - skipped) as u64
+    }
+}
+
+fn is(marks: &[u8], index: usize, mark: Mark) -> bool {
+    marks.get(index) == Some(&(mark as u8))
+}
+
+fn put_mark(marks: &mut [u8], index: usize, mark: Mark) {
+    if let Some(byte) = marks.get_mut(index) {
+        *byte = mark as u8;
+    }
+}
+
+fn mark_of(group: &[u8], edit: &TextEdit) -> Mark {
+    let length = usize::from(edit.length);
+    let stands = group.get(..length) == edit.old.get(..length);
+    match stands {
+        true if fingerprint(group) == edit.fingerprint => Mark::Wanted,
+        true => Mark::Standing,
+        false => Mark::Differs,
+    }
+}
+
+/// An edit whose group reaches into the next ones leads through their bytes once they are made: it is
+/// put in only with all of them, and they are taken out only with it.
+///
+/// The edits are sorted by address.
+fn leave_out_together(
+    get: impl Fn(usize) -> Option<TextEdit>,
+    (first, end): (usize, usize),
+    marks: &mut [u8],
+) {
+    let is_taken_back = |index: usize| get(index).is_some_and(|edit| takes_back(&edit));
+    let reaches = |index: usize, later: usize| {
+        let edits = get(index).zip(get(later));
+        edits.is_some_and(|(edit, later)| later.address < edit.address + u64::from(edit.group))
+    };
+    // What an edit leads through lies behind it.
+    for index in (first..end).rev() {
+        if is_taken_back(index) || !is(marks, index, Mark::Wanted) {
+            continue;
+        }
+        let mut behind = (index + 1..end).take_while(|&later| reaches(index, later));
+        if behind.any(|later| !is(marks, later, Mark::Wanted)) {
+            put_mark(marks, index, Mark::Differs);
         }
     }
-    Ok(applied)
+    for index in first..end {
+        if !is_taken_back(index) || !is(marks, index, Mark::Standing) {
+            continue;
+        }
+        for later in (index + 1..end).take_while(|&later| reaches(index, later)) {
+            if is(marks, later, Mark::Wanted) {
+                put_mark(marks, later, Mark::Standing);
+            }
+        }
+    }
+}
+
+/// Whether the edit makes the text what it was.
+pub(crate) const fn takes_back(edit: &TextEdit) -> bool {
+    edit.target == edit.address
+}
+
+fn text_of(room: &mut Scratch, span: Span) -> Result<&mut [u8], Failure> {
+    room.bytes()
+        .get_mut(..span.length)
+        .ok_or_else(Failure::malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Edits of groups of seven bytes at these addresses, and what becomes of these marks.
+    fn left_out<const N: usize>(addresses: [u64; N], target: u64, marks: [Mark; N]) -> [u8; N] {
+        let get = |index: usize| {
+            let address = *addresses.get(index)?;
+            Some(TextEdit {
+                address,
+                target: if target == 0 { address } else { target },
+                group: 7,
+                length: 5,
+                ..TextEdit::default()
+            })
+        };
+        let mut marks = marks.map(|mark| mark as u8);
+        leave_out_together(get, (0, N), &mut marks);
+        marks
+    }
+
+    #[test]
+    fn what_leads_through_bytes_that_stay_is_not_put_in() {
+        use Mark::{Differs, Wanted};
+        // The first two lead on through the next; the last stands alone.
+        let found = left_out([0, 5, 10, 20], 0x9000, [Wanted, Wanted, Differs, Wanted]);
+        assert_eq!(
+            found,
+            [Differs, Differs, Differs, Wanted].map(|mark| mark as u8)
+        );
+        let found = left_out([0, 5, 12], 0x9000, [Differs, Wanted, Wanted]);
+        assert_eq!(found, [Differs, Wanted, Wanted].map(|mark| mark as u8));
+    }
+
+    #[test]
+    fn what_stands_keeps_what_it_leads_through() {
+        use Mark::{Differs, Standing, Wanted};
+        let found = left_out([0, 5, 10, 20], 0, [Standing, Wanted, Wanted, Wanted]);
+        assert_eq!(
+            found,
+            [Standing, Standing, Standing, Wanted].map(|mark| mark as u8)
+        );
+        // What does not stand leads nowhere.
+        let found = left_out([0, 5], 0, [Differs, Wanted]);
+        assert_eq!(found, [Differs, Wanted].map(|mark| mark as u8));
+    }
 }

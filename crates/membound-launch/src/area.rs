@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use membound_rewrite::patch::{
     ISLAND_BYTES, Layout, MOST_COLOUR, Placed, Placement, Plan, Refusal,
@@ -81,8 +81,11 @@ pub(crate) struct Area {
     edits: Vec<TextEdit>,
     /// Sites that were found impossible when they were placed, by reason.
     pub(crate) lost: BTreeMap<Refusal, u64>,
-    /// Groups that are not to be led to their trampolines (again): first address and end.
-    barred: Mutex<BTreeMap<u64, u64>>,
+    /// Groups that were never led to their trampolines: first address and end.
+    barred: BTreeMap<u64, u64>,
+    /// Groups of text that a program was to change itself: they are put in nowhere any more. In other
+    /// processes that share the area they may still stand, and can be taken out.
+    withdrawn: Mutex<BTreeMap<u64, u64>>,
     /// What its edits overwrite, and where its trampolines lead back to.
     seams: Seams,
 }
@@ -104,7 +107,8 @@ pub(crate) struct Common {
 const MOST_PERIOD: u32 = 1 << 30;
 
 impl Area {
-    /// Maps and registers the trampolines of `plan`, and leads the module's text to them.
+    /// Maps and registers the trampolines of `plan`, and leads the module's text to them; and whether
+    /// nothing of that is left to be done a moment later.
     pub(crate) fn install(
         conversation: &Conversation,
         maps: &mut Vec<Mapping>,
@@ -113,7 +117,7 @@ impl Area {
         common: Common,
         number: u32,
         text: Text<'_>,
-    ) -> Result<Self, NotInstalled> {
+    ) -> Result<(Self, bool), NotInstalled> {
         let layout = plan.layout();
         let length = layout.bytes();
         let data = memory::zeroed("membound-data", layout.data_bytes)?;
@@ -148,7 +152,8 @@ impl Area {
                         data,
                         inode,
                         lost: BTreeMap::new(),
-                        barred: Mutex::default(),
+                        barred: BTreeMap::new(),
+                        withdrawn: Mutex::default(),
                         seams: Seams::of(&placed.edits),
                         edits: placed.edits.clone(),
                     };
@@ -172,9 +177,9 @@ impl Area {
         maps: &[Mapping],
         placed: &Placed,
         text: Text<'_>,
-    ) -> Result<Self, NotInstalled> {
+    ) -> Result<(Self, bool), NotInstalled> {
         match self.lead(conversation, maps, placed, text) {
-            Ok(()) => Ok(self),
+            Ok(is_final) => Ok((self, is_final)),
             Err(failure) => {
                 if !matches!(failure, Failure::Gone(_)) {
                     // The first error is the one to be told.
@@ -191,7 +196,7 @@ impl Area {
         maps: &[Mapping],
         placed: &Placed,
         text: Text<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let unplaced = placed
             .lost
             .iter()
@@ -214,32 +219,15 @@ impl Area {
             .filter(|index| !barred.contains(index))
             .collect();
         let edits: Vec<TextEdit> = wanted.iter().map(|index| placed.edits[*index]).collect();
-        let left_out = conversation.text(&edits, text.mode)?.indices;
-        if !left_out.is_empty() {
-            let mut differing: BTreeSet<usize> = left_out
-                .into_iter()
-                .map(|index| wanted[index as usize])
-                .collect();
-            let refused = differing.clone();
-            with_dependents(&placed.edits, &mut differing);
-            let standing = |index: &usize| !barred.contains(index) && !refused.contains(index);
-            let dependents: Vec<TextEdit> = differing
-                .iter()
-                .filter(|index| standing(index))
-                .filter_map(|index| self.reverse(&placed.edits, *index, &standing))
-                .collect();
-            // They are in place and lead where their neighbours' bytes were to lead them.
-            conversation.text(&dependents, text.mode)?;
-            differing.retain(|index| !barred.contains(index));
-            self.lose(Refusal::TextDiffers, sites(placed, &differing));
-            barred.extend(differing);
-        }
+        let left_out = conversation.text(&edits, text.mode)?;
+        // With those that would have led through their bytes.
+        let differing = left_out.differing.iter();
+        let differing: BTreeSet<usize> = differing.map(|index| wanted[*index as usize]).collect();
+        self.lose(Refusal::TextDiffers, sites(placed, &differing));
+        barred.extend(differing);
         let groups = barred.iter().map(|index| group(&placed.edits[*index]));
-        self.barred
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(groups);
-        Ok(())
+        self.barred.extend(groups);
+        Ok(left_out.is_final())
     }
 
     /// Maps the pages that punned jumps lead to, neighbours together. Returns the indices
@@ -314,11 +302,13 @@ impl Area {
 
     /// Whether the instructions at `addresses` (of the file) were led to their trampolines.
     pub(crate) fn holds(&self, mut addresses: impl Iterator<Item = u64>) -> bool {
-        let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
+        let withdrawn = self.withdrawn();
         addresses.all(|address| {
             let address = address.wrapping_add(self.loaded.bias);
-            let before = barred.range(..=address).next_back();
-            before.is_none_or(|(_, end)| *end <= address)
+            [&self.barred, &*withdrawn].iter().all(|groups| {
+                let before = groups.range(..=address).next_back();
+                before.is_none_or(|(_, end)| *end <= address)
+            })
         })
     }
 
@@ -347,14 +337,23 @@ impl Area {
         }
     }
 
-    /// What puts everything in again that was taken out and is not barred.
+    /// What puts everything in again that was taken out and may stand.
     pub(crate) fn all_in(&self) -> Vec<TextEdit> {
-        let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
-        let edits = self.edits.iter();
-        edits
-            .filter(|edit| !barred.contains_key(&edit.address))
-            .copied()
-            .collect()
+        let withdrawn = self.withdrawn();
+        let may_stand =
+            |edit: &&TextEdit| self.was_led(edit) && !withdrawn.contains_key(&edit.address);
+        self.edits.iter().filter(may_stand).copied().collect()
+    }
+
+    /// Whether the edit is one that was made when the area was installed.
+    fn was_led(&self, edit: &TextEdit) -> bool {
+        !self.barred.contains_key(&edit.address)
+    }
+
+    fn withdrawn(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.withdrawn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What takes out what overwrites text in `range`.
@@ -372,15 +371,15 @@ impl Area {
             }
         }
         with_dependents(all, &mut chosen);
-        let mut barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
-        let standing = |index: &usize| !barred.contains_key(&all[*index].address);
+        let standing = |index: &usize| self.was_led(&all[*index]);
         let edits = chosen
             .iter()
             .filter(|index| standing(index))
             .filter_map(|index| self.reverse(all, *index, &standing))
             .collect();
         if bar == Bar::Forever {
-            barred.extend(chosen.iter().map(|index| group(&all[*index])));
+            let groups = chosen.iter().map(|index| group(&all[*index]));
+            self.withdrawn().extend(groups);
         }
         edits
     }

@@ -265,7 +265,7 @@ impl Conversation {
     /// Replaces text; returns which edits were left out.
     pub(crate) fn text(&self, edits: &[TextEdit], mode: TextMode) -> Result<LeftOut, Failure> {
         if edits.is_empty() {
-            return Ok(LeftOut::none());
+            return Ok(LeftOut::default());
         }
         let mut bytes = Vec::with_capacity(edits.len() * (codec::EDIT_BYTES + 4));
         for edit in edits {
@@ -302,14 +302,16 @@ impl Conversation {
         memory::read(&memory, refused_at, &mut indices)?;
         let (indices, _) = indices.as_chunks::<4>();
         let marked = indices.iter().copied().map(u32::from_ne_bytes);
-        let mut left_out = LeftOut::none();
+        let mut left_out = LeftOut::default();
         for marked in marked {
             let index = marked & !GIVEN_UP;
             if index as usize >= edits.len() {
                 return Err(io::Error::from(io::ErrorKind::InvalidData).into());
             }
-            left_out.indices.push(index);
-            left_out.is_final &= marked == index;
+            match marked == index {
+                true => left_out.differing.push(index),
+                false => left_out.given_up.push(index),
+            }
         }
         Ok(left_out)
     }
@@ -428,20 +430,23 @@ impl Conversation {
     }
 }
 
-/// Edits that were not made.
-#[derive(Clone, Debug)]
+/// Edits that were not made: their indices.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LeftOut {
-    pub(crate) indices: Vec<u32>,
-    /// The text was not what they were planned for: trying again is of no use.
-    pub(crate) is_final: bool,
+    /// The text was not what they were planned for, or not what others were that they lead through.
+    pub(crate) differing: Vec<u32>,
+    /// They may be possible a moment later.
+    pub(crate) given_up: Vec<u32>,
 }
 
 impl LeftOut {
-    const fn none() -> Self {
-        Self {
-            indices: Vec::new(),
-            is_final: true,
-        }
+    /// Whether trying again is of no use.
+    pub(crate) const fn is_final(&self) -> bool {
+        self.given_up.is_empty()
+    }
+
+    pub(crate) fn indices(&self) -> impl Iterator<Item = u32> {
+        self.differing.iter().chain(&self.given_up).copied()
     }
 }
 

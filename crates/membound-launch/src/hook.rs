@@ -36,7 +36,7 @@ pub(crate) fn loader(
     };
     let plan = loaded.module.plan.as_ref();
     let plan = plan.map_err(|refused| NotInstalled::Plan(refused.reason.clone()))?;
-    let area = Area::install(
+    let (area, _) = Area::install(
         conversation,
         maps,
         &loaded,

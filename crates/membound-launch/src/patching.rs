@@ -144,13 +144,17 @@ impl Server {
             others: &others,
         };
         match Area::install(conversation, maps, loaded, plan, common, number, text) {
-            Ok(area) => {
+            Ok((area, is_final)) => {
                 let area = Arc::new(area);
                 let mut ledger = self.ledger();
                 ledger.areas.push(Arc::clone(&area));
                 ledger.missed.extend(unwrapped(plan, &area));
                 drop(ledger);
-                Ok(Outcome::Patched(area))
+                match is_final || refused == Refused::GivenUp {
+                    true => Ok(Outcome::Patched(area)),
+                    // The area is there now, and what it lacks is put in as in any other.
+                    false => Err(Failure::left_out().into()),
+                }
             }
             Err(gone) if gone.is_gone() => Err(gone),
             Err(error) if error.is_passing() && refused == Refused::Again => Err(error),

@@ -139,12 +139,12 @@ impl Change {
         for (area, _) in &self.edits {
             counts[*area].0 += 1;
         }
-        for index in &left_out.indices {
-            counts[self.edits[*index as usize].0].1 += 1;
+        for index in left_out.indices() {
+            counts[self.edits[index as usize].0].1 += 1;
         }
         let done = |(all, left): (usize, usize)| match left {
             0 if all > 0 => Done::All,
-            left if left == all && left_out.is_final => Done::None,
+            left if left == all && left_out.is_final() => Done::None,
             _ => Done::Some,
         };
         let areas = self.areas.into_iter().zip(counts).enumerate();
@@ -156,7 +156,7 @@ impl Change {
             key: self.key,
             wanted: self.wanted,
             areas: areas.collect(),
-            is_final: left_out.is_final,
+            is_final: left_out.is_final(),
         })
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::PoisonError;
 
 use membound_rewrite::patch::Plan;
 use membound_wire::{TextEdit, TextMode};
@@ -35,23 +34,20 @@ impl Area {
         };
         let mut edits: Vec<TextEdit> = Vec::new();
         let mut gone = Vec::new();
-        {
-            let barred = self.barred.lock().unwrap_or_else(PoisonError::into_inner);
-            let standing = |index: &usize| !barred.contains_key(&placed.edits[*index].address);
-            for cluster in clusters(&placed.edits) {
-                let members: Vec<usize> = cluster.filter(standing).collect();
-                let goes = all_go(members.iter().map(|index| sites_of(*index)), out);
-                if goes {
-                    gone.extend(members.iter().flat_map(|index| sites_of(*index)));
-                }
-                edits.extend(members.iter().filter_map(|index| {
-                    if goes {
-                        self.reverse(&placed.edits, *index, &standing)
-                    } else {
-                        Some(placed.edits[*index])
-                    }
-                }));
+        let standing = |index: &usize| self.was_led(&placed.edits[*index]);
+        let withdrawn = self.withdrawn().clone();
+        for cluster in clusters(&placed.edits) {
+            let members: Vec<usize> = cluster.filter(standing).collect();
+            let goes = all_go(members.iter().map(|index| sites_of(*index)), out);
+            if goes {
+                gone.extend(members.iter().flat_map(|index| sites_of(*index)));
             }
+            edits.extend(members.iter().filter_map(|index| match goes {
+                true => self.reverse(&placed.edits, *index, &standing),
+                false => {
+                    Some(placed.edits[*index]).filter(|edit| !withdrawn.contains_key(&edit.address))
+                }
+            }));
         }
         conversation.text(&edits, mode)?;
         Ok(gone)
