@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     for note in symbols.notes() {
         assert!(!note.contains(['\n', '\r']), "{note:?}");
     }
-    let Ok(frames) = Frames::of_bytes(bytes, "fuzzed") else {
+    let Ok(frames) = Frames::of_bytes(bytes.to_vec(), "fuzzed") else {
         return;
     };
     let mut unwinder = Unwinder::new();

@@ -65,7 +65,7 @@ impl fmt::Debug for Module {
 impl Module {
     /// Call frame information.
     pub(crate) fn frames(&self) -> Option<&Frames> {
-        let read = || Frames::of_bytes(self.bytes.as_ref()?.as_ref(), &self.path).ok();
+        let read = || Frames::of_bytes(self.bytes.clone()?, &self.path).ok();
         self.frames.get_or_init(read).as_ref()
     }
 

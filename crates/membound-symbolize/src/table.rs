@@ -20,7 +20,7 @@ const MOST_SECTIONS: usize = 4096;
 enum Name {
     /// In a table of strings: which one, and where.
     Symbol { strings: u32, offset: u32 },
-    /// A procedure's linkage.
+    /// The linkage of the procedure of this name.
     Linkage(Box<str>),
     /// None.
     Nameless,
@@ -133,7 +133,7 @@ impl Table {
                 let name = self.symbol_name(name)?;
                 Some(String::from_utf8_lossy(name).into_owned())
             }
-            Name::Linkage(name) => Some(name.clone().into_string()),
+            Name::Linkage(target) => Some(format!("{}@plt", crate::demangle(target))),
             Name::Nameless => None,
         }
     }
@@ -172,9 +172,21 @@ impl Table {
     /// Adds the stubs of `elf` to its code.
     fn link(&self, elf: &Elf<'_>, code: &mut Collected) {
         let dynamic = symtab::Symbols::read(elf, ".dynsym").unwrap_or_default();
+        let tables = [".rela.plt", ".rela.iplt", ".rela.dyn"]
+            .map(|name| (name, symtab::relocations(elf, name)));
+        let chooses = |relocation: &symtab::Relocation| {
+            matches!(
+                relocation.kind,
+                elf::R_X86_64_IRELATIVE | elf::R_AARCH64_IRELATIVE
+            )
+        };
+        let mut all = tables.iter().flat_map(|(_, relocations)| relocations);
         // Statically linked programs choose functions by resolvers.
         let mut resolvers: HashMap<u64, (u32, &Name)> = HashMap::new();
-        for (rank, item) in code.sized.iter().chain(&code.points) {
+        let names = all
+            .any(chooses)
+            .then(|| code.sized.iter().chain(&code.points));
+        for (rank, item) in names.into_iter().flatten() {
             let best = resolvers.entry(item.start).or_insert((*rank, &item.what));
             if *rank < best.0 {
                 *best = (*rank, &item.what);
@@ -194,10 +206,10 @@ impl Table {
         };
         let mut slots = HashMap::new();
         let mut order = Vec::new();
-        for name in [".rela.plt", ".rela.iplt", ".rela.dyn"] {
-            for relocation in symtab::relocations(elf, name) {
-                let target = target(&relocation);
-                if name == ".rela.plt" {
+        for (name, relocations) in &tables {
+            for relocation in relocations {
+                let target = target(relocation);
+                if *name == ".rela.plt" {
                     order.push(target.clone());
                 }
                 if let Some(target) = target {
@@ -206,10 +218,9 @@ impl Table {
             }
         }
         for stub in plt::stubs(elf, &slots, &order) {
-            let what = stub.target.map_or(Name::Nameless, |target| {
-                let shown = crate::demangle(&target);
-                Name::Linkage(format!("{shown}@plt").into())
-            });
+            let what = stub
+                .target
+                .map_or(Name::Nameless, |target| Name::Linkage(target.into()));
             code.sized.push((
                 0,
                 Item {

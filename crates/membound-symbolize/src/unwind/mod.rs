@@ -10,9 +10,10 @@ mod rule;
 mod state;
 mod walk;
 
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gimli::UnwindContext;
 
@@ -36,21 +37,57 @@ const KEPT: std::ops::RangeInclusive<usize> = 256..=8192;
 #[derive(Clone, Debug)]
 pub struct Frames(Arc<Module>);
 
-#[derive(Debug)]
 struct Module {
     machine: Machine,
+    tables: OnceLock<Tables>,
+    /// What the tables are read from.
+    source: Option<Box<dyn AsRef<[u8]> + Send + Sync>>,
+}
+
+#[derive(Debug)]
+struct Tables {
     cfi: Cfi,
     gaps: Gaps,
 }
 
+impl fmt::Debug for Module {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = out.debug_struct("Module");
+        shown.field("machine", &self.machine);
+        shown.field("tables", &self.tables).finish_non_exhaustive()
+    }
+}
+
+impl Tables {
+    fn of(elf: &Elf<'_>) -> Self {
+        let cfi = Cfi::read(elf);
+        let gaps = Gaps::read(elf, &cfi);
+        Self { cfi, gaps }
+    }
+
+    fn none(machine: Machine) -> Self {
+        let gaps = Gaps::none(machine);
+        let cfi = Cfi::default();
+        Self { cfi, gaps }
+    }
+}
+
 impl Frames {
-    /// Reads what unwinding needs from a file's bytes, or the vdso's. `name` stands for it in
-    /// messages.
+    /// Reads what unwinding needs from a file's bytes, or the vdso's, when the first call in it is followed: a program
+    /// may have hundreds of libraries, most of which are in no chain. `name` stands for it in messages.
     ///
     /// # Errors
     /// When they are no ELF file.
-    pub fn of_bytes(bytes: &[u8], name: &str) -> Result<Self, Error> {
-        Ok(Self::of(&Elf::of_borrowed(bytes, name)?))
+    pub fn of_bytes(
+        bytes: impl AsRef<[u8]> + Send + Sync + 'static,
+        name: &str,
+    ) -> Result<Self, Error> {
+        let machine = Elf::of_borrowed(bytes.as_ref(), name)?.machine;
+        Ok(Self(Arc::new(Module {
+            machine,
+            tables: OnceLock::new(),
+            source: Some(Box::new(bytes)),
+        })))
     }
 
     /// Reads what unwinding needs from a file.
@@ -58,22 +95,32 @@ impl Frames {
     /// # Errors
     /// When it cannot be read or is no ELF file.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Self::of(&Elf::open(path)?))
+        let elf = Elf::open(path)?;
+        Ok(Self::with(elf.machine, Tables::of(&elf)))
     }
 
-    fn of(elf: &Elf<'_>) -> Self {
-        let cfi = Cfi::read(elf);
-        let gaps = Gaps::read(elf, &cfi);
-        let machine = elf.machine;
-        Self(Arc::new(Module { machine, cfi, gaps }))
+    fn with(machine: Machine, tables: Tables) -> Self {
+        Self(Arc::new(Module {
+            machine,
+            tables: tables.into(),
+            source: None,
+        }))
     }
 
     fn machine(&self) -> Machine {
         self.0.machine
     }
 
+    fn tables(&self) -> &Tables {
+        self.0.tables.get_or_init(|| {
+            let bytes = self.0.source.as_ref().map(|source| (**source).as_ref());
+            let elf = Elf::of_borrowed(bytes.unwrap_or_default(), "");
+            elf.map_or_else(|_| Tables::none(self.0.machine), |elf| Tables::of(&elf))
+        })
+    }
+
     fn cfi(&self) -> &Cfi {
-        &self.0.cfi
+        &self.tables().cfi
     }
 }
 
@@ -251,7 +298,7 @@ impl Unwinder {
             self.kept.put(place, rule);
             return result.map(|(caller, signal)| Step::Known(caller, signal));
         }
-        let gaps = &module.frames.0.gaps;
+        let gaps = &module.frames.tables().gaps;
         let here = state.ip.wrapping_sub(module.bias);
         if gaps.returns_from_signal(here) {
             return walk::from_signal(state, read).map(|caller| Step::Known(caller, Signal::Yes));
@@ -410,11 +457,9 @@ mod tests {
     fn on_aarch64_what_a_signal_interrupted_is_found_in_the_kernels_frame() {
         // mov x8, #139; svc #0, to which handlers return.
         let code = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
-        let frames = Frames(Arc::new(Module {
-            machine: Machine::Aarch64,
-            cfi: Cfi::default(),
-            gaps: Gaps::of_code(Machine::Aarch64, 0x40, &code),
-        }));
+        let gaps = Gaps::of_code(Machine::Aarch64, 0x40, &code);
+        let cfi = Cfi::default();
+        let frames = Frames::with(Machine::Aarch64, Tables { cfi, gaps });
         let mut unwinder = Unwinder::new();
         unwinder.add(0x7000..0x8000, 0x7000, &frames);
         // Behind 128 bytes of siginfo and 176 of the context lie the fault's address, x0 to
@@ -445,11 +490,7 @@ mod tests {
 
     #[test]
     fn modules_take_each_other_s_place() {
-        let frames = Frames(Arc::new(Module {
-            machine: Machine::X86_64,
-            cfi: Cfi::default(),
-            gaps: Gaps::none(Machine::X86_64),
-        }));
+        let frames = Frames::with(Machine::X86_64, Tables::none(Machine::X86_64));
         let mut unwinder = Unwinder::new();
         unwinder.add(0x1000..0x3000, 0, &frames);
         unwinder.add(0x3000..0x4000, 0, &frames);

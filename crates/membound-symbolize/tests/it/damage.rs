@@ -26,7 +26,7 @@ fn ask(bytes: &[u8]) {
         }
         let _ = (symbols.build_id(), symbols.text_hash());
     }
-    if let Ok(frames) = Frames::of_bytes(bytes, "damaged") {
+    if let Ok(frames) = Frames::of_bytes(bytes.to_vec(), "damaged") {
         let mut unwinder = Unwinder::new();
         unwinder.add(0x10_0000..0x20_0000, 0x10_0000, &frames);
         for ip in (0x10_0000..0x10_6000).step_by(0x11) {

@@ -54,7 +54,7 @@ impl Follower {
         if mapping.path == Path::new("[vdso]") {
             let mut image = vec![0; usize::try_from(mapping.end - mapping.start).ok()?];
             program.memory(mapping.start, &mut image);
-            return Some(Frames::of_bytes(&image, "[vdso]").expect("the vdso is an ELF file"));
+            return Some(Frames::of_bytes(image, "[vdso]").expect("the vdso is an ELF file"));
         }
         if !mapping.path.is_absolute() {
             return None;
