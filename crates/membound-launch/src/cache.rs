@@ -9,12 +9,16 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use memmap2::Mmap;
 
-/// All plans together take no more.
+/// All plans together take little more.
 pub const LIMIT_BYTES: u64 = 2 << 30;
+/// The part of that which may be put before it is looked at again.
+const UNSEEN_PART: u64 = 64;
 /// Bytes behind the plan: its length, then its CRC-32, both little-endian.
 const TRAILER_BYTES: usize = 16;
 
@@ -23,6 +27,8 @@ const TRAILER_BYTES: usize = 16;
 pub struct Cache {
     directory: PathBuf,
     limit_bytes: u64,
+    /// Bytes that were put since somebody looked whether there is too much.
+    put_bytes: Arc<AtomicU64>,
 }
 
 /// A plan's bytes as they lie in its file.
@@ -44,6 +50,8 @@ impl Cache {
         Self {
             directory,
             limit_bytes: LIMIT_BYTES,
+            // Others may have put some.
+            put_bytes: Arc::new(AtomicU64::new(LIMIT_BYTES)),
         }
     }
 
@@ -101,7 +109,14 @@ impl Cache {
             file.persist(self.path(key))?;
             Ok(())
         });
-        if written.is_ok() {
+        if written.is_err() {
+            return;
+        }
+        // To look at thousands of files takes longer than to write one.
+        let length = plan.len() as u64;
+        let put_bytes = self.put_bytes.fetch_add(length, Ordering::Relaxed) + length;
+        if put_bytes > self.limit_bytes / UNSEEN_PART {
+            self.put_bytes.store(0, Ordering::Relaxed);
             self.evict();
         }
     }
@@ -196,6 +211,7 @@ mod tests {
         let cache = Cache {
             directory: place.path().to_owned(),
             limit_bytes: 3 * (100 + TRAILER_BYTES as u64),
+            put_bytes: Arc::default(),
         };
         let before = SystemTime::now() - Duration::from_secs(100);
         for (age, key) in ["a", "b", "c"].into_iter().enumerate() {

@@ -191,7 +191,9 @@ impl Module {
 
     /// How callers are found from its code; empty where nothing says.
     pub(crate) fn unwind_table(&self) -> Vec<u8> {
-        self.with_image(|image| image.unwind_table())
+        let bytes: &[u8] = &self.file;
+        Image::parse_described(bytes)
+            .map(|image| image.unwind_table())
             .unwrap_or_default()
     }
 

@@ -13,6 +13,9 @@ const LONGEST_FUNCTION: usize = 16 << 20;
 /// How far back code is looked for that is known.
 const FAR: usize = 4096;
 
+/// Bytes that are looked at for padding at once.
+const PADDING_AT_ONCE: usize = 256;
+
 /// So many instructions in a row are code.
 const CONVINCING: usize = 256;
 
@@ -378,13 +381,15 @@ impl<'a, 'data> Descent<'a, 'data> {
                 at += usize::try_from(range.end - address).unwrap_or(usize::MAX - at);
                 continue;
             }
+            // Not all that is open: in a function of megabytes that is counted for each of its pieces.
             let open = self.map[at..]
                 .iter()
+                .take(PADDING_AT_ONCE)
                 .take_while(|&&byte| byte == UNKNOWN)
                 .count();
             let padding = leading_padding(&self.bytes[at..at + open]);
             at += padding;
-            if padding == open {
+            if padding == open || padding > 0 && open == PADDING_AT_ONCE {
                 continue;
             }
             let address = self.start + at as u64;

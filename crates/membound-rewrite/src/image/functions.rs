@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
-use super::FunctionBounds;
 use super::elf::{Layout, range_holding};
 use super::frames::Frame;
 use super::padding::leading_padding;
 use super::relocations::Relocations;
 use super::symbols::{Symbol, SymbolKind};
+use super::{FunctionBounds, Undescribed};
 
 /// What compilers align functions to.
 const FUNCTION_ALIGNMENT: u64 = 16;
@@ -39,6 +39,7 @@ pub(super) fn find(
     frames: &[Frame],
     symbols: &[Symbol<'_>],
     relocations: &Relocations<'_>,
+    undescribed: Undescribed,
 ) -> Found {
     let mut inner = Vec::new();
     let mut functions = Vec::new();
@@ -90,7 +91,9 @@ pub(super) fn find(
     });
     fill(&mut functions, open, text, &mut inner);
 
-    fill_gaps(layout, text, relocations, &mut functions);
+    if undescribed == Undescribed::Found {
+        fill_gaps(layout, text, relocations, &mut functions);
+    }
     name(&mut functions, symbols);
     inner.sort_unstable();
     inner.dedup();
@@ -198,14 +201,19 @@ fn fill_gaps(
     }
     for range in text {
         let bytes = layout.bytes(range.clone()).unwrap_or_default();
-        for (index, window) in bytes.windows(5).enumerate() {
-            // A call, a jump, or the last five bytes of a long conditional jump. What only
-            // looks like one makes at worst a function that nobody runs.
-            if !matches!(window[0], 0xe8 | 0xe9 | 0x80..=0x8f) {
+        // A call, a jump, or a long conditional jump. What only looks like one makes at worst a function that
+        // nobody runs.
+        for index in memchr::memchr3_iter(0xe8, 0xe9, 0x0f, bytes) {
+            let displaced_at = match &bytes[index..] {
+                [0x0f, 0x80..=0x8f, ..] => index + 2,
+                [0x0f, ..] => continue,
+                _ => index + 1,
+            };
+            let Some(displacement) = bytes.get(displaced_at..).and_then(<[u8]>::first_chunk) else {
                 continue;
-            }
-            let displacement = i32::from_le_bytes([window[1], window[2], window[3], window[4]]);
-            let next = range.start + index as u64 + 5;
+            };
+            let displacement = i32::from_le_bytes(*displacement);
+            let next = range.start + displaced_at as u64 + 4;
             let target = next.wrapping_add_signed(i64::from(displacement));
             if target >= range.start && target < range.end {
                 reach(target);

@@ -1,5 +1,6 @@
 //! What an image is called, and which compilers made it.
 
+use memchr::memmem;
 use sha2::{Digest as _, Sha256};
 
 use super::elf::Layout;
@@ -101,48 +102,15 @@ fn follows_the_abi(maker: &[u8]) -> bool {
 /// Stripped programs still hold the names of the environment variables that their runtimes
 /// read.
 fn runtime_of_another_language(layout: &Layout<'_>) -> bool {
+    // With the terminator that C strings have, or this program would find itself.
+    let names = ["OCAMLRUNPARAM", "GHCRTS"].map(|name| [name.as_bytes(), &[0]].concat());
     layout
         .segments
         .iter()
         .filter(|segment| !segment.executable && !segment.writable)
         .filter_map(|segment| layout.bytes(segment.backed.clone()))
         .any(|bytes| {
-            ["OCAMLRUNPARAM", "GHCRTS"]
-                .iter()
-                // With the terminator that C strings have, or this program would find itself.
-                .any(|name| contains(bytes, &[name.as_bytes(), &[0]].concat()))
+            let mut names = names.iter();
+            names.any(|name| memmem::find(bytes, name).is_some())
         })
-}
-
-/// Horspool's search: most bytes are never looked at.
-fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
-    let length = wanted.len();
-    let mut skip = [length; 256];
-    for (index, &byte) in wanted[..length - 1].iter().enumerate() {
-        skip[usize::from(byte)] = length - 1 - index;
-    }
-    let mut at = 0;
-    while let Some(window) = bytes.get(at..at + length) {
-        if window == wanted {
-            return true;
-        }
-        at += skip[usize::from(window[length - 1])];
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::contains;
-
-    #[test]
-    fn a_word_is_found_wherever_it_stands() {
-        for prefix in 0..40 {
-            let mut bytes = vec![b'G'; prefix];
-            bytes.extend_from_slice(b"GHCRTS");
-            assert!(contains(&bytes, b"GHCRTS"), "{prefix}");
-            bytes.pop();
-            assert!(!contains(&bytes, b"GHCRTS"), "{prefix}");
-        }
-    }
 }

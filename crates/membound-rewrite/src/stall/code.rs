@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use iced_x86::{Formatter as _, Instruction, IntelFormatter};
 use rustc_hash::FxHashMap;
@@ -16,7 +16,7 @@ use crate::flow::{self, Direction};
 use crate::image::{self, Identity, Image};
 
 /// Bytes of a file.
-type Bytes = Box<dyn AsRef<[u8]> + Send + Sync>;
+type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 self_cell! {
     struct File {
@@ -35,8 +35,33 @@ pub struct Code {
 }
 
 enum Source {
-    File(Box<File>, Knowledge),
+    File(Box<Images>, Knowledge),
     Piece(Range<u64>, Vec<u8>),
+}
+
+/// A file as its symbols and its unwind information describe it, and with the functions that nothing describes: to find
+/// those, all of its text is read, and hardly anybody asks for one.
+struct Images {
+    described: File,
+    whole: OnceLock<Option<File>>,
+}
+
+impl Images {
+    /// Lets `ask` look at the function that holds an address, by its index.
+    fn function<T>(&self, address: u64, ask: impl Fn(&Image<'_>, usize) -> T) -> Option<T> {
+        let of = |file: &File| {
+            file.with_dependent(|_, image| Some(ask(image, image.function_at(address)?)))
+        };
+        let whole = || {
+            let bytes = Arc::clone(self.described.borrow_owner());
+            File::try_new(bytes, |bytes| Image::parse_unpatched((**bytes).as_ref())).ok()
+        };
+        let is_text = |file: &File| file.with_dependent(|_, image| image.is_text(address));
+        of(&self.described).or_else(|| {
+            is_text(&self.described).then_some(())?;
+            of(self.whole.get_or_init(whole).as_ref()?)
+        })
+    }
 }
 
 /// What an instruction does to memory.
@@ -85,10 +110,12 @@ impl Code {
     /// When it is malformed, or of a kind that is not looked at. What is not patched may be
     /// looked at all the same, as Go's code is.
     pub fn of(file: impl AsRef<[u8]> + Send + Sync + 'static) -> Result<Self, image::Error> {
-        let bytes: Bytes = Box::new(file);
-        let file = File::try_new(bytes, |bytes| Image::parse_unpatched((**bytes).as_ref()))?;
+        let bytes: Bytes = Arc::new(file);
+        let described = File::try_new(bytes, |bytes| Image::parse_described((**bytes).as_ref()))?;
+        let whole = OnceLock::new();
+        let images = Images { described, whole };
         let knowledge = Knowledge::nothing(Tables::Resolve);
-        Ok(Self::new(Source::File(Box::new(file), knowledge)))
+        Ok(Self::new(Source::File(Box::new(images), knowledge)))
     }
 
     /// One function that is in no file, such as one that was made at run time.
@@ -110,7 +137,10 @@ impl Code {
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         match &self.source {
-            Source::File(file, _) => Some(file.with_dependent(|_, image| image.identity().clone())),
+            Source::File(images, _) => {
+                let identity = |_: &_, image: &Image<'_>| image.identity().clone();
+                Some(images.described.with_dependent(identity))
+            }
             Source::Piece(..) => None,
         }
     }
@@ -119,9 +149,8 @@ impl Code {
     #[must_use]
     pub fn function(&self, address: u64) -> Option<Range<u64>> {
         match &self.source {
-            Source::File(file, _) => file.with_dependent(|_, image| {
-                let index = image.function_at(address)?;
-                Some(image.functions()[index].range.clone())
+            Source::File(images, _) => images.function(address, |image, index| {
+                image.functions()[index].range.clone()
             }),
             Source::Piece(range, _) => range.contains(&address).then(|| range.clone()),
         }
@@ -249,9 +278,8 @@ impl Code {
             return known;
         }
         let function = Arc::new(match &self.source {
-            Source::File(file, knowledge) => file.with_dependent(|_, image| {
-                let index = image.function_at(address)?;
-                Some(Function::decode(image, knowledge, index))
+            Source::File(images, knowledge) => images.function(address, |image, index| {
+                Function::decode(image, knowledge, index)
             })?,
             Source::Piece(range, bytes) => Function::from_code(bytes, range.start),
         });
