@@ -25,6 +25,9 @@ const ADVANCE_NS: f64 = 20e6;
 /// The most that the recorder's own CPU time may take of what there is. The rest stays for windows:
 /// a recorder that is slow would otherwise find out nothing at all.
 const MOST_BESIDE: f64 = 0.6;
+/// The most that may have been lost when what can also be done after the end is gone on with: samples themselves take
+/// as much again.
+const MOST_BEFORE_END: f64 = 0.3;
 
 /// What stands in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +79,7 @@ impl Budget {
         if self.share <= 0.0 {
             return 0.0;
         }
-        let earned_ns = ADVANCE_NS + self.share * cpu_ns as f64;
+        let earned_ns = earned_ns(self.share, cpu_ns);
         earned_ns - self.spent_ns - self.beside_ns.min(MOST_BESIDE * earned_ns)
     }
 
@@ -96,12 +99,21 @@ impl Budget {
     }
 }
 
+/// Nanoseconds that may have been spent when programs ran for `cpu_ns`.
+fn earned_ns(share: f64, cpu_ns: u64) -> f64 {
+    ADVANCE_NS + share * cpu_ns as f64
+}
+
 /// Follows what the recorder does beside the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside {
     processors: Processors,
+    /// Share of the program's CPU time that recording may cost.
+    share: f64,
     /// Time, CPU time of the programs and own CPU time at the last look.
     last: Option<(u64, u64, u64)>,
+    /// Part of own time that the programs lost lately.
+    part: f64,
     lost_ns: f64,
 }
 
@@ -112,12 +124,21 @@ impl Beside {
     const HARDLY_BUSY: f64 = 0.1;
 
     /// Where programs have these.
-    pub(crate) const fn new(processors: Processors) -> Self {
+    pub(crate) const fn new(processors: Processors, share: f64) -> Self {
         Self {
             processors,
+            share,
             last: None,
+            part: 1.0,
             lost_ns: 0.0,
         }
+    }
+
+    /// Whether what can also be done after the end may be done now, when the recorder has taken `own_ns` of CPU time.
+    pub(crate) fn may_go_on(&self, own_ns: u64) -> bool {
+        let (_, cpu_ns, own_before_ns) = self.last.unwrap_or_default();
+        let since_ns = own_ns.saturating_sub(own_before_ns) as f64;
+        self.lost_ns + since_ns * self.part <= MOST_BEFORE_END * earned_ns(self.share, cpu_ns)
     }
 
     /// What the programs have lost until now, in nanoseconds, when they have taken `cpu_ns` and the
@@ -129,9 +150,11 @@ impl Beside {
             let busy = cpu_ns.saturating_sub(cpu_before_ns) as f64 / passed_ns as f64;
             let spent_ns = own_ns.saturating_sub(own_before_ns) as f64;
             // A program that is held, sleeps or has ended loses nothing meanwhile.
-            if busy >= Self::HARDLY_BUSY {
-                self.lost_ns += spent_ns * self.processors.lost_beside(busy);
-            }
+            self.part = match busy >= Self::HARDLY_BUSY {
+                true => self.processors.lost_beside(busy),
+                false => 0.0,
+            };
+            self.lost_ns += spent_ns * self.part;
             self.last = Some((t_ns, cpu_ns, own_ns));
         }
         self.lost_ns
@@ -156,7 +179,7 @@ mod tests {
     #[test]
     fn own_time_counts_more_where_the_program_has_all_processors() {
         let lost = |busy: u64| {
-            let mut beside = Beside::new(Processors::cores(2));
+            let mut beside = Beside::new(Processors::cores(2), 0.05);
             let look = |at: u64| (at * 50_000_000, at * 50_000_000 * busy, at * 10_000_000);
             (0..=4)
                 .map(|at| {
@@ -168,6 +191,20 @@ mod tests {
         assert_eq!(lost(2), Some(40e6));
         assert!(lost(1) < Some(20e6) && lost(1) > Some(0.0));
         assert_eq!(lost(0), Some(0.0), "it does not run");
+    }
+
+    #[test]
+    fn what_can_wait_is_done_where_it_costs_the_program_nothing() {
+        let after = |busy: u64, own_ns: u64| {
+            let mut beside = Beside::new(Processors::cores(2), 0.05);
+            beside.lost_ns(0, 0, 0);
+            beside.lost_ns(100_000_000, 100_000_000 * busy, 0);
+            beside.may_go_on(own_ns)
+        };
+        assert!(after(1, 50_000_000) && !after(2, 50_000_000));
+        assert!(after(2, 5_000_000));
+        let young = Beside::new(Processors::cores(2), 0.05);
+        assert!(young.may_go_on(0) && !young.may_go_on(50_000_000));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod pending;
 mod settle;
+mod unseen;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +49,7 @@ use crate::windows::{Closed, Now, Wants, Windows};
 use crate::world::World;
 use crate::{Blocks, Bursts, Latencies, Options, Watch};
 use pending::Pending;
+use unseen::Unseen;
 
 /// How long events wait for earlier ones that come later.
 const DELAY_NS: u64 = 50_000_000;
@@ -71,10 +73,6 @@ const WRITE_EVERY_NS: u64 = 500_000_000;
 const TIDY_EVERY_NS: u64 = 100_000_000;
 /// Processes whose threads are looked at in one turn.
 const LOOKED_AT: usize = 64;
-/// Time in samples before they are looked at for the first time.
-const FIRST_LOOK_NS: u64 = 80_000_000;
-/// The same where a program hardly runs.
-const LATEST_LOOK_NS: u64 = 1_000_000_000;
 /// Time in samples before sites are chosen for the first time.
 const FIRST_CHOICE_NS: u64 = 100_000_000;
 /// Threads that were sampled this long ago run at the same time as those sampled now.
@@ -98,14 +96,6 @@ enum Happened {
     /// Process, number and return addresses of a call chain.
     Chained(u32, u32, Vec<u64>),
     Allocated(u32, AllocationEvent),
-}
-
-/// Samples that were not looked at yet.
-#[derive(Debug, Default)]
-struct Early {
-    samples: Vec<Taken>,
-    /// Those of until then have come.
-    until_ns: u64,
 }
 
 /// The driver's state.
@@ -154,9 +144,7 @@ pub(crate) struct Driver {
     covered_ns: u64,
     /// Until when all samples are there.
     sampled_until_ns: u64,
-    /// What was sampled as long as the program is so young that it may end at any moment. To find out what it waits for
-    /// takes longer than it runs, and can be done when it has ended.
-    early: Option<Early>,
+    unseen: Unseen,
     written_ns: u64,
     tidied_ns: u64,
     look_from: usize,
@@ -208,9 +196,9 @@ impl Driver {
             TimerKind::CpuClock | TimerKind::Cycles | TimerKind::None => Telling::Patches,
         };
         // Those of perf say how far they are.
-        let (sampled_until_ns, early) = match sampling {
-            Some(_) => (0, Some(Early::default())),
-            None => (u64::MAX, None),
+        let sampled_until_ns = match sampling {
+            Some(_) => 0,
+            None => u64::MAX,
         };
         let windows = Windows::new(options.max_overhead, wants);
         let caches = options.machine.iter().flat_map(|it| &it.machine.caches);
@@ -218,7 +206,7 @@ impl Driver {
         let trials = Trials::new(line_bytes.map(u64::from));
         let watching =
             (options.watch == Watch::On).then(|| Watching::new(line_bytes.map(u64::from)));
-        let beside = Beside::new(Processors::here());
+        let beside = Beside::new(Processors::here(), options.max_overhead);
         let mut gaps = gaps;
         let traffic = TrafficCounters::open(&Root::system(), clock.now_ns(), &mut gaps);
         Self {
@@ -258,7 +246,7 @@ impl Driver {
             covered: CpuTime::default(),
             covered_ns: 0,
             sampled_until_ns,
-            early,
+            unseen: Unseen::default(),
             written_ns: 0,
             tidied_ns: 0,
             look_from: 0,
@@ -368,28 +356,8 @@ impl Driver {
         self.gaps
             .count("samples", "perf's rings were full", remedy, batch.lost);
         self.switching_ns += batch.switching_ns;
-        let Some(early) = &mut self.early else {
-            self.sampled_until_ns = until_ns.max(self.sampled_until_ns);
-            for taken in batch.samples {
-                self.sampled(taken);
-            }
-            return;
-        };
-        early.samples.extend(batch.samples);
-        early.until_ns = until_ns;
-        let sum_ns: u64 = early.samples.iter().map(|taken| taken.weight_ns).sum();
-        if sum_ns >= FIRST_LOOK_NS || self.over {
-            self.look_at_early();
-        }
-    }
-
-    /// Looks at what was sampled first.
-    fn look_at_early(&mut self) {
-        let Some(early) = self.early.take() else {
-            return;
-        };
-        self.sampled_until_ns = early.until_ns;
-        for taken in early.samples {
+        self.sampled_until_ns = until_ns.max(self.sampled_until_ns);
+        for taken in batch.samples {
             self.sampled(taken);
         }
     }
@@ -410,12 +378,11 @@ impl Driver {
         } else {
             usize::MAX
         };
-        if now_ns >= LATEST_LOOK_NS {
-            self.look_at_early();
-        }
-        if self.early.is_none() {
-            self.settle(now_ns.saturating_sub(DELAY_NS), most);
-        }
+        self.look(now_ns);
+        let horizon_ns = now_ns.saturating_sub(DELAY_NS);
+        // What a sample waited for is looked for among the blocks that there were then.
+        let first_ns = self.unseen.first_ns().unwrap_or(u64::MAX);
+        self.settle(horizon_ns.min(first_ns.saturating_sub(1)), most);
         // In a trial threads read the line themselves, which is no access of the program's.
         let may_begin = !self.trials.is_trying();
         let watching = self.watching.as_mut().filter(|_| self.elapsed_ns.is_none());
@@ -505,7 +472,7 @@ impl Driver {
         }
     }
 
-    /// Finds out what a sample waited for, at once: what is patched next depends on it.
+    /// Takes a sample.
     fn sampled(&mut self, taken: Taken) {
         if self.elapsed_ns.is_some() {
             return;
@@ -519,6 +486,12 @@ impl Driver {
                 self.stays.seen(taken.thread, taken.t_ns, cpu);
             }
         }
+        let clear_since_ns = self.windows.clear_since_ns(taken.t_ns);
+        self.unseen.push(taken, clear_since_ns);
+    }
+
+    /// Finds out what a sample waited for: what is patched next depends on it.
+    fn find_wait(&mut self, taken: Taken, clear_since_ns: Option<u64>) {
         let mut effective = None;
         if let Some((module, address, bias)) = &taken.code {
             let world = &self.world;
@@ -533,7 +506,7 @@ impl Driver {
             }
             // What lies in a patch is of our making, and blocks begin behind it that are none
             // of the program's.
-            let clear = taken.patched == Patched::No && self.windows.was_clear(taken.t_ns);
+            let clear = taken.patched == Patched::No && clear_since_ns.is_some();
             if clear && !waits.is_empty() {
                 let weight_ns = taken.weight_ns as f64;
                 self.chooser.sampled(weight_ns);
@@ -548,7 +521,6 @@ impl Driver {
             }
             effective = sites::effective(&waits, module, *address, *bias, &taken.registers);
         }
-        let clear_since_ns = self.windows.clear_since_ns(taken.t_ns);
         let t_ns = taken.t_ns;
         let sampled = Happened::Sampled(Box::new(taken), effective, clear_since_ns);
         self.pending.push(t_ns, sampled);
@@ -691,7 +663,7 @@ impl Driver {
             for batch in batches {
                 self.batch(batch);
             }
-            self.look_at_early();
+            self.look_at_all();
             self.unsampled(counted_ns);
             self.sampled_until_ns = u64::MAX;
         }
@@ -749,6 +721,7 @@ impl Driver {
         let now_ns = self.clock.now_ns();
         let told = self.inbox.take();
         self.told(told, now_ns);
+        self.look_at_all();
         self.settle(u64::MAX, usize::MAX);
         self.laps.end(&self.sites, &mut self.rows.laps);
         if self.sampled_interval_bytes > 0 {

@@ -244,15 +244,11 @@ impl Windows {
         !matches!(self.phase, Phase::Closed { .. } | Phase::Lent)
     }
 
-    /// Whether no patch stood in any text at a moment not long ago, as far as is known.
-    pub(crate) fn was_clear(&self, t_ns: u64) -> bool {
-        (self.clear_ns.0..self.clear_ns.1).contains(&t_ns)
-    }
-
     /// Since when no patch stood in any text, at a moment not long ago; `None` where one did,
     /// as far as is known.
     pub(crate) fn clear_since_ns(&self, t_ns: u64) -> Option<u64> {
-        self.was_clear(t_ns).then_some(self.clear_ns.0)
+        let (since_ns, until_ns) = self.clear_ns;
+        (since_ns..until_ns).contains(&t_ns).then_some(since_ns)
     }
 
     /// When a window was opened in which everything is recorded, once for each.
@@ -815,22 +811,25 @@ mod tests {
         let programs = Programs::default();
         let mut windows = Windows::new(0.05, wants);
         let mut sites = Sites::default();
-        assert!(windows.was_clear(5));
+        assert!(windows.clear_since_ns(5).is_some());
         windows.stand(at(10));
-        assert!(windows.was_clear(9));
-        assert!(!windows.was_clear(10));
+        assert!(windows.clear_since_ns(9).is_some());
+        assert!(windows.clear_since_ns(10).is_none());
         windows.phase = windows.close(&programs, at(20));
         windows.step(&programs, at(25), &[], &mut sites);
-        assert!(!windows.was_clear(25), "a program has them still");
+        assert!(
+            windows.clear_since_ns(25).is_none(),
+            "a program has them still"
+        );
         programs.done.set(1);
         windows.step(&programs, at(30), &[], &mut sites);
-        assert!(!windows.was_clear(29));
-        assert!(windows.was_clear(30));
+        assert!(windows.clear_since_ns(29).is_none());
+        assert!(windows.clear_since_ns(30).is_some());
         // The next window comes before all have done that.
         windows.phase = windows.close(&programs, at(40));
         windows.stand(at(45));
         programs.done.set(2);
         windows.step(&programs, at(50), &[], &mut sites);
-        assert!(!windows.was_clear(50));
+        assert!(windows.clear_since_ns(50).is_none());
     }
 }

@@ -29,6 +29,11 @@ impl<T> Pending<T> {
         self.new.push((t_ns, happened));
     }
 
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.sorted.len() + self.new.len()
+    }
+
     /// Takes out what happened until `horizon_ns`, in the order of time, `most` of it; and whether
     /// that is all.
     pub(super) fn take_until(&mut self, horizon_ns: u64, most: usize) -> (Vec<(u64, T)>, bool) {

@@ -52,7 +52,7 @@ impl Driver {
         }
         // Those wait for all their samples, which come late where the machine is busy.
         let sampled_ns = self
-            .sampled_until_ns
+            .seen_until_ns()
             .max(horizon_ns.saturating_sub(LATEST_NS));
         let settled = self.dilation.settle(horizon_ns.min(sampled_ns));
         self.windows.spend(self.dilation.take_unforeseen());

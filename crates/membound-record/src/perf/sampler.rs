@@ -101,23 +101,19 @@ impl Sampler {
     /// Each says what would help. Nothing is left open.
     pub fn attach(pid: u32, config: &Config) -> Result<Self, Error> {
         let (attrs, kernel) = permitted(config)?;
-        let mut sampler = Self::new(&attrs, kernel);
-        let mut ring_bytes = sampler.ring_bytes(config);
-        // Threads that are started meanwhile are inherited if their parent was there
-        // already, and else found when looking again.
-        loop {
-            let unseen = sampler.unseen(pid)?;
-            if unseen.is_empty() {
-                break;
+        Self::begin(pid, config, attrs, kernel, |sampler, ring_bytes| {
+            // Threads that are started meanwhile are inherited if their parent was there
+            // already, and else found when looking again.
+            loop {
+                let unseen = sampler.unseen(pid)?;
+                if unseen.is_empty() {
+                    return Ok(());
+                }
+                for tid in unseen {
+                    sampler.follow(pid, tid, &attrs, ring_bytes)?;
+                }
             }
-            for tid in unseen {
-                sampler.follow(pid, tid, &attrs, &mut ring_bytes)?;
-            }
-        }
-        if sampler.cpus.iter().all(|cpu| cpu.news.is_empty()) {
-            return Err(Error::Gone { pid });
-        }
-        Ok(sampler)
+        })
     }
 
     /// Begins to sample what the calling thread starts from now on: each process from its first
@@ -128,14 +124,36 @@ impl Sampler {
     pub fn for_children(config: &Config) -> Result<Self, Error> {
         let (attrs, kernel) = permitted(config)?;
         let attrs = attrs.each(Attr::after_exec);
-        let mut sampler = Self::new(&attrs, kernel);
         let pid = std::process::id();
+        Self::begin(pid, config, attrs, kernel, |sampler, ring_bytes| {
+            sampler.follow(pid, CALLING_THREAD, &attrs, ring_bytes)
+        })
+    }
+
+    /// Has `follow` put events on the first threads, with rings as large as are permitted: all processors'
+    /// alike, since the first would take what may be locked for all.
+    fn begin(
+        pid: u32,
+        config: &Config,
+        attrs: Attrs,
+        kernel: Kernel,
+        follow: impl Fn(&mut Self, usize) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let mut sampler = Self::new(&attrs, kernel);
         let mut ring_bytes = sampler.ring_bytes(config);
-        sampler.follow(pid, CALLING_THREAD, &attrs, &mut ring_bytes)?;
-        if sampler.cpus.iter().all(|cpu| cpu.news.is_empty()) {
-            return Err(Error::Gone { pid });
+        loop {
+            match follow(&mut sampler, ring_bytes) {
+                Err(Error::Locked) if ring_bytes > LEAST_RING_BYTES => {
+                    ring_bytes = (ring_bytes / 2).max(LEAST_RING_BYTES);
+                    sampler = Self::new(&attrs, kernel);
+                }
+                Err(error) => return Err(error),
+                Ok(()) if sampler.cpus.iter().all(|cpu| cpu.news.is_empty()) => {
+                    return Err(Error::Gone { pid });
+                }
+                Ok(()) => return Ok(sampler),
+            }
         }
-        Ok(sampler)
     }
 
     fn ring_bytes(&self, config: &Config) -> usize {
@@ -282,7 +300,7 @@ impl Sampler {
         pid: u32,
         tid: u32,
         attrs: &Attrs,
-        ring_bytes: &mut usize,
+        ring_bytes: usize,
     ) -> Result<(), Error> {
         let count = self.cpus.len();
         let open: usize = self
@@ -477,25 +495,15 @@ fn permitted(config: &Config) -> Result<(Attrs, Kernel), Error> {
     }
 }
 
-/// Maps a ring of at most `bytes`, and makes that smaller until it is permitted.
-fn map(event: &Event, bytes: &mut usize) -> Result<Ring, Error> {
-    loop {
-        match Ring::map(event, *bytes) {
-            Ok(ring) => return Ok(ring),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EPERM | libc::ENOMEM | libc::EAGAIN) if *bytes > LEAST_RING_BYTES => {
-                    *bytes /= 2;
-                }
-                Some(libc::EPERM) => return Err(Error::Locked),
-                _ => {
-                    return Err(Error::System {
-                        call: "mmap of a perf event",
-                        error,
-                    });
-                }
-            },
-        }
-    }
+/// Maps a ring of `bytes`.
+fn map(event: &Event, bytes: usize) -> Result<Ring, Error> {
+    Ring::map(event, bytes).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::ENOMEM | libc::EAGAIN) => Error::Locked,
+        _ => Error::System {
+            call: "mmap of a perf event",
+            error,
+        },
+    })
 }
 
 /// Threads of a process.
