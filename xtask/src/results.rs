@@ -103,9 +103,28 @@ impl Store {
         let home = std::env::var("HOME").unwrap_or_default();
         let text = without_paths(&text, &root().to_string_lossy(), &home);
         write(&path, &(text + "\n")).with_context(|| format!("cannot write {}", path.display()))?;
+        let listed = list(&directory, &path, kept, commit);
+        listed.with_context(|| format!("cannot list {}", path.display()))?;
         say(format_args!("raw results: {}", path.display()));
         Ok(())
     }
+}
+
+/// Adds a row to the list of results in `directory`. What the result says in words is for whoever keeps it to add.
+fn list(directory: &Path, path: &Path, kept: &Kept, commit: &str) -> std::io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let (date, time) = kept.machine.date.split_at_checked(10).unwrap_or_default();
+    let minute = time.get(1..6).unwrap_or_default();
+    let rows = kept.summary.as_array().or_else(|| kept.summary["rows"].as_array());
+    let rows = rows.map_or(0, Vec::len);
+    let (bench, machine) = (kept.bench, &kept.machine.cpu.model_name);
+    let mut list = std::fs::OpenOptions::new()
+        .append(true)
+        .open(directory.join("README.md"))?;
+    writeln!(
+        list,
+        "| [{date} {minute} {bench}]({name}) | {commit} | {machine} | {rows} rows |"
+    )
 }
 
 /// Whether the file at `path` is a result of `bench`.
