@@ -13,6 +13,7 @@ mod explore;
 mod follow;
 mod guard;
 mod learning;
+mod off;
 mod ordinary;
 mod plan;
 mod plans;
@@ -25,6 +26,7 @@ mod slowdown;
 mod smt;
 mod span;
 mod stage;
+mod stop;
 mod times;
 mod timing;
 mod worth;
@@ -52,6 +54,7 @@ pub(crate) fn run(command: &HarvestCommand) -> anyhow::Result<ExitCode> {
             }
             batch::run(args)
         }
+        HarvestCommand::Stop(args) => stop::run(args),
         HarvestCommand::Explore(args) => {
             check_agent()?;
             explore::run(args)

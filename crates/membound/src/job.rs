@@ -8,6 +8,7 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -22,6 +23,14 @@ use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 const PASSED_ON: [i32; 4] = [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 /// Signals that a terminal sends to the program as well.
 const SHARED: [i32; 2] = [SIGINT, SIGQUIT];
+
+/// Signals, as bits, that are not passed on: they mean something to membound itself.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
+/// From now on this signal is not passed on.
+pub(crate) fn keep_for_oneself(signal: i32) {
+    KEPT.fetch_or(1 << (signal - 1), Ordering::Relaxed);
+}
 
 /// Signals wait here from its making until there is a program to pass them to.
 pub(crate) struct Job {
@@ -41,11 +50,11 @@ impl Job {
     /// Takes over the signals that are not ignored already: what membound inherits as
     /// ignored, the program inherits too.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
-        let ignored = ignored();
+        let left_alone = ignored() | KEPT.load(Ordering::Relaxed);
         let taken = PASSED_ON
             .into_iter()
             .chain(SHARED)
-            .filter(|signal| ignored & (1 << (signal - 1)) == 0);
+            .filter(|signal| left_alone & (1 << (signal - 1)) == 0);
         let signals = SignalsInfo::new(taken).context("cannot listen for signals")?;
         Ok(Self { signals })
     }

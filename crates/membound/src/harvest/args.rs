@@ -26,6 +26,16 @@ pub(crate) enum HarvestCommand {
     /// Run a list of commands, several at a time, those that wait for memory together where that was
     /// measured to gain.
     Batch(Box<BatchArgs>),
+    /// Switch off a harvest that runs: its command goes on without yields, and its scavengers wait.
+    Stop(StopArgs),
+}
+
+/// Arguments of `harvest stop`.
+#[derive(Args, Debug)]
+pub(crate) struct StopArgs {
+    /// The `membound harvest run`, or its command [default: the only one that runs].
+    #[arg(value_name = "PID")]
+    pub(crate) pid: Option<u32>,
 }
 
 /// Arguments of `harvest plan`.

@@ -11,13 +11,13 @@ use membound_platform::threads::Scheduled;
 use membound_types::{HarvestSlots, SlowdownGuard};
 
 use super::balance::{Balance, Found, Look};
-use super::guard::{Guard, Limits};
+use super::guard::Guard;
+use super::off::{Listening, Off, Switch};
 use super::ordinary::Processes;
 use super::slots::Slots;
 use super::slowdown::Spans;
 use super::span::SpanControl;
 use super::times;
-use super::worth::PlannedYield;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -48,12 +48,24 @@ pub(super) struct Seen {
     pub(super) slots: HarvestSlots,
     /// What turns were worth, of scavengers without a command.
     pub(super) balance: Option<Found>,
+    /// What came of switching it off.
+    pub(super) off: Option<String>,
+}
+
+/// What somebody tells who follows a harvest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It is to be switched off.
+    Off,
+    /// It is over.
+    End,
 }
 
 /// Looks at a session until it is told to end.
 #[derive(Debug)]
 pub(super) struct Follower {
-    stop: mpsc::Sender<()>,
+    tell: mpsc::Sender<Told>,
+    listening: Listening,
     thread: JoinHandle<(Seen, Processes)>,
 }
 
@@ -62,16 +74,16 @@ impl Follower {
     pub(super) fn begin(
         remote: Remote,
         pid: u32,
-        limits: Limits,
-        yields: Vec<PlannedYield>,
+        mut guard: Option<Guard>,
         mut span: Option<SpanControl>,
         mut slots: Slots,
         mut together: Together,
+        (switch, off): (Switch, Off),
     ) -> Self {
-        let (stop, stopped) = mpsc::channel();
+        let (tell, heard) = mpsc::channel();
+        let listening = switch.begin(tell.clone());
         let thread = std::thread::spawn(move || {
             let mut seen = Seen::default();
-            let mut guard = Guard::new(limits, yields);
             let mut changing = None;
             let mut looks = 0_u32;
             let mut rest = Rest::default();
@@ -83,10 +95,18 @@ impl Follower {
                 } else {
                     rest.period()
                 };
-                let over = stopped.recv_timeout(period) != Err(RecvTimeoutError::Timeout);
+                let told = heard.recv_timeout(period);
+                let over = matches!(told, Ok(Told::End) | Err(RecvTimeoutError::Disconnected));
+                if told == Ok(Told::Off) && seen.off.is_none() {
+                    seen.off = Some(off.take_away(&remote));
+                }
                 if let Some(harvested) = remote.harvested() {
                     rest.has_seen(&harvested, &seen.harvested);
                     seen.look(harvested, pid);
+                }
+                if seen.off.is_some() && !over {
+                    together.processes.look();
+                    continue;
                 }
                 looks += 1;
                 let decides = looks.is_multiple_of(LOOKS);
@@ -118,12 +138,18 @@ impl Follower {
                 }
             }
         });
-        Self { stop, thread }
+        Self {
+            tell,
+            listening,
+            thread,
+        }
     }
 
     /// What was seen.
     pub(super) fn end(self) -> (Seen, Processes) {
-        drop(self.stop);
+        // It ends by itself only in a panic.
+        let _ = self.tell.send(Told::End);
+        self.listening.end();
         self.thread.join().unwrap_or_default()
     }
 }

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use membound_harvest::Options;
 use membound_harvest::distance::{Limits, Rule};
 use membound_platform::Root;
@@ -11,6 +12,7 @@ use membound_types::{HarvestRole, HarvestRun, MachineProfile, Timer};
 use super::args::RunArgs;
 use super::cast::Cast;
 use super::copies::{copies, prepare_outputs};
+use super::off::Switch;
 use super::plans::{self, Maker};
 use super::programs;
 use super::slots;
@@ -23,6 +25,8 @@ use crate::version;
 
 /// Runs what was asked for, says what it came to, and passes the command's end on.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    // Until somebody asks whether it came, the signal ends nobody.
+    let _caught = Switch::listen().context("cannot listen for SIGUSR2")?;
     let outputs = Outputs {
         json: args.json.as_deref().map(Target::open).transpose()?,
         html: args.html.as_deref().map(Target::page).transpose()?,

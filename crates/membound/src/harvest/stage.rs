@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use membound_launch::{Harvest, Idle, Live};
 use membound_platform::disturb::ThreadUsage;
 use membound_platform::{Root, memory};
@@ -21,8 +22,9 @@ use super::copies::Member;
 use super::document::{self, Facts};
 use super::ended::EndWatch;
 use super::follow::{Follower, Seen, Together};
-use super::guard;
+use super::guard::{self, Guard};
 use super::learning::{self, Learned, Learning, Lesson};
+use super::off::{Off, Switch};
 use super::ordinary::Processes;
 use super::plans::{Followed, Maker};
 use super::programs::{Wanted, texts};
@@ -148,14 +150,16 @@ impl<'a> Stage<'a> {
         if args.no_primary {
             choices.primary.push(host_yield()?);
         }
-        let live = if choices.yields.is_empty() {
+        // The off switch takes yields out, too, but for those in a loop that runs.
+        let live = if choices.yields.is_empty() || args.no_primary {
             Live::Off
         } else {
-            live
+            Live::On
         };
         let harvest = self.wanted(&cast.turns, &mut choices, per_thread);
         let arguments = command.words.get(1..).unwrap_or_default();
         let program = launching::program(command.path.as_os_str(), arguments);
+        let switch = Switch::listen().context("cannot listen for SIGUSR2")?;
         let job = Job::prepare()?;
         let session = match launching::start(&program, session_options(harvest, live))? {
             Ok(session) => session,
@@ -176,8 +180,7 @@ impl<'a> Stage<'a> {
         let follower = Follower::begin(
             session.remote(),
             session.pid(),
-            limits,
-            choices.yields.clone(),
+            Guard::new(limits, choices.yields.clone()),
             span,
             Slots::new(args, &self.info.cpu, cast.turns.len(), limits),
             Together::new(
@@ -185,6 +188,7 @@ impl<'a> Stage<'a> {
                 processes,
                 processors,
             ),
+            (switch, Off::new(args, &choices.yields, cast.turns.len())),
         );
         let watch = args
             .finish
@@ -202,6 +206,7 @@ impl<'a> Stage<'a> {
         let report = session.finish();
         let mut missed = report.missed.clone();
         missed.extend(report.unpatched.iter().cloned());
+        missed.extend(seen.off.clone());
         let document = document::document(Facts {
             wall_s,
             primary_wall_s: (!args.no_primary)

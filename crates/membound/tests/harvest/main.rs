@@ -15,6 +15,7 @@ mod explore;
 mod filters;
 mod guard;
 mod meddling;
+mod off;
 mod plan;
 mod processes;
 mod refusals;

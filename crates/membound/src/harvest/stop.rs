@@ -1,0 +1,77 @@
+//! `membound harvest stop`: switches a harvest off that runs already.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use membound_platform::stat::Stat;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::args::StopArgs;
+use crate::output::{self, Usage};
+
+/// Switches off the harvest that was named, or the only one.
+pub(super) fn run(args: &StopArgs) -> anyhow::Result<ExitCode> {
+    let running = running().context("cannot list processes")?;
+    let pid = match (args.pid, running.as_slice()) {
+        (Some(named), _) => find(named, &running)?,
+        (None, []) => bail!("no harvest of yours runs here"),
+        (None, [only]) => *only,
+        (None, several) => {
+            let several: Vec<String> = several.iter().map(u32::to_string).collect();
+            let several = several.join(", ");
+            return Err(Usage(format!("several harvests run ({several}): say which one")).into());
+        }
+    };
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = process.with_context(|| format!("{pid} is no process"))?;
+    kill_process(process, Signal::USR2).with_context(|| format!("cannot signal process {pid}"))?;
+    output::tell(&format!("harvest {pid} is switched off\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The harvest with this number, or whose command has it.
+fn find(named: u32, running: &[u32]) -> anyhow::Result<u32> {
+    let parent = Stat::of(named).ok().and_then(|stat| stat.parent());
+    let mut running = running.iter().copied();
+    running
+        .find(|pid| *pid == named || Some(*pid) == parent)
+        .with_context(|| format!("process {named} is no harvest of yours, nor the command of one"))
+}
+
+/// Harvests of this user's, by number.
+fn running() -> std::io::Result<Vec<u32>> {
+    let processes = fs::read_dir("/proc")?.flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(numbers.filter(|pid| is_harvest(*pid)).collect())
+}
+
+/// Whether the process is a `membound harvest run` that may be signalled, and that has come so far that the signal does
+/// not end it.
+fn is_harvest(pid: u32) -> bool {
+    // Those of other users cannot be read.
+    let Ok(executable) = fs::read_link(format!("/proc/{pid}/exe")) else {
+        return false;
+    };
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = words
+        .split(|byte| *byte == 0)
+        .map(|word| OsString::from_vec(word.to_vec()));
+    let is_membound = executable
+        .file_name()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"membound"));
+    is_membound
+        && words.nth(1).is_some_and(|word| word == "harvest")
+        && words.next().is_some_and(|word| word == "run")
+        && catches(pid)
+}
+
+/// Whether the process catches SIGUSR2.
+fn catches(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (Signal::USR2.as_raw() - 1) != 0)
+}

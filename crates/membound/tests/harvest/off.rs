@@ -1,0 +1,83 @@
+//! Switching a harvest off while it runs.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::suite::{Harvest, fixture, scavenger};
+
+/// The program that was called with these words, by number.
+fn find(words: &[&str]) -> Option<u32> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.find(|pid| {
+        let given = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut given = given
+            .split(|byte| *byte == 0)
+            .map(|word| String::from_utf8_lossy(word));
+        let is_program = given.next().is_some_and(|word| word.contains("costs"));
+        is_program
+            && words
+                .iter()
+                .all(|word| given.next().is_some_and(|it| it == *word))
+    })
+}
+
+/// What `membound harvest stop` says, and whether it succeeded.
+fn stop(words: &[&str]) -> (String, bool) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_membound"));
+    let output = command
+        .args(["harvest", "stop"])
+        .args(words)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (said, output.status.success())
+}
+
+#[test]
+fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
+    let (Some(program), Some(scavenger)) = (fixture("costs.c", "-O2"), scavenger()) else {
+        return;
+    };
+    // It ends when its text has changed once, and would run for 47 seconds otherwise.
+    let words = ["47", "1"];
+    let harvest = Harvest::of(&program, &words.join(" ")).with(&scavenger, "forever");
+    let begun = Instant::now();
+    let harvested = std::thread::scope(|scope| {
+        let running = scope.spawn(|| harvest.run());
+        let pid = loop {
+            match find(&words) {
+                Some(pid) => break pid,
+                None if begun.elapsed() > Duration::from_secs(30) => panic!("it was not begun"),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        std::thread::sleep(Duration::from_secs(2));
+        let (said, done) = stop(&[&pid.to_string()]);
+        assert!(done, "{said}");
+        running.join().unwrap()
+    });
+    let told = format!("{harvested:#?}");
+    assert_eq!(harvested.left.stdout, "costs: 0 wrong\n", "{told}");
+    assert_eq!(harvested.left.end, Ok(0), "{told}");
+    assert!(begun.elapsed() < Duration::from_secs(40), "{told}");
+    assert!(harvested.document.primary.yields > 0, "{told}");
+    let notes = &harvested.document.notes;
+    let note = notes
+        .iter()
+        .find(|note| note.contains("it was switched off"));
+    let note = note.unwrap_or_else(|| panic!("{told}"));
+    assert!(
+        note.contains("2 of the command's 2 yields were out"),
+        "{note}"
+    );
+}
+
+#[test]
+fn there_is_nothing_to_switch_off_in_other_programs() {
+    let own = std::process::id().to_string();
+    let (said, done) = stop(&[&own]);
+    assert!(!done && said.contains("is no harvest of yours"), "{said}");
+    let (said, done) = stop(&["none"]);
+    assert!(!done && said.contains("invalid value"), "{said}");
+}
