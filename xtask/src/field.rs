@@ -5,6 +5,7 @@
 //! turn; results are kept in `bench/results`, and `docs/field.md` is written from them. A
 //! program that this machine does not have is reported as `skipped: reason`.
 
+mod batches;
 mod entry;
 mod figures;
 mod obtain;
@@ -61,6 +62,12 @@ pub(crate) struct Args {
     /// List the entries and run nothing.
     #[arg(long)]
     list: bool,
+    /// Draw so many batches of the entries, and run each under the kernel's scheduler and as a harvest, instead.
+    #[arg(long, value_name = "N")]
+    batches: Option<usize>,
+    /// What decides which are drawn.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Measure no truths.
     #[arg(long)]
     no_truth: bool,
@@ -108,6 +115,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         Some(plan(args)?)
     };
+    if let (Some(count), Some(plan)) = (args.batches, &plan) {
+        return run_batches(&chosen, plan, count, args.seed, &store);
+    }
     let mut rows = Vec::new();
     let mut raw = Vec::new();
     let mut skipped = Vec::new();
@@ -169,6 +179,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Runs batches of the entries instead of each for itself.
+fn run_batches(
+    entries: &[&Entry],
+    plan: &Plan,
+    count: usize,
+    seed: u64,
+    store: &Store,
+) -> Result<ExitCode> {
+    let rows = batches::run(
+        entries,
+        &batches::Setting {
+            membound: &plan.membound,
+            machine: plan.machine.as_deref().context("there is no profile")?,
+            count,
+            seed,
+            rounds: plan.pairs,
+        },
+    )?;
+    let doctor: Doctor = document(program(&plan.membound).args(["doctor", "--json", "-"]))?;
+    store.keep(&Kept {
+        bench: "batches",
+        machine: doctor.machine,
+        summary: json!(rows),
+        raw: json!({ "seed": seed, "rounds": plan.pairs }),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The entries that were asked for.

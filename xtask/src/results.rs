@@ -115,7 +115,10 @@ fn list(directory: &Path, path: &Path, kept: &Kept, commit: &str) -> std::io::Re
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (date, time) = kept.machine.date.split_at_checked(10).unwrap_or_default();
     let minute = time.get(1..6).unwrap_or_default();
-    let rows = kept.summary.as_array().or_else(|| kept.summary["rows"].as_array());
+    let rows = kept
+        .summary
+        .as_array()
+        .or_else(|| kept.summary["rows"].as_array());
     let rows = rows.map_or(0, Vec::len);
     let (bench, machine) = (kept.bench, &kept.machine.cpu.model_name);
     let mut list = std::fs::OpenOptions::new()

@@ -1,0 +1,374 @@
+//! Batches of programs that are drawn at random: what a harvest makes of them, against the kernel's scheduling.
+//!
+//! Every batch runs one after another and as a harvest on one CPU, and side by side and as a harvest on all. The first
+//! harvest of a batch knows no program; the others follow the plans that it made. The seed decides what is drawn.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use membound_model::stats::median;
+use serde::Serialize;
+
+use super::entry::Entry;
+use super::obtain;
+use super::place::Place;
+use super::process::Group;
+use super::session;
+use crate::campaign::outcome::Ending;
+use crate::run::{note, say};
+
+/// Programs of a batch.
+const PROGRAMS: std::ops::RangeInclusive<u64> = 2..=4;
+/// Time after which a batch is ended.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Files in a program's directory that its preparation and earlier runs left, and that no run reads.
+const OF_RUNS: [&str; 5] = [".prepared", ".stdout", ".stderr", "stdout", "stderr"];
+/// The most that a harvest may take of the kernel's time.
+const MOST: f64 = 1.03;
+
+/// How a batch is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Way {
+    /// One program after another, on one CPU.
+    Sequence,
+    /// A harvest that knows none of the programs, on one CPU.
+    FirstHarvest,
+    /// A harvest that follows plans, on one CPU.
+    Harvest,
+    /// All at once, on all CPUs.
+    SideBySide,
+    /// A harvest that follows plans, on all CPUs.
+    HarvestOnAll,
+}
+
+impl Way {
+    /// In the order in which a round runs them: the first harvest makes the plans of the others.
+    const ROUND: [Self; 5] = [
+        Self::FirstHarvest,
+        Self::Sequence,
+        Self::Harvest,
+        Self::SideBySide,
+        Self::HarvestOnAll,
+    ];
+}
+
+/// What came of a batch: medians in seconds.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    programs: Vec<String>,
+    sequence_s: f64,
+    first_harvest_s: f64,
+    harvest_s: f64,
+    side_by_side_s: f64,
+    harvest_on_all_s: f64,
+    same_output: bool,
+}
+
+impl Row {
+    fn ratios(&self) -> [f64; 3] {
+        [
+            self.first_harvest_s / self.sequence_s,
+            self.harvest_s / self.sequence_s,
+            self.harvest_on_all_s / self.side_by_side_s,
+        ]
+    }
+}
+
+/// What batches are run with.
+pub(super) struct Setting<'a> {
+    pub(super) membound: &'a Path,
+    pub(super) machine: &'a Path,
+    pub(super) count: usize,
+    pub(super) seed: u64,
+    pub(super) rounds: usize,
+}
+
+/// Draws and runs batches; prints a line of each, and what they come to.
+pub(super) fn run(entries: &[&Entry], setting: &Setting<'_>) -> Result<Vec<Row>> {
+    let programs = programs(entries)?;
+    ensure!(programs.len() > 1, "fewer than two programs can be drawn");
+    let mut draw = Draw(setting.seed);
+    let mut rows = Vec::new();
+    while rows.len() < setting.count {
+        let batch = draw.batch(&programs);
+        let Some(bed) = Bed::new(&batch)? else {
+            continue;
+        };
+        let names: Vec<&str> = batch.iter().map(|it| it.name.as_str()).collect();
+        note(format_args!("{}: {}", rows.len() + 1, names.join(", ")));
+        let row = bed.measure(setting)?;
+        let [first, harvest, on_all] = row.ratios();
+        say(format_args!(
+            "{:<44} {:>6.2} s  first {first:.3}  harvest {harvest:.3}  side by side {:>6.2} s  harvest {on_all:.3}{}",
+            names.join(" + "),
+            row.sequence_s,
+            row.side_by_side_s,
+            if row.same_output {
+                ""
+            } else {
+                "  OTHER OUTPUT"
+            }
+        ));
+        rows.push(row);
+    }
+    for (index, what) in [
+        "first harvest, one CPU",
+        "harvest, one CPU",
+        "harvest, all CPUs",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let mut ratios: Vec<f64> = rows.iter().map(|row| row.ratios()[index]).collect();
+        ratios.sort_by(f64::total_cmp);
+        let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64;
+        let kept = ratios.iter().filter(|ratio| **ratio <= MOST).count();
+        say(format_args!(
+            "{what}: geometric mean {:.3}, best {:.3}, worst {:.3}, {kept} of {} at most {MOST}",
+            mean.exp(),
+            ratios.first().copied().unwrap_or_default(),
+            ratios.last().copied().unwrap_or_default(),
+            ratios.len()
+        ));
+    }
+    Ok(rows)
+}
+
+/// A program that can be drawn.
+struct Program {
+    name: String,
+    words: Vec<String>,
+    work: PathBuf,
+    /// Whether its stdout is always the same.
+    is_constant: bool,
+}
+
+/// The programs that end by themselves and need nothing before a run, prepared.
+fn programs(entries: &[&Entry]) -> Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let Some(run) = &entry.run else { continue };
+        let place = Place::of(&entry.name, index);
+        if run.before.is_some()
+            || !run.environment.is_empty()
+            || obtain::missing(entry, &place).is_some()
+        {
+            continue;
+        }
+        session::prepare(entry, &place).with_context(|| entry.name.clone())?;
+        programs.push(Program {
+            name: entry.name.clone(),
+            words: place.words(&run.command),
+            work: place.work.clone(),
+            is_constant: entry.output.stdout && entry.output.ignore.is_empty(),
+        });
+    }
+    Ok(programs)
+}
+
+/// Random numbers: SplitMix64.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % below
+    }
+
+    fn batch<'a>(&mut self, programs: &'a [Program]) -> Vec<&'a Program> {
+        let count = PROGRAMS.start() + self.next(PROGRAMS.end() - PROGRAMS.start() + 1);
+        (0..count)
+            .map(|_| &programs[self.next(programs.len() as u64) as usize])
+            .collect()
+    }
+}
+
+/// A directory that has the files of all programs of a batch.
+struct Bed<'a> {
+    batch: &'a [&'a Program],
+    room: tempfile::TempDir,
+}
+
+impl<'a> Bed<'a> {
+    /// `None` where two programs have different files of one name.
+    fn new(batch: &'a [&'a Program]) -> Result<Option<Self>> {
+        let room = tempfile::tempdir()?;
+        let files = room.path().join("files");
+        std::fs::create_dir(&files)?;
+        let mut known = BTreeSet::new();
+        for program in batch.iter().filter(|it| known.insert(&it.name)) {
+            for file in std::fs::read_dir(&program.work)? {
+                let file = file?;
+                let name = file.file_name();
+                if OF_RUNS.iter().any(|it| name == **it) {
+                    continue;
+                }
+                if std::os::unix::fs::symlink(file.path(), files.join(name)).is_err() {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(Self { batch, room }))
+    }
+
+    fn measure(&self, setting: &Setting<'_>) -> Result<Row> {
+        let mut seconds: [Vec<f64>; 5] = Default::default();
+        let mut same_output = true;
+        for _ in 0..setting.rounds {
+            let plans = tempfile::tempdir()?;
+            for (way, seconds) in Way::ROUND.iter().zip(&mut seconds) {
+                let begun = Instant::now();
+                match way {
+                    Way::Sequence => {
+                        for (index, program) in self.batch.iter().enumerate() {
+                            self.start(index, program, true)?.wait(LIMIT)?;
+                        }
+                    }
+                    Way::SideBySide => self.side_by_side()?,
+                    Way::FirstHarvest | Way::Harvest => {
+                        self.harvest(setting, plans.path(), true)?
+                    }
+                    Way::HarvestOnAll => self.harvest(setting, plans.path(), false)?,
+                }
+                seconds.push(begun.elapsed().as_secs_f64());
+                same_output &= *way == Way::FirstHarvest || self.has_same_output();
+            }
+        }
+        let [
+            first_harvest_s,
+            sequence_s,
+            harvest_s,
+            side_by_side_s,
+            harvest_on_all_s,
+        ] = seconds.map(|seconds| median(&seconds).unwrap_or_default());
+        Ok(Row {
+            programs: self.batch.iter().map(|it| it.name.clone()).collect(),
+            sequence_s,
+            first_harvest_s,
+            harvest_s,
+            side_by_side_s,
+            harvest_on_all_s,
+            same_output,
+        })
+    }
+
+    /// Starts a program as it is.
+    fn start(&self, index: usize, program: &Program, on_one: bool) -> Result<Group> {
+        let mut command = on(on_one, Path::new(&program.words[0]));
+        let out = std::fs::File::create(self.room.path().join(format!("alone-{index}")))?;
+        command.args(&program.words[1..]).stdout(out);
+        command.current_dir(self.room.path().join("files"));
+        Group::start(quiet(command), None)
+    }
+
+    fn side_by_side(&self) -> Result<()> {
+        let programs = self.batch.iter().enumerate();
+        let groups: Vec<Group> = programs
+            .map(|(index, program)| self.start(index, program, false))
+            .collect::<Result<_>>()?;
+        groups
+            .into_iter()
+            .try_for_each(|it| it.wait(LIMIT).map(drop))
+    }
+
+    fn harvest(&self, setting: &Setting<'_>, plans: &Path, on_one: bool) -> Result<()> {
+        let mut command = on(on_one, setting.membound);
+        command.args(["harvest", "run", "--no-primary", "--quiet", "--machine"]);
+        command
+            .arg(setting.machine)
+            .arg("--output")
+            .arg(self.room.path().join("out"));
+        for program in self.batch {
+            let words: Vec<String> = program.words.iter().map(|word| quoted(word)).collect();
+            command.arg("--scavenger").arg(words.join(" "));
+        }
+        command.env("XDG_CACHE_HOME", plans).stdout(Stdio::null());
+        command.current_dir(self.room.path().join("files"));
+        let left = Group::start(quiet(command), None)?.wait(LIMIT)?;
+        match left.ending {
+            Ending::Exited(0) => Ok(()),
+            ending => bail!("the harvest ended with {ending}"),
+        }
+    }
+
+    /// Whether what the programs wrote in the last harvest is what they wrote alone, where that is always the same.
+    fn has_same_output(&self) -> bool {
+        let same = |(index, program): (usize, &&Program)| {
+            let read = |name: String| std::fs::read(self.room.path().join(name)).ok();
+            let alone = read(format!("alone-{index}"));
+            !program.is_constant || alone == read(format!("out/{}-0.out", index + 1))
+        };
+        self.batch.iter().enumerate().all(same)
+    }
+}
+
+/// A command on one CPU, or on all.
+fn on(one: bool, path: &Path) -> Command {
+    if !one {
+        return Command::new(path);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", "0"]).arg(path);
+    command
+}
+
+fn quiet(mut command: Command) -> Command {
+    command
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .env("LC_ALL", "C");
+    command
+}
+
+/// A word as a shell would read it.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_batches_of_two_to_four() {
+        let program = |name: &str| Program {
+            name: name.to_owned(),
+            words: vec!["true".to_owned()],
+            work: PathBuf::new(),
+            is_constant: true,
+        };
+        let programs = ["a", "b", "c"].map(program);
+        let draw = |seed| {
+            let mut draw = Draw(seed);
+            let names = |batch: Vec<&Program>| -> Vec<String> {
+                batch.iter().map(|it| it.name.clone()).collect()
+            };
+            (0..50)
+                .map(|_| names(draw.batch(&programs)))
+                .collect::<Vec<_>>()
+        };
+        let drawn = draw(1);
+        assert_eq!(drawn, draw(1));
+        assert_ne!(drawn, draw(2));
+        let sizes: BTreeSet<usize> = drawn.iter().map(Vec::len).collect();
+        assert_eq!(sizes, BTreeSet::from([2, 3, 4]));
+        let names: BTreeSet<String> = drawn.into_iter().flatten().collect();
+        assert_eq!(names.len(), 3);
+    }
+
+    #[test]
+    fn words_are_read_back_by_a_shell() {
+        for word in ["a b", "it's", "$x", ""] {
+            let script = format!("printf %s {}", quoted(word));
+            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+    }
+}
