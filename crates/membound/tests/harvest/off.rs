@@ -29,7 +29,7 @@ fn stop(words: &[&str]) -> (String, bool) {
         .args(["harvest", "stop"])
         .args(words)
         .output()
-        .unwrap();
+        .expect("the command starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (said, output.status.success())
 }
@@ -55,7 +55,7 @@ fn a_harvest_that_is_switched_off_leaves_the_program_s_text_as_it_was() {
         std::thread::sleep(Duration::from_secs(2));
         let (said, done) = stop(&[&pid.to_string()]);
         assert!(done, "{said}");
-        running.join().unwrap()
+        running.join().expect("it runs to its end")
     });
     let told = format!("{harvested:#?}");
     assert_eq!(harvested.left.stdout, "costs: 0 wrong\n", "{told}");
