@@ -2,23 +2,21 @@
 //! plans are made while they run.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use membound_types::{HarvestRole, PlanSource};
 
 use super::copies::Member;
-use super::learning::{Learned, Lesson, Subject, is_worth_profiling};
+use super::learning::{Learned, Lesson, Subject, file_bytes, is_worth_profiling};
 use super::ordinary::{Lessons, Ordinary, Processes};
-use super::plans::{self, Followed, Known, Maker, Wish};
+use super::plans::{self, Followed, Known, Maker, Took, Wish};
 use super::programs::{Wanted, texts};
 use super::roles;
 use crate::output;
 
 /// Why a program of which there is no plan takes no turns.
 const IS_LEARNED: &str = "it was profiled meanwhile, to take turns the next time";
-/// Why one that never ran takes none.
-const IS_TIMED: &str =
-    "it ran for the first time: where it takes long it is profiled the next time";
+/// Why one that was not profiled takes none.
+const IS_TIMED: &str = "it was only timed: where it takes long in all, it is profiled another time";
 /// The same of other copies of it.
 const COPY_IS_LEARNED: &str = "its plan was made meanwhile, of another copy";
 /// The same where the other copy ended without one.
@@ -109,22 +107,23 @@ impl Cast {
             }
             Known::Refused(why) => self.run_ordinary(copies, &why),
             Known::Nothing => self.learn(scavenger, copies, None, alike),
-            Known::Took(cpu_s) => self.learn(scavenger, copies, Some(cpu_s), alike),
+            Known::Took(took) => self.learn(scavenger, copies, Some(took), alike),
         }
     }
 
-    /// Runs the first copy as an ordinary process, of which something is learned; others wait for that. `cpu_s`
+    /// Runs the first copy as an ordinary process, of which something is learned; others wait for that. `took`
     /// is its CPU time where that is known. What is beside a command has only what the command leaves, and is
     /// profiled at once.
-    fn learn(&mut self, scavenger: &Wanted, copies: Vec<Member>, cpu_s: Option<f64>, alike: usize) {
+    fn learn(&mut self, scavenger: &Wanted, copies: Vec<Member>, took: Option<Took>, alike: usize) {
         let Some(mut lesson) = self.lesson(HarvestRole::Scavenger, scavenger) else {
             return self.run_ordinary(copies, UNMEASURED);
         };
         if !self.beside_command {
-            match cpu_s {
-                None => lesson.subject = Subject::CpuTime,
-                Some(cpu_s) if is_worth_profiling(cpu_s, alike) => {}
-                Some(cpu_s) => return self.run_ordinary(copies, &too_short(cpu_s)),
+            let bytes = file_bytes(&scavenger.path);
+            match took {
+                Some(took) if is_worth_profiling(took, bytes, alike) => {}
+                // It is timed again: what it took in all decides.
+                Some(_) | None => lesson.subject = Subject::CpuTime,
             }
         }
         let mut copies = copies.into_iter();
@@ -197,8 +196,6 @@ impl Cast {
 
     /// Runs ordinary processes until nobody waits for a plan any more.
     pub(super) fn learn_all(&mut self, processes: &mut Processes) {
-        /// Time between two looks.
-        const POLL_INTERVAL: Duration = Duration::from_millis(2);
         while !self.held.is_empty() {
             processes.look();
             for lesson in processes.take_learned() {
@@ -212,7 +209,7 @@ impl Cast {
             } else if processes.has_room() && !self.held.is_empty() && processes.running() > 0 {
                 processes.add(ordinary(self.held.remove(0), FREE_PROCESSOR));
             }
-            std::thread::sleep(POLL_INTERVAL);
+            processes.wait();
         }
     }
 
@@ -228,13 +225,15 @@ impl Cast {
             .partition(|(guest, _)| guest.arguments == lesson.wish.words);
         self.held = others;
         let why = match learned {
-            Learned::Took(cpu_s) if is_worth_profiling(cpu_s, these.len()) => {
+            Learned::Took(took)
+                if is_worth_profiling(took, file_bytes(&lesson.wish.path), these.len()) =>
+            {
                 lesson.subject = Subject::Plan;
                 processes.add(first(these.remove(0), lesson));
                 self.held.extend(these);
                 return;
             }
-            Learned::Took(cpu_s) => Some(too_short(cpu_s)),
+            Learned::Took(took) => Some(too_short(took.cpu_s)),
             Learned::NoPlan(why) => Some(why),
             Learned::Plan(followed) => {
                 let why = roles::takes_no_turns(&followed.plan, self.beside_command);

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
+use membound_types::HarvestRole;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::plans::{Followed, Maker, Wish};
+use super::plans::{Followed, Maker, STARTS_OTHERS, Took, Wish};
 use crate::output;
 
 /// Time between two looks whether a recording is over although its program runs on.
@@ -31,14 +32,35 @@ pub(super) fn planning_time(elapsed: Duration) -> Duration {
     (elapsed / 30 + SHORTEST).min(LONGEST)
 }
 
-/// CPU time of all copies of a program from which on one of them is profiled, and of one copy, in seconds:
-/// profiling costs some tenths of a second.
-const LEAST_CPU_S: f64 = 3.0;
+/// CPU time of one copy of a program from which on it is profiled, in seconds.
 const LEAST_CPU_EACH_S: f64 = 0.3;
+/// What profiling takes of a program's time, and at least, in seconds: planning what the agent changes in it, and its
+/// own plan.
+const PROFILED_PART: f64 = 0.08;
+const PROFILED_LEAST_S: f64 = 0.1;
+/// The same for each byte of its file, which is decoded and analysed as a whole.
+const PROFILED_BYTE_S: f64 = 0.12e-6;
+/// Part of the time of all runs so far that profiling may cost where no other copy gains by it.
+const ALONE: f64 = 0.03;
+/// Part of the time of the copies that gain by it, if they do.
+const WITH_COPIES: f64 = 0.1;
 
-/// Whether it pays to profile one of so many copies of a program that takes so long.
-pub(super) fn is_worth_profiling(cpu_s: f64, copies: usize) -> bool {
-    cpu_s >= LEAST_CPU_EACH_S && cpu_s * copies as f64 >= LEAST_CPU_S
+/// Whether it pays to profile one of so many copies of a program of this file that are still to run. For the sake of
+/// later runs it may cost little of what the program has taken in all.
+pub(super) fn is_worth_profiling(took: Took, file_bytes: u64, copies: usize) -> bool {
+    let cost_s =
+        PROFILED_LEAST_S + PROFILED_PART * took.cpu_s + PROFILED_BYTE_S * file_bytes as f64;
+    let may_cost_s = match copies {
+        0 => return false,
+        1 => ALONE * (took.sum_s + took.cpu_s),
+        copies => WITH_COPIES * took.cpu_s * copies as f64,
+    };
+    took.cpu_s >= LEAST_CPU_EACH_S && cost_s <= may_cost_s
+}
+
+/// Bytes of a program's file.
+pub(super) fn file_bytes(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.len())
 }
 
 /// What was learned of a program that ran.
@@ -47,8 +69,8 @@ pub(super) enum Learned {
     Plan(Box<Followed>),
     /// There can be no plan, for this reason.
     NoPlan(String),
-    /// It was only timed: its CPU time, in seconds.
-    Took(f64),
+    /// It was only timed.
+    Took(Took),
 }
 
 /// What is to be learned of a program that runs.
@@ -69,10 +91,13 @@ pub(super) struct Lesson {
 }
 
 impl Lesson {
-    /// Keeps how long the program took.
-    pub(super) fn took(&self, cpu_s: f64) -> Learned {
-        self.maker.keep_cpu_time(&self.wish, cpu_s);
-        Learned::Took(cpu_s)
+    /// Keeps how long the program took; or that it can have no plan, where it started others.
+    pub(super) fn took(&self, cpu_s: f64, starts_others: bool) -> Learned {
+        if starts_others && self.wish.role == HarvestRole::Scavenger {
+            self.maker.keep_refusal(&self.wish, STARTS_OTHERS);
+            return Learned::NoPlan(STARTS_OTHERS.to_owned());
+        }
+        Learned::Took(self.maker.keep_cpu_time(&self.wish, cpu_s))
     }
 }
 
@@ -188,6 +213,12 @@ pub(super) fn kill_profiled(profiler: &mut Child) -> Option<ExitStatus> {
     profiler.wait().ok()
 }
 
+/// Whether a process has several threads, or children.
+pub(super) fn has_others(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    threads > 1 || !children_of(pid).is_empty()
+}
+
 /// The children of a process, by the kernel's list of each thread's.
 fn children_of(pid: u32) -> Vec<Pid> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))
@@ -236,12 +267,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_programs_and_many_copies_are_worth_profiling() {
-        assert!(is_worth_profiling(4.0, 1));
-        assert!(is_worth_profiling(0.5, 7));
-        for (cpu_s, copies) in [(2.0, 1), (0.5, 5), (0.01, 10_000), (4.0, 0)] {
-            assert!(!is_worth_profiling(cpu_s, copies), "{cpu_s} {copies}");
+    fn copies_and_programs_that_ran_often_are_worth_profiling() {
+        let took = |cpu_s: f64, runs: f64| Took {
+            cpu_s,
+            sum_s: cpu_s * runs,
+        };
+        let small = 20 << 10;
+        assert!(is_worth_profiling(took(4.0, 1.0), small, 2));
+        assert!(is_worth_profiling(took(0.5, 1.0), small, 7));
+        assert!(is_worth_profiling(took(4.0, 5.0), small, 1));
+        assert!(is_worth_profiling(took(60.0, 2.0), small, 1));
+        let large = 8 << 20;
+        assert!(is_worth_profiling(took(4.0, 12.0), large, 1));
+        for (took, bytes, copies) in [
+            (took(4.0, 1.0), small, 1),
+            (took(0.1, 100.0), small, 100),
+            (took(4.0, 5.0), large, 1),
+            (took(4.0, 1.0), large, 2),
+            (took(40.0, 9.0), small, 0),
+        ] {
+            assert!(
+                !is_worth_profiling(took, bytes, copies),
+                "{took:?} {bytes} {copies}"
+            );
         }
+    }
+
+    #[test]
+    fn who_starts_others_is_seen() {
+        let start = |script: &str| {
+            let mut shell = Command::new("/bin/sh");
+            let shell = shell.args(["-c", script]).stdin(Stdio::piped());
+            shell.spawn().unwrap()
+        };
+        let mut alone = start("read line");
+        let mut with_child = start("cat; exit 0");
+        while !has_others(with_child.id()) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(!has_others(alone.id()));
+        drop((alone.stdin.take(), with_child.stdin.take()));
+        alone.wait().unwrap();
+        with_child.wait().unwrap();
     }
 
     #[test]

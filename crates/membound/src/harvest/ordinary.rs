@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -10,13 +11,17 @@ use std::time::{Duration, Instant};
 use membound_launch::Guest;
 use membound_platform::disturb::ThreadUsage;
 use membound_types::{Scavenger, ScavengerState};
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::learning::{self, Learned, Learning, Lesson, Subject};
+use super::learning::{self, Learned, Learning, Lesson, Subject, has_others};
 use super::programs::Asked;
 
-/// Between two looks at who has ended.
-const LOOK: Duration = Duration::from_millis(2);
+/// Between two looks at who has ended, where nobody says so, and where the kernel does.
+const LOOK_NS: i64 = 2_000_000;
+const LONG_LOOK_NS: i64 = 20_000_000;
+/// Between two looks whether it starts others.
+const OTHERS_EVERY: Duration = Duration::from_millis(20);
 /// The niceness of a process that runs beside a command: it gets what nobody else wants.
 const LEAST: i32 = 19;
 
@@ -44,8 +49,14 @@ pub(super) struct Started {
     asked: Asked,
     why: String,
     child: Result<Child, String>,
+    /// Can be read when it has ended.
+    end: Option<OwnedFd>,
     status: Option<ExitStatus>,
     cpu_s: f64,
+    /// Whether it was seen with several threads, or children.
+    starts_others: bool,
+    /// When that is looked for next.
+    next_look: Instant,
     /// What is to be learned and was not yet.
     lesson: Option<Lesson>,
     learning: Option<Learning>,
@@ -125,22 +136,41 @@ impl Processes {
         std::mem::take(&mut self.learned)
     }
 
-    /// Whether a program's plan is still being made.
+    /// Whether a program's plan is still being made, or nobody has asked yet what was learned.
     pub(super) fn is_learning(&self) -> bool {
+        self.is_planning() || !self.learned.is_empty()
+    }
+
+    fn is_planning(&self) -> bool {
         let learns = |it: &Started| it.learning.as_ref().is_some_and(|it| !it.is_over());
-        self.started.iter().any(learns) || !self.learned.is_empty()
+        self.started.iter().any(learns)
+    }
+
+    /// Waits until one of them ends, but not for long.
+    pub(super) fn wait(&self) {
+        let runs = |it: &&Started| it.status.is_none();
+        let running = self.started.iter().filter(runs);
+        let ends = running.filter_map(|it| it.end.as_ref());
+        let mut ends: Vec<PollFd<'_>> = ends.map(|end| PollFd::new(end, PollFlags::IN)).collect();
+        let is_planning = self.is_planning() && ends.is_empty();
+        let longest = Timespec {
+            tv_sec: 0,
+            tv_nsec: if is_planning { LOOK_NS } else { LONG_LOOK_NS },
+        };
+        // A signal that came meanwhile ends it as well.
+        let _ = poll(&mut ends, Some(&longest));
     }
 
     /// Waits until all have ended, so many at a time, or, where they are not to finish, ends them.
     pub(super) fn end(mut self, finish: bool, most: usize) -> Vec<Scavenger> {
         self.most = most;
         while finish && !self.look() {
-            std::thread::sleep(LOOK);
+            self.wait();
         }
         // Plans that are nearly made are worth a moment; the others are made next time.
         let until = Instant::now() + learning::planning_time(self.begun.elapsed());
-        while finish && self.is_learning() && Instant::now() < until {
-            std::thread::sleep(LOOK);
+        while finish && self.is_planning() && Instant::now() < until {
+            self.wait();
             self.look();
         }
         self.started.iter_mut().for_each(Started::kill);
@@ -180,15 +210,15 @@ fn begin(ordinary: Ordinary, beside_command: bool) -> Started {
     if child.is_err() {
         learning = None;
     }
-    if let Ok(child) = &child
-        && beside_command
-    {
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = child.as_ref().ok().map(Child::id);
+    let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    if pid.is_some() && beside_command {
         // Where it is refused, its niceness stays.
         let _ = rustix::process::setpriority_process(pid, LEAST);
     }
     Started {
         child,
+        end: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
         learning,
         ..Started::of(ordinary)
     }
@@ -201,8 +231,11 @@ impl Started {
             asked: ordinary.asked,
             why: ordinary.why,
             child: Err(String::new()),
+            end: None,
             status: None,
             cpu_s: 0.0,
+            starts_others: false,
+            next_look: Instant::now(),
             lesson: ordinary.lesson,
             learning: None,
         }
@@ -215,7 +248,7 @@ impl Started {
             None => {
                 self.status.filter(|status| status.code().is_some())?;
                 let lesson = self.lesson.as_ref()?;
-                lesson.took(self.cpu_s)
+                lesson.took(self.cpu_s, self.starts_others)
             }
         };
         let lesson = self.lesson.take()?;
@@ -226,6 +259,19 @@ impl Started {
     fn look(&mut self) {
         if self.status.is_none() {
             self.status = self.reap(|child| child.try_wait().ok().flatten());
+        }
+        let now = Instant::now();
+        if self.status.is_none()
+            && self.learning.is_none()
+            && self.lesson.is_some()
+            && !self.starts_others
+            && now >= self.next_look
+        {
+            self.next_look = now + OTHERS_EVERY;
+            self.starts_others = self
+                .child
+                .as_ref()
+                .is_ok_and(|child| has_others(child.id()));
         }
     }
 

@@ -22,6 +22,9 @@ use crate::{documents, output};
 /// How long a profiler has to write its run after it was told to end.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// Why a program that starts others takes no turns.
+pub(super) const STARTS_OTHERS: &str =
+    "it starts threads or processes of its own, which a guest cannot";
 /// Ending of the files that say why a program cannot be planned.
 const REFUSED: &str = "refused";
 /// Ending of those that say how long it took.
@@ -65,9 +68,28 @@ pub(super) enum Known {
     Plan(Box<Followed>),
     /// It was profiled before, and cannot be planned.
     Refused(String),
-    /// It ran before, and took so much CPU time, in seconds.
-    Took(f64),
+    /// It ran before, as an ordinary process.
+    Took(Took),
     Nothing,
+}
+
+/// CPU time of a program that ran as an ordinary process, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Took {
+    /// In its last run.
+    pub(super) cpu_s: f64,
+    /// In all of them.
+    pub(super) sum_s: f64,
+}
+
+impl Took {
+    /// As it is kept.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace().map(str::parse);
+        let cpu_s = words.next()?.ok()?;
+        let sum_s = words.next().and_then(Result::ok).unwrap_or(cpu_s);
+        Some(Self { cpu_s, sum_s })
+    }
 }
 
 /// Reads a plan from a file.
@@ -138,8 +160,8 @@ impl Maker {
         if let Some(why) = text(REFUSED) {
             return Known::Refused(why);
         }
-        let cpu_s = text(CPU_TIME).and_then(|text| text.trim().parse().ok());
-        cpu_s.map_or(Known::Nothing, Known::Took)
+        let took = text(CPU_TIME).and_then(|text| Took::parse(&text));
+        took.map_or(Known::Nothing, Known::Took)
     }
 
     /// Runs the program once more beforehand, without its output, to plan it.
@@ -165,10 +187,7 @@ impl Maker {
     /// The plan of a run of the program.
     pub(super) fn plan_of(&self, wish: &Wish, run: &RunData) -> anyhow::Result<Followed> {
         if wish.role == HarvestRole::Scavenger {
-            ensure!(
-                run.own_threads().count() <= 1,
-                "it starts threads or processes of its own, which a guest cannot"
-            );
+            ensure!(run.own_threads().count() <= 1, "{STARTS_OTHERS}");
         }
         let options = self.options(wish.role);
         let plan = membound_harvest::plan(run, self.machine.as_ref(), &Files, None, options)
@@ -188,9 +207,15 @@ impl Maker {
         self.keep_text(wish, REFUSED, why);
     }
 
-    /// Keeps how long a program took, in seconds of CPU time.
-    pub(super) fn keep_cpu_time(&self, wish: &Wish, cpu_s: f64) {
-        self.keep_text(wish, CPU_TIME, &format!("{cpu_s:.3}\n"));
+    /// Keeps how long a program took, in seconds of CPU time, beside what it took before.
+    pub(super) fn keep_cpu_time(&self, wish: &Wish, cpu_s: f64) -> Took {
+        let before_s = match self.known(wish) {
+            Known::Took(took) => took.sum_s,
+            _ => 0.0,
+        };
+        let sum_s = before_s + cpu_s;
+        self.keep_text(wish, CPU_TIME, &format!("{cpu_s:.3} {sum_s:.3}\n"));
+        Took { cpu_s, sum_s }
     }
 
     fn keep_text(&self, wish: &Wish, extension: &str, text: &str) {
@@ -291,10 +316,10 @@ fn signal_group(child: &Child, signal: Signal) {
 /// Where a plan is kept: named by the binary's identity, its arguments, and what it was made with.
 fn cache_file(path: &Path, words: &[OsString], options: &Options) -> Option<PathBuf> {
     let bytes = std::fs::read(path).ok()?;
-    let image = Image::parse(&bytes).ok()?;
+    let identity = Image::identify(&bytes).ok()?;
     let mut hash = DefaultHasher::new();
     let arguments = words.get(1..);
-    (image.identity(), arguments, format!("{options:?}")).hash(&mut hash);
+    (identity, arguments, format!("{options:?}")).hash(&mut hash);
     let directories = etcetera::choose_base_strategy().ok()?;
     let directory = directories.cache_dir().join("membound").join("harvest");
     // Another build may name it otherwise; what is in it is held to its binary anyway.

@@ -125,7 +125,7 @@ fn why_no_guest(path: &Path) -> Result<Option<String>, String> {
         let why = "it is a script (with its interpreter named before it, that can take turns)";
         return Ok(Some(why.to_owned()));
     }
-    Image::parse(&bytes).map_err(|error| refused(&error))?;
+    Image::identify(&bytes).map_err(|error| refused(&error))?;
     let raises_rights = std::fs::metadata(path).is_ok_and(|it| it.mode() & SETUID_OR_SETGID != 0);
     Ok(raises_rights.then(|| "it runs with the rights of its owner".to_owned()))
 }
